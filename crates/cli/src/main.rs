@@ -1,0 +1,3 @@
+//! `tidegate`: simulate, measure and run traffic control for onion-routed overlays.
+
+fn main() {}

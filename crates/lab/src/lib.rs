@@ -1,0 +1,1 @@
+//! From a scenario file to checked runs, metrics, tables, figures and reports.

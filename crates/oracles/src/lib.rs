@@ -1,0 +1,1 @@
+//! Tests that hold Tidegate against independent implementations: tor-netdoc, the kernel's TCP.

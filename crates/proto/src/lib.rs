@@ -1,0 +1,1 @@
+//! The onion overlay as sans-IO state machines.

@@ -1,0 +1,9 @@
+//! The deterministic simulator: the same state machines that run on sockets, in simulated time.
+//!
+//! A run is a pure function of a [`plan::Plan`] (network and users), a [`plan::System`] (how the overlay
+//! moves data) and a seed; what happens in it reaches an [`observe::Recorder`].
+
+pub mod markov;
+pub mod observe;
+pub mod plan;
+pub mod tcp;

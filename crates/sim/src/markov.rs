@@ -1,0 +1,5 @@
+//! tgen's Markov models.
+
+/// A model.
+#[derive(Clone, Debug, Default)]
+pub struct Model {}

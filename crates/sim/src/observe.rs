@@ -1,0 +1,137 @@
+//! What a run reports about itself: typed observations, never log lines.
+//!
+//! The world hands each [`Observation`] to a [`Recorder`] the moment it happens. Metrics are folds over
+//! this stream and keep only what they need, so a run's memory does not grow with its length.
+//! [`Digest`] folds the same stream into one number: two runs agree if their digests do.
+
+use tidegate_control::units::{Span, Time};
+
+/// A circuit of one run, numbered in the order of creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Circuit(pub u32);
+/// A user of the plan (`Plan::users[i]`): the client end of circuits, with one kind of traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct User(pub u32);
+/// A host of the plan (`Plan::hosts[i]`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Host(pub u32);
+/// One request and its response, numbered in the order of creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Transfer(pub u32);
+
+/// Something that happened. Payload sizes are application bytes (no cell header, no padding).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Observation {
+    /// A user began to build a circuit over these relays (guard first).
+    CircuitBegun { circuit: Circuit, user: User, path: [Host; 3] },
+    /// The last CREATED/EXTENDED arrived: the circuit can carry streams.
+    CircuitBuilt { circuit: Circuit, took: Span },
+    /// The circuit was torn down before or after it was built.
+    CircuitClosed { circuit: Circuit },
+    /// A user asked for `bytes` of response (`u64::MAX`: endless) over this circuit.
+    TransferBegun { transfer: Transfer, user: User, circuit: Circuit, bytes: u64 },
+    /// The stream's CONNECTED cell arrived at the client.
+    TransferConnected { transfer: Transfer },
+    /// The first response byte arrived at the client; `took` counts from `TransferBegun`.
+    FirstByte { transfer: Transfer, took: Span },
+    /// The last response byte arrived at the client; `took` counts from `TransferBegun`.
+    LastByte { transfer: Transfer, took: Span },
+    /// The user's timeout struck first; `received` bytes had arrived.
+    TransferTimedOut { transfer: Transfer, received: u64 },
+    /// Application bytes were written by the source (server) of this circuit.
+    Injected { circuit: Circuit, bytes: u64 },
+    /// A data cell towards the client arrived at it. `packaged`: when the exit put the bytes into a cell
+    /// (they entered the overlay); `departed`: when that cell left the exit's circuit queue.
+    Delivered { circuit: Circuit, bytes: u32, packaged: Time, departed: Time },
+    /// Where a sampled data cell waited on its way from exit to client: one per hop.
+    Waited { circuit: Circuit, hop: u8, at: Host, waits: Waits },
+    /// A regular sample of a relay's queues, the deltas since the last sample beside the levels.
+    RelaySample { relay: Host, sample: RelaySample },
+    /// Totals of one host at the end of the run.
+    HostTotals { host: Host, totals: HostTotals },
+    /// Totals of the whole run, the last observation.
+    RunTotals { events: u64, cells_delivered: u64, peak_pending_events: u64 },
+}
+
+/// How long one cell waited at one hop, by cause. Their sum is the time from entering this hop's circuit
+/// queue (first hop: from packaging) to entering the next hop's circuit queue, or the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// In the circuit queue.
+    pub circuit_queue: Span,
+    /// In the connection's output buffer.
+    pub output_buffer: Span,
+    /// In the TCP send buffer, until the cell's last byte was first sent.
+    pub send_buffer: Span,
+    /// Until the transmission that got through (zero without loss).
+    pub retransmission: Span,
+    /// In the queues of the sender's uplink and the receiver's downlink, serialisation included.
+    pub link_queue: Span,
+    /// On the way, at the speed of light and of routers.
+    pub propagation: Span,
+    /// At the receiver, for earlier bytes of the same connection.
+    pub head_of_line: Span,
+}
+
+/// A relay's queues at a moment and its work since the previous sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelaySample {
+    /// Cells in all circuit queues.
+    pub circuit_queue_cells: u64,
+    /// Bytes in all connections' output buffers.
+    pub output_buffer_bytes: u64,
+    /// Bytes written to TCP and not yet sent, all connections.
+    pub tcp_unsent_bytes: u64,
+    /// Bytes in the uplink's queue.
+    pub uplink_queue_bytes: u64,
+    /// Bytes in the downlink's queue.
+    pub downlink_queue_bytes: u64,
+    /// Cells forwarded or consumed since the last sample.
+    pub cells_processed: u64,
+    /// Bytes that left on the uplink since the last sample.
+    pub sent_bytes: u64,
+    /// Bytes that arrived on the downlink since the last sample.
+    pub received_bytes: u64,
+}
+
+/// A host's totals over the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostTotals {
+    /// Cells forwarded or consumed.
+    pub cells_processed: u64,
+    /// Bytes that left on the uplink, headers included.
+    pub sent_bytes: u64,
+    /// Bytes that arrived on the downlink, headers included.
+    pub received_bytes: u64,
+    /// Packets the uplink's or downlink's queue or the path dropped.
+    pub dropped_packets: u64,
+    /// TCP segments sent again.
+    pub retransmissions: u64,
+    /// TCP retransmission timeouts.
+    pub timeouts: u64,
+    /// TCP connections opened by this host.
+    pub connections: u64,
+    /// Time the uplink was sending.
+    pub uplink_busy: Span,
+    /// Time the downlink was sending.
+    pub downlink_busy: Span,
+}
+
+/// Takes the observations of one run, in order of time.
+pub trait Recorder {
+    /// Called at simulated time `now`; must not depend on anything but its arguments and its own state.
+    fn record(&mut self, now: Time, observation: &Observation);
+}
+
+impl Recorder for Vec<(Time, Observation)> {
+    fn record(&mut self, now: Time, observation: &Observation) {
+        self.push((now, observation.clone()));
+    }
+}
+
+impl<A: Recorder, B: Recorder> Recorder for (A, B) {
+    fn record(&mut self, now: Time, observation: &Observation) {
+        self.0.record(now, observation);
+        self.1.record(now, observation);
+    }
+}

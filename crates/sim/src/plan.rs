@@ -1,0 +1,323 @@
+//! What a run is made from: plain, checked data. A run is a pure function of a [`Plan`], a [`System`]
+//! and a seed; reading files and making networks is the lab's business.
+
+use std::sync::Arc;
+
+use tidegate_control::units::{Rate, Span, Time};
+
+use crate::markov;
+use crate::tcp;
+
+/// The network and its users: the same for every system that is compared on it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// All hosts; `observe::Host(i)` is `hosts[i]`.
+    pub hosts: Vec<HostPlan>,
+    /// Delay, jitter and loss between locations.
+    pub paths: PathTable,
+    /// All users; `observe::User(i)` is `users[i]`.
+    pub users: Vec<UserPlan>,
+    /// Tables that users with [`Route::Weighted`] draw their relays from.
+    pub selections: Vec<PathSelection>,
+    /// What goes wrong, and when.
+    pub faults: Vec<Fault>,
+    /// The run ends at this time.
+    pub duration: Span,
+    /// How often relays' queues are sampled.
+    pub sample_every: Span,
+    /// One data cell in this many is followed hop by hop; zero follows none.
+    pub trace_one_in: u32,
+}
+
+/// One machine with an access link.
+#[derive(Clone, Debug)]
+pub struct HostPlan {
+    /// A name for reports.
+    pub name: String,
+    /// What runs on it.
+    pub role: Role,
+    /// Row and column of [`PathTable`].
+    pub location: u32,
+    /// The access link out of the host.
+    pub up: LinkPlan,
+    /// The access link into the host.
+    pub down: LinkPlan,
+}
+
+/// What runs on a host.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Role {
+    /// Forwards circuits.
+    Relay(RelayLimits),
+    /// The client end of its users' circuits.
+    Client,
+    /// Answers requests that exits make.
+    Server,
+}
+
+/// A relay's own limits, below those of its link.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct RelayLimits {
+    /// The token bucket, if it limits its rate.
+    pub bucket: Option<BucketPlan>,
+    /// Processor time per cell processed; one core, served in order.
+    pub cell_cost: Span,
+}
+
+/// Tor's BandwidthRate and BandwidthBurst; reading and writing each have a bucket of this kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BucketPlan {
+    /// Bytes per second.
+    pub rate_bytes_per_s: u64,
+    /// Bytes the bucket holds.
+    pub burst_bytes: u64,
+    /// How often it is refilled.
+    pub refill_every: Span,
+    /// Forget the part of a token that a refill does not fill, as tor does (`specs/real-tor.md`, 6).
+    pub drop_fractions: bool,
+}
+
+/// One direction of an access link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkPlan {
+    /// Bits per second of IP packets.
+    pub rate: Rate,
+    /// The queue in front of it.
+    pub queue: QueuePlan,
+}
+
+/// How a link's queue admits packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum QueuePlan {
+    /// First in, first out, dropping arrivals beyond either limit (`u32::MAX`, `u64::MAX`: none).
+    DropTail {
+        /// Packets waiting, the one being sent not counted.
+        packets: u32,
+        /// Bytes waiting, the packet being sent not counted.
+        bytes: u64,
+    },
+    /// Controlled delay (RFC 8289).
+    CoDel {
+        /// Acceptable standing delay (5 ms in the RFC).
+        target: Span,
+        /// Window over which it must be seen (100 ms in the RFC).
+        interval: Span,
+        /// Hard limit in packets.
+        packets: u32,
+    },
+}
+
+/// What the Internet does between two locations.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Path {
+    /// One-way propagation delay.
+    pub delay: Span,
+    /// Standard deviation of a normal term added to it, never overtaking within a connection.
+    pub jitter: Span,
+    /// Probability that a packet is lost.
+    pub loss: f64,
+}
+
+/// A full matrix of paths between locations, row = sender's location.
+#[derive(Clone, Debug, Default)]
+pub struct PathTable {
+    locations: u32,
+    paths: Vec<Path>,
+}
+
+impl PathTable {
+    /// Every pair of `locations` locations (a location with itself included) has the same path.
+    pub fn uniform(locations: u32, path: Path) -> PathTable {
+        PathTable { locations, paths: vec![path; (locations * locations) as usize] }
+    }
+
+    /// From a function of (from, to).
+    pub fn from_fn(locations: u32, mut path: impl FnMut(u32, u32) -> Path) -> PathTable {
+        let mut paths = Vec::with_capacity((locations * locations) as usize);
+        for from in 0..locations {
+            paths.extend((0..locations).map(|to| path(from, to)));
+        }
+        PathTable { locations, paths }
+    }
+
+    /// Number of locations.
+    pub fn locations(&self) -> u32 {
+        self.locations
+    }
+
+    /// The path from one location to another.
+    ///
+    /// # Panics
+    /// If a location is out of range.
+    pub fn get(&self, from: u32, to: u32) -> &Path {
+        assert!(from < self.locations && to < self.locations, "no such location");
+        &self.paths[(from * self.locations + to) as usize]
+    }
+}
+
+/// Someone at a client host who fetches things over circuits.
+#[derive(Clone, Debug)]
+pub struct UserPlan {
+    /// Index into `Plan::hosts`, a [`Role::Client`].
+    pub host: u32,
+    /// Name of the class in reports (`"web"`, `"bulk"`, `"50 KiB"`).
+    pub class: String,
+    /// Which relays the circuits use.
+    pub route: Route,
+    /// Servers to choose from, indices into `Plan::hosts`.
+    pub servers: Vec<u32>,
+    /// What is fetched, and when.
+    pub traffic: Traffic,
+    /// First request at this time; circuits with a pinned route are built `circuit_lead` before it.
+    pub start: Time,
+    /// No new request after this time, running ones are cut.
+    pub stop: Time,
+    /// How long before the first request the first circuit is built.
+    pub circuit_lead: Span,
+    /// A circuit this old takes no new streams (Tor's MaxCircuitDirtiness); zero: each request its own.
+    pub circuit_lifetime: Span,
+}
+
+/// How a user's circuits get their relays.
+#[derive(Clone, Debug)]
+pub enum Route {
+    /// Always these three hosts: guard, middle, exit.
+    Pinned([u32; 3]),
+    /// Drawn from `Plan::selections[i]`; the guard is drawn once and kept.
+    Weighted(u32),
+}
+
+/// Weights for drawing a guard, a middle and an exit, as Tor clients do (dir-spec 3.8.3, path-spec 2.2).
+/// Each list holds (host, weight); a path never uses one relay or one family twice.
+#[derive(Clone, Debug, Default)]
+pub struct PathSelection {
+    /// Guard candidates.
+    pub guards: Vec<(u32, f64)>,
+    /// Middle candidates.
+    pub middles: Vec<(u32, f64)>,
+    /// Exit candidates.
+    pub exits: Vec<(u32, f64)>,
+    /// `families[host]`: relays with the same nonzero number never share a path (may be empty).
+    pub families: Vec<u32>,
+}
+
+/// What a user fetches.
+#[derive(Clone, Debug)]
+pub enum Traffic {
+    /// One response after the other.
+    Fetch {
+        /// What is asked for: drawn by weight for each request.
+        requests: Vec<RequestPlan>,
+        /// Pause after each response, uniform in `[min, max]`.
+        pause: (Span, Span),
+    },
+    /// Streams and packets from tgen's Markov models (CCS 2018).
+    Markov(Arc<markov::Model>),
+}
+
+/// One kind of request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RequestPlan {
+    /// Response size in bytes; `u64::MAX`: endless.
+    pub bytes: u64,
+    /// Relative frequency.
+    pub weight: f64,
+    /// Given up after this time; `Span(u64::MAX)`: never.
+    pub timeout: Span,
+    /// Size of the request itself in bytes.
+    pub request_bytes: u32,
+}
+
+/// Something that goes wrong for a while.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fault {
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// From this time,
+    pub from: Time,
+    /// until this time.
+    pub until: Time,
+}
+
+/// A rule that packets pass through while the fault lasts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FaultKind {
+    /// Packets between the two locations (both ways) are lost with this probability.
+    Drop { between: (u32, u32), probability: f64 },
+    /// Packets between the two locations (both ways) take this much longer.
+    Delay { between: (u32, u32), extra: Span },
+    /// No packet passes between the two locations.
+    Partition { between: (u32, u32) },
+    /// The host's access link carries nothing.
+    LinkDown { host: u32 },
+    /// The host stops: connections to it break, its circuits are gone; it comes back empty.
+    HostDown { host: u32 },
+}
+
+/// How the overlay moves data: the things that experiments swap.
+#[derive(Clone, Debug)]
+pub struct System {
+    /// A name for tables.
+    pub name: String,
+    /// Which connection a circuit uses between two relays.
+    pub transport: Transport,
+    /// Which circuit goes next on a connection.
+    pub scheduler: Scheduler,
+    /// Fixed SENDME windows, in cells.
+    pub windows: Windows,
+    /// TCP between hosts.
+    pub tcp: tcp::Config,
+    /// Connection output buffers.
+    pub output_buffer: OutputBuffer,
+    /// TLS bytes added per record (5 header + 1 type + 16 tag = 22 for TLS 1.3).
+    pub tls_record_overhead: u32,
+    /// Cells written into one TLS record at most.
+    pub tls_record_cells: u32,
+    /// A circuit queue this long stops its exit from packaging, and
+    pub circuit_queue_high: u32,
+    /// one this short lets it go on (tor: 256 and 10, `cc_cellq_high`, `cc_cellq_low`).
+    pub circuit_queue_low: u32,
+}
+
+/// Which TCP connection carries a circuit between two relays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// One connection per pair of relays carries all circuits.
+    Vanilla,
+    /// One connection per circuit and hop (PCTCP, CCS 2013).
+    PerCircuit,
+}
+
+/// Which circuit of a connection sends next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scheduler {
+    /// Each circuit with cells in turn.
+    RoundRobin,
+    /// The circuit with the least exponentially decayed cell count (Tang, Goldberg 2010).
+    Ewma {
+        /// Time in which a count halves.
+        half_life: Span,
+    },
+}
+
+/// Tor's fixed flow-control windows (tor-spec, "Flow control").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Cells in flight per circuit.
+    pub circuit: u32,
+    /// Cells acknowledged by one circuit SENDME.
+    pub circuit_increment: u32,
+    /// Cells in flight per stream.
+    pub stream: u32,
+    /// Cells acknowledged by one stream SENDME.
+    pub stream_increment: u32,
+}
+
+/// When a connection's output buffer takes cells from its circuits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputBuffer {
+    /// Filled up to here (tor: 32 KiB),
+    pub high_bytes: u32,
+    /// once it has fallen below here (tor: 16 KiB).
+    pub low_bytes: u32,
+}
