@@ -19,6 +19,7 @@ pub struct Host(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer(pub u32);
 
+#[expect(missing_docs, reason = "each variant explains its fields")]
 /// Something that happened. Payload sizes are application bytes (no cell header, no padding).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observation {

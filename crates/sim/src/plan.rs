@@ -239,6 +239,7 @@ pub struct Fault {
     pub until: Time,
 }
 
+#[expect(missing_docs, reason = "each variant explains its fields")]
 /// A rule that packets pass through while the fault lasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultKind {
