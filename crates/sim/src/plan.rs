@@ -38,6 +38,9 @@ pub struct HostPlan {
     pub role: Role,
     /// Row and column of [`PathTable`].
     pub location: u32,
+    /// The host (an index) whose machine this one shares, if any. Packets between hosts of one machine take
+    /// the loopback: no access link, no path, no delay. To everybody else the host has its own links.
+    pub colocated: Option<u32>,
     /// The access link out of the host.
     pub up: LinkPlan,
     /// The access link into the host.
