@@ -5,5 +5,6 @@
 //!
 //! Start with [`units`], which every other crate speaks.
 
+pub mod maxmin;
 pub mod random;
 pub mod units;
