@@ -1,5 +1,12 @@
-//! TCP as byte sequences without payload.
+//! TCP as byte sequences without payload: one [`Endpoint`] is one end of a connection, sans-IO.
+//!
+//! Call a method that changes the endpoint, then [`Endpoint::poll_transmit`] until it gives `None`, then
+//! wait until [`Endpoint::next_timeout`] or the next segment.
 
-/// Parameters.
-#[derive(Clone, Debug, Default)]
-pub struct Config {}
+mod config;
+mod endpoint;
+mod segment;
+
+pub use config::{Buffer, Config, Congestion};
+pub use endpoint::{Arrival, Endpoint, Info, State};
+pub use segment::{Flags, Segment};

@@ -1,0 +1,60 @@
+//! What travels between two endpoints.
+
+use super::config::Config;
+
+/// A TCP segment without its payload. Offsets count payload bytes from the start of the connection;
+/// a FIN takes the offset after the last byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Offset of the first payload byte.
+    pub seq: u64,
+    /// The next offset that the sender of this segment expects.
+    pub ack: u64,
+    /// Payload bytes.
+    pub len: u32,
+    /// Bytes after `ack` that the sender of this segment takes.
+    pub window: u32,
+    /// Selective acknowledgements, the newest first: `(start, end)` relative to `ack`; empty ones are unused.
+    pub sack: [(u32, u32); 3],
+    /// Milliseconds on the sender's clock (RFC 7323).
+    pub stamp: u32,
+    /// The peer's `stamp` echoed.
+    pub echo: u32,
+    /// SYN, ACK, FIN and whether `sack[0]` reports a duplicate (RFC 2883).
+    pub flags: Flags,
+}
+
+/// The flags of a [`Segment`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// Opens a connection.
+    pub const SYN: Flags = Flags(1);
+    /// `ack` is valid.
+    pub const ACK: Flags = Flags(2);
+    /// The last byte has been sent.
+    pub const FIN: Flags = Flags(4);
+    /// The first selective acknowledgement reports bytes received twice, below `ack` where its end is
+    /// not above its start.
+    pub const DUPLICATE: Flags = Flags(8);
+
+    /// Whether all flags of `other` are set.
+    pub const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+    /// These flags and those of `other`.
+    #[must_use]
+    pub const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+impl Segment {
+    /// Bytes of the IP packet that carries it.
+    pub fn wire_bytes(&self, config: &Config) -> u32 {
+        let blocks = self.sack.iter().filter(|(start, end)| end > start).count() as u32;
+        let sack_option = if blocks > 0 { 4 + 8 * blocks } else { 0 };
+        config.header_bytes + sack_option + self.len
+    }
+}
