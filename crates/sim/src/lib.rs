@@ -6,4 +6,5 @@
 pub mod markov;
 pub mod observe;
 pub mod plan;
+pub mod queue;
 pub mod tcp;

@@ -1,0 +1,218 @@
+//! The event queue: total order by (time, sequence of insertion).
+//!
+//! A radix heap (Ahuja, Mehlhorn, Orlin, Tarjan 1990): simulated time never goes back, so an event is
+//! filed by the highest bit in which its time differs from the time of the last event taken. All events
+//! of one time are always in one bucket, and buckets are appended to and emptied in order: equal times
+//! leave in the order they came, without a sequence number to store or compare.
+
+use std::collections::VecDeque;
+
+use tidegate_control::units::Time;
+
+/// Pending events, the earliest first; among equal times the one pushed first.
+#[derive(Clone, Debug)]
+pub struct Queue<E> {
+    now: Time,
+    /// Events at `now`, in order.
+    current: VecDeque<E>,
+    /// `buckets[i]`: events whose time differs from `now` in bit `i` and in none above it.
+    buckets: Vec<Vec<(Time, E)>>,
+    /// Bit `i`: `buckets[i]` is not empty.
+    filled: u64,
+    len: usize,
+    peak: usize,
+    popped: u64,
+}
+
+impl<E> Default for Queue<E> {
+    fn default() -> Queue<E> {
+        Queue::new()
+    }
+}
+
+impl<E> Queue<E> {
+    /// An empty queue at time zero.
+    pub fn new() -> Queue<E> {
+        Queue {
+            now: Time::ZERO,
+            current: VecDeque::new(),
+            buckets: (0..u64::BITS).map(|_| Vec::new()).collect(),
+            filled: 0,
+            len: 0,
+            peak: 0,
+            popped: 0,
+        }
+    }
+
+    /// The time of the last event taken.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Pending events.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is pending.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The largest number of events that were ever pending.
+    pub fn peak(&self) -> usize {
+        self.peak
+    }
+
+    /// Events taken since the start.
+    pub fn popped(&self) -> u64 {
+        self.popped
+    }
+
+    /// Schedules an event.
+    ///
+    /// # Panics
+    /// If `at` lies before [`Queue::now`].
+    pub fn push(&mut self, at: Time, event: E) {
+        assert!(at >= self.now, "an event in the past: {at} is before {}", self.now);
+        self.len += 1;
+        self.peak = self.peak.max(self.len);
+        self.file(at, event);
+    }
+
+    fn file(&mut self, at: Time, event: E) {
+        match (at.0 ^ self.now.0).checked_ilog2() {
+            None => self.current.push_back(event),
+            Some(bit) => {
+                self.filled |= 1 << bit;
+                self.buckets[bit as usize].push((at, event));
+            }
+        }
+    }
+
+    /// Takes the next event and moves [`Queue::now`] to its time.
+    pub fn pop(&mut self) -> Option<(Time, E)> {
+        let event = self.current.pop_front().or_else(|| self.advance())?;
+        self.len -= 1;
+        self.popped += 1;
+        Some((self.now, event))
+    }
+
+    /// Moves `now` to the earliest pending time and takes its first event.
+    fn advance(&mut self) -> Option<E> {
+        let lowest = self.lowest()?;
+        self.filled &= self.filled - 1;
+        // Half of all buckets hold one event when their turn comes.
+        if self.buckets[lowest].len() == 1 {
+            let (at, event) = self.buckets[lowest].pop()?;
+            self.now = at;
+            return Some(event);
+        }
+        // All go to lower buckets, so the emptied one is put back with its memory.
+        let mut bucket = std::mem::take(&mut self.buckets[lowest]);
+        self.now = earliest(&bucket)?;
+        for (at, event) in bucket.drain(..) {
+            self.file(at, event);
+        }
+        self.buckets[lowest] = bucket;
+        self.current.pop_front()
+    }
+
+    /// When the next event is due; costs a look at each event of one bucket, so not for every event.
+    pub fn next_time(&self) -> Option<Time> {
+        if self.current.is_empty() { earliest(&self.buckets[self.lowest()?]) } else { Some(self.now) }
+    }
+
+    /// The bucket with the earliest events.
+    fn lowest(&self) -> Option<usize> {
+        (self.filled != 0).then(|| self.filled.trailing_zeros() as usize)
+    }
+}
+
+fn earliest<E>(bucket: &[(Time, E)]) -> Option<Time> {
+    bucket.iter().map(|(at, _)| *at).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a test does next: schedule after a delay, or take.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Push(u64),
+        Pop,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let delay = prop_oneof![
+            4 => 0..4u64,
+            4 => (0..63u32).prop_map(|bit| 1 << bit),
+            4 => any::<u64>().prop_flat_map(|all| (0..64u32).prop_map(move |shift| all >> shift)),
+        ];
+        prop::collection::vec(prop_oneof![3 => delay.prop_map(Step::Push), 2 => Just(Step::Pop)], 0..400)
+    }
+
+    proptest! {
+        #[test]
+        fn leaves_in_the_order_of_time_then_insertion(steps in steps()) {
+            let mut queue = Queue::new();
+            let mut oracle = BinaryHeap::new();
+            let (mut sequence, mut peak, mut popped) = (0u64, 0, 0);
+            for step in steps.into_iter().chain(std::iter::repeat_n(Step::Pop, 401)) {
+                match step {
+                    Step::Push(delay) => {
+                        let at = Time(queue.now().0.saturating_add(delay));
+                        queue.push(at, sequence);
+                        oracle.push(Reverse((at, sequence)));
+                        sequence += 1;
+                        peak = peak.max(oracle.len());
+                    }
+                    Step::Pop => {
+                        let expected = oracle.pop().map(|Reverse(entry)| entry);
+                        prop_assert_eq!(queue.next_time(), expected.map(|(at, _)| at));
+                        prop_assert_eq!(queue.pop(), expected);
+                        popped += u64::from(expected.is_some());
+                        prop_assert_eq!(queue.now(), expected.map_or(queue.now(), |(at, _)| at));
+                    }
+                }
+                prop_assert_eq!(queue.len(), oracle.len());
+            }
+            prop_assert_eq!((queue.peak(), queue.popped()), (peak, popped));
+        }
+    }
+
+    #[test]
+    fn looking_at_the_next_time_leaves_room_before_it() {
+        let mut queue = Queue::new();
+        queue.push(Time(1000), 'b');
+        assert_eq!(queue.next_time(), Some(Time(1000)));
+        queue.push(Time(10), 'a');
+        assert_eq!(queue.pop(), Some((Time(10), 'a')));
+        assert_eq!(queue.pop(), Some((Time(1000), 'b')));
+        assert_eq!((queue.pop(), queue.next_time()), (None, None));
+    }
+
+    #[test]
+    fn the_last_nanosecond_can_be_used() {
+        let mut queue = Queue::new();
+        queue.push(Time::NEVER, 1);
+        queue.push(Time(u64::MAX - 1), 0);
+        queue.push(Time::NEVER, 2);
+        assert_eq!(std::iter::from_fn(|| queue.pop()).map(|(_, e)| e).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "an event in the past")]
+    fn the_past_is_refused() {
+        let mut queue = Queue::new();
+        queue.push(Time(5), ());
+        queue.pop();
+        queue.push(Time(4), ());
+    }
+}
