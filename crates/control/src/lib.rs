@@ -5,6 +5,7 @@
 //!
 //! Start with [`units`], which every other crate speaks.
 
+pub mod flashflow;
 pub mod maxmin;
 pub mod random;
 pub mod units;

@@ -1,0 +1,99 @@
+//! Which measurers carry a measurement, and with how much (section 4.2).
+
+use crate::units::Rate;
+
+/// The team has less left than a measurement needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// What was asked for.
+    pub needed: Rate,
+    /// What all measurers have left together.
+    pub left: Rate,
+}
+
+impl std::fmt::Display for Shortage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the measurement needs {} and the measurers have {} left", self.needed, self.left)
+    }
+}
+
+impl std::error::Error for Shortage {}
+
+/// Takes `needed` from the measurers' residual capacities: again and again the measurer with the most left
+/// (the first of several) gives all it has, or as much as is still needed. The result is `a_i` per measurer.
+///
+/// # Errors
+/// [`Shortage`] if the sum does not reach.
+pub fn allocate(residual: &[Rate], needed: Rate) -> Result<Vec<Rate>, Shortage> {
+    let left = Rate(residual.iter().fold(0u64, |sum, r| sum.saturating_add(r.0)));
+    if left < needed {
+        return Err(Shortage { needed, left });
+    }
+    let mut order: Vec<usize> = (0..residual.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(residual[i]));
+    let mut missing = needed.0;
+    let mut shares = vec![Rate(0); residual.len()];
+    for i in order {
+        shares[i] = Rate(missing.min(residual[i].0));
+        missing -= shares[i].0;
+    }
+    Ok(shares)
+}
+
+/// Deals the `sockets` evenly to those measurers that have a share, the first ones getting one more; at
+/// least one each.
+pub fn share_sockets(sockets: u16, shares: &[Rate]) -> Vec<u16> {
+    let taking_part = shares.iter().filter(|share| share.0 > 0).count().max(1);
+    let (each, mut extra) = (usize::from(sockets) / taking_part, usize::from(sockets) % taking_part);
+    shares
+        .iter()
+        .map(|share| {
+            if share.0 == 0 {
+                return 0;
+            }
+            let more = usize::from(extra > 0);
+            extra -= more;
+            (each + more).max(1) as u16
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_largest_residual_gives_first() {
+        let residual = [Rate(941), Rate(1611), Rate(946)];
+        assert_eq!(allocate(&residual, Rate(1000)), Ok(vec![Rate(0), Rate(1000), Rate(0)]));
+        assert_eq!(allocate(&residual, Rate(2600)), Ok(vec![Rate(43), Rate(1611), Rate(946)]));
+        let short = allocate(&residual, Rate(3499)).unwrap_err();
+        assert_eq!(short, Shortage { needed: Rate(3499), left: Rate(3498) });
+        assert_eq!(allocate(&[], Rate(0)), Ok(vec![]));
+    }
+
+    #[test]
+    fn sockets_are_dealt_evenly_among_those_who_take_part() {
+        assert_eq!(share_sockets(160, &[Rate(1), Rate(0), Rate(1), Rate(1)]), [54, 0, 53, 53]);
+        assert_eq!(share_sockets(1, &[Rate(1), Rate(1)]), [1, 1]);
+        assert_eq!(share_sockets(8, &[Rate(0)]), [0]);
+    }
+
+    proptest! {
+        #[test]
+        fn shares_add_up_and_stay_within_residuals(
+            residual in prop::collection::vec(0u64..1 << 40, 1..12), part in 0.0..1.0f64
+        ) {
+            let all: u64 = residual.iter().sum();
+            let needed = (all as f64 * part) as u64;
+            let rates: Vec<Rate> = residual.iter().map(|r| Rate(*r)).collect();
+            let shares = allocate(&rates, Rate(needed)).unwrap();
+            prop_assert_eq!(shares.iter().map(|s| s.0).sum::<u64>(), needed);
+            prop_assert!(shares.iter().zip(&rates).all(|(share, residual)| share <= residual));
+            // Greedy: at most one measurer that takes part is left with something.
+            let partial = shares.iter().zip(&rates).filter(|(s, r)| s.0 > 0 && s < r).count();
+            prop_assert!(partial <= 1);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The file that tells a directory authority what was measured (Tor's bandwidth-file-spec, version 1.5.0).
+//!
+//! Nothing here touches a disk: a file is built, checked and turned into text.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::schedule::RelayId;
+use crate::units::Rate;
+
+/// The format version written.
+pub const VERSION: &str = "1.5.0";
+
+/// A whole file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BandwidthFile {
+    /// Unix time of the newest result; Tor ignores files older than three days.
+    pub latest: u64,
+    /// Unix time of the oldest result in the file.
+    pub earliest: u64,
+    /// Unix time at which the coordinator started.
+    pub started: u64,
+    /// Unix time at which this file was made.
+    pub created: u64,
+    /// Version of the software that made it.
+    pub software_version: String,
+    /// Relays in the network, measured or not.
+    pub network_relays: u64,
+    /// Measurements attempted in the results' lifetime, and those of them that failed.
+    pub attempts: u64,
+    /// See `attempts`.
+    pub failures: u64,
+    /// Results left out because they are too old.
+    pub excluded_old: u64,
+    /// One per relay.
+    pub lines: Vec<Line>,
+}
+
+/// What the file says about one relay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// The relay's identity.
+    pub id: RelayId,
+    /// Its Ed25519 identity in unpadded base64, if known.
+    pub ed25519: Option<String>,
+    /// Its nickname.
+    pub nickname: String,
+    /// The estimate.
+    pub capacity: Rate,
+    /// The average that its descriptor limits itself to; a generator must not go above it.
+    pub descriptor_limit: Option<Rate>,
+    /// Unix time of the measurement.
+    pub time: u64,
+    /// Measurements that succeeded, and those that failed, in the results' lifetime.
+    pub success: u64,
+    /// See `success`.
+    pub failures: u64,
+    /// Whether the last measurement bounds the truth; others are lower bounds.
+    pub conclusive: bool,
+}
+
+/// Below this share of the network's relays a file must not decide weights: its lines say `vote=0`.
+const MINIMUM_PERCENT: u64 = 60;
+
+/// Why a file cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BandwidthFileError {
+    /// Tor and stem refuse a file that names a relay twice.
+    Duplicate(RelayId),
+    /// A nickname that would break the line: 1 to 19 letters and digits.
+    Nickname(String),
+    /// An Ed25519 identity is 43 characters of base64.
+    Ed25519(String),
+}
+
+impl fmt::Display for BandwidthFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BandwidthFileError::Duplicate(id) => write!(f, "relay ${} appears twice", hex(id)),
+            BandwidthFileError::Nickname(name) => {
+                write!(f, "nickname `{}` is not 1 to 19 letters and digits", name.escape_debug())
+            }
+            BandwidthFileError::Ed25519(key) => {
+                write!(f, "Ed25519 identity `{}` is not 43 characters of base64", key.escape_debug())
+            }
+        }
+    }
+}
+
+impl std::error::Error for BandwidthFileError {}
+
+impl BandwidthFile {
+    /// The file's text. Lines are in the order of relay identities.
+    ///
+    /// # Errors
+    /// If a directory authority or stem would refuse the file.
+    pub fn to_text(&self) -> Result<String, BandwidthFileError> {
+        let mut seen = BTreeSet::new();
+        for line in &self.lines {
+            line.check()?;
+            if !seen.insert(line.id) {
+                return Err(BandwidthFileError::Duplicate(line.id));
+            }
+        }
+        let eligible = self.lines.len() as u64;
+        let minimum = self.network_relays * MINIMUM_PERCENT / 100;
+        let too_few = eligible < minimum;
+        let percent = (eligible * 100).checked_div(self.network_relays).unwrap_or(100).min(100);
+        let mut text = format!("{}\nversion={VERSION}\n", self.latest);
+        let mut header = |key: &str, value: &dyn fmt::Display| text.push_str(&format!("{key}={value}\n"));
+        header("software", &"tidegate-flashflow");
+        header("software_version", &self.software_version);
+        header("file_created", &iso(self.created));
+        header("generator_started", &iso(self.started));
+        header("earliest_bandwidth", &iso(self.earliest));
+        header("latest_bandwidth", &iso(self.latest));
+        header("number_eligible_relays", &eligible);
+        header("minimum_percent_eligible_relays", &MINIMUM_PERCENT);
+        header("number_consensus_relays", &self.network_relays);
+        header("percent_eligible_relays", &percent);
+        header("minimum_number_eligible_relays", &minimum);
+        header("recent_measurement_attempt_count", &self.attempts);
+        header("recent_measurement_failure_count", &self.failures);
+        header("recent_measurements_excluded_old_count", &self.excluded_old);
+        text.push_str("=====\n");
+        let mut lines: Vec<&Line> = self.lines.iter().collect();
+        lines.sort_by_key(|line| line.id);
+        for line in lines {
+            line.write(&mut text, too_few);
+        }
+        Ok(text)
+    }
+}
+
+impl Line {
+    /// The weight written: kilobytes (1000) per second, at least 1, not above the descriptor's limit.
+    pub fn weight(&self) -> u64 {
+        let capacity = self.descriptor_limit.map_or(self.capacity, |limit| self.capacity.min(limit));
+        (capacity.0 / 8000).max(1)
+    }
+
+    fn check(&self) -> Result<(), BandwidthFileError> {
+        let name = &self.nickname;
+        if !(1..=19).contains(&name.len()) || !name.bytes().all(|b| b.is_ascii_alphanumeric()) {
+            return Err(BandwidthFileError::Nickname(name.clone()));
+        }
+        match &self.ed25519 {
+            Some(key)
+                if key.len() != 43
+                    || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b"+/".contains(&b)) =>
+            {
+                Err(BandwidthFileError::Ed25519(key.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn write(&self, text: &mut String, too_few: bool) {
+        text.push_str(&format!("node_id=${} bw={}", hex(&self.id), self.weight()));
+        if let Some(key) = &self.ed25519 {
+            text.push_str(&format!(" master_key_ed25519={key}"));
+        }
+        text.push_str(&format!(
+            " nick={} time={} success={} error_misc={} conclusive={}",
+            self.nickname,
+            iso(self.time),
+            self.success,
+            self.failures,
+            u8::from(self.conclusive)
+        ));
+        text.push_str(if too_few { " vote=0 under_min_report=1\n" } else { "\n" });
+    }
+}
+
+fn hex(id: &RelayId) -> String {
+    id.iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+/// A Unix time as `YYYY-MM-DDTHH:MM:SS` in UTC (civil-from-days, Gregorian calendar).
+pub fn iso(unix: u64) -> String {
+    let (days, second) = (unix / 86_400, unix % 86_400);
+    // Days since 0000-03-01, in eras of 400 years; March as the first month puts the leap day last.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (h, m, s) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(n: u8) -> Line {
+        Line {
+            id: [n; 20],
+            ed25519: None,
+            nickname: format!("relay{n}"),
+            capacity: Rate(250_000_000),
+            descriptor_limit: None,
+            time: 1_577_836_800,
+            success: 1,
+            failures: 0,
+            conclusive: true,
+        }
+    }
+
+    fn file(lines: Vec<Line>) -> BandwidthFile {
+        BandwidthFile {
+            latest: 1_577_836_800,
+            earliest: 1_577_800_000,
+            started: 1_577_750_000,
+            created: 1_577_836_801,
+            software_version: "0.1.0".into(),
+            network_relays: 2,
+            attempts: 3,
+            failures: 1,
+            excluded_old: 0,
+            lines,
+        }
+    }
+
+    #[test]
+    fn the_text_is_what_the_specification_shows() {
+        let mut limited = line(0xab);
+        limited.descriptor_limit = Some(Rate(80_000_000));
+        limited.ed25519 = Some("A".repeat(43));
+        let text = file(vec![limited, line(1)]).to_text().unwrap();
+        let expected = format!(
+            "1577836800\nversion=1.5.0\nsoftware=tidegate-flashflow\nsoftware_version=0.1.0\n\
+             file_created=2020-01-01T00:00:01\ngenerator_started=2019-12-30T23:53:20\n\
+             earliest_bandwidth=2019-12-31T13:46:40\nlatest_bandwidth=2020-01-01T00:00:00\n\
+             number_eligible_relays=2\nminimum_percent_eligible_relays=60\nnumber_consensus_relays=2\n\
+             percent_eligible_relays=100\nminimum_number_eligible_relays=1\n\
+             recent_measurement_attempt_count=3\nrecent_measurement_failure_count=1\n\
+             recent_measurements_excluded_old_count=0\n=====\n\
+             node_id=${} bw=31250 nick=relay1 time=2020-01-01T00:00:00 success=1 error_misc=0 conclusive=1\n\
+             node_id=${} bw=10000 master_key_ed25519={} nick=relay171 time=2020-01-01T00:00:00 success=1 error_misc=0 conclusive=1\n",
+            "01".repeat(20),
+            "AB".repeat(20),
+            "A".repeat(43)
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_small_part_of_the_network_does_not_vote() {
+        let mut few = file(vec![line(1)]);
+        few.network_relays = 10;
+        let text = few.to_text().unwrap();
+        assert!(text.ends_with(" vote=0 under_min_report=1\n"));
+        assert!(text.contains("percent_eligible_relays=10\n"));
+    }
+
+    #[test]
+    fn what_tor_would_refuse_is_not_written() {
+        assert_eq!(file(vec![line(1), line(1)]).to_text(), Err(BandwidthFileError::Duplicate([1; 20])));
+        for nickname in ["", "has space", "line\nbreak", "abcdefghijklmnopqrst"] {
+            let bad = Line { nickname: nickname.into(), ..line(1) };
+            assert!(matches!(file(vec![bad]).to_text(), Err(BandwidthFileError::Nickname(_))));
+        }
+        let bad = Line { ed25519: Some("short".into()), ..line(1) };
+        assert!(matches!(file(vec![bad]).to_text(), Err(BandwidthFileError::Ed25519(_))));
+        assert_eq!(Line { capacity: Rate(3), ..line(1) }.weight(), 1);
+    }
+
+    #[test]
+    fn calendar_days_are_right_at_the_edges() {
+        for (unix, text) in [
+            (0, "1970-01-01T00:00:00"),
+            (951_782_399, "2000-02-28T23:59:59"),
+            (951_782_400, "2000-02-29T00:00:00"),
+            (951_868_800, "2000-03-01T00:00:00"),
+            (1_735_689_599, "2024-12-31T23:59:59"),
+            (4_107_542_400, "2100-03-01T00:00:00"),
+        ] {
+            assert_eq!(iso(unix), text);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! At most two measurements per deployment in any window of one period (proposal 316,
+//! `FFMeasurementPeriod`): a coordinator that is allowed to measure is not allowed to do so all day.
+
+use std::collections::BTreeMap;
+
+use crate::units::{Span, Time};
+
+/// Measurements a deployment may start within one period.
+pub const PER_PERIOD: usize = 2;
+
+/// A relay's memory of who measured it when.
+#[derive(Clone, Debug)]
+pub struct Quota<Deployment> {
+    period: Span,
+    started: BTreeMap<Deployment, Vec<Time>>,
+}
+
+/// The deployment measured as often as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exhausted {
+    /// The next measurement is allowed from here on.
+    pub until: Time,
+}
+
+impl<Deployment: Ord> Quota<Deployment> {
+    /// Nothing was measured yet.
+    pub fn new(period: Span) -> Quota<Deployment> {
+        Quota { period, started: BTreeMap::new() }
+    }
+
+    /// Counts a measurement that starts now, unless there were two within the period before it.
+    ///
+    /// # Errors
+    /// [`Exhausted`], saying from when on another is allowed.
+    pub fn start(&mut self, now: Time, deployment: Deployment) -> Result<(), Exhausted> {
+        let starts = self.started.entry(deployment).or_default();
+        starts.retain(|&start| now.since(start) < self.period);
+        if starts.len() >= PER_PERIOD {
+            return Err(Exhausted { until: starts[starts.len() - PER_PERIOD] + self.period });
+        }
+        starts.push(now);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_third_measurement_waits_for_the_first_to_leave_the_window() {
+        let day = Span::from_secs(86_400);
+        let mut quota = Quota::new(day);
+        let at = |s| Time::ZERO + Span::from_secs(s);
+        assert_eq!(quota.start(at(10), 'a'), Ok(()));
+        assert_eq!(quota.start(at(50_000), 'a'), Ok(()));
+        // The window slides: a new calendar day does not help.
+        assert_eq!(quota.start(at(86_409), 'a'), Err(Exhausted { until: at(86_410) }));
+        assert_eq!(quota.start(at(86_410), 'a'), Ok(()));
+        assert_eq!(quota.start(at(86_411), 'a'), Err(Exhausted { until: at(136_400) }));
+        assert_eq!(quota.start(at(86_411), 'b'), Ok(()), "another deployment has its own count");
+    }
+}

@@ -1,0 +1,332 @@
+//! When each relay of the network is measured (section 4.3).
+//!
+//! A period is cut into slots. Relays with an estimate get a slot drawn uniformly from those with room,
+//! the largest first; relays without one get the first slot with room, in the order they appeared. Relays
+//! that share an address or a family are measured in one slot, so that none of them lends its machine to
+//! the others (section 5, limitations).
+//!
+//! The draws come from a [`Secret`]: the network's shared random value is public, so a coordinator mixes
+//! in a secret of its own, and a relay cannot compute when it will be measured.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use hkdf::Hkdf;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+use super::Parameters;
+use crate::units::Rate;
+
+/// A relay's identity fingerprint, as in the consensus.
+pub type RelayId = [u8; 20];
+
+/// A relay to be measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Relay {
+    /// Who it is.
+    pub id: RelayId,
+    /// `z0`: its last estimate, or the guess for new relays ([`guess_for_new`]).
+    pub guess: Rate,
+    /// Where it listens.
+    pub address: IpAddr,
+    /// Relays with the same number declared each other as family.
+    pub family: Option<u32>,
+}
+
+/// Relays that are measured at the same time, with what they need together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// The members.
+    pub relays: Vec<Relay>,
+    /// The sum of `f z0`.
+    pub demand: Rate,
+}
+
+/// The guess for a relay that was never measured: the 75th percentile of the measured capacities (nearest
+/// rank); `None` if nothing was measured yet.
+pub fn guess_for_new(measured: &[Rate]) -> Option<Rate> {
+    let mut sorted = measured.to_vec();
+    sorted.sort_unstable();
+    sorted.get((sorted.len() * 3).div_ceil(4).saturating_sub(1)).copied()
+}
+
+/// Joins relays that share an address or a family, directly or through others. Order of first appearance.
+pub fn group(relays: &[Relay], parameters: &Parameters) -> Vec<Group> {
+    let mut leader: Vec<usize> = (0..relays.len()).collect();
+    fn find(leader: &mut [usize], mut i: usize) -> usize {
+        while leader[i] != i {
+            leader[i] = leader[leader[i]];
+            i = leader[i];
+        }
+        i
+    }
+    let (mut by_address, mut by_family) = (BTreeMap::new(), BTreeMap::new());
+    for (i, relay) in relays.iter().enumerate() {
+        let neighbours = [
+            Some(*by_address.entry(relay.address).or_insert(i)),
+            relay.family.map(|family| *by_family.entry(family).or_insert(i)),
+        ];
+        for other in neighbours.into_iter().flatten() {
+            let (a, b) = (find(&mut leader, i), find(&mut leader, other));
+            leader[a.max(b)] = a.min(b);
+        }
+    }
+    let mut groups: BTreeMap<usize, Group> = BTreeMap::new();
+    for (i, relay) in relays.iter().enumerate() {
+        let first = find(&mut leader, i);
+        let group = groups.entry(first).or_insert(Group { relays: Vec::new(), demand: Rate(0) });
+        group.demand = Rate(group.demand.0.saturating_add(parameters.demand(relay.guess).0));
+        group.relays.push(relay.clone());
+    }
+    groups.into_values().collect()
+}
+
+/// The key of a period's draws.
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// From the network's shared random value, the coordinator's own secret, and the period's number
+    /// (HKDF-SHA256, RFC 5869).
+    pub fn derive(shared_random: &[u8], coordinator: &[u8], period: u64) -> Secret {
+        let extract = Hkdf::<Sha256>::new(Some(b"tidegate flashflow schedule 1"), coordinator);
+        let mut info = Vec::from(shared_random);
+        info.extend_from_slice(&period.to_be_bytes());
+        let mut key = [0; 32];
+        extract.expand(&info, &mut key).expect("32 bytes are within HKDF's limit");
+        Secret(key)
+    }
+
+    /// The `n`-th draw from `0..bound`.
+    fn draw(&self, n: u64, bound: usize) -> usize {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any size");
+        mac.update(&n.to_be_bytes());
+        let block = mac.finalize().into_bytes();
+        let bits = u64::from_be_bytes(block[..8].try_into().expect("a block has 32 bytes"));
+        ((u128::from(bits) * bound as u128) >> 64) as usize
+    }
+}
+
+/// A relay's place in the period.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    /// Which slot, from 0.
+    pub slot: u32,
+    /// Who.
+    pub relay: RelayId,
+    /// `z0`
+    pub guess: Rate,
+    /// Capacity reserved: `f z0`, or the relay's part of the whole team if its group needs more than that.
+    pub reserved: Rate,
+}
+
+/// The slots of one period and what is reserved in them.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    team: Rate,
+    parameters: Parameters,
+    left: Vec<Rate>,
+    placements: Vec<Placement>,
+}
+
+impl Schedule {
+    /// An empty period of `slots` slots for a team with that capacity in all.
+    pub fn new(slots: u32, team: Rate, parameters: Parameters) -> Schedule {
+        Schedule { team, parameters, left: vec![team; slots as usize], placements: Vec::new() }
+    }
+
+    /// Draws slots for relays that have estimates; those for which no slot has room are returned.
+    pub fn place_old(&mut self, relays: &[Relay], secret: &Secret) -> Vec<Group> {
+        let mut groups = group(relays, &self.parameters);
+        // Equal demands in the order of identities, so that the input's order does not matter.
+        for group in &mut groups {
+            group.relays.sort_by_key(|relay| relay.id);
+        }
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.demand), group.relays[0].id));
+        let mut without_room = Vec::new();
+        for (n, group) in groups.into_iter().enumerate() {
+            let need = group.demand.min(self.team);
+            let room: Vec<u32> =
+                (0..self.left.len() as u32).filter(|&slot| self.left[slot as usize] >= need).collect();
+            if room.is_empty() {
+                without_room.push(group);
+            } else {
+                self.place(room[secret.draw(n as u64, room.len())], &group);
+            }
+        }
+        without_room
+    }
+
+    /// Puts relays into the first slot from `from` on that has room: new relays in the order they appeared,
+    /// and relays whose measurement was inconclusive. `None` if the period has no room left.
+    pub fn place_next(&mut self, group: &Group, from: u32) -> Option<u32> {
+        let need = group.demand.min(self.team);
+        let slot = (from..self.left.len() as u32).find(|&slot| self.left[slot as usize] >= need)?;
+        self.place(slot, group);
+        Some(slot)
+    }
+
+    fn place(&mut self, slot: u32, group: &Group) {
+        let need = group.demand.min(self.team);
+        let left = &mut self.left[slot as usize];
+        *left = Rate(left.0 - need.0);
+        for relay in &group.relays {
+            let wanted = self.parameters.demand(relay.guess).0;
+            let reserved = if group.demand <= self.team {
+                wanted
+            } else {
+                (u128::from(wanted) * u128::from(need.0) / u128::from(group.demand.0)) as u64
+            };
+            let placement = Placement { slot, relay: relay.id, guess: relay.guess, reserved: Rate(reserved) };
+            self.placements.push(placement);
+        }
+    }
+
+    /// What was placed, in the order of placing.
+    pub fn placements(&self) -> &[Placement] {
+        &self.placements
+    }
+
+    /// The placements of one slot.
+    pub fn in_slot(&self, slot: u32) -> impl Iterator<Item = &Placement> {
+        self.placements.iter().filter(move |placement| placement.slot == slot)
+    }
+
+    /// Slots that have at least one placement.
+    pub fn used_slots(&self) -> usize {
+        self.left.iter().filter(|left| **left < self.team).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn relay(n: u32, guess: u64) -> Relay {
+        let mut id = [0; 20];
+        id[..4].copy_from_slice(&n.to_be_bytes());
+        Relay { id, guess: Rate(guess), address: IpAddr::from(n.to_be_bytes()), family: None }
+    }
+
+    fn network(n: u32) -> Vec<Relay> {
+        (1..=n).map(|i| relay(i, 1_000_000 * u64::from(1 + i * 7919 % 300))).collect()
+    }
+
+    const TEAM: Rate = Rate(3_000_000_000);
+
+    fn secret(period: u64) -> Secret {
+        Secret::derive(b"shared", b"own", period)
+    }
+
+    #[test]
+    fn the_same_secret_gives_the_same_schedule_whatever_the_order_of_relays() {
+        let place = |relays: &[Relay], secret: &Secret| {
+            let mut schedule = Schedule::new(2880, TEAM, Parameters::default());
+            assert!(schedule.place_old(relays, secret).is_empty());
+            schedule.placements().to_vec()
+        };
+        let relays = network(200);
+        let mut reversed = relays.clone();
+        reversed.reverse();
+        assert_eq!(place(&relays, &secret(1)), place(&reversed, &secret(1)));
+        assert_ne!(place(&relays, &secret(1)), place(&relays, &secret(2)));
+        // The public value alone does not tell the schedule.
+        assert_ne!(place(&relays, &secret(1)), place(&relays, &Secret::derive(b"shared", b"guessed", 1)));
+    }
+
+    #[test]
+    fn slots_are_drawn_uniformly() {
+        let relays: Vec<Relay> = (1..=4000).map(|n| relay(n, 1_000)).collect();
+        let mut schedule = Schedule::new(10, TEAM, Parameters::default());
+        schedule.place_old(&relays, &secret(3));
+        for slot in 0..10 {
+            let count = schedule.in_slot(slot).count();
+            assert!((320..480).contains(&count), "slot {slot} has {count} of 4000 relays, 400 expected");
+        }
+    }
+
+    #[test]
+    fn one_address_or_family_shares_a_slot_and_scales_down_when_too_large() {
+        let mut relays = network(40);
+        relays[3].address = relays[17].address;
+        relays[17].family = Some(4);
+        relays[29].family = Some(4);
+        let mut schedule = Schedule::new(500, TEAM, Parameters::default());
+        schedule.place_old(&relays, &secret(1));
+        let slot_of = |i: usize| {
+            let id = relays[i].id;
+            schedule.placements().iter().find(|p| p.relay == id).expect("placed").slot
+        };
+        assert_eq!(slot_of(3), slot_of(17));
+        assert_eq!(slot_of(17), slot_of(29));
+
+        let giant =
+            [relay(1, 900_000_000), Relay { address: relay(1, 0).address, ..relay(2, 2_700_000_000) }];
+        let mut schedule = Schedule::new(2, TEAM, Parameters::default());
+        assert!(schedule.place_old(&giant, &secret(1)).is_empty());
+        let reserved: Vec<u64> = schedule.placements().iter().map(|p| p.reserved.0).collect();
+        assert_eq!(reserved, [750_000_000, 2_250_000_000]);
+    }
+
+    #[test]
+    fn new_relays_come_first_come_first_served_and_never_push_out_old_ones() {
+        let parameters = Parameters::default();
+        let mut schedule = Schedule::new(3, TEAM, parameters);
+        let old = [relay(1, 1_000_000_000), relay(2, 1_000_000_000)];
+        schedule.place_old(&old, &secret(9));
+        let taken: Vec<u32> = schedule.placements().iter().map(|p| p.slot).collect();
+        let new: Vec<Group> = (10..14).flat_map(|n| group(&[relay(n, 500_000_000)], &parameters)).collect();
+        let slots: Vec<Option<u32>> = new.iter().map(|g| schedule.place_next(g, 0)).collect();
+        let free = (0..3).find(|slot| !taken.contains(slot));
+        // 2.95 of 3 Gbit/s are taken in the old relays' slots: one slot holds two new relays.
+        assert_eq!(slots, [free, free, None, None]);
+        assert_eq!(schedule.place_next(&new[0], 3), None);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_handed_back() {
+        let mut schedule = Schedule::new(1, TEAM, Parameters::default());
+        let left = schedule.place_old(&[relay(1, 600_000_000), relay(2, 700_000_000)], &secret(1));
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].relays[0].id, relay(1, 0).id, "the largest went first");
+    }
+
+    #[test]
+    fn the_guess_for_new_relays_is_the_75th_percentile() {
+        let rates: Vec<Rate> = (1..=8).rev().map(Rate).collect();
+        assert_eq!(guess_for_new(&rates), Some(Rate(6)));
+        assert_eq!(guess_for_new(&[Rate(9)]), Some(Rate(9)));
+        assert_eq!(guess_for_new(&[]), None);
+    }
+
+    #[test]
+    fn the_paper_s_network_fits_into_its_599_slots_nearly() {
+        // Section 7: 6,419 relays, 608 Gbit/s, a team of 3 Gbit/s: 599 slots if packed without a gap.
+        let relays: Vec<Relay> =
+            (1..=6419).map(|n| relay(n, 608_000_000_000 / 6419 * 2 * u64::from(n) / 6420)).collect();
+        let parameters = Parameters::default();
+        let mut schedule = Schedule::new(2880, TEAM, parameters);
+        for group in group(&relays, &parameters) {
+            assert!(schedule.place_next(&group, 0).is_some());
+        }
+        let used = schedule.used_slots();
+        assert!((598..=660).contains(&used), "{used} slots");
+    }
+
+    proptest! {
+        #[test]
+        fn no_slot_is_ever_overbooked(guesses in prop::collection::vec(1u64..2_000_000_000, 1..60), period: u64) {
+            let relays: Vec<Relay> =
+                guesses.iter().enumerate().map(|(i, &guess)| relay(i as u32 + 1, guess)).collect();
+            let mut schedule = Schedule::new(20, TEAM, Parameters::default());
+            let left = schedule.place_old(&relays, &secret(period));
+            prop_assert_eq!(schedule.placements().len() + left.len(), relays.len());
+            for slot in 0..20 {
+                let sum: u64 = schedule.in_slot(slot).map(|p| p.reserved.0).sum();
+                prop_assert!(sum <= TEAM.0);
+            }
+        }
+    }
+}
