@@ -7,5 +7,6 @@
 
 pub mod flashflow;
 pub mod maxmin;
+pub mod paths;
 pub mod random;
 pub mod units;

@@ -1,0 +1,126 @@
+//! Additive increase, multiplicative decrease per peer (thesis sections 4.2.3 and 4.2.4).
+
+use super::{Controller, Feedback, Memo, Peer};
+use crate::units::Time;
+
+/// The thesis' symbols.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AimdParameters {
+    /// M: packet size in bytes.
+    pub packet: f64,
+    /// alpha of equation 4.7.
+    pub alpha: f64,
+    /// beta of equation 4.11, as the divisor that section 7.1.5 makes of it: R = R / beta.
+    pub beta: f64,
+    /// Let a refusal count against the refusing relay alone and for the relays before it as an
+    /// acknowledgement (the drop locator, not in the thesis); a timeout that follows none is as in 4.11.
+    pub locate: bool,
+}
+
+/// One rate per peer.
+#[derive(Clone, Debug)]
+pub struct Aimd {
+    parameters: AimdParameters,
+    peers: Vec<Rate>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    /// R_i in bytes/s.
+    rate: f32,
+    slow_start: bool,
+}
+
+impl Aimd {
+    /// Every peer starts in slow start with one packet per second.
+    pub fn new(peers: usize, parameters: AimdParameters) -> Aimd {
+        Aimd { parameters, peers: vec![Rate { rate: parameters.packet as f32, slow_start: true }; peers] }
+    }
+
+    fn decrease(&mut self, peer: Peer, memo: Memo) {
+        let floor = self.parameters.packet as f32;
+        let state = &mut self.peers[usize::from(peer)];
+        // The memo is the rate at sending; its sign bit says that the packet left during slow start.
+        let sent_in_slow_start = memo >> 31 == 1;
+        if sent_in_slow_start {
+            // Only the first loss of a slow-start packet counts, and it halves the rate of that time.
+            if state.slow_start {
+                *state = Rate { rate: f32::from_bits(memo & !(1 << 31)) / 2.0, slow_start: false };
+            }
+        } else {
+            state.rate /= self.parameters.beta as f32;
+        }
+        state.rate = state.rate.max(floor);
+    }
+}
+
+impl Controller for Aimd {
+    fn rate(&self, peer: Peer) -> f64 {
+        f64::from(self.peers[usize::from(peer)].rate)
+    }
+
+    fn memo(&self, peer: Peer) -> Memo {
+        let state = self.peers[usize::from(peer)];
+        state.rate.to_bits() | u32::from(state.slow_start) << 31
+    }
+
+    fn feedback(&mut self, _now: Time, peer: Peer, memo: Memo, feedback: Feedback) -> f64 {
+        match feedback {
+            Feedback::Acked { round_trip, .. } => {
+                let state = &mut self.peers[usize::from(peer)];
+                if state.slow_start {
+                    state.rate += self.parameters.packet as f32;
+                } else {
+                    // Equation 4.7 as printed: bytes/s grow by packets per byte.
+                    state.rate +=
+                        (self.parameters.alpha * self.parameters.packet / round_trip) as f32 / state.rate;
+                }
+            }
+            Feedback::Refused { .. } | Feedback::TimedOut => self.decrease(peer, memo),
+            Feedback::Passed if !self.parameters.locate => self.decrease(peer, memo),
+            Feedback::Passed => {}
+        }
+        self.rate(peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACK: Feedback = Feedback::Acked { round_trip: 0.1, stamp: None };
+
+    fn aimd() -> Aimd {
+        Aimd::new(1, AimdParameters { packet: 1500.0, alpha: 1.5, beta: 1.4, locate: false })
+    }
+
+    #[test]
+    fn slow_start_ends_once_with_half_of_the_rate_at_sending() {
+        let mut control = aimd();
+        for _ in 0..9 {
+            let memo = control.memo(0);
+            control.feedback(Time::ZERO, 0, memo, ACK);
+        }
+        assert_eq!(control.rate(0), 15_000.0);
+        let (early, late) = (control.memo(0), 0);
+        control.feedback(Time::ZERO, 0, late, ACK);
+        assert_eq!(control.feedback(Time::ZERO, 0, early, Feedback::TimedOut), 7_500.0);
+        assert_eq!(control.feedback(Time::ZERO, 0, early, Feedback::TimedOut), 7_500.0);
+        let after = control.memo(0);
+        let reduced = control.feedback(Time::ZERO, 0, after, Feedback::TimedOut);
+        assert!((reduced - 7_500.0 / 1.4).abs() < 1e-2);
+        // 1.5 x 1500 / (0.1 x R), equation 4.7 with its mixed dimensions.
+        let grown = control.feedback(Time::ZERO, 0, after, ACK);
+        assert!((grown - reduced - 22_500.0 / reduced).abs() < 1e-2);
+    }
+
+    #[test]
+    fn the_rate_never_falls_below_one_packet() {
+        let mut control = aimd();
+        for _ in 0..20 {
+            let memo = control.memo(0);
+            control.feedback(Time::ZERO, 0, memo, Feedback::TimedOut);
+        }
+        assert_eq!(control.rate(0), 1500.0);
+    }
+}

@@ -1,0 +1,83 @@
+//! Round-trip estimates per link and the acknowledgement timeout (thesis section 4.2.1).
+
+use super::Peer;
+
+/// What a source knows about the links between peers.
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    peers: usize,
+    gamma: f32,
+    factor: f32,
+    /// L and V of equations 4.3 and 4.4 in seconds per unordered pair; L is negative until measured.
+    links: Vec<[f32; 2]>,
+}
+
+/// What stands in for L of a link that was never measured, seconds.
+const UNKNOWN: f32 = 1.0;
+
+impl Latencies {
+    /// No link measured yet. `gamma` is the weight of a new sample (4.3, 4.4), `factor` is alpha of 4.5.
+    pub fn new(peers: usize, gamma: f64, factor: f64) -> Latencies {
+        Latencies {
+            peers,
+            gamma: gamma as f32,
+            factor: factor as f32,
+            links: vec![[-1.0, 0.0]; peers * peers],
+        }
+    }
+
+    fn slot(&self, a: Peer, b: Peer) -> usize {
+        usize::from(a.min(b)) * self.peers + usize::from(a.max(b))
+    }
+
+    /// L of equation 4.3 for the link between `a` and `b`, seconds.
+    pub fn round_trip(&self, a: Peer, b: Peer) -> f64 {
+        let mean = self.links[self.slot(a, b)][0];
+        f64::from(if mean < 0.0 { UNKNOWN } else { mean })
+    }
+
+    /// T of equation 4.6 in seconds: L + alpha V summed over all links of `path` (source, relays,
+    /// destination). The printed equation skips the link between the first two relays; all are summed here.
+    pub fn timeout(&self, path: &[Peer]) -> f64 {
+        let links = path.windows(2).map(|link| {
+            let [mean, deviation] = self.links[self.slot(link[0], link[1])];
+            if mean < 0.0 { UNKNOWN } else { mean + self.factor * deviation }
+        });
+        f64::from(links.sum::<f32>())
+    }
+
+    /// An acknowledgement came back over `path` after `seconds`: each link is taken to have
+    /// l = RTT / (h + 1) of it. The first sample sets V = l / 2.
+    pub fn measured(&mut self, path: &[Peer], seconds: f64) {
+        let sample = (seconds / (path.len() - 1) as f64) as f32;
+        for link in path.windows(2) {
+            let slot = self.slot(link[0], link[1]);
+            let [mean, deviation] = &mut self.links[slot];
+            if *mean < 0.0 {
+                (*mean, *deviation) = (sample, sample / 2.0);
+            } else {
+                *deviation += self.gamma * ((sample - *mean).abs() - *deviation);
+                *mean += self.gamma * (sample - *mean);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimates_follow_equations_4_3_to_4_6() {
+        let mut links = Latencies::new(4, 0.1, 4.0);
+        assert_eq!(links.timeout(&[0, 1, 2, 3]), 3.0);
+        links.measured(&[0, 1, 2, 3], 0.3);
+        // L = 0.1 and V = 0.05 on each of three links: T = 3 (0.1 + 4 x 0.05).
+        assert!((links.timeout(&[0, 1, 2, 3]) - 0.9).abs() < 1e-6);
+        assert!((links.timeout(&[3, 2, 1, 0]) - 0.9).abs() < 1e-6);
+        links.measured(&[0, 1], 0.2);
+        // V += 0.1 (0.1 - 0.05), then L += 0.1 (0.2 - 0.1).
+        assert!((links.round_trip(1, 0) - 0.11).abs() < 1e-6);
+        assert!((links.timeout(&[0, 1]) - (0.11 + 4.0 * 0.055)).abs() < 1e-6);
+    }
+}

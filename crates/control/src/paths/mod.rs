@@ -1,0 +1,76 @@
+//! Per-packet paths through a peer-to-peer overlay: how fast to send through which peer.
+//!
+//! After M. Raiber, *Congestion Control over Multiple Parallel Paths* (TUM 2010), chapters 4-6: every
+//! packet takes its own random path of `h` relays, each relay forwards a limited number of bytes per
+//! second and drops the rest, and the destination returns an acknowledgement over the same relays. A
+//! source keeps one rate `R_i` per peer `i` and sends through peers that have some of it left in the
+//! current second.
+//!
+//! * [`sender::Sender`] is the source: budgets, random paths, round-trip estimates, one [`Controller`].
+//! * A [`Controller`] turns feedback about packets into rates: [`random`], [`aimd`], [`q_learning`],
+//!   [`cubic`], [`explicit`].
+//! * [`perfect::Manager`] replaces all senders by one that knows everything.
+//! * [`parameters`] is the registry from name to controller.
+
+pub mod aimd;
+pub mod cubic;
+pub mod explicit;
+pub mod latency;
+pub mod parameters;
+pub mod perfect;
+pub mod q_learning;
+pub mod random;
+pub mod sender;
+
+use crate::units::Time;
+
+/// A peer of the overlay by number.
+pub type Peer = u16;
+
+/// The most relays on one path.
+pub const MAX_HOPS: usize = 8;
+
+/// What a controller wants to remember of a relay's state at the time a packet was sent through it.
+pub type Memo = u32;
+
+/// What became of one packet, as far as one of its relays is concerned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Feedback {
+    /// The acknowledgement came back in time. `round_trip` is L of equation 4.3 to this relay in seconds;
+    /// `stamp` is the rate in bytes/s that the relay offers, if relays stamp rates.
+    Acked {
+        /// Smoothed round trip to the relay, seconds.
+        round_trip: f64,
+        /// The rate the relay offers, bytes/s.
+        stamp: Option<f64>,
+    },
+    /// No acknowledgement within T of equation 4.6; any relay of the path may be the cause.
+    TimedOut,
+    /// This relay said that it dropped the packet (the drop locator), and which rate it offers.
+    Refused {
+        /// The rate the relay offers, bytes/s.
+        stamp: Option<f64>,
+    },
+    /// This relay forwarded the packet; a later hop said that it dropped it.
+    Passed,
+}
+
+/// Turns feedback into one sending rate per peer.
+pub trait Controller {
+    /// R_i: bytes per second that may be sent through `peer` now.
+    fn rate(&self, peer: Peer) -> f64;
+
+    /// Called for each relay of a packet that is sent; the value comes back with the feedback.
+    fn memo(&self, _peer: Peer) -> Memo {
+        0
+    }
+
+    /// One relay's share in the fate of one packet; returns the new R_i.
+    fn feedback(&mut self, now: Time, peer: Peer, memo: Memo, feedback: Feedback) -> f64;
+
+    /// Whether what is left of a second's rate (less than a packet) counts for the next second. The
+    /// thesis' controllers lose it, so that their rates act in steps of one packet per second.
+    fn keeps_remainder(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,242 @@
+//! The registry: from a controller's name and the thesis' symbols to a controller.
+
+use std::fmt;
+
+use super::Controller;
+use super::aimd::{Aimd, AimdParameters};
+use super::cubic::{Cubic, CubicParameters};
+use super::explicit::{Explicit, ExplicitParameters, FairShareParameters};
+use super::latency::Latencies;
+use super::q_learning::{Exploration, QLearning, QParameters};
+use super::random::Random;
+use crate::random::Seed;
+
+/// Every controller by name.
+pub const NAMES: [&str; 7] =
+    ["random", "perfect", "aimd", "aimd-locating", "q-learning", "cubic", "explicit"];
+
+/// A controller with its parameters, and the round-trip estimate that all of them use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters {
+    /// gamma of equations 4.3 and 4.4.
+    pub gamma: f64,
+    /// alpha of equations 4.5 and 4.6, the timeout factor.
+    pub timeout_factor: f64,
+    /// The controller.
+    pub kind: Kind,
+}
+
+/// What distinguishes the controllers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// [`super::random`]
+    Random,
+    /// [`super::perfect`]
+    Perfect,
+    /// [`super::aimd`], plain or with the drop locator
+    Aimd(AimdParameters),
+    /// [`super::q_learning`]
+    QLearning(QParameters),
+    /// [`super::cubic`]
+    Cubic(CubicParameters),
+    /// [`super::explicit`]
+    Explicit(ExplicitParameters, FairShareParameters),
+}
+
+/// A name or symbol that the registry does not know, or a value it cannot take.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParameterError {
+    /// No controller has this name.
+    UnknownController(String),
+    /// This controller has no such parameter.
+    UnknownSymbol {
+        /// What was asked for.
+        symbol: String,
+        /// What there is.
+        known: &'static [&'static str],
+    },
+    /// The value is outside the parameter's range.
+    OutOfRange {
+        /// The parameter.
+        symbol: String,
+        /// The value given.
+        value: f64,
+        /// What is accepted.
+        range: &'static str,
+    },
+}
+
+impl fmt::Display for ParameterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParameterError::UnknownController(name) => {
+                write!(f, "no controller is called `{name}`; use one of {}", NAMES.join(", "))
+            }
+            ParameterError::UnknownSymbol { symbol, known } => {
+                write!(f, "this controller has no parameter `{symbol}`; it has {}", known.join(", "))
+            }
+            ParameterError::OutOfRange { symbol, value, range } => {
+                write!(f, "`{symbol} = {value}` is out of range; give {range}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ParameterError {}
+
+/// Accepted by every controller.
+const COMMON: [&str; 2] = ["gamma_rtt", "timeout_factor"];
+
+impl Parameters {
+    /// The controller called `name` with the thesis' values (sections 7.1.5 and 7.2.4) for packets of
+    /// `packet` bytes.
+    ///
+    /// # Errors
+    /// [`ParameterError::UnknownController`].
+    pub fn named(name: &str, packet: f64) -> Result<Parameters, ParameterError> {
+        let aimd = AimdParameters { packet, alpha: 1.5, beta: 1.4, locate: false };
+        let kind = match name {
+            "random" => Kind::Random,
+            "perfect" => Kind::Perfect,
+            "aimd" => Kind::Aimd(aimd),
+            "aimd-locating" => Kind::Aimd(AimdParameters { locate: true, ..aimd }),
+            "q-learning" => Kind::QLearning(QParameters {
+                packet,
+                alpha: 0.25,
+                gamma: 0.9,
+                reward_ack: 0.015,
+                reward_timeout: -1.0,
+                exploration: Exploration::Greedy { epsilon: 0.001 },
+                top: 8739,
+            }),
+            "cubic" => Kind::Cubic(CubicParameters { packet, c: 1e-4, beta: 0.7 }),
+            "explicit" => Kind::Explicit(
+                ExplicitParameters { packet, beta: 0.9 },
+                FairShareParameters { packet, kappa: 0.1, eta: 0.93, grain: 1.0 },
+            ),
+            _ => return Err(ParameterError::UnknownController(name.chars().take(40).collect())),
+        };
+        Ok(Parameters { gamma: 0.1, timeout_factor: 4.0, kind })
+    }
+
+    /// Sets one parameter by its symbol.
+    ///
+    /// # Errors
+    /// [`ParameterError`] for a symbol this controller does not have, and for values outside its range.
+    pub fn set(&mut self, symbol: &str, value: f64) -> Result<(), ParameterError> {
+        let symbols = self.kind.symbols();
+        if !COMMON.contains(&symbol) && !symbols.contains(&symbol) {
+            return Err(ParameterError::UnknownSymbol {
+                symbol: symbol.chars().take(40).collect(),
+                known: symbols,
+            });
+        }
+        let range = match symbol {
+            "gamma_rtt" | "alpha" if matches!(self.kind, Kind::QLearning(_)) => "a number above 0, at most 1",
+            "gamma_rtt" => "a number above 0, at most 1",
+            "gamma" | "epsilon" => "a number from 0 to 1",
+            "reward_timeout" => "a number below 0",
+            "beta" if !matches!(self.kind, Kind::Aimd(_)) => "a number above 0, at most 1",
+            "beta" | "grain" => "a number of at least 1",
+            "top" => "a whole number from 1 to 1048575",
+            _ => "a number above 0",
+        };
+        let fits = value.is_finite()
+            && match range {
+                "a number above 0, at most 1" => value > 0.0 && value <= 1.0,
+                "a number from 0 to 1" => (0.0..=1.0).contains(&value),
+                "a number below 0" => value < 0.0,
+                "a number of at least 1" => value >= 1.0,
+                "a number above 0" => value > 0.0,
+                _ => value >= 1.0 && value <= f64::from(0xf_ffff) && value.fract() == 0.0,
+            };
+        if !fits {
+            return Err(ParameterError::OutOfRange { symbol: symbol.into(), value, range });
+        }
+        match (&mut self.kind, symbol) {
+            (_, "gamma_rtt") => self.gamma = value,
+            (_, "timeout_factor") => self.timeout_factor = value,
+            (Kind::Aimd(p), "alpha") => p.alpha = value,
+            (Kind::Aimd(p), "beta") => p.beta = value,
+            (Kind::QLearning(p), "alpha") => p.alpha = value,
+            (Kind::QLearning(p), "gamma") => p.gamma = value,
+            (Kind::QLearning(p), "reward_ack") => p.reward_ack = value,
+            (Kind::QLearning(p), "reward_timeout") => p.reward_timeout = value,
+            (Kind::QLearning(p), "epsilon") => p.exploration = Exploration::Greedy { epsilon: value },
+            (Kind::QLearning(p), "tau") => p.exploration = Exploration::Softmax { tau: value },
+            (Kind::QLearning(p), "top") => p.top = value as u32,
+            (Kind::Cubic(p), "c") => p.c = value,
+            (Kind::Cubic(p), "beta") => p.beta = value,
+            (Kind::Explicit(source, _), "beta") => source.beta = value,
+            (Kind::Explicit(_, relay), "kappa") => relay.kappa = value,
+            (Kind::Explicit(_, relay), "eta") => relay.eta = value,
+            (Kind::Explicit(_, relay), "grain") => relay.grain = value,
+            _ => unreachable!("`symbols` lists {symbol}"),
+        }
+        Ok(())
+    }
+
+    /// The controller of one source; none for [`Kind::Perfect`], which has a manager in its place.
+    pub fn controller(&self, peers: usize, seed: Seed) -> Option<Box<dyn Controller>> {
+        Some(match self.kind {
+            Kind::Random => Box::new(Random),
+            Kind::Perfect => return None,
+            Kind::Aimd(parameters) => Box::new(Aimd::new(peers, parameters)),
+            Kind::QLearning(parameters) => Box::new(QLearning::new(peers, parameters, seed)),
+            Kind::Cubic(parameters) => Box::new(Cubic::new(peers, parameters)),
+            Kind::Explicit(parameters, _) => Box::new(Explicit::new(peers, parameters)),
+        })
+    }
+
+    /// Empty round-trip estimates of one source.
+    pub fn latencies(&self, peers: usize) -> Latencies {
+        Latencies::new(peers, self.gamma, self.timeout_factor)
+    }
+
+    /// What relays do for this controller: how they stamp rates, if they do.
+    pub fn stamping(&self) -> Option<FairShareParameters> {
+        match self.kind {
+            Kind::Explicit(_, relay) => Some(relay),
+            _ => None,
+        }
+    }
+
+    /// Whether relays say that they dropped a packet.
+    pub fn refusing(&self) -> bool {
+        matches!(self.kind, Kind::Explicit(..) | Kind::Aimd(AimdParameters { locate: true, .. }))
+    }
+}
+
+impl Kind {
+    fn symbols(&self) -> &'static [&'static str] {
+        match self {
+            Kind::Random | Kind::Perfect => &[],
+            Kind::Aimd(_) => &["alpha", "beta"],
+            Kind::QLearning(_) => {
+                &["alpha", "gamma", "reward_ack", "reward_timeout", "epsilon", "tau", "top"]
+            }
+            Kind::Cubic(_) => &["c", "beta"],
+            Kind::Explicit(..) => &["kappa", "eta", "grain", "beta"],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_and_symbol_is_known_and_ranges_are_kept() {
+        for name in NAMES {
+            let mut parameters = Parameters::named(name, 1500.0).expect("listed");
+            for symbol in parameters.kind.symbols().iter().chain(&COMMON) {
+                assert!(parameters.set(symbol, f64::NAN).is_err(), "{name} {symbol}");
+                let value = if *symbol == "reward_timeout" { -0.5 } else { 1.0 };
+                parameters.set(symbol, value).unwrap_or_else(|e| panic!("{name}: {e}"));
+            }
+            assert!(parameters.set("omega", 1.0).is_err());
+            assert_eq!(parameters.controller(5, Seed::root(1)).is_none(), name == "perfect");
+        }
+        assert!(Parameters::named("vegas", 1500.0).is_err());
+    }
+}

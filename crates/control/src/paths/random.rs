@@ -1,0 +1,18 @@
+//! No control at all (thesis section 6.3.1): any path at any time.
+
+use super::{Controller, Feedback, Memo, Peer};
+use crate::units::Time;
+
+/// Sends through any peer, as fast as the application asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Random;
+
+impl Controller for Random {
+    fn rate(&self, _peer: Peer) -> f64 {
+        f64::INFINITY
+    }
+
+    fn feedback(&mut self, _now: Time, _peer: Peer, _memo: Memo, _feedback: Feedback) -> f64 {
+        f64::INFINITY
+    }
+}

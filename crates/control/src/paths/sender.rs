@@ -1,0 +1,263 @@
+//! The source's side of per-packet paths: who may be used this second, which path, what the feedback means.
+
+use super::latency::Latencies;
+use super::{Controller, Feedback, MAX_HOPS, Memo, Peer};
+use crate::random::Random;
+use crate::units::Time;
+
+/// A path: source, relays, destination. Only the first `hops + 2` entries count.
+pub type Path = [Peer; MAX_HOPS + 2];
+/// What the controller remembers for each relay of a path.
+pub type Memos = [Memo; MAX_HOPS];
+/// The rates stamped by the relays of a path, bytes/s; zero where there is none.
+pub type Stamps = [f32; MAX_HOPS];
+
+/// One source.
+pub struct Sender {
+    me: Peer,
+    hops: usize,
+    packet: f32,
+    controller: Box<dyn Controller>,
+    /// Round-trip estimates as this source sees them.
+    pub latencies: Latencies,
+    budgets: Vec<Budget>,
+    /// Peers with rate left for one more packet this second, in arbitrary order.
+    alive: Vec<Peer>,
+}
+
+/// What may be and was sent through one peer.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    /// R_l, bytes per second.
+    rate: f32,
+    /// R_c, bytes in this second; negative by what the second before left over.
+    sent: f32,
+    /// Where the peer is in `alive`.
+    place: u32,
+    /// Whether the peer is in the overlay.
+    member: bool,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl Sender {
+    /// A source that sends packets of `packet` bytes over `hops` relays among `peers` peers, all members.
+    ///
+    /// # Panics
+    /// If `hops` is zero or above [`MAX_HOPS`].
+    pub fn new(
+        me: Peer,
+        peers: usize,
+        hops: usize,
+        packet: f64,
+        controller: Box<dyn Controller>,
+        latencies: Latencies,
+    ) -> Sender {
+        assert!((1..=MAX_HOPS).contains(&hops), "a path has 1 to {MAX_HOPS} relays");
+        let budget = Budget { rate: 0.0, sent: 0.0, place: NOWHERE, member: true };
+        let mut sender = Sender {
+            me,
+            hops,
+            packet: packet as f32,
+            controller,
+            latencies,
+            budgets: vec![budget; peers],
+            alive: Vec::with_capacity(peers),
+        };
+        for peer in 0..peers as Peer {
+            let rate = sender.controller.rate(peer);
+            sender.budget(peer, rate);
+        }
+        sender
+    }
+
+    /// A new second begins: what was sent is forgotten.
+    pub fn second(&mut self) {
+        let keeps = self.controller.keeps_remainder();
+        for peer in 0..self.budgets.len() {
+            let budget = &mut self.budgets[peer];
+            let left = (budget.rate - budget.sent).clamp(0.0, self.packet);
+            budget.sent = if keeps { -left } else { 0.0 };
+            self.enlist(peer as Peer);
+        }
+    }
+
+    /// Whether fewer peers than a path needs have rate left.
+    pub fn saturated(&self) -> bool {
+        self.alive.len() < self.hops
+    }
+
+    /// R_i of the controller, bytes/s.
+    pub fn rate(&self, peer: Peer) -> f64 {
+        self.controller.rate(peer)
+    }
+
+    /// Draws a path to `to` and charges its relays; none if too few have rate left.
+    pub fn draw_path(&mut self, to: Peer, random: &mut Random) -> Option<(Path, Memos)> {
+        let mut pool = self.alive.len();
+        let place = self.budgets[usize::from(to)].place;
+        if place != NOWHERE {
+            pool -= 1;
+            self.swap(place as usize, pool);
+        }
+        if pool < self.hops {
+            return None;
+        }
+        let (mut path, mut memos) = ([0; MAX_HOPS + 2], [0; MAX_HOPS]);
+        path[0] = self.me;
+        path[self.hops + 1] = to;
+        for hop in 0..self.hops {
+            self.swap(hop, hop + random.below(pool - hop));
+            path[hop + 1] = self.alive[hop];
+        }
+        for hop in 0..self.hops {
+            let relay = path[hop + 1];
+            memos[hop] = self.controller.memo(relay);
+            self.budgets[usize::from(relay)].sent += self.packet;
+            self.enlist(relay);
+        }
+        Some((path, memos))
+    }
+
+    /// The acknowledgement timeout for a path, seconds (4.6).
+    pub fn timeout(&self, path: &Path) -> f64 {
+        self.latencies.timeout(&path[..self.hops + 2])
+    }
+
+    /// The acknowledgement came `seconds` after sending. A late one (the timeout was already reported)
+    /// still is a measurement of the round trip.
+    pub fn acked(
+        &mut self,
+        now: Time,
+        path: &Path,
+        memos: &Memos,
+        stamps: &Stamps,
+        seconds: f64,
+        late: bool,
+    ) {
+        self.latencies.measured(&path[..self.hops + 2], seconds);
+        if late {
+            return;
+        }
+        for hop in 0..self.hops {
+            let round_trip = self.latencies.round_trip(self.me, path[hop + 1]);
+            let feedback = Feedback::Acked { round_trip, stamp: stamp(stamps[hop]) };
+            self.tell(now, path[hop + 1], memos[hop], feedback);
+        }
+    }
+
+    /// No acknowledgement in time.
+    pub fn timed_out(&mut self, now: Time, path: &Path, memos: &Memos) {
+        for hop in 0..self.hops {
+            self.tell(now, path[hop + 1], memos[hop], Feedback::TimedOut);
+        }
+    }
+
+    /// Hop number `refuser` of the path (1 is the first relay, `hops + 1` the destination) dropped the
+    /// packet and said so.
+    pub fn refused(&mut self, now: Time, path: &Path, memos: &Memos, stamps: &Stamps, refuser: usize) {
+        for hop in 0..self.hops.min(refuser) {
+            let feedback = match hop + 1 == refuser {
+                true => Feedback::Refused { stamp: stamp(stamps[hop]) },
+                false => Feedback::Passed,
+            };
+            self.tell(now, path[hop + 1], memos[hop], feedback);
+        }
+    }
+
+    /// A peer joined the overlay or left it.
+    pub fn set_member(&mut self, peer: Peer, member: bool) {
+        self.budgets[usize::from(peer)].member = member;
+        self.enlist(peer);
+    }
+
+    fn tell(&mut self, now: Time, peer: Peer, memo: Memo, feedback: Feedback) {
+        let rate = self.controller.feedback(now, peer, memo, feedback);
+        self.budget(peer, rate);
+    }
+
+    fn budget(&mut self, peer: Peer, rate: f64) {
+        let rate = rate as f32;
+        if self.budgets[usize::from(peer)].rate != rate {
+            self.budgets[usize::from(peer)].rate = rate;
+            self.enlist(peer);
+        }
+    }
+
+    /// Keeps `alive` in step with the budget of `peer`.
+    fn enlist(&mut self, peer: Peer) {
+        let budget = &mut self.budgets[usize::from(peer)];
+        let alive = budget.sent + self.packet <= budget.rate && budget.member && peer != self.me;
+        if alive == (budget.place != NOWHERE) {
+            return;
+        }
+        if alive {
+            budget.place = self.alive.len() as u32;
+            self.alive.push(peer);
+        } else {
+            let place = std::mem::replace(&mut budget.place, NOWHERE) as usize;
+            self.alive.swap_remove(place);
+            if let Some(moved) = self.alive.get(place) {
+                self.budgets[usize::from(*moved)].place = place as u32;
+            }
+        }
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.alive.swap(a, b);
+        self.budgets[usize::from(self.alive[a])].place = a as u32;
+        self.budgets[usize::from(self.alive[b])].place = b as u32;
+    }
+}
+
+fn stamp(bytes_per_s: f32) -> Option<f64> {
+    (bytes_per_s > 0.0).then_some(f64::from(bytes_per_s))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::paths::aimd::{Aimd, AimdParameters};
+    use crate::random::Seed;
+
+    fn sender(hops: usize) -> Sender {
+        let parameters = AimdParameters { packet: 1500.0, alpha: 1.5, beta: 1.4, locate: false };
+        let aimd = Box::new(Aimd::new(8, parameters));
+        Sender::new(0, 8, hops, 1500.0, aimd, Latencies::new(8, 0.1, 4.0))
+    }
+
+    #[test]
+    fn paths_are_distinct_relays_and_spend_each_budget_once() {
+        let mut draws = Seed::root(1).random();
+        let mut source = sender(3);
+        let mut used = BTreeSet::new();
+        let (path, _) = source.draw_path(7, &mut draws).expect("seven peers have a packet each");
+        used.extend(&path[1..4]);
+        assert_eq!((path[0], path[4]), (0, 7));
+        // One packet per peer and second: three relays and the destination are left, enough for one path.
+        let (second, memos) = source.draw_path(7, &mut draws).expect("three relays are left");
+        used.extend(&second[1..4]);
+        assert_eq!(used, (1..7).collect());
+        assert!(source.draw_path(7, &mut draws).is_none() && source.saturated());
+        source.acked(Time::ZERO, &second, &memos, &[0.0; MAX_HOPS], 0.2, false);
+        assert_eq!(source.rate(second[1]), 3000.0);
+        assert!(source.draw_path(7, &mut draws).is_some(), "slow start added a packet to each");
+        source.second();
+        assert!(!source.saturated());
+    }
+
+    #[test]
+    fn peers_that_left_are_not_used() {
+        let mut draws = Seed::root(2).random();
+        let mut source = sender(3);
+        for gone in [1, 2, 3, 4] {
+            source.set_member(gone, false);
+        }
+        assert!(source.draw_path(7, &mut draws).is_none());
+        source.set_member(4, true);
+        let (path, _) = source.draw_path(7, &mut draws).expect("4, 5 and 6 are there");
+        assert_eq!(BTreeSet::from_iter(&path[1..4]), BTreeSet::from([&4, &5, &6]));
+    }
+}
