@@ -1,1 +1,20 @@
-//! The onion overlay as sans-IO state machines.
+//! The onion overlay as sans-IO state machines: cells, circuits, windows, schedulers, relays and clients.
+//!
+//! Nothing here knows of clocks, sockets or threads. A driver (the simulator, or `net` on real sockets)
+//! owns one [`relay::Relay`] or [`client::Client`] per node and follows the [`node::Node`] contract:
+//! tell it what happened (`handle(now, …)`), then drain [`node::Node::poll`] until it is empty, doing what
+//! each [`node::Output`] asks.
+//!
+//! The way of a cell through a node: channel -> leg lookup -> [`onion`] layer -> the other leg's circuit
+//! queue -> [`scheduler`] -> the channel's output buffer -> the driver's connection. [`links`] holds all of
+//! it but the layer.
+
+pub mod bucket;
+pub mod cell;
+pub mod client;
+pub mod edge;
+pub mod links;
+pub mod node;
+pub mod onion;
+pub mod relay;
+pub mod scheduler;

@@ -1,0 +1,118 @@
+//! Tor's token bucket (BandwidthRate, BandwidthBurst): bytes that may pass, refilled at intervals.
+
+use tidegate_control::units::{Span, Time};
+
+/// What a bucket is made from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BucketPlan {
+    /// Bytes per second.
+    pub rate_bytes_per_s: u64,
+    /// Bytes the bucket holds.
+    pub burst_bytes: u64,
+    /// How often it is refilled.
+    pub refill_every: Span,
+    /// Forget the part of a byte that a refill does not fill, as tor does (it counts whole bytes per step).
+    pub drop_fractions: bool,
+}
+
+/// Bytes that may pass now. It starts full.
+#[derive(Clone, Debug)]
+pub struct TokenBucket {
+    plan: BucketPlan,
+    tokens: u64,
+    /// Thousand-millionths of a byte carried between refills.
+    fraction: u64,
+    refilled: Time,
+}
+
+impl TokenBucket {
+    /// A full bucket.
+    ///
+    /// # Panics
+    /// If the refill interval is zero.
+    pub fn new(plan: BucketPlan) -> TokenBucket {
+        assert!(plan.refill_every > Span::ZERO, "a bucket is refilled at intervals");
+        TokenBucket { plan, tokens: plan.burst_bytes, fraction: 0, refilled: Time::ZERO }
+    }
+
+    /// Bytes that may pass at `now`.
+    pub fn available(&mut self, now: Time) -> u64 {
+        let steps = now.since(self.refilled).0 / self.plan.refill_every.0;
+        if steps > 0 {
+            self.refilled += self.plan.refill_every * steps;
+            let per_step = u128::from(self.plan.rate_bytes_per_s) * u128::from(self.plan.refill_every.0);
+            let gained = if self.plan.drop_fractions {
+                per_step / 1_000_000_000 * u128::from(steps)
+            } else {
+                let all = per_step * u128::from(steps) + u128::from(self.fraction);
+                self.fraction = (all % 1_000_000_000) as u64;
+                all / 1_000_000_000
+            };
+            let gained = u64::try_from(gained).unwrap_or(u64::MAX);
+            self.tokens = self.tokens.saturating_add(gained).min(self.plan.burst_bytes);
+        }
+        self.tokens
+    }
+
+    /// Lets `bytes` pass.
+    ///
+    /// # Panics
+    /// If more pass than [`available`](Self::available) said.
+    pub fn take(&mut self, bytes: u64) {
+        self.tokens = self.tokens.checked_sub(bytes).expect("no more passes than the bucket holds");
+    }
+
+    /// When the next refill is due, as of the last call of [`available`](Self::available).
+    pub fn next_refill(&self) -> Time {
+        self.refilled + self.plan.refill_every
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plan(rate: u64, burst: u64, every_us: u64, drop_fractions: bool) -> BucketPlan {
+        let refill_every = Span::from_micros(every_us);
+        BucketPlan { rate_bytes_per_s: rate, burst_bytes: burst, refill_every, drop_fractions }
+    }
+
+    #[test]
+    fn fractions_are_kept_or_dropped() {
+        for (drop_fractions, expected) in [(false, 1_500), (true, 1_000)] {
+            let mut bucket = TokenBucket::new(plan(1_500, 1_000_000, 1_000, drop_fractions));
+            bucket.take(1_000_000);
+            for ms in 1..=1_000 {
+                bucket.available(Time(ms * 1_000_000));
+            }
+            assert_eq!(bucket.available(Time(1_000_000_000)), expected);
+        }
+    }
+
+    proptest! {
+        /// Over any window no more passes than the burst and the rate allow.
+        #[test]
+        fn rate_is_never_exceeded(
+            rate in 1u64..10_000_000, burst in 0u64..1_000_000, every_us in 1u64..200_000,
+            steps in proptest::collection::vec((0u64..50_000_000, 0u64..2_000_000), 1..60),
+        ) {
+            let mut bucket = TokenBucket::new(plan(rate, burst, every_us, false));
+            let (mut now, mut taken) = (Time::ZERO, vec![]);
+            for (wait, want) in steps {
+                now += Span(wait);
+                let got = want.min(bucket.available(now));
+                bucket.take(got);
+                taken.push((now, got));
+            }
+            for from in 0..taken.len() {
+                let mut sum = 0;
+                for (at, got) in &taken[from..] {
+                    sum += got;
+                    let window = at.since(taken[from].0) + Span::from_micros(every_us);
+                    prop_assert!(sum as f64 <= burst as f64 + rate as f64 * window.as_secs_f64() + 1.0);
+                }
+            }
+        }
+    }
+}

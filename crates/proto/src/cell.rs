@@ -1,0 +1,72 @@
+//! Cells and the relay messages inside them (tor-spec, "Cell packet format" and "Relay cells").
+
+use crate::onion::Onion;
+
+/// A cell on the wire: 4 bytes of circuit id, 1 of command, 509 of body (link protocol 4 and later).
+pub const CELL_BYTES: u32 = 514;
+/// Application bytes that fit into one DATA message (body less the 11-byte relay header).
+pub const DATA_BYTES: u16 = 498;
+
+/// A circuit's number on one channel. The side that opened the channel sets the top bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CircId(pub u32);
+
+/// A stream's number on one circuit; zero means the circuit itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u16);
+
+/// A relay as the directory numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RelayId(pub u32);
+
+/// What a cell asks of the next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Begin a circuit: the body holds the first half of a key exchange.
+    Create,
+    /// The second half.
+    Created,
+    /// A relay message under one or more onion layers.
+    Relay,
+    /// End the circuit.
+    Destroy,
+}
+
+/// One fixed-size cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell<O: Onion> {
+    /// Which circuit of the channel.
+    pub circ: CircId,
+    /// What to do with it.
+    pub command: Command,
+    /// Key exchange or relay message; `Onion::empty()` in DESTROY.
+    pub body: O::Body,
+}
+
+/// A relay message in the clear, as its two ends see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message<O: Onion> {
+    /// Which stream; zero for the circuit.
+    pub stream: StreamId,
+    /// What it says.
+    pub payload: Payload<O>,
+}
+
+/// What a relay message says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Payload<O: Onion> {
+    /// Application bytes: how many (at most [`DATA_BYTES`]), and which.
+    Data(u16, O::Data),
+    /// Open a stream to this address (from the client).
+    Begin(O::Address),
+    /// The stream is open (from the exit).
+    Connected,
+    /// The stream is over.
+    End,
+    /// Another window's worth of cells arrived.
+    Sendme,
+    /// Extend the circuit to this relay with the first half of a key exchange.
+    Extend(RelayId, O::Body),
+    /// The circuit was extended: the second half.
+    Extended(O::Body),
+}

@@ -1,0 +1,188 @@
+//! Onion layers: how a message reaches one hop of a circuit and no other.
+//!
+//! The machines of this crate are generic over [`Onion`], so that the simulator moves [`Clear`] bodies,
+//! which count their layers instead of encrypting them, and sockets move encrypted ones.
+
+use std::fmt::Debug;
+
+use tidegate_control::units::Time;
+
+use crate::cell::{Message, Payload, RelayId, StreamId};
+
+/// Key exchange and layers of one implementation of onion routing.
+pub trait Onion: Sized + Clone + Debug + PartialEq {
+    /// The body of a cell on the wire.
+    type Body: Clone + Debug + PartialEq;
+    /// The application bytes of one DATA message.
+    type Data: Clone + Debug + PartialEq;
+    /// Where an exit connects a stream to.
+    type Address: Clone + Debug + PartialEq;
+    /// What a relay keeps for one circuit.
+    type RelayHop;
+    /// What a client keeps for one hop of a circuit.
+    type ClientHop;
+    /// What a client keeps while a key exchange is under way.
+    type Handshake;
+
+    /// The body of a cell that says nothing.
+    fn empty() -> Self::Body;
+
+    /// Client: begins a key exchange with a relay.
+    fn start(&mut self, relay: RelayId) -> (Self::Handshake, Self::Body);
+    /// Relay: answers one; `None` if it is malformed.
+    fn accept(&mut self, create: &Self::Body) -> Option<(Self::RelayHop, Self::Body)>;
+    /// Client: ends one; `None` if the answer does not check.
+    fn finish(&mut self, handshake: Self::Handshake, created: &Self::Body) -> Option<Self::ClientHop>;
+
+    /// Relay: takes off a layer from the client; the message if it is for this hop, `Err` if it was for
+    /// this hop and malformed, `Ok(None)` if it goes on.
+    fn peel(hop: &mut Self::RelayHop, body: &mut Self::Body) -> Result<Option<Message<Self>>, Malformed>;
+    /// Relay: adds a layer towards the client.
+    fn wrap(hop: &mut Self::RelayHop, body: &mut Self::Body);
+    /// Relay: says something to the client.
+    fn originate(hop: &mut Self::RelayHop, message: Message<Self>) -> Self::Body;
+
+    /// Client: says something to hop `to` (0 = guard).
+    fn seal(hops: &mut [Self::ClientHop], to: usize, message: Message<Self>) -> Self::Body;
+    /// Client: takes off all layers; which hop spoke, and what it said.
+    fn open(hops: &mut [Self::ClientHop], body: Self::Body) -> Result<(usize, Message<Self>), Malformed>;
+}
+
+/// A body that does not say anything a machine understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// Onion routing without the cryptography: for simulation only.
+///
+/// A body says how many layers it has left (from the client) or has got so far (towards it), which is all
+/// that encryption does to the flow of cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clear;
+
+/// A [`Clear`] body.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClearBody {
+    /// From the client: layers still on. Towards the client: relays passed, the speaker included.
+    pub layers: u8,
+    /// What it says; boxed unless it is the frequent kind.
+    pub message: ClearMessage,
+}
+
+/// The message of a [`ClearBody`], small for the frequent kinds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClearMessage {
+    /// A key exchange, or nothing.
+    Handshake,
+    /// Application bytes.
+    Data {
+        /// On this stream.
+        stream: StreamId,
+        /// So many.
+        bytes: u16,
+        /// Which.
+        stamp: Stamp,
+    },
+    /// Everything else.
+    Other(Box<Message<Clear>>),
+}
+
+/// What stands for application bytes in simulation: when they went where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// When they were put into a cell.
+    pub packaged: Time,
+    /// When that cell left its first circuit queue; zero until then.
+    pub departed: Time,
+    /// Number of the trace that follows this cell; zero if none does.
+    pub trace: u32,
+}
+
+impl ClearBody {
+    fn new(layers: u8, message: Message<Clear>) -> ClearBody {
+        let message = match message {
+            Message { stream, payload: Payload::Data(bytes, stamp) } => {
+                ClearMessage::Data { stream, bytes, stamp }
+            }
+            other => ClearMessage::Other(Box::new(other)),
+        };
+        ClearBody { layers, message }
+    }
+
+    fn message(self) -> Result<Message<Clear>, Malformed> {
+        match self.message {
+            ClearMessage::Handshake => Err(Malformed),
+            ClearMessage::Data { stream, bytes, stamp } => {
+                Ok(Message { stream, payload: Payload::Data(bytes, stamp) })
+            }
+            ClearMessage::Other(message) => Ok(*message),
+        }
+    }
+}
+
+impl Onion for Clear {
+    type Body = ClearBody;
+    type Data = Stamp;
+    type Address = u64;
+    type RelayHop = ();
+    type ClientHop = ();
+    type Handshake = ();
+
+    fn empty() -> ClearBody {
+        ClearBody { layers: 0, message: ClearMessage::Handshake }
+    }
+    fn start(&mut self, _: RelayId) -> ((), ClearBody) {
+        ((), Clear::empty())
+    }
+    fn accept(&mut self, create: &ClearBody) -> Option<((), ClearBody)> {
+        (create.message == ClearMessage::Handshake).then(|| ((), Clear::empty()))
+    }
+    fn finish(&mut self, (): (), created: &ClearBody) -> Option<()> {
+        (created.message == ClearMessage::Handshake).then_some(())
+    }
+    fn peel(_: &mut (), body: &mut ClearBody) -> Result<Option<Message<Clear>>, Malformed> {
+        body.layers = body.layers.checked_sub(1).ok_or(Malformed)?;
+        if body.layers > 0 {
+            return Ok(None);
+        }
+        std::mem::replace(body, Clear::empty()).message().map(Some)
+    }
+    fn wrap(_: &mut (), body: &mut ClearBody) {
+        body.layers = body.layers.saturating_add(1);
+    }
+    fn originate(_: &mut (), message: Message<Clear>) -> ClearBody {
+        ClearBody::new(1, message)
+    }
+    fn seal(_: &mut [()], to: usize, message: Message<Clear>) -> ClearBody {
+        ClearBody::new(to as u8 + 1, message)
+    }
+    fn open(hops: &mut [()], body: ClearBody) -> Result<(usize, Message<Clear>), Malformed> {
+        let hop = usize::from(body.layers).checked_sub(1).filter(|hop| *hop < hops.len()).ok_or(Malformed)?;
+        body.message().map(|message| (hop, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_recognised_at_its_hop_only() {
+        let message = Message { stream: StreamId(7), payload: Payload::Data(498, Stamp::default()) };
+        let mut body = Clear::seal(&mut [(); 3], 2, message.clone());
+        assert_eq!(Clear::peel(&mut (), &mut body), Ok(None));
+        assert_eq!(Clear::peel(&mut (), &mut body), Ok(None));
+        assert_eq!(Clear::peel(&mut (), &mut body), Ok(Some(message.clone())));
+
+        let mut back = Clear::originate(&mut (), message.clone());
+        Clear::wrap(&mut (), &mut back);
+        Clear::wrap(&mut (), &mut back);
+        assert_eq!(Clear::open(&mut [(); 3], back.clone()), Ok((2, message)));
+        assert_eq!(Clear::open(&mut [(); 2], back), Err(Malformed));
+        assert_eq!(Clear::peel(&mut (), &mut Clear::empty()), Err(Malformed));
+    }
+
+    #[test]
+    fn bodies_stay_small() {
+        assert!(size_of::<ClearBody>() <= 40, "{}", size_of::<ClearBody>());
+    }
+}

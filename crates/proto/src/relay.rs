@@ -1,0 +1,286 @@
+//! A relay: passes cells between the two legs of a circuit, and is the exit of circuits that end here.
+
+use std::collections::VecDeque;
+
+use slab::Slab;
+use tidegate_control::units::Time;
+
+use crate::cell::{Cell, CircId, Command, Message, Payload, RelayId, StreamId};
+use crate::edge::Edge;
+use crate::links::{ChannelId, Config, Departure, LegId, Links, Side};
+use crate::node::{CircuitKey, Node, Output, Source, StreamKey};
+use crate::onion::Onion;
+
+/// A relay without its sockets.
+pub struct Relay<O: Onion> {
+    onion: O,
+    links: Links<O>,
+    circuits: Slab<Circuit<O>>,
+    outputs: VecDeque<Output<O>>,
+    cells: u64,
+}
+
+struct Circuit<O: Onion> {
+    prev: LegId,
+    next: Option<LegId>,
+    /// The next relay has not answered yet.
+    extending: bool,
+    hop: O::RelayHop,
+    /// Present once a stream was opened here.
+    edge: Option<Box<Edge>>,
+}
+
+impl<O: Onion> Relay<O> {
+    /// A relay without channels.
+    pub fn new(onion: O, config: Config) -> Relay<O> {
+        Relay { onion, links: Links::new(config), circuits: Slab::new(), outputs: VecDeque::new(), cells: 0 }
+    }
+
+    /// Cells received so far.
+    pub fn cells_processed(&self) -> u64 {
+        self.cells
+    }
+
+    /// Circuits that pass or end here.
+    pub fn circuits(&self) -> usize {
+        self.circuits.len()
+    }
+
+    fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body) {
+        let Some((hop, answer)) = self.onion.accept(body) else {
+            return self.links.refuse(now, channel, circ);
+        };
+        let key = CircuitKey(self.circuits.vacant_key() as u32);
+        let Some(prev) = self.links.accept_leg(channel, circ, key, Side::Prev) else {
+            return self.links.refuse(now, channel, circ);
+        };
+        self.circuits.insert(Circuit { prev, next: None, extending: false, hop, edge: None });
+        self.push(now, key, prev, Command::Created, answer);
+    }
+
+    fn push(&mut self, now: Time, key: CircuitKey, leg: LegId, command: Command, body: O::Body) {
+        if self.links.push(now, leg, command, body).is_err() {
+            self.end(now, key, None);
+        }
+    }
+
+    /// Says something to the client of a circuit.
+    fn say(&mut self, now: Time, key: CircuitKey, stream: StreamId, payload: Payload<O>) {
+        let circuit = &mut self.circuits[key.0 as usize];
+        let body = O::originate(&mut circuit.hop, Message { stream, payload });
+        let prev = circuit.prev;
+        self.push(now, key, prev, Command::Relay, body);
+    }
+
+    fn peel(&mut self, now: Time, key: CircuitKey, mut body: O::Body) {
+        let circuit = &mut self.circuits[key.0 as usize];
+        match O::peel(&mut circuit.hop, &mut body) {
+            Ok(None) => match circuit.next {
+                Some(next) if !circuit.extending => self.push(now, key, next, Command::Relay, body),
+                _ => self.end(now, key, None),
+            },
+            Ok(Some(message)) => self.message(now, key, message),
+            Err(_) => self.end(now, key, None),
+        }
+    }
+
+    fn wrap(&mut self, now: Time, key: CircuitKey, command: Command, mut body: O::Body) {
+        let circuit = &mut self.circuits[key.0 as usize];
+        match command {
+            Command::Relay if !circuit.extending => {
+                O::wrap(&mut circuit.hop, &mut body);
+                let prev = circuit.prev;
+                self.push(now, key, prev, Command::Relay, body);
+            }
+            Command::Created if circuit.extending => {
+                circuit.extending = false;
+                self.say(now, key, StreamId(0), Payload::Extended(body));
+            }
+            _ => self.end(now, key, None),
+        }
+    }
+
+    fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        let windows = self.links.config().windows;
+        let circuit = &mut self.circuits[key.0 as usize];
+        let stream = StreamKey { circuit: key, stream: message.stream };
+        match (message.payload, circuit.edge.as_deref_mut()) {
+            (Payload::Extend(relay, body), None) if circuit.next.is_none() => {
+                self.extend(now, key, relay, body);
+            }
+            (Payload::Begin(address), _) if circuit.next.is_none() => {
+                let edge = circuit.edge.get_or_insert_with(|| Box::new(Edge::new(windows)));
+                if edge.open(message.stream) {
+                    self.outputs.push_back(Output::Connect(stream, address));
+                } else {
+                    self.end(now, key, None);
+                }
+            }
+            (Payload::Data(bytes, data), Some(edge)) => match edge.deliver(message.stream) {
+                Ok((owed, known)) => {
+                    if known {
+                        self.outputs.push_back(Output::Deliver(stream, bytes, data));
+                    }
+                    if owed.circuit {
+                        self.say(now, key, StreamId(0), Payload::Sendme);
+                    }
+                    if owed.stream && self.circuits.contains(key.0 as usize) {
+                        self.say(now, key, message.stream, Payload::Sendme);
+                    }
+                }
+                Err(_) => self.end(now, key, None),
+            },
+            (Payload::Sendme, Some(edge)) => match edge.sendme(message.stream) {
+                Ok(()) => self.resume(key),
+                Err(_) => self.end(now, key, None),
+            },
+            (Payload::End, Some(edge)) => {
+                if edge.close(message.stream) {
+                    self.outputs.push_back(Output::StreamClosed(stream));
+                    self.resume(key);
+                }
+            }
+            _ => self.end(now, key, None),
+        }
+    }
+
+    fn extend(&mut self, now: Time, key: CircuitKey, relay: RelayId, body: O::Body) {
+        let (channel, must_open) = self.links.channel_to(relay);
+        if must_open {
+            self.outputs.push_back(Output::OpenChannel(channel, relay));
+        }
+        let next = self.links.begin_leg(channel, key, Side::Next);
+        let circuit = &mut self.circuits[key.0 as usize];
+        circuit.next = Some(next);
+        circuit.extending = true;
+        self.push(now, key, next, Command::Create, body);
+    }
+
+    /// Tells the driver which streams may package again.
+    fn resume(&mut self, key: CircuitKey) {
+        let circuit = &mut self.circuits[key.0 as usize];
+        let room = self.links.room(circuit.prev);
+        let Some(edge) = circuit.edge.as_deref_mut() else { return };
+        for (stream, cells) in edge.resumable(room) {
+            self.outputs.push_back(Output::Package(StreamKey { circuit: key, stream }, cells));
+        }
+    }
+
+    /// Ends a circuit; neighbours are told, but for the one that told us.
+    fn end(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>) {
+        let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { return };
+        if let Some(edge) = circuit.edge {
+            for stream in edge.ids() {
+                self.outputs.push_back(Output::StreamClosed(StreamKey { circuit: key, stream }));
+            }
+        }
+        let channel = self.links.remove_leg(now, circuit.prev, told_by != Some(Side::Prev));
+        self.close_if_spent(channel);
+        if let Some(next) = circuit.next {
+            let channel = self.links.remove_leg(now, next, told_by != Some(Side::Next));
+            self.close_if_spent(channel);
+        }
+    }
+
+    fn close_if_spent(&mut self, channel: ChannelId) {
+        if self.links.is_spent(channel) {
+            self.links.closed(channel);
+            self.outputs.push_back(Output::CloseChannel(channel));
+        }
+    }
+}
+
+impl<O: Onion> Node<O> for Relay<O> {
+    fn channel_accepted(&mut self, peer: Option<RelayId>) -> ChannelId {
+        self.links.accept(peer)
+    }
+
+    fn channel_opened(&mut self, now: Time, channel: ChannelId) {
+        self.links.opened(now, channel);
+    }
+
+    fn channel_closed(&mut self, now: Time, channel: ChannelId) {
+        // The legs on the channel are gone already: end what is left of their circuits.
+        for (key, side) in self.links.closed(channel) {
+            let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { continue };
+            if let Some(edge) = circuit.edge {
+                for stream in edge.ids() {
+                    self.outputs.push_back(Output::StreamClosed(StreamKey { circuit: key, stream }));
+                }
+            }
+            let other = match side {
+                Side::Prev => circuit.next,
+                Side::Next => Some(circuit.prev),
+            };
+            if let Some(leg) = other {
+                let channel = self.links.remove_leg(now, leg, true);
+                self.close_if_spent(channel);
+            }
+        }
+    }
+
+    fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
+        self.cells += 1;
+        let Some((_, key, side)) = self.links.lookup(channel, cell.circ) else {
+            // Cells of a circuit that just ended are still on their way.
+            if cell.command == Command::Create {
+                self.create(now, channel, cell.circ, &cell.body);
+            }
+            return;
+        };
+        match (cell.command, side) {
+            (Command::Destroy, _) => self.end(now, key, Some(side)),
+            (Command::Relay, Side::Prev) => self.peel(now, key, cell.body),
+            (_, Side::Next) => self.wrap(now, key, cell.command, cell.body),
+            _ => self.end(now, key, None),
+        }
+    }
+
+    fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>> {
+        let departure = self.links.pop(now, channel)?;
+        if departure.cell.command == Command::Destroy {
+            self.close_if_spent(channel);
+        }
+        Some(departure)
+    }
+
+    fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
+        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        let Some(edge) = circuit.edge.as_deref_mut() else { return };
+        let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.links);
+        let room = links.room(prev);
+        edge.package(stream.stream, cells, room, source, |message| {
+            let full = links.push(now, prev, Command::Relay, O::originate(hop, message));
+            debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
+        });
+        links.note_packaged(prev);
+    }
+
+    fn stream_connected(&mut self, now: Time, stream: StreamKey) {
+        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        if circuit.edge.as_deref_mut().is_some_and(|edge| edge.connect(stream.stream)) {
+            self.say(now, stream.circuit, stream.stream, Payload::Connected);
+        }
+    }
+
+    fn stream_ended(&mut self, now: Time, stream: StreamKey) {
+        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        if circuit.edge.as_deref_mut().is_some_and(|edge| edge.close(stream.stream)) {
+            self.outputs.push_back(Output::StreamClosed(stream));
+            self.say(now, stream.circuit, stream.stream, Payload::End);
+        }
+    }
+
+    fn poll(&mut self) -> Option<Output<O>> {
+        while let Some((key, side)) = self.links.next_drained() {
+            if side == Side::Prev && self.circuits.contains(key.0 as usize) {
+                self.resume(key);
+            }
+        }
+        self.outputs.pop_front().or_else(|| self.links.next_flushable().map(Output::Flush))
+    }
+
+    fn waiting(&self) -> (u64, u64) {
+        self.links.waiting()
+    }
+}

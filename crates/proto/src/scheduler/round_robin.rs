@@ -1,0 +1,59 @@
+//! Each circuit with cells in turn, as Tor did before 0.2.2 and does with equal counts.
+
+use std::collections::VecDeque;
+
+use tidegate_control::units::Time;
+
+use super::Scheduler;
+
+#[derive(Debug, Default)]
+pub struct RoundRobin {
+    turn: VecDeque<u32>,
+}
+
+impl Scheduler for RoundRobin {
+    fn activate(&mut self, _: Time, key: u32) {
+        self.turn.push_back(key);
+    }
+
+    fn next(&mut self, _: Time) -> Option<u32> {
+        self.turn.front().copied()
+    }
+
+    fn sent(&mut self, _: Time, key: u32, more: bool) {
+        let first = self.turn.pop_front();
+        debug_assert_eq!(first, Some(key));
+        if more {
+            self.turn.push_back(key);
+        }
+    }
+
+    fn remove(&mut self, key: u32) {
+        self.turn.retain(|other| *other != key);
+    }
+
+    fn forget(&mut self, key: u32) {
+        self.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn circuits_take_turns() {
+        let mut order = RoundRobin::default();
+        for key in [4, 7, 9] {
+            order.activate(Time::ZERO, key);
+        }
+        order.remove(7);
+        let mut seen = Vec::new();
+        for more in [true, true, true, false, true] {
+            let key = order.next(Time::ZERO).unwrap();
+            seen.push(key);
+            order.sent(Time::ZERO, key, more);
+        }
+        assert_eq!(seen, [4, 9, 4, 9, 4]);
+    }
+}
