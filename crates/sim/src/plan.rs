@@ -5,6 +5,11 @@ use std::sync::Arc;
 
 use tidegate_control::units::{Rate, Span, Time};
 
+pub use tidegate_proto::bucket::BucketPlan;
+pub use tidegate_proto::edge::Windows;
+pub use tidegate_proto::links::{OutputBuffer, Transport};
+pub use tidegate_proto::scheduler::Kind as Scheduler;
+
 use crate::markov;
 use crate::tcp;
 
@@ -65,19 +70,6 @@ pub struct RelayLimits {
     pub bucket: Option<BucketPlan>,
     /// Processor time per cell processed; one core, served in order.
     pub cell_cost: Span,
-}
-
-/// Tor's BandwidthRate and BandwidthBurst; reading and writing each have a bucket of this kind.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BucketPlan {
-    /// Bytes per second.
-    pub rate_bytes_per_s: u64,
-    /// Bytes the bucket holds.
-    pub burst_bytes: u64,
-    /// How often it is refilled.
-    pub refill_every: Span,
-    /// Forget the part of a token that a refill does not fill, as tor does (`specs/real-tor.md`, 6).
-    pub drop_fractions: bool,
 }
 
 /// One direction of an access link.
@@ -281,47 +273,4 @@ pub struct System {
     pub circuit_queue_high: u32,
     /// one this short lets it go on (tor: 256 and 10, `cc_cellq_high`, `cc_cellq_low`).
     pub circuit_queue_low: u32,
-}
-
-/// Which TCP connection carries a circuit between two relays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// One connection per pair of relays carries all circuits.
-    Vanilla,
-    /// One connection per circuit and hop (PCTCP, CCS 2013).
-    PerCircuit,
-}
-
-/// Which circuit of a connection sends next.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Scheduler {
-    /// Each circuit with cells in turn.
-    RoundRobin,
-    /// The circuit with the least exponentially decayed cell count (Tang, Goldberg 2010).
-    Ewma {
-        /// Time in which a count halves.
-        half_life: Span,
-    },
-}
-
-/// Tor's fixed flow-control windows (tor-spec, "Flow control").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Windows {
-    /// Cells in flight per circuit.
-    pub circuit: u32,
-    /// Cells acknowledged by one circuit SENDME.
-    pub circuit_increment: u32,
-    /// Cells in flight per stream.
-    pub stream: u32,
-    /// Cells acknowledged by one stream SENDME.
-    pub stream_increment: u32,
-}
-
-/// When a connection's output buffer takes cells from its circuits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutputBuffer {
-    /// Filled up to here (tor: 32 KiB),
-    pub high_bytes: u32,
-    /// once it has fallen below here (tor: 16 KiB).
-    pub low_bytes: u32,
 }
