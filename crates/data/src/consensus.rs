@@ -1,0 +1,553 @@
+//! A strict reader of network-status-consensus-3 documents (dir-spec, "Format of consensus"), both
+//! flavours: `ns` and `microdesc`.
+//!
+//! Signatures are not verified: the reader trusts where the file came from. It does insist on a complete
+//! document, relays in order, and every field it uses being well formed; keywords it does not know are
+//! skipped, as the specification asks.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use crate::document::{DataError, Document, quote};
+
+/// More relays than this are refused; the largest network so far had about 10,000.
+const MAX_RELAYS: usize = 100_000;
+
+/// Which kind of consensus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// The full one, with port summaries.
+    Ns,
+    /// The one clients use, naming microdescriptors.
+    Microdesc,
+}
+
+/// A network status.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Consensus {
+    /// Which kind.
+    pub flavour: Flavour,
+    /// The method the authorities used.
+    pub method: u32,
+    /// Start of its hour, seconds since 1970.
+    pub valid_after: u64,
+    /// Flags the authorities voted on.
+    pub known_flags: Vec<String>,
+    /// Network parameters.
+    pub params: BTreeMap<String, i32>,
+    /// Relays, ascending by identity.
+    pub relays: Vec<Relay>,
+    /// `Wgg`, `Wmd`, ...; empty if the document has none.
+    pub bandwidth_weights: BTreeMap<String, i32>,
+}
+
+/// A relay as the consensus describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Relay {
+    /// Its name, not unique.
+    pub nickname: String,
+    /// The digest of its RSA identity key.
+    pub identity: Identity,
+    /// Its IPv4 address.
+    pub address: Ipv4Addr,
+    /// The port for other relays and clients.
+    pub or_port: u16,
+    /// What the authorities say of it.
+    pub flags: Flags,
+    /// The software, such as `Tor 0.4.8.17`.
+    pub version: Option<String>,
+    /// Consensus weight; its unit is kilobytes per second, scaled by the bandwidth authorities.
+    pub bandwidth: u32,
+    /// Too few authorities measured it; the weight is then what it says of itself, capped.
+    pub unmeasured: bool,
+    /// Which ports it exits to (`ns` flavour only).
+    pub ports: Option<PortSummary>,
+}
+
+/// The SHA-1 digest of a relay's RSA identity key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity(pub [u8; 20]);
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02X}"))
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Identity {
+    /// From 40 hexadecimal digits, with or without a leading `$`.
+    pub fn from_hex(text: &str) -> Option<Identity> {
+        let digits = text.strip_prefix('$').unwrap_or(text).as_bytes();
+        let mut bytes = [0; 20];
+        if digits.len() != 40 {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let high = char::from(pair[0]).to_digit(16)?;
+            let low = char::from(pair[1]).to_digit(16)?;
+            *byte = (high << 4 | low) as u8;
+        }
+        Some(Identity(bytes))
+    }
+
+    /// From the 27 characters of unpadded base64 that consensuses use.
+    pub fn from_base64(text: &str) -> Option<Identity> {
+        let digits = text.as_bytes();
+        if digits.len() != 27 {
+            return None;
+        }
+        let mut bytes = [0; 20];
+        let (mut bits, mut held, mut at) = (0u32, 0u32, 0);
+        for &digit in digits {
+            let value = match digit {
+                b'A'..=b'Z' => digit - b'A',
+                b'a'..=b'z' => digit - b'a' + 26,
+                b'0'..=b'9' => digit - b'0' + 52,
+                b'+' => 62,
+                b'/' => 63,
+                _ => return None,
+            };
+            bits = bits << 6 | u32::from(value);
+            held += 6;
+            if held >= 8 {
+                held -= 8;
+                bytes[at] = (bits >> held) as u8;
+                at += 1;
+                bits &= (1 << held) - 1;
+            }
+        }
+        (bits == 0).then_some(Identity(bytes))
+    }
+}
+
+/// A relay's flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(u32);
+
+macro_rules! flags {
+    ($($bit:literal $method:ident $name:literal),* $(,)?) => {
+        impl Flags {
+            const NAMES: &[(&str, u32)] = &[$(($name, 1 << $bit)),*];
+            $(#[doc = concat!("Has the flag `", $name, "`.")]
+            pub fn $method(self) -> bool { self.0 & (1 << $bit) != 0 })*
+        }
+    };
+}
+
+flags! {
+    0 authority "Authority", 1 bad_exit "BadExit", 2 exit "Exit", 3 fast "Fast", 4 guard "Guard",
+    5 hsdir "HSDir", 6 middle_only "MiddleOnly", 7 named "Named", 8 no_ed_consensus "NoEdConsensus",
+    9 running "Running", 10 stable "Stable", 11 stale_desc "StaleDesc", 12 sybil "Sybil",
+    13 unnamed "Unnamed", 14 v2dir "V2Dir", 15 v3dir "V3Dir", 16 valid "Valid",
+}
+
+impl Flags {
+    /// From names; those without a method here are left out.
+    pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Flags {
+        let bit = |name| Self::NAMES.iter().find(|(known, _)| *known == name).map_or(0, |(_, bit)| *bit);
+        Flags(names.into_iter().map(bit).fold(0, |all, bit| all | bit))
+    }
+
+    /// The names of the flags that are set, in alphabetical order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMES.iter().filter(move |(_, bit)| self.0 & bit != 0).map(|(name, _)| *name)
+    }
+}
+
+/// The `p` line: the ports that most addresses can be reached at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSummary {
+    /// The ranges are what is accepted; otherwise what is rejected.
+    pub accept: bool,
+    /// Inclusive, ascending.
+    pub ranges: Vec<(u16, u16)>,
+}
+
+impl PortSummary {
+    /// Whether the relay exits to this port.
+    pub fn allows(&self, port: u16) -> bool {
+        self.ranges.iter().any(|(low, high)| (*low..=*high).contains(&port)) == self.accept
+    }
+}
+
+/// Reads a consensus of either flavour.
+///
+/// # Errors
+/// If the document is not a consensus, is cut off, or a field is malformed.
+pub fn read(document: &Document) -> Result<Consensus, DataError> {
+    Reader { document, lines: document.lines(), line: 0, ended: false }.consensus()
+}
+
+/// Whether the document begins as a consensus does.
+pub fn looks_like(document: &Document) -> bool {
+    let mut lines = document.lines().map(|(_, line)| line).skip_while(|line| line.starts_with("@type "));
+    lines.next().is_some_and(|line| line.starts_with("network-status-version "))
+}
+
+struct Reader<'a, Lines> {
+    document: &'a Document,
+    lines: Lines,
+    line: usize,
+    ended: bool,
+}
+
+/// A line's keyword and what follows it.
+type Item<'a> = (&'a str, &'a str);
+
+impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
+    fn fail(&self, cause: impl Into<String>, cure: &str) -> DataError {
+        self.document.error_at(self.line, cause, cure)
+    }
+
+    fn bad(&self, what: &str, text: &str) -> DataError {
+        self.fail(format!("{what} {}", quote(text)), "fetch the consensus again")
+    }
+
+    fn cut_off(&self, missing: &str) -> DataError {
+        self.fail(format!("the consensus is cut off: {missing}"), "fetch the whole consensus")
+    }
+
+    /// The next line with a keyword; objects (`-----BEGIN ...`) are skipped as a whole.
+    fn item(&mut self) -> Result<Option<Item<'a>>, DataError> {
+        while let Some((number, line)) = self.lines.next() {
+            self.line = number;
+            let Some(kind) = line.strip_prefix("-----BEGIN ") else {
+                let line = line.strip_prefix("opt ").unwrap_or(line);
+                return Ok(Some(line.split_once(' ').unwrap_or((line, ""))));
+            };
+            let end = format!("-----END {kind}");
+            loop {
+                let Some((number, line)) = self.lines.next() else {
+                    return Err(self.cut_off("an object does not end"));
+                };
+                self.line = number;
+                if line == end {
+                    break;
+                }
+                if !line.bytes().all(|b| b.is_ascii_alphanumeric() || b"+/=".contains(&b)) {
+                    return Err(self.bad("an object holds", line));
+                }
+            }
+        }
+        self.ended = true;
+        Ok(None)
+    }
+
+    fn consensus(mut self) -> Result<Consensus, DataError> {
+        let mut item = self.item()?;
+        while let Some(("@type", _)) = item {
+            item = self.item()?;
+        }
+        let flavour = match item {
+            Some(("network-status-version", "3")) => Flavour::Ns,
+            Some(("network-status-version", "3 microdesc")) => Flavour::Microdesc,
+            Some(("network-status-version", other)) => {
+                let cause = format!("network status version {} is not supported", quote(other));
+                return Err(self.fail(cause, "give a version 3 consensus, plain or microdesc"));
+            }
+            _ => {
+                let cause = "does not begin with `network-status-version`";
+                return Err(
+                    self.fail(cause, "give a Tor consensus (cached-consensus, or one from CollecTor)")
+                );
+            }
+        };
+        let mut consensus = Consensus {
+            flavour,
+            method: 1,
+            valid_after: 0,
+            known_flags: Vec::new(),
+            params: BTreeMap::new(),
+            relays: Vec::new(),
+            bandwidth_weights: BTreeMap::new(),
+        };
+        let mut item = self.preamble(&mut consensus)?;
+        while let Some(("r", rest)) = item {
+            let (relay, next) = self.relay(&consensus, rest)?;
+            consensus.relays.push(relay);
+            if consensus.relays.len() > MAX_RELAYS {
+                return Err(self.fail(format!("has more than {MAX_RELAYS} relays"), "give a real consensus"));
+            }
+            item = next;
+        }
+        if consensus.relays.is_empty() {
+            return Err(self.fail("lists no relay", "give a whole consensus"));
+        }
+        self.footer(&mut consensus, item)?;
+        Ok(consensus)
+    }
+
+    /// Everything before the first relay; returns the item that ends it.
+    fn preamble(&mut self, consensus: &mut Consensus) -> Result<Option<Item<'a>>, DataError> {
+        let mut seen: Vec<&str> = Vec::new();
+        loop {
+            let item = self.item()?;
+            let Some((keyword, rest)) = item else {
+                return Err(self.cut_off("it has no relays"));
+            };
+            if keyword == "r" || keyword == "directory-footer" {
+                for needed in ["vote-status", "valid-after", "known-flags"] {
+                    if !seen.contains(&needed) {
+                        return Err(
+                            self.fail(format!("the line `{needed}` is missing"), "give a whole consensus")
+                        );
+                    }
+                }
+                return Ok(item);
+            }
+            let once = ["vote-status", "consensus-method", "valid-after", "known-flags", "params"];
+            if once.contains(&keyword) {
+                if seen.contains(&keyword) {
+                    return Err(self.bad("a second line", keyword));
+                }
+                seen.push(keyword);
+            }
+            match keyword {
+                "vote-status" if rest != "consensus" => {
+                    let cause = format!("is a {}, not a consensus", quote(rest));
+                    return Err(self.fail(cause, "give the consensus that the votes led to"));
+                }
+                "consensus-method" => {
+                    consensus.method = rest.parse().map_err(|_| self.bad("consensus-method", rest))?;
+                }
+                "valid-after" => {
+                    consensus.valid_after = timestamp(rest).ok_or_else(|| self.bad("valid-after", rest))?;
+                }
+                "known-flags" => consensus.known_flags = rest.split(' ').map(str::to_owned).collect(),
+                "params" => consensus.params = self.numbers("params", rest)?,
+                _ => {}
+            }
+        }
+    }
+
+    /// One relay from its `r` line on; returns the item after it as well.
+    fn relay(&mut self, consensus: &Consensus, r: &str) -> Result<(Relay, Option<Item<'a>>), DataError> {
+        let mut relay = self.r_line(consensus.flavour, r)?;
+        if consensus.relays.last().is_some_and(|last| last.identity >= relay.identity) {
+            return Err(self.bad("relays are out of order or twice at identity", &relay.identity.to_string()));
+        }
+        let (mut flags, mut weight) = (false, false);
+        loop {
+            let item = self.item()?;
+            let Some((keyword, rest)) = item else {
+                return Err(self.cut_off("it ends among the relays"));
+            };
+            match keyword {
+                "r" | "directory-footer" if !flags => {
+                    return Err(self.bad("the line `s` is missing for relay", &relay.nickname));
+                }
+                "r" | "directory-footer" => return Ok((relay, item)),
+                "s" if flags => return Err(self.bad("a second line `s` for relay", &relay.nickname)),
+                "s" => {
+                    flags = true;
+                    for flag in rest.split_ascii_whitespace() {
+                        if !consensus.known_flags.iter().any(|known| known == flag) {
+                            return Err(self.bad("`known-flags` does not list flag", flag));
+                        }
+                    }
+                    relay.flags = Flags::from_names(rest.split_ascii_whitespace());
+                }
+                "v" => relay.version = Some(rest.to_owned()),
+                "w" if weight => return Err(self.bad("a second line `w` for relay", &relay.nickname)),
+                "w" => {
+                    weight = true;
+                    (relay.bandwidth, relay.unmeasured) = self.weight(rest)?;
+                }
+                "p" => relay.ports = Some(ports(rest).ok_or_else(|| self.bad("port summary", rest))?),
+                _ => {}
+            }
+        }
+    }
+
+    fn r_line(&self, flavour: Flavour, r: &str) -> Result<Relay, DataError> {
+        let mut fields: Vec<&str> = r.split(' ').collect();
+        if flavour == Flavour::Ns && fields.len() >= 3 {
+            fields.remove(2); // the descriptor's digest
+        }
+        let [nickname, identity, date, time, address, or_port, _, ..] = fields[..] else {
+            return Err(self.bad("too few fields in relay", r));
+        };
+        let named = (1..=19).contains(&nickname.len()) && nickname.bytes().all(|b| b.is_ascii_alphanumeric());
+        if !named {
+            return Err(self.bad("nickname", nickname));
+        }
+        if timestamp(&format!("{date} {time}")).is_none() {
+            return Err(self.bad("publication time", &format!("{date} {time}")));
+        }
+        Ok(Relay {
+            nickname: nickname.to_owned(),
+            identity: Identity::from_base64(identity).ok_or_else(|| self.bad("identity", identity))?,
+            address: address.parse().map_err(|_| self.bad("IPv4 address", address))?,
+            or_port: or_port.parse().map_err(|_| self.bad("ORPort", or_port))?,
+            flags: Flags::default(),
+            version: None,
+            bandwidth: 0,
+            unmeasured: true,
+            ports: None,
+        })
+    }
+
+    /// `Bandwidth=3870 Unmeasured=1`; other keys are skipped.
+    fn weight(&self, rest: &str) -> Result<(u32, bool), DataError> {
+        let (mut bandwidth, mut unmeasured) = (None, false);
+        for pair in rest.split_ascii_whitespace() {
+            match pair.split_once('=') {
+                Some(("Bandwidth", value)) => {
+                    bandwidth = Some(value.parse().map_err(|_| self.bad("bandwidth", value))?);
+                }
+                Some(("Unmeasured", value)) => unmeasured = value == "1",
+                Some(_) => {}
+                None => return Err(self.bad("a weight without a value:", pair)),
+            }
+        }
+        bandwidth.map(|kb| (kb, unmeasured)).ok_or_else(|| self.bad("no bandwidth in", rest))
+    }
+
+    /// `name=number name=number ...`
+    fn numbers(&self, what: &str, rest: &str) -> Result<BTreeMap<String, i32>, DataError> {
+        let mut numbers = BTreeMap::new();
+        for pair in rest.split_ascii_whitespace() {
+            let (name, value) =
+                pair.split_once('=').ok_or_else(|| self.bad(&format!("{what} without a value:"), pair))?;
+            let value = value.parse().map_err(|_| self.bad(&format!("{what} with a bad number:"), pair))?;
+            if numbers.insert(name.to_owned(), value).is_some() {
+                return Err(self.bad(&format!("{what} has a second"), name));
+            }
+        }
+        Ok(numbers)
+    }
+
+    fn footer(&mut self, consensus: &mut Consensus, item: Option<Item<'a>>) -> Result<(), DataError> {
+        debug_assert!(matches!(item, Some(("directory-footer", _))));
+        let mut signatures = 0;
+        while let Some((keyword, rest)) = self.item()? {
+            match keyword {
+                "bandwidth-weights" => {
+                    consensus.bandwidth_weights = self.numbers("bandwidth-weights", rest)?;
+                    if let Some((name, _)) = consensus.bandwidth_weights.iter().find(|(_, v)| **v < 0) {
+                        return Err(self.bad("negative bandwidth weight", name));
+                    }
+                }
+                "directory-signature" => signatures += 1,
+                "r" => return Err(self.bad("a relay after the footer:", rest)),
+                _ => {}
+            }
+        }
+        let text = self.document.text();
+        if signatures == 0 || !text.ends_with('\n') || !text.trim_end().ends_with("-----END SIGNATURE-----") {
+            return Err(self.cut_off("it does not end with a signature"));
+        }
+        Ok(())
+    }
+}
+
+/// `reject 25,119,135-139`
+fn ports(text: &str) -> Option<PortSummary> {
+    let (verb, list) = text.split_once(' ')?;
+    let accept = match verb {
+        "accept" => true,
+        "reject" => false,
+        _ => return None,
+    };
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    for range in list.split(',') {
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        let (low, high) = (low.parse().ok()?, high.parse().ok()?);
+        if low > high || ranges.last().is_some_and(|(_, last)| *last >= low) {
+            return None;
+        }
+        ranges.push((low, high));
+    }
+    Some(PortSummary { accept, ranges })
+}
+
+/// Seconds since 1970 of `2020-02-29 10:00:00` (UTC); `None` if there is no such time.
+fn timestamp(text: &str) -> Option<u64> {
+    let bytes = text.as_bytes();
+    if bytes.len() != 19 || !text.is_ascii() {
+        return None;
+    }
+    let separators = [(4, b'-'), (7, b'-'), (10, b' '), (13, b':'), (16, b':')];
+    if separators.iter().any(|(at, separator)| bytes[*at] != *separator) {
+        return None;
+    }
+    let number = |from: usize, to: usize| -> Option<u64> {
+        let digits = &text[from..to];
+        digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+    };
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let valid = year >= 1970
+        && (1..=12).contains(&month)
+        && (1..=lengths[month as usize - 1]).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second < 61;
+    if !valid {
+        return None;
+    }
+    let before = year - 1;
+    let days = 365 * (year - 1970) + (before / 4 - before / 100 + before / 400) - 477
+        + lengths[..month as usize - 1].iter().sum::<u64>()
+        + (day - 1);
+    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_seconds_since_1970() {
+        assert_eq!(timestamp("1970-01-01 00:00:00"), Some(0));
+        assert_eq!(timestamp("2020-02-29 10:00:00"), Some(1_582_970_400));
+        assert_eq!(timestamp("2038-01-01 00:00:00"), Some(2_145_916_800));
+        for bad in ["2021-02-29 10:00:00", "2020-13-01 00:00:00", "2020-00-01 00:00:00", "2020-1-01 00:00:00"]
+        {
+            assert_eq!(timestamp(bad), None, "{bad}");
+        }
+        for bad in [
+            "2020-01-01T00:00:00",
+            "2020-01-01 24:00:00",
+            "",
+            "2020-01-0\u{e4} 00:00:0",
+            "+020-01-01 00:00:00",
+        ] {
+            assert_eq!(timestamp(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn identities_are_read_from_base64_and_hex() {
+        let identity = Identity::from_base64("AAoQ1DAR6kkoo19hBAX5K0QztNw").unwrap();
+        assert_eq!(identity.to_string(), "000A10D43011EA4928A35F610405F92B4433B4DC");
+        assert_eq!(Identity::from_hex("$000a10d43011ea4928a35f610405f92b4433b4dc"), Some(identity));
+        for bad in
+            ["AAoQ1DAR6kkoo19hBAX5K0QztN", "AAoQ1DAR6kkoo19hBAX5K0QztN=", "AAoQ1DAR6kkoo19hBAX5K0QztNx"]
+        {
+            assert_eq!(Identity::from_base64(bad), None, "{bad}");
+        }
+        assert_eq!(Identity::from_hex("00"), None);
+        assert_eq!(Identity::from_hex(&"ä".repeat(20)), None);
+    }
+
+    #[test]
+    fn port_summaries_accept_or_reject() {
+        let most = ports("reject 25,119,135-139").unwrap();
+        assert!(most.allows(80) && !most.allows(137) && !most.allows(25));
+        let web = ports("accept 80,443").unwrap();
+        assert!(web.allows(443) && !web.allows(22));
+        for bad in ["reject", "accept 80-79", "accept 1,1", "accept 70000", "maybe 80", "accept 80,", ""] {
+            assert_eq!(ports(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Choosing the reader of a latency file by its content.
+
+use std::path::{Path, PathBuf};
+
+use crate::document::{DataError, Document};
+use crate::latency::LatencyTable;
+use crate::latency_graph::BareNumbers;
+use crate::{gml, graphml, latency_csv, latency_graph, open};
+
+/// The kinds of latency data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// GML in Shadow's dialect.
+    Gml,
+    /// GraphML, as of Shadow 1.
+    GraphMl,
+    /// WonderProxy's pings between cities; needs the table of servers beside it.
+    WonderProxy,
+    /// RIPE Atlas' round-trip times between countries.
+    RipeCountries,
+    /// A square matrix of round-trip times.
+    Matrix,
+}
+
+/// What kind of latency data a document holds, by its first lines.
+///
+/// # Errors
+/// If it is none of them.
+pub fn kind(document: &Document) -> Result<Kind, DataError> {
+    let first = document.text().lines().find(|line| !line.trim().is_empty()).unwrap_or("");
+    let columns: Vec<&str> = first.split(',').map(str::trim).collect();
+    let has = |wanted: &[&str]| wanted.iter().all(|name| columns.contains(name));
+    if graphml::looks_like(document) {
+        return Ok(Kind::GraphMl);
+    }
+    if has(&["source", "destination", "avg"]) {
+        return Ok(Kind::WonderProxy);
+    }
+    if has(&["cty1", "cty2", "rtt_avg"]) {
+        return Ok(Kind::RipeCountries);
+    }
+    if has(&["id", "title", "country"]) {
+        return Err(
+            document.error("is the table of servers, without delays", "give the pings that go with it")
+        );
+    }
+    if first.split_whitespace().all(|word| word.parse::<f64>().is_ok()) {
+        return Ok(Kind::Matrix);
+    }
+    if gml::looks_like(document) {
+        return Ok(Kind::Gml);
+    }
+    Err(document.error(
+        "is no latency data known here",
+        "give Shadow's GML or GraphML, WonderProxy pings, RIPE country pairs, or a matrix of round-trip times",
+    ))
+}
+
+/// Opens and reads a latency file of any kind. For WonderProxy's pings the table of servers is the one
+/// `servers*.csv` (plain, .xz or .gz) in the same directory.
+///
+/// # Errors
+/// If a file cannot be opened, is of no known kind, or is malformed.
+pub fn latency(path: &Path) -> Result<LatencyTable, DataError> {
+    let document = open::open(path)?;
+    match kind(&document)? {
+        Kind::Gml => latency_graph::table(&document, &gml::read(&document)?, BareNumbers::Refused),
+        Kind::GraphMl => latency_graph::table(&document, &graphml::read(&document)?, BareNumbers::Shadow1),
+        Kind::WonderProxy => {
+            latency_csv::wonderproxy(&document, &open::open(&servers_beside(path, &document)?)?)
+        }
+        Kind::RipeCountries => latency_csv::ripe_countries(&document),
+        Kind::Matrix => latency_csv::matrix(&document),
+    }
+}
+
+fn servers_beside(path: &Path, document: &Document) -> Result<PathBuf, DataError> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let is_servers = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let packed = name.strip_suffix(".xz").or(name.strip_suffix(".gz"));
+        name.starts_with("servers") && packed.unwrap_or(&name).ends_with(".csv")
+    };
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_servers).collect();
+    match (found.pop(), found.is_empty()) {
+        (Some(servers), true) => Ok(servers),
+        (one, _) => {
+            let how_many = if one.is_some() { "more than one" } else { "no" };
+            let cause =
+                format!("holds pings between numbered servers, but {how_many} `servers*.csv` is beside it");
+            Err(document.error(cause, "put the one table of servers into the same directory"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_is_told_by_content() {
+        let of = |text: &str| kind(&Document::new("x", text).unwrap());
+        assert_eq!(of("graph [ node [ id 0 ] ]"), Ok(Kind::Gml));
+        assert_eq!(of("# comment\nCreator \"x\"\ngraph [ ]"), Ok(Kind::Gml));
+        assert_eq!(of("<?xml version='1.0'?>\n<graphml>"), Ok(Kind::GraphMl));
+        assert_eq!(of("source,destination,min,avg,max,mdev\n"), Ok(Kind::WonderProxy));
+        assert_eq!(of("cty1,cty2,rtt_cnt,rtt_avg\n"), Ok(Kind::RipeCountries));
+        assert_eq!(of("0 1.5\n1.5 0\n"), Ok(Kind::Matrix));
+        assert!(of("id,name,title,country\n").unwrap_err().cause.contains("servers"));
+        for none in ["hello", "<html>", "network-status-version 3\n", "{}"] {
+            assert!(of(none).is_err(), "{none}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A text document and the error of everything that reads one.
+
+use std::fmt;
+
+/// A text with the name it goes by in errors.
+#[derive(Clone, Debug)]
+pub struct Document {
+    name: String,
+    text: String,
+}
+
+impl Document {
+    /// A document from text at hand; `name` is what errors call it, usually the path.
+    ///
+    /// # Errors
+    /// If the text is empty.
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Result<Document, DataError> {
+        let document = Document { name: name.into(), text: text.into() };
+        if document.text.trim_ascii().is_empty() {
+            return Err(document.error("the file is empty", "give a file with content"));
+        }
+        Ok(document)
+    }
+
+    /// What errors call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Lines with their numbers, counted from one.
+    pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        (1..).zip(self.text.lines())
+    }
+
+    /// An error about the whole document.
+    pub fn error(&self, cause: impl Into<String>, cure: impl Into<String>) -> DataError {
+        DataError {
+            file: self.name.clone(),
+            line: None,
+            column: None,
+            cause: cause.into(),
+            cure: cure.into(),
+        }
+    }
+
+    /// An error at a line.
+    pub fn error_at(&self, line: usize, cause: impl Into<String>, cure: impl Into<String>) -> DataError {
+        DataError { line: Some(line), ..self.error(cause, cure) }
+    }
+
+    /// An error at a byte of the text, given as line and column.
+    pub fn error_at_byte(&self, byte: usize, cause: impl Into<String>, cure: impl Into<String>) -> DataError {
+        let (line, column) = self.position(byte);
+        DataError { line: Some(line), column: Some(column), ..self.error(cause, cure) }
+    }
+
+    /// Line and column, both from one, of a byte of the text; columns count characters.
+    pub fn position(&self, byte: usize) -> (usize, usize) {
+        let before = &self.text.as_bytes()[..byte.min(self.text.len())];
+        let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
+        let start = before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
+        // Continuation bytes of UTF-8 are not characters of their own.
+        let column = 1 + before[start..].iter().filter(|&&b| b & 0xc0 != 0x80).count();
+        (line, column)
+    }
+}
+
+/// Why a document could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataError {
+    /// The file, as it was named.
+    pub file: String,
+    /// The line, from one, where it makes sense.
+    pub line: Option<usize>,
+    /// The column in characters, from one, where it makes sense.
+    pub column: Option<usize>,
+    /// What is wrong.
+    pub cause: String,
+    /// What to do about it.
+    pub cure: String,
+}
+
+impl fmt::Display for DataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if let Some(column) = self.column {
+            write!(f, ":{column}")?;
+        }
+        write!(f, ": {}; {}", self.cause, self.cure)
+    }
+}
+
+impl std::error::Error for DataError {}
+
+/// A piece of input for an error message: short, on one line, in quotes.
+pub(crate) fn quote(text: &str) -> String {
+    let mut short: String = text.chars().take(40).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(40).is_some() {
+        short.push_str("...");
+    }
+    format!("`{short}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_lines_and_characters() {
+        let document = Document::new("a.txt", "one\nzwölf x\n").unwrap();
+        let error = document.error_at_byte("one\nzwölf ".len(), "an x is here", "remove it");
+        assert_eq!(error.to_string(), "a.txt:2:7: an x is here; remove it");
+        assert_eq!(document.error_at_byte(usize::MAX, "", "").line, Some(3));
+    }
+
+    #[test]
+    fn an_empty_document_is_refused() {
+        for empty in ["", " \n\t\n"] {
+            assert!(Document::new("a.txt", empty).unwrap_err().cause.contains("empty"));
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! A graph with attributes, as GML and GraphML files describe it, and the checks that make it one.
+
+use std::collections::BTreeMap;
+
+use crate::document::{DataError, Document, quote};
+
+/// Attributes of a node or an edge, by name, as text.
+pub type Attributes = BTreeMap<String, String>;
+
+/// A checked graph: node names are unique and every edge joins two nodes that exist.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Graph {
+    /// Edges have a direction.
+    pub directed: bool,
+    /// Attributes of the graph itself.
+    pub attributes: Attributes,
+    /// Nodes in the order of the file.
+    pub nodes: Vec<Node>,
+    /// Edges in the order of the file.
+    pub edges: Vec<Edge>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Node {
+    /// Its identifier in the file.
+    pub id: String,
+    /// Where it stands in the file.
+    pub line: usize,
+    /// What is said about it.
+    pub attributes: Attributes,
+}
+
+/// An edge.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Edge {
+    /// Index of the node it leaves.
+    pub source: usize,
+    /// Index of the node it enters.
+    pub target: usize,
+    /// Where it stands in the file.
+    pub line: usize,
+    /// What is said about it.
+    pub attributes: Attributes,
+}
+
+/// A graph while it is being read: edges still name their nodes.
+#[derive(Default)]
+pub(crate) struct Draft {
+    pub directed: bool,
+    pub attributes: Attributes,
+    pub nodes: Vec<Node>,
+    /// Source, target, line, attributes.
+    pub edges: Vec<(String, String, usize, Attributes)>,
+}
+
+impl Draft {
+    /// Checks the draft: at least one node, no node twice, no edge to nowhere.
+    pub fn check(self, document: &Document) -> Result<Graph, DataError> {
+        if self.nodes.is_empty() {
+            return Err(document.error("the graph has no nodes", "give a graph with nodes and edges"));
+        }
+        let mut index = BTreeMap::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            if let Some(first) = index.insert(node.id.as_str(), at) {
+                let cause = format!(
+                    "node {} is there twice, first in line {}",
+                    quote(&node.id),
+                    self.nodes[first].line
+                );
+                return Err(document.error_at(node.line, cause, "give every node an id of its own"));
+            }
+        }
+        let mut edges = Vec::with_capacity(self.edges.len());
+        for (source, target, line, attributes) in self.edges {
+            let find = |id: &str| {
+                index.get(id).copied().ok_or_else(|| {
+                    let cause = format!("the edge names node {}, which does not exist", quote(id));
+                    document.error_at(line, cause, "add the node or remove the edge")
+                })
+            };
+            edges.push(Edge { source: find(&source)?, target: find(&target)?, line, attributes });
+        }
+        Ok(Graph { directed: self.directed, attributes: self.attributes, edges, nodes: self.nodes })
+    }
+}

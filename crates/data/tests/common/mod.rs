@@ -1,0 +1,15 @@
+//! Where the real data sets are, when they are there.
+
+use std::path::PathBuf;
+
+/// The data directory: `TIDEGATE_DATA`, or `../shared/data` beside the checkout; `None` (and a note) if
+/// neither exists.
+pub fn real_data() -> Option<PathBuf> {
+    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let path = std::env::var_os("TIDEGATE_DATA").map_or_else(beside, PathBuf::from);
+    let there = path.is_dir();
+    if !there {
+        eprintln!("no data sets at {}: nothing to test here", path.display());
+    }
+    there.then_some(path)
+}

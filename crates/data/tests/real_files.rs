@@ -1,0 +1,114 @@
+//! The readers on the real data sets, where these are at hand.
+
+mod common;
+
+use std::path::Path;
+
+use common::real_data;
+use tidegate_control::units::Span;
+use tidegate_data::consensus::{self, Consensus, Flavour};
+use tidegate_data::country::Country;
+use tidegate_data::latency::LatencyTable;
+use tidegate_data::{detect, geoip, open};
+
+fn country(code: &str) -> Country {
+    Country::from_code(code).unwrap()
+}
+
+/// File, flavour, relays and total weight in kB/s, counted with `grep` and `awk`.
+const CONSENSUSES: &[(&str, Flavour, usize, u64)] = &[
+    ("2011-07-16-20-00-00-consensus.xz", Flavour::Ns, 2647, 5435586),
+    ("2016-12-05-00-00-00-consensus-microdesc.xz", Flavour::Microdesc, 7211, 47335994),
+    ("2017-03-10-10-00-00-consensus-microdesc.xz", Flavour::Microdesc, 7326, 50114221),
+    ("2017-12-10-06-00-00-consensus-microdesc.xz", Flavour::Microdesc, 6583, 44604065),
+    ("2020-02-29-10-00-00-consensus.xz", Flavour::Ns, 6433, 68842463),
+    ("2020-03-05-10-00-00-consensus.xz", Flavour::Ns, 6532, 72498337),
+    ("2022-08-06-09-00-00-consensus-microdesc.xz", Flavour::Microdesc, 6783, 115579058),
+    ("2023-04-03-17-00-00-consensus-microdesc.xz", Flavour::Microdesc, 6676, 113264031),
+    ("2024-05-17-17-00-00-consensus-microdesc.xz", Flavour::Microdesc, 7195, 84857788),
+    ("2025-08-08-09-00-00-consensus-microdesc.xz", Flavour::Microdesc, 9165, 167841644),
+];
+
+fn read_consensus(data: &Path, file: &str) -> Consensus {
+    consensus::read(&open::open(&data.join("consensus").join(file)).unwrap()).unwrap()
+}
+
+#[test]
+fn consensuses_of_all_years_are_read_whole() {
+    let Some(data) = real_data() else { return };
+    for (file, flavour, relays, weight) in CONSENSUSES {
+        let consensus = read_consensus(&data, file);
+        let total: u64 = consensus.relays.iter().map(|relay| u64::from(relay.bandwidth)).sum();
+        assert_eq!(
+            (consensus.flavour, consensus.relays.len(), total),
+            (*flavour, *relays, *weight),
+            "{file}"
+        );
+        assert_eq!(consensus.bandwidth_weights.len(), 19, "{file}");
+        let with_ports = consensus.relays.iter().filter(|relay| relay.ports.is_some()).count();
+        assert_eq!(with_ports, if *flavour == Flavour::Ns { *relays } else { 0 }, "{file}");
+    }
+}
+
+#[test]
+fn relays_are_in_countries() {
+    let Some(data) = real_data() else { return };
+    let geoip = geoip::read(&open::open(&data.join("geoip/geoip-2026-debian-0.4.9.11.xz")).unwrap()).unwrap();
+    let consensus = read_consensus(&data, "2025-08-08-09-00-00-consensus-microdesc.xz");
+    let of = |code| {
+        let inside = |relay: &&consensus::Relay| geoip.country(relay.address) == Some(country(code));
+        consensus.relays.iter().filter(inside).count()
+    };
+    let placed = consensus.relays.iter().filter(|relay| geoip.country(relay.address).is_some()).count();
+    assert!(placed * 1000 > consensus.relays.len() * 995, "{placed} placed");
+    // The largest two, counted independently in relays-2025-08-08.derived.csv.xz.
+    assert_eq!((of("US"), of("DE")), (2506, 1680));
+}
+
+fn read_latency(data: &Path, file: &str) -> LatencyTable {
+    detect::latency(&data.join("latency").join(file)).unwrap()
+}
+
+fn between(table: &LatencyTable, a: &str, b: &str) -> f64 {
+    let at = |name| table.locations.iter().position(|location| location.name == name).unwrap();
+    table.path(at(a), at(b)).delay.as_secs_f64() * 1e3
+}
+
+#[test]
+fn cities_have_the_delays_that_were_measured() {
+    let Some(data) = real_data() else { return };
+    let table = read_latency(&data, "pings-2020-07-19-2020-07-20-grouped.csv.xz");
+    assert_eq!(table.locations.len(), 246);
+    assert!(table.locations.iter().all(|location| location.country.is_some()));
+    let transatlantic = between(&table, "Frankfurt", "New York");
+    assert!((38.0..50.0).contains(&transatlantic), "{transatlantic}");
+    let within = between(&table, "Frankfurt", "Frankfurt");
+    assert!((0.1..5.0).contains(&within), "{within}");
+    assert!(table.completed < 1000, "{}", table.completed);
+    assert!(table.in_or_near(country("US")).len() > 40);
+    assert!(!table.in_or_near(country("LI")).is_empty());
+}
+
+#[test]
+fn countries_have_the_delays_that_were_measured() {
+    let Some(data) = real_data() else { return };
+    let table = read_latency(&data, "country_rtt_stat.csv.gz");
+    // 170 codes are countries; 13 of them appear only beside `EU`, `None` or `Unknown`.
+    assert_eq!(table.locations.len(), 157);
+    assert!((between(&table, "DE", "DE") - 26.794_371_583_648_235 / 2.0).abs() < 1e-5);
+    assert_eq!(between(&table, "DE", "JP"), between(&table, "JP", "DE"));
+}
+
+#[test]
+fn shadows_planetlab_graph_is_read() {
+    let Some(data) = real_data() else { return };
+    let table = read_latency(&data, "topology.plab-2013.graphml.xml.xz");
+    assert_eq!(table.locations.len(), 303);
+    let own = table.path(0, 0);
+    assert_eq!((own.delay, own.jitter), (Span::from_millis(25), Span::from_millis(11)));
+    assert_eq!(table.locations[0].country, Some(country("US")));
+    assert_eq!(table.locations[0].city.as_deref(), Some("AR"));
+    // Shadow's later graph has its edges cut off: refused, not filled with inventions.
+    let error = detect::latency(&data.join("latency/atlas-nodes-networkinfo_staging.gml.xz")).unwrap_err();
+    assert!(error.cause.contains("nothing leads"), "{error}");
+}
