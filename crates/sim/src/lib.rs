@@ -3,8 +3,12 @@
 //! A run is a pure function of a [`plan::Plan`] (network and users), a [`plan::System`] (how the overlay
 //! moves data) and a seed; what happens in it reaches an [`observe::Recorder`].
 
+pub mod codel;
+pub mod faults;
+pub mod link;
 pub mod markov;
 pub mod observe;
 pub mod plan;
 pub mod queue;
 pub mod tcp;
+pub mod underlay;

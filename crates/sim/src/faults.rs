@@ -1,0 +1,147 @@
+//! What goes wrong between hosts, as rules that a packet passes through, and when hosts are cut off.
+
+use tidegate_control::random::Random;
+use tidegate_control::units::{Span, Time};
+
+use crate::observe::Host;
+use crate::plan::{Fault, FaultKind};
+
+/// A host stops or comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// When.
+    pub at: Time,
+    /// Which.
+    pub host: Host,
+    /// Whether it is up from then on.
+    pub up: bool,
+}
+
+/// When hosts stop ([`FaultKind::HostDown`]) and come back, in order of time and host. Faults of one host
+/// that overlap or touch are one.
+pub fn transitions(faults: &[Fault]) -> Vec<Transition> {
+    let mut hosts: Vec<u32> = faults
+        .iter()
+        .filter_map(|fault| match fault.kind {
+            FaultKind::HostDown { host } => Some(host),
+            _ => None,
+        })
+        .collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let mut all = Vec::new();
+    for host in hosts {
+        let down = Outages::new(faults, |kind| *kind == FaultKind::HostDown { host });
+        for (from, until) in down.periods {
+            all.push(Transition { at: from, host: Host(host), up: false });
+            all.push(Transition { at: until, host: Host(host), up: true });
+        }
+    }
+    all.sort_by_key(|change| (change.at, change.host));
+    all
+}
+
+/// Periods `[from, until)` in which something does not work, apart from each other and in order.
+#[derive(Clone, Debug, Default)]
+pub struct Outages {
+    periods: Vec<(Time, Time)>,
+    passed: usize,
+}
+
+impl Outages {
+    /// The periods of the faults that concern us.
+    pub fn new(faults: &[Fault], concerns: impl Fn(&FaultKind) -> bool) -> Outages {
+        let concerned = faults.iter().filter(|fault| concerns(&fault.kind) && fault.from < fault.until);
+        let mut sorted: Vec<(Time, Time)> = concerned.map(|fault| (fault.from, fault.until)).collect();
+        sorted.sort_unstable();
+        let mut periods: Vec<(Time, Time)> = Vec::new();
+        for (from, until) in sorted {
+            match periods.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(until),
+                _ => periods.push((from, until)),
+            }
+        }
+        Outages { periods, passed: 0 }
+    }
+
+    /// The period that has not ended: it has begun or is the next to begin.
+    pub fn period(&self) -> (Time, Time) {
+        self.periods.get(self.passed).copied().unwrap_or((Time::NEVER, Time::NEVER))
+    }
+
+    /// The period has ended.
+    pub fn pass(&mut self) {
+        self.passed += 1;
+    }
+}
+
+/// Rules for packets between locations.
+#[derive(Clone, Debug)]
+pub struct PathFaults {
+    /// Those that have not ended, in the order of their beginning.
+    rules: Vec<Fault>,
+    /// When the next of them ends.
+    next_end: Time,
+    can_delay: bool,
+}
+
+impl PathFaults {
+    /// The faults that concern paths.
+    pub fn new(faults: &[Fault]) -> PathFaults {
+        let mut rules: Vec<Fault> =
+            faults.iter().filter(|fault| between(&fault.kind).is_some()).copied().collect();
+        rules.sort_by_key(|fault| fault.from);
+        let can_delay = rules.iter().any(|rule| matches!(rule.kind, FaultKind::Delay { .. }));
+        let mut all = PathFaults { rules, next_end: Time::ZERO, can_delay };
+        all.forget(Time::ZERO);
+        all
+    }
+
+    /// Whether packets take longer for a while, and so could be overtaken at its end.
+    pub fn can_delay(&self) -> bool {
+        self.can_delay
+    }
+
+    /// What happens to a packet that enters the path at `entry` (not before `now`): the extra delay, or
+    /// `None` if it is lost.
+    pub fn pass(
+        &mut self,
+        now: Time,
+        entry: Time,
+        (from, to): (u32, u32),
+        draws: &mut Random,
+    ) -> Option<Span> {
+        if now >= self.next_end {
+            self.forget(now);
+        }
+        let mut extra = Span::ZERO;
+        for rule in self.rules.iter().take_while(|rule| rule.from <= entry) {
+            let Some((a, b)) = between(&rule.kind) else { continue };
+            if entry >= rule.until || (a, b) != (from, to) && (b, a) != (from, to) {
+                continue;
+            }
+            match rule.kind {
+                FaultKind::Drop { probability, .. } if draws.chance(probability) => return None,
+                FaultKind::Partition { .. } => return None,
+                FaultKind::Delay { extra: more, .. } => extra = extra + more,
+                _ => {}
+            }
+        }
+        Some(extra)
+    }
+
+    fn forget(&mut self, now: Time) {
+        self.rules.retain(|rule| rule.until > now);
+        self.next_end = self.rules.iter().map(|rule| rule.until).min().unwrap_or(Time::NEVER);
+    }
+}
+
+/// The two locations that a fault lies between.
+fn between(kind: &FaultKind) -> Option<(u32, u32)> {
+    match *kind {
+        FaultKind::Drop { between, .. }
+        | FaultKind::Delay { between, .. }
+        | FaultKind::Partition { between } => Some(between),
+        FaultKind::LinkDown { .. } | FaultKind::HostDown { .. } => None,
+    }
+}

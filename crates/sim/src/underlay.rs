@@ -1,0 +1,385 @@
+//! The underlay: hosts with access links, and the Internet between them as delay, jitter, loss and faults.
+//!
+//! A packet waits for its sender's uplink, crosses the path, waits for its receiver's downlink and is
+//! delivered; links store and forward. The uplink tells on arrival when the packet will have left it, so
+//! the only events are "reached the downlink" and "left the downlink", and only the first if the downlink
+//! is unlimited. A CoDel link adds one for each packet that waits.
+
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Span, Time};
+
+use crate::faults::{Outages, PathFaults};
+use crate::link::{Link, LinkTotals, Offer};
+use crate::observe::Host;
+use crate::plan::{Fault, FaultKind, HostPlan, PathTable};
+use crate::queue::Queue;
+
+/// A step of a packet's way, for [`Underlay::handle`]. It means nothing to anybody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetEvent(Step);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The packet reached its receiver's downlink.
+    Arrived(u32),
+    /// The packet reached its receiver.
+    Delivered(u32),
+    /// The host's uplink is free and packets wait (CoDel).
+    Uplink(u32),
+    /// The host's downlink is free and packets wait (CoDel).
+    Downlink(u32),
+}
+
+/// A packet and how it fared. `sent` + `link_queue` + `propagation` is the time of delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<T> {
+    /// The sender.
+    pub from: Host,
+    /// The receiver.
+    pub to: Host,
+    /// The connection, see [`Underlay::send`].
+    pub flow: u32,
+    /// Size of the IP packet.
+    pub bytes: u32,
+    /// When it was given to the uplink.
+    pub sent: Time,
+    /// Time in the uplink and the downlink: waiting, and being sent.
+    pub link_queue: Span,
+    /// Time between the two links.
+    pub propagation: Span,
+    /// What the sender put in.
+    pub payload: T,
+}
+
+/// What a host has sent and received up to a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostTraffic {
+    /// The link out of the host.
+    pub up: LinkTotals,
+    /// The link into the host.
+    pub down: LinkTotals,
+    /// Packets that left the uplink and were lost on their way, plus those that found this host down.
+    pub lost: u64,
+}
+
+/// All hosts' links and the paths between them, with packets that carry a `T`.
+#[derive(Clone, Debug)]
+pub struct Underlay<T> {
+    sites: Vec<Site>,
+    paths: PathTable,
+    faults: PathFaults,
+    under_way: UnderWay<T>,
+    /// Per connection and direction, when its last packet arrives; kept only where packets could overtake.
+    arrivals: Vec<[Time; 2]>,
+}
+
+/// A host's place in the network.
+#[derive(Clone, Debug)]
+struct Site {
+    up: Link,
+    down: Link,
+    /// The present or next period in which the links carry nothing, and whether they were cut for it.
+    outage: (Time, Time),
+    cut: bool,
+    location: u32,
+    machine: u32,
+    draws: Random,
+    lost: u64,
+    /// Where `outage` comes from.
+    unlinked: Outages,
+    /// When the host is stopped altogether.
+    stopped: Outages,
+}
+
+impl Site {
+    fn new(hosts: &[HostPlan], this: u32, faults: &[Fault], seed: Seed) -> Site {
+        let plan = &hosts[this as usize];
+        let unlinked = Outages::new(faults, |kind| match *kind {
+            FaultKind::LinkDown { host } | FaultKind::HostDown { host } => host == this,
+            _ => false,
+        });
+        Site {
+            up: Link::new(&plan.up),
+            down: Link::new(&plan.down),
+            outage: unlinked.period(),
+            cut: false,
+            location: plan.location,
+            machine: machine(hosts, this),
+            draws: seed.fork("underlay").fork_index(u64::from(this)).random(),
+            lost: 0,
+            unlinked,
+            stopped: Outages::new(faults, |kind| *kind == FaultKind::HostDown { host: this }),
+        }
+    }
+
+    /// Whether the links work now. What an outage cuts off is lost here, before anything else is done to them.
+    #[inline]
+    fn is_linked<T>(&mut self, now: Time, under_way: &mut UnderWay<T>) -> bool {
+        now < self.outage.0 || self.pass_outages(now, under_way)
+    }
+
+    #[cold]
+    fn pass_outages<T>(&mut self, now: Time, under_way: &mut UnderWay<T>) -> bool {
+        while now >= self.outage.0 {
+            if !self.cut {
+                self.up.cut(self.outage.0, |id| drop(under_way.take(id)));
+                self.down.cut(self.outage.0, |id| drop(under_way.take(id)));
+                self.cut = true;
+            }
+            if now < self.outage.1 {
+                return false;
+            }
+            self.unlinked.pass();
+            self.outage = self.unlinked.period();
+            self.cut = false;
+        }
+        true
+    }
+
+    fn is_running(&mut self, now: Time) -> bool {
+        while now >= self.stopped.period().1 && now < Time::NEVER {
+            self.stopped.pass();
+        }
+        now < self.stopped.period().0
+    }
+}
+
+/// The host that stands for the machine `host` runs on.
+fn machine(hosts: &[HostPlan], host: u32) -> u32 {
+    let mut root = host;
+    for _ in hosts {
+        match hosts[root as usize].colocated {
+            Some(next) => root = next,
+            None => return root,
+        }
+    }
+    panic!("hosts share a machine in a circle")
+}
+
+/// Packets under way, named by number so that events stay small.
+#[derive(Clone, Debug)]
+struct UnderWay<T> {
+    packets: Vec<Option<Packet<T>>>,
+    gaps: Vec<u32>,
+}
+
+impl<T> UnderWay<T> {
+    fn keep(&mut self, packet: Packet<T>) -> u32 {
+        if let Some(id) = self.gaps.pop() {
+            self.packets[id as usize] = Some(packet);
+            return id;
+        }
+        let id = u32::try_from(self.packets.len()).expect("fewer than 2^32 packets are under way");
+        self.packets.push(Some(packet));
+        id
+    }
+
+    fn take(&mut self, id: u32) -> Packet<T> {
+        self.gaps.push(id);
+        self.packets[id as usize].take().expect("a packet has one event or one place in a queue")
+    }
+
+    fn get(&mut self, id: u32) -> &mut Packet<T> {
+        self.packets[id as usize].as_mut().expect("a packet has one event or one place in a queue")
+    }
+}
+
+impl<T> Underlay<T> {
+    /// An idle network. Each host draws losses and jitter for what it sends from its own branch of `seed`.
+    ///
+    /// # Panics
+    /// If a location or a host that `hosts` or `faults` refer to does not exist.
+    pub fn new(hosts: &[HostPlan], paths: PathTable, faults: &[Fault], seed: Seed) -> Underlay<T> {
+        for host in hosts {
+            assert!(host.location < paths.locations(), "host {} has no location", host.name);
+        }
+        for Fault { kind, .. } in faults {
+            let exists = match *kind {
+                FaultKind::Drop { between: (a, b), .. }
+                | FaultKind::Delay { between: (a, b), .. }
+                | FaultKind::Partition { between: (a, b) } => a.max(b) < paths.locations(),
+                FaultKind::LinkDown { host } | FaultKind::HostDown { host } => (host as usize) < hosts.len(),
+            };
+            assert!(exists, "{kind:?} befalls nothing");
+        }
+        Underlay {
+            sites: (0..hosts.len() as u32).map(|this| Site::new(hosts, this, faults, seed)).collect(),
+            paths,
+            faults: PathFaults::new(faults),
+            under_way: UnderWay { packets: Vec::new(), gaps: Vec::new() },
+            arrivals: Vec::new(),
+        }
+    }
+
+    /// Sends a packet of `bytes` (IP header included) now. `flow` numbers the connection, from zero up without
+    /// large gaps; both directions may share a number. Packets of one flow and direction never overtake.
+    pub fn send<E: From<NetEvent>>(
+        &mut self,
+        queue: &mut Queue<E>,
+        (from, to): (Host, Host),
+        flow: u32,
+        bytes: u32,
+        payload: T,
+    ) {
+        let now = queue.now();
+        let (propagation, link_queue) = (Span::ZERO, Span::ZERO);
+        let packet = Packet { from, to, flow, bytes, sent: now, link_queue, propagation, payload };
+        let receiver_machine = self.sites[to.0 as usize].machine;
+        let sender = &mut self.sites[from.0 as usize];
+        if sender.machine == receiver_machine {
+            if sender.is_running(now) {
+                let id = self.under_way.keep(packet);
+                queue.push(now, NetEvent(Step::Delivered(id)).into());
+            } else {
+                sender.lost += 1;
+            }
+        } else if sender.is_linked(now, &mut self.under_way) {
+            let id = self.under_way.keep(packet);
+            match sender.up.offer(now, id, bytes) {
+                Offer::Departs(at) => self.depart(queue, id, at),
+                Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Uplink(from.0)).into()),
+                Offer::Waits(None) => {}
+                Offer::Dropped => drop(self.under_way.take(id)),
+            }
+        } else {
+            sender.lost += 1;
+        }
+    }
+
+    /// Takes a step; gives the packet if it has reached its receiver.
+    pub fn handle<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, event: NetEvent) -> Option<Packet<T>> {
+        let now = queue.now();
+        match event.0 {
+            Step::Arrived(id) => {
+                let (to, bytes) = (self.under_way.get(id).to, self.under_way.get(id).bytes);
+                let receiver = &mut self.sites[to.0 as usize];
+                if !receiver.is_linked(now, &mut self.under_way) {
+                    receiver.lost += 1;
+                    self.under_way.take(id);
+                    return None;
+                }
+                match receiver.down.offer(now, id, bytes) {
+                    Offer::Departs(at) => self.deliver(queue, id, at),
+                    Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Downlink(to.0)).into()),
+                    Offer::Waits(None) => {}
+                    Offer::Dropped => drop(self.under_way.take(id)),
+                }
+                None
+            }
+            Step::Delivered(id) => self.arrive(now, id),
+            Step::Uplink(host) => {
+                let sender = &mut self.sites[host as usize];
+                if !sender.is_linked(now, &mut self.under_way) {
+                    return None;
+                }
+                let next = sender.up.wake(now, |id| drop(self.under_way.take(id)))?;
+                if next.wake {
+                    queue.push(next.at, NetEvent(Step::Uplink(host)).into());
+                }
+                self.depart(queue, next.id, next.at);
+                None
+            }
+            Step::Downlink(host) => {
+                let receiver = &mut self.sites[host as usize];
+                if !receiver.is_linked(now, &mut self.under_way) {
+                    return None;
+                }
+                let next = receiver.down.wake(now, |id| drop(self.under_way.take(id)))?;
+                if next.wake {
+                    queue.push(next.at, NetEvent(Step::Downlink(host)).into());
+                }
+                self.deliver(queue, next.id, next.at);
+                None
+            }
+        }
+    }
+
+    /// The packet's last bit leaves the uplink at `at`: sends it along the path.
+    fn depart<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, id: u32, at: Time) {
+        let packet = self.under_way.get(id);
+        let (from, to) = (packet.from.0 as usize, packet.to.0 as usize);
+        let receiver = &self.sites[to];
+        let (destination, last_step) = (
+            receiver.location,
+            if receiver.down.is_unlimited() { Step::Delivered(id) } else { Step::Arrived(id) },
+        );
+        let sender = &mut self.sites[from];
+        if at >= sender.outage.0 {
+            // The outage finds it in the uplink, which will count it then.
+            self.under_way.take(id);
+            return;
+        }
+        let path = self.paths.get(sender.location, destination);
+        let now = queue.now();
+        let extra = if path.loss > 0.0 && sender.draws.chance(path.loss) {
+            None
+        } else {
+            self.faults.pass(now, at, (sender.location, destination), &mut sender.draws)
+        };
+        let Some(extra) = extra else {
+            sender.lost += 1;
+            self.under_way.take(id);
+            return;
+        };
+        let mut arrives = at + path.delay + extra;
+        if path.jitter > Span::ZERO {
+            let jittered = path.delay.0 as f64 + sender.draws.normal(0.0, path.jitter.0 as f64);
+            arrives = at + Span(jittered as u64) + extra;
+        }
+        if path.jitter > Span::ZERO || self.faults.can_delay() {
+            let flow = packet.flow as usize;
+            if flow >= self.arrivals.len() {
+                self.arrivals.resize(flow + 1, [Time::ZERO; 2]);
+            }
+            let earlier = &mut self.arrivals[flow][usize::from(from > to)];
+            arrives = arrives.max(*earlier);
+            *earlier = arrives;
+        }
+        packet.propagation = arrives.since(at);
+        queue.push(arrives, NetEvent(last_step).into());
+    }
+
+    /// The packet's last bit leaves the downlink at `at`.
+    fn deliver<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, id: u32, at: Time) {
+        let to = self.under_way.get(id).to.0 as usize;
+        if at >= self.sites[to].outage.0 {
+            // The outage finds it in the downlink, which will count it then.
+            self.under_way.take(id);
+        } else {
+            queue.push(at, NetEvent(Step::Delivered(id)).into());
+        }
+    }
+
+    /// The packet is at its receiver.
+    fn arrive(&mut self, now: Time, id: u32) -> Option<Packet<T>> {
+        let mut packet = self.under_way.take(id);
+        let sender_machine = self.sites[packet.from.0 as usize].machine;
+        let receiver = &mut self.sites[packet.to.0 as usize];
+        let works = if receiver.machine == sender_machine {
+            receiver.is_running(now)
+        } else {
+            receiver.is_linked(now, &mut self.under_way)
+        };
+        if !works {
+            receiver.lost += 1;
+            return None;
+        }
+        if receiver.machine != sender_machine && receiver.down.is_unlimited() {
+            receiver.down.offer(now, id, packet.bytes);
+        }
+        packet.link_queue = Span(now.since(packet.sent).0 - packet.propagation.0);
+        Some(packet)
+    }
+
+    /// What a host has sent and received up to `now`, which never decreases and is not before the last event.
+    pub fn traffic(&mut self, host: Host, now: Time) -> HostTraffic {
+        let site = &mut self.sites[host.0 as usize];
+        site.is_linked(now, &mut self.under_way);
+        HostTraffic { up: site.up.totals(now), down: site.down.totals(now), lost: site.lost }
+    }
+
+    /// Packets that are under way.
+    pub fn in_flight(&self) -> usize {
+        self.under_way.packets.len() - self.under_way.gaps.len()
+    }
+}
