@@ -8,6 +8,7 @@ pub mod faults;
 pub mod link;
 pub mod markov;
 pub mod observe;
+pub mod parallel;
 pub mod plan;
 pub mod queue;
 pub mod tcp;

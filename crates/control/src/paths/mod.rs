@@ -7,6 +7,7 @@
 //! current second.
 //!
 //! * [`sender::Sender`] is the source: budgets, random paths, round-trip estimates, one [`Controller`].
+//! * [`relay::Relay`] counts what it forwards, drops the rest and may offer a rate.
 //! * A [`Controller`] turns feedback about packets into rates: [`random`], [`aimd`], [`q_learning`],
 //!   [`cubic`], [`explicit`].
 //! * [`perfect::Manager`] replaces all senders by one that knows everything.
@@ -20,6 +21,7 @@ pub mod parameters;
 pub mod perfect;
 pub mod q_learning;
 pub mod random;
+pub mod relay;
 pub mod sender;
 
 use crate::units::Time;

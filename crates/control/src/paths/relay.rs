@@ -1,0 +1,81 @@
+//! The relay's side of per-packet paths: so many bytes per second, the rest is dropped; what it offers.
+
+use super::explicit::{FairShare, FairShareParameters};
+use crate::units::{Span, Time};
+
+/// Counts what arrives against a limit that starts anew every second (thesis section 6.1.2).
+#[derive(Clone, Copy, Debug)]
+pub struct Relay {
+    limit: f64,
+    /// R_c: bytes let through in this second.
+    passed: f64,
+    /// Bytes that arrived in this second, dropped ones included.
+    offered: f64,
+    reset: Time,
+    share: Option<FairShare>,
+    stamp: f32,
+}
+
+/// How long limits count before they start anew.
+pub const SECOND: Span = Span::from_secs(1);
+
+impl Relay {
+    /// A relay whose seconds begin `phase` after the start and which passes `limit` bytes in each. It
+    /// offers rates to `peers` sources if `stamping` says how.
+    pub fn new(limit: f64, phase: Span, peers: usize, stamping: Option<FairShareParameters>) -> Relay {
+        let share = stamping.map(|parameters| FairShare::new(limit, peers, parameters));
+        let stamp = share.map_or(0.0, |share| share.stamp() as f32);
+        Relay { limit, passed: 0.0, offered: 0.0, reset: Time::ZERO + phase, share, stamp }
+    }
+
+    /// A packet of `bytes` arrives; false if it is over the limit and must be dropped.
+    pub fn arrive(&mut self, now: Time, bytes: f64) -> bool {
+        self.advance(now);
+        self.offered += bytes;
+        let passes = self.passed + bytes <= self.limit;
+        if passes {
+            self.passed += bytes;
+        }
+        passes
+    }
+
+    /// The limit changes at once.
+    pub fn set_limit(&mut self, limit: f64) {
+        self.limit = limit;
+    }
+
+    /// The rate offered to every source in bytes/s; zero if none is.
+    pub fn stamp(&self) -> f32 {
+        self.stamp
+    }
+
+    /// Begins new seconds up to `now`.
+    fn advance(&mut self, now: Time) {
+        while now >= self.reset {
+            if let Some(share) = &mut self.share {
+                share.second(self.limit, self.offered);
+                self.stamp = share.stamp() as f32;
+            }
+            (self.passed, self.offered) = (0.0, 0.0);
+            self.reset += SECOND;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_passes_its_limit_and_no_more() {
+        let mut relay = Relay::new(4000.0, Span::from_millis(300), 2, None);
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        let passed = |relay: &mut Relay, ms| (0..5).filter(|_| relay.arrive(at(ms), 1500.0)).count();
+        assert_eq!(passed(&mut relay, 0), 2);
+        assert_eq!(passed(&mut relay, 299), 0);
+        assert_eq!(passed(&mut relay, 300), 2);
+        relay.set_limit(6000.0);
+        assert_eq!(passed(&mut relay, 1299), 2);
+        assert_eq!(passed(&mut relay, 9300), 4);
+    }
+}

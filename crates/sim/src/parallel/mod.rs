@@ -1,0 +1,12 @@
+//! The overlay of Raiber's thesis: peers that forward each other's packets over per-packet random paths.
+//!
+//! A run is a pure function of a [`plan::Plan`], a controller's
+//! [`Parameters`](tidegate_control::paths::parameters::Parameters) and a seed; [`world::run`] returns a
+//! [`report::Report`]. Senders, relays and controllers are those of [`tidegate_control::paths`]; this
+//! module adds delays, traffic, changes and counting. `docs/parallel-paths.md` lists how the thesis was
+//! read where it leaves something open.
+
+pub mod delay;
+pub mod plan;
+pub mod report;
+pub mod world;
