@@ -70,7 +70,9 @@ impl HostState {
                 });
                 (Machine::Relay(Box::new(Relay::new(Clear, config.clone()))), gate)
             }
-            Role::Client | Role::Server => (Machine::Client(Box::new(Client::new(Clear, config.clone()))), None),
+            Role::Client | Role::Server => {
+                (Machine::Client(Box::new(Client::new(Clear, config.clone()))), None)
+            }
         };
         let (totals, sampled) = (HostTotals::default(), RelaySample::default());
         HostState { machine, channels: Vec::new(), streams: BTreeMap::new(), gate, totals, sampled }

@@ -288,7 +288,12 @@ impl<R: Recorder> World<'_, R> {
         self.user(user).transfer = Some(transfer);
         let (user_id, circuit_id) = (User(user), Circuit(circuit.number));
         let transfer_id = Transfer(transfer);
-        self.record(Observation::TransferBegun { transfer: transfer_id, user: user_id, circuit: circuit_id, bytes });
+        self.record(Observation::TransferBegun {
+            transfer: transfer_id,
+            user: user_id,
+            circuit: circuit_id,
+            bytes,
+        });
         if timeout.0 != u64::MAX {
             self.queue.push(self.now + timeout, Event::Timeout(transfer));
         }
@@ -480,7 +485,8 @@ impl<R: Recorder> World<'_, R> {
         let left = self.users.transfers[transfer as usize].to_respond;
         let Some((tcp, config)) = self.tcp(id) else { return };
         let taken = tcp.write(config, left);
-        self.users.transfers[transfer as usize].to_respond = if left == u64::MAX { left } else { left - taken };
+        self.users.transfers[transfer as usize].to_respond =
+            if left == u64::MAX { left } else { left - taken };
         self.transmit(id);
     }
 }
