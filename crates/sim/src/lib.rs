@@ -13,4 +13,3 @@ pub mod plan;
 pub mod queue;
 pub mod tcp;
 pub mod underlay;
-pub mod world;

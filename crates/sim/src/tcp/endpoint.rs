@@ -1,14 +1,24 @@
-//! One end of a connection.
+//! One end of a connection: the handshake, the two halves, and the close.
 
 use tidegate_control::units::{Span, Time};
 
 use super::config::Config;
-use super::segment::Segment;
+use super::receiver::{Receiver, millis};
+use super::segment::{Flags, Segment};
+use super::sender::Sender;
+
+/// A SYN is sent again this many times (Linux: tcp_syn_retries).
+const MAX_SYN_TIMEOUTS: u8 = 6;
 
 /// One end of a TCP connection.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
+    sender: Sender,
+    receiver: Receiver,
     state: State,
+    active: bool,
+    /// A SYN, or a SYN-ACK, is to leave.
+    syn_owed: bool,
 }
 
 /// Where a connection stands.
@@ -65,65 +75,184 @@ pub struct Info {
 impl Endpoint {
     /// The end that connects.
     pub fn active(config: &Config) -> Endpoint {
-        let _ = config;
-        Endpoint { state: State::Idle }
+        Endpoint::new(config, true)
     }
 
     /// The end that is connected to.
     pub fn passive(config: &Config) -> Endpoint {
-        Endpoint::active(config)
+        Endpoint::new(config, false)
     }
 
-    /// Begins the handshake. Bytes may be written before it ends.
+    fn new(config: &Config, active: bool) -> Endpoint {
+        let (sender, receiver) = (Sender::new(config), Receiver::new(config));
+        Endpoint { sender, receiver, state: State::Idle, active, syn_owed: false }
+    }
+
+    /// Begins the handshake. Bytes may be written before it ends. Does nothing on a passive end.
     pub fn connect(&mut self, _now: Time) {
-        self.state = State::Opening;
+        if self.active && self.state == State::Idle {
+            self.state = State::Opening;
+            self.syn_owed = true;
+        }
     }
 
     /// Appends bytes to the stream, as many as the send buffer takes; gives how many.
-    pub fn write(&mut self, _config: &Config, _bytes: u64) -> u64 {
-        0
+    pub fn write(&mut self, bytes: u64) -> u64 {
+        self.sender.write(bytes)
     }
 
-    /// Bytes that the send buffer takes now.
-    pub fn send_space(&self, _config: &Config) -> u64 {
-        0
+    /// Bytes that the send buffer takes now; none after [`Endpoint::close`].
+    pub fn send_space(&self) -> u64 {
+        self.sender.space()
     }
 
     /// Whether the kernel would wake a writer: a third of the send buffer is free.
-    pub fn writable(&self, config: &Config) -> bool {
-        self.send_space(config) > 0
+    pub fn writable(&self) -> bool {
+        self.sender.writable()
     }
 
     /// Bytes that have arrived in order and have not been read.
     pub fn readable(&self) -> u64 {
-        0
+        self.receiver.in_order() - self.receiver.consumed
     }
 
     /// The application takes bytes out of the receive buffer; gives how many there were to take.
-    pub fn read(&mut self, _config: &Config, _now: Time, _bytes: u64) -> u64 {
-        0
+    pub fn read(&mut self, config: &Config, now: Time, bytes: u64) -> u64 {
+        self.receiver.read(config, now, bytes)
     }
 
-    /// A segment from the peer.
-    pub fn on_segment(&mut self, _config: &Config, _now: Time, _segment: &Segment) -> Arrival {
-        Arrival::default()
+    /// A segment from the peer. Whatever it says, the endpoint stays sound.
+    pub fn on_segment(&mut self, config: &Config, now: Time, segment: &Segment) -> Arrival {
+        let mut arrival = Arrival::default();
+        match self.state {
+            State::Idle | State::Opening => {
+                if !self.on_handshake(config, now, segment) {
+                    return arrival;
+                }
+                arrival.established = true;
+            }
+            State::Established | State::Closed if segment.flags.has(Flags::SYN) => {
+                self.receiver.ack_now = true; // our last word of the handshake was lost
+                return arrival;
+            }
+            State::Established | State::Closed => {}
+            State::Broken => return arrival,
+        }
+        self.receiver.note_stamp(segment);
+        if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::SYN) {
+            let written = self.sender.written();
+            let before = self.sender.flight.una.min(written);
+            self.sender.on_ack(config, now, segment);
+            arrival.acked = self.sender.flight.una.min(written) - before;
+        }
+        let rtt_ms = (segment.echo != 0 && segment.len >= config.mss)
+            .then(|| millis(now).wrapping_sub(segment.echo).clamp(1, 1 << 20));
+        let reception = self.receiver.on_data(config, now, segment, rtt_ms);
+        arrival.received = reception.bytes;
+        arrival.peer_closed = reception.closed;
+        let all_acknowledged = self.sender.fin && self.sender.flight.una == self.sender.write_end;
+        if all_acknowledged && self.receiver.closed() {
+            self.state = State::Closed;
+        }
+        arrival
+    }
+
+    /// True when the handshake is complete with this segment.
+    fn on_handshake(&mut self, config: &Config, now: Time, segment: &Segment) -> bool {
+        let (syn, ack) = (segment.flags.has(Flags::SYN), segment.flags.has(Flags::ACK));
+        match (self.active, self.state) {
+            (false, State::Idle | State::Opening) if syn && !ack => {
+                self.state = State::Opening;
+                self.syn_owed = true;
+                self.receiver.stamp = segment.stamp;
+                self.sender.window_end = u64::from(segment.window);
+                return false;
+            }
+            (false, State::Opening) if ack && !syn => {}
+            (true, State::Opening) if ack && syn => {
+                self.receiver.stamp = segment.stamp;
+                self.receiver.ack_now = true;
+                self.sender.window_end = u64::from(segment.window);
+            }
+            _ => return false,
+        }
+        self.state = State::Established;
+        self.syn_owed = false;
+        self.sender.on_established(config, now);
+        true
     }
 
     /// The next segment to send, if one may be sent now. Call until it gives `None`.
-    pub fn poll_transmit(&mut self, _config: &Config, _now: Time) -> Option<Segment> {
-        None
+    pub fn poll_transmit(&mut self, config: &Config, now: Time) -> Option<Segment> {
+        let mut segment = match self.state {
+            State::Idle | State::Broken => return None,
+            State::Opening => {
+                if !std::mem::take(&mut self.syn_owed) {
+                    return None;
+                }
+                self.sender.on_syn_sent(config, now);
+                let mut syn = Segment { flags: Flags::SYN, ..Segment::default() };
+                self.receiver.offer_first_window(&mut syn);
+                if !self.active {
+                    syn.flags = syn.flags.with(Flags::ACK);
+                    syn.echo = self.receiver.stamp;
+                }
+                syn.stamp = millis(now);
+                return Some(syn);
+            }
+            State::Established | State::Closed => match self.sender.poll(config, now) {
+                Some(segment) => {
+                    if segment.len > 0 {
+                        self.receiver.on_sent_data(config, now);
+                    }
+                    segment
+                }
+                None if self.receiver.ack_now => {
+                    Segment { seq: self.sender.flight.next, ..Segment::default() }
+                }
+                None => return None,
+            },
+        };
+        self.receiver.acknowledge(config, &mut segment);
+        segment.stamp = millis(now);
+        Some(segment)
     }
 
     /// When [`Endpoint::on_timeout`] must be called; [`Time::NEVER`] if there is nothing to wait for.
     pub fn next_timeout(&self) -> Time {
-        Time::NEVER
+        self.sender.timer.min(self.receiver.ack_due)
     }
 
     /// Time has passed. Calling it early does no harm.
-    pub fn on_timeout(&mut self, _config: &Config, _now: Time) {}
+    pub fn on_timeout(&mut self, config: &Config, now: Time) {
+        if self.receiver.ack_due <= now {
+            self.receiver.on_ack_timer();
+        }
+        if self.sender.timer > now {
+            return;
+        }
+        if self.state == State::Opening {
+            self.syn_owed = true;
+            self.sender.on_syn_timer();
+            if self.sender.unanswered > MAX_SYN_TIMEOUTS {
+                self.state = State::Broken;
+            }
+        } else {
+            self.sender.on_timer(config, now);
+            if u32::from(self.sender.unanswered) > config.max_timeouts {
+                self.state = State::Broken;
+            }
+        }
+        if self.state == State::Broken {
+            self.sender.timer = Time::NEVER;
+            self.receiver.ack_due = Time::NEVER;
+        }
+    }
 
     /// No more bytes will be written; a FIN follows the last one.
-    pub fn close(&mut self) {}
+    pub fn close(&mut self) {
+        self.sender.close();
+    }
 
     /// Where the connection stands.
     pub fn state(&self) -> State {
@@ -132,36 +261,37 @@ impl Endpoint {
 
     /// Offset up to which bytes have been written.
     pub fn written(&self) -> u64 {
-        0
+        self.sender.written()
     }
 
     /// Offset up to which bytes have been sent at least once.
     pub fn transmitted(&self) -> u64 {
-        0
+        self.sender.flight.next.min(self.sender.written())
     }
 
     /// Offset up to which the peer has acknowledged.
     pub fn acknowledged(&self) -> u64 {
-        0
+        self.sender.flight.una.min(self.sender.written())
     }
 
     /// Offset up to which the peer's bytes have arrived in order.
     pub fn delivered_in_order(&self) -> u64 {
-        0
+        self.receiver.in_order()
     }
 
     /// The connection in figures.
     pub fn info(&self, config: &Config) -> Info {
+        let sender = &self.sender;
         Info {
-            cwnd: 0,
-            ssthresh: 0,
-            unacked: 0,
-            not_sent: 0,
+            cwnd: sender.window.cwnd,
+            ssthresh: sender.window.ssthresh,
+            unacked: sender.flight.packets,
+            not_sent: self.written() - self.transmitted(),
             mss: config.mss,
-            srtt: Span::ZERO,
-            rto: Span::ZERO,
-            retransmissions: 0,
-            timeouts: 0,
+            srtt: sender.rtt.smoothed(),
+            rto: sender.rtt.timeout(config),
+            retransmissions: sender.retransmissions,
+            timeouts: sender.timeouts,
         }
     }
 }

@@ -4,8 +4,15 @@
 //! wait until [`Endpoint::next_timeout`] or the next segment.
 
 mod config;
+mod congestion;
 mod endpoint;
+mod flight;
+pub mod pair;
+mod receiver;
+mod recovery;
+mod rtt;
 mod segment;
+mod sender;
 
 pub use config::{Buffer, Config, Congestion};
 pub use endpoint::{Arrival, Endpoint, Info, State};

@@ -14,13 +14,15 @@ pub struct Segment {
     pub len: u32,
     /// Bytes after `ack` that the sender of this segment takes.
     pub window: u32,
-    /// Selective acknowledgements, the newest first: `(start, end)` relative to `ack`; empty ones are unused.
+    /// Selective acknowledgements, the newest first: `(start, end)` relative to `ack`, wrapping.
     pub sack: [(u32, u32); 3],
     /// Milliseconds on the sender's clock (RFC 7323).
     pub stamp: u32,
     /// The peer's `stamp` echoed.
     pub echo: u32,
-    /// SYN, ACK, FIN and whether `sack[0]` reports a duplicate (RFC 2883).
+    /// How many of `sack` are used.
+    pub blocks: u8,
+    /// SYN, ACK, FIN, and whether `sack[0]` reports a duplicate (RFC 2883).
     pub flags: Flags,
 }
 
@@ -35,9 +37,10 @@ impl Flags {
     pub const ACK: Flags = Flags(2);
     /// The last byte has been sent.
     pub const FIN: Flags = Flags(4);
-    /// The first selective acknowledgement reports bytes received twice, below `ack` where its end is
-    /// not above its start.
+    /// The first selective acknowledgement reports bytes received twice.
     pub const DUPLICATE: Flags = Flags(8);
+    /// Asks for an acknowledgement: a probe of a closed window.
+    pub const PROBE: Flags = Flags(16);
 
     /// Whether all flags of `other` are set.
     pub const fn has(self, other: Flags) -> bool {
@@ -53,8 +56,7 @@ impl Flags {
 impl Segment {
     /// Bytes of the IP packet that carries it.
     pub fn wire_bytes(&self, config: &Config) -> u32 {
-        let blocks = self.sack.iter().filter(|(start, end)| end > start).count() as u32;
-        let sack_option = if blocks > 0 { 4 + 8 * blocks } else { 0 };
+        let sack_option = if self.blocks > 0 { 4 + 8 * u32::from(self.blocks) } else { 0 };
         config.header_bytes + sack_option + self.len
     }
 }

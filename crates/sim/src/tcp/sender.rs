@@ -1,0 +1,399 @@
+//! The sending half: what is written, what may leave, and the timers of both.
+
+use tidegate_control::units::{Span, Time};
+
+use super::config::{Buffer, Config};
+use super::congestion::{Control, Sample, Window};
+use super::flight::Flight;
+use super::receiver::millis;
+use super::recovery::{Phase, Recovery};
+use super::rtt::RttEstimator;
+use super::segment::{Flags, Segment};
+
+/// What the sender waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    /// An acknowledgement, before everything is taken for lost.
+    Retransmit,
+    /// An acknowledgement, before a probe asks for one (RFC 8985, 7).
+    LossProbe,
+    /// A segment that may only be late (RFC 8985, 6.2).
+    Reorder,
+    /// The peer's window to open.
+    ZeroWindow,
+}
+
+/// Linux's two timer ticks of slack on a loss probe.
+const PROBE_SLACK: Span = Span::from_millis(2);
+
+#[derive(Clone, Debug)]
+pub(super) struct Sender {
+    pub flight: Flight,
+    /// Offset after the last byte written (a FIN counts).
+    pub write_end: u64,
+    /// Right edge of the peer's window.
+    pub window_end: u64,
+    pub timer: Time,
+    last_sent: Time,
+    /// The window was last in full use, or cut for want of use, at this time.
+    used_at: Time,
+    usage_end: u64,
+    pub rtt: RttEstimator,
+    pub window: Window,
+    pub control: Control,
+    pub recovery: Option<Box<Recovery>>,
+    max_packets: u32,
+    used_packets: u32,
+    /// Payload bytes that the send buffer holds.
+    buffer: u32,
+    pub retransmissions: u32,
+    pub timeouts: u32,
+    pub timer_kind: Timer,
+    pub phase: Phase,
+    /// Consecutive timeouts without an answer.
+    pub unanswered: u8,
+    /// Doublings of the timeout.
+    pub backoff: u8,
+    pub reordering_seen: bool,
+    /// No more bytes will be written.
+    pub fin: bool,
+    /// The peer's closed window is to be probed.
+    pub window_probe: bool,
+    limited: bool,
+    /// Something has left since the last time that nothing more could.
+    sending: bool,
+}
+
+impl Sender {
+    pub fn new(config: &Config) -> Sender {
+        Sender {
+            flight: Flight::default(),
+            write_end: 0,
+            window_end: 0,
+            timer: Time::NEVER,
+            last_sent: Time::ZERO,
+            used_at: Time::ZERO,
+            usage_end: 0,
+            rtt: RttEstimator::default(),
+            window: Window::new(config.initial_window),
+            control: Control::new(config.congestion),
+            recovery: None,
+            max_packets: 0,
+            used_packets: 0,
+            buffer: match config.send_buffer {
+                Buffer::Fixed(bytes) => bytes,
+                Buffer::Auto { initial, max } => initial.min(max),
+            },
+            retransmissions: 0,
+            timeouts: 0,
+            timer_kind: Timer::Retransmit,
+            phase: Phase::Open,
+            unanswered: 0,
+            backoff: 0,
+            reordering_seen: false,
+            fin: false,
+            window_probe: false,
+            limited: false,
+            sending: false,
+        }
+    }
+
+    /// A SYN or SYN-ACK leaves.
+    pub fn on_syn_sent(&mut self, config: &Config, now: Time) {
+        self.last_sent = now;
+        let due = now + self.timeout(config);
+        self.set_timer(Timer::Retransmit, due);
+    }
+
+    /// A SYN or SYN-ACK went unanswered.
+    pub fn on_syn_timer(&mut self) {
+        self.timer = Time::NEVER;
+        self.timeouts += 1;
+        self.retransmissions += 1;
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.backoff = self.backoff.saturating_add(1);
+    }
+
+    /// The handshake is complete; its round trip is the first sample, unless it is ambiguous.
+    pub fn on_established(&mut self, config: &Config, now: Time) {
+        if self.unanswered == 0 {
+            let sample = now.since(self.last_sent);
+            self.rtt.observe_min(now, sample);
+            self.rtt.observe(config, sample, 0, 0);
+        }
+        self.timer = Time::NEVER;
+        self.unanswered = 0;
+        self.backoff = 0;
+        self.last_sent = now;
+        self.tune_buffer(config);
+    }
+
+    /// Bytes written (a FIN is none).
+    pub fn written(&self) -> u64 {
+        self.write_end - u64::from(self.fin)
+    }
+
+    pub fn space(&self) -> u64 {
+        if self.fin {
+            return 0;
+        }
+        u64::from(self.buffer).saturating_sub(self.write_end - self.flight.una)
+    }
+
+    /// The kernel wakes a writer when a third of the buffer is free.
+    pub fn writable(&self) -> bool {
+        !self.fin && self.space() >= u64::from(self.buffer.div_ceil(3))
+    }
+
+    pub fn write(&mut self, bytes: u64) -> u64 {
+        let taken = bytes.min(self.space());
+        self.write_end += taken;
+        taken
+    }
+
+    pub fn close(&mut self) {
+        if !self.fin {
+            self.fin = true;
+            self.write_end += 1;
+        }
+    }
+
+    /// Lets the buffer grow with the window (Linux doubles it for recovery, and counts a segment's memory
+    /// as the next power of two).
+    pub fn tune_buffer(&mut self, config: &Config) {
+        if let Buffer::Auto { max, .. } = config.send_buffer {
+            let per_segment = u64::from(config.mss + 640).next_power_of_two() + 256;
+            let need = (2 * u64::from(self.window.cwnd) * per_segment).min(u64::from(max));
+            self.buffer = self.buffer.max(need as u32);
+        }
+    }
+
+    /// The retransmission timeout as it stands.
+    pub fn timeout(&self, config: &Config) -> Span {
+        let base = self.rtt.timeout(config).0;
+        Span(base.checked_shl(u32::from(self.backoff.min(30))).unwrap_or(u64::MAX)).min(config.rto_max)
+    }
+
+    pub fn set_timer(&mut self, kind: Timer, at: Time) {
+        self.timer_kind = kind;
+        self.timer = at;
+    }
+
+    /// Waits a full timeout from now, or, if the wait so far was for something else, from when the oldest
+    /// segment left.
+    pub fn rearm(&mut self, config: &Config, now: Time) {
+        let Some(head) = self.flight.head_sent() else {
+            self.timer = Time::NEVER;
+            return;
+        };
+        let timeout = self.timeout(config);
+        let from_head = matches!(self.timer_kind, Timer::Reorder | Timer::LossProbe);
+        let from = if from_head && self.timer != Time::NEVER { head } else { now };
+        self.set_timer(Timer::Retransmit, (from + timeout).max(now));
+    }
+
+    /// Sets the loss probe where it makes sense, the retransmission timer otherwise. `advancing`: the
+    /// oldest segment is a new one.
+    pub fn arm(&mut self, config: &Config, now: Time, advancing: bool) {
+        if self.flight.packets == 0 {
+            self.timer = Time::NEVER;
+        } else if self.phase == Phase::Open || self.phase == Phase::Reduced {
+            let smoothed = self.rtt.smoothed();
+            let mut wait = if smoothed == Span::ZERO {
+                config.rto_initial
+            } else if self.flight.packets == 1 {
+                smoothed * 2 + config.rto_min
+            } else {
+                smoothed * 2 + PROBE_SLACK
+            };
+            let from = if advancing { now } else { self.flight.head_sent().unwrap_or(now) };
+            let left = (from + self.timeout(config)).since(now);
+            if left > Span::ZERO {
+                wait = wait.min(left);
+            }
+            self.set_timer(Timer::LossProbe, now + wait);
+        } else {
+            self.rearm(config, now);
+        }
+    }
+
+    /// The next data segment or retransmission, if one may leave now.
+    pub fn poll(&mut self, config: &Config, now: Time) -> Option<Segment> {
+        let mss = u64::from(config.mss.max(1));
+        if std::mem::take(&mut self.window_probe) {
+            return self.probe_window(config, now, mss);
+        }
+        let forced = self.recovery.as_mut().is_some_and(|recovery| std::mem::take(&mut recovery.probe));
+        let room = self.flight.in_network() < self.window.cwnd;
+        if !forced && room && self.flight.to_retransmit > 0 && !self.holds_retransmissions() {
+            let oldest = self.flight.una;
+            let (start, end) = self.flight.retransmit_lost(now, mss)?;
+            self.on_retransmission(now, end.saturating_sub(start), mss);
+            if start == oldest && self.timer_kind != Timer::Reorder {
+                let timeout = self.timeout(config);
+                self.set_timer(Timer::Retransmit, now + timeout);
+            }
+            return Some(self.segment(start, end));
+        }
+        if (room || forced)
+            && let Some(end) = self.next_segment_end(mss)
+        {
+            return Some(self.send_new(config, now, mss, end));
+        }
+        if forced && let Some((start, end)) = self.flight.retransmit_last(now, mss) {
+            if let Some(recovery) = &mut self.recovery {
+                recovery.probe_retransmitted = true;
+            }
+            self.on_retransmission(now, end - start, mss);
+            return Some(self.segment(start, end));
+        }
+        let unsent = self.flight.next < self.write_end;
+        if self.sending || (unsent && !room) {
+            self.validate(config, now, !room);
+        }
+        if std::mem::take(&mut self.sending) && !forced {
+            self.arm(config, now, false);
+        }
+        if unsent && self.flight.packets == 0 && self.timer == Time::NEVER {
+            let wait = self.timeout(config);
+            self.set_timer(Timer::ZeroWindow, now + wait);
+        }
+        None
+    }
+
+    /// As much as the peer's window takes, or a question without data.
+    fn probe_window(&mut self, config: &Config, now: Time, mss: u64) -> Option<Segment> {
+        let next = self.flight.next;
+        if next >= self.write_end {
+            return None;
+        }
+        let end = self.window_end.min(self.write_end).min(next + mss);
+        if end > next {
+            return Some(self.send_new(config, now, mss, end));
+        }
+        Some(Segment { seq: next, flags: Flags::PROBE, ..Segment::default() })
+    }
+
+    /// Where the next new segment would end, if data and the peer's window allow one.
+    fn next_segment_end(&self, mss: u64) -> Option<u64> {
+        let start = self.flight.next;
+        let unsent = self.write_end - start;
+        // A FIN behind a full segment goes alone, so that no segment is longer than the maximum.
+        let end = start + unsent.min(mss);
+        (unsent > 0 && end <= self.window_end).then_some(end)
+    }
+
+    fn send_new(&mut self, config: &Config, now: Time, mss: u64, end: u64) -> Segment {
+        let start = self.flight.next;
+        if self.flight.packets == 0 {
+            self.on_restart(config, now);
+        }
+        let first = self.flight.packets == 0;
+        self.flight.send(end, now, mss);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.prr_out += 1;
+        }
+        self.last_sent = now;
+        self.sending = true;
+        if first || self.timer_kind == Timer::LossProbe {
+            self.rearm(config, now);
+        }
+        self.segment(start, end)
+    }
+
+    /// Sending begins with nothing under way.
+    fn on_restart(&mut self, config: &Config, now: Time) {
+        let pause = now.since(self.last_sent);
+        self.timer = Time::NEVER;
+        if self.last_sent == Time::ZERO {
+            self.used_at = now;
+            return;
+        }
+        self.control.on_restart(pause);
+        let timeout = self.timeout(config);
+        if !config.idle_restart || pause <= timeout || self.control.ignores_loss() {
+            return;
+        }
+        let restart = config.initial_window.min(self.window.cwnd);
+        let threshold = self.current_threshold();
+        let mut cwnd = self.window.cwnd;
+        let mut left = pause - timeout;
+        while left > Span::ZERO && cwnd > restart {
+            cwnd /= 2;
+            left = left - timeout;
+        }
+        self.window.ssthresh = threshold;
+        self.window.cwnd = cwnd.max(restart).max(1);
+        self.used_at = now;
+        self.used_packets = 0;
+    }
+
+    fn segment(&self, start: u64, end: u64) -> Segment {
+        let fin = self.fin && end == self.write_end;
+        let len = (end - start - u64::from(fin)) as u32;
+        Segment {
+            seq: start,
+            len,
+            flags: if fin { Flags::FIN } else { Flags::default() },
+            ..Segment::default()
+        }
+    }
+
+    fn on_retransmission(&mut self, now: Time, bytes: u64, mss: u64) {
+        let packets = bytes.div_ceil(mss).max(1) as u32;
+        self.retransmissions += packets;
+        self.last_sent = now;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.prr_out += packets;
+            recovery.undo_retransmissions = recovery.undo_retransmissions.max(0) + packets as i32;
+            if recovery.first_retransmission == 0 {
+                recovery.first_retransmission = millis(now);
+            }
+        }
+    }
+
+    /// Notes how much of the window is used, and cuts it where it was not (congestion window validation).
+    fn validate(&mut self, config: &Config, now: Time, limited: bool) {
+        let packets = self.flight.packets;
+        if self.flight.una >= self.usage_end || limited || (!self.limited && packets > self.max_packets) {
+            self.limited = limited;
+            self.max_packets = packets;
+            self.usage_end = self.flight.next;
+        }
+        if self.is_limited() {
+            self.used_packets = 0;
+            self.used_at = now;
+            return;
+        }
+        self.used_packets = self.used_packets.max(packets);
+        if config.idle_restart && config.validate_window && now.since(self.used_at) >= self.timeout(config) {
+            if self.phase == Phase::Open && self.space() > 0 && !self.control.ignores_loss() {
+                let used = self.used_packets.max(config.initial_window);
+                if used < self.window.cwnd {
+                    self.window.ssthresh = self.current_threshold();
+                    self.window.cwnd = self.window.cwnd.midpoint(used);
+                }
+                self.used_packets = 0;
+            }
+            self.used_at = now;
+        }
+    }
+
+    fn is_limited(&self) -> bool {
+        self.limited || (self.window.in_slow_start() && self.window.cwnd < self.max_packets.saturating_mul(2))
+    }
+
+    /// Lets the congestion control see an acknowledgement.
+    pub fn grow(&mut self, config: &Config, now: Time, acked: u32, rtt: Option<Span>, may_grow: bool) {
+        let sample = Sample {
+            now,
+            acked,
+            rtt,
+            una: self.flight.una,
+            next: self.flight.next,
+            limited: !config.validate_window || self.is_limited(),
+            may_grow,
+        };
+        self.control.on_ack(&mut self.window, &sample);
+    }
+}
