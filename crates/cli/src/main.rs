@@ -1,3 +1,72 @@
 //! `tidegate`: simulate, measure and run traffic control for onion-routed overlays.
+//!
+//! One file per subcommand. Exit codes: 0 done, 1 failed, 2 the input is wrong, 130 stopped by Ctrl-C.
 
-fn main() {}
+mod console;
+mod reproduce;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Traffic control for onion-routed overlays: simulate it, measure it, run it.
+#[derive(Parser)]
+#[command(version, about, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Arguments),
+    Reproduce(reproduce::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Run(arguments) => run::main(arguments),
+        Command::Reproduce(arguments) => reproduce::main(arguments),
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("{} {failure}", console::red("error:"));
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// Why a subcommand ended early.
+#[derive(Debug)]
+pub enum Failure {
+    /// The user's input is wrong: exit code 2.
+    Input(tidegate_lab::input::InputError),
+    /// Something else went wrong: exit code 1.
+    Other(String),
+}
+
+impl Failure {
+    fn code(&self) -> u8 {
+        match self {
+            Failure::Input(_) => 2,
+            Failure::Other(_) => 1,
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Input(error) => error.fmt(f),
+            Failure::Other(message) => f.write_str(message),
+        }
+    }
+}
+
+impl From<tidegate_lab::input::InputError> for Failure {
+    fn from(error: tidegate_lab::input::InputError) -> Failure {
+        Failure::Input(error)
+    }
+}

@@ -1,1 +1,11 @@
 //! From a scenario file to checked runs, metrics, tables, figures and reports.
+//!
+//! [`scenario`] reads and checks a file, [`network`] draws a network from it and a seed, [`scoreboard`] holds published numbers against ours.
+
+pub mod input;
+pub mod network;
+pub mod registry;
+pub mod scenario;
+pub mod scoreboard;
+pub mod statistics;
+pub mod traffic;

@@ -13,3 +13,4 @@ pub mod plan;
 pub mod queue;
 pub mod tcp;
 pub mod underlay;
+pub mod world;

@@ -1,0 +1,170 @@
+//! What is wrong with a user's input: which file, where, why, and what to do about it.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+/// A mistake in a file or argument; the tool prints it and exits with code 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputError {
+    /// The file (or argument) as the user named it.
+    pub file: String,
+    /// Line and column, from 1, where they are known.
+    pub at: Option<(usize, usize)>,
+    /// What is wrong.
+    pub cause: String,
+    /// What would help.
+    pub cure: String,
+}
+
+impl fmt::Display for InputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some((line, column)) = self.at {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}", self.cause)?;
+        if !self.cure.is_empty() {
+            write!(f, "\n  help: {}", self.cure)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for InputError {}
+
+impl InputError {
+    /// A mistake in a file as a whole.
+    pub fn new(file: impl Into<String>, cause: impl Into<String>, cure: impl Into<String>) -> InputError {
+        InputError { file: file.into(), at: None, cause: cause.into(), cure: cure.into() }
+    }
+}
+
+/// A text being read, for turning byte offsets into lines and columns.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file as the user named it.
+    pub file: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// No file a person writes by hand is longer than this.
+const MAX_BYTES: u64 = 4 << 20;
+
+impl Source {
+    /// Reads a file a person wrote: UTF-8, at most 4 MiB.
+    pub fn read(path: &Path) -> Result<Source, InputError> {
+        let file = path.display().to_string();
+        let fail = |cause: String, cure: &str| Err(InputError::new(file.clone(), cause, cure));
+        let size = match std::fs::metadata(path) {
+            Ok(about) if about.is_dir() => return fail("is a directory".into(), "name a file in it"),
+            Ok(about) => about.len(),
+            Err(error) => return fail(format!("cannot be read: {error}"), "check the path"),
+        };
+        if size > MAX_BYTES {
+            return fail(
+                format!("is {size} bytes long, the limit is {MAX_BYTES}"),
+                "is this the right file?",
+            );
+        }
+        match std::fs::read(path).map(String::from_utf8) {
+            Ok(Ok(text)) => Ok(Source { file, text }),
+            Ok(Err(_)) => fail("is not UTF-8 text".into(), "is this the right file?"),
+            Err(error) => fail(format!("cannot be read: {error}"), "check the permissions"),
+        }
+    }
+
+    /// Line and column (in characters, from 1) of a byte offset.
+    pub fn position(&self, offset: usize) -> (usize, usize) {
+        let mut offset = offset.min(self.text.len());
+        while !self.text.is_char_boundary(offset) {
+            offset -= 1;
+        }
+        let before = &self.text[..offset];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+
+    /// A mistake at a place of this text.
+    pub fn error(&self, span: Range<usize>, cause: impl Into<String>, cure: impl Into<String>) -> InputError {
+        InputError { at: Some(self.position(span.start)), ..InputError::new(&self.file, cause, cure) }
+    }
+
+    /// Parses TOML; unknown keys come back with the nearest known one.
+    pub fn parse_toml<T: serde::de::DeserializeOwned>(&self) -> Result<T, InputError> {
+        if self.text.trim().is_empty() {
+            return Err(InputError::new(&self.file, "is empty", "the README shows a complete example"));
+        }
+        toml::from_str(&self.text).map_err(|error| {
+            let (cause, cure) = explain(error.message());
+            match error.span() {
+                Some(span) => self.error(span, cause, cure),
+                None => InputError::new(&self.file, cause, cure),
+            }
+        })
+    }
+}
+
+/// Turns serde's message for an unknown key or variant into a suggestion; the rest pass as they are.
+pub(crate) fn explain(message: &str) -> (String, String) {
+    let Some((head, expected)) = message.split_once(", expected ") else {
+        return (message.trim_end().to_owned(), String::new());
+    };
+    let Some(name) = head.strip_prefix("unknown field ").or_else(|| head.strip_prefix("unknown variant "))
+    else {
+        return (message.trim_end().to_owned(), String::new());
+    };
+    let name = name.trim_matches('`');
+    let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+    let what = if head.starts_with("unknown field") { "key" } else { "value" };
+    (format!("unknown {what} `{name}`"), suggest(name, &known))
+}
+
+/// "did you mean ...", or the whole list where nothing is near.
+pub fn suggest(name: &str, known: &[&str]) -> String {
+    let nearest = known.iter().min_by_key(|candidate| edits(name, candidate));
+    match nearest {
+        Some(near) if edits(name, near) <= 1 + name.chars().count().min(near.chars().count()) / 3 => {
+            format!("did you mean `{near}`?")
+        }
+        Some(_) => format!("known here: {}", known.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// Levenshtein distance; long names are cut, so that noise costs little.
+fn edits(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_count_lines_and_characters() {
+        let source = Source { file: "x".into(), text: "a\nµb = 1\n".into() };
+        assert_eq!(source.position(0), (1, 1));
+        assert_eq!(source.position(4), (2, 2), "µ is two bytes, one column");
+        assert_eq!(source.position(999), (3, 1));
+    }
+
+    #[test]
+    fn suggestions_are_near_or_list_all() {
+        assert_eq!(suggest("duratoin", &["name", "duration"]), "did you mean `duration`?");
+        assert_eq!(suggest("xyzzy", &["name", "duration"]), "known here: name, duration");
+        assert_eq!(edits("kitten", "sitting"), 3);
+    }
+}

@@ -1,0 +1,203 @@
+//! Hosts as they are collected for a plan, and the paths between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Rate, Span};
+use tidegate_sim::plan::{BucketPlan, HostPlan, LinkPlan, Path, PathTable, QueuePlan, RelayLimits, Role};
+
+use crate::scenario::Scenario;
+use crate::scenario::file::{BandwidthFile, File, HostFile, UserFile};
+
+/// Hosts of a network in the making.
+pub(super) struct Hosts {
+    plans: Vec<HostPlan>,
+    names: BTreeMap<String, u32>,
+    /// One-way access delay of each location of the star.
+    access: Vec<Span>,
+    half_delay: Span,
+    jitter: Span,
+    loss: f64,
+    fuzziness: f64,
+    draws: Random,
+    /// Hosts that a fault names get a location of their own; the others share one per access delay.
+    faulty: BTreeSet<String>,
+    /// The locations of those.
+    alone: BTreeSet<usize>,
+}
+
+impl Hosts {
+    pub(super) fn new(scenario: &Scenario, seed: Seed) -> Hosts {
+        let underlay = &scenario.file.underlay;
+        Hosts {
+            plans: Vec::new(),
+            names: BTreeMap::new(),
+            access: Vec::new(),
+            half_delay: underlay.delay.0 / 2,
+            jitter: underlay.jitter.0,
+            loss: *underlay.loss.get_ref(),
+            fuzziness: *underlay.fuzziness.get_ref(),
+            draws: seed.random(),
+            faulty: (scenario.file.fault.iter())
+                .flat_map(|fault| fault.get_ref().between.iter().flatten())
+                .map(|name| name.get_ref().clone())
+                .collect(),
+            alone: BTreeSet::new(),
+        }
+    }
+
+    /// The hosts that the file names.
+    pub(super) fn add_named(&mut self, file: &File) {
+        for relay in &file.relay {
+            let limits =
+                RelayLimits { bucket: relay.bandwidth.as_ref().map(bucket), cell_cost: relay.cell_cost.0 };
+            self.add_file(relay, Role::Relay(limits));
+        }
+        for (hosts, role) in [(&file.server, Role::Server), (&file.client, Role::Client)] {
+            for host in hosts {
+                self.add_file(host, role.clone());
+            }
+        }
+    }
+
+    fn add_file(&mut self, host: &HostFile, role: Role) {
+        let rate = |own: Option<_>| {
+            own.or(host.link)
+                .map_or(Rate::UNLIMITED, |rate: crate::scenario::quantity::Quantity<Rate>| rate.0)
+        };
+        let link = |rate| LinkPlan { rate, queue: host.queue.0.0 };
+        let name = host.name.get_ref();
+        match &host.at {
+            Some(machine) => {
+                let machine = self.named(machine.get_ref());
+                self.add_colocated(name, role, machine);
+            }
+            None => {
+                let delay = host.access_delay.map(|delay| delay.0);
+                self.add(name, role, link(rate(host.up)), link(rate(host.down)), delay);
+            }
+        }
+    }
+
+    /// Adds a host with links of its own.
+    pub(super) fn add(
+        &mut self,
+        name: &str,
+        role: Role,
+        up: LinkPlan,
+        down: LinkPlan,
+        delay: Option<Span>,
+    ) -> u32 {
+        let access = self.fuzzy(delay.unwrap_or(self.half_delay));
+        let shared = |(number, known): (usize, &Span)| *known == access && !self.alone.contains(&number);
+        let location = match self.access.iter().enumerate().position(shared) {
+            Some(known) if !self.faulty.contains(name) => known,
+            _ => {
+                if self.faulty.contains(name) {
+                    self.alone.insert(self.access.len());
+                }
+                self.access.push(access);
+                self.access.len() - 1
+            }
+        };
+        let plan =
+            HostPlan { name: name.to_owned(), role, location: location as u32, colocated: None, up, down };
+        self.push(plan)
+    }
+
+    /// Adds a host that shares a machine with another.
+    pub(super) fn add_colocated(&mut self, name: &str, role: Role, machine: u32) -> u32 {
+        let location = self.plans[machine as usize].location;
+        let open = LinkPlan {
+            rate: Rate::UNLIMITED,
+            queue: QueuePlan::DropTail { packets: u32::MAX, bytes: u64::MAX },
+        };
+        let plan = HostPlan {
+            name: name.to_owned(),
+            role,
+            location,
+            colocated: Some(machine),
+            up: open,
+            down: open,
+        };
+        self.push(plan)
+    }
+
+    fn push(&mut self, plan: HostPlan) -> u32 {
+        let number = self.plans.len() as u32;
+        self.names.insert(plan.name.clone(), number);
+        self.plans.push(plan);
+        number
+    }
+
+    /// The host of a name that the scenario's check has seen.
+    pub(super) fn named(&self, name: &str) -> u32 {
+        self.names[name]
+    }
+
+    /// The host of a name, if there is one.
+    pub(super) fn find(&self, name: &str) -> Option<u32> {
+        self.names.get(name).copied()
+    }
+
+    /// Where a host stands in the path table.
+    pub(super) fn location(&self, host: u32) -> u32 {
+        self.plans[host as usize].location
+    }
+
+    /// Number of hosts so far.
+    pub(super) fn count(&self) -> usize {
+        self.plans.len()
+    }
+
+    /// All relays.
+    pub(super) fn relays(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.plans).filter(|(_, plan)| matches!(plan.role, Role::Relay(_))).map(|(host, _)| host)
+    }
+
+    /// Client and server of a user with a path: the named ones, or new ones at the guard's and the exit's
+    /// machine.
+    pub(super) fn ends(&mut self, user: &UserFile, path: [u32; 3]) -> (u32, u32) {
+        let mut end = |name: &Option<crate::scenario::file::Name>, role: Role, at: u32| match name {
+            Some(name) => self.named(name.get_ref()),
+            None => {
+                let prefix = if role == Role::Client { "client" } else { "server" };
+                let name = format!("{prefix} at {}", self.plans[at as usize].name);
+                self.find(&name).unwrap_or_else(|| self.add_colocated(&name, role, at))
+            }
+        };
+        let client = end(&user.client, Role::Client, path[0]);
+        (client, end(&user.server, Role::Server, path[2]))
+    }
+
+    /// The paper's link fuzziness: an access delay times U[max(0.01, 1 - f), 1 + f] (predictor.md, 5).
+    fn fuzzy(&mut self, delay: Span) -> Span {
+        if self.fuzziness == 0.0 {
+            return delay;
+        }
+        let factor = self.draws.uniform((1.0 - self.fuzziness).max(0.01), 1.0 + self.fuzziness);
+        Span::from_secs_f64(delay.as_secs_f64() * factor)
+    }
+
+    /// The finished list, and the star's paths: the sum of both access delays.
+    pub(super) fn finish(self) -> (Vec<HostPlan>, PathTable) {
+        let Hosts { plans, access, jitter, loss, .. } = self;
+        let paths = PathTable::from_fn(access.len() as u32, |from, to| Path {
+            delay: access[from as usize] + access[to as usize],
+            jitter,
+            loss,
+        });
+        (plans, paths)
+    }
+}
+
+/// A token bucket, its burst one second's worth unless given.
+pub(super) fn bucket(file: &BandwidthFile) -> BucketPlan {
+    let rate_bytes_per_s = file.rate.get_ref().0.0 / 8;
+    BucketPlan {
+        rate_bytes_per_s,
+        burst_bytes: file.burst.map_or(rate_bytes_per_s, |burst| burst.0.0),
+        refill_every: file.refill.0,
+        drop_fractions: file.drop_fractions,
+    }
+}

@@ -1,0 +1,145 @@
+//! From a scenario and a seed to the simulator's plan: hosts, paths, users, faults.
+//!
+//! The network depends on the scenario and the seed alone, never on the system, so that systems are
+//! compared on the same networks.
+
+mod faults;
+mod hosts;
+mod random;
+
+use std::collections::BTreeMap;
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Span, Time};
+use tidegate_sim::plan::{PathSelection, Plan, Role, Route, Traffic, UserPlan};
+
+pub(crate) use faults::check_faults;
+use hosts::Hosts;
+
+use crate::input::InputError;
+use crate::scenario::Scenario;
+use crate::scenario::file::UserFile;
+use crate::scenario::quantity::Between;
+use crate::traffic;
+
+/// A plan, and the names that reports use.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// For the simulator.
+    pub plan: Plan,
+    /// `users[i]` names `plan.users[i]`.
+    pub users: Vec<String>,
+}
+
+/// Draws the network of one run.
+pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
+    let file = &scenario.file;
+    let mut hosts = Hosts::new(scenario, seed.fork("underlay"));
+    let mut selections = Vec::new();
+    if let Some(table) = &file.random {
+        random::relays(table.get_ref(), &mut hosts, seed.fork("relays"));
+    } else {
+        hosts.add_named(file);
+        let relays: Vec<(u32, f64)> = hosts.relays().map(|host| (host, 1.0)).collect();
+        selections.push(PathSelection {
+            guards: relays.clone(),
+            middles: relays.clone(),
+            exits: relays,
+            families: Vec::new(),
+        });
+    }
+    let mut users = Users { scenario, plans: Vec::new(), names: Vec::new(), kinds: BTreeMap::new() };
+    for (group, user) in file.user.iter().enumerate() {
+        let user = user.get_ref();
+        let branch = seed.fork("users").fork_index(group as u64);
+        for number in 0..user.count {
+            let mut draws = branch.fork_index(number.into()).random();
+            let (route, client, server) = match (&user.path, &file.random) {
+                (Some(path), _) => {
+                    let path = [0, 1, 2].map(|hop| hosts.named(path[hop].get_ref()));
+                    let (client, server) = hosts.ends(user, path);
+                    (Route::Pinned(path), client, server)
+                }
+                (None, Some(table)) => random::circuit(table.get_ref(), &mut hosts, user, &mut draws),
+                (None, None) => {
+                    let end = |name: &Option<_>| {
+                        let name: &crate::scenario::file::Name = name.as_ref().expect("checked");
+                        hosts.named(name.get_ref())
+                    };
+                    (Route::Weighted(0), end(&user.client), end(&user.server))
+                }
+            };
+            let start = draw(&user.start, &mut draws);
+            users.add(user, number, route, client, server, start)?;
+        }
+    }
+    let Users { plans, names, .. } = users;
+    let faults = faults::plan(file, &scenario.source, &hosts)?;
+    let (hosts, paths) = hosts.finish();
+    let plan = Plan {
+        hosts,
+        paths,
+        users: plans,
+        selections,
+        faults,
+        duration: scenario.duration(),
+        sample_every: scenario.sample(),
+        trace_one_in: file.trace_one_in,
+    };
+    assert!(
+        plan.users.iter().all(|user| plan.hosts[user.host as usize].role == Role::Client),
+        "ends are checked"
+    );
+    Ok(Network { plan, users: names })
+}
+
+/// A value drawn uniformly from a range of spans.
+fn draw(range: &Between<Span>, draws: &mut tidegate_control::random::Random) -> Span {
+    Span::from_secs_f64(draws.uniform(range.low.as_secs_f64(), range.high.as_secs_f64()))
+}
+
+struct Users<'a> {
+    scenario: &'a Scenario,
+    plans: Vec<UserPlan>,
+    names: Vec<String>,
+    /// Traffic of each name, made once (Markov models are large).
+    kinds: BTreeMap<&'a str, (Traffic, Span)>,
+}
+
+impl<'a> Users<'a> {
+    fn add(
+        &mut self,
+        user: &'a UserFile,
+        number: u32,
+        route: Route,
+        host: u32,
+        server: u32,
+        start: Span,
+    ) -> Result<(), InputError> {
+        let name = user.traffic.get_ref().as_str();
+        if !self.kinds.contains_key(name) {
+            let own = self.scenario.file.traffic.get(name);
+            let kind = own.cloned().or_else(|| traffic::built_in(name)).expect("checked");
+            self.kinds.insert(name, (traffic::fetch(&kind), kind.circuit_lifetime.0));
+        }
+        let (traffic, circuit_lifetime) = self.kinds[name].clone();
+        self.plans.push(UserPlan {
+            host,
+            class: name.to_owned(),
+            route,
+            servers: vec![server],
+            traffic,
+            start: Time::ZERO + start,
+            stop: Time::ZERO + user.stop.map_or(self.scenario.duration(), |stop| stop.0),
+            circuit_lead: user.circuit_lead.0,
+            circuit_lifetime,
+        });
+        let user_name = user.name.get_ref();
+        self.names.push(if user.count == 1 {
+            user_name.clone()
+        } else {
+            format!("{user_name}{}", number + 1)
+        });
+        Ok(())
+    }
+}

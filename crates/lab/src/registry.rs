@@ -1,0 +1,78 @@
+//! From a name in a scenario file to the part it stands for: one table per kind of part, one line per part.
+
+use std::fmt;
+
+use tidegate_sim::plan::{Scheduler, Transport};
+use tidegate_sim::tcp::Congestion;
+
+use crate::input::suggest;
+use crate::scenario::file::SystemFile;
+
+/// A name that stands for nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// Which kind of part was sought, and under which name.
+    pub cause: String,
+    /// What would help.
+    pub cure: String,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.cause, self.cure)
+    }
+}
+
+/// Which connection carries a circuit between two relays.
+const TRANSPORTS: &[(&str, Transport)] = &[("vanilla", Transport::Vanilla), ("pctcp", Transport::PerCircuit)];
+
+/// Which circuit of a connection sends next; parameters come from the system's other keys.
+const SCHEDULERS: &[(&str, MakeScheduler)] = &[
+    ("round-robin", |_| Scheduler::RoundRobin),
+    ("ewma", |system| Scheduler::Ewma { half_life: system.half_life.0 }),
+];
+
+/// Makes a scheduler from a system's parameters.
+type MakeScheduler = fn(&SystemFile) -> Scheduler;
+
+/// How a circuit's rate is controlled end to end.
+const CONTROLS: &[(&str, ())] = &[("windows", ())];
+
+/// TCP's congestion control.
+const CONGESTIONS: &[(&str, Congestion)] =
+    &[("cubic", Congestion::Cubic), ("reno", Congestion::Reno), ("none", Congestion::None)];
+
+/// The transport of this name.
+pub fn transport(name: &str) -> Result<Transport, Unknown> {
+    find("transport", name, TRANSPORTS)
+}
+
+/// The scheduler of this name, with the system's parameters.
+pub fn scheduler(name: &str, system: &SystemFile) -> Result<Scheduler, Unknown> {
+    find("scheduler", name, SCHEDULERS).map(|make| make(system))
+}
+
+/// Whether a control of this name exists.
+pub fn control(name: &str) -> Result<(), Unknown> {
+    find("control", name, CONTROLS)
+}
+
+/// The TCP congestion control of this name.
+pub fn congestion(name: &str) -> Result<Congestion, Unknown> {
+    find("congestion control", name, CONGESTIONS)
+}
+
+/// The name of a TCP congestion control.
+pub fn congestion_name(wanted: Congestion) -> &'static str {
+    CONGESTIONS.iter().find(|(_, part)| *part == wanted).map_or("none", |(name, _)| name)
+}
+
+fn find<T: Copy>(kind: &str, name: &str, parts: &[(&str, T)]) -> Result<T, Unknown> {
+    match parts.iter().find(|(known, _)| *known == name) {
+        Some((_, part)) => Ok(*part),
+        None => {
+            let known: Vec<&str> = parts.iter().map(|(name, _)| *name).collect();
+            Err(Unknown { cause: format!("there is no {kind} `{name}`"), cure: suggest(name, &known) })
+        }
+    }
+}

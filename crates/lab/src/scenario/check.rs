@@ -1,0 +1,362 @@
+//! What serde cannot check about a scenario file: ranges, references, combinations.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use tidegate_control::units::{Rate, Span};
+use tidegate_sim::plan::{OutputBuffer, System, Windows};
+
+use super::file::{BandwidthFile, File, HostFile, Name, SystemFile, TrafficFile, UserFile};
+use super::file_name_character;
+use super::quantity::Size;
+use crate::input::{InputError, Source, suggest};
+use crate::registry::{self, Unknown};
+use crate::traffic;
+
+/// More hosts or users than this in one scenario are a slip of the pen.
+const MAX_ENTITIES: u32 = 200_000;
+
+pub(super) fn check(file: &File, source: &Source) -> Result<Vec<System>, InputError> {
+    let fail = |span: Range<usize>, cause: &str, cure: &str| Err(source.error(span, cause, cure));
+    let (duration, warmup, sample) = (&file.duration, &file.warmup, &file.sample);
+    if duration.get_ref().0 == Span::ZERO || duration.get_ref().0 > Span::from_secs(1_000_000) {
+        return fail(duration.span(), "the duration is zero or above 1,000,000 s", "write it like \"7.5 s\"");
+    }
+    if warmup.get_ref().0 >= duration.get_ref().0 {
+        return fail(warmup.span(), "nothing is left to measure after the warm-up", "make it shorter");
+    }
+    if sample.get_ref().0 == Span::ZERO || duration.get_ref().0.0 / sample.get_ref().0.0 > 10_000_000 {
+        return fail(sample.span(), "the sample interval is zero or very short", "write it like \"10 ms\"");
+    }
+    if !file.name.chars().all(file_name_character) || file.name.starts_with('.') {
+        let cause = format!("the name `{}` cannot name a folder", file.name.escape_debug());
+        return Err(InputError::new(&source.file, cause, "use letters, digits, `-`, `_` and `.`"));
+    }
+    check_underlay(file, source)?;
+    check_hosts(file, source)?;
+    check_users(file, source)?;
+    crate::network::check_faults(file, source)?;
+    check_systems(file, source)
+}
+
+fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError> {
+    if file.system.is_empty() {
+        return Err(InputError::new(&source.file, "has no [[system]]", "add one with a name"));
+    }
+    let mut names = BTreeSet::new();
+    let mut systems = Vec::new();
+    for spanned in &file.system {
+        let system = spanned.get_ref();
+        check_name(&system.name, "system", &mut names, source)?;
+        let part = |unknown: Unknown, name: &Name| source.error(name.span(), unknown.cause, unknown.cure);
+        registry::control(system.control.get_ref()).map_err(|unknown| part(unknown, &system.control))?;
+        systems.push(System {
+            name: system.name.get_ref().clone(),
+            transport: registry::transport(system.transport.get_ref())
+                .map_err(|unknown| part(unknown, &system.transport))?,
+            scheduler: registry::scheduler(system.scheduler.get_ref(), system)
+                .map_err(|unknown| part(unknown, &system.scheduler))?,
+            windows: Windows {
+                circuit: system.windows.circuit,
+                circuit_increment: system.windows.circuit_increment,
+                stream: system.windows.stream,
+                stream_increment: system.windows.stream_increment,
+            },
+            tcp: system.tcp.config().map_err(|unknown| part(unknown, &system.tcp.congestion))?,
+            output_buffer: OutputBuffer {
+                high_bytes: u32::try_from(system.output_buffer.high.0.0).unwrap_or(u32::MAX),
+                low_bytes: u32::try_from(system.output_buffer.low.0.0).unwrap_or(u32::MAX),
+            },
+            tls_record_overhead: u32::try_from(system.tls.record_overhead.0.0).unwrap_or(u32::MAX),
+            tls_record_cells: system.tls.record_cells,
+            circuit_queue_high: system.circuit_queue.high,
+            circuit_queue_low: system.circuit_queue.low,
+        });
+        if let Some((cause, cure)) = system_mistake(system) {
+            return Err(source.error(
+                spanned.span(),
+                format!("system `{}`: {cause}", system.name.get_ref()),
+                cure,
+            ));
+        }
+    }
+    Ok(systems)
+}
+
+/// Values that no run could work with.
+fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
+    let (windows, tcp) = (&system.windows, &system.tcp);
+    let increment_fits = |increment, window| increment > 0 && increment <= window;
+    let mistakes = [
+        (
+            !increment_fits(windows.circuit_increment, windows.circuit)
+                || !increment_fits(windows.stream_increment, windows.stream),
+            "a window's increment is zero or above the window",
+            "tor: 1000/100 per circuit, 500/50 per stream",
+        ),
+        (
+            windows.circuit > 1_000_000 || windows.stream > 1_000_000,
+            "a window is above 1,000,000 cells",
+            "tor: 1000 per circuit, 500 per stream",
+        ),
+        (
+            system.output_buffer.high.0.0 < 514 || system.output_buffer.low.0 > system.output_buffer.high.0,
+            "the output buffer's `high` is below one cell or below `low`",
+            "tor: high = \"32 KiB\", low = \"16 KiB\"",
+        ),
+        (
+            system.circuit_queue.high == 0 || system.circuit_queue.low > system.circuit_queue.high,
+            "the circuit queue's `high` is zero or below `low`",
+            "tor: high = 256, low = 10",
+        ),
+        (
+            system.tls.record_cells == 0 || system.tls.record_overhead.0.0 > 16_384,
+            "a TLS record holds no cell or has more than 16 KiB of overhead",
+            "record-overhead = \"22 B\", record-cells = 31",
+        ),
+        (!(64..=65_495).contains(&tcp.mss), "tcp: `mss` is not in 64..=65495", "Ethernet: 1448"),
+        (!(40..=120).contains(&tcp.headers), "tcp: `headers` is not in 40..=120", "with timestamps: 52"),
+        (
+            tcp.initial_window == 0 || tcp.initial_window > 10_000,
+            "tcp: `initial-window` is not in 1..=10000",
+            "RFC 6928: 10",
+        ),
+        (
+            tcp.rto_min.0 == Span::ZERO || tcp.rto_min.0 > tcp.rto_max.0 || tcp.rto_initial.0 == Span::ZERO,
+            "tcp: a retransmission timeout is zero, or `rto-min` is above `rto-max`",
+            "Linux: rto-initial = \"1 s\", rto-min = \"200 ms\", rto-max = \"120 s\"",
+        ),
+        (system.half_life.0 == Span::ZERO, "`half-life` is zero", "tor: \"30 s\""),
+    ];
+    mistakes.into_iter().find(|(wrong, ..)| *wrong).map(|(_, cause, cure)| (cause, cure))
+}
+
+fn check_underlay(file: &File, source: &Source) -> Result<(), InputError> {
+    let (loss, fuzziness) = (&file.underlay.loss, &file.underlay.fuzziness);
+    if !(0.0..1.0).contains(loss.get_ref()) {
+        return Err(source.error(loss.span(), "a loss is a probability below 1", "write it like 0.001"));
+    }
+    if !(0.0..=100.0).contains(fuzziness.get_ref()) {
+        return Err(source.error(fuzziness.span(), "fuzziness is in 0..=100", "0 leaves delays as they are"));
+    }
+    Ok(())
+}
+
+fn check_hosts(file: &File, source: &Source) -> Result<(), InputError> {
+    let made = usize::from(!file.relay.is_empty())
+        + usize::from(file.random.is_some())
+        + usize::from(file.tor.is_some());
+    if made != 1 {
+        let cause = if made == 0 { "has no relays" } else { "has relays of more than one kind" };
+        let cure = "give one of: [[relay]] tables, a [random] table, a [tor] table";
+        return Err(InputError::new(&source.file, cause, cure));
+    }
+    let mut names = BTreeSet::new();
+    let relays: Vec<&str> = file.relay.iter().map(|host| host.name.get_ref().as_str()).collect();
+    for (hosts, kind) in [(&file.relay, "relay"), (&file.server, "server"), (&file.client, "client")] {
+        for host in hosts {
+            check_name(&host.name, kind, &mut names, source)?;
+            check_host(host, kind, &relays, source)?;
+        }
+    }
+    if let Some(random) = &file.random {
+        let random = random.get_ref();
+        if !(3..=10_000).contains(random.relays.get_ref()) {
+            return Err(source.error(random.relays.span(), "a random network has 3 to 10,000 relays", ""));
+        }
+        let share = &random.bandwidth_share;
+        if !(*share.get_ref() > 0.0 && *share.get_ref() <= 1.0) {
+            return Err(source.error(
+                share.span(),
+                "`bandwidth-share` is above 0 and at most 1",
+                "1: no bucket",
+            ));
+        }
+        random.bandwidth.as_ref().map_or(Ok(()), |bucket| check_bandwidth(bucket, source))?;
+        let ends = [Some(&random.relay_link), random.end_link.as_ref()];
+        if ends
+            .into_iter()
+            .flatten()
+            .any(|link| link.low == Rate(0) || (link.high == Rate::UNLIMITED && link.low != link.high))
+        {
+            let span = file.random.as_ref().expect("checked above").span();
+            return Err(source.error(
+                span,
+                "a link's rate is zero, or a range up to unlimited",
+                "give finite rates",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_host(host: &HostFile, kind: &str, relays: &[&str], source: &Source) -> Result<(), InputError> {
+    let name = &host.name;
+    let fail = |cause: &str, cure: &str| {
+        Err(source.error(name.span(), format!("{kind} `{}` {cause}", name.get_ref()), cure))
+    };
+    if let Some(at) = &host.at {
+        if kind == "relay" {
+            return fail("cannot share a machine", "only clients and servers have `at`");
+        }
+        if !relays.contains(&at.get_ref().as_str()) {
+            let cause = format!("there is no relay `{}`", at.get_ref());
+            return Err(source.error(at.span(), cause, suggest(at.get_ref(), relays)));
+        }
+    } else if host.link.is_none() && (host.up.is_none() || host.down.is_none()) {
+        return fail("has no link", "give `link`, or `up` and `down`, such as \"10 Mbit/s\"");
+    }
+    if [host.link, host.up, host.down].into_iter().flatten().any(|rate| rate.0 == Rate(0)) {
+        return fail("has a link of rate zero", "a [[fault]] takes links down");
+    }
+    match &host.bandwidth {
+        Some(_) if kind != "relay" => fail("has a token bucket", "only relays have `bandwidth`"),
+        Some(bucket) => check_bandwidth(bucket, source),
+        None => Ok(()),
+    }
+}
+
+fn check_bandwidth(bucket: &BandwidthFile, source: &Source) -> Result<(), InputError> {
+    let rate = bucket.rate.get_ref().0;
+    if rate.0 < 8 || rate == Rate::UNLIMITED {
+        return Err(source.error(bucket.rate.span(), "a token bucket needs a finite rate above zero", ""));
+    }
+    if bucket.refill.0 == Span::ZERO || bucket.refill.0 > Span::from_secs(10) {
+        return Err(source.error(bucket.rate.span(), "`refill` is zero or above 10 s", "tor: \"100 ms\""));
+    }
+    Ok(())
+}
+
+fn check_users(file: &File, source: &Source) -> Result<(), InputError> {
+    if file.user.is_empty() {
+        return Err(InputError::new(&source.file, "has no [[user]]", "add one with a name and a traffic"));
+    }
+    for kind in file.traffic.values() {
+        check_traffic(kind, source)?;
+    }
+    let mut names = BTreeSet::new();
+    let mut total = 0u32;
+    for spanned in &file.user {
+        let user = spanned.get_ref();
+        check_name(&user.name, "user", &mut names, source)?;
+        total = total.saturating_add(user.count);
+        if user.count == 0 || total > MAX_ENTITIES {
+            return Err(source.error(spanned.span(), "a scenario has 1 to 200,000 users", "change `count`"));
+        }
+        let traffic = user.traffic.get_ref();
+        if !file.traffic.contains_key(traffic) && traffic::built_in(traffic).is_none() {
+            let known: Vec<&str> =
+                traffic::BUILT_IN.iter().copied().chain(file.traffic.keys().map(String::as_str)).collect();
+            let cause = format!("there is no traffic `{traffic}`");
+            return Err(source.error(user.traffic.span(), cause, suggest(traffic, &known)));
+        }
+        check_route(file, user, spanned.span(), source)?;
+        if user.stop.is_some_and(|stop| stop.0 <= user.start.high) {
+            return Err(source.error(spanned.span(), "the user stops before it starts", "change `stop`"));
+        }
+    }
+    Ok(())
+}
+
+fn check_route(file: &File, user: &UserFile, span: Range<usize>, source: &Source) -> Result<(), InputError> {
+    let known = |hosts: &[HostFile], name: &Name, kind: &str| {
+        let names: Vec<&str> = hosts.iter().map(|host| host.name.get_ref().as_str()).collect();
+        if names.contains(&name.get_ref().as_str()) {
+            return Ok(());
+        }
+        let cause = format!("there is no {kind} `{}`", name.get_ref());
+        let cure = if names.is_empty() {
+            format!("no [[{kind}]] is given")
+        } else {
+            suggest(name.get_ref(), &names)
+        };
+        Err(source.error(name.span(), cause, cure))
+    };
+    if let Some(client) = &user.client {
+        known(&file.client, client, "client")?;
+    }
+    if let Some(server) = &user.server {
+        known(&file.server, server, "server")?;
+    }
+    let Some(path) = &user.path else {
+        return if file.relay.is_empty() {
+            Ok(())
+        } else if file.relay.len() < 3 {
+            Err(source.error(span, "fewer than three relays, and a user without `path`", "add relays"))
+        } else {
+            known_ends(user, span, source)
+        };
+    };
+    for relay in path {
+        known(&file.relay, relay, "relay")?;
+    }
+    if path[0].get_ref() == path[1].get_ref()
+        || path[1].get_ref() == path[2].get_ref()
+        || path[0].get_ref() == path[2].get_ref()
+    {
+        return Err(source.error(
+            path[0].span(),
+            "the path uses a relay twice",
+            "name three different relays",
+        ));
+    }
+    Ok(())
+}
+
+/// In a network of named hosts a user without `path` draws relays, but its ends must be named.
+fn known_ends(user: &UserFile, span: Range<usize>, source: &Source) -> Result<(), InputError> {
+    if user.client.is_some() && user.server.is_some() {
+        return Ok(());
+    }
+    Err(source.error(span, "a user without `path` needs a `client` and a `server`", "name both"))
+}
+
+fn check_traffic(kind: &TrafficFile, source: &Source) -> Result<(), InputError> {
+    for request in &kind.requests {
+        let weight = *request.weight.get_ref();
+        if !(weight > 0.0 && weight.is_finite()) {
+            return Err(source.error(request.weight.span(), "a weight is a number above zero", ""));
+        }
+        if request.request.0.0 == 0 || request.request.0.0 > 1 << 20 {
+            return Err(source.error(
+                request.weight.span(),
+                "a request has 1 B to 1 MiB",
+                "change `request`",
+            ));
+        }
+        if request.size.0 != Size::ENDLESS && request.size.0.0 > 1 << 50 {
+            return Err(source.error(
+                request.weight.span(),
+                "a response is above 1 PiB",
+                "write \"endless\"",
+            ));
+        }
+    }
+    let models = [&kind.stream_model, &kind.packet_model];
+    match (kind.requests.is_empty(), models.iter().filter(|model| model.is_some()).count()) {
+        (false, 0) | (true, 2) => Ok(()),
+        _ => Err(InputError::new(
+            &source.file,
+            "a [traffic] table has neither requests nor both models, or too much of them",
+            "give `requests`, or `stream-model` and `packet-model`",
+        )),
+    }
+}
+
+fn check_name<'a>(
+    name: &'a Name,
+    kind: &str,
+    seen: &mut BTreeSet<&'a str>,
+    source: &Source,
+) -> Result<(), InputError> {
+    let text = name.get_ref().as_str();
+    if text.is_empty() || text.len() > 64 || !text.chars().all(file_name_character) || text.starts_with('.') {
+        let cause =
+            format!("`{}` is no name for a {kind}", text.chars().take(80).collect::<String>().escape_debug());
+        return Err(source.error(name.span(), cause, "use up to 64 letters, digits, `-`, `_` and `.`"));
+    }
+    if !seen.insert(text) {
+        return Err(source.error(name.span(), format!("the name `{text}` is taken"), "names are unique"));
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Scenario files: TOML in, a checked [`Scenario`] out, or an [`InputError`] with line and column.
+
+mod check;
+pub mod file;
+pub mod quantity;
+pub mod tcp;
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use tidegate_control::units::Span;
+use tidegate_sim::plan::System;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::input::{InputError, Source, explain};
+use file::File;
+
+/// A checked scenario: everything that can be wrong without drawing a network has been looked at.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The file with every default spelled out.
+    pub file: File,
+    /// Its text, for messages about what only the network shows.
+    pub source: Source,
+    /// Paths in the file count from here.
+    pub folder: PathBuf,
+    /// What is compared.
+    pub systems: Vec<System>,
+}
+
+impl Scenario {
+    /// Reads and checks a scenario file. `overrides` are TOML texts, such as `duration = "30 s"`, whose
+    /// keys replace those of the file (tables are merged key by key).
+    pub fn load(path: &Path, overrides: &[String]) -> Result<Scenario, InputError> {
+        let source = Source::read(path)?;
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        let mut scenario = Scenario::parse(source, folder, overrides)?;
+        if scenario.file.name.is_empty() {
+            let stem = path.file_stem().map_or("scenario".into(), |stem| stem.to_string_lossy());
+            scenario.file.name = stem.chars().map(|c| if file_name_character(c) { c } else { '-' }).collect();
+        }
+        Ok(scenario)
+    }
+
+    /// The same for a text at hand.
+    pub fn parse(source: Source, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
+        let file = match read(&source, overrides) {
+            Err(error) if !overrides.is_empty() => {
+                // Places are the file's own only if the file alone has the mistake.
+                read(&source, &[])?;
+                return Err(InputError { at: None, ..error });
+            }
+            other => other?,
+        };
+        let systems = check::check(&file, &source)?;
+        Ok(Scenario { file, source, folder, systems })
+    }
+
+    /// Simulated time of a run.
+    pub fn duration(&self) -> Span {
+        self.file.duration.get_ref().0
+    }
+
+    /// Metrics count from here.
+    pub fn warmup(&self) -> Span {
+        self.file.warmup.get_ref().0
+    }
+
+    /// Every how much time queues and rates are sampled.
+    pub fn sample(&self) -> Span {
+        self.file.sample.get_ref().0
+    }
+
+    /// A path in the file, seen from where the tool runs.
+    pub fn resolve(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+/// What may stand in names that become folders and keys.
+pub(crate) fn file_name_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+}
+
+fn read(source: &Source, overrides: &[String]) -> Result<File, InputError> {
+    if source.text.trim().is_empty() {
+        return Err(InputError::new(&source.file, "is empty", "the README shows a complete scenario"));
+    }
+    let fail = |error: toml::de::Error| {
+        let (cause, cure) = explain(error.message());
+        match error.span() {
+            Some(span) => source.error(span, cause, cure),
+            None => InputError::new(&source.file, cause, cure),
+        }
+    };
+    let mut document = DeTable::parse(&source.text).map_err(fail)?;
+    for text in overrides {
+        let table = DeTable::parse(text).map_err(|error| {
+            InputError::new(
+                format!("override `{text}`"),
+                error.message(),
+                "write it like `duration = \"30 s\"`",
+            )
+        })?;
+        merge(document.get_mut(), table.into_inner(), true);
+    }
+    share_system_keys(document.get_mut());
+    File::deserialize(toml::Deserializer::from(document)).map_err(fail)
+}
+
+/// Copies the keys of `[every-system]` into each `[[system]]` that does not have them.
+fn share_system_keys(document: &mut DeTable<'_>) {
+    let is_table = |value: &Spanned<DeValue<'_>>| matches!(value.get_ref(), DeValue::Table(_));
+    if !document.get("every-system").is_some_and(is_table) {
+        return;
+    }
+    let Some(DeValue::Table(shared)) = document.remove("every-system").map(Spanned::into_inner) else {
+        return;
+    };
+    if let Some(DeValue::Array(systems)) = document.get_mut("system").map(Spanned::get_mut) {
+        for system in systems.iter_mut() {
+            if let DeValue::Table(system) = system.get_mut() {
+                merge(system, shared.clone(), false);
+            }
+        }
+    }
+}
+
+/// Adds keys to a table; where both have one, tables are merged and `replace` decides about the rest.
+fn merge<'a>(table: &mut DeTable<'a>, more: DeTable<'a>, replace: bool) {
+    for (key, value) in more {
+        match (table.get_mut(key.get_ref().as_ref()).map(Spanned::get_mut), value.get_ref()) {
+            (Some(DeValue::Table(inner)), DeValue::Table(additions)) => {
+                merge(inner, additions.clone(), replace);
+            }
+            (Some(old), _) if replace => *old = value.into_inner(),
+            (Some(_), _) => {}
+            (None, _) => {
+                table.insert(key, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! Values of a scenario file that carry a unit, and how serde reads and writes them.
+
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tidegate_control::units::{Bytes, Span};
+use tidegate_sim::plan::QueuePlan;
+
+/// Anything written as a string: `"20 ms"`, `"10 Mbit/s"`, `"320 KiB"`, `"1000 packets"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quantity<T>(pub T);
+
+impl<T: Display> Serialize for Quantity<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Quantity<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(QuantityVisitor(PhantomData)).map(Quantity)
+    }
+}
+
+struct QuantityVisitor<T>(PhantomData<T>);
+
+impl<T: FromStr<Err: Display>> Visitor<'_> for QuantityVisitor<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string with a number and a unit")
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        Err(E::custom(no_unit::<T>(&number.to_string())))
+    }
+    fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
+        Err(E::custom(no_unit::<T>(&number.to_string())))
+    }
+}
+
+/// The type's own complaint about a bare number, which names an example.
+fn no_unit<T: FromStr<Err: Display>>(number: &str) -> String {
+    match number.parse::<T>() {
+        Err(error) => error.to_string(),
+        Ok(_) => format!("`{number}` must be in quotation marks"),
+    }
+}
+
+/// One value, or two as the ends of a range to draw from: `"1 s"` or `["1 s", "30 s"]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Between<T> {
+    /// The smallest value.
+    pub low: T,
+    /// The largest value.
+    pub high: T,
+}
+
+impl<T: Copy> Between<T> {
+    /// Always this value.
+    pub fn fixed(value: T) -> Between<T> {
+        Between { low: value, high: value }
+    }
+}
+
+impl<T: Display + PartialEq> Serialize for Between<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.low == self.high {
+            serializer.collect_str(&self.low)
+        } else {
+            serializer.collect_seq([self.low.to_string(), self.high.to_string()])
+        }
+    }
+}
+
+impl<'de, T: FromStr<Err: Display> + PartialOrd + Copy> Deserialize<'de> for Between<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Ends<T>(PhantomData<T>);
+        impl<'de, T: FromStr<Err: Display> + PartialOrd + Copy> Visitor<'de> for Ends<T> {
+            type Value = Between<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a quantity, or a list of two: [lowest, highest]")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Between<T>, E> {
+                QuantityVisitor(PhantomData).visit_str(text).map(Between::fixed)
+            }
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Between<T>, E> {
+                QuantityVisitor(PhantomData).visit_i64(number).map(Between::fixed)
+            }
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Between<T>, E> {
+                QuantityVisitor(PhantomData).visit_f64(number).map(Between::fixed)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Between<T>, A::Error> {
+                let mut next = || list.next_element::<Quantity<T>>();
+                match (next()?, next()?, next()?) {
+                    (Some(Quantity(low)), Some(Quantity(high)), None) if low <= high => {
+                        Ok(Between { low, high })
+                    }
+                    (Some(_), Some(_), None) => Err(A::Error::custom("the lowest value comes first")),
+                    _ => Err(A::Error::custom("a range has exactly two values")),
+                }
+            }
+        }
+        deserializer.deserialize_any(Ends(PhantomData))
+    }
+}
+
+/// A size that may be without end: `"50 KiB"` or `"endless"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl Size {
+    /// A response that never ends.
+    pub const ENDLESS: Size = Size(u64::MAX);
+}
+
+impl Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Size::ENDLESS { f.write_str("endless") } else { Bytes(self.0).fmt(f) }
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Size, String> {
+        match text.trim() {
+            "endless" => Ok(Size::ENDLESS),
+            other => match other.parse::<Bytes>() {
+                Ok(Bytes(0)) => Err("a response has at least one byte".into()),
+                Ok(Bytes(bytes)) => Ok(Size(bytes)),
+                Err(error) => Err(format!("{error}, or \"endless\"")),
+            },
+        }
+    }
+}
+
+/// A length of time that may be without end: `"15 s"` or `"never"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub struct Patience(pub Span);
+
+impl Patience {
+    /// Without end.
+    pub const NEVER: Patience = Patience(Span(u64::MAX));
+}
+
+impl Display for Patience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Patience::NEVER { f.write_str("never") } else { self.0.fmt(f) }
+    }
+}
+
+impl FromStr for Patience {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Patience, String> {
+        match text.trim() {
+            "never" => Ok(Patience::NEVER),
+            other => other.parse().map(Patience).map_err(|error| format!("{error}, or \"never\"")),
+        }
+    }
+}
+
+/// A link's queue: `"1000 packets"`, `"64 KiB"`, `"codel"`, or `"codel 5 ms 100 ms 1000 packets"`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Queue(pub QueuePlan);
+
+impl Queue {
+    /// Drop-tail with room for this many packets.
+    pub const fn packets(packets: u32) -> Queue {
+        Queue(QueuePlan::DropTail { packets, bytes: u64::MAX })
+    }
+}
+
+impl Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            QueuePlan::DropTail { packets: u32::MAX, bytes: u64::MAX } => f.write_str("unlimited"),
+            QueuePlan::DropTail { packets, bytes: u64::MAX } => write!(f, "{packets} packets"),
+            QueuePlan::DropTail { bytes, .. } => Bytes(bytes).fmt(f),
+            QueuePlan::CoDel { target, interval, packets } => {
+                write!(f, "codel {target} {interval} {packets} packets")
+            }
+        }
+    }
+}
+
+impl FromStr for Queue {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Queue, String> {
+        const EXAMPLE: &str = "write it like \"1000 packets\", \"64 KiB\", \"unlimited\" or \"codel\"";
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let number = |word: &str| word.parse::<u32>().map_err(|_| format!("`{text}` is no queue; {EXAMPLE}"));
+        match words[..] {
+            ["unlimited"] => Ok(Queue::packets(u32::MAX)),
+            ["codel"] => Ok(Queue(QueuePlan::CoDel {
+                target: Span::from_millis(5),
+                interval: Span::from_millis(100),
+                packets: 1000,
+            })),
+            ["codel", target, target_unit, interval, interval_unit, packets, "packets"] => {
+                let span = |n: &str, unit: &str| {
+                    format!("{n} {unit}").parse::<Span>().map_err(|error| error.to_string())
+                };
+                Ok(Queue(QueuePlan::CoDel {
+                    target: span(target, target_unit)?,
+                    interval: span(interval, interval_unit)?,
+                    packets: number(packets)?,
+                }))
+            }
+            [packets, "packets"] => number(packets).map(Queue::packets),
+            _ => match text.parse::<Bytes>() {
+                Ok(Bytes(bytes)) => Ok(Queue(QueuePlan::DropTail { packets: u32::MAX, bytes })),
+                Err(_) => Err(format!("`{text}` is no queue; {EXAMPLE}")),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_write_back_what_they_read() {
+        for text in ["1000 packets", "64 KiB", "unlimited", "codel 5 ms 100 ms 1000 packets"] {
+            assert_eq!(text.parse::<Queue>().unwrap().to_string(), text);
+        }
+        assert_eq!("codel".parse::<Queue>().unwrap().to_string(), "codel 5 ms 100 ms 1000 packets");
+        for text in ["", "5", "-5 packets", "codel 5", "packets"] {
+            assert!(text.parse::<Queue>().is_err(), "{text}");
+        }
+        assert_eq!("endless".parse(), Ok(Size::ENDLESS));
+        assert!("0 B".parse::<Size>().is_err());
+        assert_eq!("never".parse(), Ok(Patience::NEVER));
+    }
+
+    #[test]
+    fn a_range_is_one_value_or_two_in_order() {
+        #[derive(Deserialize, Debug)]
+        struct Holder {
+            pause: Between<Span>,
+        }
+        let read = |text: &str| toml::from_str::<Holder>(text).map(|holder| holder.pause);
+        assert_eq!(read("pause = '2 s'").unwrap(), Between::fixed(Span::from_secs(2)));
+        let both = Between { low: Span::from_secs(1), high: Span::from_secs(30) };
+        assert_eq!(read("pause = ['1 s', '30 s']").unwrap(), both);
+        for bad in ["pause = ['2 s', '1 s']", "pause = ['1 s']", "pause = 5", "pause = ['1 s', '2 s', '3 s']"]
+        {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        assert!(read("pause = 5").unwrap_err().message().contains("has no unit"));
+    }
+}

@@ -1,0 +1,141 @@
+use proptest::prelude::*;
+use tidegate_control::random::Seed;
+use tidegate_sim::plan::{Route, Transport};
+
+use super::*;
+
+fn bottleneck() -> String {
+    include_str!("../../../../scenarios/bottleneck.toml").to_owned()
+}
+
+fn parse(text: &str, overrides: &[&str]) -> Result<Scenario, InputError> {
+    let source = Source { file: "x.toml".into(), text: text.into() };
+    let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+    Scenario::parse(source, PathBuf::new(), &overrides)
+}
+
+/// What the tool says about the bottleneck with one text replaced.
+fn complaint(from: &str, to: &str) -> String {
+    let text = bottleneck();
+    assert!(text.contains(from), "{from}");
+    parse(&text.replacen(from, to, 1), &[]).unwrap_err().to_string()
+}
+
+#[test]
+fn the_bottleneck_becomes_two_systems_and_a_plan() {
+    let scenario = parse(&bottleneck(), &[]).unwrap();
+    assert_eq!(scenario.systems.len(), 2);
+    assert_eq!(scenario.systems[1].transport, Transport::PerCircuit);
+    assert!(scenario.systems.iter().all(|system| system.tcp.initial_window == 5), "every-system applies");
+    let network = crate::network::build(&scenario, Seed::root(1)).unwrap();
+    assert_eq!(network.users, ["circuit1", "circuit2", "circuit3"]);
+    let plan = &network.plan;
+    let names = |user: usize| match plan.users[user].route {
+        Route::Pinned(path) => path.map(|host| plan.hosts[host as usize].name.as_str()),
+        Route::Weighted(_) => panic!("pinned"),
+    };
+    assert_eq!(names(1), ["entry2", "btlnk", "exit1"]);
+    // The client is on the entry's machine, the server on the exit's.
+    let client = &plan.hosts[plan.users[2].host as usize];
+    assert_eq!(client.colocated.map(|host| plan.hosts[host as usize].name.as_str()), Some("entry3"));
+    assert_eq!(plan.users[0].servers, plan.users[1].servers, "one server at exit1");
+    assert_eq!(plan.paths.get(0, 0).delay, Span::from_millis(40));
+}
+
+#[test]
+fn mistakes_name_place_cause_and_cure() {
+    let said = complaint("warmup", "warmpu");
+    assert!(said.starts_with("x.toml:5:1: unknown key `warmpu`") && said.contains("`warmup`?"), "{said}");
+    let said = complaint("transport = \"pctcp\"", "transport = \"pctpc\"");
+    assert!(
+        said.contains("x.toml:19:13: there is no transport `pctpc`") && said.contains("`pctcp`?"),
+        "{said}"
+    );
+    let said = complaint("\"7.5 s\"", "7.5");
+    assert!(said.contains(":4:12") && said.contains("has no unit"), "{said}");
+    let said = complaint("\"40 ms\"", "\"-40 ms\"");
+    assert!(said.contains(":22:9") && said.contains("is negative"), "{said}");
+    let said = complaint("[\"entry1\", \"btlnk\"", "[\"entry1\", \"btlnck\"");
+    assert!(said.contains(":58:19: there is no relay `btlnck`") && said.contains("`btlnk`?"), "{said}");
+    let said = complaint("[\"entry1\", \"btlnk\"", "[\"btlnk\", \"btlnk\"");
+    assert!(said.contains("uses a relay twice"), "{said}");
+    let said = complaint("traffic = \"bulk\"", "traffic = \"blk\"");
+    assert!(said.contains("no traffic `blk`") && said.contains("`bulk`?"), "{said}");
+    let said = complaint("name = \"pctcp\"", "name = \"vanilla\"");
+    assert!(said.contains("`vanilla` is taken"), "{said}");
+    let said = complaint("initial-window = 5", "initial-window = 0");
+    assert!(said.contains("system `vanilla`: tcp: `initial-window`"), "{said}");
+    let said = complaint("initial-window = 5", "initial-windows = 5");
+    assert!(said.contains("did you mean `initial-window`?"), "{said}");
+    let said = complaint("\"4 s\"", "\"8 s\"");
+    assert!(said.contains(":5:10: nothing is left"), "{said}");
+    let said = complaint("link = \"10 Mbit/s\"", "link = \"0 Mbit/s\"");
+    assert!(said.contains("`entry1` has a link of rate zero"), "{said}");
+    assert!(parse("", &[]).unwrap_err().to_string().contains("is empty"));
+    assert!(
+        parse("duration = \"1 s\"", &[]).unwrap_err().to_string().contains("missing field"),
+        "no systems"
+    );
+}
+
+#[test]
+fn overrides_replace_and_merge() {
+    let scenario = parse(&bottleneck(), &["duration = \"30 s\"", "underlay.fuzziness = 0.5"]).unwrap();
+    assert_eq!(scenario.duration(), Span::from_secs(30));
+    assert_eq!(*scenario.file.underlay.fuzziness.get_ref(), 0.5);
+    assert_eq!(scenario.file.underlay.delay.0, Span::from_millis(40), "the rest of the table stays");
+    let error = parse(&bottleneck(), &["durations = \"30 s\""]).unwrap_err();
+    assert_eq!(error.at, None);
+    assert!(error.to_string().contains("`duration`?"), "{error}");
+}
+
+#[test]
+fn every_default_is_written_back() {
+    let scenario = parse(&bottleneck(), &[]).unwrap();
+    let written = toml::to_string(&scenario.file).unwrap();
+    for spelled in
+        ["rto-min = \"200 ms\"", "scheduler = \"round-robin\"", "drop-fractions = false", "seed = 1"]
+    {
+        assert!(written.contains(spelled), "{spelled} in\n{written}");
+    }
+    let again = parse(&written, &[]).unwrap();
+    assert_eq!(toml::to_string(&again.file).unwrap(), written, "reading it back changes nothing");
+    assert!(serde_json::to_value(&scenario.file).unwrap()["system"][0]["tcp"]["mss"].is_u64());
+}
+
+#[test]
+fn random_networks_depend_on_the_seed_alone() {
+    let text = "duration = \"3 s\"\n[random]\nrelays = 50\nrelay-link = [\"5 Mbit/s\", \"50 Mbit/s\"]\n\
+        [[system]]\nname = \"vanilla\"\n[[user]]\nname = \"bulk\"\ncount = 100\ntraffic = \"bulk\"\n";
+    let scenario = parse(text, &[]).unwrap();
+    let build = |seed| format!("{:?}", crate::network::build(&scenario, Seed::root(seed)).unwrap().plan);
+    assert_eq!(build(1), build(1));
+    assert_ne!(build(1), build(2));
+    let fuzzy = parse(text, &["underlay.fuzziness = 1.0"]).unwrap();
+    let fuzzy = crate::network::build(&fuzzy, Seed::root(1)).unwrap();
+    assert_eq!(fuzzy.plan.paths.locations(), 50, "each relay has its own access delay");
+    assert_eq!(fuzzy.users.len(), 100);
+    assert_eq!(fuzzy.users[99], "bulk100");
+}
+
+proptest! {
+    #[test]
+    fn noise_is_refused(text in "(\\[+[a-z]{1,8}\\]+\n|[a-z-]{1,8} = [\"a-z0-9 .\\[\\]{}-]{0,12}\n|.{0,20}\n){0,30}") {
+        let _ = parse(&text, &[]);
+    }
+
+    #[test]
+    fn a_damaged_bottleneck_is_refused_or_read(at in 0usize..2200, junk in "[\"=\\[\\]{}a-z0-9. -]{0,6}") {
+        let mut text = bottleneck();
+        let at = at.min(text.len());
+        if text.is_char_boundary(at) {
+            let end = (at + 3).min(text.len());
+            if text.is_char_boundary(end) {
+                text.replace_range(at..end, &junk);
+            }
+            if let Ok(scenario) = parse(&text, &[]) {
+                let _ = crate::network::build(&scenario, Seed::root(1));
+            }
+        }
+    }
+}

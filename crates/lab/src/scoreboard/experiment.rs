@@ -1,0 +1,294 @@
+//! `experiment.toml`: what was published, where, and how it is measured here.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use super::expression::{Expression, Relation};
+use crate::input::{InputError, Source, suggest};
+
+/// How much effort a reproduction makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Seconds: does it work at all, is the shape right.
+    Smoke,
+    /// The published size.
+    Full,
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Scale::Smoke { "smoke" } else { "full" })
+    }
+}
+
+/// One figure or table of a paper.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Folder below `experiments/`: `predictor`.
+    pub paper: String,
+    /// Folder below the paper's: `table-1`.
+    pub figure: String,
+    /// Where `experiment.toml` lies; parameters that are paths count from here.
+    pub folder: PathBuf,
+    /// The file.
+    pub file: File,
+    source: Source,
+}
+
+/// `experiment.toml`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct File {
+    /// What it shows.
+    pub title: String,
+    /// Where it was published.
+    pub source: String,
+    /// Name of the runner that measures it.
+    pub runner: Spanned<String>,
+    /// What the runner needs to know, at any scale.
+    #[serde(default)]
+    pub parameters: toml::Table,
+    /// Parameters that replace those at smoke scale.
+    #[serde(default)]
+    pub smoke: toml::Table,
+    /// Parameters that replace those at full scale.
+    #[serde(default)]
+    pub full: toml::Table,
+    /// The published numbers.
+    #[serde(default)]
+    pub row: Vec<Spanned<RowFile>>,
+}
+
+/// One published number, or one published statement.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RowFile {
+    /// What it is, for readers.
+    pub quantity: String,
+    /// Its unit, for readers.
+    #[serde(default)]
+    pub unit: String,
+    /// The measured quantity, or an expression over several: `vanilla.total_bytes_per_s / 1024`.
+    pub measure: Option<String>,
+    /// The published number.
+    pub published: Option<f64>,
+    /// How far ours may be from it: `"10 %"`, or a number in the row's unit.
+    pub tolerance: Option<Tolerance>,
+    /// Instead of a number, a statement: `latency_1000 <= 1.3 * latency_10`.
+    pub relation: Option<String>,
+    /// Why this row cannot be compared, if it cannot.
+    pub not_comparable: Option<String>,
+    /// The same at smoke scale only.
+    pub not_comparable_at_smoke: Option<String>,
+    /// What a reader should know.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// A checked row.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The row as written.
+    pub file: RowFile,
+    /// What is compared.
+    pub check: Check,
+}
+
+/// What a row compares.
+#[derive(Clone, Debug)]
+pub enum Check {
+    /// A number with a published value.
+    Number {
+        /// Ours.
+        measure: Expression,
+        /// Theirs.
+        published: f64,
+        /// How far apart they may be.
+        tolerance: Tolerance,
+    },
+    /// A statement over measured quantities.
+    Statement(Relation),
+}
+
+/// A permitted distance from a published number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Tolerance {
+    /// Share of the published number.
+    Relative(f64),
+    /// In the row's unit.
+    Absolute(f64),
+}
+
+impl Tolerance {
+    /// The distance, in the row's unit.
+    pub fn width(self, published: f64) -> f64 {
+        match self {
+            Tolerance::Relative(share) => share * published.abs(),
+            Tolerance::Absolute(width) => width,
+        }
+    }
+}
+
+impl fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tolerance::Relative(share) => write!(f, "{} %", (share * 1e6).round() / 1e4),
+            Tolerance::Absolute(width) => write!(f, "{width}"),
+        }
+    }
+}
+
+impl FromStr for Tolerance {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Tolerance, String> {
+        let (number, scale) = match text.trim().strip_suffix('%') {
+            Some(percent) => (percent, 0.01),
+            None => (text, 1.0),
+        };
+        match number.trim().parse::<f64>() {
+            Ok(value) if value >= 0.0 && value.is_finite() && scale == 1.0 => Ok(Tolerance::Absolute(value)),
+            Ok(value) if value >= 0.0 && value.is_finite() => Ok(Tolerance::Relative(value * scale)),
+            _ => Err(format!("`{text}` is no tolerance; write it like \"10 %\" or \"0.5\"")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tolerance {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for Tolerance {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Experiment {
+    /// Reads `experiments/<paper>/<figure>/experiment.toml` and checks its rows.
+    pub fn load(root: &Path, paper: &str, figure: &str) -> Result<Experiment, InputError> {
+        let folder = root.join(paper).join(figure);
+        let source = Source::read(&folder.join("experiment.toml"))?;
+        let file = source.parse_toml()?;
+        let experiment = Experiment { paper: paper.into(), figure: figure.into(), folder, file, source };
+        experiment.rows()?;
+        Ok(experiment)
+    }
+
+    /// The checked rows.
+    pub fn rows(&self) -> Result<Vec<Row>, InputError> {
+        self.file.row.iter().map(|row| self.check(row)).collect()
+    }
+
+    fn check(&self, spanned: &Spanned<RowFile>) -> Result<Row, InputError> {
+        let file = spanned.get_ref().clone();
+        let fail = |cause: String, cure: &str| {
+            Err(self.source.error(spanned.span(), format!("row `{}`: {cause}", file.quantity), cure))
+        };
+        let check = match (&file.measure, file.published, file.tolerance, &file.relation) {
+            (Some(measure), Some(published), Some(tolerance), None) => match measure.parse() {
+                Ok(measure) => Check::Number { measure, published, tolerance },
+                Err(error) => return fail(format!("`{measure}`: {error}"), "see CONTRIBUTING.md"),
+            },
+            (None, None, None, Some(relation)) => match relation.parse() {
+                Ok(relation) => Check::Statement(relation),
+                Err(error) => return fail(format!("`{relation}`: {error}"), "see CONTRIBUTING.md"),
+            },
+            _ => {
+                return fail(
+                    "has neither a number nor a statement".into(),
+                    "give `measure`, `published` and `tolerance`, or `relation`",
+                );
+            }
+        };
+        Ok(Row { file, check })
+    }
+
+    /// The runner's parameters at a scale, as the runner's own type. Unknown keys are refused if that type
+    /// says so.
+    pub fn parameters<T: serde::de::DeserializeOwned>(&self, scale: Scale) -> Result<T, InputError> {
+        let mut table = self.file.parameters.clone();
+        let scaled = if scale == Scale::Smoke { &self.file.smoke } else { &self.file.full };
+        table.extend(scaled.clone());
+        T::deserialize(table).map_err(|error| {
+            let (cause, cure) = crate::input::explain(error.message());
+            InputError::new(&self.source.file, format!("[parameters] at {scale} scale: {cause}"), cure)
+        })
+    }
+
+    /// The error for a runner that is not registered.
+    pub fn unknown_runner(&self, known: &[&str]) -> InputError {
+        let name = &self.file.runner;
+        let cause = format!("there is no runner `{}`", name.get_ref());
+        self.source.error(name.span(), cause, suggest(name.get_ref(), known))
+    }
+}
+
+/// All experiments below `root` that `wanted` (`paper`, `paper/figure`, or nothing for all) names, in order.
+pub fn find(root: &Path, wanted: Option<&str>) -> Result<Vec<Experiment>, InputError> {
+    let all = list(root)?;
+    let names: Vec<String> = all.iter().map(|(paper, figure)| format!("{paper}/{figure}")).collect();
+    let chosen: Vec<&(String, String)> = match wanted.map(|wanted| wanted.trim_matches('/')) {
+        None => all.iter().collect(),
+        Some(wanted) => all
+            .iter()
+            .zip(&names)
+            .filter(|((paper, _), name)| wanted == paper || wanted == name.as_str())
+            .map(|(pair, _)| pair)
+            .collect(),
+    };
+    if let (true, Some(wanted)) = (chosen.is_empty(), wanted) {
+        let mut known: Vec<&str> = all.iter().map(|(paper, _)| paper.as_str()).collect();
+        known.dedup();
+        if wanted.contains('/') {
+            known = names.iter().map(String::as_str).collect();
+        }
+        return Err(InputError::new(
+            "reproduce",
+            format!("there is no experiment `{wanted}`"),
+            suggest(wanted, &known),
+        ));
+    }
+    chosen.into_iter().map(|(paper, figure)| Experiment::load(root, paper, figure)).collect()
+}
+
+/// (paper, figure) of every experiment, sorted; numbers in names sort as numbers.
+fn list(root: &Path) -> Result<Vec<(String, String)>, InputError> {
+    let folders = |path: &Path| -> Result<Vec<String>, InputError> {
+        let fail = |error: std::io::Error| {
+            InputError::new(
+                path.display().to_string(),
+                format!("cannot be listed: {error}"),
+                "run in the repository, or name the folder with --experiments",
+            )
+        };
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            if entry.path().is_dir() {
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        names.sort_by_key(|name| {
+            let digits = name.find(|c: char| c.is_ascii_digit()).unwrap_or(name.len());
+            let number: String = name[digits..].chars().take_while(char::is_ascii_digit).collect();
+            (name[..digits].to_owned(), number.parse::<u32>().unwrap_or(0), name.clone())
+        });
+        Ok(names)
+    };
+    let mut all = Vec::new();
+    for paper in folders(root)? {
+        for figure in folders(&root.join(&paper))? {
+            if root.join(&paper).join(&figure).join("experiment.toml").is_file() {
+                all.push((paper.clone(), figure));
+            }
+        }
+    }
+    Ok(all)
+}

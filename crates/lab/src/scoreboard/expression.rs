@@ -1,0 +1,267 @@
+//! Small arithmetic over measured quantities: `(a.total - b.total) / 1024`, `x <= 1.3 * y`.
+//!
+//! A name is made of letters, digits, `_`, `.` and `-` and begins with a letter; a minus sign between two
+//! names therefore needs spaces around it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// An arithmetic expression.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expression(Node);
+
+/// Two expressions compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Relation {
+    text: String,
+    /// The side whose value is shown as ours.
+    pub left: Expression,
+    comparison: Comparison,
+    /// The side it is held against.
+    pub right: Expression,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Comparison {
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Node {
+    Number(f64),
+    Name(String),
+    Binary(char, Box<Node>, Box<Node>),
+    Negative(Box<Node>),
+}
+
+/// Why a text is no expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpressionError(String);
+
+impl fmt::Display for ExpressionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The names that an expression needs and the measurement lacks.
+pub type Missing = String;
+
+impl Expression {
+    /// One value per seed. A quantity with one value stands for every seed; otherwise the numbers of values
+    /// must agree.
+    pub fn evaluate(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
+        let mut names = Vec::new();
+        self.0.names(&mut names);
+        let mut seeds = 1;
+        for name in &names {
+            match values.get(*name).map(Vec::len) {
+                None | Some(0) => return Err(format!("`{name}` was not measured")),
+                Some(1) => {}
+                Some(n) if seeds == 1 || seeds == n => seeds = n,
+                Some(n) => return Err(format!("`{name}` has {n} values, others have {seeds}")),
+            }
+        }
+        let value = |name: &str, seed: usize| {
+            let all = &values[name];
+            if all.len() == 1 { all[0] } else { all[seed] }
+        };
+        Ok((0..seeds).map(|seed| self.0.evaluate(&|name| value(name, seed))).collect())
+    }
+}
+
+impl Relation {
+    /// Whether the relation holds between two numbers.
+    pub fn holds(&self, left: f64, right: f64) -> bool {
+        match self.comparison {
+            Comparison::Less => left < right,
+            Comparison::LessOrEqual => left <= right,
+            Comparison::Greater => left > right,
+            Comparison::GreaterOrEqual => left >= right,
+        }
+    }
+}
+
+impl fmt::Display for Relation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Node {
+    fn names<'a>(&'a self, into: &mut Vec<&'a str>) {
+        match self {
+            Node::Number(_) => {}
+            Node::Name(name) => into.push(name),
+            Node::Negative(inner) => inner.names(into),
+            Node::Binary(_, a, b) => {
+                a.names(into);
+                b.names(into);
+            }
+        }
+    }
+
+    fn evaluate(&self, value: &dyn Fn(&str) -> f64) -> f64 {
+        match self {
+            Node::Number(number) => *number,
+            Node::Name(name) => value(name),
+            Node::Negative(inner) => -inner.evaluate(value),
+            Node::Binary(operator, a, b) => {
+                let (a, b) = (a.evaluate(value), b.evaluate(value));
+                match operator {
+                    '+' => a + b,
+                    '-' => a - b,
+                    '*' => a * b,
+                    _ => a / b,
+                }
+            }
+        }
+    }
+}
+
+impl FromStr for Expression {
+    type Err = ExpressionError;
+    fn from_str(text: &str) -> Result<Expression, ExpressionError> {
+        let mut reader = Reader { rest: text, depth: 0 };
+        let node = reader.sum()?;
+        reader.end()?;
+        Ok(Expression(node))
+    }
+}
+
+impl FromStr for Relation {
+    type Err = ExpressionError;
+    fn from_str(text: &str) -> Result<Relation, ExpressionError> {
+        let at = text
+            .find(['<', '>'])
+            .ok_or_else(|| ExpressionError("has no comparison (<, <=, >, >=)".into()))?;
+        let (left, rest) = text.split_at(at);
+        let (comparison, right) = match (rest.as_bytes()[0], rest[1..].strip_prefix('=')) {
+            (b'<', Some(right)) => (Comparison::LessOrEqual, right),
+            (b'<', None) => (Comparison::Less, &rest[1..]),
+            (_, Some(right)) => (Comparison::GreaterOrEqual, right),
+            (_, None) => (Comparison::Greater, &rest[1..]),
+        };
+        Ok(Relation { text: text.trim().to_owned(), left: left.parse()?, comparison, right: right.parse()? })
+    }
+}
+
+/// A recursive-descent reader; depth is bounded, so that noise cannot exhaust the stack.
+struct Reader<'a> {
+    rest: &'a str,
+    depth: u32,
+}
+
+impl Reader<'_> {
+    fn peek(&mut self) -> Option<char> {
+        self.rest = self.rest.trim_start();
+        self.rest.chars().next()
+    }
+
+    fn take(&mut self, wanted: &[char]) -> Option<char> {
+        let next = self.peek().filter(|c| wanted.contains(c))?;
+        self.rest = &self.rest[next.len_utf8()..];
+        Some(next)
+    }
+
+    fn end(&mut self) -> Result<(), ExpressionError> {
+        match self.peek() {
+            None => Ok(()),
+            Some(c) => Err(ExpressionError(format!("`{}` is not expected here", c.escape_debug()))),
+        }
+    }
+
+    fn sum(&mut self) -> Result<Node, ExpressionError> {
+        let mut node = self.product()?;
+        while let Some(operator) = self.take(&['+', '-']) {
+            node = Node::Binary(operator, Box::new(node), Box::new(self.product()?));
+        }
+        Ok(node)
+    }
+
+    fn product(&mut self) -> Result<Node, ExpressionError> {
+        let mut node = self.factor()?;
+        while let Some(operator) = self.take(&['*', '/']) {
+            node = Node::Binary(operator, Box::new(node), Box::new(self.factor()?));
+        }
+        Ok(node)
+    }
+
+    fn factor(&mut self) -> Result<Node, ExpressionError> {
+        self.depth += 1;
+        if self.depth > 200 {
+            return Err(ExpressionError("is too deep".into()));
+        }
+        let node = if self.take(&['-']).is_some() {
+            Node::Negative(Box::new(self.factor()?))
+        } else if self.take(&['(']).is_some() {
+            let inner = self.sum()?;
+            self.take(&[')']).ok_or_else(|| ExpressionError("a parenthesis is not closed".into()))?;
+            inner
+        } else {
+            self.atom()?
+        };
+        Ok(node)
+    }
+
+    fn atom(&mut self) -> Result<Node, ExpressionError> {
+        let first = self.peek().ok_or_else(|| ExpressionError("ends too early".into()))?;
+        let name = first.is_ascii_alphabetic();
+        let more = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.') || (name && c == '-');
+        let end = self.rest.find(|c| !more(c)).unwrap_or(self.rest.len());
+        let word = &self.rest[..end];
+        self.rest = &self.rest[end..];
+        if name {
+            return Ok(Node::Name(word.to_owned()));
+        }
+        match word.parse() {
+            Ok(number) => Ok(Node::Number(number)),
+            Err(_) => Err(ExpressionError(format!("`{}` is no number or name", first.escape_debug()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn values() -> BTreeMap<String, Vec<f64>> {
+        [("a.b", vec![1.0, 2.0]), ("x-1", vec![10.0]), ("c", vec![1.0, 2.0, 3.0])]
+            .map(|(name, values)| (name.to_owned(), values))
+            .into()
+    }
+
+    #[test]
+    fn arithmetic_is_per_seed() {
+        let evaluate = |text: &str| text.parse::<Expression>().unwrap().evaluate(&values());
+        assert_eq!(evaluate("a.b"), Ok(vec![1.0, 2.0]));
+        assert_eq!(evaluate("x-1 - a.b * 2 / 4"), Ok(vec![9.5, 9.0]));
+        assert_eq!(evaluate("-(a.b + 1)"), Ok(vec![-2.0, -3.0]));
+        assert_eq!(evaluate("2e3"), Ok(vec![2000.0]));
+        assert!(evaluate("a.b + c").unwrap_err().contains("values"));
+        assert!(evaluate("nothing").unwrap_err().contains("not measured"));
+    }
+
+    #[test]
+    fn relations_compare() {
+        let relation: Relation = "a.b <= 1.3 * x-1".parse().unwrap();
+        assert!(relation.holds(13.0, 13.0) && !relation.holds(13.1, 13.0));
+        assert_eq!(relation.to_string(), "a.b <= 1.3 * x-1");
+        for bad in ["a", "a <", "<= 3", "a == b", "(a < 3", "a < b < c"] {
+            assert!(bad.parse::<Relation>().is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn noise_is_refused_or_read_but_never_panics(text in "[-+*/()a1. <>=µ]{0,300}") {
+            let _ = text.parse::<Expression>();
+            let _ = text.parse::<Relation>();
+        }
+    }
+}

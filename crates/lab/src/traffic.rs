@@ -1,0 +1,66 @@
+//! What users fetch: the built-in kinds of traffic, and how a `[traffic]` table becomes the simulator's.
+
+use tidegate_control::units::{Bytes, Span};
+use tidegate_sim::plan::{RequestPlan, Traffic};
+
+use crate::scenario::file::{RequestFile, TrafficFile, nowhere};
+use crate::scenario::quantity::{Between, Patience, Quantity, Size};
+
+/// Names of the built-in kinds.
+pub const BUILT_IN: &[&str] = &["bulk", "web", "benchmark"];
+
+/// A built-in kind of traffic.
+///
+/// - `bulk`: one endless response.
+/// - `web`: 320 KiB, then a pause of 1 to 60 s (Jansen et al., CSET 2012, "Methodically modeling the Tor
+///   network", section 4.3).
+/// - `benchmark`: 50 KiB, 1 MiB and 5 MiB with weights 12:2:1, given up after 15, 60 and 120 s, each on a
+///   circuit of its own, a minute apart: Tor's own performance clients (Jansen et al., USENIX Security 2021,
+///   "Once is never enough", section 3).
+pub fn built_in(name: &str) -> Option<TrafficFile> {
+    let request = |bytes: Size, weight: f64, timeout: Patience| RequestFile {
+        size: Quantity(bytes),
+        weight: nowhere(weight),
+        timeout: Quantity(timeout),
+        request: Quantity(Bytes(100)),
+    };
+    let limited = |kib: u64, weight: f64, seconds: u64| {
+        request(Size(kib << 10), weight, Patience(Span::from_secs(seconds)))
+    };
+    let seconds = |low: u64, high: u64| Between { low: Span::from_secs(low), high: Span::from_secs(high) };
+    let (requests, pause, lifetime) = match name {
+        "bulk" => (vec![request(Size::ENDLESS, 1.0, Patience::NEVER)], seconds(0, 0), 600),
+        "web" => (vec![request(Size(320 << 10), 1.0, Patience::NEVER)], seconds(1, 60), 600),
+        "benchmark" => {
+            (vec![limited(50, 12.0, 15), limited(1024, 2.0, 60), limited(5120, 1.0, 120)], seconds(60, 60), 0)
+        }
+        _ => return None,
+    };
+    Some(TrafficFile {
+        requests,
+        pause,
+        circuit_lifetime: Quantity(Span::from_secs(lifetime)),
+        stream_model: None,
+        packet_model: None,
+    })
+}
+
+/// Requests as the simulator wants them.
+pub fn fetch(kind: &TrafficFile) -> Traffic {
+    let requests = kind.requests.iter().map(|request| RequestPlan {
+        bytes: request.size.0.0,
+        weight: *request.weight.get_ref(),
+        timeout: request.timeout.0.0,
+        request_bytes: u32::try_from(request.request.0.0).unwrap_or(u32::MAX),
+    });
+    Traffic::Fetch { requests: requests.collect(), pause: (kind.pause.low, kind.pause.high) }
+}
+
+/// How reports call a transfer of a class of users: the class, and the size where the class has several.
+pub fn class_of(class: &str, sizes: usize, bytes: u64) -> String {
+    if sizes < 2 {
+        class.to_owned()
+    } else {
+        format!("{class}-{}", Bytes(bytes).to_string().replace(' ', ""))
+    }
+}

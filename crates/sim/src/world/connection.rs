@@ -1,0 +1,483 @@
+//! TCP connections between hosts, and the cells and bytes written to and read from them.
+
+use std::collections::VecDeque;
+
+use tidegate_control::units::Time;
+use tidegate_proto::cell::{CELL_BYTES, Cell, RelayId};
+use tidegate_proto::links::ChannelId;
+use tidegate_proto::node::StreamKey;
+use tidegate_proto::onion::{Clear, ClearMessage};
+
+use crate::observe::{Circuit, Host, HostTotals, Observation, Recorder};
+use crate::tcp;
+use crate::underlay::Packet;
+
+use super::follow::Follow;
+use super::{Event, World};
+
+/// A connection of the run, numbered in the order of opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ConnectionId(pub u32);
+
+/// One end of a connection: 0 opened it, 1 accepted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EndId {
+    pub connection: ConnectionId,
+    pub side: u8,
+}
+
+impl EndId {
+    fn other(self) -> EndId {
+        EndId { side: 1 - self.side, ..self }
+    }
+}
+
+/// What a packet carries: a segment for one end of a connection (its number is the packet's flow).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wire {
+    to: u8,
+    segment: tcp::Segment,
+}
+
+pub(super) struct Connection {
+    pub ends: [End; 2],
+    loopback: bool,
+    /// The opener wants it closed once everything it wrote has been acknowledged.
+    closing: bool,
+}
+
+/// What an end is attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attached {
+    /// Nothing yet: the handshake is under way.
+    Pending,
+    /// A channel of the host's node.
+    Channel(ChannelId),
+    /// An exit's stream.
+    Stream(StreamKey),
+    /// The server's side of a transfer.
+    Server(u32),
+}
+
+pub(super) struct End {
+    pub host: u32,
+    pub tcp: tcp::Endpoint,
+    pub attached: Attached,
+    /// The earliest pending timer event.
+    armed: Time,
+    /// The node has cells for us that TCP did not take.
+    wants_write: bool,
+    /// Exit: bytes for the server that TCP did not take.
+    unwritten: u64,
+    /// Bytes written so far.
+    written: u64,
+    /// Cells written and not yet read by the other end, each with the offset after its TLS record.
+    cells: VecDeque<(u64, Cell<Clear>)>,
+    /// Those of them that are followed.
+    follows: VecDeque<Follow>,
+}
+
+impl Connection {
+    pub fn is_loopback(&self) -> bool {
+        self.loopback
+    }
+
+    /// The transfer that the accepting end serves.
+    pub fn server_transfer(&self) -> Option<u32> {
+        match self.ends[1].attached {
+            Attached::Server(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+}
+
+impl End {
+    fn new(host: u32, tcp: tcp::Endpoint, attached: Attached) -> End {
+        End {
+            host,
+            tcp,
+            attached,
+            armed: Time::NEVER,
+            wants_write: false,
+            unwritten: 0,
+            written: 0,
+            cells: VecDeque::new(),
+            follows: VecDeque::new(),
+        }
+    }
+
+    pub fn add_tcp_totals(&self, config: &tcp::Config, totals: &mut HostTotals) {
+        let info = self.tcp.info(config);
+        totals.retransmissions += u64::from(info.retransmissions);
+        totals.timeouts += u64::from(info.timeouts);
+    }
+}
+
+impl<R: Recorder> World<'_, R> {
+    pub(super) fn connection(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections[id.0 as usize].as_deref_mut()
+    }
+
+    pub(super) fn end(&mut self, id: EndId) -> Option<&mut End> {
+        self.connection(id.connection).map(|connection| &mut connection.ends[usize::from(id.side)])
+    }
+
+    /// The end's TCP and its parameters.
+    pub(super) fn tcp(&mut self, id: EndId) -> Option<(&mut tcp::Endpoint, &tcp::Config)> {
+        let connection = self.connections[id.connection.0 as usize].as_deref_mut()?;
+        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
+        Some((&mut connection.ends[usize::from(id.side)].tcp, config))
+    }
+
+    fn machine(&self, host: u32) -> u32 {
+        self.plan.hosts[host as usize].colocated.unwrap_or(host)
+    }
+
+    /// Opens a connection and gives the opener's end.
+    fn open(&mut self, from: u32, to: u32, attached: Attached) -> EndId {
+        let loopback = self.machine(from) == self.machine(to);
+        let config = if loopback { &self.loopback } else { &self.system.tcp };
+        let mut active = tcp::Endpoint::active(config);
+        active.connect(self.now);
+        let ends = [
+            End::new(from, active, attached),
+            End::new(to, tcp::Endpoint::passive(config), Attached::Pending),
+        ];
+        let id = EndId { connection: ConnectionId(self.connections.len() as u32), side: 0 };
+        self.connections.push(Some(Box::new(Connection { ends, loopback, closing: false })));
+        self.hosts[from as usize].totals.connections += 1;
+        self.transmit(id);
+        id
+    }
+
+    pub(super) fn open_channel(&mut self, host: u32, channel: ChannelId, to: u32) {
+        let end = self.open(host, to, Attached::Channel(channel));
+        self.hosts[host as usize].set_channel(channel, Some(end));
+    }
+
+    /// Closes a channel's connection once what was written has arrived.
+    pub(super) fn close_channel(&mut self, host: u32, channel: ChannelId) {
+        let Some(end) = self.hosts[host as usize].channel(channel) else { return };
+        self.hosts[host as usize].set_channel(channel, None);
+        if let Some(connection) = self.connection(end.connection) {
+            connection.closing = true;
+            connection.ends[usize::from(end.side)].attached = Attached::Pending;
+        }
+        self.close_if_flushed(end);
+    }
+
+    fn close_if_flushed(&mut self, id: EndId) {
+        let Some(connection) = self.connection(id.connection) else { return };
+        let end = &connection.ends[usize::from(id.side)];
+        if connection.closing && end.attached == Attached::Pending && end.tcp.acknowledged() >= end.written {
+            self.kill(id.connection);
+        }
+    }
+
+    /// Exit: connects a stream to the server of its transfer.
+    pub(super) fn connect_stream(&mut self, host: u32, stream: StreamKey, transfer: u32) {
+        let server = self.users.transfer(transfer).server;
+        let end = self.open(host, server, Attached::Stream(stream));
+        self.hosts[host as usize].streams.insert(stream, end);
+        self.users.set_exit(transfer, end);
+        let other = end.other();
+        if let Some(accepted) = self.end(other) {
+            accepted.attached = Attached::Server(transfer);
+        }
+    }
+
+    /// Breaks a connection: both sides' machines are told.
+    pub(super) fn kill(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections[id.0 as usize].take() else { return };
+        for end in &connection.ends {
+            end.add_tcp_totals(&self.system.tcp, &mut self.hosts[end.host as usize].totals);
+        }
+        let now = self.now;
+        for end in &connection.ends {
+            let host = &mut self.hosts[end.host as usize];
+            match end.attached {
+                Attached::Channel(channel) => {
+                    host.set_channel(channel, None);
+                    host.node().channel_closed(now, channel);
+                    self.drain(end.host);
+                }
+                Attached::Stream(stream) => {
+                    host.streams.remove(&stream);
+                    host.node().stream_ended(now, stream);
+                    self.drain(end.host);
+                }
+                Attached::Server(_) | Attached::Pending => {}
+            }
+        }
+    }
+
+    /// A packet has arrived at a host.
+    pub(super) fn packet(&mut self, packet: Packet<Wire>) {
+        let now = self.now;
+        let Wire { to, segment } = packet.payload;
+        let id = EndId { connection: ConnectionId(packet.flow), side: to };
+        let Some(connection) = self.connections[packet.flow as usize].as_deref_mut() else { return };
+        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
+        for follow in &mut connection.ends[1 - usize::from(to)].follows {
+            let (sent, queue, propagation) = (packet.sent, packet.link_queue, packet.propagation);
+            follow.arrived(now, segment.seq, segment.len, sent, queue, propagation);
+        }
+        let end = &mut connection.ends[usize::from(to)];
+        let arrival = end.tcp.on_segment(config, now, &segment);
+        let (wakes, closing) = (arrival.acked > 0 && end.tcp.writable(), connection.closing);
+        if arrival.established {
+            self.established(id);
+        }
+        if arrival.received > 0 {
+            self.readable(id);
+        }
+        if wakes {
+            self.writable(id);
+        }
+        if closing && arrival.acked > 0 {
+            self.close_if_flushed(id);
+        }
+        self.transmit(id);
+    }
+
+    /// A TCP timer event has come up; the timer may have moved since.
+    pub(super) fn tcp_timer(&mut self, id: EndId) {
+        let now = self.now;
+        let Some(end) = self.end(id) else { return };
+        end.armed = Time::NEVER;
+        if end.tcp.next_timeout() <= now {
+            let Some((tcp, config)) = self.tcp(id) else { return };
+            tcp.on_timeout(config, now);
+            if tcp.state() == tcp::State::Broken {
+                return self.kill(id.connection);
+            }
+        }
+        self.transmit(id);
+    }
+
+    /// Sends what TCP may send now, and arms its timer.
+    pub(super) fn transmit(&mut self, id: EndId) {
+        let now = self.now;
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
+        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
+        let to = connection.ends[1 - usize::from(id.side)].host;
+        let end = &mut connection.ends[usize::from(id.side)];
+        while let Some(segment) = end.tcp.poll_transmit(config, now) {
+            for follow in &mut end.follows {
+                follow.transmitted(now, segment.seq, segment.len);
+            }
+            let bytes = segment.wire_bytes(config);
+            let wire = Wire { to: 1 - id.side, segment };
+            let hosts = (Host(end.host), Host(to));
+            self.underlay.send(&mut self.queue, hosts, id.connection.0, bytes, wire);
+        }
+        let timeout = end.tcp.next_timeout();
+        if timeout < end.armed {
+            end.armed = timeout.max(now);
+            self.queue.push(end.armed, Event::Tcp(id));
+        }
+    }
+
+    fn established(&mut self, id: EndId) {
+        let now = self.now;
+        let Some(end) = self.end(id) else { return };
+        let (host, attached) = (end.host, end.attached);
+        match attached {
+            Attached::Channel(channel) => {
+                self.hosts[host as usize].node().channel_opened(now, channel);
+                self.drain(host);
+            }
+            Attached::Stream(stream) => {
+                self.hosts[host as usize].node().stream_connected(now, stream);
+                self.drain(host);
+            }
+            Attached::Pending if id.side == 1 => {
+                let Some(opener) = self.end(id.other()) else { return };
+                let from = opener.host;
+                let peer = self.hosts[from as usize].is_relay().then_some(RelayId(from));
+                let channel = self.hosts[host as usize].node().channel_accepted(peer);
+                self.hosts[host as usize].set_channel(channel, Some(id));
+                if let Some(end) = self.end(id) {
+                    end.attached = Attached::Channel(channel);
+                }
+            }
+            Attached::Pending | Attached::Server(_) => {}
+        }
+    }
+
+    /// TCP takes bytes again.
+    fn writable(&mut self, id: EndId) {
+        let Some(end) = self.end(id) else { return };
+        match end.attached {
+            Attached::Channel(_) if end.wants_write => {
+                let host = end.host;
+                self.flush(id);
+                self.drain(host);
+            }
+            Attached::Server(transfer) => self.server_write(transfer, id),
+            Attached::Stream(_) if end.unwritten > 0 => self.stream_write(id, 0),
+            _ => {}
+        }
+    }
+
+    /// Bytes can be read.
+    fn readable(&mut self, id: EndId) {
+        let Some(end) = self.end(id) else { return };
+        let (host, attached) = (end.host, end.attached);
+        match attached {
+            Attached::Channel(_) => match &mut self.hosts[host as usize].gate {
+                Some(gate) => {
+                    gate.wait_to_read(id);
+                    self.pump(host);
+                }
+                None => {
+                    while self.next_read(id).is_some() {
+                        self.deliver_cell(id);
+                    }
+                    self.drain(host);
+                }
+            },
+            Attached::Stream(stream) => {
+                self.package(host, stream, u32::MAX);
+                self.drain(host);
+            }
+            Attached::Server(transfer) => self.server_read(transfer, id),
+            Attached::Pending => {}
+        }
+    }
+
+    /// Size of the next cell that has arrived whole (all of its TLS record), if there is one.
+    pub(super) fn next_read(&mut self, id: EndId) -> Option<u64> {
+        let arrived = self.end(id)?.tcp.delivered_in_order();
+        let writer = self.end(id.other())?;
+        let (end, _) = writer.cells.front()?;
+        (*end <= arrived).then_some(u64::from(CELL_BYTES))
+    }
+
+    /// Reads one cell on behalf of a gated host.
+    pub(super) fn read_one(&mut self, id: EndId) {
+        let Some(end) = self.end(id) else { return };
+        let host = end.host;
+        self.deliver_cell(id);
+        self.drain(host);
+        self.transmit(id);
+    }
+
+    /// Hands the next cell to the node.
+    fn deliver_cell(&mut self, id: EndId) {
+        let now = self.now;
+        let Some(writer) = self.end(id.other()) else { return };
+        let Some((offset, cell)) = writer.cells.pop_front() else { return };
+        let record_done = writer.cells.front().is_none_or(|(next, _)| *next > offset);
+        if let ClearMessage::Data { stamp, .. } = &cell.body.message
+            && stamp.trace != 0
+            && let Some(at) = writer.follows.iter().position(|follow| follow.trace == stamp.trace)
+            && let Some(follow) = writer.follows.remove(at)
+        {
+            let at = Host(writer.host);
+            let (circuit, hop) = self.users.next_hop(follow.trace);
+            let waits = follow.read(now);
+            self.record(Observation::Waited { circuit: Circuit(circuit), hop, at, waits });
+        }
+        if record_done && let Some((tcp, config)) = self.tcp(id) {
+            let arrived = tcp.readable();
+            let rest = tcp.delivered_in_order() - offset;
+            tcp.read(config, now, arrived - rest);
+        }
+        let Some(end) = self.end(id) else { return };
+        let (host, attached) = (end.host, end.attached);
+        if let Attached::Channel(channel) = attached {
+            self.hosts[host as usize].node().cell(now, channel, cell);
+        }
+    }
+
+    /// Writes a channel's cells to TCP, in TLS records, as long as TCP and the host's bucket take them.
+    pub(super) fn flush(&mut self, id: EndId) {
+        let now = self.now;
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
+        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
+        let end = &mut connection.ends[usize::from(id.side)];
+        let Attached::Channel(channel) = end.attached else { return };
+        let host = &mut self.hosts[end.host as usize];
+        let (cell, overhead) = (u64::from(CELL_BYTES), u64::from(self.system.tls_record_overhead));
+        let mut gate = host.gate.take();
+        let mut share = gate.as_mut().map_or(u64::MAX, |gate| gate.write_share(now));
+        end.wants_write = false;
+        let mut gated = false;
+        loop {
+            let space = end.tcp.send_space().saturating_sub(overhead) / cell;
+            let allowed = share.saturating_sub(overhead) / cell;
+            if space == 0 {
+                end.wants_write = true;
+                break;
+            }
+            if allowed == 0 {
+                gated = true;
+                break;
+            }
+            let most = space.min(allowed).min(u64::from(self.system.tls_record_cells));
+            let before = end.cells.len();
+            while ((end.cells.len() - before) as u64) < most {
+                let Some(mut departure) = host.node().pop(now, channel) else { break };
+                if let ClearMessage::Data { stamp, .. } = &mut departure.cell.body.message {
+                    if stamp.departed == Time::ZERO {
+                        stamp.departed = departure.buffered;
+                    }
+                    if stamp.trace != 0 {
+                        let (queued, buffered) = (departure.queued, departure.buffered);
+                        end.follows.push_back(Follow::new(stamp.trace, 0, queued, buffered, now));
+                    }
+                }
+                end.cells.push_back((0, departure.cell));
+            }
+            let count = (end.cells.len() - before) as u64;
+            if count == 0 {
+                break;
+            }
+            let bytes = count * cell + overhead;
+            end.written += bytes;
+            for (offset, _) in end.cells.range_mut(before..) {
+                *offset = end.written;
+            }
+            for follow in end.follows.iter_mut().rev().take_while(|follow| follow.end == 0) {
+                follow.end = end.written;
+            }
+            let taken = end.tcp.write(bytes);
+            debug_assert_eq!(taken, bytes, "TCP takes what it has space for");
+            share = share.saturating_sub(bytes);
+            if let Some(gate) = &mut gate {
+                gate.wrote(bytes);
+            }
+        }
+        if gated && let Some(gate) = &mut gate {
+            gate.wait_to_write(id);
+        }
+        host.gate = gate;
+        let host = end.host;
+        if gated {
+            self.pump_writers_again(host, cell + overhead);
+        }
+        self.transmit(id);
+    }
+
+    /// Exit: writes bytes from the client to the server, now or when TCP takes them.
+    pub(super) fn stream_write(&mut self, id: EndId, bytes: u64) {
+        let Some(end) = self.end(id) else { return };
+        let due = end.unwritten + bytes;
+        let Some((tcp, config)) = self.tcp(id) else { return };
+        let left = due - tcp.write(due);
+        if let Some(end) = self.end(id) {
+            end.unwritten = left;
+        }
+        self.transmit(id);
+    }
+
+    /// Bytes written to TCP and never sent, per host.
+    pub(super) fn unsent_bytes(&self) -> Vec<u64> {
+        let mut unsent = vec![0; self.hosts.len()];
+        for end in self.connections.iter().flatten().flat_map(|connection| &connection.ends) {
+            unsent[end.host as usize] += end.tcp.written() - end.tcp.transmitted();
+        }
+        unsent
+    }
+}

@@ -1,0 +1,285 @@
+//! The world: pops an event, hands it to the machine it belongs to, and does what the machine asks.
+//!
+//! - here: the event loop, what nodes ask of their driver, faults and samples;
+//! - [`connection`]: TCP connections and what is written to and read from them;
+//! - [`host`]: what runs on a host, its token buckets and its processor;
+//! - [`users`]: what users fetch, over which circuits;
+//! - [`follow`]: where sampled cells wait.
+
+mod connection;
+mod follow;
+mod host;
+mod users;
+
+use std::ops::ControlFlow;
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::cell::RelayId;
+use tidegate_proto::links;
+use tidegate_proto::node::{Node, Output};
+use tidegate_proto::onion::Clear;
+
+use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
+use crate::plan::{FaultKind, Plan, Role, System};
+use crate::queue::Queue;
+use crate::tcp;
+use crate::underlay::{NetEvent, Underlay};
+
+use connection::{Connection, ConnectionId, EndId, Wire};
+use host::HostState;
+use users::Users;
+
+/// What the world waits for. Kept small: a run has as many pending as packets in flight.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A packet moves.
+    Net(NetEvent),
+    /// A TCP timer may be due.
+    Tcp(EndId),
+    /// A host's bucket is refilled or its processor is free.
+    Pump(u32),
+    /// A user's first circuit, or next request.
+    User(u32),
+    /// A transfer's time is up.
+    Timeout(u32),
+    /// Relays' queues are sampled.
+    Sample,
+    /// A host goes down: what runs on it starts afresh.
+    HostDown(u32),
+}
+
+impl From<NetEvent> for Event {
+    fn from(event: NetEvent) -> Event {
+        Event::Net(event)
+    }
+}
+
+/// Events handled between two calls of the progress function.
+const PROGRESS_EVERY: u32 = 1 << 14;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunEnd {
+    /// Simulated time reached.
+    pub reached: Time,
+    /// Events handled.
+    pub events: u64,
+    /// Data cells that arrived at clients.
+    pub cells_delivered: u64,
+    /// Whether the run was stopped by the progress function.
+    pub stopped: bool,
+}
+
+/// Runs a plan under a system. The result depends on nothing but the first three arguments.
+///
+/// `progress` is called now and then with the simulated time; it can stop the run.
+///
+/// # Panics
+/// If the plan is inconsistent (indices out of range); the lab checks that before.
+pub fn run<R: Recorder>(
+    plan: &Plan,
+    system: &System,
+    seed: Seed,
+    recorder: &mut R,
+    progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
+) -> RunEnd {
+    let mut world = World::new(plan, system, seed, recorder);
+    let stopped = world.run(progress);
+    world.finish(stopped)
+}
+
+struct World<'a, R: Recorder> {
+    plan: &'a Plan,
+    system: &'a System,
+    recorder: &'a mut R,
+    now: Time,
+    queue: Queue<Event>,
+    underlay: Underlay<Wire>,
+    hosts: Vec<HostState>,
+    /// Never reused, so that a late packet or timer finds nothing instead of a stranger.
+    connections: Vec<Option<Box<Connection>>>,
+    /// TCP between two processes of one machine.
+    loopback: tcp::Config,
+    users: Users,
+    /// Data cells packaged for clients, to pick those that are followed.
+    packaged: u64,
+    cells_delivered: u64,
+}
+
+impl<'a, R: Recorder> World<'a, R> {
+    fn new(plan: &'a Plan, system: &'a System, seed: Seed, recorder: &'a mut R) -> World<'a, R> {
+        let config = links::Config {
+            transport: system.transport,
+            scheduler: system.scheduler,
+            windows: system.windows,
+            output_buffer: system.output_buffer,
+            queue_high: system.circuit_queue_high,
+            queue_low: system.circuit_queue_low,
+            ..links::Config::default()
+        };
+        let hosts = plan.hosts.iter().map(|host| HostState::new(&host.role, &config)).collect();
+        let loopback = tcp::Config {
+            mss: 65_483,
+            congestion: tcp::Congestion::None,
+            delayed_ack: Span::ZERO,
+            ..system.tcp.clone()
+        };
+        World {
+            plan,
+            system,
+            recorder,
+            now: Time::ZERO,
+            queue: Queue::new(),
+            underlay: Underlay::new(&plan.hosts, plan.paths.clone(), &plan.faults, seed),
+            hosts,
+            connections: Vec::new(),
+            loopback,
+            users: Users::new(plan, seed.fork("users")),
+            packaged: 0,
+            cells_delivered: 0,
+        }
+    }
+
+    fn record(&mut self, observation: Observation) {
+        self.recorder.record(self.now, &observation);
+    }
+
+    fn run(&mut self, progress: &mut dyn FnMut(Time) -> ControlFlow<()>) -> bool {
+        let end = Time::ZERO + self.plan.duration;
+        for fault in &self.plan.faults {
+            if let FaultKind::HostDown { host } = fault.kind {
+                self.queue.push(fault.from, Event::HostDown(host));
+            }
+        }
+        if self.plan.sample_every > Span::ZERO {
+            self.queue.push(Time::ZERO + self.plan.sample_every, Event::Sample);
+        }
+        self.start_users();
+        let mut countdown = PROGRESS_EVERY;
+        while let Some((now, event)) = self.queue.pop() {
+            if now > end {
+                break;
+            }
+            self.now = now;
+            self.handle(event);
+            countdown -= 1;
+            if countdown == 0 {
+                countdown = PROGRESS_EVERY;
+                if progress(now).is_break() {
+                    return true;
+                }
+            }
+        }
+        self.now = end;
+        false
+    }
+
+    fn finish(mut self, stopped: bool) -> RunEnd {
+        for connection in self.connections.iter().flatten() {
+            for end in &connection.ends {
+                end.add_tcp_totals(&self.system.tcp, &mut self.hosts[end.host as usize].totals);
+            }
+        }
+        for index in 0..self.hosts.len() {
+            let net = self.underlay.traffic(Host(index as u32), self.now);
+            let host = &self.hosts[index];
+            let totals = HostTotals {
+                cells_processed: host.cells_processed(),
+                sent_bytes: net.up.sent_bytes,
+                received_bytes: net.down.sent_bytes,
+                dropped_packets: net.up.dropped + net.down.dropped + net.lost,
+                uplink_busy: net.up.busy,
+                downlink_busy: net.down.busy,
+                ..host.totals
+            };
+            self.record(Observation::HostTotals { host: Host(index as u32), totals });
+        }
+        let (events, cells_delivered) = (self.queue.popped(), self.cells_delivered);
+        let peak_pending_events = self.queue.peak() as u64;
+        self.record(Observation::RunTotals { events, cells_delivered, peak_pending_events });
+        RunEnd { reached: self.now, events, cells_delivered, stopped }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Net(event) => {
+                if let Some(packet) = self.underlay.handle(&mut self.queue, event) {
+                    self.packet(packet);
+                }
+            }
+            Event::Tcp(end) => self.tcp_timer(end),
+            Event::Pump(host) => self.pump(host),
+            Event::User(user) => self.user_turn(user),
+            Event::Timeout(transfer) => self.transfer_timeout(transfer),
+            Event::Sample => self.sample(),
+            Event::HostDown(host) => self.host_down(host),
+        }
+    }
+
+    /// Does what the node on a host asks until it asks no more.
+    fn drain(&mut self, host: u32) {
+        while let Some(output) = self.hosts[host as usize].node().poll() {
+            match output {
+                Output::OpenChannel(channel, RelayId(to)) => self.open_channel(host, channel, to),
+                Output::CloseChannel(channel) => self.close_channel(host, channel),
+                Output::Flush(channel) => {
+                    if let Some(end) = self.hosts[host as usize].channel(channel) {
+                        self.flush(end);
+                    }
+                }
+                Output::Connect(stream, transfer) => self.connect_stream(host, stream, transfer as u32),
+                Output::Deliver(stream, bytes, stamp) => self.deliver(host, stream, bytes, stamp),
+                Output::Package(stream, cells) => self.package(host, stream, cells),
+                Output::StreamClosed(stream) => self.stream_closed(host, stream),
+                Output::CircuitBuilt(circuit) => self.circuit_built(host, circuit),
+                Output::StreamConnected(stream) => self.stream_connected(host, stream),
+                Output::CircuitClosed(circuit) => self.circuit_closed(host, circuit),
+            }
+        }
+    }
+
+    fn sample(&mut self) {
+        let unsent = self.unsent_bytes();
+        for index in 0..self.hosts.len() {
+            if !matches!(self.plan.hosts[index].role, Role::Relay(_)) {
+                continue;
+            }
+            let net = self.underlay.traffic(Host(index as u32), self.now);
+            let host = &mut self.hosts[index];
+            let (circuit_queue_cells, output_buffer_bytes) = host.node().waiting();
+            let level = RelaySample {
+                circuit_queue_cells,
+                output_buffer_bytes,
+                tcp_unsent_bytes: unsent[index],
+                uplink_queue_bytes: net.up.queued_bytes,
+                downlink_queue_bytes: net.down.queued_bytes,
+                cells_processed: host.cells_processed(),
+                sent_bytes: net.up.sent_bytes,
+                received_bytes: net.down.sent_bytes,
+            };
+            let before = std::mem::replace(&mut host.sampled, level);
+            let sample = RelaySample {
+                cells_processed: level.cells_processed - before.cells_processed,
+                sent_bytes: level.sent_bytes - before.sent_bytes,
+                received_bytes: level.received_bytes - before.received_bytes,
+                ..level
+            };
+            self.record(Observation::RelaySample { relay: Host(index as u32), sample });
+        }
+        self.queue.push(self.now + self.plan.sample_every, Event::Sample);
+    }
+
+    fn host_down(&mut self, host: u32) {
+        for index in 0..self.connections.len() {
+            let concerns = |connection: &Connection| connection.ends.iter().any(|end| end.host == host);
+            if self.connections[index].as_deref().is_some_and(concerns) {
+                self.kill(ConnectionId(index as u32));
+            }
+        }
+        self.drain(host);
+    }
+}
+
+/// A node of the overlay in simulation.
+type SimNode = dyn Node<Clear>;
