@@ -12,7 +12,9 @@
 pub mod bucket;
 pub mod cell;
 pub mod client;
+pub mod crypto;
 pub mod edge;
+pub mod flashflow;
 pub mod links;
 pub mod node;
 pub mod onion;

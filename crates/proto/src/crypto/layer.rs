@@ -1,0 +1,147 @@
+//! One layer of a circuit's onion (tor-spec, "Relay cells"): AES-128 in counter mode over each cell's
+//! 509-byte body, from a zero counter on and never reset, and a running SHA-1 digest by which the hop
+//! that a cell is meant for recognises it.
+
+use aes::Aes128;
+use ctr::cipher::{KeyIvInit as _, StreamCipher as _};
+use sha1::{Digest as _, Sha1};
+
+/// Bytes of a relay cell's body.
+pub const BODY: usize = 509;
+
+/// Where the header of a relay cell's body keeps "recognized" and the digest.
+const RECOGNIZED: std::ops::Range<usize> = 1..3;
+const DIGEST: std::ops::Range<usize> = 5..9;
+
+/// A key stream, in one direction.
+pub struct Keystream(ctr::Ctr128BE<Aes128>);
+
+impl Keystream {
+    /// Starts at counter zero.
+    pub fn new(key: &[u8; 16]) -> Keystream {
+        Keystream(ctr::Ctr128BE::new(key.into(), &[0; 16].into()))
+    }
+
+    /// Encrypts or decrypts the next bytes.
+    pub fn apply(&mut self, bytes: &mut [u8]) {
+        self.0.apply_keystream(bytes);
+    }
+}
+
+/// One direction of one hop: its key stream and its digest.
+pub struct Layer {
+    keystream: Keystream,
+    digest: Sha1,
+}
+
+impl Layer {
+    /// From the hop's key and digest seed for this direction.
+    pub fn new(key: &[u8; 16], digest_seed: &[u8; 20]) -> Layer {
+        Layer { keystream: Keystream::new(key), digest: Sha1::new_with_prefix(digest_seed) }
+    }
+
+    /// At the end that speaks: writes the digest into the header (whose "recognized" must be zero) and
+    /// encrypts. Layers of hops nearer to the speaker follow with [`Layer::pass`].
+    pub fn seal(&mut self, body: &mut [u8; BODY]) {
+        body[DIGEST].fill(0);
+        self.digest.update(&body[..]);
+        let digest = self.digest.clone().finalize();
+        body[DIGEST].copy_from_slice(&digest[..4]);
+        self.keystream.apply(body);
+    }
+
+    /// Adds or removes this layer.
+    pub fn pass(&mut self, body: &mut [u8; BODY]) {
+        self.keystream.apply(body);
+    }
+
+    /// Whether a body from which this layer was just removed is meant for this hop. If it is, the digest
+    /// moves on; if not, nothing changes.
+    pub fn recognises(&mut self, body: &[u8; BODY]) -> bool {
+        if body[RECOGNIZED] != [0, 0] {
+            return false;
+        }
+        let mut blank = *body;
+        blank[DIGEST].fill(0);
+        let mut next = self.digest.clone();
+        next.update(blank);
+        if next.clone().finalize()[..4] != body[DIGEST] {
+            return false;
+        }
+        self.digest = next;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(fill: u8) -> [u8; BODY] {
+        let mut body = [fill; BODY];
+        body[RECOGNIZED].fill(0);
+        body
+    }
+
+    /// NIST SP 800-38A, F.5.1, moved to a zero counter: E(K, 0) from FIPS 197-style AES-128 with a zero key
+    /// and block is 66e94bd4ef8a2c3b884cfa59ca342b2e (GCM specification, test case 1's hash key).
+    #[test]
+    fn the_key_stream_starts_at_counter_zero() {
+        let mut bytes = [0; 16];
+        Keystream::new(&[0; 16]).apply(&mut bytes);
+        let expected = 0x66e9_4bd4_ef8a_2c3b_884c_fa59_ca34_2b2e_u128.to_be_bytes();
+        assert_eq!(bytes, expected);
+        // Counter 1: E(0, 1) is 58e2fccefa7e3061367f1d57a4e7455a (the same test case's tag).
+        let mut two = [0; 32];
+        Keystream::new(&[0; 16]).apply(&mut two);
+        assert_eq!(two[16..], 0x58e2_fcce_fa7e_3061_367f_1d57_a4e7_455a_u128.to_be_bytes());
+    }
+
+    #[test]
+    fn three_hops_peel_their_layers_and_only_the_last_recognises() {
+        let keys = [[1u8; 16], [2; 16], [3; 16]];
+        let make = || keys.map(|key| Layer::new(&key, &[key[0]; 20]));
+        let (mut client, mut relays) = (make(), make());
+        for round in 0..3 {
+            let mut cell = body(round);
+            client[2].seal(&mut cell);
+            client[1].pass(&mut cell);
+            client[0].pass(&mut cell);
+            for (hop, relay) in relays.iter_mut().enumerate() {
+                relay.pass(&mut cell);
+                assert_eq!(relay.recognises(&cell), hop == 2, "round {round}, hop {hop}");
+            }
+            assert_eq!(cell[9..], body(round)[9..]);
+        }
+    }
+
+    #[test]
+    fn the_digest_covers_all_cells_so_far() {
+        let (mut a, mut b) = (Layer::new(&[7; 16], &[8; 20]), Layer::new(&[7; 16], &[8; 20]));
+        let (mut first, mut second) = (body(1), body(2));
+        a.seal(&mut first);
+        a.seal(&mut second);
+        b.pass(&mut first);
+        b.pass(&mut second);
+        // Without the first cell the second is not recognised; after it, it is. A changed one never is.
+        assert!(!b.recognises(&second));
+        assert!(b.recognises(&first));
+        second[400] ^= 1;
+        assert!(!b.recognises(&second));
+        second[400] ^= 1;
+        assert!(b.recognises(&second));
+    }
+
+    /// The first digest by hand: SHA-1(seed | body with a blank digest).
+    #[test]
+    fn the_digest_is_sha1_of_seed_and_body() {
+        let mut cell = body(9);
+        let mut layer = Layer::new(&[0; 16], &[5; 20]);
+        layer.seal(&mut cell);
+        Keystream::new(&[0; 16]).apply(&mut cell);
+        let mut blank = body(9);
+        blank[DIGEST].fill(0);
+        let expected = Sha1::digest([&[5; 20][..], &blank].concat());
+        assert_eq!(cell[DIGEST], expected[..4]);
+    }
+}
