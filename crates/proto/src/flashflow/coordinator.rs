@@ -1,0 +1,368 @@
+//! The coordinator's role in one measurement: have the relay agree, have the measurers open circuits, let
+//! them go, and collect what everyone says about each second. Every phase has a timeout; whatever goes
+//! wrong ends the measurement with a [`Reason`], and everyone is told.
+
+use std::collections::VecDeque;
+
+use tidegate_control::flashflow::Percent;
+use tidegate_control::flashflow::aggregate::{self, Second};
+use tidegate_control::units::{Rate, Span, Time};
+
+use super::message::{Message, Open, Params, Reason};
+
+/// How long the phases may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until everyone is connected.
+    pub connect: Span,
+    /// Until the relay agrees.
+    pub agree: Span,
+    /// Until all measurers have their circuits.
+    pub open: Span,
+    /// How late the report of a second may be: clocks that run at another speed, or a stuck measurer.
+    pub late: Span,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            connect: Span::from_secs(10),
+            agree: Span::from_secs(5),
+            open: Span::from_secs(25),
+            late: Span::from_secs(3),
+        }
+    }
+}
+
+/// How much too early the report of a second may be, for clocks that run a little fast and messages that
+/// were delayed on the way to the measurer but not back.
+const EARLY: Span = Span::from_millis(250);
+
+/// The most bytes that a measurer with that rate can have received after so many seconds, with 5 % and a
+/// quarter of a second to spare: one that says more lies.
+fn most_in(rate: u64, seconds: u64) -> u64 {
+    (u128::from(rate) / 8 * u128::from(105 * seconds + 25) / 100).min(u128::from(u64::MAX)) as u64
+}
+
+/// A measurement to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// What the relay is told.
+    pub params: Params,
+    /// What each measurer is told.
+    pub shares: Vec<Open>,
+    /// The share of background that counts.
+    pub ratio: Percent,
+    /// How long the phases may take.
+    pub timeouts: Timeouts,
+}
+
+/// Whom a connection leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Peer {
+    /// The relay.
+    Relay,
+    /// The measurer with this index in [`Order::shares`].
+    Measurer(usize),
+}
+
+/// What the driver must do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send a message.
+    Send(Peer, Message),
+    /// A second is complete.
+    Second(u16, SecondRecord),
+    /// The measurement is over: close all connections.
+    Done(Result<Outcome, Failure>),
+}
+
+/// What was said about one second, as it is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SecondRecord {
+    /// `x_j^i`: echoed bytes per measurer.
+    pub measurers: Vec<u64>,
+    /// Background bytes the relay says it sent and received.
+    pub sent: u64,
+    /// See `sent`.
+    pub received: u64,
+}
+
+impl SecondRecord {
+    /// The second as it counts.
+    pub fn second(&self, ratio: Percent) -> Second {
+        Second::new(&self.measurers, self.sent, self.received, ratio)
+    }
+}
+
+/// A complete measurement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// All seconds.
+    pub seconds: Vec<SecondRecord>,
+    /// `z`: their median.
+    pub estimate: Rate,
+    /// `sum a_i`.
+    pub allocated: Rate,
+    /// Cells whose content was checked.
+    pub checked: u64,
+}
+
+/// An incomplete measurement: it says nothing about the relay's capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Why.
+    pub reason: Reason,
+    /// Because of whom; `None` if it was the coordinator itself.
+    pub by: Option<Peer>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Connecting,
+    Agreeing,
+    Opening,
+    Measuring { since: Time },
+    Done,
+}
+
+/// One measurement, from connections to outcome.
+#[derive(Debug)]
+pub struct Measurement {
+    order: Order,
+    phase: Phase,
+    deadline: Time,
+    relay_connected: bool,
+    measurers: Vec<MeasurerState>,
+    background: Vec<(u64, u64)>,
+    complete: u16,
+    outputs: VecDeque<Output>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct MeasurerState {
+    connected: bool,
+    opened: Option<u16>,
+    counts: Vec<u64>,
+    checked: u64,
+}
+
+impl Measurement {
+    /// Begins: connections to everyone in the order are wanted.
+    ///
+    /// # Panics
+    /// If the order has no measurer.
+    pub fn new(now: Time, order: Order) -> Measurement {
+        assert!(!order.shares.is_empty(), "someone must measure");
+        Measurement {
+            phase: Phase::Connecting,
+            deadline: now + order.timeouts.connect,
+            relay_connected: false,
+            measurers: vec![MeasurerState::default(); order.shares.len()],
+            background: Vec::new(),
+            complete: 0,
+            outputs: VecDeque::new(),
+            order,
+        }
+    }
+
+    /// A connection is open, and the peer proved to be who it should be.
+    pub fn connected(&mut self, now: Time, peer: Peer) {
+        match peer {
+            Peer::Relay => self.relay_connected = true,
+            Peer::Measurer(i) => self.measurers[i].connected = true,
+        }
+        if self.phase == Phase::Connecting
+            && self.relay_connected
+            && self.measurers.iter().all(|m| m.connected)
+        {
+            self.enter(Phase::Agreeing, now + self.order.timeouts.agree);
+            self.send(Peer::Relay, Message::Params(self.order.params.clone()));
+        }
+    }
+
+    /// A connection broke or could not be opened.
+    pub fn lost(&mut self, peer: Peer) {
+        // The relay closes after its last second; the measurers may still be speaking then.
+        if peer == Peer::Relay && self.background.len() == usize::from(self.order.params.seconds) {
+            return;
+        }
+        if let Peer::Measurer(i) = peer
+            && self.measurers[i].counts.len() == usize::from(self.order.params.seconds)
+        {
+            return;
+        }
+        self.fail(Reason::Lost, Some(peer));
+    }
+
+    /// The operator stops everything.
+    pub fn stop(&mut self) {
+        self.fail(Reason::Stopped, None);
+    }
+
+    /// Whom we could not reach, or who sent what is no message.
+    pub fn garbage(&mut self, peer: Peer) {
+        self.fail(Reason::Protocol, Some(peer));
+    }
+
+    /// A peer said something.
+    pub fn message(&mut self, now: Time, peer: Peer, message: Message) {
+        match (self.phase, peer, message) {
+            (Phase::Done, _, _) => {}
+            (_, _, Message::Failed(reason)) => self.fail(reason, Some(peer)),
+            (Phase::Agreeing, Peer::Relay, Message::ParamsOk) => {
+                self.enter(Phase::Opening, now + self.order.timeouts.open);
+                for i in 0..self.order.shares.len() {
+                    self.send(Peer::Measurer(i), Message::Open(self.order.shares[i].clone()));
+                }
+            }
+            (Phase::Opening, Peer::Measurer(i), Message::Ready { opened }) => {
+                let sockets = self.order.shares[i].sockets;
+                if 2 * u32::from(opened) < u32::from(sockets) || opened > sockets {
+                    return self.fail(Reason::Circuits, Some(peer));
+                }
+                self.measurers[i].opened = Some(opened);
+                if self.measurers.iter().all(|m| m.opened.is_some()) {
+                    self.enter(Phase::Measuring { since: now }, self.due(now, 1));
+                    for i in 0..self.order.shares.len() {
+                        self.send(Peer::Measurer(i), Message::Go);
+                    }
+                }
+            }
+            (Phase::Measuring { since }, Peer::Measurer(i), Message::Count { second, bytes, checked }) => {
+                let counts = &mut self.measurers[i].counts;
+                counts.push(bytes);
+                let (seconds, sum) = (counts.len(), counts.iter().fold(0u64, |a, b| a.saturating_add(*b)));
+                if sum > most_in(self.order.shares[i].rate, seconds as u64) {
+                    return self.fail(Reason::Protocol, Some(peer));
+                }
+                if let Err(reason) = self.in_turn(now, since, second, seconds) {
+                    return self.fail(reason, Some(peer));
+                }
+                self.measurers[i].checked += u64::from(checked);
+                self.advance(since);
+            }
+            (Phase::Measuring { since }, Peer::Relay, Message::Background { second, sent, received }) => {
+                self.background.push((u64::from(sent), u64::from(received)));
+                if let Err(reason) = self.in_turn(now, since, second, self.background.len()) {
+                    return self.fail(reason, Some(peer));
+                }
+                self.advance(since);
+            }
+            _ => self.fail(Reason::Protocol, Some(peer)),
+        }
+    }
+
+    /// Whether a report for `second` is the one expected, and not before that second can be over.
+    fn in_turn(&self, now: Time, since: Time, second: u16, expected: usize) -> Result<(), Reason> {
+        if usize::from(second) != expected || second > self.order.params.seconds {
+            Err(Reason::Protocol)
+        } else if now + EARLY < since + Span::from_secs(u64::from(second)) {
+            Err(Reason::Clock)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Hands out the seconds that everyone has spoken about, and the outcome after the last.
+    fn advance(&mut self, since: Time) {
+        loop {
+            let j = usize::from(self.complete);
+            let Some(&(sent, received)) = self.background.get(j) else { break };
+            if self.measurers.iter().any(|m| m.counts.len() <= j) {
+                break;
+            }
+            let record = self.record(j, sent, received);
+            self.complete += 1;
+            self.outputs.push_back(Output::Second(self.complete, record));
+        }
+        if self.complete == self.order.params.seconds {
+            self.finish();
+        } else {
+            self.deadline = self.due(since, self.complete + 1);
+        }
+    }
+
+    fn due(&self, since: Time, second: u16) -> Time {
+        since + Span::from_secs(u64::from(second)) + self.order.timeouts.late
+    }
+
+    fn record(&self, j: usize, sent: u64, received: u64) -> SecondRecord {
+        SecondRecord { measurers: self.measurers.iter().map(|m| m.counts[j]).collect(), sent, received }
+    }
+
+    fn finish(&mut self) {
+        let seconds: Vec<SecondRecord> =
+            self.background.iter().enumerate().map(|(j, (s, r))| self.record(j, *s, *r)).collect();
+        let counted: Vec<Second> = seconds.iter().map(|record| record.second(self.order.ratio)).collect();
+        let estimate = aggregate::estimate(&counted).expect("a measurement has seconds");
+        let checked = self.measurers.iter().map(|m| m.checked).sum();
+        // A relay that returns whole buckets but never a checked cell does not exist.
+        let buckets = seconds.iter().flat_map(|s| &s.measurers).sum::<u64>()
+            / 514
+            / u64::from(self.order.shares[0].check_one_in);
+        let circuits: u64 = self.measurers.iter().map(|m| u64::from(m.opened.unwrap_or(0))).sum();
+        if checked + 2 * circuits < buckets {
+            return self.fail(Reason::Protocol, None);
+        }
+        let allocated = Rate(self.order.shares.iter().map(|share| share.rate).sum());
+        self.over(Ok(Outcome { seconds, estimate, allocated, checked }));
+    }
+
+    fn fail(&mut self, reason: Reason, by: Option<Peer>) {
+        if self.phase == Phase::Done {
+            return;
+        }
+        if self.relay_connected && by != Some(Peer::Relay) {
+            self.send(Peer::Relay, Message::Failed(reason));
+        }
+        self.over(Err(Failure { reason, by }));
+    }
+
+    fn over(&mut self, result: Result<Outcome, Failure>) {
+        for i in 0..self.measurers.len() {
+            if self.measurers[i].connected {
+                self.send(Peer::Measurer(i), Message::Stop);
+            }
+        }
+        self.enter(Phase::Done, Time::NEVER);
+        self.outputs.push_back(Output::Done(result));
+    }
+
+    fn send(&mut self, to: Peer, message: Message) {
+        self.outputs.push_back(Output::Send(to, message));
+    }
+
+    fn enter(&mut self, phase: Phase, deadline: Time) {
+        self.phase = phase;
+        self.deadline = deadline;
+    }
+
+    /// When [`timeout`](Self::timeout) is due.
+    pub fn next_timeout(&self) -> Option<Time> {
+        (self.phase != Phase::Done).then_some(self.deadline)
+    }
+
+    /// Time passed.
+    pub fn timeout(&mut self, now: Time) {
+        if self.phase == Phase::Done || now < self.deadline {
+            return;
+        }
+        let j = usize::from(self.complete);
+        let late = match self.phase {
+            Phase::Connecting if !self.relay_connected => Some(Peer::Relay),
+            Phase::Connecting => self.measurers.iter().position(|m| !m.connected).map(Peer::Measurer),
+            Phase::Opening => self.measurers.iter().position(|m| m.opened.is_none()).map(Peer::Measurer),
+            Phase::Measuring { .. } if self.background.len() > j => {
+                self.measurers.iter().position(|m| m.counts.len() <= j).map(Peer::Measurer)
+            }
+            _ => Some(Peer::Relay),
+        };
+        self.fail(Reason::Timeout, late);
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+}

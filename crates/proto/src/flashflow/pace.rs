@@ -1,0 +1,294 @@
+//! What a relay forwards next while it is measured: a scheduler for measurement circuits beside the
+//! ordinary one, under one rate limit (section 4.1: "a separate cell scheduler").
+//!
+//! Background traffic goes first, but during a measurement only as much as goes with the measurement
+//! traffic: in each round `y = x r / (1 - r)`, with `x` floored at 10 Mbit/s (proposal 316). Measurement
+//! connections take turns. Everything is in bytes of cells.
+
+use std::collections::VecDeque;
+
+use tidegate_control::flashflow::Percent;
+use tidegate_control::units::{Rate, Span, Time};
+
+use super::cell::CELL;
+use crate::bucket::{BucketPlan, TokenBucket};
+
+/// A scheduling round.
+const ROUND: Span = Span::from_millis(10);
+/// The least measurement traffic that background is reckoned against.
+const FLOOR: Rate = Rate(10_000_000);
+/// Background that was allowed and not used is kept for so many rounds.
+const KEPT_ROUNDS: u64 = 10;
+
+/// What traffic belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Ordinary circuits.
+    Background,
+    /// Measurement circuits.
+    Measurement,
+}
+
+/// Leave to forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant<Who> {
+    /// Who asked.
+    pub who: Who,
+    /// For what.
+    pub class: Class,
+    /// Bytes, a multiple of [`CELL`]; the rest must be asked for again.
+    pub bytes: u64,
+}
+
+/// The scheduler. `Who` names a connection.
+#[derive(Debug)]
+pub struct Pace<Who> {
+    bucket: Option<TokenBucket>,
+    cap: Option<Cap>,
+    background: VecDeque<(Who, u64)>,
+    measurement: VecDeque<(Who, u64)>,
+}
+
+#[derive(Debug)]
+struct Cap {
+    ratio: Percent,
+    /// Background bytes that may pass.
+    credit: u64,
+    round: Time,
+    /// Measurement bytes granted in this round.
+    measured: u64,
+}
+
+impl Cap {
+    fn advance(&mut self, now: Time) {
+        let floor = FLOOR.0 / 8 * ROUND.0 / 1_000_000_000;
+        let rounds = now.since(self.round).0 / ROUND.0;
+        for _ in 0..rounds.min(KEPT_ROUNDS) {
+            let earned = self.ratio.background_for(self.measured.max(floor));
+            self.credit = self.credit.min(earned.saturating_mul(KEPT_ROUNDS - 1)).saturating_add(earned);
+            self.measured = 0;
+        }
+        self.round += ROUND * rounds;
+    }
+}
+
+impl<Who: Copy + PartialEq> Pace<Who> {
+    /// A relay that forwards at most `limit`, with a burst of one second as tor has by default.
+    pub fn new(limit: Rate) -> Pace<Who> {
+        let bytes = limit.0 / 8;
+        let bucket = (limit != Rate::UNLIMITED).then(|| {
+            TokenBucket::new(BucketPlan {
+                rate_bytes_per_s: bytes,
+                burst_bytes: bytes.max(CELL as u64),
+                refill_every: ROUND,
+                drop_fractions: false,
+            })
+        });
+        Pace { bucket, cap: None, background: VecDeque::new(), measurement: VecDeque::new() }
+    }
+
+    /// A measurement began: background is capped from now on.
+    pub fn measuring(&mut self, now: Time, ratio: Percent) {
+        self.cap = Some(Cap { ratio, credit: 0, round: now, measured: 0 });
+    }
+
+    /// It ended: background has no cap, and measurement circuits nothing to wait for.
+    pub fn idle(&mut self) {
+        self.cap = None;
+        self.measurement.clear();
+    }
+
+    /// `who` has `bytes` to forward. One request at a time each; whole cells are granted.
+    pub fn request(&mut self, class: Class, who: Who, bytes: u64) {
+        self.queue(class).push_back((who, bytes));
+    }
+
+    /// `who` is gone.
+    pub fn withdraw(&mut self, class: Class, who: Who) {
+        self.queue(class).retain(|(other, _)| *other != who);
+    }
+
+    fn queue(&mut self, class: Class) -> &mut VecDeque<(Who, u64)> {
+        match class {
+            Class::Background => &mut self.background,
+            Class::Measurement => &mut self.measurement,
+        }
+    }
+
+    /// The next to forward something, if anyone may now.
+    pub fn poll(&mut self, now: Time) -> Option<Grant<Who>> {
+        let mut left = self.bucket.as_mut().map_or(u64::MAX, |bucket| bucket.available(now));
+        let mut allowed = left;
+        if let Some(cap) = &mut self.cap {
+            cap.advance(now);
+            allowed = allowed.min(cap.credit);
+        }
+        let (class, limit) = if !self.background.is_empty() && allowed >= CELL as u64 {
+            (Class::Background, allowed)
+        } else if !self.measurement.is_empty() && left >= CELL as u64 {
+            (Class::Measurement, left)
+        } else {
+            return None;
+        };
+        let (who, wanted) = self.queue(class).pop_front().expect("not empty");
+        let bytes = wanted.next_multiple_of(CELL as u64).min(limit / CELL as u64 * CELL as u64);
+        left -= bytes;
+        if let Some(bucket) = &mut self.bucket {
+            bucket.take(bytes);
+        }
+        debug_assert!(left < u64::MAX || self.bucket.is_none());
+        if let Some(cap) = &mut self.cap {
+            match class {
+                Class::Background => cap.credit -= bytes,
+                Class::Measurement => cap.measured += bytes,
+            }
+        }
+        Some(Grant { who, class, bytes })
+    }
+
+    /// When to [`poll`](Self::poll) again although nothing was requested meanwhile.
+    pub fn next_timeout(&self) -> Option<Time> {
+        if self.background.is_empty() && self.measurement.is_empty() {
+            return None;
+        }
+        let refill = self.bucket.as_ref().map(TokenBucket::next_refill);
+        let round = self.cap.as_ref().map(|cap| cap.round + ROUND);
+        [refill, round].into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUARTER: Percent = Percent::new(25).unwrap();
+
+    /// Lets two greedy classes run for `seconds`; bytes per second of (measurement, background).
+    fn run(
+        pace: &mut Pace<u32>,
+        seconds: u64,
+        background_rate: Option<u64>,
+        per_grant: u64,
+    ) -> Vec<(u64, u64)> {
+        let mut result = Vec::new();
+        let mut now = Time::ZERO;
+        for who in 0..8 {
+            pace.request(Class::Measurement, who, per_grant);
+        }
+        let mut offered = 0;
+        for second in 0..seconds {
+            let (mut x, mut y) = (0, 0);
+            for ms in 0..1000 {
+                now = Time((second * 1000 + ms) * 1_000_000);
+                match background_rate {
+                    None if pace.background.is_empty() => {
+                        pace.request(Class::Background, 99, 8 * CELL as u64)
+                    }
+                    Some(rate) => {
+                        offered += rate / 1000;
+                        if pace.background.is_empty() && offered >= CELL as u64 {
+                            let bytes = offered / CELL as u64 * CELL as u64;
+                            offered -= bytes;
+                            pace.request(Class::Background, 99, bytes);
+                        }
+                    }
+                    None => {}
+                }
+                // What a processor forwards in a millisecond: 125 MB/s.
+                let mut budget = 125_000u64;
+                while budget > 0 {
+                    let Some(grant) = pace.poll(now) else { break };
+                    budget = budget.saturating_sub(grant.bytes);
+                    match grant.class {
+                        Class::Measurement => {
+                            x += grant.bytes;
+                            pace.request(Class::Measurement, grant.who, per_grant);
+                        }
+                        Class::Background => {
+                            y += grant.bytes;
+                            if background_rate.is_none() {
+                                pace.request(Class::Background, 99, 8 * CELL as u64);
+                            }
+                        }
+                    }
+                }
+            }
+            result.push((x, y));
+        }
+        assert!(now > Time::ZERO);
+        result
+    }
+
+    #[test]
+    fn greedy_background_gets_its_quarter_and_the_limit_holds() {
+        let mut pace = Pace::new(Rate(80_000_000));
+        pace.measuring(Time::ZERO, QUARTER);
+        let seconds = run(&mut pace, 5, None, 32 * CELL as u64);
+        for (x, y) in &seconds[1..] {
+            assert!((9_900_000..=10_110_000).contains(&(x + y)), "{seconds:?}");
+            let share = *y as f64 / (x + y) as f64;
+            assert!((0.235..=0.262).contains(&share), "{seconds:?}");
+        }
+        // The first second carries tor's burst.
+        assert!(seconds[0].0 + seconds[0].1 > 19_000_000);
+    }
+
+    #[test]
+    fn background_below_its_share_is_not_held_back() {
+        let mut pace = Pace::new(Rate(80_000_000));
+        pace.measuring(Time::ZERO, QUARTER);
+        let seconds = run(&mut pace, 4, Some(1_000_000), 32 * CELL as u64);
+        for (x, y) in &seconds[1..] {
+            assert!((950_000..=1_050_000).contains(y), "{seconds:?}");
+            assert!((9_900_000..=10_110_000).contains(&(x + y)), "{seconds:?}");
+        }
+    }
+
+    #[test]
+    fn without_measurement_traffic_the_floor_lets_background_pass() {
+        let mut pace: Pace<u32> = Pace::new(Rate::UNLIMITED);
+        pace.measuring(Time::ZERO, QUARTER);
+        let mut y = 0;
+        for ms in 0..2000 {
+            if pace.background.is_empty() {
+                pace.request(Class::Background, 1, 1 << 20);
+            }
+            while let Some(grant) = pace.poll(Time(ms * 1_000_000)) {
+                y += grant.bytes;
+                pace.request(Class::Background, 1, 1 << 20);
+            }
+        }
+        // 10 Mbit/s * .25 / .75 for two seconds.
+        assert!((780_000..=840_000).contains(&y), "{y}");
+    }
+
+    #[test]
+    fn connections_take_turns_and_the_dead_do_not_hold_them_up() {
+        let mut pace: Pace<u32> = Pace::new(Rate(8 * 514 * 100));
+        for who in [1, 2, 3] {
+            pace.request(Class::Measurement, who, 514);
+        }
+        pace.withdraw(Class::Measurement, 2);
+        let order: Vec<u32> = std::iter::from_fn(|| pace.poll(Time::ZERO)).map(|grant| grant.who).collect();
+        assert_eq!(order, [1, 3]);
+        assert_eq!(pace.next_timeout(), None);
+        pace.request(Class::Measurement, 1, u64::from(u32::MAX));
+        let grant = pace.poll(Time::ZERO).unwrap();
+        assert_eq!(grant.bytes, 98 * 514, "what the burst left");
+        pace.request(Class::Measurement, 1, 514);
+        assert_eq!(pace.poll(Time::ZERO), None);
+        assert_eq!(pace.next_timeout(), Some(Time::ZERO + ROUND));
+        pace.idle();
+        assert_eq!(pace.next_timeout(), None);
+    }
+
+    #[test]
+    fn after_the_measurement_background_is_free_at_once() {
+        let mut pace: Pace<u32> = Pace::new(Rate::UNLIMITED);
+        pace.measuring(Time::ZERO, Percent::new(0).unwrap());
+        pace.request(Class::Background, 1, 514);
+        assert_eq!(pace.poll(Time(500_000_000)), None, "r = 0 leaves no background");
+        pace.idle();
+        assert_eq!(pace.poll(Time(500_000_001)).map(|grant| grant.bytes), Some(514));
+    }
+}

@@ -1,0 +1,348 @@
+//! The relay's role: agree to a measurement, admit the circuits of its measurers, say each second how much
+//! background passed, and end it in time whatever the others do. States: Idle, ParamsOk, Measuring, Idle.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use tidegate_control::flashflow::Percent;
+use tidegate_control::flashflow::quota::Quota;
+use tidegate_control::units::{Span, Time};
+
+use super::cell::Token;
+use super::message::{Fingerprint, Message, Params, Reason};
+
+/// What a relay's operator allows (proposal 316).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `FFMeasurementsAllowed`
+    pub allowed: bool,
+    /// `FFAllowedCoordinators`: fingerprints of their certificates; nobody else may measure.
+    pub coordinators: Vec<Fingerprint>,
+    /// `FFMeasurementPeriod`: two measurements per coordinator in any window of this length.
+    pub period: Span,
+    /// `FFBackgroundTrafficPercent`
+    pub background: Percent,
+    /// `FFMaxMeasurementDuration`: from the agreement to the end.
+    pub max_duration: Span,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            allowed: false,
+            coordinators: Vec::new(),
+            period: Span::from_secs(86_400),
+            background: Percent::new(25).expect("below 100"),
+            max_duration: Span::from_secs(45),
+        }
+    }
+}
+
+/// What the driver must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send a message on the coordinator's connection.
+    Send(u64, Message),
+    /// Close the coordinator's connection once that is written.
+    Close(u64),
+    /// Connections from these addresses are expected and exempt from limits until `Ended`.
+    Expect(Vec<IpAddr>),
+    /// Measurement traffic flows: background is capped at this share.
+    Begun(Percent),
+    /// Drop buffered echoes, close measurement connections, lift the cap.
+    Ended,
+}
+
+/// A relay that can be measured.
+#[derive(Debug)]
+pub struct Target {
+    config: Config,
+    quota: Quota<Fingerprint>,
+    session: Option<Session>,
+    outputs: VecDeque<Output>,
+}
+
+#[derive(Debug)]
+struct Session {
+    coordinator: u64,
+    params: Params,
+    ratio: Percent,
+    deadline: Time,
+    measuring: Option<Measuring>,
+}
+
+#[derive(Debug)]
+struct Measuring {
+    since: Time,
+    /// Seconds reported so far.
+    reported: u16,
+    sent: u64,
+    received: u64,
+}
+
+impl Target {
+    /// A relay that nobody has measured yet.
+    pub fn new(config: Config) -> Target {
+        let quota = Quota::new(config.period);
+        Target { config, quota, session: None, outputs: VecDeque::new() }
+    }
+
+    /// A message arrived on a connection whose peer proved that fingerprint.
+    pub fn message(&mut self, now: Time, from: u64, fingerprint: &Fingerprint, message: &Message) {
+        match message {
+            Message::Params(params) => match self.agree(now, from, fingerprint, params) {
+                Ok(()) => {
+                    let addresses = params.measurers.iter().filter_map(|m| m.address).collect();
+                    self.outputs.push_back(Output::Expect(addresses));
+                    self.outputs.push_back(Output::Send(from, Message::ParamsOk));
+                }
+                Err(reason) => self.refuse(from, reason),
+            },
+            Message::Failed(_) if self.is_coordinator(from) => self.end(),
+            _ => {
+                if self.is_coordinator(from) {
+                    self.end();
+                }
+                self.refuse(from, Reason::Protocol);
+            }
+        }
+    }
+
+    fn agree(
+        &mut self,
+        now: Time,
+        from: u64,
+        fingerprint: &Fingerprint,
+        params: &Params,
+    ) -> Result<(), Reason> {
+        if !self.config.allowed {
+            return Err(Reason::Disabled);
+        }
+        if !self.config.coordinators.contains(fingerprint) {
+            return Err(Reason::NotAllowed);
+        }
+        if self.session.is_some() {
+            return Err(Reason::Busy);
+        }
+        if Span::from_secs(u64::from(params.seconds)) > self.config.max_duration {
+            return Err(Reason::Duration);
+        }
+        self.quota.start(now, *fingerprint).map_err(|_| Reason::TooOften)?;
+        let theirs = Percent::new(params.background).ok_or(Reason::Protocol)?;
+        self.session = Some(Session {
+            coordinator: from,
+            params: params.clone(),
+            ratio: theirs.min(self.config.background),
+            deadline: now + self.config.max_duration,
+            measuring: None,
+        });
+        Ok(())
+    }
+
+    fn refuse(&mut self, to: u64, reason: Reason) {
+        self.outputs.push_back(Output::Send(to, Message::Failed(reason)));
+        self.outputs.push_back(Output::Close(to));
+    }
+
+    fn is_coordinator(&self, connection: u64) -> bool {
+        self.session.as_ref().is_some_and(|session| session.coordinator == connection)
+    }
+
+    /// Whether someone with that fingerprint may open a circuit of this measurement.
+    pub fn admits(&self, fingerprint: &Fingerprint, token: &Token) -> bool {
+        self.session.as_ref().is_some_and(|session| {
+            session.params.token == *token
+                && session.params.measurers.iter().any(|m| m.fingerprint == *fingerprint)
+        })
+    }
+
+    /// Echo cells arrived: the first begin the measurement. False if there is none, and the connection must
+    /// be closed.
+    pub fn echo(&mut self, now: Time) -> bool {
+        let Some(session) = &mut self.session else { return false };
+        if session.measuring.is_none() {
+            session.measuring = Some(Measuring { since: now, reported: 0, sent: 0, received: 0 });
+            self.outputs.push_back(Output::Begun(session.ratio));
+        }
+        true
+    }
+
+    /// Background bytes passed.
+    pub fn background(&mut self, sent: u64, received: u64) {
+        if let Some(Session { measuring: Some(measuring), .. }) = &mut self.session {
+            measuring.sent += sent;
+            measuring.received += received;
+        }
+    }
+
+    /// The coordinator's connection is gone: so is the measurement.
+    pub fn lost(&mut self, connection: u64) {
+        if self.is_coordinator(connection) {
+            self.end();
+        }
+    }
+
+    /// Whether a measurement was agreed and has not ended.
+    pub fn is_busy(&self) -> bool {
+        self.session.is_some()
+    }
+
+    fn end(&mut self) {
+        if self.session.take().is_some() {
+            self.outputs.push_back(Output::Ended);
+        }
+    }
+
+    /// When [`timeout`](Self::timeout) is due.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let session = self.session.as_ref()?;
+        let second = session.measuring.as_ref().map(|measuring| measuring.next_report());
+        Some(second.map_or(session.deadline, |second| second.min(session.deadline)))
+    }
+
+    /// A second is over, or the measurement's time is.
+    pub fn timeout(&mut self, now: Time) {
+        while let Some(session) = &mut self.session {
+            let (coordinator, seconds) = (session.coordinator, session.params.seconds);
+            if now >= session.deadline {
+                self.end();
+                self.refuse(coordinator, Reason::Timeout);
+                return;
+            }
+            let Some(measuring) = &mut session.measuring else { return };
+            if now < measuring.next_report() {
+                return;
+            }
+            measuring.reported += 1;
+            let second = measuring.reported;
+            let [sent, received] = [&mut measuring.sent, &mut measuring.received]
+                .map(|bytes| u32::try_from(std::mem::take(bytes)).unwrap_or(u32::MAX));
+            self.outputs.push_back(Output::Send(coordinator, Message::Background { second, sent, received }));
+            if second == seconds {
+                self.end();
+                self.outputs.push_back(Output::Close(coordinator));
+                return;
+            }
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+}
+
+impl Measuring {
+    fn next_report(&self) -> Time {
+        self.since + Span::from_secs(u64::from(self.reported) + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flashflow::message::MeasurerId;
+
+    const COORDINATOR: Fingerprint = [1; 32];
+    const MEASURER: Fingerprint = [2; 32];
+
+    fn at(seconds: u64) -> Time {
+        Time::ZERO + Span::from_secs(seconds)
+    }
+
+    fn params() -> Params {
+        let measurers = vec![MeasurerId { fingerprint: MEASURER, address: None }];
+        Params { token: [7; 16], seconds: 3, background: 10, measurers }
+    }
+
+    fn target() -> Target {
+        Target::new(Config { allowed: true, coordinators: vec![COORDINATOR], ..Config::default() })
+    }
+
+    fn drain(target: &mut Target) -> Vec<Output> {
+        std::iter::from_fn(|| target.poll()).collect()
+    }
+
+    fn refusal(target: &mut Target, now: Time, who: &Fingerprint, params: Params) -> Reason {
+        target.message(now, 5, who, &Message::Params(params));
+        match drain(target).as_slice() {
+            [Output::Send(5, Message::Failed(reason)), Output::Close(5)] => *reason,
+            other => panic!("no refusal: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_measurement_runs_from_agreement_to_the_last_second() {
+        let mut t = target();
+        assert!(!t.admits(&MEASURER, &[7; 16]));
+        t.message(at(0), 5, &COORDINATOR, &Message::Params(params()));
+        assert_eq!(drain(&mut t), [Output::Expect(vec![]), Output::Send(5, Message::ParamsOk)]);
+        assert!(t.admits(&MEASURER, &[7; 16]));
+        assert!(!t.admits(&MEASURER, &[8; 16]), "another token");
+        assert!(!t.admits(&COORDINATOR, &[7; 16]), "another fingerprint");
+        t.background(99, 99);
+        assert!(t.echo(at(10)));
+        // The coordinator's 10 % is below the relay's 25 %.
+        assert_eq!(drain(&mut t), [Output::Begun(Percent::new(10).unwrap())]);
+        t.background(40, 50);
+        assert_eq!(t.next_timeout(), Some(at(11)));
+        t.timeout(at(11));
+        t.timeout(at(13));
+        let background =
+            |second, sent, received| Output::Send(5, Message::Background { second, sent, received });
+        assert_eq!(
+            drain(&mut t),
+            [
+                background(1, 40, 50),
+                background(2, 0, 0),
+                background(3, 0, 0),
+                Output::Ended,
+                Output::Close(5)
+            ]
+        );
+        assert!(!t.echo(at(13)), "echoes after the end are not answered");
+        assert_eq!(t.next_timeout(), None);
+    }
+
+    #[test]
+    fn refusals_say_why() {
+        let mut off = Target::new(Config::default());
+        assert_eq!(refusal(&mut off, at(0), &COORDINATOR, params()), Reason::Disabled);
+        let mut t = target();
+        assert_eq!(refusal(&mut t, at(0), &[9; 32], params()), Reason::NotAllowed);
+        let long = Params { seconds: 46, ..params() };
+        assert_eq!(refusal(&mut t, at(0), &COORDINATOR, long), Reason::Duration);
+        // Refusals do not count; two measurements do; the third waits.
+        for start in [1, 100] {
+            t.message(at(start), 4, &COORDINATOR, &Message::Params(params()));
+            assert_eq!(drain(&mut t).len(), 2);
+            assert_eq!(refusal(&mut t, at(start), &COORDINATOR, params()), Reason::Busy);
+            t.lost(4);
+            assert_eq!(drain(&mut t), [Output::Ended]);
+        }
+        assert_eq!(refusal(&mut t, at(200), &COORDINATOR, params()), Reason::TooOften);
+        t.message(at(86_401), 4, &COORDINATOR, &Message::Params(params()));
+        assert_eq!(drain(&mut t)[1], Output::Send(4, Message::ParamsOk));
+    }
+
+    #[test]
+    fn it_ends_when_nobody_sends_and_when_someone_speaks_out_of_turn() {
+        let mut t = target();
+        t.message(at(0), 5, &COORDINATOR, &Message::Params(params()));
+        drain(&mut t);
+        assert_eq!(t.next_timeout(), Some(at(45)));
+        t.timeout(at(45));
+        let failed = Output::Send(5, Message::Failed(Reason::Timeout));
+        assert_eq!(drain(&mut t), [Output::Ended, failed, Output::Close(5)]);
+
+        t.message(at(50), 6, &COORDINATOR, &Message::Params(params()));
+        drain(&mut t);
+        // A stranger's nonsense does not end another's measurement.
+        t.message(at(50), 8, &[3; 32], &Message::Go);
+        assert_eq!(drain(&mut t).len(), 2);
+        assert!(t.is_busy());
+        t.message(at(50), 6, &COORDINATOR, &Message::Go);
+        assert_eq!(drain(&mut t)[0], Output::Ended);
+        assert!(!t.is_busy());
+    }
+}
