@@ -232,3 +232,159 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tidegate_control::random::Seed;
+
+    use super::*;
+
+    const NO_LIMIT: QueuePlan = QueuePlan::DropTail { packets: u32::MAX, bytes: u64::MAX };
+
+    fn link(rate: Rate, queue: QueuePlan) -> Link {
+        Link::new(&LinkPlan { rate, queue })
+    }
+
+    fn us(us: u64) -> Time {
+        Time(1_000 * us)
+    }
+
+    #[test]
+    fn departures_are_exact_to_the_nanosecond() {
+        // 1514 bytes at 100 Mbit/s: 121.12 us. At 7 Mbit/s 1730285.71 ns, each packet rounded up.
+        let mut fast = link(Rate(100_000_000), NO_LIMIT);
+        assert_eq!(fast.offer(Time(5), 0, 1514), Offer::Departs(Time(121_125)));
+        assert_eq!(fast.offer(Time(6), 0, 1514), Offer::Departs(Time(242_245)));
+        assert_eq!(fast.offer(Time(242_245), 0, 1), Offer::Departs(Time(242_325)));
+        assert_eq!(fast.offer(Time(900_000), 0, 1514), Offer::Departs(Time(1_021_120)));
+        let mut odd = link(Rate(7_000_000), NO_LIMIT);
+        for i in 1..=100 {
+            assert_eq!(odd.offer(Time(0), 0, 1514), Offer::Departs(Time(1_730_286 * i)));
+        }
+    }
+
+    #[test]
+    fn limits_count_what_waits_behind_the_packet_being_sent() {
+        let offers = |queue| {
+            let mut link = link(Rate(8_000_000), queue);
+            let mut admitted = |now, bytes| link.offer(us(now), 0, bytes) != Offer::Dropped;
+            [admitted(0, 1000), admitted(0, 600), admitted(0, 600), admitted(999, 300), admitted(1000, 300)]
+        };
+        assert_eq!(
+            offers(QueuePlan::DropTail { packets: 0, bytes: u64::MAX }),
+            [true, false, false, false, true]
+        );
+        assert_eq!(
+            offers(QueuePlan::DropTail { packets: 1, bytes: u64::MAX }),
+            [true, true, false, false, true]
+        );
+        assert_eq!(
+            offers(QueuePlan::DropTail { packets: u32::MAX, bytes: 900 }),
+            [true, true, false, true, true]
+        );
+        assert_eq!(
+            offers(QueuePlan::DropTail { packets: u32::MAX, bytes: 599 }),
+            [true, false, false, true, true]
+        );
+        let codel = QueuePlan::CoDel { target: Span(1), interval: Span(1), packets: 1 };
+        let mut link = link(Rate(8_000_000), codel);
+        assert_eq!(link.offer(us(0), 0, 1000), Offer::Departs(us(1000)));
+        assert_eq!(link.offer(us(0), 1, 1000), Offer::Waits(Some(us(1000))));
+        assert_eq!(link.offer(us(0), 2, 1000), Offer::Dropped);
+    }
+
+    #[test]
+    fn a_rate_of_zero_passes_nothing_and_no_limit_everything() {
+        let mut closed = link(Rate(0), NO_LIMIT);
+        assert_eq!(closed.offer(us(1), 0, 1), Offer::Dropped);
+        assert_eq!(closed.totals(us(1)).dropped, 1);
+        let mut open = link(Rate::UNLIMITED, QueuePlan::DropTail { packets: 0, bytes: 0 });
+        assert_eq!([0; 3].map(|_| open.offer(us(1), 0, 1500)), [Offer::Departs(us(1)); 3]);
+        assert_eq!(open.totals(us(1)), LinkTotals { sent_bytes: 4500, ..LinkTotals::default() });
+    }
+
+    #[test]
+    fn totals_follow_the_clock_and_a_cut_loses_what_has_not_left() {
+        for queue in
+            [NO_LIMIT, QueuePlan::CoDel { target: Span(1 << 40), interval: Span(1 << 40), packets: 9 }]
+        {
+            let mut link = link(Rate(8_000_000), queue);
+            for id in 0..4 {
+                link.offer(us(100), id, 1000);
+            }
+            link.wake(us(1100), |_| ());
+            let busy = Span::from_micros;
+            let expected = LinkTotals { sent_bytes: 1000, dropped: 0, queued_bytes: 2000, busy: busy(1500) };
+            assert_eq!(link.totals(us(1600)), expected);
+            let mut lost = Vec::new();
+            link.cut(us(1700), |id| lost.push(id));
+            let expected = LinkTotals { sent_bytes: 1000, dropped: 3, queued_bytes: 0, busy: busy(1600) };
+            assert_eq!(link.totals(us(9000)), expected);
+            // Waiting packets are reported where their departure was not known.
+            assert!(lost == if queue == NO_LIMIT { vec![] } else { vec![2, 3] });
+            assert_eq!(link.wake(us(2100), |_| ()), None, "the wake-up is out of date");
+            assert_eq!(link.offer(us(9000), 0, 1000), Offer::Departs(us(10_000)));
+        }
+    }
+
+    #[test]
+    fn mean_wait_is_that_of_an_m_d_1_queue() {
+        let mut draws = Seed::root(3).random();
+        for load in [0.3, 0.6, 0.8] {
+            // 1000 bytes take 1 ms; Pollaczek-Khinchine: load * service / (2 (1 - load)).
+            let mut link = link(Rate(8_000_000), NO_LIMIT);
+            let (mut now, mut waited, packets) = (0.0, 0.0, 300_000);
+            for _ in 0..packets {
+                now += draws.exponential(1e6 / load);
+                let Offer::Departs(at) = link.offer(Time(now as u64), 0, 1000) else { unreachable!() };
+                waited += at.since(Time(now as u64)).0 as f64 - 1e6;
+            }
+            let theory = load * 1e6 / (2.0 * (1.0 - load));
+            let mean = waited / f64::from(packets);
+            assert!((mean / theory - 1.0).abs() < 0.03, "load {load}: {mean} ns instead of {theory} ns");
+            let totals = link.totals(Time(now as u64));
+            assert!((totals.busy.0 as f64 / now - load).abs() < 0.01);
+        }
+    }
+
+    proptest! {
+        /// Against a model that keeps every admitted packet and looks through all of them each time.
+        #[test]
+        fn drop_tail_agrees_with_a_plain_model(
+            arrivals in prop::collection::vec((0u64..3000, 40u32..1500), 1..200),
+            packets in 0u32..6,
+            limit in prop_oneof![Just(u64::MAX), 0u64..5000],
+            rate in 1_000_000u64..40_000_000,
+        ) {
+            let mut link = link(Rate(rate), QueuePlan::DropTail { packets, bytes: limit });
+            let mut sent: Vec<(Time, Time, u64)> = Vec::new();
+            let (mut now, mut dropped) = (Time::ZERO, 0);
+            for (gap, bytes) in arrivals {
+                now += Span(gap * 1000);
+                let bytes = u64::from(bytes);
+                let begins = sent.last().map_or(now, |(_, ends, _)| now.max(*ends));
+                let waiting = || sent.iter().filter(|(begins, _, _)| *begins > now);
+                let waiting_bytes: u64 = waiting().map(|(_, _, bytes)| bytes).sum();
+                let fits = waiting().count() < packets as usize && waiting_bytes + bytes <= limit;
+                let expected = if begins == now || fits {
+                    let ends = begins + Rate(rate).span_for(bytes);
+                    sent.push((begins, ends, bytes));
+                    Offer::Departs(ends)
+                } else {
+                    dropped += 1;
+                    Offer::Dropped
+                };
+                prop_assert_eq!(link.offer(now, 0, bytes as u32), expected);
+                let waiting = sent.iter().filter(|(begins, _, _)| *begins > now);
+                let expected = LinkTotals {
+                    sent_bytes: sent.iter().filter(|(_, ends, _)| *ends <= now).map(|(_, _, bytes)| bytes).sum(),
+                    dropped,
+                    queued_bytes: waiting.map(|(_, _, bytes)| bytes).sum(),
+                    busy: Span(sent.iter().map(|(begins, ends, _)| now.min(*ends).since(*begins).0).sum()),
+                };
+                prop_assert_eq!(link.totals(now), expected);
+            }
+        }
+    }
+}
