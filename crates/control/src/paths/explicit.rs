@@ -14,6 +14,9 @@ pub struct FairShareParameters {
     pub packet: f64,
     /// kappa: the gain of one correction.
     pub kappa: f64,
+    /// lambda: how much more a large error counts, so that the gain is small in equilibrium and large after
+    /// a change.
+    pub lambda: f64,
     /// eta: the share of the limit aimed at.
     pub eta: f64,
     /// Offers are rounded down to a power of this ratio, so that an offer identifies a relay less and
@@ -35,13 +38,13 @@ impl FairShare {
     }
 
     /// A second is over, in which `offered` bytes arrived (dropped ones included) under `limit`:
-    /// f <- clamp(f (1 + kappa (eta C - y) / C), M, C).
+    /// f <- clamp(f (1 + kappa (1 + lambda |e|) e), M, C) with the error e = (eta C - y) / C.
     pub fn second(&mut self, limit: f64, offered: f64) {
-        let FairShareParameters { packet, kappa, eta, .. } = self.parameters;
+        let FairShareParameters { packet, kappa, lambda, eta, .. } = self.parameters;
         if limit > 0.0 {
             // A load of many times the limit must not turn the rate negative.
-            let error = ((eta * limit - offered) / limit).max(-0.9 / kappa);
-            self.offer *= 1.0 + kappa * error;
+            let error = (eta * limit - offered) / limit;
+            self.offer *= (1.0 + kappa * (1.0 + lambda * error.abs()) * error).max(0.25);
         }
         self.offer = self.offer.clamp(packet, limit.max(packet));
     }
@@ -122,7 +125,7 @@ mod tests {
     use super::*;
 
     const RELAY: FairShareParameters =
-        FairShareParameters { packet: 1500.0, kappa: 0.1, eta: 0.93, grain: 1.0 };
+        FairShareParameters { packet: 1500.0, kappa: 0.1, lambda: 0.0, eta: 0.93, grain: 1.0 };
 
     #[test]
     fn the_offer_settles_where_the_load_is_eta_of_the_limit() {

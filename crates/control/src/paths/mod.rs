@@ -9,13 +9,14 @@
 //! * [`sender::Sender`] is the source: budgets, random paths, round-trip estimates, one [`Controller`].
 //! * [`relay::Relay`] counts what it forwards, drops the rest and may offer a rate.
 //! * A [`Controller`] turns feedback about packets into rates: [`random`], [`aimd`], [`q_learning`],
-//!   [`cubic`], [`explicit`].
+//!   [`cubic`], [`explicit`], [`guarded`].
 //! * [`perfect::Manager`] replaces all senders by one that knows everything.
 //! * [`parameters`] is the registry from name to controller.
 
 pub mod aimd;
 pub mod cubic;
 pub mod explicit;
+pub mod guarded;
 pub mod latency;
 pub mod parameters;
 pub mod perfect;

@@ -6,6 +6,7 @@ use super::Controller;
 use super::aimd::{Aimd, AimdParameters};
 use super::cubic::{Cubic, CubicParameters};
 use super::explicit::{Explicit, ExplicitParameters, FairShareParameters};
+use super::guarded::{GuardParameters, Guarded};
 use super::latency::Latencies;
 use super::q_learning::{Exploration, QLearning, QParameters};
 use super::random::Random;
@@ -41,6 +42,10 @@ pub enum Kind {
     Cubic(CubicParameters),
     /// [`super::explicit`]
     Explicit(ExplicitParameters, FairShareParameters),
+    /// [`super::guarded`] with [`super::aimd`] for relays that lie
+    ExplicitOrAimd(ExplicitParameters, FairShareParameters, GuardParameters, AimdParameters),
+    /// [`super::guarded`] with [`super::q_learning`] for relays that lie
+    ExplicitOrQ(ExplicitParameters, FairShareParameters, GuardParameters, QParameters),
 }
 
 /// A name or symbol that the registry does not know, or a value it cannot take.
@@ -95,25 +100,30 @@ impl Parameters {
     /// [`ParameterError::UnknownController`].
     pub fn named(name: &str, packet: f64) -> Result<Parameters, ParameterError> {
         let aimd = AimdParameters { packet, alpha: 1.5, beta: 1.4, locate: false };
+        let q = QParameters {
+            packet,
+            alpha: 0.25,
+            gamma: 0.9,
+            reward_ack: 0.015,
+            reward_timeout: -1.0,
+            exploration: Exploration::Greedy { epsilon: 0.01 },
+            top: 8739,
+        };
+        let source = ExplicitParameters { packet, beta: 0.9 };
+        let relay = FairShareParameters { packet, kappa: 0.1, lambda: 4.0, eta: 0.93, grain: 1.0 };
+        let guard = GuardParameters { loss: 0.05, low: 0.33 };
         let kind = match name {
             "random" => Kind::Random,
             "perfect" => Kind::Perfect,
             "aimd" => Kind::Aimd(aimd),
             "aimd-locating" => Kind::Aimd(AimdParameters { locate: true, ..aimd }),
-            "q-learning" => Kind::QLearning(QParameters {
-                packet,
-                alpha: 0.25,
-                gamma: 0.9,
-                reward_ack: 0.015,
-                reward_timeout: -1.0,
-                exploration: Exploration::Greedy { epsilon: 0.001 },
-                top: 8739,
-            }),
+            "q-learning" => Kind::QLearning(q),
             "cubic" => Kind::Cubic(CubicParameters { packet, c: 1e-4, beta: 0.7 }),
-            "explicit" => Kind::Explicit(
-                ExplicitParameters { packet, beta: 0.9 },
-                FairShareParameters { packet, kappa: 0.1, eta: 0.93, grain: 1.0 },
-            ),
+            "explicit" => Kind::Explicit(source, relay),
+            "explicit-or-aimd" => {
+                Kind::ExplicitOrAimd(source, relay, guard, AimdParameters { locate: true, ..aimd })
+            }
+            "explicit-or-q" => Kind::ExplicitOrQ(source, relay, guard, q),
             _ => return Err(ParameterError::UnknownController(name.chars().take(40).collect())),
         };
         Ok(Parameters { gamma: 0.1, timeout_factor: 4.0, kind })
@@ -134,11 +144,12 @@ impl Parameters {
         let range = match symbol {
             "gamma_rtt" | "alpha" if matches!(self.kind, Kind::QLearning(_)) => "a number above 0, at most 1",
             "gamma_rtt" => "a number above 0, at most 1",
-            "gamma" | "epsilon" => "a number from 0 to 1",
+            "gamma" | "epsilon" | "eta" => "a number from 0 to 1",
             "reward_timeout" => "a number below 0",
             "beta" if !matches!(self.kind, Kind::Aimd(_)) => "a number above 0, at most 1",
             "beta" | "grain" => "a number of at least 1",
             "top" => "a whole number from 1 to 1048575",
+            "lambda" => "a number of at least 0",
             _ => "a number above 0",
         };
         let fits = value.is_finite()
@@ -147,6 +158,7 @@ impl Parameters {
                 "a number from 0 to 1" => (0.0..=1.0).contains(&value),
                 "a number below 0" => value < 0.0,
                 "a number of at least 1" => value >= 1.0,
+                "a number of at least 0" => value >= 0.0,
                 "a number above 0" => value > 0.0,
                 _ => value >= 1.0 && value <= f64::from(0xf_ffff) && value.fract() == 0.0,
             };
@@ -167,11 +179,19 @@ impl Parameters {
             (Kind::QLearning(p), "top") => p.top = value as u32,
             (Kind::Cubic(p), "c") => p.c = value,
             (Kind::Cubic(p), "beta") => p.beta = value,
-            (Kind::Explicit(source, _), "beta") => source.beta = value,
-            (Kind::Explicit(_, relay), "kappa") => relay.kappa = value,
-            (Kind::Explicit(_, relay), "eta") => relay.eta = value,
-            (Kind::Explicit(_, relay), "grain") => relay.grain = value,
-            _ => unreachable!("`symbols` lists {symbol}"),
+            (kind, symbol) => {
+                let (source, relay, guard) = kind.explicit().expect("the only controllers left");
+                match (symbol, guard) {
+                    ("beta", _) => source.beta = value,
+                    ("kappa", _) => relay.kappa = value,
+                    ("lambda", _) => relay.lambda = value,
+                    ("eta", _) => relay.eta = value,
+                    ("grain", _) => relay.grain = value,
+                    ("loss", Some(guard)) => guard.loss = value,
+                    ("low", Some(guard)) => guard.low = value,
+                    _ => unreachable!("`symbols` lists {symbol}"),
+                }
+            }
         }
         Ok(())
     }
@@ -185,6 +205,17 @@ impl Parameters {
             Kind::QLearning(parameters) => Box::new(QLearning::new(peers, parameters, seed)),
             Kind::Cubic(parameters) => Box::new(Cubic::new(peers, parameters)),
             Kind::Explicit(parameters, _) => Box::new(Explicit::new(peers, parameters)),
+            Kind::ExplicitOrAimd(explicit, _, guard, aimd) => {
+                Box::new(Guarded::new(peers, explicit, guard, Box::new(move || Box::new(Aimd::new(1, aimd)))))
+            }
+            Kind::ExplicitOrQ(explicit, _, guard, q) => {
+                let mut learners = 0;
+                let fallback = move || {
+                    learners += 1;
+                    Box::new(QLearning::new(1, q, seed.fork_index(learners))) as Box<dyn Controller>
+                };
+                Box::new(Guarded::new(peers, explicit, guard, Box::new(fallback)))
+            }
         })
     }
 
@@ -196,14 +227,16 @@ impl Parameters {
     /// What relays do for this controller: how they stamp rates, if they do.
     pub fn stamping(&self) -> Option<FairShareParameters> {
         match self.kind {
-            Kind::Explicit(_, relay) => Some(relay),
+            Kind::Explicit(_, relay)
+            | Kind::ExplicitOrAimd(_, relay, ..)
+            | Kind::ExplicitOrQ(_, relay, ..) => Some(relay),
             _ => None,
         }
     }
 
     /// Whether relays say that they dropped a packet.
     pub fn refusing(&self) -> bool {
-        matches!(self.kind, Kind::Explicit(..) | Kind::Aimd(AimdParameters { locate: true, .. }))
+        self.stamping().is_some() || matches!(self.kind, Kind::Aimd(AimdParameters { locate: true, .. }))
     }
 }
 
@@ -216,7 +249,23 @@ impl Kind {
                 &["alpha", "gamma", "reward_ack", "reward_timeout", "epsilon", "tau", "top"]
             }
             Kind::Cubic(_) => &["c", "beta"],
-            Kind::Explicit(..) => &["kappa", "eta", "grain", "beta"],
+            Kind::Explicit(..) => &["kappa", "lambda", "eta", "grain", "beta"],
+            Kind::ExplicitOrAimd(..) | Kind::ExplicitOrQ(..) => {
+                &["kappa", "lambda", "eta", "grain", "beta", "loss", "low"]
+            }
+        }
+    }
+
+    /// The parts of the controllers with explicit rates.
+    fn explicit(
+        &mut self,
+    ) -> Option<(&mut ExplicitParameters, &mut FairShareParameters, Option<&mut GuardParameters>)> {
+        match self {
+            Kind::Explicit(source, relay) => Some((source, relay, None)),
+            Kind::ExplicitOrAimd(source, relay, guard, _) | Kind::ExplicitOrQ(source, relay, guard, _) => {
+                Some((source, relay, Some(guard)))
+            }
+            _ => None,
         }
     }
 }

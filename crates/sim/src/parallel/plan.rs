@@ -67,8 +67,14 @@ pub enum Traffic {
 pub enum Conduct {
     /// As designed.
     Honest,
-    /// Multiplies the rate it stamps by this factor.
-    Misstates(f64),
+    /// Offers always the same rate, in bytes/s, whatever it carries; it refuses what is over its limit, or
+    /// drops it in silence.
+    Claims {
+        /// What it stamps.
+        rate: f64,
+        /// Whether it says that it drops.
+        silent: bool,
+    },
     /// Drops every packet and says nothing.
     DropsAll,
 }
@@ -121,8 +127,8 @@ pub enum PlanError {
     Delay(Span),
     /// A change or watch names a peer that is not there.
     NoSuchPeer(Peer),
-    /// A factor of [`Conduct::Misstates`] that is not a positive number.
-    Misstates(f64),
+    /// A rate of [`Conduct::Claims`] that is not a positive number.
+    Claims(f64),
 }
 
 impl fmt::Display for PlanError {
@@ -137,7 +143,7 @@ impl fmt::Display for PlanError {
             PlanError::Jitter(jitter) => write!(f, "jitter of {jitter} of the delay: give 0 to {MAX_JITTER}"),
             PlanError::Delay(delay) => write!(f, "a delay of {delay} per link: give at most {MAX_DELAY}"),
             PlanError::NoSuchPeer(peer) => write!(f, "there is no peer {peer}; peers are numbered from 0"),
-            PlanError::Misstates(factor) => write!(f, "a stamp factor of {factor}: give a positive number"),
+            PlanError::Claims(rate) => write!(f, "a claim of {rate} bytes/s: give a positive number"),
         }
     }
 }
@@ -187,8 +193,8 @@ impl Plan {
         }
         for peer in &self.peers {
             match peer.conduct {
-                Conduct::Misstates(factor) if !(factor > 0.0 && factor.is_finite()) => {
-                    return Err(PlanError::Misstates(factor));
+                Conduct::Claims { rate, .. } if !(rate > 0.0 && rate.is_finite()) => {
+                    return Err(PlanError::Claims(rate));
                 }
                 _ => {}
             }

@@ -404,12 +404,13 @@ impl<'a> World<'a> {
         let packet = &mut self.packets[id as usize];
         let at = &mut self.hops[usize::from(packet.path[hop])];
         self.counts.arrivals += 1;
-        let speaks = at.member && at.conduct != Conduct::DropsAll;
-        let passes = speaks && at.relay.arrive(now, f64::from(self.plan.packet));
+        let forwards = at.member && at.conduct != Conduct::DropsAll;
+        let speaks = forwards && !matches!(at.conduct, Conduct::Claims { silent: true, .. });
+        let passes = forwards && at.relay.arrive(now, f64::from(self.plan.packet));
         let is_relay = hop <= self.plan.hops;
         if is_relay {
             packet.stamps[hop - 1] = match at.conduct {
-                Conduct::Misstates(factor) => at.relay.stamp() * factor as f32,
+                Conduct::Claims { rate, .. } => rate as f32,
                 _ => at.relay.stamp(),
             };
         }
