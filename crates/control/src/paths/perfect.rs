@@ -75,7 +75,7 @@ impl Manager {
         self.search(1, from, to, now, &mut path)?;
         let mut at = now;
         for hop in 1..=self.hops + 1 {
-            at = at + self.delay(path[hop - 1], path[hop]);
+            at += self.delay(path[hop - 1], path[hop]);
             let cell = self.cell(at, path[hop]);
             self.reserved[cell] += self.packet;
         }
