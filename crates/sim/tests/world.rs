@@ -1,0 +1,238 @@
+//! Whole runs on small networks: what must hold of every system.
+
+use std::ops::ControlFlow;
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_sim::observe::{Circuit, Observation};
+use tidegate_sim::plan::*;
+use tidegate_sim::tcp::{self, Congestion};
+use tidegate_sim::world;
+
+const ACCESS: LinkPlan =
+    LinkPlan { rate: Rate(10_000_000), queue: QueuePlan::DropTail { packets: 1000, bytes: u64::MAX } };
+const FREE: LinkPlan =
+    LinkPlan { rate: Rate::UNLIMITED, queue: QueuePlan::DropTail { packets: u32::MAX, bytes: u64::MAX } };
+
+fn relay(name: &str, link: LinkPlan) -> HostPlan {
+    let role = Role::Relay(RelayLimits::default());
+    HostPlan { name: name.into(), role, location: 0, colocated: None, up: link, down: link }
+}
+
+fn free(name: &str, role: Role) -> HostPlan {
+    HostPlan { name: name.into(), role, location: 0, colocated: None, up: FREE, down: FREE }
+}
+
+fn user(host: u32, path: [u32; 3], server: u32, bytes: u64, start: Span) -> UserPlan {
+    let request = RequestPlan { bytes, weight: 1.0, timeout: Span(u64::MAX), request_bytes: 100 };
+    UserPlan {
+        host,
+        class: "bulk".into(),
+        route: Route::Pinned(path),
+        servers: vec![server],
+        traffic: Traffic::Fetch { requests: vec![request], pause: (Span::from_secs(1), Span::from_secs(2)) },
+        start: Time::ZERO + start,
+        stop: Time::NEVER,
+        circuit_lead: start,
+        circuit_lifetime: Span::from_secs(600),
+    }
+}
+
+/// Entry 1-3 (0-2), bottleneck (3), exit 1-2 (4-5), clients (6-8), server (9); 40 ms between any two.
+fn bottleneck(bytes: u64) -> Plan {
+    let narrow = LinkPlan { rate: Rate(4_000_000), ..ACCESS };
+    let mut hosts: Vec<HostPlan> = ["entry1", "entry2", "entry3"].map(|name| relay(name, ACCESS)).into();
+    hosts.push(relay("btlnk", narrow));
+    hosts.extend(["exit1", "exit2"].map(|name| relay(name, ACCESS)));
+    hosts.extend(["client1", "client2", "client3"].map(|name| free(name, Role::Client)));
+    hosts.push(free("server", Role::Server));
+    let start = |ms| Span::from_millis(ms);
+    Plan {
+        hosts,
+        paths: PathTable::uniform(1, Path { delay: Span::from_millis(40), ..Path::default() }),
+        users: vec![
+            user(6, [0, 3, 4], 9, bytes, start(1000)),
+            user(7, [1, 3, 4], 9, bytes, start(1300)),
+            user(8, [2, 3, 5], 9, bytes, start(1600)),
+        ],
+        selections: vec![],
+        faults: vec![],
+        duration: Span::from_secs(20),
+        sample_every: Span::from_millis(100),
+        trace_one_in: 16,
+    }
+}
+
+fn system(transport: Transport, scheduler: Scheduler) -> System {
+    System {
+        name: "test".into(),
+        transport,
+        scheduler,
+        windows: Windows::default(),
+        tcp: tcp::Config { congestion: Congestion::Reno, ..tcp::Config::default() },
+        output_buffer: OutputBuffer::default(),
+        tls_record_overhead: 22,
+        tls_record_cells: 1,
+        circuit_queue_high: 256,
+        circuit_queue_low: 10,
+    }
+}
+
+fn systems() -> impl Iterator<Item = System> {
+    let ewma = Scheduler::Ewma { half_life: Span::from_secs(30) };
+    [Transport::Vanilla, Transport::PerCircuit].into_iter().flat_map(move |transport| {
+        [Scheduler::RoundRobin, ewma].map(|scheduler| system(transport, scheduler))
+    })
+}
+
+fn observe(plan: &Plan, system: &System, seed: u64) -> Vec<(Time, Observation)> {
+    let mut seen = Vec::new();
+    world::run(plan, system, Seed::root(seed), &mut seen, &mut |_| ControlFlow::Continue(()));
+    seen
+}
+
+/// Delivered bytes per circuit from a time on.
+fn delivered(seen: &[(Time, Observation)], from: Span) -> [u64; 3] {
+    let mut sum = [0; 3];
+    for (at, observation) in seen {
+        if let Observation::Delivered { circuit: Circuit(circuit), bytes, .. } = observation
+            && *at >= Time::ZERO + from
+        {
+            sum[*circuit as usize] += u64::from(*bytes);
+        }
+    }
+    sum
+}
+
+#[test]
+fn an_unloaded_stream_takes_four_legs_to_connect_and_eight_to_its_first_byte() {
+    let mut plan = bottleneck(1);
+    plan.users.truncate(1);
+    // Links so fast that only the delay counts.
+    for host in &mut plan.hosts {
+        (host.up, host.down) = (FREE, FREE);
+    }
+    let seen = observe(&plan, &system(Transport::Vanilla, Scheduler::RoundRobin), 1);
+    let start = Time::ZERO + Span::from_secs(1);
+    let connected =
+        seen.iter().find(|(_, what)| matches!(what, Observation::TransferConnected { .. })).unwrap().0;
+    assert_eq!(connected.since(start), Span::from_millis(320));
+    let first = seen.iter().find_map(|(_, what)| match what {
+        Observation::FirstByte { took, .. } => Some(*took),
+        _ => None,
+    });
+    assert_eq!(first, Some(Span::from_millis(640)));
+}
+
+#[test]
+fn the_bottleneck_is_filled_under_every_system() {
+    for system in systems() {
+        let seen = observe(&bottleneck(u64::MAX), &system, 1);
+        let rates = delivered(&seen, Span::from_secs(8)).map(|bytes| bytes as f64 / 12.0);
+        let sum: f64 = rates.iter().sum();
+        // 500,000 B/s of packets less TCP/IP headers, TLS, cell headers and acknowledgements.
+        assert!((420e3..450e3).contains(&sum), "{:?} {:?}: {rates:?}", system.transport, system.scheduler);
+        assert!(rates.iter().all(|rate| *rate > 80e3), "no circuit starves: {rates:?}");
+    }
+}
+
+#[test]
+fn sized_downloads_arrive_whole() {
+    for system in systems() {
+        let seen = observe(&bottleneck(300_000), &system, 3);
+        let done =
+            seen.iter().filter(|(_, what)| matches!(what, Observation::LastByte { .. })).count() as u64;
+        let begun =
+            seen.iter().filter(|(_, what)| matches!(what, Observation::TransferBegun { .. })).count() as u64;
+        assert!(done >= 9 && begun - done <= 3, "{done} of {begun}");
+        let bytes: u64 = delivered(&seen, Span::ZERO).iter().sum();
+        assert!((done * 300_000..=begun * 300_000).contains(&bytes), "no byte lost or doubled: {bytes}");
+    }
+}
+
+#[test]
+fn waits_account_for_a_cells_whole_way() {
+    let plan = Plan { trace_one_in: 7, ..bottleneck(u64::MAX) };
+    for system in systems() {
+        let seen = observe(&plan, &system, 1);
+        let hops: Vec<_> = seen
+            .iter()
+            .filter_map(|(_, what)| match what {
+                Observation::Waited { hop, waits, .. } => Some((*hop, *waits)),
+                _ => None,
+            })
+            .collect();
+        assert!(hops.len() > 500, "{}", hops.len());
+        assert!(hops.iter().all(|(hop, waits)| *hop < 3 && waits.propagation == Span::from_millis(40)));
+        // Exit to middle carries less than the middle's uplink: its cells wait there, not here.
+        let link = |hop: u8| {
+            let of_hop: Vec<u64> =
+                hops.iter().filter(|(at, _)| *at == hop).map(|(_, waits)| waits.link_queue.0).collect();
+            of_hop.iter().sum::<u64>() / of_hop.len() as u64
+        };
+        assert!(link(1) > 2 * link(2), "{} {} {}", link(0), link(1), link(2));
+    }
+}
+
+#[test]
+fn a_run_depends_on_its_arguments_only() {
+    let mut plan = bottleneck(300_000);
+    plan.paths = PathTable::uniform(
+        1,
+        Path { delay: Span::from_millis(40), jitter: Span::from_millis(2), loss: 0.001 },
+    );
+    for system in systems() {
+        let first = observe(&plan, &system, 1);
+        assert_eq!(first, observe(&plan, &system, 1));
+        assert_ne!(first, observe(&plan, &system, 2));
+    }
+}
+
+#[test]
+fn a_relays_bucket_limits_its_rate() {
+    let mut plan = bottleneck(u64::MAX);
+    for host in &mut plan.hosts[..6] {
+        (host.up, host.down) =
+            (LinkPlan { rate: Rate(100_000_000), ..ACCESS }, LinkPlan { rate: Rate(100_000_000), ..ACCESS });
+    }
+    let bucket = BucketPlan {
+        rate_bytes_per_s: 200_000,
+        burst_bytes: 200_000,
+        refill_every: Span::from_millis(10),
+        drop_fractions: false,
+    };
+    plan.hosts[3].role = Role::Relay(RelayLimits { bucket: Some(bucket), cell_cost: Span::ZERO });
+    for system in systems() {
+        let seen = observe(&plan, &system, 1);
+        let sum = delivered(&seen, Span::from_secs(8)).iter().sum::<u64>() as f64 / 12.0;
+        // 498 of each 536 bytes that the bucket counts; SENDMEs and TLS take a little more.
+        assert!((175e3..187e3).contains(&sum), "{sum}");
+    }
+}
+
+#[test]
+fn processor_time_limits_a_relays_rate() {
+    let mut plan = bottleneck(u64::MAX);
+    let cell_cost = Span::from_millis(5);
+    plan.hosts[3].role = Role::Relay(RelayLimits { bucket: None, cell_cost });
+    let seen = observe(&plan, &system(Transport::Vanilla, Scheduler::RoundRobin), 1);
+    let sum = delivered(&seen, Span::from_secs(8)).iter().sum::<u64>() as f64 / 12.0;
+    // 200 cells a second, a few of them SENDMEs.
+    assert!((94e3..99.6e3).contains(&sum), "{sum}");
+}
+
+#[test]
+fn circuits_survive_a_relays_fall() {
+    let mut plan = bottleneck(300_000);
+    let (from, until) = (Time::ZERO + Span::from_secs(6), Time::ZERO + Span::from_secs(8));
+    plan.faults = vec![Fault { kind: FaultKind::HostDown { host: 3 }, from, until }];
+    plan.duration = Span::from_secs(60);
+    for system in systems() {
+        let seen = observe(&plan, &system, 1);
+        let failed =
+            seen.iter().filter(|(_, what)| matches!(what, Observation::TransferTimedOut { .. })).count();
+        assert!(failed >= 1, "downloads over the fallen relay fail");
+        let late = delivered(&seen, Span::from_secs(40));
+        assert!(late.iter().all(|bytes| *bytes > 600_000), "and users come back: {late:?}");
+    }
+}
