@@ -1,5 +1,277 @@
-//! tgen's Markov models.
+//! tgen's Markov models: when a user opens streams, and when packets go which way on a stream.
+//!
+//! A chain moves to a next state, the state emits an observation, and the emission draws the delay before
+//! the next move (tgen's `doc/TGen-Markov-Models.md`; the models are those of Jansen, Traudt, Hopper:
+//! Privacy-Preserving Dynamic Learning of Tor Network Traffic, CCS 2018).
 
-/// A model.
-#[derive(Clone, Debug, Default)]
-pub struct Model {}
+use tidegate_control::random::Random;
+use tidegate_control::units::Span;
+
+/// Bytes of payload that one packet observation stands for (tgen's `TGEN_MMODEL_PACKET_DATA_SIZE`).
+pub const PACKET_BYTES: u32 = 1434;
+
+/// tgen sends packets that are at most this far apart in one write (`TGEN_MMODEL_MICROS_AT_ONCE`).
+pub const AT_ONCE: Span = Span::from_millis(10);
+
+/// What a user does: the chain `streams` opens streams, on each of which `packets` runs from its start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Model {
+    /// Each observation that is not the end opens a stream.
+    pub streams: Chain,
+    /// Each observation that is not the end is a packet of [`PACKET_BYTES`].
+    pub packets: Chain,
+}
+
+/// A hidden Markov chain. A chain without states ends at once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chain {
+    states: Vec<State>,
+    start: usize,
+    ceiling: Span,
+}
+
+/// A state: where it leads and what it emits, chosen by weight.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// Next states (by index) and their weights.
+    pub transitions: Vec<(usize, f64)>,
+    /// What is observed in this state.
+    pub emissions: Vec<Emission>,
+}
+
+/// Something observed, and the time until the next move.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Emission {
+    /// What is observed.
+    pub observation: Observation,
+    /// Relative frequency within its state.
+    pub weight: f64,
+    /// The time that passes afterwards.
+    pub delay: Delay,
+}
+
+/// What a chain is observed to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// tgen's `+`: a packet from the client to the server, or a new stream.
+    ToServer,
+    /// tgen's `-` (in stream models also `$`): a packet from the server to the client, or a new stream.
+    ToOrigin,
+    /// tgen's `F`: nothing more comes.
+    End,
+}
+
+/// A distribution of delays in microseconds.
+#[expect(missing_docs, reason = "the fields are tgen's param_location, param_scale, ...")]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Delay {
+    /// Normal with mean `location` and standard deviation `scale`; negative draws count as zero.
+    Normal { location: f64, scale: f64 },
+    /// The exponential function of a normal draw.
+    LogNormal { location: f64, scale: f64 },
+    /// Exponential with mean `1 / rate`.
+    Exponential { rate: f64 },
+    /// Pareto with least value `scale` and tail exponent `shape`.
+    Pareto { scale: f64, shape: f64 },
+    /// Uniform in `[low, high]`.
+    Uniform { low: f64, high: f64 },
+}
+
+impl Delay {
+    /// A draw in microseconds, before rounding and ceiling.
+    pub fn sample(&self, random: &mut Random) -> f64 {
+        match *self {
+            Delay::Normal { location, scale } => random.normal(location, scale),
+            Delay::LogNormal { location, scale } => libm::exp(random.normal(location, scale)),
+            Delay::Exponential { rate } => random.exponential(1.0) / rate,
+            Delay::Pareto { scale, shape } => scale / libm::pow(1.0 - random.unit(), 1.0 / shape),
+            Delay::Uniform { low, high } => random.uniform(low, high),
+        }
+    }
+}
+
+/// Where a walk over a chain is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walk {
+    state: usize,
+    ended: bool,
+}
+
+impl Chain {
+    /// A chain that starts in a state (by index) and never waits longer than `ceiling` (tgen: 10 minutes).
+    ///
+    /// # Panics
+    /// If the start or a transition names a state that does not exist: readers check what they read.
+    pub fn new(states: Vec<State>, start: usize, ceiling: Span) -> Chain {
+        let exists = |state: usize| state < states.len();
+        assert!(exists(start), "the start exists");
+        let mut targets = states.iter().flat_map(|state| &state.transitions);
+        assert!(targets.all(|(to, _)| exists(*to)), "transitions lead to states");
+        Chain { states, start, ceiling }
+    }
+
+    /// A walk at its start.
+    pub fn walk(&self) -> Walk {
+        Walk { state: self.start, ended: self.states.is_empty() }
+    }
+
+    /// Moves a walk on: the observation, and the delay until the walk is to be moved again. After
+    /// [`Observation::End`], and in states that lead nowhere or emit nothing, it stays at the end.
+    pub fn step(&self, walk: &mut Walk, random: &mut Random) -> (Observation, Span) {
+        let end = (Observation::End, Span::ZERO);
+        if walk.ended {
+            return end;
+        }
+        walk.ended = true;
+        let Some((next, _)) = choose(&self.states[walk.state].transitions, |(_, weight)| *weight, random)
+        else {
+            return end;
+        };
+        let Some(emission) = choose(&self.states[*next].emissions, |emission| emission.weight, random) else {
+            return end;
+        };
+        *walk = Walk { state: *next, ended: emission.observation == Observation::End };
+        // Whole microseconds, as tgen rounds them; a cast of a negative or huge number saturates.
+        let delay =
+            Span::from_micros((emission.delay.sample(random).round() as u64).min(self.ceiling.0 / 1_000));
+        (emission.observation, delay)
+    }
+}
+
+/// One of the items, by weight; the first if all weights are zero, as tgen does.
+fn choose<'a, T>(items: &'a [T], weight: impl Fn(&T) -> f64, random: &mut Random) -> Option<&'a T> {
+    let total: f64 = items.iter().map(&weight).sum();
+    let mut left = random.unit() * total;
+    let chosen = items.iter().find(|item| {
+        left -= weight(item);
+        left < 0.0
+    });
+    chosen.or(items.first())
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_control::random::Seed;
+
+    use super::*;
+
+    /// Mean and standard deviation of a distribution, from the textbook.
+    fn moments(delay: Delay) -> (f64, f64) {
+        match delay {
+            Delay::Normal { location, scale } => (location, scale),
+            Delay::LogNormal { location, scale } => {
+                let mean = (location + scale * scale / 2.0).exp();
+                (mean, mean * ((scale * scale).exp() - 1.0).sqrt())
+            }
+            Delay::Exponential { rate } => (1.0 / rate, 1.0 / rate),
+            Delay::Pareto { scale, shape } => {
+                let mean = shape * scale / (shape - 1.0);
+                (mean, scale / (shape - 1.0) * (shape / (shape - 2.0)).sqrt())
+            }
+            Delay::Uniform { low, high } => ((low + high) / 2.0, (high - low) / 12f64.sqrt()),
+        }
+    }
+
+    #[test]
+    fn sampled_delays_have_the_analytic_moments() {
+        let draws = 100_000;
+        for (index, delay) in [
+            Delay::Normal { location: 5e6, scale: 1e6 },
+            Delay::LogNormal { location: 7.5, scale: 0.8 },
+            Delay::Exponential { rate: 0.001 },
+            Delay::Pareto { scale: 100.0, shape: 5.0 },
+            Delay::Uniform { low: 10.0, high: 30.0 },
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mut random = Seed::root(3).fork_index(index as u64).random();
+            let samples: Vec<f64> = (0..draws).map(|_| delay.sample(&mut random)).collect();
+            let mean = samples.iter().sum::<f64>() / f64::from(draws);
+            let variance = samples.iter().map(|s| (s - mean) * (s - mean)).sum::<f64>() / f64::from(draws);
+            let (expected, deviation) = moments(delay);
+            // Four standard errors.
+            let allowed = 4.0 * deviation / f64::from(draws).sqrt();
+            assert!((mean - expected).abs() < allowed, "{delay:?}: mean {mean}, not {expected}");
+            assert!(
+                (variance.sqrt() / deviation - 1.0).abs() < 0.05,
+                "{delay:?}: deviation {}",
+                variance.sqrt()
+            );
+        }
+    }
+
+    fn emission(observation: Observation, weight: f64, delay: Delay) -> Emission {
+        Emission { observation, weight, delay }
+    }
+
+    /// Start leads to A; A stays with 3/4 and ends with 1/4; A emits `+` twice as often as `-`.
+    fn chain(delay: Delay) -> Chain {
+        let states = vec![
+            State { transitions: vec![(1, 2.0)], emissions: Vec::new() },
+            State {
+                transitions: vec![(1, 3.0), (2, 1.0)],
+                emissions: vec![
+                    emission(Observation::ToServer, 2.0, delay),
+                    emission(Observation::ToOrigin, 1.0, delay),
+                ],
+            },
+            State {
+                transitions: Vec::new(),
+                emissions: vec![emission(Observation::End, 1.0, Delay::Uniform { low: 0.0, high: 0.0 })],
+            },
+        ];
+        Chain::new(states, 0, Span::from_secs(600))
+    }
+
+    #[test]
+    fn walks_follow_the_weights() {
+        let chain = chain(Delay::Uniform { low: 1.0, high: 1.0 });
+        let mut random = Seed::root(1).random();
+        let (mut to_server, mut to_origin) = (0u32, 0u32);
+        let walks = 20_000;
+        for _ in 0..walks {
+            let mut walk = chain.walk();
+            loop {
+                match chain.step(&mut walk, &mut random) {
+                    (Observation::ToServer, delay) => {
+                        assert_eq!(delay, Span::from_micros(1));
+                        to_server += 1;
+                    }
+                    (Observation::ToOrigin, _) => to_origin += 1,
+                    (Observation::End, _) => break,
+                }
+            }
+            assert_eq!(
+                chain.step(&mut walk, &mut random),
+                (Observation::End, Span::ZERO),
+                "the end is final"
+            );
+        }
+        // A walk passes A 4 times on average (geometric), and 2/3 of these are to the server.
+        let per_walk = f64::from(to_server + to_origin) / f64::from(walks);
+        assert!((per_walk - 4.0).abs() < 0.1, "{per_walk}");
+        let share = f64::from(to_server) / f64::from(to_server + to_origin);
+        assert!((share - 2.0 / 3.0).abs() < 0.01, "{share}");
+    }
+
+    #[test]
+    fn delays_stay_between_zero_and_the_ceiling() {
+        for (delay, expected) in [
+            (Delay::Normal { location: -1e9, scale: 1.0 }, Span::ZERO),
+            (Delay::LogNormal { location: 700.0, scale: 1.0 }, Span::from_secs(600)),
+            (Delay::Exponential { rate: 1e-300 }, Span::from_secs(600)),
+            (Delay::Pareto { scale: 1e300, shape: 1e-9 }, Span::from_secs(600)),
+        ] {
+            let chain = chain(delay);
+            let drawn = chain.step(&mut chain.walk(), &mut Seed::root(1).random()).1;
+            assert_eq!(drawn, expected, "{delay:?}");
+        }
+    }
+
+    #[test]
+    fn a_chain_without_states_ends_at_once() {
+        let chain = Chain::default();
+        assert_eq!(chain.step(&mut chain.walk(), &mut Seed::root(1).random()).0, Observation::End);
+    }
+}

@@ -27,7 +27,7 @@ pub(super) struct EndId {
 }
 
 impl EndId {
-    fn other(self) -> EndId {
+    pub fn other(self) -> EndId {
         EndId { side: 1 - self.side, ..self }
     }
 }
@@ -176,10 +176,10 @@ impl<R: Recorder> World<'_, R> {
 
     /// Exit: connects a stream to the server of its transfer.
     pub(super) fn connect_stream(&mut self, host: u32, stream: StreamKey, transfer: u32) {
-        let server = self.users.transfer(transfer).server;
+        let server = self.users.transfers[transfer as usize].server;
         let end = self.open(host, server, Attached::Stream(stream));
         self.hosts[host as usize].streams.insert(stream, end);
-        self.users.set_exit(transfer, end);
+        self.users.transfers[transfer as usize].exit = Some(end);
         let other = end.other();
         if let Some(accepted) = self.end(other) {
             accepted.attached = Attached::Server(transfer);
@@ -224,7 +224,7 @@ impl<R: Recorder> World<'_, R> {
         }
         let end = &mut connection.ends[usize::from(to)];
         let arrival = end.tcp.on_segment(config, now, &segment);
-        let (wakes, closing) = (arrival.acked > 0 && end.tcp.writable(), connection.closing);
+        let (wakes, closing) = (arrival.acked > 0 && end.tcp.writable(config), connection.closing);
         if arrival.established {
             self.established(id);
         }
@@ -405,7 +405,7 @@ impl<R: Recorder> World<'_, R> {
         end.wants_write = false;
         let mut gated = false;
         loop {
-            let space = end.tcp.send_space().saturating_sub(overhead) / cell;
+            let space = end.tcp.send_space(config).saturating_sub(overhead) / cell;
             let allowed = share.saturating_sub(overhead) / cell;
             if space == 0 {
                 end.wants_write = true;
@@ -442,7 +442,7 @@ impl<R: Recorder> World<'_, R> {
             for follow in end.follows.iter_mut().rev().take_while(|follow| follow.end == 0) {
                 follow.end = end.written;
             }
-            let taken = end.tcp.write(bytes);
+            let taken = end.tcp.write(config, bytes);
             debug_assert_eq!(taken, bytes, "TCP takes what it has space for");
             share = share.saturating_sub(bytes);
             if let Some(gate) = &mut gate {
@@ -465,7 +465,7 @@ impl<R: Recorder> World<'_, R> {
         let Some(end) = self.end(id) else { return };
         let due = end.unwritten + bytes;
         let Some((tcp, config)) = self.tcp(id) else { return };
-        let left = due - tcp.write(due);
+        let left = due - tcp.write(config, due);
         if let Some(end) = self.end(id) {
             end.unwritten = left;
         }

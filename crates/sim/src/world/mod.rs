@@ -3,12 +3,13 @@
 //! - here: the event loop, what nodes ask of their driver, faults and samples;
 //! - [`connection`]: TCP connections and what is written to and read from them;
 //! - [`host`]: what runs on a host, its token buckets and its processor;
-//! - [`users`]: what users fetch, over which circuits;
+//! - [`users`]: when users want something, over which circuits; [`transfers`]: what is sent then;
 //! - [`follow`]: where sampled cells wait.
 
 mod connection;
 mod follow;
 mod host;
+mod transfers;
 mod users;
 
 use std::ops::ControlFlow;
@@ -43,6 +44,8 @@ enum Event {
     User(u32),
     /// A transfer's time is up.
     Timeout(u32),
+    /// A side of a Markov stream writes: (transfer, whether it is the server).
+    Packet(u32, bool),
     /// Relays' queues are sampled.
     Sample,
     /// A host goes down: what runs on it starts afresh.
@@ -212,6 +215,7 @@ impl<'a, R: Recorder> World<'a, R> {
             Event::Pump(host) => self.pump(host),
             Event::User(user) => self.user_turn(user),
             Event::Timeout(transfer) => self.transfer_timeout(transfer),
+            Event::Packet(transfer, from_server) => self.markov_packets(transfer, from_server),
             Event::Sample => self.sample(),
             Event::HostDown(host) => self.host_down(host),
         }

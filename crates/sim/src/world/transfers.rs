@@ -1,0 +1,382 @@
+//! Transfers: a request and its response over one stream, from the client's first byte to the server's last.
+
+use std::sync::Arc;
+
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::node::{CircuitKey, Source, StreamKey};
+use tidegate_proto::onion::{Clear, Stamp};
+
+use crate::markov::{self, Walk};
+use crate::observe::{Circuit, Observation, Recorder, Transfer, User};
+use crate::plan::{RequestPlan, Traffic};
+use crate::tcp;
+
+use super::connection::EndId;
+use super::follow::Trace;
+use super::{Event, World};
+
+/// What a transfer carries.
+#[derive(Clone, Copy)]
+pub(super) enum Content {
+    /// A request and a response of known sizes.
+    Fetch(RequestPlan),
+    /// Packets both ways as the user's Markov model says, drawn from this seed by both sides.
+    Markov(u64),
+}
+
+pub(super) struct TransferState {
+    user: u32,
+    circuit: u32,
+    stream: Option<StreamKey>,
+    pub server: u32,
+    /// The exit's end of the connection to the server.
+    pub exit: Option<EndId>,
+    begun: Time,
+    over: bool,
+    /// The server answers once it has so many bytes.
+    request_bytes: u64,
+    response_bytes: u64,
+    /// Client: request bytes still to come, those not yet packaged, and response bytes received.
+    to_write: u64,
+    to_package: u64,
+    received: u64,
+    /// Server: request bytes received, response bytes not yet written.
+    requested: u64,
+    to_respond: u64,
+    markov: Option<Box<Schedules>>,
+}
+
+/// When the two sides of a Markov stream write their packets.
+struct Schedules {
+    client: Schedule,
+    server: Schedule,
+}
+
+/// One side's way through the packet chain, of which it writes only its own packets.
+struct Schedule {
+    model: Arc<markov::Model>,
+    walk: Walk,
+    random: Random,
+    from_server: bool,
+}
+
+/// Markov streams longer than this are cut: 1.4 GB.
+const MAX_PACKETS: u32 = 1_000_000;
+
+impl Schedule {
+    fn new(model: &Arc<markov::Model>, seed: u64, from_server: bool) -> Schedule {
+        let random = Seed::root(seed).random();
+        Schedule { model: Arc::clone(model), walk: model.packets.walk(), random, from_server }
+    }
+
+    /// Bytes to write now, and the time until the next, if there is one. Packets that are due within
+    /// [`markov::AT_ONCE`] are written together, as tgen does.
+    fn next(&mut self) -> (u64, Option<Span>) {
+        let (mut bytes, mut wait) = (0, Span::ZERO);
+        loop {
+            let (observation, delay) = self.model.packets.step(&mut self.walk, &mut self.random);
+            let own = match observation {
+                markov::Observation::End => return (bytes, None),
+                markov::Observation::ToServer => !self.from_server,
+                markov::Observation::ToOrigin => self.from_server,
+            };
+            bytes += if own { u64::from(markov::PACKET_BYTES) } else { 0 };
+            wait = wait + delay;
+            if wait > markov::AT_ONCE {
+                return (bytes, Some(wait));
+            }
+        }
+    }
+
+    /// Bytes of the whole schedule.
+    fn total(mut self) -> u64 {
+        let mut total = 0;
+        for _ in 0..MAX_PACKETS {
+            let (bytes, next) = self.next();
+            total += bytes;
+            if next.is_none() {
+                break;
+            }
+        }
+        total
+    }
+}
+
+/// Bytes that wait in an exit's connection to a server.
+struct FromServer<'a> {
+    tcp: &'a mut tcp::Endpoint,
+    config: &'a tcp::Config,
+    now: Time,
+    circuit: u32,
+    trace_one_in: u64,
+    packaged: &'a mut u64,
+    traces: &'a mut Vec<Trace>,
+    bytes: u64,
+}
+
+impl Source<Clear> for FromServer<'_> {
+    fn take(&mut self, max: u16) -> Option<(u16, Stamp)> {
+        let bytes = self.tcp.read(self.config, self.now, u64::from(max));
+        if bytes == 0 {
+            return None;
+        }
+        self.bytes += bytes;
+        *self.packaged += 1;
+        let mut stamp = Stamp { packaged: self.now, ..Stamp::default() };
+        if self.trace_one_in > 0 && self.packaged.is_multiple_of(self.trace_one_in) {
+            self.traces.push(Trace { circuit: self.circuit, hop: 0 });
+            stamp.trace = self.traces.len() as u32;
+        }
+        Some((bytes as u16, stamp))
+    }
+}
+
+/// Request bytes that a client sends.
+struct FromClient<'a>(&'a mut u64, Time);
+
+impl Source<Clear> for FromClient<'_> {
+    fn take(&mut self, max: u16) -> Option<(u16, Stamp)> {
+        let bytes = u64::from(max).min(*self.0);
+        *self.0 -= bytes;
+        (bytes > 0).then(|| (bytes as u16, Stamp { packaged: self.1, ..Stamp::default() }))
+    }
+}
+
+impl<R: Recorder> World<'_, R> {
+    fn transfer(&mut self, transfer: u32) -> &mut TransferState {
+        &mut self.users.transfers[transfer as usize]
+    }
+
+    /// A user wants something: notes it, on the circuit it will go over.
+    pub(super) fn begin_transfer(&mut self, user: u32, content: Content) -> u32 {
+        let plan = self.plan;
+        let user_plan = &plan.users[user as usize];
+        let circuit = self.fresh_circuit(user);
+        let transfer = self.users.transfers.len() as u32;
+        let (request_bytes, response_bytes, timeout, markov) = match (content, &user_plan.traffic) {
+            (Content::Markov(seed), Traffic::Markov(model)) => {
+                let schedule = |from_server| Schedule::new(model, seed, from_server);
+                let schedules = Schedules { client: schedule(false), server: schedule(true) };
+                let (up, down) = (schedule(false).total(), schedule(true).total());
+                (up, down, Span(u64::MAX), Some(Box::new(schedules)))
+            }
+            (Content::Fetch(request), _) => {
+                (u64::from(request.request_bytes), request.bytes, request.timeout, None)
+            }
+            (Content::Markov(_), Traffic::Fetch { .. }) => unreachable!("only Markov users open Markov streams"),
+        };
+        let mut draws = self.users.seed.fork("server").fork_index(u64::from(transfer)).random();
+        self.users.transfers.push(TransferState {
+            user,
+            circuit,
+            stream: None,
+            server: user_plan.servers[draws.below(user_plan.servers.len())],
+            exit: None,
+            begun: self.now,
+            over: false,
+            request_bytes,
+            response_bytes,
+            to_write: if markov.is_some() { request_bytes } else { 0 },
+            to_package: if markov.is_some() { 0 } else { request_bytes },
+            received: 0,
+            requested: 0,
+            to_respond: 0,
+            markov,
+        });
+        let (transfer_id, circuit) = (Transfer(transfer), Circuit(circuit));
+        let (user, bytes) = (User(user), response_bytes);
+        self.record(Observation::TransferBegun { transfer: transfer_id, user, circuit, bytes });
+        if timeout.0 != u64::MAX {
+            self.queue.push(self.now + timeout, Event::Timeout(transfer));
+        }
+        transfer
+    }
+
+    pub(super) fn open_stream(&mut self, host: u32, circuit: CircuitKey, transfer: u32) {
+        if self.transfer(transfer).over {
+            return;
+        }
+        let now = self.now;
+        match self.client(host).open(now, circuit, u64::from(transfer)) {
+            Some(stream) => {
+                self.users.streams[host as usize].insert(stream, transfer);
+                self.transfer(transfer).stream = Some(stream);
+                self.drain(host);
+            }
+            None => self.transfer_failed(transfer),
+        }
+    }
+
+    pub(super) fn stream_connected(&mut self, host: u32, stream: StreamKey) {
+        let Some(&transfer) = self.users.streams[host as usize].get(&stream) else { return };
+        self.record(Observation::TransferConnected { transfer: Transfer(transfer) });
+        if self.transfer(transfer).markov.is_some() {
+            self.markov_packets(transfer, false);
+        } else {
+            self.package(host, stream, u32::MAX);
+        }
+    }
+
+    /// A side of a Markov stream writes what is due.
+    pub(super) fn markov_packets(&mut self, transfer: u32, from_server: bool) {
+        let state = self.transfer(transfer);
+        let (Some(markov), false, Some(stream)) = (&mut state.markov, state.over, state.stream) else { return };
+        let side = if from_server { &mut markov.server } else { &mut markov.client };
+        let (bytes, next) = side.next();
+        if from_server {
+            state.to_respond += bytes;
+        } else {
+            let bytes = bytes.min(state.to_write);
+            state.to_write -= bytes;
+            state.to_package += bytes;
+        }
+        let user = state.user;
+        if let Some(wait) = next {
+            self.queue.push(self.now + wait, Event::Packet(transfer, from_server));
+        }
+        if from_server {
+            if let Some(exit) = self.transfer(transfer).exit {
+                self.server_write(transfer, exit.other());
+            }
+        } else {
+            let host = self.plan.users[user as usize].host;
+            self.package(host, stream, u32::MAX);
+            self.drain(host);
+            self.end_if_done(transfer);
+        }
+    }
+
+    /// Lets a stream put waiting bytes into cells: an exit's from its server, a client's request.
+    pub(super) fn package(&mut self, host: u32, stream: StreamKey, cells: u32) {
+        let now = self.now;
+        let Some(&id) = self.hosts[host as usize].streams.get(&stream) else {
+            let Some(&transfer) = self.users.streams[host as usize].get(&stream) else { return };
+            let state = &mut self.users.transfers[transfer as usize];
+            let source = &mut FromClient(&mut state.to_package, now);
+            return self.hosts[host as usize].node().package(now, stream, cells, source);
+        };
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
+        let config = if connection.is_loopback() { &self.loopback } else { &self.system.tcp };
+        let Some(transfer) = connection.server_transfer() else { return };
+        let circuit = self.users.transfers[transfer as usize].circuit;
+        let mut source = FromServer {
+            tcp: &mut connection.ends[usize::from(id.side)].tcp,
+            config,
+            now,
+            circuit,
+            trace_one_in: u64::from(self.plan.trace_one_in),
+            packaged: &mut self.packaged,
+            traces: &mut self.users.traces,
+            bytes: 0,
+        };
+        self.hosts[host as usize].node().package(now, stream, cells, &mut source);
+        let bytes = source.bytes;
+        if bytes > 0 {
+            self.record(Observation::Injected { circuit: Circuit(circuit), bytes });
+            self.transmit(id);
+        }
+    }
+
+    /// Application bytes came out of a stream.
+    pub(super) fn deliver(&mut self, host: u32, stream: StreamKey, bytes: u16, stamp: Stamp) {
+        if let Some(&id) = self.hosts[host as usize].streams.get(&stream) {
+            return self.stream_write(id, u64::from(bytes));
+        }
+        let Some(&transfer) = self.users.streams[host as usize].get(&stream) else { return };
+        self.cells_delivered += 1;
+        let state = self.transfer(transfer);
+        let first = state.received == 0;
+        state.received += u64::from(bytes);
+        let (circuit, begun) = (Circuit(state.circuit), state.begun);
+        let took = self.now.since(begun);
+        let Stamp { packaged, departed, .. } = stamp;
+        self.record(Observation::Delivered { circuit, bytes: u32::from(bytes), packaged, departed });
+        if first {
+            self.record(Observation::FirstByte { transfer: Transfer(transfer), took });
+        }
+        self.end_if_done(transfer);
+    }
+
+    /// Ends a transfer whose every byte has gone where it should.
+    fn end_if_done(&mut self, transfer: u32) {
+        let state = self.transfer(transfer);
+        let done = state.received >= state.response_bytes && state.to_write == 0 && state.to_package == 0;
+        if !done || state.over {
+            return;
+        }
+        state.over = true;
+        let (user, took) = (state.user, state.begun);
+        let took = self.now.since(took);
+        self.record(Observation::LastByte { transfer: Transfer(transfer), took });
+        self.end_stream(transfer);
+        self.after_transfer(user, transfer);
+    }
+
+    /// Client: ends a transfer's stream.
+    fn end_stream(&mut self, transfer: u32) {
+        let state = self.transfer(transfer);
+        let (user, Some(stream)) = (state.user, state.stream.take()) else { return };
+        let host = self.plan.users[user as usize].host;
+        let now = self.now;
+        if self.users.streams[host as usize].remove(&stream).is_some() {
+            self.hosts[host as usize].node().stream_ended(now, stream);
+            self.drain(host);
+            self.close_if_retired(host, stream.circuit);
+        }
+    }
+
+    /// A stream is over at this host.
+    pub(super) fn stream_closed(&mut self, host: u32, stream: StreamKey) {
+        if let Some(end) = self.hosts[host as usize].streams.remove(&stream) {
+            self.kill(end.connection);
+        } else if let Some(transfer) = self.users.streams[host as usize].remove(&stream) {
+            self.transfer_failed(transfer);
+            self.close_if_retired(host, stream.circuit);
+        }
+    }
+
+    pub(super) fn transfer_timeout(&mut self, transfer: u32) {
+        self.transfer_failed(transfer);
+    }
+
+    /// The timeout struck, or the stream or its circuit is gone.
+    pub(super) fn transfer_failed(&mut self, transfer: u32) {
+        let state = self.transfer(transfer);
+        if state.over {
+            return;
+        }
+        state.over = true;
+        let (user, received) = (state.user, state.received);
+        self.end_stream(transfer);
+        self.record(Observation::TransferTimedOut { transfer: Transfer(transfer), received });
+        self.after_transfer(user, transfer);
+    }
+
+    /// Server: reads the request, and answers once it is whole.
+    pub(super) fn server_read(&mut self, transfer: u32, id: EndId) {
+        let now = self.now;
+        let Some((tcp, config)) = self.tcp(id) else { return };
+        let bytes = tcp.read(config, now, u64::MAX);
+        let state = self.transfer(transfer);
+        let before = state.requested;
+        state.requested += bytes;
+        if state.markov.is_some() {
+            if before == 0 {
+                self.markov_packets(transfer, true);
+            }
+        } else if before < state.request_bytes && state.requested >= state.request_bytes {
+            state.to_respond = state.response_bytes;
+            self.server_write(transfer, id);
+        }
+    }
+
+    /// Server: writes as much of the response as TCP takes.
+    pub(super) fn server_write(&mut self, transfer: u32, id: EndId) {
+        let left = self.transfer(transfer).to_respond;
+        let Some((tcp, config)) = self.tcp(id) else { return };
+        let taken = tcp.write(config, left);
+        self.transfer(transfer).to_respond = if left == u64::MAX { left } else { left - taken };
+        self.transmit(id);
+    }
+}
