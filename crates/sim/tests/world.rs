@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_sim::observe::{Circuit, Observation};
+use tidegate_sim::observe::{Circuit, Observation, User};
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp::{self, Congestion};
 use tidegate_sim::world;
@@ -72,7 +72,7 @@ fn system(transport: Transport, scheduler: Scheduler) -> System {
         tcp: tcp::Config { congestion: Congestion::Reno, ..tcp::Config::default() },
         output_buffer: OutputBuffer::default(),
         tls_record_overhead: 22,
-        tls_record_cells: 1,
+        tls_record_cells: 8,
         circuit_queue_high: 256,
         circuit_queue_low: 10,
     }
@@ -91,14 +91,16 @@ fn observe(plan: &Plan, system: &System, seed: u64) -> Vec<(Time, Observation)> 
     seen
 }
 
-/// Delivered bytes per circuit from a time on.
+/// Delivered bytes per user from a time on.
 fn delivered(seen: &[(Time, Observation)], from: Span) -> [u64; 3] {
-    let mut sum = [0; 3];
+    let (mut users, mut sum) = (vec![], [0; 3]);
     for (at, observation) in seen {
-        if let Observation::Delivered { circuit: Circuit(circuit), bytes, .. } = observation
-            && *at >= Time::ZERO + from
-        {
-            sum[*circuit as usize] += u64::from(*bytes);
+        match observation {
+            Observation::CircuitBegun { user: User(user), .. } => users.push(*user as usize),
+            Observation::Delivered { circuit: Circuit(circuit), bytes, .. } if *at >= Time::ZERO + from => {
+                sum[users[*circuit as usize]] += u64::from(*bytes);
+            }
+            _ => {}
         }
     }
     sum

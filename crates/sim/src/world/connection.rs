@@ -224,7 +224,7 @@ impl<R: Recorder> World<'_, R> {
         }
         let end = &mut connection.ends[usize::from(to)];
         let arrival = end.tcp.on_segment(config, now, &segment);
-        let (wakes, closing) = (arrival.acked > 0 && end.tcp.writable(config), connection.closing);
+        let (wakes, closing) = (arrival.acked > 0 && end.tcp.writable(), connection.closing);
         if arrival.established {
             self.established(id);
         }
@@ -395,7 +395,6 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn flush(&mut self, id: EndId) {
         let now = self.now;
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
-        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
         let end = &mut connection.ends[usize::from(id.side)];
         let Attached::Channel(channel) = end.attached else { return };
         let host = &mut self.hosts[end.host as usize];
@@ -405,7 +404,7 @@ impl<R: Recorder> World<'_, R> {
         end.wants_write = false;
         let mut gated = false;
         loop {
-            let space = end.tcp.send_space(config).saturating_sub(overhead) / cell;
+            let space = end.tcp.send_space().saturating_sub(overhead) / cell;
             let allowed = share.saturating_sub(overhead) / cell;
             if space == 0 {
                 end.wants_write = true;
@@ -442,7 +441,7 @@ impl<R: Recorder> World<'_, R> {
             for follow in end.follows.iter_mut().rev().take_while(|follow| follow.end == 0) {
                 follow.end = end.written;
             }
-            let taken = end.tcp.write(config, bytes);
+            let taken = end.tcp.write(bytes);
             debug_assert_eq!(taken, bytes, "TCP takes what it has space for");
             share = share.saturating_sub(bytes);
             if let Some(gate) = &mut gate {
@@ -464,11 +463,8 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn stream_write(&mut self, id: EndId, bytes: u64) {
         let Some(end) = self.end(id) else { return };
         let due = end.unwritten + bytes;
-        let Some((tcp, config)) = self.tcp(id) else { return };
-        let left = due - tcp.write(config, due);
-        if let Some(end) = self.end(id) {
-            end.unwritten = left;
-        }
+        let left = due - end.tcp.write(due);
+        end.unwritten = left;
         self.transmit(id);
     }
 

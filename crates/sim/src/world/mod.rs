@@ -244,8 +244,7 @@ impl<'a, R: Recorder> World<'a, R> {
     }
 
     fn sample(&mut self) {
-        let unsent = self.unsent_bytes();
-        for index in 0..self.hosts.len() {
+        for (index, tcp_unsent_bytes) in self.unsent_bytes().into_iter().enumerate() {
             if !matches!(self.plan.hosts[index].role, Role::Relay(_)) {
                 continue;
             }
@@ -255,7 +254,7 @@ impl<'a, R: Recorder> World<'a, R> {
             let level = RelaySample {
                 circuit_queue_cells,
                 output_buffer_bytes,
-                tcp_unsent_bytes: unsent[index],
+                tcp_unsent_bytes,
                 uplink_queue_bytes: net.up.queued_bytes,
                 downlink_queue_bytes: net.down.queued_bytes,
                 cells_processed: host.cells_processed(),

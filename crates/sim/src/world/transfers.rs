@@ -164,7 +164,9 @@ impl<R: Recorder> World<'_, R> {
             (Content::Fetch(request), _) => {
                 (u64::from(request.request_bytes), request.bytes, request.timeout, None)
             }
-            (Content::Markov(_), Traffic::Fetch { .. }) => unreachable!("only Markov users open Markov streams"),
+            (Content::Markov(_), Traffic::Fetch { .. }) => {
+                unreachable!("only Markov users open Markov streams")
+            }
         };
         let mut draws = self.users.seed.fork("server").fork_index(u64::from(transfer)).random();
         self.users.transfers.push(TransferState {
@@ -221,7 +223,9 @@ impl<R: Recorder> World<'_, R> {
     /// A side of a Markov stream writes what is due.
     pub(super) fn markov_packets(&mut self, transfer: u32, from_server: bool) {
         let state = self.transfer(transfer);
-        let (Some(markov), false, Some(stream)) = (&mut state.markov, state.over, state.stream) else { return };
+        let (Some(markov), false, Some(stream)) = (&mut state.markov, state.over, state.stream) else {
+            return;
+        };
         let side = if from_server { &mut markov.server } else { &mut markov.client };
         let (bytes, next) = side.next();
         if from_server {
@@ -374,8 +378,8 @@ impl<R: Recorder> World<'_, R> {
     /// Server: writes as much of the response as TCP takes.
     pub(super) fn server_write(&mut self, transfer: u32, id: EndId) {
         let left = self.transfer(transfer).to_respond;
-        let Some((tcp, config)) = self.tcp(id) else { return };
-        let taken = tcp.write(config, left);
+        let Some(end) = self.end(id) else { return };
+        let taken = end.tcp.write(left);
         self.transfer(transfer).to_respond = if left == u64::MAX { left } else { left - taken };
         self.transmit(id);
     }

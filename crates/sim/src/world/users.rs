@@ -166,7 +166,8 @@ impl<R: Recorder> World<'_, R> {
         self.user(user).fetching = None;
         let own = |circuit: &OwnCircuit| circuit.user == user;
         let circuits = &self.users.circuits[host as usize];
-        let keys: Vec<CircuitKey> = circuits.iter().filter(|(_, own_c)| own(own_c)).map(|(key, _)| *key).collect();
+        let keys: Vec<CircuitKey> =
+            circuits.iter().filter(|(_, own_c)| own(own_c)).map(|(key, _)| *key).collect();
         for key in keys {
             self.close_circuit(host, key);
         }
@@ -275,7 +276,9 @@ impl<R: Recorder> World<'_, R> {
 
     /// A circuit is gone, by our doing or not: what it carried has failed.
     pub(super) fn circuit_closed(&mut self, host: u32, key: CircuitKey) {
-        let Some(OwnCircuit { user, number, .. }) = self.users.circuits[host as usize].remove(&key) else { return };
+        let Some(OwnCircuit { user, number, .. }) = self.users.circuits[host as usize].remove(&key) else {
+            return;
+        };
         self.record(Observation::CircuitClosed { circuit: Circuit(number) });
         let streams = &mut self.users.streams[host as usize];
         let lost = streams.iter().filter(|(stream, _)| stream.circuit == key);

@@ -1,0 +1,111 @@
+//! Whole runs: delivered data cells per second of one core, TCP on. Criterion reports cells as elements.
+
+use std::ops::ControlFlow;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_sim::observe::{Observation, Recorder};
+use tidegate_sim::plan::*;
+use tidegate_sim::tcp::{self, Congestion};
+use tidegate_sim::world;
+
+/// Records nothing, as far as the optimiser can tell.
+#[derive(Default)]
+struct Count(u64);
+
+impl Recorder for Count {
+    fn record(&mut self, now: Time, _: &Observation) {
+        self.0 = self.0.wrapping_add(now.0);
+    }
+}
+
+fn link(rate: Rate) -> LinkPlan {
+    LinkPlan { rate, queue: QueuePlan::DropTail { packets: 1000, bytes: u64::MAX } }
+}
+
+fn host(name: String, role: Role, rate: Rate, colocated: Option<u32>) -> HostPlan {
+    HostPlan { name, role, location: 0, colocated, up: link(rate), down: link(rate) }
+}
+
+fn bulk(host: u32, path: [u32; 3], server: u32, start: Span) -> UserPlan {
+    let request = RequestPlan { bytes: u64::MAX, weight: 1.0, timeout: Span(u64::MAX), request_bytes: 100 };
+    UserPlan {
+        host,
+        class: "bulk".into(),
+        route: Route::Pinned(path),
+        servers: vec![server],
+        traffic: Traffic::Fetch { requests: vec![request], pause: (Span::ZERO, Span::ZERO) },
+        start: Time::ZERO + start,
+        stop: Time::NEVER,
+        circuit_lead: start,
+        circuit_lifetime: Span::from_secs(600),
+    }
+}
+
+/// Circuits over random relays, from a server on the exit's machine to a client on the entry's.
+fn network(relays: u32, paths: &[[u32; 3]], rates: impl Fn(u32) -> Rate, duration: Span) -> Plan {
+    let relay = |index| host(format!("relay{index}"), Role::Relay(RelayLimits::default()), rates(index), None);
+    let mut hosts: Vec<HostPlan> = (0..relays).map(relay).collect();
+    let mut users = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        let at = hosts.len() as u32;
+        hosts.push(host(format!("client{index}"), Role::Client, Rate::UNLIMITED, Some(path[0])));
+        hosts.push(host(format!("server{index}"), Role::Server, Rate::UNLIMITED, Some(path[2])));
+        users.push(bulk(at, *path, at + 1, Span::from_millis(500 + index as u64)));
+    }
+    let paths = PathTable::uniform(1, Path { delay: Span::from_millis(40), ..Path::default() });
+    let (selections, faults, sample_every) = (vec![], vec![], Span::from_millis(100));
+    Plan { hosts, paths, users, selections, faults, duration, sample_every, trace_one_in: 0 }
+}
+
+fn bottleneck() -> Plan {
+    let rates = |index| Rate(if index == 3 { 4_000_000 } else { 10_000_000 });
+    network(6, &[[0, 3, 4], [1, 3, 4], [2, 3, 5]], rates, Span::from_secs(60))
+}
+
+fn thousand() -> Plan {
+    let mut draws = Seed::root(1).fork("bench").random();
+    let mut path = || loop {
+        let path = [draws.below(100) as u32, draws.below(100) as u32, draws.below(100) as u32];
+        if path[0] != path[1] && path[1] != path[2] && path[0] != path[2] {
+            return path;
+        }
+    };
+    let paths: Vec<[u32; 3]> = (0..1000).map(|_| path()).collect();
+    network(100, &paths, |_| Rate(20_000_000), Span::from_secs(8))
+}
+
+fn systems() -> [System; 2] {
+    [("vanilla", Transport::Vanilla), ("pctcp", Transport::PerCircuit)].map(|(name, transport)| System {
+        name: name.into(),
+        transport,
+        scheduler: Scheduler::RoundRobin,
+        windows: Windows::default(),
+        tcp: tcp::Config { congestion: Congestion::Cubic, ..tcp::Config::default() },
+        output_buffer: OutputBuffer::default(),
+        tls_record_overhead: 22,
+        tls_record_cells: 8,
+        circuit_queue_high: 256,
+        circuit_queue_low: 10,
+    })
+}
+
+fn runs(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("overlay");
+    group.sample_size(10);
+    for (name, plan) in [("bottleneck", bottleneck()), ("100x1000", thousand())] {
+        for system in systems() {
+            let run = || {
+                let mut count = Count::default();
+                world::run(&plan, &system, Seed::root(1), &mut count, &mut |_| ControlFlow::Continue(()))
+            };
+            group.throughput(Throughput::Elements(run().cells_delivered));
+            group.bench_with_input(BenchmarkId::new(name, &system.name), &(), |bench, ()| bench.iter(run));
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, runs);
+criterion_main!(benches);
