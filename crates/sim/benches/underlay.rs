@@ -1,6 +1,8 @@
 //! Packets through a star: clients keep a window of packets in flight to one server, which answers each with
 //! a small one, as TCP does. A step is one packet from `send` to delivery, its events in the queue included.
 
+mod cpu;
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
@@ -84,7 +86,7 @@ fn underlay(criterion: &mut Criterion) {
         ("unlimited", Rate::UNLIMITED, drop_tail, Span::ZERO),
     ] {
         let mut star = Star::new(rate, queue, jitter);
-        group.bench_function(name, |bencher| bencher.iter(|| star.run(STEPS)));
+        group.bench_function(name, |bencher| cpu::measure(bencher, || star.run(STEPS)));
     }
 }
 

@@ -5,6 +5,7 @@
 //! the only events are "reached the downlink" and "left the downlink", and only the first if the downlink
 //! is unlimited. A CoDel link adds one for each packet that waits.
 
+use slab::Slab;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 
@@ -68,7 +69,8 @@ pub struct Underlay<T> {
     sites: Vec<Site>,
     paths: PathTable,
     faults: PathFaults,
-    under_way: UnderWay<T>,
+    /// Packets under way; events and links name them by their key.
+    under_way: Slab<Packet<T>>,
     /// Per connection and direction, when its last packet arrives; kept only where packets could overtake.
     arrivals: Vec<[Time; 2]>,
 }
@@ -114,16 +116,16 @@ impl Site {
 
     /// Whether the links work now. What an outage cuts off is lost here, before anything else is done to them.
     #[inline]
-    fn is_linked<T>(&mut self, now: Time, under_way: &mut UnderWay<T>) -> bool {
+    fn is_linked<T>(&mut self, now: Time, under_way: &mut Slab<Packet<T>>) -> bool {
         now < self.outage.0 || self.pass_outages(now, under_way)
     }
 
     #[cold]
-    fn pass_outages<T>(&mut self, now: Time, under_way: &mut UnderWay<T>) -> bool {
+    fn pass_outages<T>(&mut self, now: Time, under_way: &mut Slab<Packet<T>>) -> bool {
         while now >= self.outage.0 {
             if !self.cut {
-                self.up.cut(self.outage.0, |id| drop(under_way.take(id)));
-                self.down.cut(self.outage.0, |id| drop(under_way.take(id)));
+                self.up.cut(self.outage.0, |id| drop(under_way.remove(id as usize)));
+                self.down.cut(self.outage.0, |id| drop(under_way.remove(id as usize)));
                 self.cut = true;
             }
             if now < self.outage.1 {
@@ -156,34 +158,6 @@ fn machine(hosts: &[HostPlan], host: u32) -> u32 {
     panic!("hosts share a machine in a circle")
 }
 
-/// Packets under way, named by number so that events stay small.
-#[derive(Clone, Debug)]
-struct UnderWay<T> {
-    packets: Vec<Option<Packet<T>>>,
-    gaps: Vec<u32>,
-}
-
-impl<T> UnderWay<T> {
-    fn keep(&mut self, packet: Packet<T>) -> u32 {
-        if let Some(id) = self.gaps.pop() {
-            self.packets[id as usize] = Some(packet);
-            return id;
-        }
-        let id = u32::try_from(self.packets.len()).expect("fewer than 2^32 packets are under way");
-        self.packets.push(Some(packet));
-        id
-    }
-
-    fn take(&mut self, id: u32) -> Packet<T> {
-        self.gaps.push(id);
-        self.packets[id as usize].take().expect("a packet has one event or one place in a queue")
-    }
-
-    fn get(&mut self, id: u32) -> &mut Packet<T> {
-        self.packets[id as usize].as_mut().expect("a packet has one event or one place in a queue")
-    }
-}
-
 impl<T> Underlay<T> {
     /// An idle network. Each host draws losses and jitter for what it sends from its own branch of `seed`.
     ///
@@ -206,7 +180,7 @@ impl<T> Underlay<T> {
             sites: (0..hosts.len() as u32).map(|this| Site::new(hosts, this, faults, seed)).collect(),
             paths,
             faults: PathFaults::new(faults),
-            under_way: UnderWay { packets: Vec::new(), gaps: Vec::new() },
+            under_way: Slab::new(),
             arrivals: Vec::new(),
         }
     }
@@ -228,18 +202,18 @@ impl<T> Underlay<T> {
         let sender = &mut self.sites[from.0 as usize];
         if sender.machine == receiver_machine {
             if sender.is_running(now) {
-                let id = self.under_way.keep(packet);
+                let id = self.under_way.insert(packet) as u32;
                 queue.push(now, NetEvent(Step::Delivered(id)).into());
             } else {
                 sender.lost += 1;
             }
         } else if sender.is_linked(now, &mut self.under_way) {
-            let id = self.under_way.keep(packet);
+            let id = self.under_way.insert(packet) as u32;
             match sender.up.offer(now, id, bytes) {
                 Offer::Departs(at) => self.depart(queue, id, at),
                 Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Uplink(from.0)).into()),
                 Offer::Waits(None) => {}
-                Offer::Dropped => drop(self.under_way.take(id)),
+                Offer::Dropped => drop(self.under_way.remove(id as usize)),
             }
         } else {
             sender.lost += 1;
@@ -251,18 +225,18 @@ impl<T> Underlay<T> {
         let now = queue.now();
         match event.0 {
             Step::Arrived(id) => {
-                let (to, bytes) = (self.under_way.get(id).to, self.under_way.get(id).bytes);
+                let Packet { to, bytes, .. } = self.under_way[id as usize];
                 let receiver = &mut self.sites[to.0 as usize];
                 if !receiver.is_linked(now, &mut self.under_way) {
                     receiver.lost += 1;
-                    self.under_way.take(id);
+                    self.under_way.remove(id as usize);
                     return None;
                 }
                 match receiver.down.offer(now, id, bytes) {
                     Offer::Departs(at) => self.deliver(queue, id, at),
                     Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Downlink(to.0)).into()),
                     Offer::Waits(None) => {}
-                    Offer::Dropped => drop(self.under_way.take(id)),
+                    Offer::Dropped => drop(self.under_way.remove(id as usize)),
                 }
                 None
             }
@@ -272,7 +246,7 @@ impl<T> Underlay<T> {
                 if !sender.is_linked(now, &mut self.under_way) {
                     return None;
                 }
-                let next = sender.up.wake(now, |id| drop(self.under_way.take(id)))?;
+                let next = sender.up.wake(now, |id| drop(self.under_way.remove(id as usize)))?;
                 if next.wake {
                     queue.push(next.at, NetEvent(Step::Uplink(host)).into());
                 }
@@ -284,7 +258,7 @@ impl<T> Underlay<T> {
                 if !receiver.is_linked(now, &mut self.under_way) {
                     return None;
                 }
-                let next = receiver.down.wake(now, |id| drop(self.under_way.take(id)))?;
+                let next = receiver.down.wake(now, |id| drop(self.under_way.remove(id as usize)))?;
                 if next.wake {
                     queue.push(next.at, NetEvent(Step::Downlink(host)).into());
                 }
@@ -296,7 +270,7 @@ impl<T> Underlay<T> {
 
     /// The packet's last bit leaves the uplink at `at`: sends it along the path.
     fn depart<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, id: u32, at: Time) {
-        let packet = self.under_way.get(id);
+        let packet = &mut self.under_way[id as usize];
         let (from, to) = (packet.from.0 as usize, packet.to.0 as usize);
         let receiver = &self.sites[to];
         let (destination, last_step) = (
@@ -306,7 +280,7 @@ impl<T> Underlay<T> {
         let sender = &mut self.sites[from];
         if at >= sender.outage.0 {
             // The outage finds it in the uplink, which will count it then.
-            self.under_way.take(id);
+            self.under_way.remove(id as usize);
             return;
         }
         let path = self.paths.get(sender.location, destination);
@@ -318,7 +292,7 @@ impl<T> Underlay<T> {
         };
         let Some(extra) = extra else {
             sender.lost += 1;
-            self.under_way.take(id);
+            self.under_way.remove(id as usize);
             return;
         };
         let mut arrives = at + path.delay + extra;
@@ -341,10 +315,10 @@ impl<T> Underlay<T> {
 
     /// The packet's last bit leaves the downlink at `at`.
     fn deliver<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, id: u32, at: Time) {
-        let to = self.under_way.get(id).to.0 as usize;
+        let to = self.under_way[id as usize].to.0 as usize;
         if at >= self.sites[to].outage.0 {
             // The outage finds it in the downlink, which will count it then.
-            self.under_way.take(id);
+            self.under_way.remove(id as usize);
         } else {
             queue.push(at, NetEvent(Step::Delivered(id)).into());
         }
@@ -352,7 +326,7 @@ impl<T> Underlay<T> {
 
     /// The packet is at its receiver.
     fn arrive(&mut self, now: Time, id: u32) -> Option<Packet<T>> {
-        let mut packet = self.under_way.take(id);
+        let mut packet = self.under_way.remove(id as usize);
         let sender_machine = self.sites[packet.from.0 as usize].machine;
         let receiver = &mut self.sites[packet.to.0 as usize];
         let works = if receiver.machine == sender_machine {
@@ -380,6 +354,6 @@ impl<T> Underlay<T> {
 
     /// Packets that are under way.
     pub fn in_flight(&self) -> usize {
-        self.under_way.packets.len() - self.under_way.gaps.len()
+        self.under_way.len()
     }
 }
