@@ -86,10 +86,9 @@ impl CellBuffer {
         CellBuffer { bytes: vec![0; cells * CELL], filled: 0 }
     }
 
-    /// Where the next bytes go, at most `limit` of them; say with [`filled`](Self::filled) how many came.
-    pub fn space(&mut self, limit: usize) -> &mut [u8] {
-        let end = self.bytes.len().min(self.filled + limit);
-        &mut self.bytes[self.filled..end]
+    /// Where the next bytes go; say with [`filled`](Self::filled) how many came.
+    pub fn space(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.filled..]
     }
 
     /// So many bytes were put into [`space`](Self::space).
@@ -154,9 +153,9 @@ mod tests {
             for piece in pieces {
                 let mut left = piece;
                 while left > 0 {
-                    let space = buffer.space(left);
-                    let n = space.len();
-                    for byte in space {
+                    let space = buffer.space();
+                    let n = space.len().min(left);
+                    for byte in &mut space[..n] {
                         *byte = next_in;
                         next_in = next_in.wrapping_add(1);
                     }

@@ -1,0 +1,147 @@
+//! One measurement on sockets: connections to the relay and its measurers, and the role between them.
+
+use std::future::pending;
+use std::net::SocketAddr;
+
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::flashflow::coordinator::{
+    Failure, Measurement, Order, Outcome, Output, Peer, SecondRecord,
+};
+use tidegate_proto::flashflow::message::{Fingerprint, Message};
+use tokio::sync::{mpsc, watch};
+
+use super::link;
+use crate::identity::Identity;
+use crate::{clock, tls};
+
+/// Where a peer listens and who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contact {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Its certificate.
+    pub fingerprint: Fingerprint,
+}
+
+enum Event {
+    Connected(Peer),
+    Said(Peer, Message),
+    Garbage(Peer),
+    Lost(Peer),
+}
+
+/// Makes one measurement. `seconds` hears of each complete second; `stop` turning true ends it.
+pub async fn measure(
+    identity: &Identity,
+    relay: Contact,
+    measurers: &[Contact],
+    order: Order,
+    mut stop: watch::Receiver<bool>,
+    mut seconds: impl FnMut(u16, &SecondRecord),
+) -> Result<Outcome, Failure> {
+    let (events, mut inbox) = mpsc::channel(64);
+    let limit = order.timeouts.connect;
+    let contacts = std::iter::once((Peer::Relay, relay))
+        .chain(measurers.iter().enumerate().map(|(i, contact)| (Peer::Measurer(i), *contact)));
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut outboxes = std::collections::BTreeMap::new();
+    let mut measurement = Measurement::new(clock::now(), order);
+    for (peer, contact) in contacts {
+        match tls::client(Some(identity), contact.fingerprint) {
+            Ok(config) => {
+                let (outbox, messages) = mpsc::channel(16);
+                outboxes.insert(peer, outbox);
+                tasks.spawn(converse(peer, contact.address, config, limit, events.clone(), messages));
+            }
+            Err(_) => measurement.lost(peer),
+        }
+    }
+    let result = loop {
+        let mut result = None;
+        while let Some(output) = measurement.poll() {
+            match output {
+                Output::Send(peer, message) => {
+                    // A full or closed outbox belongs to a peer that is gone, or will be by its timeout.
+                    let _ = outboxes.get(&peer).map(|outbox| outbox.try_send(message));
+                }
+                Output::Second(number, record) => seconds(number, &record),
+                Output::Done(outcome) => result = Some(outcome),
+            }
+        }
+        if let Some(result) = result {
+            break result;
+        }
+        let stopped = async {
+            if stop.wait_for(|stop| *stop).await.is_err() {
+                pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            event = inbox.recv() => match event.expect("we hold a sender") {
+                Event::Connected(peer) => measurement.connected(clock::now(), peer),
+                Event::Said(peer, message) => measurement.message(clock::now(), peer, message),
+                Event::Garbage(peer) => measurement.garbage(peer),
+                Event::Lost(peer) => measurement.lost(peer),
+            },
+            () = clock::until(measurement.next_timeout().unwrap_or(Time::NEVER)) => {
+                measurement.timeout(clock::now());
+            }
+            () = stopped => measurement.stop(),
+        }
+    };
+    // The last words (STOP, FAILED) leave before the connections close.
+    outboxes.clear();
+    drop(inbox);
+    let farewell = async { while tasks.join_next().await.is_some() {} };
+    tokio::select! {
+        () = farewell => {}
+        () = clock::until(clock::now() + Span::from_secs(2)) => {}
+    }
+    result
+}
+
+/// One connection: its messages become events, until either side closes it.
+async fn converse(
+    peer: Peer,
+    address: SocketAddr,
+    config: std::sync::Arc<rustls::ClientConfig>,
+    limit: Span,
+    events: mpsc::Sender<Event>,
+    mut messages: mpsc::Receiver<Message>,
+) {
+    let Ok(stream) = link::connect(address, config, limit).await else {
+        let _ = events.send(Event::Lost(peer)).await;
+        return;
+    };
+    if events.send(Event::Connected(peer)).await.is_err() {
+        return;
+    }
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let reading = async {
+        loop {
+            let event = match link::read_cell(&mut reader).await {
+                Ok(cell) => {
+                    Message::from_cell(&cell).map_or(Event::Garbage(peer), |said| Event::Said(peer, said))
+                }
+                Err(_) => Event::Lost(peer),
+            };
+            let last = !matches!(event, Event::Said(..));
+            if events.send(event).await.is_err() || last {
+                // What we still have to say is worth trying.
+                pending::<()>().await;
+            }
+        }
+    };
+    let writing = async {
+        while let Some(message) = messages.recv().await {
+            if link::write_message(&mut writer, &message).await.is_err() {
+                return;
+            }
+        }
+        let _ = tokio::io::AsyncWriteExt::shutdown(&mut writer).await;
+    };
+    tokio::select! {
+        () = reading => {}
+        () = writing => {}
+    }
+}

@@ -1,0 +1,113 @@
+//! A TLS connection that carries cells.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use rustls::{ClientConfig, ServerConfig};
+use tidegate_control::units::Span;
+use tidegate_proto::flashflow::cell::CELL;
+use tidegate_proto::flashflow::message::{Fingerprint, Message};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+use crate::{clock, tls};
+
+/// Connects and proves who both sides are.
+///
+/// # Errors
+/// If that fails or takes longer than `limit`.
+pub async fn connect(
+    address: std::net::SocketAddr,
+    config: Arc<ClientConfig>,
+    limit: Span,
+) -> io::Result<client::TlsStream<TcpStream>> {
+    within(limit, async {
+        let tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        TlsConnector::from(config).connect(tls::name(), tcp).await
+    })
+    .await
+}
+
+/// Answers a connection; the fingerprint if the client proved one.
+///
+/// # Errors
+/// If that fails or takes longer than `limit`.
+pub async fn accept(
+    tcp: TcpStream,
+    config: Arc<ServerConfig>,
+    limit: Span,
+) -> io::Result<(server::TlsStream<TcpStream>, Option<Fingerprint>)> {
+    within(limit, async {
+        tcp.set_nodelay(true)?;
+        let stream = TlsAcceptor::from(config).accept(tcp).await?;
+        let peer = tls::peer(stream.get_ref().1);
+        Ok((stream, peer))
+    })
+    .await
+}
+
+/// Gives a future a limited time.
+///
+/// # Errors
+/// The future's own, or [`io::ErrorKind::TimedOut`].
+pub async fn within<T>(limit: Span, future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::select! {
+        result = future => result,
+        () = clock::until(clock::now() + limit) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Reads one cell.
+///
+/// # Errors
+/// If the connection ends or breaks first.
+pub async fn read_cell(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; CELL]> {
+    let mut cell = [0; CELL];
+    stream.read_exact(&mut cell).await?;
+    Ok(cell)
+}
+
+/// Writes cells and sees them off.
+///
+/// # Errors
+/// If the connection breaks.
+pub async fn write_cells(stream: &mut (impl AsyncWrite + Unpin), cells: &[u8]) -> io::Result<()> {
+    stream.write_all(cells).await?;
+    stream.flush().await
+}
+
+/// Writes a message.
+///
+/// # Errors
+/// If the connection breaks, or the message does not fit into a cell.
+pub async fn write_message(stream: &mut (impl AsyncWrite + Unpin), message: &Message) -> io::Result<()> {
+    let cell = message.to_cell().map_err(|cause| io::Error::new(io::ErrorKind::InvalidInput, cause))?;
+    write_cells(stream, &cell).await
+}
+
+/// Reads what is there, waiting for the first bytes only; zero at the end of the stream.
+///
+/// # Errors
+/// If the connection breaks.
+pub async fn read_some(stream: &mut (impl AsyncRead + Unpin), space: &mut [u8]) -> io::Result<usize> {
+    poll_fn(|context| {
+        let mut buffer = ReadBuf::new(space);
+        loop {
+            let before = buffer.filled().len();
+            match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
+                Poll::Ready(Ok(())) if buffer.filled().len() > before && buffer.remaining() > 0 => {}
+                Poll::Ready(Ok(())) => return Poll::Ready(Ok(buffer.filled().len())),
+                Poll::Ready(Err(cause)) if before == 0 => return Poll::Ready(Err(cause)),
+                Poll::Pending if before == 0 => return Poll::Pending,
+                // What came before the error or the gap is worth having.
+                _ => return Poll::Ready(Ok(before)),
+            }
+        }
+    })
+    .await
+}

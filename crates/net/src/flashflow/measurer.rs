@@ -1,0 +1,304 @@
+//! A measurer on sockets: the role on one thread, and workers that load the relay, one per core, each with
+//! its share of the sockets and of the rate.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustls::ClientConfig;
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::bucket::{BucketPlan, TokenBucket};
+use tidegate_proto::crypto::ntor::ClientHandshake;
+use tidegate_proto::flashflow::cell::{self, CELL, CellBuffer};
+use tidegate_proto::flashflow::echo::MeasurerEnd;
+use tidegate_proto::flashflow::measurer::{Measurer, Output};
+use tidegate_proto::flashflow::message::{Fingerprint, Message, Open, Reason};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::server;
+
+use super::link;
+use crate::identity::{Identity, random};
+use crate::{clock, tls};
+
+/// Cells written or read at once.
+const BATCH: usize = 127;
+/// How long a circuit may take to open.
+const OPENING: Span = Span::from_secs(15);
+/// How long a coordinator may take for its handshake.
+const PATIENCE: Span = Span::from_secs(10);
+/// Each circuit has at most this span's worth of its rate in flight: enough for paths around the world,
+/// little enough that nothing waits long at a slow relay.
+const WINDOW: Span = Span::from_millis(500);
+
+/// What a measurer's operator sets.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Coordinators that may use it.
+    pub coordinators: Vec<Fingerprint>,
+    /// Worker threads.
+    pub workers: usize,
+    /// It sends no faster than this, whatever a coordinator asks for, in bits per second.
+    pub rate: u64,
+}
+
+/// Serves coordinators, one after the other, until dropped.
+pub async fn serve(listener: TcpListener, identity: Arc<Identity>, settings: Settings) -> io::Result<()> {
+    let config = tls::server(&identity).map_err(io::Error::other)?;
+    loop {
+        let Ok((tcp, _)) = listener.accept().await else {
+            clock::until(clock::now() + Span::from_millis(50)).await;
+            continue;
+        };
+        let Ok((stream, Some(peer))) = link::accept(tcp, config.clone(), PATIENCE).await else { continue };
+        if settings.coordinators.contains(&peer) {
+            // The coordinator notices a broken connection itself.
+            let _ = session(stream, &identity, &settings).await;
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    Load,
+}
+
+enum Event {
+    Opened,
+    NotOpened,
+    Failed(Reason),
+}
+
+#[derive(Default)]
+struct Counters {
+    bytes: AtomicU64,
+    checked: AtomicU64,
+}
+
+/// What workers share; they end when it is dropped.
+struct Crew {
+    phase: watch::Sender<Phase>,
+    counters: Arc<Counters>,
+}
+
+async fn session(
+    stream: server::TlsStream<TcpStream>,
+    identity: &Identity,
+    settings: &Settings,
+) -> io::Result<()> {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (inbox, mut messages) = mpsc::channel(16);
+    let reading = async move {
+        loop {
+            let cell = link::read_cell(&mut reader).await?;
+            let message = Message::from_cell(&cell);
+            let message = message.map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
+            if inbox.send(message).await.is_err() {
+                return Ok::<(), io::Error>(());
+            }
+        }
+    };
+    let (events, mut circuits) = mpsc::unbounded_channel();
+    let acting = async {
+        let mut measurer = Measurer::new();
+        let mut crew: Option<Crew> = None;
+        loop {
+            while let Some(output) = measurer.poll() {
+                match output {
+                    Output::Send(message) => link::write_message(&mut writer, &message).await?,
+                    Output::Connect(open) => crew = Some(hire(open, identity, settings, &events)?),
+                    Output::Load => {
+                        if let Some(crew) = &crew {
+                            crew.phase.send_replace(Phase::Load);
+                        }
+                    }
+                    Output::Disconnect => crew = None,
+                }
+            }
+            let due = measurer.next_timeout().unwrap_or(Time::NEVER);
+            tokio::select! {
+                message = messages.recv() => match message {
+                    Some(message) => measurer.message(clock::now(), message),
+                    None => return Ok(()),
+                },
+                event = circuits.recv() => match event {
+                    Some(Event::Opened) => measurer.opened(clock::now()),
+                    Some(Event::NotOpened) => measurer.not_opened(clock::now()),
+                    Some(Event::Failed(reason)) => measurer.failed(reason),
+                    None => return Ok(()),
+                },
+                () = clock::until(due) => {
+                    if let Some(Crew { counters, .. }) = &crew {
+                        let bytes = counters.bytes.swap(0, Ordering::Relaxed);
+                        let checked = counters.checked.swap(0, Ordering::Relaxed);
+                        measurer.echoed(bytes, u32::try_from(checked).unwrap_or(u32::MAX));
+                    }
+                    measurer.timeout(clock::now());
+                }
+            }
+        }
+    };
+    tokio::select! {
+        result = reading => result,
+        result = acting => result,
+    }
+}
+
+/// Starts the workers of a measurement.
+fn hire(
+    open: Open,
+    identity: &Identity,
+    settings: &Settings,
+    events: &mpsc::UnboundedSender<Event>,
+) -> io::Result<Crew> {
+    let config = tls::client(Some(identity), open.fingerprint).map_err(io::Error::other)?;
+    let crew = Crew { phase: watch::Sender::new(Phase::Open), counters: Arc::default() };
+    let workers = settings.workers.clamp(1, usize::from(open.sockets));
+    let rate = open.rate.min(settings.rate) / workers as u64;
+    for n in 0..workers {
+        let sockets =
+            usize::from(open.sockets) / workers + usize::from(n < usize::from(open.sockets) % workers);
+        let worker = Worker {
+            open: open.clone(),
+            rate,
+            sockets,
+            config: config.clone(),
+            counters: crew.counters.clone(),
+            events: events.clone(),
+        };
+        let phase = crew.phase.subscribe();
+        std::thread::Builder::new().name(format!("measure-{n}")).spawn(move || worker.run(phase))?;
+    }
+    Ok(crew)
+}
+
+#[derive(Clone)]
+struct Worker {
+    open: Open,
+    rate: u64,
+    sockets: usize,
+    config: Arc<ClientConfig>,
+    counters: Arc<Counters>,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+impl Worker {
+    fn run(self, mut phase: watch::Receiver<Phase>) {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+            (0..self.sockets).for_each(|_| self.say(Event::NotOpened));
+            return;
+        };
+        let bytes = self.rate / 8;
+        let bucket = RefCell::new(TokenBucket::new(BucketPlan {
+            rate_bytes_per_s: bytes,
+            burst_bytes: (bytes / 20).max(4 * CELL as u64),
+            refill_every: Span::from_millis(5),
+            drop_fractions: false,
+        }));
+        let local = tokio::task::LocalSet::new();
+        let bucket = std::rc::Rc::new(bucket);
+        for circ in 1..=self.sockets as u32 {
+            let (worker, phase, bucket) = (self.clone(), phase.clone(), bucket.clone());
+            local.spawn_local(async move { worker.circuit(circ, phase, &bucket).await });
+        }
+        // Ends when the crew is dismissed, and its circuits with it.
+        runtime.block_on(local.run_until(async { while phase.changed().await.is_ok() {} }));
+    }
+
+    fn say(&self, event: Event) {
+        // Nobody listens once the session is over.
+        let _ = self.events.send(event);
+    }
+
+    async fn circuit(self, circ: u32, mut phase: watch::Receiver<Phase>, bucket: &RefCell<TokenBucket>) {
+        let Ok((stream, end)) = link::within(OPENING, self.build(circ)).await else {
+            return self.say(Event::NotOpened);
+        };
+        self.say(Event::Opened);
+        while *phase.borrow_and_update() != Phase::Load {
+            if phase.changed().await.is_err() {
+                return;
+            }
+        }
+        let window = self.rate / 8 * WINDOW.0 / 1_000_000_000 / self.sockets as u64 / CELL as u64;
+        let circuit = Circuit { end: RefCell::new(end), returned: Notify::new(), window: window.max(64) };
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let reason = tokio::select! {
+            reason = circuit.receive(&mut reader, &self.counters) => reason,
+            reason = circuit.send(&mut writer, bucket) => reason,
+        };
+        self.say(Event::Failed(reason));
+    }
+
+    async fn build(&self, circ: u32) -> io::Result<(TlsStream<TcpStream>, MeasurerEnd)> {
+        let mut stream = link::connect(self.open.address, self.config.clone(), OPENING).await?;
+        let (handshake, skin) = ClientHandshake::start(self.open.relay, random());
+        link::write_cells(&mut stream, &cell::create(circ, &self.open.token, &skin)).await?;
+        let answer = link::read_cell(&mut stream).await?;
+        let reply = cell::parse_created(&answer, circ).ok_or(io::ErrorKind::InvalidData)?;
+        let keys =
+            handshake.finish(&reply).map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
+        Ok((stream, MeasurerEnd::new(circ, &keys, &random(), self.open.check_one_in)))
+    }
+}
+
+struct Circuit {
+    end: RefCell<MeasurerEnd>,
+    /// Cells came back.
+    returned: Notify,
+    /// Cells that may be in flight.
+    window: u64,
+}
+
+impl Circuit {
+    async fn send(&self, writer: &mut (impl AsyncWrite + Unpin), bucket: &RefCell<TokenBucket>) -> Reason {
+        let mut buffer = vec![0; BATCH * CELL];
+        loop {
+            let room = self.window.saturating_sub(self.end.borrow().in_flight());
+            if room == 0 {
+                self.returned.notified().await;
+                continue;
+            }
+            let (tokens, refill) = {
+                let mut bucket = bucket.borrow_mut();
+                let tokens = bucket.available(clock::now()) / CELL as u64;
+                let cells = tokens.min(room).min(BATCH as u64);
+                bucket.take(cells * CELL as u64);
+                (cells, bucket.next_refill())
+            };
+            if tokens == 0 {
+                clock::until(refill).await;
+                continue;
+            }
+            let cells = &mut buffer[..tokens as usize * CELL];
+            self.end.borrow_mut().fill(cells);
+            if link::write_cells(writer, cells).await.is_err() {
+                return Reason::Lost;
+            }
+        }
+    }
+
+    async fn receive(&self, reader: &mut (impl AsyncRead + Unpin), counters: &Counters) -> Reason {
+        let mut buffer = CellBuffer::new(BATCH);
+        loop {
+            match link::read_some(reader, buffer.space()).await {
+                Ok(0) | Err(_) => return Reason::Lost,
+                Ok(count) => buffer.filled(count),
+            }
+            let cells = buffer.cells();
+            match self.end.borrow_mut().receive(cells) {
+                Ok(checked) => {
+                    counters.bytes.fetch_add(cells.len() as u64, Ordering::Relaxed);
+                    counters.checked.fetch_add(u64::from(checked), Ordering::Relaxed);
+                }
+                Err(_) => return Reason::WrongEcho,
+            }
+            buffer.consume();
+            self.returned.notify_one();
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! A relay on sockets: answers measurement circuits, and forwards no more than its rate.
+//!
+//! One thread does everything, as in tor. Before a peer has proved anything it costs one TLS handshake in
+//! limited time and a place among a limited number; only a peer that a running measurement names gets a
+//! buffer.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use rustls::ServerConfig;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::crypto::ntor::{self, RelaySecret};
+use tidegate_proto::flashflow::cell::{self, CELL, CellBuffer, Token};
+use tidegate_proto::flashflow::echo::RelayEnd;
+use tidegate_proto::flashflow::message::{Fingerprint, Message};
+use tidegate_proto::flashflow::pace::{Class, Pace};
+use tidegate_proto::flashflow::relay::{Config, Output, Target};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_rustls::server::TlsStream;
+
+use super::link;
+use crate::clock;
+use crate::identity::{Identity, random};
+
+/// Cells read at once from a measurement circuit: as many as fit into rustls's own buffer of 64 KiB.
+const BATCH: usize = 127;
+
+/// What peers may cost a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at one time.
+    pub connections: usize,
+    /// Of them, those that have not said what they are for.
+    pub strangers: usize,
+    /// How long a stranger may take for its handshake, and again for its first cell.
+    pub patience: Span,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { connections: 15_000, strangers: 12_000, patience: Span::from_secs(10) }
+    }
+}
+
+/// Bytes that the relay forwarded, as it counted itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forwarded {
+    /// On measurement circuits.
+    pub measurement: u64,
+    /// On ordinary circuits.
+    pub background: u64,
+}
+
+/// A relay that is running. Clones are handles to the same relay.
+#[derive(Clone)]
+pub struct Relay(Rc<Shared>);
+
+struct Shared {
+    secret: RelaySecret,
+    tls: Arc<ServerConfig>,
+    limits: Limits,
+    state: RefCell<State>,
+    /// Someone waits for the pace, or the target has a new timeout.
+    changed: Notify,
+    /// Counts measurements that ended: circuits of an earlier one close.
+    ended: watch::Sender<u64>,
+}
+
+struct State {
+    target: Target,
+    pace: Pace<u64>,
+    /// Those who wait for a grant, and what they were granted.
+    seats: BTreeMap<u64, (u64, Option<Waker>)>,
+    coordinators: BTreeMap<u64, mpsc::UnboundedSender<Message>>,
+    expected: Vec<IpAddr>,
+    connections: usize,
+    strangers: usize,
+    last_id: u64,
+    forwarded: Forwarded,
+}
+
+impl Relay {
+    /// A relay that forwards at most `rate` and can be measured as `config` says.
+    ///
+    /// # Errors
+    /// If the identity's key does not fit its certificate.
+    pub fn new(
+        identity: &Identity,
+        rate: Rate,
+        config: Config,
+        limits: Limits,
+    ) -> Result<Relay, rustls::Error> {
+        let state = State {
+            target: Target::new(config),
+            pace: Pace::new(rate),
+            seats: BTreeMap::new(),
+            coordinators: BTreeMap::new(),
+            expected: Vec::new(),
+            connections: 0,
+            strangers: 0,
+            last_id: 0,
+            forwarded: Forwarded::default(),
+        };
+        Ok(Relay(Rc::new(Shared {
+            secret: identity.relay(),
+            tls: crate::tls::server(identity)?,
+            limits,
+            state: RefCell::new(state),
+            changed: Notify::new(),
+            ended: watch::Sender::new(0),
+        })))
+    }
+
+    /// What it forwarded since it started.
+    pub fn forwarded(&self) -> Forwarded {
+        self.0.state.borrow().forwarded
+    }
+
+    /// Whether a measurement was agreed and has not ended.
+    pub fn is_busy(&self) -> bool {
+        self.0.state.borrow().target.is_busy()
+    }
+
+    /// Connections open now.
+    pub fn connections(&self) -> usize {
+        self.0.state.borrow().connections
+    }
+
+    /// Serves until dropped. Must run inside a [`tokio::task::LocalSet`].
+    pub async fn serve(self, listener: TcpListener) {
+        let timers = self.clone().timers();
+        tokio::select! {
+            () = self.accept(listener) => {}
+            () = timers => {}
+        }
+    }
+
+    async fn accept(&self, listener: TcpListener) {
+        loop {
+            let Ok((tcp, from)) = listener.accept().await else {
+                // Out of descriptors, most likely: others must end first.
+                clock::until(clock::now() + Span::from_millis(50)).await;
+                continue;
+            };
+            let mut state = self.0.state.borrow_mut();
+            let full =
+                state.connections >= self.0.limits.connections || state.strangers >= self.0.limits.strangers;
+            if full && !state.expected.contains(&from.ip()) {
+                continue;
+            }
+            state.connections += 1;
+            state.strangers += 1;
+            state.last_id += 1;
+            let connection = Connection { relay: self.clone(), id: state.last_id, stranger: true };
+            drop(state);
+            // How a connection ends concerns nobody else.
+            tokio::task::spawn_local(async move { connection.run(tcp).await.unwrap_or_default() });
+        }
+    }
+
+    async fn timers(self) {
+        loop {
+            let due = {
+                let state = self.0.state.borrow();
+                [state.target.next_timeout(), state.pace.next_timeout()].into_iter().flatten().min()
+            };
+            tokio::select! {
+                () = clock::until(due.unwrap_or(Time::NEVER)) => {}
+                () = self.0.changed.notified() => {}
+            }
+            let now = clock::now();
+            let mut state = self.0.state.borrow_mut();
+            state.target.timeout(now);
+            self.settle(&mut state, now);
+        }
+    }
+
+    /// Does what the machines ask for.
+    fn settle(&self, state: &mut State, now: Time) {
+        while let Some(output) = state.target.poll() {
+            match output {
+                Output::Send(to, message) => {
+                    if let Some(outbox) = state.coordinators.get(&to) {
+                        // A closed outbox belongs to a connection that is about to report its end.
+                        let _ = outbox.send(message);
+                    }
+                }
+                Output::Close(to) => {
+                    state.coordinators.remove(&to);
+                }
+                Output::Expect(addresses) => state.expected = addresses,
+                Output::Begun(ratio) => state.pace.measuring(now, ratio),
+                Output::Ended => {
+                    state.pace.idle();
+                    state.expected.clear();
+                    self.0.ended.send_modify(|count| *count += 1);
+                }
+            }
+        }
+        while let Some(grant) = state.pace.poll(now) {
+            let Some((granted, waker)) = state.seats.get_mut(&grant.who) else { continue };
+            *granted = grant.bytes;
+            if let Some(waker) = waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Waits for leave to forward some of `bytes`.
+    async fn grant(&self, class: Class, who: u64, bytes: u64) -> u64 {
+        let now = clock::now();
+        {
+            let mut state = self.0.state.borrow_mut();
+            state.seats.insert(who, (0, None));
+            state.pace.request(class, who, bytes);
+            self.settle(&mut state, now);
+            if state.seats[&who].0 == 0 {
+                self.0.changed.notify_one();
+            }
+        }
+        poll_fn(|context| {
+            let mut state = self.0.state.borrow_mut();
+            let (granted, waker) = state.seats.get_mut(&who).expect("a seat lasts as long as its owner");
+            if *granted == 0 {
+                *waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            let granted = std::mem::take(granted);
+            match class {
+                Class::Measurement => state.forwarded.measurement += granted,
+                Class::Background => state.forwarded.background += granted,
+            }
+            Poll::Ready(granted)
+        })
+        .await
+    }
+}
+
+/// One accepted connection; its place is free again when it is dropped.
+struct Connection {
+    relay: Relay,
+    id: u64,
+    stranger: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.known();
+        let mut state = self.relay.0.state.borrow_mut();
+        state.connections -= 1;
+        state.seats.remove(&self.id);
+        state.pace.withdraw(Class::Measurement, self.id);
+    }
+}
+
+impl Connection {
+    fn known(&mut self) {
+        if std::mem::take(&mut self.stranger) {
+            self.relay.0.state.borrow_mut().strangers -= 1;
+        }
+    }
+
+    async fn run(mut self, tcp: TcpStream) -> io::Result<()> {
+        let patience = self.relay.0.limits.patience;
+        let (mut stream, peer) = link::accept(tcp, self.relay.0.tls.clone(), patience).await?;
+        let first = link::within(patience, link::read_cell(&mut stream)).await?;
+        let Some(peer) = peer else { return Ok(()) };
+        match first[4] {
+            cell::MEASUREMENT => {
+                self.known();
+                self.coordinator(stream, peer, first).await
+            }
+            cell::CREATE_MEASUREMENT => {
+                let Some((token, skin)) = cell::parse_create(&first) else { return Ok(()) };
+                if !self.relay.0.state.borrow().target.admits(&peer, &token) {
+                    return Ok(());
+                }
+                self.known();
+                self.circuit(stream, cell::circ(&first), peer, token, skin).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Messages from a coordinator to the target, and back.
+    async fn coordinator(
+        &mut self,
+        stream: TlsStream<TcpStream>,
+        peer: Fingerprint,
+        first: [u8; CELL],
+    ) -> io::Result<()> {
+        let (outbox, mut messages) = mpsc::unbounded_channel();
+        self.relay.0.state.borrow_mut().coordinators.insert(self.id, outbox);
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let reading = async {
+            let mut next = first;
+            while let Ok(message) = Message::from_cell(&next) {
+                let mut state = self.relay.0.state.borrow_mut();
+                let now = clock::now();
+                state.target.message(now, self.id, &peer, &message);
+                self.relay.settle(&mut state, now);
+                drop(state);
+                self.relay.0.changed.notify_one();
+                next = link::read_cell(&mut reader).await?;
+            }
+            Err(io::ErrorKind::InvalidData.into())
+        };
+        let writing = async {
+            while let Some(message) = messages.recv().await {
+                link::write_message(&mut writer, &message).await?;
+            }
+            tokio::io::AsyncWriteExt::shutdown(&mut writer).await
+        };
+        // Writing ends when the target closes the connection, reading when the coordinator does.
+        let result = tokio::select! {
+            result = reading => result,
+            result = writing => result,
+        };
+        let mut state = self.relay.0.state.borrow_mut();
+        state.coordinators.remove(&self.id);
+        state.target.lost(self.id);
+        self.relay.settle(&mut state, clock::now());
+        result
+    }
+
+    /// A measurement circuit, until the measurement ends.
+    async fn circuit(
+        &mut self,
+        mut stream: TlsStream<TcpStream>,
+        circ: u32,
+        peer: Fingerprint,
+        token: Token,
+        skin: [u8; ntor::ONION_SKIN],
+    ) -> io::Result<()> {
+        let mut ended = self.relay.0.ended.subscribe();
+        let Ok((keys, reply)) = ntor::answer(&self.relay.0.secret, &skin, random()) else { return Ok(()) };
+        if !self.relay.0.state.borrow().target.admits(&peer, &token) {
+            return Ok(());
+        }
+        let end = RelayEnd::new(circ, &keys);
+        tokio::select! {
+            result = async {
+                link::write_cells(&mut stream, &cell::created(circ, &reply)).await?;
+                self.echo(&mut stream, end).await
+            } => result,
+            _ = ended.changed() => Ok(()),
+        }
+    }
+
+    async fn echo(&self, stream: &mut TlsStream<TcpStream>, mut end: RelayEnd) -> io::Result<()> {
+        let mut buffer = CellBuffer::new(BATCH);
+        loop {
+            let count = link::read_some(stream, buffer.space()).await?;
+            if count == 0 {
+                return Ok(());
+            }
+            buffer.filled(count);
+            let mut cells = buffer.cells();
+            while !cells.is_empty() {
+                if !self.begin() {
+                    return Ok(());
+                }
+                let leave = self.relay.grant(Class::Measurement, self.id, cells.len() as u64).await;
+                let (now, later) = cells.split_at_mut(leave as usize);
+                end.answer(now).map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
+                link::write_cells(stream, now).await?;
+                cells = later;
+            }
+            buffer.consume();
+        }
+    }
+
+    /// Tells the target that echo cells are here; whether they may be answered.
+    fn begin(&self) -> bool {
+        let mut state = self.relay.0.state.borrow_mut();
+        let now = clock::now();
+        let first = state.target.next_timeout();
+        let admitted = state.target.echo(now);
+        if state.target.next_timeout() != first {
+            self.relay.settle(&mut state, now);
+            self.relay.0.changed.notify_one();
+        }
+        admitted
+    }
+}

@@ -1,0 +1,191 @@
+//! Who a role is: a self-signed certificate, which others pin by fingerprint, and a relay's onion key.
+
+use std::fmt;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tidegate_proto::crypto::ntor::{RelayPublic, RelaySecret};
+use tidegate_proto::flashflow::message::Fingerprint;
+
+/// An identity file: TOML, readable by its owner alone.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    certificate: String,
+    private_key: String,
+    onion_key: String,
+}
+
+/// The keys of a role.
+pub struct Identity {
+    pub(crate) certificate: CertificateDer<'static>,
+    pub(crate) key: PrivateKeyDer<'static>,
+    onion: [u8; 32],
+}
+
+/// Why an identity cannot be read or written.
+#[derive(Debug)]
+pub struct IdentityError {
+    path: PathBuf,
+    why: String,
+}
+
+impl fmt::Display for IdentityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "identity {}: {}", self.path.display(), self.why)
+    }
+}
+
+impl std::error::Error for IdentityError {}
+
+/// Fresh random bytes from the operating system.
+///
+/// # Panics
+/// If the operating system has none to give.
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    rustls::crypto::ring::default_provider()
+        .secure_random
+        .fill(&mut bytes)
+        .expect("the operating system gives random bytes");
+    bytes
+}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads hexadecimal of either case; `None` unless it is exactly `N` bytes.
+pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// SHA-256 of a certificate.
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
+    Sha256::digest(certificate).into()
+}
+
+impl Identity {
+    /// A new identity with fresh keys.
+    pub fn generate() -> Identity {
+        let made = rcgen::generate_simple_self_signed(vec!["tidegate.invalid".into()])
+            .expect("a certificate for a fixed name can be made");
+        Identity {
+            certificate: made.cert.der().clone(),
+            key: PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into()),
+            onion: random(),
+        }
+    }
+
+    /// Writes the identity into a new file that its owner alone can read.
+    ///
+    /// # Errors
+    /// If the file exists (keys are never overwritten) or cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
+        let error = |why: String| IdentityError { path: path.into(), why };
+        let file = File {
+            certificate: hex(&self.certificate),
+            private_key: hex(self.key.secret_der()),
+            onion_key: hex(&self.onion),
+        };
+        let text = toml::to_string(&file).expect("three strings are TOML");
+        let text = format!("# An identity of tidegate. Keep it secret: whoever has it is this role.\n{text}");
+        fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+            .map_err(|cause| error(format!("cannot be written: {cause}")))
+    }
+
+    /// Reads an identity file.
+    ///
+    /// # Errors
+    /// If it is not there or not an identity.
+    pub fn load(path: &Path) -> Result<Identity, IdentityError> {
+        let error = |why: String| IdentityError { path: path.into(), why };
+        let text = fs::read_to_string(path).map_err(|cause| {
+            error(format!("cannot be read: {cause}; `tidegate flashflow keygen` makes one"))
+        })?;
+        let file: File = toml::from_str(&text)
+            .map_err(|cause| error(format!("is not an identity: {}", cause.message())))?;
+        let bytes = |text: &str, what: &str| {
+            let pairs = text.as_bytes().chunks(2);
+            pairs
+                .map(|pair| std::str::from_utf8(pair).ok().and_then(|p| u8::from_str_radix(p, 16).ok()))
+                .collect::<Option<Vec<u8>>>()
+                .filter(|bytes| !bytes.is_empty())
+                .ok_or_else(|| error(format!("{what} is not hexadecimal")))
+        };
+        Ok(Identity {
+            certificate: bytes(&file.certificate, "certificate")?.into(),
+            key: PrivateKeyDer::Pkcs8(bytes(&file.private_key, "private_key")?.into()),
+            onion: unhex(&file.onion_key)
+                .ok_or_else(|| error("onion_key is not 32 bytes of hexadecimal".into()))?,
+        })
+    }
+
+    /// What others pin.
+    pub fn fingerprint(&self) -> Fingerprint {
+        fingerprint(&self.certificate)
+    }
+
+    /// A relay's keys. Its identity is the beginning of the certificate's fingerprint.
+    pub fn relay(&self) -> RelaySecret {
+        let identity = self.fingerprint()[..20].try_into().expect("a fingerprint has 32 bytes");
+        RelaySecret::new(identity, self.onion)
+    }
+
+    /// What measurers must know of a relay.
+    pub fn relay_public(&self) -> RelayPublic {
+        *self.relay().public()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_kept_and_never_overwritten() {
+        let directory = std::env::temp_dir().join(format!("tidegate-identity-{}", hex(&random::<8>())));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("role.toml");
+        let identity = Identity::generate();
+        identity.save(&path).unwrap();
+        let again = Identity::load(&path).unwrap();
+        assert_eq!(again.fingerprint(), identity.fingerprint());
+        assert_eq!(again.relay_public(), identity.relay_public());
+        assert!(identity.save(&path).unwrap_err().to_string().contains("cannot be written"));
+        for bad in
+            ["", "certificate = 1", "certificate=\"zz\"\nprivate_key=\"00\"\nonion_key=\"00\"", "\u{0}"]
+        {
+            fs::write(&path, bad).unwrap();
+            assert!(Identity::load(&path).is_err(), "{bad:?} was read");
+        }
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(Identity::load(&path).err().unwrap().to_string().contains("keygen"));
+    }
+
+    #[test]
+    fn hexadecimal_is_strict() {
+        assert_eq!(unhex("00fF"), Some([0, 255]));
+        for bad in ["", "0", "00f", "00fg", "+0ff", "00ff0"] {
+            assert_eq!(unhex::<2>(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Sockets, TLS and timers under the machines of `proto`: what runs on a real network. This crate is the
+//! only home of the wall clock ([`clock`]).
+//!
+//! [`flashflow`] holds the roles of a capacity measurement: a relay, a measurer and a coordinator, each on a
+//! single thread but for the measurer's workers.
+
+pub mod clock;
+pub mod flashflow;
+pub mod identity;
+pub mod tls;

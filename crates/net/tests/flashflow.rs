@@ -1,0 +1,111 @@
+//! A measurement over real sockets on loopback, all roles in this process.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidegate_control::flashflow::Percent;
+use tidegate_control::units::{Rate, Span};
+use tidegate_net::flashflow::coordinator::{Contact, measure};
+use tidegate_net::flashflow::measurer::{self, Settings};
+use tidegate_net::flashflow::relay::{Limits, Relay};
+use tidegate_net::identity::Identity;
+use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, Timeouts};
+use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
+use tidegate_proto::flashflow::relay::Config;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// Runs a role on a thread of its own; its listening address.
+fn start<F: Future>(role: impl FnOnce(TcpListener) -> F + Send + 'static) -> SocketAddr {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        runtime.block_on(local.run_until(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            tell.send(listener.local_addr().unwrap()).unwrap();
+            role(listener).await;
+        }));
+    });
+    told.recv().unwrap()
+}
+
+struct Team {
+    coordinator: Identity,
+    relay: Contact,
+    measurers: Vec<Contact>,
+    relay_identity: Arc<Identity>,
+}
+
+fn team(measurers: usize, rate: Rate) -> Team {
+    let coordinator = Identity::generate();
+    let allowed = coordinator.fingerprint();
+    let relay_identity = Arc::new(Identity::generate());
+    let identity = relay_identity.clone();
+    let address = start(move |listener| async move {
+        let config = Config { allowed: true, coordinators: vec![allowed], ..Config::default() };
+        Relay::new(&identity, rate, config, Limits::default()).unwrap().serve(listener).await;
+    });
+    let relay = Contact { address, fingerprint: relay_identity.fingerprint() };
+    let measurers = (0..measurers)
+        .map(|_| {
+            let identity = Arc::new(Identity::generate());
+            let fingerprint = identity.fingerprint();
+            let settings = Settings { coordinators: vec![allowed], workers: 1, rate: u64::MAX };
+            let address = start(move |listener| measurer::serve(listener, identity, settings));
+            Contact { address, fingerprint }
+        })
+        .collect();
+    Team { coordinator, relay, measurers, relay_identity }
+}
+
+impl Team {
+    fn order(&self, seconds: u16, rate: u64) -> Order {
+        let token = tidegate_net::identity::random();
+        let share = Open {
+            token,
+            seconds,
+            sockets: 4,
+            rate,
+            check_one_in: 125,
+            address: self.relay.address,
+            fingerprint: self.relay.fingerprint,
+            relay: self.relay_identity.relay_public(),
+        };
+        let ids = self.measurers.iter().map(|m| MeasurerId { fingerprint: m.fingerprint, address: None });
+        Order {
+            params: Params { token, seconds, background: 25, measurers: ids.collect() },
+            shares: vec![share; self.measurers.len()],
+            ratio: Percent::new(25).unwrap(),
+            timeouts: Timeouts { connect: Span::from_secs(5), ..Timeouts::default() },
+        }
+    }
+
+    fn measure(&self, coordinator: &Identity, order: Order) -> Result<Outcome, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (_keep, stop) = watch::channel(false);
+        runtime.block_on(measure(coordinator, self.relay, &self.measurers, order, stop, |_, _| {}))
+    }
+}
+
+#[test]
+fn a_limited_relay_is_measured_over_tls() {
+    let team = team(2, Rate(40_000_000));
+    let outcome = team.measure(&team.coordinator, team.order(3, 60_000_000)).unwrap();
+    // How accurate it is, is an experiment's matter; here, that it is about right.
+    assert!((30_000_000..=50_000_000).contains(&outcome.estimate.0), "{outcome:?}");
+    assert_eq!(outcome.seconds.len(), 3);
+    assert!(outcome.checked > 0);
+
+    let stranger = Identity::generate();
+    let refused = Err(Failure { reason: Reason::Lost, by: Some(Peer::Measurer(0)) });
+    let result = team.measure(&stranger, team.order(1, 1_000_000));
+    assert!(
+        result == refused || matches!(result, Err(Failure { reason: Reason::NotAllowed, .. })),
+        "{result:?}"
+    );
+
+    assert!(team.measure(&team.coordinator, team.order(1, 60_000_000)).is_ok());
+    let third = team.measure(&team.coordinator, team.order(1, 60_000_000));
+    assert_eq!(third, Err(Failure { reason: Reason::TooOften, by: Some(Peer::Relay) }));
+}
