@@ -17,3 +17,8 @@ pub mod latency;
 pub mod latency_csv;
 pub mod latency_graph;
 pub mod open;
+pub mod relays;
+pub mod sample;
+pub mod tgen;
+pub mod torperf;
+pub mod weights;

@@ -9,7 +9,9 @@ use tidegate_control::units::Span;
 use tidegate_data::consensus::{self, Consensus, Flavour};
 use tidegate_data::country::Country;
 use tidegate_data::latency::LatencyTable;
-use tidegate_data::{detect, geoip, open};
+use tidegate_data::sample::{self, Representative};
+use tidegate_data::weights::{Class, PositionWeights};
+use tidegate_data::{detect, geoip, open, relays, tgen, torperf};
 
 fn country(code: &str) -> Country {
     Country::from_code(code).unwrap()
@@ -111,4 +113,100 @@ fn shadows_planetlab_graph_is_read() {
     // Shadow's later graph has its edges cut off: refused, not filled with inventions.
     let error = detect::latency(&data.join("latency/atlas-nodes-networkinfo_staging.gml.xz")).unwrap_err();
     assert!(error.cause.contains("nothing leads"), "{error}");
+}
+
+#[test]
+fn computed_position_weights_are_those_of_the_authorities() {
+    let Some(data) = real_data() else { return };
+    for (file, ..) in CONSENSUSES {
+        let consensus = read_consensus(&data, file);
+        let stated = PositionWeights::stated(&consensus).unwrap();
+        assert_eq!(PositionWeights::computed(&consensus), stated, "{file}");
+    }
+}
+
+#[test]
+fn samples_keep_classes_and_weights_of_real_networks() {
+    let Some(data) = real_data() else { return };
+    for (file, ..) in CONSENSUSES {
+        let relays = read_consensus(&data, file).relays;
+        let sampled = sample::sample(&relays, 0.02, Representative::Median);
+        for class in Class::ALL {
+            let weights = |chosen: &[usize]| -> Vec<f64> {
+                let members = chosen.iter().map(|i| &relays[*i]);
+                let members =
+                    members.filter(|r| Class::of(r) == class && r.flags.running() && r.bandwidth > 0);
+                members.map(|relay| f64::from(relay.bandwidth)).collect()
+            };
+            let (all, some) = (weights(&(0..relays.len()).collect::<Vec<_>>()), weights(&sampled));
+            let distance = sample::ks_distance(&all, &some);
+            let expected = all.len() as f64 * 0.02;
+            assert!(
+                (some.len() as f64 - expected).abs() <= 0.5,
+                "{file} {class:?}: {} of {expected}",
+                some.len()
+            );
+            // Weights come in steps, so a representative may stand for equals beyond its bucket.
+            assert!(
+                distance <= 1.5 / some.len() as f64 + 0.01,
+                "{file} {class:?}: {distance} with {}",
+                some.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn measured_downloads_are_read() {
+    let Some(data) = real_data() else { return };
+    let read = |file: &str| torperf::read(&open::open(&data.join("perf").join(file)).unwrap()).unwrap();
+    let year = read("torperf-2019.json.xz");
+    let sizes: Vec<(u64, usize)> = year.downloads.iter().map(|d| (d.bytes, d.ttlb_s.len())).collect();
+    assert_eq!(sizes, [(51_200, 106_465), (1_048_576, 17_438), (5_242_880, 8_699)]);
+    assert_eq!(year.requests, Some(torperf::Requests { made: 144_894, timed_out: 12_292, failed: 0 }));
+    let median = torperf::quantile(&year.downloads[0].ttlb_s, 0.5).unwrap();
+    assert!((1.0..3.0).contains(&median), "{median}");
+    let analysis = read("2021-01-01.op-hk5.onionperf.analysis.json.xz");
+    assert_eq!(analysis.downloads.len(), 3);
+    assert_eq!(analysis.downloads[0].ttfb_s.len(), 5);
+}
+
+#[test]
+fn capacities_and_users_are_read() {
+    let Some(data) = real_data() else { return };
+    let file = |name: &str| open::open(&data.join("relays").join(name)).unwrap();
+    let relays = relays::capacities(&file("relayinfo_staging_2024-05-01--2024-05-31.json.xz")).unwrap();
+    assert_eq!(relays.len(), 8665);
+    let consensus = read_consensus(&data, "2024-05-17-17-00-00-consensus-microdesc.xz");
+    let known = consensus.relays.iter().filter(|relay| relays.contains_key(&relay.identity)).count();
+    assert_eq!(known, 7183);
+    let users = relays::users(&file("userinfo_staging_2024-05-01--2024-05-31.json")).unwrap();
+    assert!((users.values().sum::<f64>() - 1.0).abs() < 1e-9);
+    assert!(users[&country("US")] > 0.1);
+    let table = relays::countries(&file("relays-2025-08-08.derived.csv.xz")).unwrap();
+    assert_eq!(table.values().filter(|code| **code == country("US")).count(), 2506);
+}
+
+#[test]
+fn markov_models_are_read_unchanged() {
+    let Some(data) = real_data() else { return };
+    let read = |file: &str| tgen::read(&open::open(&data.join(file)).unwrap());
+    let new = read("relays/shadowtor-0.31-2019-01/tgen.tor-streammodel-ccs2018.graphml").unwrap();
+    let old = read("traffic/tgen.privcount.stream.model.graphml.xml.xz").unwrap();
+    let lognormal = tgen::Delay::LogNormal { location: 7.498251160745908, scale: 6.514356309882063 };
+    let state = |name: &str| new.states.iter().find(|state| state.name == name).unwrap();
+    assert_eq!(state("Dwell").emissions[0].delay, lognormal);
+    assert_eq!((new.states.len(), old.states.len()), (4, 4));
+    let count = |model: &tgen::Model| {
+        let transitions: usize = model.states.iter().map(|state| state.transitions.len()).sum();
+        let emissions: usize = model.states.iter().map(|state| state.emissions.len()).sum();
+        (model.states.len(), transitions, emissions)
+    };
+    let old = read("traffic/tgen.privcount.packet.model.graphml.xml.xz").unwrap();
+    assert_eq!(count(&old), (28, 83, 51));
+    let new = read("relays/shadowtor-0.31-2019-01/tgen.tor-packetmodel-ccs2018.graphml").unwrap();
+    assert_eq!(count(&new), (28, 83, 51));
+    // Protocol scripts are GraphML too, but no Markov models.
+    let error = read("traffic/tgen.protocol.bittorrent.model.graphml.xml.xz").unwrap_err();
+    assert!(error.line.is_some(), "{error}");
 }

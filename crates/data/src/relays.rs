@@ -1,0 +1,197 @@
+//! What is known of relays beyond the consensus (their capacities), and where users are: the files that
+//! `tornettools stage` writes.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::consensus::Identity;
+use crate::country::Country;
+use crate::csv;
+use crate::document::{DataError, Document, quote};
+use crate::torperf::json;
+
+/// A relay over a month, as tornettools saw it in consensuses and descriptors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Capacity {
+    /// Where it is.
+    pub country: Option<Country>,
+    /// Its share of the whole consensus weight, mean over the time it ran.
+    pub weight: f64,
+    /// The most it was seen to carry, in bytes per second (observed bandwidth); zero if never seen.
+    pub capacity_bytes_per_s: u64,
+    /// Its BandwidthRate in bytes per second.
+    pub rate_bytes_per_s: u64,
+    /// Its BandwidthBurst in bytes.
+    pub burst_bytes: u64,
+    /// Share of the time it ran.
+    pub running: f64,
+    /// Share of its running time it had the flag Guard.
+    pub guard: f64,
+    /// Share of its running time it had the flag Exit.
+    pub exit: f64,
+}
+
+#[derive(Deserialize)]
+struct Staging {
+    relays: BTreeMap<String, Staged>,
+}
+
+#[derive(Deserialize)]
+struct Staged {
+    country_code: Option<String>,
+    weight: f64,
+    bandwidth_capacity: u64,
+    bandwidth_rate: u64,
+    bandwidth_burst: u64,
+    running_frequency: f64,
+    guard_frequency: f64,
+    exit_frequency: f64,
+}
+
+/// Reads `relayinfo_staging_*.json`, by identity.
+///
+/// # Errors
+/// If the document is not that JSON, a fingerprint is malformed, a share is outside `[0, 1]`, or there is
+/// no relay.
+pub fn capacities(document: &Document) -> Result<BTreeMap<Identity, Capacity>, DataError> {
+    let staging: Staging = json(document)?;
+    let mut relays = BTreeMap::new();
+    for (fingerprint, staged) in staging.relays {
+        let identity = Identity::from_hex(&fingerprint).ok_or_else(|| {
+            document.error(format!("{} is not a relay's fingerprint", quote(&fingerprint)), "correct it")
+        })?;
+        let shares = [staged.weight, staged.running_frequency, staged.guard_frequency, staged.exit_frequency];
+        if let Some(bad) = shares.iter().find(|share| !(0.0..=1.0).contains(*share)) {
+            return Err(
+                document.error(format!("relay {fingerprint} has {bad} where a share stands"), "correct it")
+            );
+        }
+        relays.insert(
+            identity,
+            Capacity {
+                country: staged.country_code.as_deref().and_then(Country::from_code),
+                weight: staged.weight,
+                capacity_bytes_per_s: staged.bandwidth_capacity,
+                rate_bytes_per_s: staged.bandwidth_rate,
+                burst_bytes: staged.bandwidth_burst,
+                running: staged.running_frequency,
+                guard: staged.guard_frequency,
+                exit: staged.exit_frequency,
+            },
+        );
+    }
+    if relays.is_empty() {
+        return Err(document.error("holds no relay", "give the output of `tornettools stage`"));
+    }
+    Ok(relays)
+}
+
+/// Reads the countries of relays from a table with the columns `fingerprint` and `cc`; relays in no known
+/// country (`??`) are left out.
+///
+/// # Errors
+/// If the table is malformed, or a relay is there twice.
+pub fn countries(document: &Document) -> Result<BTreeMap<Identity, Country>, DataError> {
+    let mut relays = BTreeMap::new();
+    for row in csv::rows(document, ["fingerprint", "cc"])? {
+        let [fingerprint, code] = row.values;
+        let identity = Identity::from_hex(fingerprint)
+            .ok_or_else(|| row.fail(format!("{} is not a relay's fingerprint", quote(fingerprint))))?;
+        if let Some(country) = Country::from_code(code)
+            && relays.insert(identity, country).is_some()
+        {
+            return Err(row.fail(format!("relay {fingerprint} is there twice")));
+        }
+    }
+    Ok(relays)
+}
+
+/// Reads `userinfo_staging_*.json`: the share of Tor's users in each country. Codes that name no country are
+/// left out and the rest scaled to a sum of one.
+///
+/// # Errors
+/// If the document is not that JSON, a share is negative, or no country has users.
+pub fn users(document: &Document) -> Result<BTreeMap<Country, f64>, DataError> {
+    let shares: BTreeMap<String, f64> = json(document)?;
+    let mut users = BTreeMap::new();
+    for (code, share) in shares {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(
+                document.error(format!("country {} has {share} of the users", quote(&code)), "correct it")
+            );
+        }
+        if let Some(country) = Country::from_code(&code) {
+            *users.entry(country).or_insert(0.0) += share;
+        }
+    }
+    let total: f64 = users.values().sum();
+    if total <= 0.0 {
+        return Err(document.error("no country has users", "give the output of `tornettools stage`"));
+    }
+    users.values_mut().for_each(|share| *share /= total);
+    Ok(users)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Document {
+        Document::new("x.json", text).unwrap()
+    }
+
+    fn staging(changes: &[(&str, &str)]) -> String {
+        let mut relay = BTreeMap::from([
+            ("country_code", "\"DE\""),
+            ("weight", "0.25"),
+            ("bandwidth_capacity", "1000"),
+            ("bandwidth_rate", "900"),
+            ("bandwidth_burst", "2147483647"),
+            ("running_frequency", "1.0"),
+            ("guard_frequency", "0.5"),
+            ("exit_frequency", "0.0"),
+        ]);
+        relay.extend(changes.iter().copied());
+        let fields: Vec<String> = relay.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
+        format!("{{\"relays\": {{\"{}\": {{{}}}}}}}", "0A".repeat(20), fields.join(", "))
+    }
+
+    #[test]
+    fn staged_relays_are_read() {
+        let relays = capacities(&text(&staging(&[]))).unwrap();
+        let relay = &relays[&Identity([10; 20])];
+        assert_eq!((relay.country, relay.burst_bytes), (Country::from_code("DE"), 2_147_483_647));
+        assert_eq!(relay.guard, 0.5);
+    }
+
+    #[test]
+    fn malformed_relays_are_refused() {
+        for changes in
+            [("weight", "1.5"), ("weight", "null"), ("bandwidth_rate", "-3"), ("guard_frequency", "-0.1")]
+        {
+            assert!(capacities(&text(&staging(&[changes]))).is_err(), "{changes:?}");
+        }
+        assert!(capacities(&text(&staging(&[]).replace("0A0A", "0A"))).is_err());
+        assert!(capacities(&text("{\"relays\": {}}")).is_err());
+    }
+
+    #[test]
+    fn users_are_shares_of_one() {
+        let users = users(&text("{\"de\": 0.25, \"us\": 0.25, \"ap\": 0.5}")).unwrap();
+        assert_eq!(users.len(), 2);
+        assert_eq!(users[&Country::from_code("US").unwrap()], 0.5);
+        for bad in ["{\"de\": -1}", "{\"de\": \"x\"}", "{}", "{\"??\": 1}", "[]"] {
+            assert!(super::users(&text(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn relays_have_countries_by_table() {
+        let row = |cc: &str| format!("{},x,{cc}\n", "0A".repeat(20));
+        let table = countries(&text(&format!("fingerprint,nickname,cc\n{}", row("fr")))).unwrap();
+        assert_eq!(table[&Identity([10; 20])].code(), "FR");
+        let twice = countries(&text(&format!("fingerprint,nickname,cc\n{}{}", row("fr"), row("de"))));
+        assert_eq!(twice.unwrap_err().line, Some(3));
+    }
+}

@@ -1,0 +1,172 @@
+//! A smaller network with the same shape: each class of relays, sorted by weight, is cut into as many buckets
+//! as relays are wanted, and each bucket sends one representative (as tornettools samples; Jansen, Tracey,
+//! Goldberg: Once is Never Enough, USENIX Security 2021).
+
+use tidegate_control::random::Seed;
+
+use crate::consensus::Relay;
+use crate::weights::Class;
+
+/// Who represents a bucket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Representative {
+    /// The relay in its middle, as in tornettools: always the same network.
+    Median,
+    /// A relay drawn at random: another network for each seed, and no bias in the mean weight.
+    Drawn(Seed),
+}
+
+/// Indices of the relays that represent `relays` at a fraction of their number, ascending. Only relays that
+/// run, are valid and have weight take part. Each class keeps its share, and at least one relay.
+///
+/// # Panics
+/// If the fraction is not in `(0, 1]`.
+pub fn sample(relays: &[Relay], fraction: f64, representative: Representative) -> Vec<usize> {
+    assert!(fraction > 0.0 && fraction <= 1.0, "a fraction between zero and one");
+    let mut sampled = Vec::new();
+    for (number, class) in (0..).zip(Class::ALL) {
+        let takes_part = |relay: &Relay| relay.flags.running() && relay.flags.valid() && relay.bandwidth > 0;
+        let mut members: Vec<usize> = (0..relays.len())
+            .filter(|index| Class::of(&relays[*index]) == class && takes_part(&relays[*index]))
+            .collect();
+        members.sort_by_key(|index| (relays[*index].bandwidth, relays[*index].identity));
+        if members.is_empty() {
+            continue;
+        }
+        let buckets = ((members.len() as f64 * fraction).round() as usize).clamp(1, members.len());
+        let mut random = match representative {
+            Representative::Median => None,
+            Representative::Drawn(seed) => Some(seed.fork("sample").fork_index(number).random()),
+        };
+        for bucket in 0..buckets {
+            let edge = |bucket: usize| bucket * members.len() / buckets;
+            let bucket = &members[edge(bucket)..edge(bucket + 1)];
+            let at = match &mut random {
+                None => bucket.len() / 2,
+                Some(random) => random.below(bucket.len()),
+            };
+            sampled.push(bucket[at]);
+        }
+    }
+    sampled.sort_unstable();
+    sampled
+}
+
+/// The Kolmogorov-Smirnov distance of two samples: the largest difference of their distribution functions,
+/// between zero and one.
+///
+/// # Panics
+/// If a sample is empty.
+pub fn ks_distance(a: &[f64], b: &[f64]) -> f64 {
+    assert!(!a.is_empty() && !b.is_empty(), "a distribution of nothing");
+    let (mut a, mut b) = (a.to_vec(), b.to_vec());
+    a.sort_by(f64::total_cmp);
+    b.sort_by(f64::total_cmp);
+    let below =
+        |sample: &[f64], value: f64| sample.partition_point(|x| *x <= value) as f64 / sample.len() as f64;
+    a.iter().chain(&b).map(|value| (below(&a, *value) - below(&b, *value)).abs()).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::consensus::{Flags, Identity};
+    use crate::weights;
+
+    /// Heavy-tailed weights in classes of different sizes.
+    fn network() -> Vec<Relay> {
+        let mut random = Seed::root(1).random();
+        let flags = ["", "Guard", "Exit", "Exit Guard"];
+        (0..4000u32)
+            .map(|number| {
+                let mut identity = [0; 20];
+                identity[..4].copy_from_slice(&number.to_be_bytes());
+                let class = [0, 0, 1, 1, 1, 2, 3][number as usize % 7];
+                Relay {
+                    nickname: format!("relay{number}"),
+                    identity: Identity(identity),
+                    address: Ipv4Addr::from(number << 14),
+                    or_port: 9001,
+                    flags: Flags::from_names("Fast Running Valid".split(' ').chain(flags[class].split(' '))),
+                    version: None,
+                    bandwidth: libm::exp(random.normal(7.0, 2.0)) as u32 + 1,
+                    unmeasured: false,
+                    ports: None,
+                }
+            })
+            .collect()
+    }
+
+    fn weights_of(relays: &[Relay], chosen: impl Iterator<Item = usize>, class: Class) -> Vec<f64> {
+        chosen.map(|i| &relays[i]).filter(|r| Class::of(r) == class).map(|r| f64::from(r.bandwidth)).collect()
+    }
+
+    #[test]
+    fn classes_and_weights_keep_their_distribution() {
+        let relays = network();
+        for representative in [Representative::Median, Representative::Drawn(Seed::root(2))] {
+            let sampled = sample(&relays, 0.05, representative);
+            // Each class is rounded on its own.
+            assert!(sampled.len().abs_diff(200) <= 2, "{}", sampled.len());
+            for class in Class::ALL {
+                let all = weights_of(&relays, 0..relays.len(), class);
+                let some = weights_of(&relays, sampled.iter().copied(), class);
+                let share = some.len() as f64 / sampled.len() as f64 - all.len() as f64 / 4000.0;
+                assert!(share.abs() < 0.005, "{class:?}");
+                // One representative of each of k buckets is never further than a bucket from the whole.
+                let distance = ks_distance(&all, &some);
+                assert!(distance <= 1.01 / some.len() as f64, "{class:?}: {distance}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sample_is_a_function_of_its_seed() {
+        let relays = network();
+        let drawn = |seed| sample(&relays, 0.02, Representative::Drawn(Seed::root(seed)));
+        assert_eq!(drawn(1), drawn(1));
+        assert_ne!(drawn(1), drawn(2));
+        assert_eq!(sample(&relays, 1.0, Representative::Median).len(), 4000);
+        assert_eq!(sample(&relays, 1e-9, Representative::Median).len(), 4, "one of each class");
+        assert!(sample(&[], 0.5, Representative::Median).is_empty());
+    }
+
+    #[test]
+    fn distances_are_those_of_kolmogorov_and_smirnov() {
+        assert_eq!(ks_distance(&[1.0, 2.0], &[2.0, 1.0]), 0.0);
+        assert_eq!(ks_distance(&[1.0, 2.0], &[3.0]), 1.0);
+        assert_eq!(ks_distance(&[1.0, 2.0, 3.0, 4.0], &[4.0]), 0.75);
+    }
+
+    #[test]
+    fn neighbours_and_families_exclude_each_other() {
+        let relays = network();
+        // Four relays share a /16.
+        let groups = weights::exclusions(&relays[..6], [(relays[5].identity, relays[0].identity)]);
+        assert_eq!(groups, [1, 1, 1, 1, 1, 1], "the family joins the second network to the first");
+        assert_eq!(weights::exclusions(&relays[3..6], []), [0, 2, 2]);
+    }
+
+    #[test]
+    fn candidates_are_drawn_by_bandwidth_and_position() {
+        let mut relays = network();
+        relays.truncate(70);
+        let weights = weights::PositionWeights {
+            scale: 100,
+            gg: 60,
+            mg: 40,
+            mm: 100,
+            ee: 100,
+            ed: 100,
+            ..Default::default()
+        };
+        let candidates = weights::candidates(&relays, &weights);
+        assert_eq!((candidates.guards.len(), candidates.middles.len(), candidates.exits.len()), (30, 50, 20));
+        let (first, weight) = candidates.guards[0];
+        assert_eq!(weight, f64::from(relays[first].bandwidth) * 0.6);
+        relays.iter_mut().for_each(|relay| relay.flags = Flags::from_names(["Guard", "Running", "Valid"]));
+        assert_eq!(weights::candidates(&relays, &weights), weights::Candidates::default(), "none is fast");
+    }
+}

@@ -1,0 +1,304 @@
+//! Measured download times to compare runs with: the yearly OnionPerf summary of neverenough-sec2021
+//! (`torperf-2019.json`) and OnionPerf's own analysis files.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::document::{DataError, Document, quote};
+
+/// The sizes that Tor's benchmark clients fetch: 50 KiB, 1 MiB and 5 MiB.
+pub const SIZES: [u64; 3] = [50 << 10, 1 << 20, 5 << 20];
+
+/// Download times by size.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// One entry for each size that was measured, ascending.
+    pub downloads: Vec<Download>,
+    /// Seconds to build a circuit, ascending; empty if the file does not say.
+    pub circuit_build_s: Vec<f64>,
+    /// Requests made, and those that timed out or failed, if the file says.
+    pub requests: Option<Requests>,
+}
+
+/// How requests ended, over all sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requests {
+    /// All of them.
+    pub made: u64,
+    /// Given up after their time.
+    pub timed_out: u64,
+    /// Ended in an error.
+    pub failed: u64,
+}
+
+/// Times of successful downloads of one size.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Download {
+    /// Bytes fetched.
+    pub bytes: u64,
+    /// Seconds from the start to the first byte, ascending; empty if the file does not say.
+    pub ttfb_s: Vec<f64>,
+    /// Seconds from the start to the last byte, ascending.
+    pub ttlb_s: Vec<f64>,
+}
+
+/// The `q`-quantile of ascending numbers, interpolated linearly between the two nearest (type 7, the default
+/// of R and NumPy); `None` if there are none.
+///
+/// # Panics
+/// If `q` is outside `[0, 1]`.
+pub fn quantile(ascending: &[f64], q: f64) -> Option<f64> {
+    assert!((0.0..=1.0).contains(&q), "a quantile is between 0 and 1");
+    let last = ascending.len().checked_sub(1)?;
+    let at = q * last as f64;
+    let below = at.floor() as usize;
+    let (low, high) = (ascending[below], ascending[(below + 1).min(last)]);
+    Some(low + (high - low) * (at - below as f64))
+}
+
+/// Reads either kind of file.
+///
+/// # Errors
+/// If the document is not JSON, is of neither kind, or holds no successful download.
+pub fn read(document: &Document) -> Result<Measured, DataError> {
+    let kind: Kind = json(document)?;
+    let mut measured = match kind {
+        Kind { kind: Some(kind), .. } if kind == "onionperf" => onionperf(document)?,
+        Kind { download_times: Some(_), .. } => year(document)?,
+        _ => {
+            return Err(document.error(
+                "is JSON, but neither an OnionPerf analysis nor a summary with `download_times`",
+                "give torperf-2019.json or an onionperf.analysis.json",
+            ));
+        }
+    };
+    measured.downloads.retain(|download| !download.ttlb_s.is_empty());
+    if measured.downloads.is_empty() {
+        return Err(document.error("holds no successful download", "give a file with measurements"));
+    }
+    measured.downloads.sort_by_key(|download| download.bytes);
+    for download in &mut measured.downloads {
+        sort(document, &mut download.ttfb_s)?;
+        sort(document, &mut download.ttlb_s)?;
+    }
+    sort(document, &mut measured.circuit_build_s)?;
+    Ok(measured)
+}
+
+/// Parses JSON; places come from serde.
+pub(crate) fn json<'a, T: Deserialize<'a>>(document: &'a Document) -> Result<T, DataError> {
+    serde_json::from_str(document.text()).map_err(|error| DataError {
+        line: Some(error.line()),
+        column: Some(error.column()),
+        ..document.error(format!("is not the expected JSON: {error}"), "fetch the file again")
+    })
+}
+
+fn sort(document: &Document, seconds: &mut [f64]) -> Result<(), DataError> {
+    if let Some(bad) = seconds.iter().find(|value| !(value.is_finite() && **value >= 0.0)) {
+        return Err(document.error(format!("{bad} is not a duration in seconds"), "correct it"));
+    }
+    seconds.sort_by(f64::total_cmp);
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    download_times: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Year {
+    download_times: BTreeMap<String, Vec<f64>>,
+    #[serde(default)]
+    circuit_build_times: Vec<f64>,
+    #[serde(default)]
+    daily_counts: BTreeMap<String, Day>,
+}
+
+#[derive(Deserialize)]
+struct Day {
+    requests: u64,
+    timeouts: u64,
+    failures: u64,
+}
+
+fn year(document: &Document) -> Result<Measured, DataError> {
+    let year: Year = json(document)?;
+    let mut downloads = Vec::new();
+    for (bytes, ttlb_s) in year.download_times {
+        let bytes = bytes.parse().map_err(|_| {
+            document.error(format!("the size {} is not a number of bytes", quote(&bytes)), "correct it")
+        })?;
+        downloads.push(Download { bytes, ttfb_s: Vec::new(), ttlb_s });
+    }
+    let sum = |count: fn(&Day) -> u64| year.daily_counts.values().map(count).fold(0, u64::saturating_add);
+    let requests = Requests {
+        made: sum(|day| day.requests),
+        timed_out: sum(|day| day.timeouts),
+        failed: sum(|day| day.failures),
+    };
+    Ok(Measured {
+        downloads,
+        circuit_build_s: year.circuit_build_times,
+        requests: (!year.daily_counts.is_empty()).then_some(requests),
+    })
+}
+
+#[derive(Deserialize)]
+struct Analysis {
+    data: BTreeMap<String, Host>,
+}
+
+#[derive(Deserialize)]
+struct Host {
+    tgen: TGen,
+    #[serde(default)]
+    tor: Tor,
+}
+
+#[derive(Deserialize)]
+struct TGen {
+    #[serde(default)]
+    streams: BTreeMap<String, Stream>,
+}
+
+#[derive(Default, Deserialize)]
+struct Tor {
+    #[serde(default)]
+    circuits: BTreeMap<String, Circuit>,
+}
+
+#[derive(Deserialize)]
+struct Circuit {
+    buildtime_seconds: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Stream {
+    #[serde(default)]
+    is_success: bool,
+    #[serde(default)]
+    elapsed_seconds: Elapsed,
+    #[serde(default)]
+    time_info: TimeInfo,
+}
+
+#[derive(Default, Deserialize)]
+struct Elapsed {
+    /// Seconds until this many bytes had come.
+    #[serde(default)]
+    payload_bytes_recv: BTreeMap<String, f64>,
+}
+
+#[derive(Default, Deserialize)]
+struct TimeInfo {
+    /// Microseconds in text, -1 if it never came.
+    #[serde(rename = "usecs-to-first-byte-recv")]
+    first_byte: Option<String>,
+}
+
+/// As Tor Metrics does since 2020, the time until a stream's first 50 KiB (1 MiB) had come counts as a
+/// download of that size.
+fn onionperf(document: &Document) -> Result<Measured, DataError> {
+    let analysis: Analysis = json(document)?;
+    let mut measured = Measured {
+        downloads: SIZES.map(|bytes| Download { bytes, ..Download::default() }).into(),
+        ..Measured::default()
+    };
+    let mut requests = Requests { made: 0, timed_out: 0, failed: 0 };
+    for host in analysis.data.values() {
+        for stream in host.tgen.streams.values() {
+            requests.made += 1;
+            if !stream.is_success {
+                requests.failed += 1;
+                continue;
+            }
+            let first = stream.time_info.first_byte.as_deref().and_then(|us| us.parse::<f64>().ok());
+            for download in &mut measured.downloads {
+                let Some(last) = stream.elapsed_seconds.payload_bytes_recv.get(&download.bytes.to_string())
+                else {
+                    continue;
+                };
+                download.ttlb_s.push(*last);
+                download.ttfb_s.extend(first.filter(|us| *us >= 0.0).map(|us| us / 1e6));
+            }
+        }
+        measured
+            .circuit_build_s
+            .extend(host.tor.circuits.values().filter_map(|circuit| circuit.buildtime_seconds));
+    }
+    measured.requests = Some(requests);
+    Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Measured, DataError> {
+        read(&Document::new("x.json", text)?)
+    }
+
+    #[test]
+    fn quantiles_interpolate() {
+        let numbers = [1.0, 2.0, 4.0, 8.0];
+        assert_eq!(quantile(&numbers, 0.0), Some(1.0));
+        assert_eq!(quantile(&numbers, 0.5), Some(3.0));
+        assert_eq!(quantile(&numbers, 1.0), Some(8.0));
+        assert_eq!(quantile(&numbers, 0.9), Some(4.0 + 4.0 * 0.7000000000000002));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn a_year_of_downloads_is_read() {
+        let measured = read_text(
+            r#"{"download_times": {"1048576": [3, 2.5], "51200": [1.5]}, "circuit_build_times": [0.5],
+                "daily_counts": {"a": {"requests": 5, "timeouts": 1, "failures": 0},
+                                 "b": {"requests": 7, "timeouts": 0, "failures": 2}}}"#,
+        )
+        .unwrap();
+        assert_eq!(measured.downloads[0].bytes, 51_200);
+        assert_eq!(measured.downloads[1].ttlb_s, [2.5, 3.0]);
+        assert_eq!(measured.requests, Some(Requests { made: 12, timed_out: 1, failed: 2 }));
+    }
+
+    #[test]
+    fn an_onionperf_analysis_is_read() {
+        let measured = read_text(
+            r#"{"type": "onionperf", "version": "3.0", "data": {"op": {
+                "tgen": {"streams": {
+                  "1": {"is_success": true, "time_info": {"usecs-to-first-byte-recv": "700000"},
+                        "elapsed_seconds": {"payload_bytes_recv": {"51200": 1.0, "1048576": 2.5}}},
+                  "2": {"is_success": false}}},
+                "tor": {"circuits": {"9": {"buildtime_seconds": 1.25}, "10": {}}}}}}"#,
+        )
+        .unwrap();
+        let sizes: Vec<u64> = measured.downloads.iter().map(|download| download.bytes).collect();
+        assert_eq!(sizes, [51_200, 1_048_576]);
+        assert_eq!((measured.downloads[0].ttfb_s[0], measured.downloads[0].ttlb_s[0]), (0.7, 1.0));
+        assert_eq!(measured.circuit_build_s, [1.25]);
+        assert_eq!(measured.requests.unwrap().failed, 1);
+    }
+
+    #[test]
+    fn other_json_is_refused() {
+        for (bad, cause) in [
+            ("{}", "neither"),
+            ("[1, 2]", "JSON"),
+            ("{\"download_times\": {\"51200\": [1, ", "JSON"),
+            ("{\"download_times\": {\"many\": [1]}}", "size"),
+            ("{\"download_times\": {\"51200\": [-1]}}", "duration"),
+            ("{\"download_times\": {\"51200\": []}}", "no successful"),
+            ("{\"type\": \"onionperf\", \"data\": {}}", "no successful"),
+        ] {
+            let error = read_text(bad).unwrap_err();
+            assert!(error.cause.contains(cause), "{bad}: {error}");
+        }
+        let deep = "[".repeat(100_000);
+        assert!(read_text(&deep).is_err());
+    }
+}
