@@ -45,7 +45,8 @@ fn bulk(host: u32, path: [u32; 3], server: u32, start: Span) -> UserPlan {
 
 /// Circuits over random relays, from a server on the exit's machine to a client on the entry's.
 fn network(relays: u32, paths: &[[u32; 3]], rates: impl Fn(u32) -> Rate, duration: Span) -> Plan {
-    let relay = |index| host(format!("relay{index}"), Role::Relay(RelayLimits::default()), rates(index), None);
+    let relay =
+        |index| host(format!("relay{index}"), Role::Relay(RelayLimits::default()), rates(index), None);
     let mut hosts: Vec<HostPlan> = (0..relays).map(relay).collect();
     let mut users = Vec::new();
     for (index, path) in paths.iter().enumerate() {
