@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use tidegate_lab::parallel_paths;
 use tidegate_lab::scoreboard::{Runner, Scale, experiment, scenario_runner, verdict};
 
 use crate::Failure;
 use crate::console::Console;
 
 /// Everything that can measure an experiment: one line each.
-const RUNNERS: &[(&str, Runner)] = &[("scenario", scenario_runner::run)];
+const RUNNERS: &[(&str, Runner)] =
+    &[("scenario", scenario_runner::run), ("parallel-paths", parallel_paths::run)];
 
 /// Measure what papers published, and print theirs beside ours
 #[derive(clap::Args)]

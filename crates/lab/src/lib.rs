@@ -4,6 +4,7 @@
 
 pub mod input;
 pub mod network;
+pub mod parallel_paths;
 pub mod registry;
 pub mod scenario;
 pub mod scoreboard;

@@ -111,7 +111,7 @@ impl Parameters {
         };
         let source = ExplicitParameters { packet, beta: 0.9 };
         let relay = FairShareParameters { packet, kappa: 0.1, lambda: 4.0, eta: 0.93, grain: 1.0 };
-        let guard = GuardParameters { loss: 0.05, low: 0.33 };
+        let guard = GuardParameters { loss: 0.1, low: 0.33 };
         let kind = match name {
             "random" => Kind::Random,
             "perfect" => Kind::Perfect,

@@ -76,18 +76,7 @@ const BITS: u32 = 12;
 impl Normals {
     fn new(seed: Seed) -> Normals {
         let size = 1 << BITS;
-        let mut quantiles = vec![0.0; size];
-        let mut z = 0.0;
-        for i in 0..size / 2 {
-            // Newton's method for Phi(z) = p, from the quantile before.
-            let p = 0.5 + (i as f64 + 0.5) / size as f64;
-            for _ in 0..6 {
-                let density = libm::exp(-z * z / 2.0) / libm::sqrt(std::f64::consts::TAU);
-                z -= (0.5 * libm::erfc(-z * std::f64::consts::FRAC_1_SQRT_2) - p) / density;
-            }
-            quantiles[size / 2 + i] = z as f32;
-            quantiles[size / 2 - 1 - i] = -z as f32;
-        }
+        let quantiles = (0..size).map(|i| normal_quantile((i as f64 + 0.5) / size as f64) as f32).collect();
         Normals { quantiles, random: seed.random(), bits: 0, left: 0 }
     }
 
@@ -97,14 +86,40 @@ impl Normals {
             self.left = u64::BITS / BITS;
         }
         self.left -= 1;
-        self.bits >>= BITS.min(u64::BITS - 1);
-        self.quantiles[(self.bits & ((1 << BITS) - 1)) as usize % (1 << BITS)]
+        self.bits >>= BITS;
+        self.quantiles[self.bits as usize % (1 << BITS)]
     }
+}
+
+/// The standard normal's quantile of `0 < p < 1`, by Newton's method: right of the median the distribution
+/// is concave, so that the iteration climbs from zero and cannot overshoot.
+pub fn normal_quantile(p: f64) -> f64 {
+    if p < 0.5 {
+        return -normal_quantile(1.0 - p);
+    }
+    let mut z = 0.0;
+    for _ in 0..40 {
+        let above = 0.5 * libm::erfc(z * std::f64::consts::FRAC_1_SQRT_2);
+        let density = libm::exp(-z * z / 2.0) / libm::sqrt(std::f64::consts::TAU);
+        let step = (above - (1.0 - p)) / density;
+        z += step;
+        if step.abs() < 1e-12 {
+            break;
+        }
+    }
+    z
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_the_tables() {
+        for (p, z) in [(0.5, 0.0), (0.975, 1.959_963_985), (0.025, -1.959_963_985), (0.9999, 3.719_016_485)] {
+            assert!((normal_quantile(p) - z).abs() < 1e-8, "{p}");
+        }
+    }
 
     #[test]
     fn draws_are_normal() {

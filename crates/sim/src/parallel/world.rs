@@ -17,16 +17,21 @@ use super::plan::{Change, Conduct, Plan, PlanError, Traffic};
 use super::report::{Counts, Report};
 use crate::queue::Queue;
 
-/// Runs the plan to its end.
+/// Runs the plan to its end, or until `goes_on` says no, which is asked at the end of each interval.
 ///
 /// # Errors
 /// [`PlanError`] if the plan does not pass [`Plan::check`].
-pub fn run(plan: &Plan, parameters: &Parameters, seed: Seed) -> Result<Report, PlanError> {
+pub fn run(
+    plan: &Plan,
+    parameters: &Parameters,
+    seed: Seed,
+    goes_on: &dyn Fn(Time) -> bool,
+) -> Result<Report, PlanError> {
     plan.check()?;
     let mut world = World::new(plan, parameters, seed);
     let end = Time::ZERO + plan.duration;
     while let Some((now, event)) = world.queue.pop() {
-        if now >= end {
+        if now >= end || (matches!(event, Event::Bin) && !goes_on(now)) {
             break;
         }
         world.handle(now, event);

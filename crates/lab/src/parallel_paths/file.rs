@@ -1,0 +1,234 @@
+//! `[parameters]` of the runner `parallel-paths`, and the plans made from them.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use tidegate_control::paths::parameters::Parameters as Controller;
+use tidegate_control::paths::{MAX_HOPS, Peer};
+use tidegate_control::units::{Span, Time};
+use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, Traffic};
+
+use crate::input::InputError;
+use crate::scenario::quantity::Quantity;
+
+/// `[parameters]`: the thesis' testbed where nothing else is said.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Parameters {
+    /// Simulated time of each run.
+    pub duration: Quantity<Span>,
+    /// When measuring begins.
+    #[serde(default)]
+    pub from: Option<Quantity<Span>>,
+    /// Interval of the results.
+    #[serde(default)]
+    pub bin: Option<Quantity<Span>>,
+    /// Runs of each combination.
+    #[serde(default = "one")]
+    pub seeds: u32,
+    /// The overlay.
+    #[serde(default)]
+    pub overlay: Overlay,
+    /// Controllers by the name that quantities begin with.
+    pub case: BTreeMap<String, Case>,
+    /// What is varied.
+    pub sweep: Option<Sweep>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// The overlay and what happens in it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Overlay {
+    peers: Option<usize>,
+    hops: Option<usize>,
+    limit: Option<u32>,
+    /// A constant delay instead of coordinates.
+    delay: Option<Quantity<Span>>,
+    jitter: Option<f64>,
+    layout: Option<u64>,
+    /// One peer after the other starts to send.
+    joins_every: Option<Quantity<Span>>,
+    /// The second half of the peers has half the limit until this time, the first half afterwards.
+    swap_at: Option<Quantity<Span>>,
+    /// The first peers lie about their rates.
+    liars: usize,
+    /// What they claim, B/s.
+    claim: Option<f64>,
+    /// They drop in silence.
+    silent: bool,
+    /// The first peers drop everything.
+    drop_all: usize,
+    /// Sources send for exponential times of these means, on and off.
+    on: Option<Quantity<Span>>,
+    off: Option<Quantity<Span>>,
+    /// The pair whose rate is recorded.
+    watch: Option<(Peer, Peer)>,
+}
+
+/// A controller and its symbols.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Case {
+    controller: String,
+    /// Another length of the run.
+    duration: Option<Quantity<Span>>,
+    /// Another time between attempts to send.
+    attempt_every: Option<Quantity<Span>>,
+    /// Symbols by name.
+    #[serde(default)]
+    set: BTreeMap<String, f64>,
+}
+
+/// A sweep: `peers`, `hops`, `limit`, `delay_ms` or a symbol of the controllers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Sweep {
+    /// What is varied.
+    pub over: String,
+    /// Its values.
+    pub values: Vec<f64>,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What its quantities begin with.
+    pub name: String,
+    /// Its case.
+    pub case: String,
+    /// The value of the sweep.
+    pub at: Option<f64>,
+    /// From 0.
+    pub seed: u32,
+    /// The overlay.
+    pub plan: Plan,
+    /// The controller.
+    pub parameters: Controller,
+    /// The first interval that is measured.
+    pub first: usize,
+    /// The interval in which limits are swapped.
+    pub swap: Option<usize>,
+}
+
+/// More runs than this are a mistake in the file.
+const MAX_JOBS: usize = 10_000;
+
+impl Parameters {
+    /// All runs, checked.
+    ///
+    /// # Errors
+    /// [`InputError`] with `place` as the file.
+    pub fn jobs(&self, place: &str) -> Result<Vec<Job>, InputError> {
+        let fail = |cause: String, cure: &str| InputError::new(place, cause, cure);
+        let values: Vec<Option<f64>> = match &self.sweep {
+            None => vec![None],
+            Some(sweep) => sweep.values.iter().copied().map(Some).collect(),
+        };
+        let total = values.len() * self.case.len() * self.seeds as usize;
+        if !(1..=MAX_JOBS).contains(&total) {
+            return Err(fail(format!("asks for {total} runs"), "give 1 to 10000 runs"));
+        }
+        let mut jobs = Vec::new();
+        for (name, case) in &self.case {
+            for at in &values {
+                let job = self.job(name, case, *at).map_err(|cause| {
+                    fail(format!("case `{name}`: {cause}"), "see docs/parallel-paths.md for names and ranges")
+                })?;
+                jobs.extend((0..self.seeds).map(|seed| Job { seed, ..job.clone() }));
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn job(&self, name: &str, case: &Case, at: Option<f64>) -> Result<Job, String> {
+        let mut overlay = self.overlay.clone();
+        let mut set = case.set.clone();
+        if let (Some(sweep), Some(value)) = (&self.sweep, at) {
+            let whole = |most: f64| match value.fract() == 0.0 && (0.0..=most).contains(&value) {
+                true => Ok(value),
+                false => Err(format!("sweep value {value} must be a whole number up to {most}")),
+            };
+            match sweep.over.as_str() {
+                "peers" => overlay.peers = Some(whole(1000.0)? as usize),
+                "hops" => overlay.hops = Some(whole(MAX_HOPS as f64)? as usize),
+                "limit" => overlay.limit = Some(whole(f64::from(u32::MAX))? as u32),
+                "delay_ms" => overlay.delay = Some(Quantity(Span::from_millis(whole(1000.0)? as u64))),
+                symbol => {
+                    set.insert(symbol.to_owned(), value);
+                }
+            }
+        }
+        let duration = case.duration.unwrap_or(self.duration).0;
+        let mut plan = overlay.plan(duration)?;
+        plan.bin = self.bin.map_or(plan.bin, |bin| bin.0);
+        if let Some(every) = case.attempt_every {
+            plan.attempt_every = every.0;
+        }
+        plan.check().map_err(|error| error.to_string())?;
+        let mut parameters =
+            Controller::named(&case.controller, f64::from(plan.packet)).map_err(|e| e.to_string())?;
+        for (symbol, value) in &set {
+            parameters.set(symbol, *value).map_err(|error| error.to_string())?;
+        }
+        let bins = |span: Span| (span.0 / plan.bin.0) as usize;
+        let first = self.from.map_or(0, |from| bins(from.0));
+        let swap = overlay.swap_at.map(|at| bins(at.0));
+        if first.max(swap.unwrap_or(0)) + 1 >= bins(duration) {
+            return Err(format!("nothing of its {duration} is left to measure"));
+        }
+        let name = match (&self.sweep, at) {
+            (Some(sweep), Some(value)) => format!("{name}.{}-{value}", sweep.over),
+            _ => name.to_owned(),
+        };
+        let case = name.split('.').next().unwrap_or_default().to_owned();
+        Ok(Job { name, case, at, seed: 0, plan, parameters, first, swap })
+    }
+}
+
+impl Overlay {
+    fn plan(&self, duration: Span) -> Result<Plan, String> {
+        let peers = self.peers.unwrap_or(20);
+        let mut plan = Plan::thesis(peers, duration);
+        plan.hops = self.hops.unwrap_or(plan.hops);
+        plan.jitter = self.jitter.unwrap_or(plan.jitter);
+        plan.watch = self.watch;
+        match (self.delay, &mut plan.delays) {
+            (Some(delay), delays) => *delays = Delays::Constant(delay.0),
+            (None, Delays::Coordinates { layout, .. }) => *layout = self.layout.unwrap_or(*layout),
+            (None, Delays::Constant(_)) => {}
+        }
+        if self.liars > 0 && self.claim.is_none() {
+            return Err("liars need a `claim` in B/s".into());
+        }
+        let limit = self.limit.unwrap_or(400_000);
+        for (index, peer) in plan.peers.iter_mut().enumerate() {
+            peer.limit = limit;
+            if let Some(every) = self.joins_every {
+                peer.traffic = Traffic::Saturated { from: Time::ZERO + every.0 * index as u64 };
+            }
+            match (self.on, self.off) {
+                (Some(on), Some(off)) => peer.traffic = Traffic::OnOff { on: on.0, off: off.0 },
+                (None, None) => {}
+                _ => return Err("`on` and `off` go together".into()),
+            }
+            if index < self.liars {
+                let rate = self.claim.unwrap_or_default();
+                peer.conduct = Conduct::Claims { rate, silent: self.silent };
+            }
+            if index < self.drop_all {
+                peer.conduct = Conduct::DropsAll;
+            }
+            if let Some(at) = self.swap_at {
+                let before = index < peers / 2;
+                peer.limit = if before { limit } else { limit / 2 };
+                let after = if before { limit / 2 } else { limit };
+                plan.changes.push((Time::ZERO + at.0, Change::Limit(index as Peer, after)));
+            }
+        }
+        Ok(plan)
+    }
+}

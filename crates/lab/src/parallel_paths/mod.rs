@@ -1,0 +1,102 @@
+//! The runner `parallel-paths`: controllers on the overlay of per-packet random paths.
+//!
+//! An experiment names cases (a controller with its symbols) and possibly a sweep of one quantity; every
+//! combination runs with every seed. Quantities are called `<case>.<measure>`, in a sweep
+//! `<case>.<over>-<value>.<measure>`; [`measure`] lists the measures.
+
+mod file;
+mod measure;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::Time;
+use tidegate_sim::parallel::report::Report;
+use tidegate_sim::parallel::world;
+
+use crate::scoreboard::{Curve, Experiment, Figure, Measured, Monitor, RunError, Scale};
+use file::{Job, Parameters};
+
+/// Measures an experiment.
+///
+/// # Errors
+/// [`RunError::Input`] for parameters that name something unknown or cannot be run.
+pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+    let parameters: Parameters = experiment.parameters(scale)?;
+    let place = experiment.folder.join("experiment.toml").display().to_string();
+    let jobs = parameters.jobs(&place)?;
+    let reports = run_all(&jobs, monitor)?;
+    let mut measured = Measured::default();
+    let mut sweeps: Vec<Curve> = Vec::new();
+    let mut curves: Vec<[Curve; 2]> = Vec::new();
+    for (job, report) in jobs.iter().zip(&reports) {
+        let values = measure::all(job, report);
+        for (name, value) in &values {
+            measured.push(format!("{}.{name}", job.name), *value);
+        }
+        if job.seed > 0 {
+            continue;
+        }
+        if let Some(at) = job.at {
+            let throughput = values.iter().find(|(name, _)| *name == "throughput").map_or(0.0, |v| v.1);
+            match sweeps.iter_mut().find(|curve| curve.name == job.case) {
+                Some(curve) => curve.points.push((at, throughput)),
+                None => sweeps.push(Curve { name: job.case.clone(), points: vec![(at, throughput)] }),
+            }
+        } else {
+            curves.push(measure::curves(job, report));
+        }
+    }
+    let figure = |title: &str, x: &str, y: &str, curves| Figure {
+        title: title.into(),
+        x: x.into(),
+        y: y.into(),
+        curves,
+    };
+    const THROUGHPUT: &str = "received per peer (B/s)";
+    if let Some(sweep) = &parameters.sweep {
+        measured.figures.push(figure("Throughput", &sweep.over, THROUGHPUT, sweeps));
+    } else {
+        let (throughput, drops) = curves.into_iter().map(|[a, b]| (a, b)).unzip();
+        measured.figures.push(figure("Throughput over time", "time (s)", THROUGHPUT, throughput));
+        measured.figures.push(figure("Drops over time", "time (s)", "drops (1/s)", drops));
+    }
+    let watched: Vec<Curve> =
+        jobs.iter().zip(&reports).filter_map(|(job, report)| measure::watched(job, report)).collect();
+    if !watched.is_empty() {
+        measured.figures.push(figure("Rate from one peer to another", "time (s)", "rate (B/s)", watched));
+    }
+    Ok(measured)
+}
+
+/// Runs all jobs on as many threads as the monitor grants; one thread takes whole runs.
+fn run_all(jobs: &[Job], monitor: &dyn Monitor) -> Result<Vec<Report>, RunError> {
+    let next = AtomicUsize::new(0);
+    let reports: Mutex<Vec<Option<Report>>> = Mutex::new(vec![None; jobs.len()]);
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(index) else { return Ok(()) };
+            let goes_on = |now: Time| {
+                let done = now.as_secs_f64() / job.plan.duration.as_secs_f64();
+                monitor.progress(&job.name, (index as f64 + done) / jobs.len() as f64);
+                !monitor.stopped()
+            };
+            let seed = Seed::root(u64::from(job.seed) + 1);
+            let report = world::run(&job.plan, &job.parameters, seed, &goes_on)
+                .map_err(|error| RunError::Failed(format!("{}: {error}", job.name)))?;
+            reports.lock().expect("no thread panics with the lock held")[index] = Some(report);
+            if monitor.stopped() {
+                return Err(RunError::Stopped);
+            }
+        }
+    };
+    let threads = monitor.jobs().clamp(1, jobs.len().max(1));
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        handles.into_iter().try_for_each(|handle| handle.join().expect("a run does not panic"))
+    })?;
+    let reports = reports.into_inner().expect("no thread panics with the lock held");
+    Ok(reports.into_iter().map(|report| report.expect("every job was taken")).collect())
+}
