@@ -21,10 +21,13 @@ pub struct NetEvent(Step);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The packet reached its receiver's downlink.
-    Arrived(u32),
-    /// The packet reached its receiver.
+    /// The packet reached its receiver's downlink. Receiver and size are here to spare a look at the packet,
+    /// which has long left the processor's cache.
+    Arrived { id: u32, to: u32, bytes: u32 },
+    /// The packet reached its receiver on another machine,
     Delivered(u32),
+    /// or on the same machine.
+    Looped(u32),
     /// The host's uplink is free and packets wait (CoDel).
     Uplink(u32),
     /// The host's downlink is free and packets wait (CoDel).
@@ -203,7 +206,7 @@ impl<T> Underlay<T> {
         if sender.machine == receiver_machine {
             if sender.is_running(now) {
                 let id = self.under_way.insert(packet) as u32;
-                queue.push(now, NetEvent(Step::Delivered(id)).into());
+                queue.push(now, NetEvent(Step::Looped(id)).into());
             } else {
                 sender.lost += 1;
             }
@@ -224,23 +227,41 @@ impl<T> Underlay<T> {
     pub fn handle<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, event: NetEvent) -> Option<Packet<T>> {
         let now = queue.now();
         match event.0 {
-            Step::Arrived(id) => {
-                let Packet { to, bytes, .. } = self.under_way[id as usize];
-                let receiver = &mut self.sites[to.0 as usize];
+            Step::Arrived { id, to, bytes } => {
+                let receiver = &mut self.sites[to as usize];
                 if !receiver.is_linked(now, &mut self.under_way) {
                     receiver.lost += 1;
                     self.under_way.remove(id as usize);
                     return None;
                 }
                 match receiver.down.offer(now, id, bytes) {
-                    Offer::Departs(at) => self.deliver(queue, id, at),
-                    Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Downlink(to.0)).into()),
+                    Offer::Departs(at) => self.deliver(queue, id, to, at),
+                    Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Downlink(to)).into()),
                     Offer::Waits(None) => {}
                     Offer::Dropped => drop(self.under_way.remove(id as usize)),
                 }
                 None
             }
-            Step::Delivered(id) => self.arrive(now, id),
+            Step::Delivered(id) => {
+                let mut packet = self.under_way.remove(id as usize);
+                let receiver = &mut self.sites[packet.to.0 as usize];
+                if !receiver.is_linked(now, &mut self.under_way) {
+                    receiver.lost += 1;
+                    return None;
+                }
+                if receiver.down.is_unlimited() {
+                    receiver.down.offer(now, id, packet.bytes);
+                }
+                packet.link_queue = Span(now.since(packet.sent).0 - packet.propagation.0);
+                Some(packet)
+            }
+            Step::Looped(id) => {
+                let packet = self.under_way.remove(id as usize);
+                let receiver = &mut self.sites[packet.to.0 as usize];
+                let runs = receiver.is_running(now);
+                receiver.lost += u64::from(!runs);
+                runs.then_some(packet)
+            }
             Step::Uplink(host) => {
                 let sender = &mut self.sites[host as usize];
                 if !sender.is_linked(now, &mut self.under_way) {
@@ -262,7 +283,7 @@ impl<T> Underlay<T> {
                 if next.wake {
                     queue.push(next.at, NetEvent(Step::Downlink(host)).into());
                 }
-                self.deliver(queue, next.id, next.at);
+                self.deliver(queue, next.id, host, next.at);
                 None
             }
         }
@@ -273,10 +294,12 @@ impl<T> Underlay<T> {
         let packet = &mut self.under_way[id as usize];
         let (from, to) = (packet.from.0 as usize, packet.to.0 as usize);
         let receiver = &self.sites[to];
-        let (destination, last_step) = (
-            receiver.location,
-            if receiver.down.is_unlimited() { Step::Delivered(id) } else { Step::Arrived(id) },
-        );
+        let next_step = if receiver.down.is_unlimited() {
+            Step::Delivered(id)
+        } else {
+            Step::Arrived { id, to: packet.to.0, bytes: packet.bytes }
+        };
+        let destination = receiver.location;
         let sender = &mut self.sites[from];
         if at >= sender.outage.0 {
             // The outage finds it in the uplink, which will count it then.
@@ -310,39 +333,17 @@ impl<T> Underlay<T> {
             *earlier = arrives;
         }
         packet.propagation = arrives.since(at);
-        queue.push(arrives, NetEvent(last_step).into());
+        queue.push(arrives, NetEvent(next_step).into());
     }
 
     /// The packet's last bit leaves the downlink at `at`.
-    fn deliver<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, id: u32, at: Time) {
-        let to = self.under_way[id as usize].to.0 as usize;
-        if at >= self.sites[to].outage.0 {
+    fn deliver<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, id: u32, to: u32, at: Time) {
+        if at >= self.sites[to as usize].outage.0 {
             // The outage finds it in the downlink, which will count it then.
             self.under_way.remove(id as usize);
         } else {
             queue.push(at, NetEvent(Step::Delivered(id)).into());
         }
-    }
-
-    /// The packet is at its receiver.
-    fn arrive(&mut self, now: Time, id: u32) -> Option<Packet<T>> {
-        let mut packet = self.under_way.remove(id as usize);
-        let sender_machine = self.sites[packet.from.0 as usize].machine;
-        let receiver = &mut self.sites[packet.to.0 as usize];
-        let works = if receiver.machine == sender_machine {
-            receiver.is_running(now)
-        } else {
-            receiver.is_linked(now, &mut self.under_way)
-        };
-        if !works {
-            receiver.lost += 1;
-            return None;
-        }
-        if receiver.machine != sender_machine && receiver.down.is_unlimited() {
-            receiver.down.offer(now, id, packet.bytes);
-        }
-        packet.link_queue = Span(now.since(packet.sent).0 - packet.propagation.0);
-        Some(packet)
     }
 
     /// What a host has sent and received up to `now`, which never decreases and is not before the last event.
