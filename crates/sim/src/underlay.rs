@@ -125,7 +125,7 @@ impl Site {
 
     #[cold]
     fn pass_outages<T>(&mut self, now: Time, under_way: &mut Slab<Packet<T>>) -> bool {
-        while now >= self.outage.0 {
+        while now >= self.outage.0 && self.outage.0 < Time::NEVER {
             if !self.cut {
                 self.up.cut(self.outage.0, |id| drop(under_way.remove(id as usize)));
                 self.down.cut(self.outage.0, |id| drop(under_way.remove(id as usize)));

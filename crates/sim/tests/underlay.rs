@@ -349,7 +349,7 @@ fn any_queue() -> impl Strategy<Value = QueuePlan> {
     prop_oneof![
         (0u32..20, prop_oneof![Just(u64::MAX), 0u64..20_000])
             .prop_map(|(packets, bytes)| QueuePlan::DropTail { packets, bytes }),
-        (1u64..20, 1u64..200, 0u32..40).prop_map(|(target, interval, packets)| QueuePlan::CoDel {
+        (0u64..20, 0u64..200, 0u32..40).prop_map(|(target, interval, packets)| QueuePlan::CoDel {
             target: Span::from_millis(target),
             interval: Span::from_millis(interval),
             packets
@@ -379,8 +379,11 @@ fn any_fault(hosts: u32) -> impl Strategy<Value = Fault> {
     let kind = prop_oneof![
         (between.clone(), 0.0..1.0)
             .prop_map(|(between, probability)| FaultKind::Drop { between, probability }),
-        (between.clone(), 0u64..50)
-            .prop_map(|(between, extra)| FaultKind::Delay { between, extra: Span::from_millis(extra) }),
+        (
+            between.clone(),
+            prop_oneof![9 => (0u64..50).prop_map(Span::from_millis), 1 => Just(Span(u64::MAX))]
+        )
+            .prop_map(|(between, extra)| FaultKind::Delay { between, extra }),
         between.prop_map(|between| FaultKind::Partition { between }),
         (0..hosts).prop_map(|host| FaultKind::LinkDown { host }),
         (0..hosts).prop_map(|host| FaultKind::HostDown { host }),

@@ -21,8 +21,9 @@ use tidegate_proto::links;
 use tidegate_proto::node::{Node, Output};
 use tidegate_proto::onion::Clear;
 
+use crate::faults;
 use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
-use crate::plan::{FaultKind, Plan, Role, System};
+use crate::plan::{Plan, Role, System};
 use crate::queue::Queue;
 use crate::tcp;
 use crate::underlay::{NetEvent, Underlay};
@@ -150,10 +151,8 @@ impl<'a, R: Recorder> World<'a, R> {
 
     fn run(&mut self, progress: &mut dyn FnMut(Time) -> ControlFlow<()>) -> bool {
         let end = Time::ZERO + self.plan.duration;
-        for fault in &self.plan.faults {
-            if let FaultKind::HostDown { host } = fault.kind {
-                self.queue.push(fault.from, Event::HostDown(host));
-            }
+        for change in faults::transitions(&self.plan.faults).iter().filter(|change| !change.up) {
+            self.queue.push(change.at, Event::HostDown(change.host.0));
         }
         if self.plan.sample_every > Span::ZERO {
             self.queue.push(Time::ZERO + self.plan.sample_every, Event::Sample);
