@@ -69,6 +69,14 @@ impl Outages {
         self.periods.get(self.passed).copied().unwrap_or((Time::NEVER, Time::NEVER))
     }
 
+    /// Whether a period contains `now`, which never decreases.
+    pub fn cover(&mut self, now: Time) -> bool {
+        while self.periods.get(self.passed).is_some_and(|(_, until)| *until <= now) {
+            self.passed += 1;
+        }
+        self.periods.get(self.passed).is_some_and(|(from, _)| *from <= now)
+    }
+
     /// The period has ended.
     pub fn pass(&mut self) {
         self.passed += 1;

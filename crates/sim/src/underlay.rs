@@ -125,7 +125,7 @@ impl Site {
 
     #[cold]
     fn pass_outages<T>(&mut self, now: Time, under_way: &mut Slab<Packet<T>>) -> bool {
-        while now >= self.outage.0 && self.outage.0 < Time::NEVER {
+        while self.is_cut_by(now) {
             if !self.cut {
                 self.up.cut(self.outage.0, |id| drop(under_way.remove(id as usize)));
                 self.down.cut(self.outage.0, |id| drop(under_way.remove(id as usize)));
@@ -141,11 +141,9 @@ impl Site {
         true
     }
 
-    fn is_running(&mut self, now: Time) -> bool {
-        while now >= self.stopped.period().1 && now < Time::NEVER {
-            self.stopped.pass();
-        }
-        now < self.stopped.period().0
+    /// Whether the present or next outage begins by then. None is ahead if it would begin at the end of time.
+    fn is_cut_by(&self, time: Time) -> bool {
+        time >= self.outage.0 && self.outage.0 < Time::NEVER
     }
 }
 
@@ -204,7 +202,7 @@ impl<T> Underlay<T> {
         let receiver_machine = self.sites[to.0 as usize].machine;
         let sender = &mut self.sites[from.0 as usize];
         if sender.machine == receiver_machine {
-            if sender.is_running(now) {
+            if !sender.stopped.cover(now) {
                 let id = self.under_way.insert(packet) as u32;
                 queue.push(now, NetEvent(Step::Looped(id)).into());
             } else {
@@ -258,9 +256,9 @@ impl<T> Underlay<T> {
             Step::Looped(id) => {
                 let packet = self.under_way.remove(id as usize);
                 let receiver = &mut self.sites[packet.to.0 as usize];
-                let runs = receiver.is_running(now);
-                receiver.lost += u64::from(!runs);
-                runs.then_some(packet)
+                let stopped = receiver.stopped.cover(now);
+                receiver.lost += u64::from(stopped);
+                (!stopped).then_some(packet)
             }
             Step::Uplink(host) => {
                 let sender = &mut self.sites[host as usize];
@@ -301,7 +299,7 @@ impl<T> Underlay<T> {
         };
         let destination = receiver.location;
         let sender = &mut self.sites[from];
-        if at >= sender.outage.0 {
+        if sender.is_cut_by(at) {
             // The outage finds it in the uplink, which will count it then.
             self.under_way.remove(id as usize);
             return;
@@ -338,7 +336,7 @@ impl<T> Underlay<T> {
 
     /// The packet's last bit leaves the downlink at `at`.
     fn deliver<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, id: u32, to: u32, at: Time) {
-        if at >= self.sites[to as usize].outage.0 {
+        if self.sites[to as usize].is_cut_by(at) {
             // The outage finds it in the downlink, which will count it then.
             self.under_way.remove(id as usize);
         } else {

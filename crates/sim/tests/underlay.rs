@@ -295,6 +295,12 @@ fn delay_faults_add_up_and_their_end_lets_nobody_overtake() {
 }
 
 #[test]
+fn a_packet_delayed_for_ever_arrives_at_the_end_of_time() {
+    let forever = fault(FaultKind::Delay { between: (0, 1), extra: Span(u64::MAX) }, 15, 1000);
+    assert_eq!(survivors(forever).len(), 10);
+}
+
+#[test]
 fn a_link_that_goes_down_loses_what_it_holds_and_what_comes() {
     // The sender's: packet i occupies the uplink over [10 i, 10 i + 1) ms.
     let up = |from, until| survivors(fault(FaultKind::LinkDown { host: 0 }, from, until));
