@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::time::{ClockId, clock_gettime};
-use tidegate_lab::scoreboard::Monitor;
+use tidegate_lab::monitor::Monitor;
 
 /// Red on a terminal, plain elsewhere.
 pub fn red(text: &str) -> String {
@@ -58,12 +58,12 @@ impl Monitor for Console {
         self.jobs
     }
 
-    fn progress(&self, what: &str, done: f64) {
+    fn progress(&self, work: &str, state: &str, done: f64) {
         let mut parts = self.parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        parts.insert(what.to_owned(), done.clamp(0.0, 1.0));
+        parts.insert(work.to_owned(), done.clamp(0.0, 1.0));
         let share = parts.values().sum::<f64>() / self.total;
         self.bar.set_position((share.min(1.0) * 1e6) as u64);
-        self.bar.set_message(what.to_owned());
+        self.bar.set_message(format!("{work}: {state}"));
     }
 
     fn stopped(&self) -> bool {

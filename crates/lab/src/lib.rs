@@ -3,9 +3,12 @@
 //! [`scenario`] reads and checks a file, [`network`] draws a network from it and a seed, [`scoreboard`] holds published numbers against ours.
 
 pub mod input;
+pub mod metrics;
+pub mod monitor;
 pub mod network;
 pub mod parallel_paths;
 pub mod registry;
+pub mod runs;
 pub mod scenario;
 pub mod scoreboard;
 pub mod statistics;

@@ -4,6 +4,7 @@
 //! moves data) and a seed; what happens in it reaches an [`observe::Recorder`].
 
 pub mod codel;
+pub mod digest;
 pub mod faults;
 pub mod link;
 pub mod markov;

@@ -2,7 +2,7 @@
 //!
 //! The world hands each [`Observation`] to a [`Recorder`] the moment it happens. Metrics are folds over
 //! this stream and keep only what they need, so a run's memory does not grow with its length.
-//! [`Digest`] folds the same stream into one number: two runs agree if their digests do.
+//! [`crate::digest::Digest`] folds the same stream into one number: two runs agree if their digests do.
 
 use tidegate_control::units::{Span, Time};
 

@@ -12,6 +12,7 @@ pub mod verdict;
 use std::collections::BTreeMap;
 
 use crate::input::InputError;
+use crate::monitor::Monitor;
 pub use experiment::{Experiment, Scale};
 pub use verdict::{Outcome, Verdict};
 
@@ -79,18 +80,4 @@ impl From<InputError> for RunError {
     fn from(error: InputError) -> RunError {
         RunError::Input(error)
     }
-}
-
-/// The edge that owns the clock, the terminal and the user's patience.
-pub trait Monitor: Sync {
-    /// Cores to use.
-    fn jobs(&self) -> usize;
-    /// Something to show: what is being done, and how much of it is done, in 0..=1.
-    fn progress(&self, what: &str, done: f64);
-    /// True once the user wants to stop.
-    fn stopped(&self) -> bool;
-    /// Wall-clock seconds since some fixed moment.
-    fn wall_s(&self) -> f64;
-    /// Processor seconds of the calling thread.
-    fn cpu_s(&self) -> f64;
 }

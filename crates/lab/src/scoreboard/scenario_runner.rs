@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use super::{Experiment, Measured, Monitor, RunError, Scale};
+use super::{Experiment, Measured, RunError, Scale};
+use crate::monitor::Monitor;
 
 /// `[parameters]` of the runner.
 #[derive(Clone, Debug, Deserialize)]

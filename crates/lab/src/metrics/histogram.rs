@@ -1,0 +1,175 @@
+//! A histogram of times whose quantiles are right to 0.4 %, whatever their size.
+
+use tidegate_control::units::Span;
+
+/// Buckets per doubling: the middle of a bucket is within 1/256 of any value in it.
+const PER_OCTAVE: u64 = 128;
+
+/// Weighted counts of nanosecond values in buckets of 1/128 of an octave, as in HDR histograms. Histograms
+/// of different runs merge without loss.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Histogram {
+    /// Number of the first bucket held.
+    first: usize,
+    weights: Vec<u64>,
+    total: u64,
+    /// Exact, for the mean.
+    sum: u128,
+}
+
+impl Histogram {
+    /// Adds a value with a weight (bytes, or 1).
+    pub fn add(&mut self, value: Span, weight: u64) {
+        let bucket = bucket(value.0);
+        self.reach(bucket);
+        self.weights[bucket - self.first] += weight;
+        self.total += weight;
+        self.sum += u128::from(value.0) * u128::from(weight);
+    }
+
+    /// Makes room for a bucket.
+    fn reach(&mut self, bucket: usize) {
+        if self.weights.is_empty() {
+            self.first = bucket;
+        }
+        if bucket < self.first {
+            let gap = self.first - bucket;
+            self.weights.splice(0..0, std::iter::repeat_n(0, gap));
+            self.first = bucket;
+        }
+        if bucket - self.first >= self.weights.len() {
+            self.weights.resize(bucket - self.first + 1, 0);
+        }
+    }
+
+    /// Adds all values of another histogram.
+    pub fn merge(&mut self, other: &Histogram) {
+        if other.weights.is_empty() {
+            return;
+        }
+        self.reach(other.first);
+        self.reach(other.first + other.weights.len() - 1);
+        let offset = other.first - self.first;
+        for (mine, theirs) in self.weights[offset..].iter_mut().zip(&other.weights) {
+            *mine += theirs;
+        }
+        self.total += other.total;
+        self.sum += other.sum;
+    }
+
+    /// Sum of the weights.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The exact weighted mean in seconds.
+    pub fn mean(&self) -> Option<f64> {
+        (self.total > 0).then(|| self.sum as f64 / self.total as f64 * 1e-9)
+    }
+
+    /// The `q`-quantile in seconds: the middle of the bucket that holds it.
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        let wanted = (q.clamp(0.0, 1.0) * self.total as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let position = self.weights.iter().position(|weight| {
+            seen += weight;
+            seen >= wanted
+        })?;
+        Some(middle(self.first + position) as f64 * 1e-9)
+    }
+
+    /// The distribution function as (seconds, share at most that), at most `points` of them.
+    pub fn distribution(&self, points: usize) -> Vec<(f64, f64)> {
+        let mut curve = Vec::new();
+        let (mut seen, mut shown) = (0, -1.0);
+        for (offset, weight) in self.weights.iter().enumerate() {
+            if *weight == 0 {
+                continue;
+            }
+            if seen == 0 {
+                curve.push((lower(self.first + offset) as f64 * 1e-9, 0.0));
+            }
+            seen += weight;
+            let share = seen as f64 / self.total as f64;
+            if seen == self.total || share - shown >= 1.0 / points as f64 {
+                curve.push((lower(self.first + offset + 1) as f64 * 1e-9, share));
+                shown = share;
+            }
+        }
+        curve
+    }
+}
+
+/// The bucket of a value: below 128 its own, beyond by its leading one and the seven bits after it.
+fn bucket(value: u64) -> usize {
+    let octave = u64::from(value.max(1).ilog2()).saturating_sub(7);
+    (octave * PER_OCTAVE + (value >> octave)) as usize
+}
+
+/// The smallest value of a bucket.
+fn lower(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    let octave = (bucket / PER_OCTAVE).saturating_sub(1);
+    (bucket - octave * PER_OCTAVE).saturating_mul(1u64.checked_shl(octave as u32).unwrap_or(u64::MAX))
+}
+
+fn middle(bucket: usize) -> u64 {
+    let (low, high) = (lower(bucket), lower(bucket + 1));
+    low + (high - low) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quantiles_and_mean_of_a_known_distribution() {
+        let mut histogram = Histogram::default();
+        (1..=1000).for_each(|ms| histogram.add(Span::from_millis(ms), 1));
+        assert_eq!(histogram.mean(), Some(0.5005));
+        for (q, exact) in [(0.5, 0.5), (0.95, 0.95), (0.99, 0.99), (0.0, 0.001), (1.0, 1.0)] {
+            let found = histogram.quantile(q).unwrap();
+            assert!((found / exact - 1.0).abs() < 0.004, "{q}: {found}");
+        }
+        assert_eq!(Histogram::default().quantile(0.5), None);
+        let curve = histogram.distribution(100);
+        assert!(curve.len() <= 102 && curve.last().unwrap().1 == 1.0);
+        assert!(curve.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1));
+    }
+
+    #[test]
+    fn weights_count() {
+        let mut histogram = Histogram::default();
+        histogram.add(Span::from_secs(1), 1);
+        histogram.add(Span::from_secs(2), 3);
+        assert_eq!(histogram.mean(), Some(1.75));
+        assert!((histogram.quantile(0.3).unwrap() - 2.0).abs() < 0.01);
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_is_in_its_bucket(value in any::<u64>()) {
+            let value = value >> (value % 60);
+            let number = bucket(value);
+            prop_assert!(lower(number) <= value && value < lower(number + 1).max(value + 1));
+            let error = (middle(number) as f64 - value as f64).abs();
+            prop_assert!(error <= value as f64 / 256.0 + 1.0);
+        }
+
+        #[test]
+        fn merging_is_adding(a in prop::collection::vec(0u64..1 << 40, 0..50), b in prop::collection::vec(0u64..1 << 40, 0..50)) {
+            let of = |values: &[u64]| {
+                let mut histogram = Histogram::default();
+                values.iter().for_each(|value| histogram.add(Span(*value), 1));
+                histogram
+            };
+            let mut merged = of(&a);
+            merged.merge(&of(&b));
+            let all = of(&[a, b].concat());
+            prop_assert_eq!(merged.quantile(0.5), all.quantile(0.5));
+            prop_assert_eq!(merged.mean(), all.mean());
+            prop_assert_eq!(merged.distribution(20), all.distribution(20));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! One run's numbers as JSON: the unit is in the key, what was not measured is absent.
+
+use serde_json::{Map, Value, json};
+
+use super::fairness::Fairness;
+use super::histogram::Histogram;
+use super::{CAUSES, Fold, HOPS, RelayRow, UserRow};
+
+/// Users beyond this number are summed up by class only.
+const MAX_USERS: usize = 5_000;
+
+pub(super) fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
+    let users = &fold.users;
+    let mut all = Map::new();
+    let mut put = |key: &str, value: Value| {
+        let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
+        if !empty {
+            all.insert(key.to_owned(), value);
+        }
+    };
+    let total: f64 = users.iter().map(|user| user.throughput_bytes_per_s).sum();
+    put("throughput_total_bytes_per_s", json!(total));
+    put("throughput_bytes_per_s", per_user(users, |user| Some(user.throughput_bytes_per_s)));
+    put("throughput_by_class_bytes_per_s", by_class(users));
+    put("max_min_bytes_per_s", per_user(users, |user| user.max_min_bytes_per_s));
+    if let Some(fairness) = fairness {
+        put("fairness_index_by_rates", json!(fairness.by_rates));
+        put("fairness_index_by_max_min", json!(fairness.by_max_min));
+        put("jain_index", json!(fairness.jain));
+    }
+    for (name, histogram) in
+        [("latency", &fold.latency), ("latency_from_departure", &fold.latency_from_departure)]
+    {
+        put(&format!("{name}_mean_s"), json!(histogram.mean()));
+        for (label, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
+            put(&format!("{name}_{label}_s"), json!(histogram.quantile(q)));
+        }
+    }
+    put("latency_mean_by_circuit_s", per_user(users, UserRow::latency_mean_s));
+    put("latency_from_departure_mean_by_circuit_s", per_user(users, UserRow::latency_from_departure_mean_s));
+    put("backlog_mean_bytes", json!(fold.backlog_sum as f64 / fold.backlog_samples.max(1) as f64));
+    put("backlog_max_bytes", json!(fold.backlog_max));
+    transfers(fold, &mut put);
+    put("circuits_built", json!(fold.circuits_built));
+    put("circuit_build_s", times(&fold.circuit_build));
+    put("anatomy_mean_s", anatomy(fold));
+    put("relays", fold.relays.values().map(|row| (row.name.clone(), relay(row))).collect());
+    let queue = fold.relays.values().map(|row| row.means()[0].1).sum::<f64>();
+    put("queue_mean_cells_per_relay", json!(queue / fold.relays.len().max(1) as f64));
+    put("cells_processed", json!(fold.totals.cells_processed));
+    put("cells_delivered", json!(fold.run.1));
+    put("retransmissions", json!(fold.totals.retransmissions));
+    put("tcp_timeouts", json!(fold.totals.timeouts));
+    put("dropped_packets", json!(fold.totals.dropped_packets));
+    put("connections_opened", json!(fold.totals.connections));
+    put("events", json!(fold.run.0));
+    put("peak_pending_events", json!(fold.run.2));
+    Value::Object(all)
+}
+
+fn per_user(users: &[UserRow], value: impl Fn(&UserRow) -> Option<f64>) -> Value {
+    if users.len() > MAX_USERS {
+        return Value::Null;
+    }
+    users.iter().filter_map(|user| Some((user.name.clone(), json!(value(user)?)))).collect()
+}
+
+fn by_class(users: &[UserRow]) -> Value {
+    let mut classes: Map<String, Value> = Map::new();
+    for user in users {
+        let sum = classes.get(&user.class).and_then(Value::as_f64).unwrap_or(0.0);
+        classes.insert(user.class.clone(), json!(sum + user.throughput_bytes_per_s));
+    }
+    Value::Object(classes)
+}
+
+fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {
+    let classes = &fold.transfers.classes;
+    for (key, pick) in [("connect_s", 0), ("ttfb_s", 1), ("ttlb_s", 2)] {
+        let of = classes.iter().filter_map(|class| {
+            let value = times([&class.connect, &class.first, &class.last][pick]);
+            (!value.is_null()).then(|| (class.name.clone(), value))
+        });
+        put(key, of.collect());
+    }
+    let counts = classes.iter().map(|class| {
+        let done = class.last.total();
+        (
+            class.name.clone(),
+            json!({ "begun": class.begun, "completed": done, "timed_out": class.timed_out,
+                "timed_out_share": class.timed_out as f64 / (class.timed_out + done).max(1) as f64 }),
+        )
+    });
+    put("transfers", counts.collect());
+}
+
+/// Count, mean and quantiles of times in seconds; null of none.
+fn times(histogram: &Histogram) -> Value {
+    if histogram.total() == 0 {
+        return Value::Null;
+    }
+    let mut all = Map::new();
+    all.insert("count".into(), json!(histogram.total()));
+    all.insert("mean".into(), json!(histogram.mean()));
+    for (label, q) in
+        [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)]
+    {
+        all.insert(label.into(), json!(histogram.quantile(q)));
+    }
+    Value::Object(all)
+}
+
+fn anatomy(fold: &Fold<'_>) -> Value {
+    let hops = HOPS.iter().zip(&fold.anatomy).filter(|(_, anatomy)| anatomy.cells > 0);
+    hops.map(|(hop, anatomy)| {
+        let mut causes: Map<String, Value> = CAUSES
+            .iter()
+            .zip(anatomy.means())
+            .map(|(cause, mean)| ((*cause).to_owned(), json!(mean)))
+            .collect();
+        causes.insert("cells".into(), json!(anatomy.cells));
+        ((*hop).to_owned(), Value::Object(causes))
+    })
+    .collect()
+}
+
+fn relay(row: &RelayRow) -> Value {
+    let mut all: Map<String, Value> =
+        row.means().into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
+    all.insert("queue_max_cells".into(), json!(row.queue_max_cells));
+    all.insert("cells_processed".into(), json!(row.cells_processed));
+    for (key, value) in ["uplink_utilisation", "downlink_utilisation"].into_iter().zip(row.utilisation()) {
+        if let Some(value) = value {
+            all.insert(key.into(), json!(value));
+        }
+    }
+    all.insert("dropped_packets".into(), json!(row.totals.dropped_packets));
+    all.insert("retransmissions".into(), json!(row.totals.retransmissions));
+    Value::Object(all)
+}

@@ -1,0 +1,143 @@
+//! What became of each transfer: times to connect, to the first and to the last byte, per class.
+
+use std::collections::BTreeMap;
+
+use tidegate_control::units::{Span, Time};
+use tidegate_sim::observe::Transfer;
+use tidegate_sim::plan::{Plan, Traffic};
+
+use super::histogram::Histogram;
+use crate::traffic::class_of;
+
+/// One finished (or given up) transfer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Index of its user.
+    pub user: u32,
+    /// Index into the classes.
+    pub class: usize,
+    /// Size of the response.
+    pub bytes: u64,
+    /// When it began.
+    pub begun: Time,
+    /// Time to the CONNECTED cell.
+    pub connected: Option<Span>,
+    /// Time to the first byte.
+    pub first: Option<Span>,
+    /// Time to the last byte.
+    pub last: Option<Span>,
+    /// Given up.
+    pub timed_out: bool,
+}
+
+/// All times of one class.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Class {
+    /// Name in reports.
+    pub name: String,
+    /// Time to the CONNECTED cell.
+    pub connect: Histogram,
+    /// Time to the first byte (TTFB).
+    pub first: Histogram,
+    /// Time to the last byte (TTLB).
+    pub last: Histogram,
+    /// Transfers begun after the warm-up.
+    pub begun: u64,
+    /// Of those, given up.
+    pub timed_out: u64,
+}
+
+/// Folds transfers that begin after the warm-up. Response sizes of the same user group are told apart.
+#[derive(Clone, Debug)]
+pub struct Transfers {
+    /// Classes in order of the users that have them.
+    pub classes: Vec<Class>,
+    /// Everything that has ended, in order, up to a limit.
+    pub records: Vec<Record>,
+    /// Number of sizes of each user's requests.
+    sizes: Vec<usize>,
+    under_way: BTreeMap<u32, Record>,
+    by_name: BTreeMap<String, usize>,
+}
+
+/// Records beyond this number are counted in the classes only.
+const MAX_RECORDS: usize = 1_000_000;
+
+impl Transfers {
+    /// For the users of a plan.
+    pub fn new(plan: &Plan) -> Transfers {
+        let sizes = plan.users.iter().map(|user| match &user.traffic {
+            Traffic::Fetch { requests, .. } => requests.len(),
+            Traffic::Markov(_) => 1,
+        });
+        Transfers {
+            classes: Vec::new(),
+            records: Vec::new(),
+            sizes: sizes.collect(),
+            under_way: BTreeMap::new(),
+            by_name: BTreeMap::new(),
+        }
+    }
+
+    /// A transfer begins.
+    pub fn begin(&mut self, now: Time, transfer: Transfer, user: u32, class: &str, bytes: u64) {
+        let name = class_of(class, self.sizes[user as usize], bytes);
+        let classes = &mut self.classes;
+        let class = *self.by_name.entry(name).or_insert_with_key(|name| {
+            classes.push(Class { name: name.clone(), ..Class::default() });
+            classes.len() - 1
+        });
+        self.classes[class].begun += 1;
+        let (connected, first, last) = (None, None, None);
+        let record = Record { user, class, bytes, begun: now, connected, first, last, timed_out: false };
+        self.under_way.insert(transfer.0, record);
+    }
+
+    /// Its CONNECTED cell arrives.
+    pub fn connected(&mut self, now: Time, transfer: Transfer) {
+        if let Some(record) = self.under_way.get_mut(&transfer.0) {
+            let took = now.since(record.begun);
+            record.connected = Some(took);
+            self.classes[record.class].connect.add(took, 1);
+        }
+    }
+
+    /// Its first byte arrives.
+    pub fn first_byte(&mut self, transfer: Transfer, took: Span) {
+        if let Some(record) = self.under_way.get_mut(&transfer.0) {
+            record.first = Some(took);
+            self.classes[record.class].first.add(took, 1);
+        }
+    }
+
+    /// Its last byte arrives.
+    pub fn last_byte(&mut self, transfer: Transfer, took: Span) {
+        if let Some(mut record) = self.under_way.remove(&transfer.0) {
+            record.last = Some(took);
+            self.classes[record.class].last.add(took, 1);
+            self.keep(record);
+        }
+    }
+
+    /// It is given up.
+    pub fn timed_out(&mut self, transfer: Transfer) {
+        if let Some(mut record) = self.under_way.remove(&transfer.0) {
+            record.timed_out = true;
+            self.classes[record.class].timed_out += 1;
+            self.keep(record);
+        }
+    }
+
+    /// The run ends: what is still under way is recorded as it stands.
+    pub fn finish(&mut self) {
+        for record in std::mem::take(&mut self.under_way).into_values() {
+            self.keep(record);
+        }
+    }
+
+    fn keep(&mut self, record: Record) {
+        if self.records.len() < MAX_RECORDS {
+            self.records.push(record);
+        }
+    }
+}

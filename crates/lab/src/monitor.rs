@@ -1,0 +1,15 @@
+//! What the lab asks of the edge: clock, terminal, patience.
+
+/// The edge that owns the clock, the terminal and the user's patience.
+pub trait Monitor: Sync {
+    /// Cores to use.
+    fn jobs(&self) -> usize;
+    /// Something to show: which piece of work, how it stands, and how much of it is done, in 0..=1.
+    fn progress(&self, work: &str, state: &str, done: f64);
+    /// True once the user wants to stop.
+    fn stopped(&self) -> bool;
+    /// Wall-clock seconds since some fixed moment.
+    fn wall_s(&self) -> f64;
+    /// Processor seconds of the calling thread.
+    fn cpu_s(&self) -> f64;
+}

@@ -1,0 +1,120 @@
+//! Many runs: every system on every seed's network, whole runs on threads.
+//!
+//! A run is a pure function of scenario, system and seed, so the results do not depend on the number of
+//! threads, and what is finished when the user stops is worth keeping.
+
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::Time;
+use tidegate_sim::digest::Digest;
+use tidegate_sim::plan::System;
+use tidegate_sim::world;
+
+use crate::input::InputError;
+use crate::metrics::{Fold, Metrics};
+use crate::monitor::Monitor;
+use crate::network;
+use crate::scenario::Scenario;
+
+/// One finished run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Index into the scenario's systems.
+    pub system: usize,
+    /// Root of its seed tree.
+    pub seed: u64,
+    /// What was measured.
+    pub metrics: Metrics,
+    /// Of every observation, in order.
+    pub digest: u64,
+    /// Wall-clock time.
+    pub wall_s: f64,
+    /// Processor time of its thread.
+    pub cpu_s: f64,
+}
+
+/// All finished runs, ordered by seed, then system.
+#[derive(Clone, Debug, Default)]
+pub struct Runs {
+    /// Those that finished.
+    pub finished: Vec<Run>,
+    /// (system, seed) of those that did not.
+    pub missing: Vec<(usize, u64)>,
+}
+
+impl Runs {
+    /// The finished runs of a system.
+    pub fn of(&self, system: usize) -> impl Iterator<Item = &Run> {
+        self.finished.iter().filter(move |run| run.system == system)
+    }
+}
+
+/// One run. `None` if it was stopped.
+pub fn run_once(
+    scenario: &Scenario,
+    system: usize,
+    seed: u64,
+    monitor: &dyn Monitor,
+) -> Result<Option<Run>, InputError> {
+    let part: &System = &scenario.systems[system];
+    let what = format!("{} seed {seed}", part.name);
+    let (wall, cpu) = (monitor.wall_s(), monitor.cpu_s());
+    let root = Seed::root(seed);
+    let network = network::build(scenario, root.fork("network"))?;
+    let mut recorder = (Fold::new(&network, part, scenario.warmup()), Digest::default());
+    let duration = scenario.duration().as_secs_f64();
+    let mut progress = |now: Time| {
+        let speed = now.as_secs_f64() / (monitor.wall_s() - wall).max(1e-9);
+        let label = format!("{:.1} of {duration:.1} s simulated, {speed:.1} x real time", now.as_secs_f64());
+        monitor.progress(&what, &label, now.as_secs_f64() / duration);
+        if monitor.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let end = world::run(&network.plan, part, root.fork("run"), &mut recorder, &mut progress);
+    if end.stopped {
+        return Ok(None);
+    }
+    let (fold, digest) = recorder;
+    let metrics = fold.finish();
+    monitor.progress(&what, "done", 1.0);
+    let (wall_s, cpu_s) = (monitor.wall_s() - wall, monitor.cpu_s() - cpu);
+    Ok(Some(Run { system, seed, metrics, digest: digest.value(), wall_s, cpu_s }))
+}
+
+/// Runs every system on `seeds` networks, from the scenario's seed on, with the monitor's number of threads.
+pub fn run_all(scenario: &Scenario, seeds: u32, monitor: &dyn Monitor) -> Result<Runs, InputError> {
+    let tasks: Vec<(usize, u64)> = (0..u64::from(seeds))
+        .flat_map(|k| (0..scenario.systems.len()).map(move |system| (system, k)))
+        .map(|(system, k)| (system, scenario.file.seed.wrapping_add(k)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, Result<Option<Run>, InputError>)>> = Mutex::default();
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::SeqCst);
+            let Some((system, seed)) = tasks.get(index) else { return };
+            if monitor.stopped() {
+                return;
+            }
+            let result = run_once(scenario, *system, *seed, monitor);
+            done.lock().expect("no run panics while it reports").push((index, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..monitor.jobs().clamp(1, tasks.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut done = done.into_inner().expect("no run panics while it reports");
+    done.sort_by_key(|(index, _)| *index);
+    let mut runs = Runs::default();
+    for (_, result) in done {
+        runs.finished.extend(result?);
+    }
+    let is_finished = |task: &(usize, u64)| runs.finished.iter().any(|run| (run.system, run.seed) == *task);
+    runs.missing = tasks.into_iter().filter(|task| !is_finished(task)).collect();
+    Ok(runs)
+}

@@ -1,0 +1,127 @@
+//! One number for a whole run: two runs saw the same if their digests are the same, on any machine.
+
+use tidegate_control::units::{Span, Time};
+
+use crate::observe::{Observation, Recorder};
+
+/// Folds every observation and its time into 64 bits (a chain of SplitMix64 finalisers, not cryptographic).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digest(u64);
+
+impl Digest {
+    /// The digest of everything recorded so far.
+    pub fn value(self) -> u64 {
+        self.0
+    }
+
+    fn word(&mut self, word: u64) {
+        let mut z = (self.0 ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.0 = z ^ (z >> 31);
+    }
+
+    fn words(&mut self, words: &[u64]) {
+        for word in words {
+            self.word(*word);
+        }
+    }
+}
+
+impl Recorder for Digest {
+    fn record(&mut self, now: Time, observation: &Observation) {
+        self.word(now.0);
+        match observation {
+            Observation::CircuitBegun { circuit, user, path } => {
+                self.words(&[1, circuit.0.into(), user.0.into()]);
+                path.iter().for_each(|host| self.word(host.0.into()));
+            }
+            Observation::CircuitBuilt { circuit, took } => self.words(&[2, circuit.0.into(), took.0]),
+            Observation::CircuitClosed { circuit } => self.words(&[3, circuit.0.into()]),
+            Observation::TransferBegun { transfer, user, circuit, bytes } => {
+                self.words(&[4, transfer.0.into(), user.0.into(), circuit.0.into(), *bytes]);
+            }
+            Observation::TransferConnected { transfer } => self.words(&[5, transfer.0.into()]),
+            Observation::FirstByte { transfer, took } => self.words(&[6, transfer.0.into(), took.0]),
+            Observation::LastByte { transfer, took } => self.words(&[7, transfer.0.into(), took.0]),
+            Observation::TransferTimedOut { transfer, received } => {
+                self.words(&[8, transfer.0.into(), *received]);
+            }
+            Observation::Injected { circuit, bytes } => self.words(&[9, circuit.0.into(), *bytes]),
+            Observation::Delivered { circuit, bytes, packaged, departed } => {
+                self.words(&[10, circuit.0.into(), (*bytes).into(), packaged.0, departed.0]);
+            }
+            Observation::Waited { circuit, hop, at, waits } => {
+                self.words(&[11, circuit.0.into(), (*hop).into(), at.0.into()]);
+                let spans: [Span; 7] = [
+                    waits.circuit_queue,
+                    waits.output_buffer,
+                    waits.send_buffer,
+                    waits.retransmission,
+                    waits.link_queue,
+                    waits.propagation,
+                    waits.head_of_line,
+                ];
+                spans.iter().for_each(|span| self.word(span.0));
+            }
+            Observation::RelaySample { relay, sample } => self.words(&[
+                12,
+                relay.0.into(),
+                sample.circuit_queue_cells,
+                sample.output_buffer_bytes,
+                sample.tcp_unsent_bytes,
+                sample.uplink_queue_bytes,
+                sample.downlink_queue_bytes,
+                sample.cells_processed,
+                sample.sent_bytes,
+                sample.received_bytes,
+            ]),
+            Observation::HostTotals { host, totals } => self.words(&[
+                13,
+                host.0.into(),
+                totals.cells_processed,
+                totals.sent_bytes,
+                totals.received_bytes,
+                totals.dropped_packets,
+                totals.retransmissions,
+                totals.timeouts,
+                totals.connections,
+                totals.uplink_busy.0,
+                totals.downlink_busy.0,
+            ]),
+            Observation::RunTotals { events, cells_delivered, peak_pending_events } => {
+                self.words(&[14, *events, *cells_delivered, *peak_pending_events]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::{Circuit, Transfer};
+
+    #[test]
+    fn order_time_and_content_count() {
+        let digest = |list: &[(u64, Observation)]| {
+            let mut digest = Digest::default();
+            list.iter().for_each(|(at, observation)| digest.record(Time(*at), observation));
+            digest.value()
+        };
+        let closed = |circuit| Observation::CircuitClosed { circuit: Circuit(circuit) };
+        let connected = Observation::TransferConnected { transfer: Transfer(1) };
+        let all = [
+            digest(&[]),
+            digest(&[(1, closed(1))]),
+            digest(&[(2, closed(1))]),
+            digest(&[(1, closed(2))]),
+            digest(&[(1, connected.clone())]),
+            digest(&[(1, closed(1)), (1, connected.clone())]),
+            digest(&[(1, connected), (1, closed(1))]),
+        ];
+        for (i, a) in all.iter().enumerate() {
+            assert!(all[i + 1..].iter().all(|b| a != b), "{i}");
+        }
+        assert_eq!(digest(&[(1, closed(1))]), 0x8b1a_2f0a_0000_0000, "the same number on any machine");
+    }
+}
