@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -15,6 +15,19 @@ pub fn red(text: &str) -> String {
     if std::io::stderr().is_terminal() { format!("\x1b[1;31m{text}\x1b[0m") } else { text.to_owned() }
 }
 
+/// Columns of the terminal on standard output, if it is one.
+pub fn terminal_width() -> Option<u16> {
+    rustix::termios::tcgetwinsize(std::io::stdout())
+        .ok()
+        .map(|size| size.ws_col)
+        .filter(|columns| *columns > 60)
+}
+
+/// The command as it was typed, for manifests.
+pub fn command_line() -> String {
+    std::env::args().collect::<Vec<_>>().join(" ")
+}
+
 /// How often Ctrl-C was pressed.
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
 
@@ -23,28 +36,42 @@ pub struct Console {
     started: Instant,
     jobs: usize,
     bar: ProgressBar,
+    /// Share done of each piece of work seen so far.
     parts: Mutex<BTreeMap<String, f64>>,
-    total: f64,
+    /// Pieces of work, if their number is known.
+    total: usize,
+    title: Mutex<String>,
 }
 
 impl Console {
-    /// A console for `total` pieces of work on `jobs` threads (0: one per core). The first Ctrl-C asks the
-    /// work to stop, the second ends the process.
+    /// A console for `total` pieces of work (0: unknown) on `jobs` threads (0: one per core). The first
+    /// Ctrl-C asks the work to stop, the second ends the process.
     #[expect(clippy::disallowed_methods, reason = "the tool's edge owns the clock")]
     pub fn new(total: usize, jobs: usize) -> Console {
+        // A second console of the same process finds the handler in place.
         let _ = ctrlc::set_handler(|| {
             if INTERRUPTS.fetch_add(1, Ordering::SeqCst) > 0 {
                 std::process::exit(130);
             }
         });
         let bar = ProgressBar::with_draw_target(Some(1_000_000), ProgressDrawTarget::stderr_with_hz(8));
-        let style =
-            ProgressStyle::with_template("{bar:32.cyan} {percent:>3} %  {msg}  [{elapsed}, {eta} left]")
-                .expect("the template is fixed");
+        let style = ProgressStyle::with_template("{bar:28.cyan} {percent:>3} %  {eta} left  {wide_msg}")
+            .expect("the template is fixed");
         bar.set_style(style);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let jobs = if jobs == 0 { cores } else { jobs };
-        Console { started: Instant::now(), jobs, bar, parts: Mutex::default(), total: total.max(1) as f64 }
+        Console {
+            started: Instant::now(),
+            jobs: if jobs == 0 { cores } else { jobs },
+            bar,
+            parts: Mutex::default(),
+            total,
+            title: Mutex::default(),
+        }
+    }
+
+    /// Text before every message.
+    pub fn title(&self, title: &str) {
+        *self.title.lock().unwrap_or_else(PoisonError::into_inner) = format!("{title} ");
     }
 
     /// Removes the bar.
@@ -59,11 +86,12 @@ impl Monitor for Console {
     }
 
     fn progress(&self, work: &str, state: &str, done: f64) {
-        let mut parts = self.parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.insert(work.to_owned(), done.clamp(0.0, 1.0));
-        let share = parts.values().sum::<f64>() / self.total;
-        self.bar.set_position((share.min(1.0) * 1e6) as u64);
-        self.bar.set_message(format!("{work}: {state}"));
+        let share = parts.values().sum::<f64>() / self.total.max(parts.len()) as f64;
+        self.bar.set_position((share * 1e6) as u64);
+        let title = self.title.lock().unwrap_or_else(PoisonError::into_inner);
+        self.bar.set_message(format!("{title}{work}: {state}"));
     }
 
     fn stopped(&self) -> bool {

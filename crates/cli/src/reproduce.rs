@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use tidegate_lab::monitor::Monitor;
 use tidegate_lab::parallel_paths;
-use tidegate_lab::scoreboard::{Runner, Scale, experiment, scenario_runner, verdict};
+use tidegate_lab::report::{folder, manifest_of_outcomes, outcome_table, page_of_outcomes};
+use tidegate_lab::scoreboard::{RunError, Runner, Scale, experiment, scenario_runner, verdict};
 
 use crate::Failure;
-use crate::console::Console;
+use crate::console::{Console, terminal_width};
 
 /// Everything that can measure an experiment: one line each.
 const RUNNERS: &[(&str, Runner)] =
@@ -21,7 +23,7 @@ pub struct Arguments {
     /// How much effort to make
     #[arg(long, value_enum, default_value = "smoke")]
     scale: ScaleName,
-    /// Print one JSON document on standard output
+    /// Print the rows as JSON on standard output
     #[arg(long)]
     json: bool,
     /// Threads; 0: one per core
@@ -30,11 +32,16 @@ pub struct Arguments {
     /// Folder of the experiments
     #[arg(long, default_value = "experiments")]
     experiments: PathBuf,
+    /// Folder for the report
+    #[arg(long, default_value = "out/reproduce")]
+    out: PathBuf,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ScaleName {
+    /// Seconds each: does it work, is the shape right
     Smoke,
+    /// The published size
     Full,
 }
 
@@ -45,6 +52,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         ScaleName::Full => Scale::Full,
     };
     let experiments = experiment::find(&arguments.experiments, arguments.what.as_deref())?;
+    folder::check_place(&arguments.out)?;
     let known: Vec<&str> = RUNNERS.iter().map(|(name, _)| *name).collect();
     let mut planned = Vec::new();
     for experiment in experiments {
@@ -53,15 +61,46 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         let runner = runner.ok_or_else(|| experiment.unknown_runner(&known))?;
         planned.push((experiment.rows()?, experiment, runner));
     }
-    let console = Console::new(planned.len(), arguments.jobs);
     let mut outcomes = Vec::new();
-    for (rows, experiment, runner) in &planned {
-        let measured = runner(experiment, scale, &console);
+    let mut figures = Vec::new();
+    let mut stopped = false;
+    for (number, (rows, experiment, runner)) in planned.iter().enumerate() {
+        let name = format!("{}/{}", experiment.paper, experiment.figure);
+        let console = Console::new(0, arguments.jobs);
+        console.title(&format!("{name} ({} of {})", number + 1, planned.len()));
+        let measured =
+            if console.stopped() { Err(RunError::Stopped) } else { runner(experiment, scale, &console) };
+        console.finish();
+        if let Err(RunError::Input(error)) = measured {
+            return Err(error.into());
+        }
+        stopped |= matches!(measured, Err(RunError::Stopped));
         outcomes.extend(verdict::judge(experiment, rows, &measured, scale == Scale::Smoke));
+        if let Ok(measured) = measured {
+            let text = std::iter::once(format!("{} ({}).", experiment.file.title, experiment.file.source));
+            let text: Vec<String> = text.chain(measured.notes).collect();
+            figures.push((name, text.join(" "), measured.figures));
+        }
     }
-    console.finish();
-    for outcome in &outcomes {
-        println!("{outcome:?}");
+    let page = page_of_outcomes(&outcomes, &figures, &scale.to_string());
+    let json = serde_json::to_string_pretty(&outcomes).map_err(|error| Failure::Other(error.to_string()))?;
+    let files = vec![
+        ("report.html".to_owned(), page.into_bytes()),
+        ("scoreboard.json".to_owned(), format!("{json}\n").into_bytes()),
+        (
+            "manifest.json".to_owned(),
+            format!("{:#}\n", manifest_of_outcomes(&scale.to_string())).into_bytes(),
+        ),
+    ];
+    folder::write_files(files, &arguments.out)?;
+    if arguments.json {
+        println!("{json}");
+    } else {
+        println!("{}", outcome_table(&outcomes, terminal_width()));
+        for outcome in outcomes.iter().filter(|outcome| !outcome.note.is_empty()) {
+            println!("{}/{} {}: {}", outcome.paper, outcome.figure, outcome.quantity, outcome.note);
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    eprintln!("{} holds report.html and scoreboard.json", arguments.out.display());
+    Ok(if stopped { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }

@@ -8,6 +8,8 @@ pub mod monitor;
 pub mod network;
 pub mod parallel_paths;
 pub mod registry;
+pub mod report;
+pub mod results;
 pub mod runs;
 pub mod scenario;
 pub mod scoreboard;

@@ -1,5 +1,7 @@
 //! How close rates are to max-min fair ones (`specs/predictor.md`, section 4).
 
+use std::collections::BTreeMap;
+
 use tidegate_control::maxmin::Sharing;
 use tidegate_control::units::Rate;
 use tidegate_sim::plan::{Plan, RequestPlan, Role, Route, System, Traffic};
@@ -23,26 +25,44 @@ pub struct Fairness {
 
 /// Compares measured rates (application bytes/s per user) with max-min fair ones, over the users with an
 /// endless transfer on pinned relays; none if there are no such users or they have other company.
-pub fn fairness(plan: &Plan, system: &System, rates: &[f64]) -> Option<Fairness> {
-    let mut resources = Resources { capacities: Vec::new(), known: std::collections::BTreeMap::new() };
-    let mut circuits = Vec::new();
-    let share = payload_share(system);
+///
+/// A link's capacity is in application bytes, at the efficiency that it had in this run: headers, records,
+/// SENDMEs and the other direction's acknowledgements are paid for. `on_wire(host, up)` gives the bytes/s
+/// that a relay's link carried, where that is known.
+pub fn fairness(
+    plan: &Plan,
+    system: &System,
+    rates: &[f64],
+    on_wire: &dyn Fn(u32, bool) -> Option<f64>,
+) -> Option<Fairness> {
+    let mut ways = Vec::new();
     for user in &plan.users {
         let Route::Pinned(path) = user.route else { return None };
         if !is_endless(&user.traffic) {
             return None;
         }
-        let server = *user.servers.first()?;
-        let way = [server, path[2], path[1], path[0], user.host];
-        let mut used = Vec::new();
-        for hop in way.windows(2) {
-            if machine(plan, hop[0]) != machine(plan, hop[1]) {
-                used.push(resources.link(plan, hop[0], true, share));
-                used.push(resources.link(plan, hop[1], false, share));
-            }
+        ways.push([*user.servers.first()?, path[2], path[1], path[0], user.host]);
+    }
+    let mut resources = Resources { capacities: Vec::new(), known: BTreeMap::new(), shares: BTreeMap::new() };
+    let mut carried: BTreeMap<(u32, bool), f64> = BTreeMap::new();
+    for (way, rate) in ways.iter().zip(rates) {
+        for link in links(plan, way) {
+            *carried.entry(link).or_default() += rate;
         }
-        used.extend(path.iter().filter_map(|relay| resources.bucket(plan, *relay, share)));
-        circuits.push(used.into_iter().flatten().collect::<Vec<usize>>());
+    }
+    let default_share = payload_share(system);
+    for ((host, up), rate) in carried {
+        let capacity = link_rate(plan, host, up).as_bytes_per_s();
+        // An almost idle link says little about its efficiency.
+        let measured = on_wire(host, up).filter(|wire| *wire > 0.05 * capacity).map(|wire| rate / wire);
+        resources.shares.insert((host, up), measured.filter(|share| *share > 0.0).unwrap_or(default_share));
+    }
+    let mut circuits = Vec::new();
+    for way in &ways {
+        let mut used: Vec<usize> =
+            links(plan, way).filter_map(|(host, up)| resources.link(plan, host, up)).collect();
+        used.extend(way[1..4].iter().filter_map(|relay| resources.bucket(plan, *relay, default_share)));
+        circuits.push(used);
     }
     let sharing = Sharing::new(resources.capacities, circuits).ok()?;
     let fair = sharing.max_min().rates;
@@ -61,8 +81,7 @@ pub fn fairness(plan: &Plan, system: &System, rates: &[f64]) -> Option<Fairness>
     })
 }
 
-/// Application bytes per byte of IP: full cells in full segments, one TLS record per segment's worth. The
-/// other direction's acknowledgements and SENDMEs are left out.
+/// Application bytes per byte of IP where nothing was measured: full cells in full segments and records.
 fn payload_share(system: &System) -> f64 {
     let mss = f64::from(system.tcp.mss);
     let segment = mss / (mss + f64::from(system.tcp.header_bytes));
@@ -79,10 +98,24 @@ fn machine(plan: &Plan, host: u32) -> u32 {
     plan.hosts[host as usize].colocated.unwrap_or(host)
 }
 
+fn link_rate(plan: &Plan, host: u32, up: bool) -> Rate {
+    let host = &plan.hosts[host as usize];
+    if up { host.up.rate } else { host.down.rate }
+}
+
+/// The links that data crosses on its way: (machine, uplink?). Hosts of one machine have none between them.
+fn links(plan: &Plan, way: &[u32; 5]) -> impl Iterator<Item = (u32, bool)> {
+    let machines = way.map(|host| machine(plan, host));
+    let pairs: Vec<(u32, u32)> = machines.windows(2).map(|pair| (pair[0], pair[1])).collect();
+    pairs.into_iter().filter(|(from, to)| from != to).flat_map(|(from, to)| [(from, true), (to, false)])
+}
+
 struct Resources {
     capacities: Vec<f64>,
     /// (host, what) -> index of its capacity: 0 uplink, 1 downlink, 2 bucket.
-    known: std::collections::BTreeMap<(u32, u8), usize>,
+    known: BTreeMap<(u32, u8), usize>,
+    /// Application bytes per byte on a link.
+    shares: BTreeMap<(u32, bool), f64>,
 }
 
 impl Resources {
@@ -94,15 +127,15 @@ impl Resources {
         })
     }
 
-    fn link(&mut self, plan: &Plan, host: u32, up: bool, share: f64) -> Option<usize> {
-        let host_plan = &plan.hosts[host as usize];
-        let rate = if up { host_plan.up.rate } else { host_plan.down.rate };
+    fn link(&mut self, plan: &Plan, host: u32, up: bool) -> Option<usize> {
+        let rate = link_rate(plan, host, up);
+        let share = self.shares[&(host, up)];
         (rate != Rate::UNLIMITED).then(|| self.number((host, u8::from(!up)), rate.as_bytes_per_s() * share))
     }
 
-    fn bucket(&mut self, plan: &Plan, relay: u32, share: f64) -> Option<Option<usize>> {
+    fn bucket(&mut self, plan: &Plan, relay: u32, share: f64) -> Option<usize> {
         let Role::Relay(limits) = &plan.hosts[relay as usize].role else { return None };
         let rate = limits.bucket?.rate_bytes_per_s as f64;
-        Some(Some(self.number((relay, 2), rate * share)))
+        Some(self.number((relay, 2), rate * share))
     }
 }

@@ -64,7 +64,7 @@ impl Histogram {
 
     /// The exact weighted mean in seconds.
     pub fn mean(&self) -> Option<f64> {
-        (self.total > 0).then(|| self.sum as f64 / self.total as f64 * 1e-9)
+        (self.total > 0).then(|| self.sum as f64 / (self.total as f64 * 1e9))
     }
 
     /// The `q`-quantile in seconds: the middle of the bucket that holds it.

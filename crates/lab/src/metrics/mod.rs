@@ -103,7 +103,7 @@ impl Anatomy {
 
     /// Mean seconds by cause.
     pub fn means(&self) -> [f64; 7] {
-        self.sums.map(|sum| sum as f64 / self.cells.max(1) as f64 * 1e-9)
+        self.sums.map(|sum| sum as f64 / (self.cells.max(1) as f64 * 1e9))
     }
 }
 
@@ -137,7 +137,7 @@ impl UserRow {
     }
 
     fn mean(&self, sum: u128) -> Option<f64> {
-        (self.delivered_bytes > 0).then(|| sum as f64 / self.delivered_bytes as f64 * 1e-9)
+        (self.delivered_bytes > 0).then(|| sum as f64 / (self.delivered_bytes as f64 * 1e9))
     }
 }
 
@@ -297,7 +297,11 @@ impl<'a> Fold<'a> {
             user.throughput_bytes_per_s = user.delivered_bytes as f64 / self.measured_s;
         }
         let rates: Vec<f64> = self.users.iter().map(|user| user.throughput_bytes_per_s).collect();
-        let fairness = fairness::fairness(&self.network.plan, self.system, &rates);
+        let on_wire = |host: u32, up: bool| {
+            let relay = self.relays.get(&host)?;
+            Some((if up { relay.sent_bytes } else { relay.received_bytes }) as f64 / self.measured_s)
+        };
+        let fairness = fairness::fairness(&self.network.plan, self.system, &rates, &on_wire);
         if let Some(Fairness { max_min, .. }) = &fairness {
             for (user, rate) in max_min {
                 self.users[*user].max_min_bytes_per_s = Some(*rate);

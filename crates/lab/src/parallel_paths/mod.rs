@@ -15,7 +15,8 @@ use tidegate_control::units::Time;
 use tidegate_sim::parallel::report::Report;
 use tidegate_sim::parallel::world;
 
-use crate::scoreboard::{Curve, Experiment, Figure, Measured, Monitor, RunError, Scale};
+use crate::monitor::Monitor;
+use crate::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
 use file::{Job, Parameters};
 
 /// Measures an experiment.
@@ -80,7 +81,7 @@ fn run_all(jobs: &[Job], monitor: &dyn Monitor) -> Result<Vec<Report>, RunError>
             let Some(job) = jobs.get(index) else { return Ok(()) };
             let goes_on = |now: Time| {
                 let done = now.as_secs_f64() / job.plan.duration.as_secs_f64();
-                monitor.progress(&job.name, (index as f64 + done) / jobs.len() as f64);
+                monitor.progress("runs", &job.name, (index as f64 + done) / jobs.len() as f64);
                 !monitor.stopped()
             };
             let seed = Seed::root(u64::from(job.seed) + 1);

@@ -1,17 +1,34 @@
 //! The runner `scenario`: runs scenario files over seeds and offers every metric by its path.
+//!
+//! ```toml
+//! runner = "scenario"
+//! [parameters]
+//! scenarios = { scenario1 = "scenario-1.toml", scenario2 = "../../../scenarios/bottleneck.toml" }
+//! overrides = ["duration = \"30 s\""]
+//! seeds = 25
+//! ```
+//!
+//! A quantity is called `<scenario>.<system>.<metric>`, the metric as in `tidegate run --json`:
+//! `scenario2.vanilla.throughput_bytes_per_s.circuit1`. The name of the scenario is left out if there is
+//! one only.
+
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Experiment, Measured, RunError, Scale};
+use super::{Curve, Experiment, Figure, Measured, RunError, Scale};
 use crate::monitor::Monitor;
+use crate::results::{Results, flatten, whole_summary};
+use crate::runs;
+use crate::scenario::Scenario;
 
 /// `[parameters]` of the runner.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Parameters {
-    /// Scenario files by name: quantities are called `<name>.<system>.<metric>`.
-    pub scenarios: std::collections::BTreeMap<String, String>,
-    /// Overrides of every scenario, TOML text.
+    /// Scenario files by name; paths count from the experiment's folder.
+    pub scenarios: BTreeMap<String, String>,
+    /// Overrides of every scenario, as TOML text.
     #[serde(default)]
     pub overrides: Vec<String>,
     /// Number of seeds.
@@ -24,7 +41,59 @@ fn one() -> u32 {
 }
 
 /// Measures an experiment that is made of scenario files.
-pub fn run(experiment: &Experiment, scale: Scale, _monitor: &dyn Monitor) -> Result<Measured, RunError> {
+pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: Parameters = experiment.parameters(scale)?;
-    Err(RunError::Unavailable(format!("{} scenarios, no simulator yet", parameters.scenarios.len())))
+    let mut measured = Measured::default();
+    for (name, path) in &parameters.scenarios {
+        let scenario = Scenario::load(&experiment.folder.join(path), &parameters.overrides)?;
+        let runs = runs::run_all(&scenario, parameters.seeds, monitor)?;
+        if !runs.missing.is_empty() {
+            return Err(RunError::Stopped);
+        }
+        let prefix = if parameters.scenarios.len() == 1 { String::new() } else { format!("{name}.") };
+        for run in &runs.finished {
+            let system = &scenario.systems[run.system].name;
+            for (metric, value) in flatten(&whole_summary(run)) {
+                measured.push(format!("{prefix}{system}.{metric}"), value);
+            }
+        }
+        let results = Results::new(&scenario, &runs);
+        measured.figures.extend(figures(name, &results));
+    }
+    Ok(measured)
+}
+
+/// Rates of each system over time, and the latency's distribution.
+fn figures(name: &str, results: &Results<'_>) -> Vec<Figure> {
+    let mut all = Vec::new();
+    for system in &results.systems {
+        let series = &system.runs[0].metrics.delivered;
+        let step = series.step.as_secs_f64();
+        let curves = series.names.iter().zip(&series.curves).map(|(name, curve)| Curve {
+            name: name.clone(),
+            points: (1..)
+                .zip(curve)
+                .map(|(bin, bytes)| (f64::from(bin) * step, *bytes as f64 / step / 1e3))
+                .collect(),
+        });
+        all.push(Figure {
+            title: format!("{name}, {}: rates", system.name),
+            x: "time, s".into(),
+            y: "rate, kB/s".into(),
+            curves: curves.collect(),
+        });
+    }
+    let curves = results.systems.iter().map(|system| Curve {
+        name: system.name.to_owned(),
+        points: (system.merged(|run| &run.metrics.latency_from_departure).distribution(300).into_iter())
+            .map(|(seconds, share)| (seconds * 1e3, share))
+            .collect(),
+    });
+    all.push(Figure {
+        title: format!("{name}: latency from the exit's queue on"),
+        x: "latency, ms".into(),
+        y: "share of bytes".into(),
+        curves: curves.collect(),
+    });
+    all
 }

@@ -1,0 +1,149 @@
+"use strict";
+// Draws the report from the page's data: tables, line charts (uPlot), stacked bars.
+(function () {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const page = document.getElementById("page");
+  const colour = (n) => getComputedStyle(document.documentElement).getPropertyValue(n).trim();
+
+  function add(parent, tag, attributes, text) {
+    const element = document.createElement(tag);
+    for (const [key, value] of Object.entries(attributes || {})) element.setAttribute(key, value);
+    if (text !== undefined) element.textContent = text;
+    parent.appendChild(element);
+    return element;
+  }
+
+  // Three significant digits, without exponents where people do not expect them.
+  function digits(value) {
+    if (value === null || value === undefined) return "–";
+    if (value === 0) return "0";
+    const size = Math.abs(value);
+    if (size >= 1e6 || size < 1e-4) return value.toPrecision(3);
+    return value.toFixed(Math.min(5, Math.max(0, 2 - Math.floor(Math.log10(size)))));
+  }
+
+  function table(spec) {
+    if (spec.title) add(page, "h2", {}, spec.title);
+    const wide = spec.header.length > 6;
+    const element = add(add(page, "div", { class: "scroll" }), "table", { class: wide ? "data wide" : "data" });
+    const head = add(add(element, "thead"), "tr");
+    spec.header.forEach((text) => add(head, "th", { scope: "col" }, text));
+    const body = add(element, "tbody");
+    for (const row of spec.rows) {
+      const line = add(body, "tr");
+      row.forEach((text, column) => {
+        const kind = spec.header[column] !== "verdict" ? ""
+          : text === "holds" ? "holds" : text === "differs" ? "differs" : "open";
+        add(line, "td", kind ? { class: kind } : {}, text);
+      });
+    }
+  }
+
+  const drawn = [];
+
+  function chart(parent, spec) {
+    const box = add(parent, "div", { class: "chart", role: "img", "aria-label": spec.title + ": " + spec.y + " over " + spec.x });
+    add(box, "h3", {}, spec.title);
+    const curves = spec.curves.filter((curve) => curve.points.length > 0);
+    if (curves.length === 0) {
+      add(box, "p", {}, "Nothing was measured.");
+      return;
+    }
+    const values = uPlot.join(curves.map((c) => [c.points.map((p) => p[0]), c.points.map((p) => p[1])]));
+    const width = () => Math.max(240, box.clientWidth - 26);
+    const axis = (label) => ({
+      label, labelSize: 22, labelFont: "13px system-ui, sans-serif", font: "12px system-ui, sans-serif",
+      stroke: () => colour("--dim"), grid: { stroke: () => colour("--grid"), width: 1 },
+      ticks: { stroke: () => colour("--line"), width: 1 },
+      values: (_, splits) => splits.map((v) => (v === null ? "" : String(+v.toPrecision(6)))),
+    });
+    const mark = spec.mark === null ? [] : [{
+      hooks: { draw: [(u) => {
+        const x = Math.round(u.valToPos(spec.mark, "x", true));
+        if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) return;
+        const pen = u.ctx;
+        pen.save();
+        pen.strokeStyle = colour("--dim");
+        pen.setLineDash([5, 5]);
+        pen.beginPath();
+        pen.moveTo(x, u.bbox.top);
+        pen.lineTo(x, u.bbox.top + u.bbox.height);
+        pen.stroke();
+        pen.restore();
+      }] },
+    }];
+    const plot = new uPlot({
+      width: width(), height: 270, plugins: mark,
+      cursor: { sync: spec.group === "none" ? undefined : { key: spec.group }, drag: { x: true, y: false } },
+      scales: { x: { time: false }, y: spec.y_range ? { range: spec.y_range } : {} },
+      axes: [Object.assign(axis(spec.x), { size: 34 }), Object.assign(axis(spec.y), { size: 58 })],
+      series: [{ label: spec.x, value: (_, v) => digits(v) }].concat(curves.map((curve, n) => ({
+        label: curve.name, stroke: () => colour("--c" + (n % 12)), width: 1.8, spanGaps: true,
+        dash: n >= 12 ? [6, 4] : undefined, points: { show: curve.points.length < 12 }, value: (_, v) => digits(v),
+      }))),
+    }, values, box);
+    drawn.push({ plot, width });
+  }
+
+  function bars(parent, spec) {
+    const box = add(parent, "div", { class: "bars" });
+    const sum = (row) => row.values.reduce((a, b) => a + b, 0);
+    const top = Math.max(...spec.rows.map(sum)) || 1;
+    const tip = document.createElement("div");
+    tip.className = "tip";
+    tip.textContent = "Point at a part to read it.";
+    let group = null;
+    for (const row of spec.rows) {
+      if (row.group !== group) add(box, "div", { class: "group" }, (group = row.group));
+      const line = add(box, "div", { class: "bar" });
+      add(line, "span", {}, row.name);
+      const track = add(line, "div", { class: "track" });
+      row.values.forEach((value, n) => {
+        if (value <= 0) return;
+        const text = row.name + ", " + row.group + ": " + spec.parts[n] + " " + digits(value) + " " + spec.unit;
+        const part = add(track, "span", {
+          style: "width:" + (100 * value / top) + "%;background:var(--c" + n + ")", title: text, tabindex: "0",
+        });
+        part.addEventListener("mouseenter", () => { tip.textContent = text; });
+        part.addEventListener("focus", () => { tip.textContent = text; });
+      });
+      add(line, "span", { class: "sum" }, digits(sum(row)) + " " + spec.unit);
+    }
+    const keys = add(box, "div", { class: "keys" });
+    spec.parts.forEach((name, n) => {
+      if (spec.rows.every((row) => row.values[n] <= 0)) return;
+      const key = add(keys, "span");
+      add(key, "i", { style: "background:var(--c" + n + ")" });
+      key.appendChild(document.createTextNode(name));
+    });
+    box.appendChild(tip);
+  }
+
+  page.textContent = "";
+  add(page, "h1", {}, data.title);
+  add(page, "p", {}, data.subtitle);
+  data.tables.forEach(table);
+  for (const section of data.sections) {
+    add(page, "h2", {}, section.title);
+    if (section.text) add(page, "p", {}, section.text);
+    if (section.charts.length) {
+      const grid = add(page, "div", { class: "charts" });
+      section.charts.forEach((spec) => chart(grid, spec));
+    }
+    if (section.bars) bars(page, section.bars);
+  }
+  if (data.appendix) {
+    const box = add(page, "details");
+    add(box, "summary", {}, "The scenario, every default spelled out");
+    add(box, "pre", {}, data.appendix);
+  }
+  add(page, "footer", {}, "tidegate " + data.version + ". Drag over a chart to zoom, double-click to zoom out; click a legend entry to hide its curve.");
+
+  let waiting = 0;
+  addEventListener("resize", () => {
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(() => drawn.forEach((d) => d.plot.setSize({ width: d.width(), height: 270 })));
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((d) => d.plot.redraw(false)));
+  document.documentElement.dataset.drawn = String(drawn.length);
+})();

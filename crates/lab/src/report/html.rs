@@ -1,0 +1,352 @@
+//! The report: one HTML file with its data, its script and its style, that opens without a network.
+//!
+//! Charts over time and distributions are drawn by uPlot (MIT, vendored from npm in `assets/`), bars by
+//! the page's own script.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::table::short;
+use crate::metrics::series::Series;
+use crate::metrics::{CAUSES, HOPS};
+use crate::results::{Results, SystemResult, VERSION};
+use crate::scoreboard::verdict::{Outcome, Published, Verdict};
+use crate::scoreboard::{Curve, Figure};
+
+const PAGE: &str = include_str!("assets/report.html");
+const PARTS: [(&str, &str); 4] = [
+    ("/*UPLOT_CSS*/", include_str!("assets/uPlot.min.css")),
+    ("/*CSS*/", include_str!("assets/report.css")),
+    ("/*UPLOT_JS*/", include_str!("assets/uPlot.iife.min.js")),
+    ("/*JS*/", include_str!("assets/report.js")),
+];
+
+/// What the page's script draws.
+#[derive(Serialize)]
+struct Page {
+    title: String,
+    subtitle: String,
+    version: &'static str,
+    tables: Vec<HtmlTable>,
+    sections: Vec<Section>,
+    /// Text at the end, such as the scenario.
+    appendix: String,
+}
+
+#[derive(Serialize)]
+struct HtmlTable {
+    title: String,
+    header: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct Section {
+    title: String,
+    text: String,
+    /// Line charts, side by side.
+    charts: Vec<Chart>,
+    /// A stacked bar chart.
+    bars: Option<Bars>,
+}
+
+#[derive(Serialize)]
+struct Chart {
+    #[serde(flatten)]
+    figure: Figure,
+    /// Common ends of the vertical axis.
+    y_range: Option<(f64, f64)>,
+    /// A mark on the horizontal axis: where measuring begins.
+    mark: Option<f64>,
+    /// Shared by charts whose pointers move together.
+    group: &'static str,
+}
+
+#[derive(Serialize)]
+struct Bars {
+    unit: String,
+    parts: Vec<String>,
+    rows: Vec<Bar>,
+}
+
+#[derive(Serialize)]
+struct Bar {
+    group: String,
+    name: String,
+    values: Vec<f64>,
+}
+
+/// The report of a scenario's results.
+pub fn page(results: &Results<'_>) -> String {
+    let scenario = results.scenario;
+    let seeds = results.seeds().len();
+    let title = if scenario.file.title.is_empty() { &scenario.file.name } else { &scenario.file.title };
+    let runs =
+        if seeds == 1 { "one seed".to_owned() } else { format!("{seeds} seeds, mean ± 95 % confidence") };
+    let missing = match results.runs.missing.len() {
+        0 => String::new(),
+        n => format!("; {n} runs are missing, because the run was stopped"),
+    };
+    let mut sections = vec![
+        over_time(results, "Rates over time", "kB/s", "rates", |system| {
+            (&system.runs[0].metrics.delivered, 1e3 * system.runs[0].metrics.delivered.step.as_secs_f64())
+        }),
+        over_time(results, "Backlog over time", "kB", "backlog", |system| {
+            (&system.runs[0].metrics.backlog, 1e3)
+        }),
+        latency(results),
+    ];
+    sections[0].text = "Application bytes delivered to clients. The dashed line ends the warm-up.".into();
+    sections[1].text = "Bytes written by servers and not yet delivered to clients.".into();
+    sections.extend(anatomy(results));
+    sections.extend(transfers(results));
+    render(&Page {
+        title: title.clone(),
+        subtitle: format!(
+            "{} s simulated, measured from {} s on; {runs}{missing}",
+            scenario.duration().as_secs_f64(),
+            scenario.warmup().as_secs_f64()
+        ),
+        version: VERSION,
+        tables: vec![summary(results)],
+        sections,
+        appendix: toml::to_string(&scenario.file).unwrap_or_default(),
+    })
+}
+
+/// Fills the page. Data cannot end the script element that holds it.
+fn render(page: &Page) -> String {
+    let data = serde_json::to_string(page).expect("pages can be written").replace('<', "\\u003c");
+    let escaped = page.title.replace('&', "&amp;").replace('<', "&lt;");
+    let mut text = PAGE.to_owned();
+    for (place, part) in PARTS {
+        text = text.replacen(place, part, 1);
+    }
+    // The title comes last: data holds no `<`, so it cannot hold the title's place either.
+    text.replacen("/*DATA*/", &data, 1).replacen("<!--TITLE-->", &escaped, 1)
+}
+
+fn summary(results: &Results<'_>) -> HtmlTable {
+    let mut header = vec![String::new()];
+    header.extend(results.systems.iter().map(|system| system.name.to_owned()));
+    let rows = [
+        ("Latency, mean", "latency_mean_s", 1e3, "ms"),
+        ("Latency, p50", "latency_p50_s", 1e3, "ms"),
+        ("Latency, p95", "latency_p95_s", 1e3, "ms"),
+        ("Latency from the exit's queue on, mean", "latency_from_departure_mean_s", 1e3, "ms"),
+        ("Throughput, total", "throughput_total_bytes_per_s", 1e-3, "kB/s"),
+        ("Fairness: share of traffic that is max-min fair", "fairness_index_by_rates", 1.0, ""),
+        ("Fairness: share of the max-min rates that is reached", "fairness_index_by_max_min", 1.0, ""),
+        ("Backlog, mean", "backlog_mean_bytes", 1e-3, "kB"),
+        ("Cells in circuit queues, mean per relay", "queue_mean_cells_per_relay", 1.0, "cells"),
+        ("Retransmissions", "retransmissions", 1.0, ""),
+        ("Cells delivered", "cells_delivered", 1.0, ""),
+        ("Cells simulated per CPU-second", "cells_per_cpu_s", 1.0, ""),
+    ];
+    let rows = rows.into_iter().filter_map(|(label, key, scale, unit)| {
+        let cell = |system: &SystemResult<'_>| {
+            let value = system.number(&[key])?;
+            let width = system.half_width(&[key]);
+            let width = width.map(|width| format!(" ± {}", short(width * scale))).unwrap_or_default();
+            Some(format!("{}{width} {unit}", short(value * scale)).trim_end().to_owned())
+        };
+        let cells: Vec<Option<String>> = results.systems.iter().map(cell).collect();
+        cells.iter().any(Option::is_some).then(|| {
+            let mut row = vec![label.to_owned()];
+            row.extend(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "–".into())));
+            row
+        })
+    });
+    HtmlTable { title: "Summary".into(), header, rows: rows.collect() }
+}
+
+/// A chart of curves over time for each system, on common axes.
+fn over_time(
+    results: &Results<'_>,
+    title: &str,
+    unit: &str,
+    group: &'static str,
+    pick: impl for<'a> Fn(&'a SystemResult<'_>) -> (&'a Series, f64),
+) -> Section {
+    let mut charts = Vec::new();
+    let mut top = 0.0f64;
+    for system in &results.systems {
+        let (series, scale) = pick(system);
+        let curves = series.names.iter().zip(&series.curves).map(|(name, curve)| {
+            let step = series.step.as_secs_f64();
+            let point = |(bin, value): (usize, &u64)| ((bin + 1) as f64 * step, *value as f64 / scale);
+            Curve { name: name.clone(), points: curve.iter().enumerate().map(point).collect() }
+        });
+        let curves: Vec<Curve> = curves.collect();
+        top = curves.iter().flat_map(|curve| &curve.points).fold(top, |top, (_, y)| top.max(*y));
+        let seed =
+            if system.runs.len() > 1 { format!(" (seed {})", system.runs[0].seed) } else { String::new() };
+        let figure = Figure {
+            title: format!("{}{seed}", system.name),
+            x: "time, s".into(),
+            y: format!("{}, {unit}", if unit == "kB" { "backlog" } else { "rate" }),
+            curves,
+        };
+        let mark = Some(results.scenario.warmup().as_secs_f64()).filter(|mark| *mark > 0.0);
+        charts.push(Chart { figure, y_range: None, mark, group });
+    }
+    charts.iter_mut().for_each(|chart| chart.y_range = Some((0.0, top * 1.05)));
+    Section { title: title.into(), text: String::new(), charts, bars: None }
+}
+
+fn latency(results: &Results<'_>) -> Section {
+    let chart = |title: &str, from_departure: bool| {
+        let curves = results.systems.iter().map(|system| {
+            let all = system.merged(|run| {
+                if from_departure { &run.metrics.latency_from_departure } else { &run.metrics.latency }
+            });
+            let points = all.distribution(300).into_iter().map(|(s, share)| (s * 1e3, share)).collect();
+            Curve { name: system.name.to_owned(), points }
+        });
+        Chart {
+            figure: Figure {
+                title: title.into(),
+                x: "latency, ms".into(),
+                y: "share of bytes".into(),
+                curves: curves.collect(),
+            },
+            y_range: Some((0.0, 1.0)),
+            mark: None,
+            group: "latency",
+        }
+    };
+    Section {
+        title: "Latency per byte".into(),
+        text:
+            "The share of application bytes that took at most this long. Left: from packaging into a cell at \
+            the exit to arrival at the client. Right: from the moment the cell left the exit's circuit queue."
+                .into(),
+        charts: vec![chart("from packaging", false), chart("from the exit's circuit queue on", true)],
+        bars: None,
+    }
+}
+
+fn anatomy(results: &Results<'_>) -> Option<Section> {
+    let mut rows = Vec::new();
+    for (number, hop) in HOPS.iter().enumerate() {
+        for system in &results.systems {
+            let anatomy = system.anatomy(number);
+            if anatomy.cells > 0 {
+                let values = anatomy.means().iter().map(|mean| mean * 1e3).collect();
+                rows.push(Bar { group: format!("at the {hop}"), name: system.name.to_owned(), values });
+            }
+        }
+    }
+    let parts = CAUSES.iter().map(|cause| cause.replace('_', " ")).collect();
+    (!rows.is_empty()).then(|| Section {
+        title: "Anatomy of latency".into(),
+        text: "Where followed cells waited on their way from exit to client, on average: not only how slow, but \
+            why. Each bar is one hop, from entering its circuit queue to entering the next."
+            .into(),
+        charts: Vec::new(),
+        bars: Some(Bars { unit: "ms".into(), parts, rows }),
+    })
+}
+
+fn transfers(results: &Results<'_>) -> Vec<Section> {
+    let mut classes: Vec<String> =
+        results.systems.iter().flat_map(|system| system.transfer_times().into_keys()).collect();
+    classes.sort_unstable();
+    classes.dedup();
+    let section = |class: &String| {
+        let chart = |title: &str, last: bool| {
+            let curves = results.systems.iter().filter_map(|system| {
+                let times = system.transfer_times();
+                let (first, whole) = times.get(class)?;
+                let points = if last { whole } else { first }.distribution(200);
+                (!points.is_empty()).then(|| Curve { name: system.name.to_owned(), points })
+            });
+            let curves: Vec<Curve> = curves.collect();
+            (!curves.is_empty()).then(|| Chart {
+                figure: Figure {
+                    title: title.into(),
+                    x: "time, s".into(),
+                    y: "share of transfers".into(),
+                    curves,
+                },
+                y_range: Some((0.0, 1.0)),
+                mark: None,
+                group: "transfers",
+            })
+        };
+        let charts: Vec<Chart> = [chart("time to first byte", false), chart("time to last byte", true)]
+            .into_iter()
+            .flatten()
+            .collect();
+        (!charts.is_empty()).then(|| Section {
+            title: format!("Transfers: {class}"),
+            text: "The share of transfers that took at most this long, of those that got so far.".into(),
+            charts,
+            bars: None,
+        })
+    };
+    classes.iter().filter_map(section).collect()
+}
+
+/// The scoreboard's report: all rows, and the figures of each experiment (name, title and notes, figures).
+pub fn page_of_outcomes(
+    outcomes: &[Outcome],
+    experiments: &[(String, String, Vec<Figure>)],
+    scale: &str,
+) -> String {
+    let header = ["figure", "quantity", "unit", "published", "ours", "tolerance", "verdict", "note"];
+    let row = |outcome: &Outcome| {
+        let published = match &outcome.published {
+            Published::Number(number) => short(*number),
+            Published::Statement(text) => text.clone(),
+        };
+        let ours = outcome.ours.map(short).unwrap_or_else(|| "–".into());
+        let width = outcome.ci95.map(|width| format!(" ± {}", short(width))).unwrap_or_default();
+        vec![
+            format!("{}/{}", outcome.paper, outcome.figure),
+            outcome.quantity.clone(),
+            outcome.unit.clone(),
+            published,
+            format!("{ours}{width}"),
+            outcome.tolerance.clone().unwrap_or_default(),
+            outcome.verdict.to_string(),
+            outcome.note.clone(),
+        ]
+    };
+    let count = |wanted: &dyn Fn(&Verdict) -> bool| outcomes.iter().filter(|o| wanted(&o.verdict)).count();
+    let subtitle = format!(
+        "{scale} scale: {} of {} published numbers and statements hold, {} differ, {} cannot be compared",
+        count(&|verdict| *verdict == Verdict::Holds),
+        outcomes.len(),
+        count(&|verdict| *verdict == Verdict::Differs),
+        count(&|verdict| matches!(verdict, Verdict::NotComparable(_))),
+    );
+    let sections =
+        experiments.iter().filter(|(_, _, figures)| !figures.is_empty()).map(|(name, text, figures)| {
+            let chart =
+                |figure: &Figure| Chart { figure: figure.clone(), y_range: None, mark: None, group: "none" };
+            Section {
+                title: name.clone(),
+                text: text.clone(),
+                charts: figures.iter().map(chart).collect(),
+                bars: None,
+            }
+        });
+    render(&Page {
+        title: "Scoreboard: published numbers beside ours".into(),
+        subtitle,
+        version: VERSION,
+        tables: vec![HtmlTable {
+            title: String::new(),
+            header: header.map(str::to_owned).to_vec(),
+            rows: outcomes.iter().map(row).collect(),
+        }],
+        sections: sections.collect(),
+        appendix: String::new(),
+    })
+}
+
+/// The scoreboard's manifest, by which its folder is known as ours.
+pub fn manifest_of_outcomes(scale: &str) -> Value {
+    json!({ "tool": "tidegate", "version": VERSION, "command": "reproduce", "scale": scale })
+}

@@ -1,0 +1,236 @@
+//! Tables as Parquet files: one row group, required columns, plain encoding, no compression.
+//!
+//! That subset of the format (<https://parquet.apache.org/docs/file-format/>) is all that flat tables
+//! need; the arrow crates would cost more build time than the rest of the tool. The metadata is
+//! Thrift's compact protocol.
+
+use super::tables::{Column, Table};
+
+/// Rows in one page.
+const PAGE_ROWS: usize = 1 << 20;
+
+/// The file's bytes.
+pub fn parquet(table: &Table) -> Vec<u8> {
+    let mut file = b"PAR1".to_vec();
+    let rows = table.rows();
+    let mut chunks = Vec::new();
+    for (_, column) in &table.columns {
+        let begin = file.len();
+        let mut row = 0;
+        while row < rows || (rows == 0 && file.len() == begin) {
+            let end = (row + PAGE_ROWS).min(rows);
+            page(&mut file, column, row, end);
+            row = end;
+        }
+        chunks.push((begin, file.len() - begin));
+    }
+    let metadata = metadata(table, &chunks);
+    file.extend(&metadata);
+    file.extend((metadata.len() as u32).to_le_bytes());
+    file.extend(b"PAR1");
+    file
+}
+
+fn page(file: &mut Vec<u8>, column: &Column, from: usize, to: usize) {
+    let mut data = Vec::new();
+    match column {
+        Column::Text(values) => {
+            for value in &values[from..to] {
+                data.extend((value.len() as u32).to_le_bytes());
+                data.extend(value.as_bytes());
+            }
+        }
+        Column::Integer(values) => values[from..to].iter().for_each(|value| data.extend(value.to_le_bytes())),
+        Column::Number(values) => values[from..to].iter().for_each(|value| data.extend(value.to_le_bytes())),
+    }
+    let mut header = Thrift::default();
+    header.i32(1, 0); // data page
+    header.i32(2, data.len() as i64);
+    header.i32(3, data.len() as i64);
+    header.begin(5);
+    header.i32(1, (to - from) as i64);
+    header.i32(2, 0); // values: plain
+    header.i32(3, 3); // levels: RLE, and none are there
+    header.i32(4, 3);
+    header.end();
+    header.end();
+    file.extend(header.bytes);
+    file.extend(data);
+}
+
+/// Physical type: INT64, DOUBLE or BYTE_ARRAY.
+fn physical(column: &Column) -> i64 {
+    match column {
+        Column::Integer(_) => 2,
+        Column::Number(_) => 5,
+        Column::Text(_) => 6,
+    }
+}
+
+fn metadata(table: &Table, chunks: &[(usize, usize)]) -> Vec<u8> {
+    let rows = table.rows() as i64;
+    let mut out = Thrift::default();
+    out.i32(1, 1);
+    out.list(2, STRUCT, table.columns.len() + 1);
+    out.open();
+    out.text(4, "schema");
+    out.i32(5, table.columns.len() as i64);
+    out.end();
+    for (name, column) in &table.columns {
+        out.open();
+        out.i32(1, physical(column));
+        out.i32(3, 0); // required
+        out.text(4, name);
+        if let Column::Text(_) = column {
+            out.i32(6, 0); // UTF-8
+        }
+        out.end();
+    }
+    out.i64(3, rows);
+    out.list(4, STRUCT, 1);
+    out.open();
+    out.list(1, STRUCT, chunks.len());
+    for ((name, column), (begin, length)) in table.columns.iter().zip(chunks) {
+        out.open();
+        out.i64(2, *begin as i64);
+        out.begin(3);
+        out.i32(1, physical(column));
+        out.list(2, I32, 1);
+        out.zigzag(0);
+        out.list(3, BINARY, 1);
+        out.string(name);
+        out.i32(4, 0); // uncompressed
+        out.i64(5, rows);
+        out.i64(6, *length as i64);
+        out.i64(7, *length as i64);
+        out.i64(9, *begin as i64);
+        out.end();
+        out.end();
+    }
+    out.i64(2, chunks.iter().map(|(_, length)| *length as i64).sum());
+    out.i64(3, rows);
+    out.end();
+    out.text(6, concat!("tidegate ", env!("CARGO_PKG_VERSION")));
+    out.end();
+    out.bytes
+}
+
+const I32: u8 = 5;
+const I64: u8 = 6;
+const BINARY: u8 = 8;
+const LIST: u8 = 9;
+const STRUCT: u8 = 12;
+
+/// A writer of Thrift's compact protocol.
+struct Thrift {
+    bytes: Vec<u8>,
+    /// The last field number of each open struct.
+    last: Vec<i16>,
+}
+
+impl Default for Thrift {
+    fn default() -> Thrift {
+        Thrift { bytes: Vec::new(), last: vec![0] }
+    }
+}
+
+impl Thrift {
+    fn field(&mut self, number: i16, kind: u8) {
+        let last = self.last.last_mut().expect("a struct is open");
+        let step = number - *last;
+        assert!((1..16).contains(&step), "fields are written in order");
+        *last = number;
+        self.bytes.push((step as u8) << 4 | kind);
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    fn zigzag(&mut self, value: i64) {
+        self.varint(((value << 1) ^ (value >> 63)).cast_unsigned());
+    }
+
+    fn i32(&mut self, number: i16, value: i64) {
+        self.field(number, I32);
+        self.zigzag(value);
+    }
+
+    fn i64(&mut self, number: i16, value: i64) {
+        self.field(number, I64);
+        self.zigzag(value);
+    }
+
+    fn string(&mut self, text: &str) {
+        self.varint(text.len() as u64);
+        self.bytes.extend(text.as_bytes());
+    }
+
+    fn text(&mut self, number: i16, text: &str) {
+        self.field(number, BINARY);
+        self.string(text);
+    }
+
+    fn list(&mut self, number: i16, kind: u8, length: usize) {
+        self.field(number, LIST);
+        if length < 15 {
+            self.bytes.push((length as u8) << 4 | kind);
+        } else {
+            self.bytes.push(0xf0 | kind);
+            self.varint(length as u64);
+        }
+    }
+
+    /// Opens a struct that is a field.
+    fn begin(&mut self, number: i16) {
+        self.field(number, STRUCT);
+        self.open();
+    }
+
+    /// Opens a struct that is an element of a list.
+    fn open(&mut self) {
+        self.last.push(0);
+    }
+
+    fn end(&mut self) {
+        self.bytes.push(0);
+        self.last.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Read back by hand: the values lie where the format wants them. `tests/columnar.py` reads whole
+    /// folders with pandas and polars.
+    #[test]
+    fn the_frame_is_in_place() {
+        let table = Table {
+            name: "t",
+            columns: vec![
+                ("name", Column::Text(vec!["a".into(), "µ".into()])),
+                ("number", Column::Number(vec![1.5, -2.0])),
+            ],
+        };
+        let file = parquet(&table);
+        assert_eq!((&file[..4], &file[file.len() - 4..]), (&b"PAR1"[..], &b"PAR1"[..]));
+        let length = u32::from_le_bytes(file[file.len() - 8..file.len() - 4].try_into().unwrap()) as usize;
+        let metadata = &file[file.len() - 8 - length..file.len() - 8];
+        assert_eq!(metadata[0..2], [0x15, 2], "field 1, i32, version 1");
+        let has = |part: &[u8]| file.windows(part.len()).any(|window| window == part);
+        assert!(has(&[1, 0, 0, 0, b'a', 2, 0, 0, 0, 0xc2, 0xb5]), "text is length and bytes");
+        assert!(has(&[1.5f64.to_le_bytes(), (-2.0f64).to_le_bytes()].concat()), "numbers are plain");
+        assert_eq!(*metadata.last().unwrap(), 0, "the metadata's struct is closed");
+    }
+
+    #[test]
+    fn an_empty_table_is_a_file() {
+        let table = Table { name: "t", columns: vec![("x", Column::Integer(vec![]))] };
+        assert!(parquet(&table).len() > 40);
+    }
+}

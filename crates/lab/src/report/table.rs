@@ -1,0 +1,149 @@
+//! Tables for the terminal.
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+
+use crate::results::{Results, SystemResult};
+use crate::scoreboard::verdict::{Outcome, Published};
+
+/// How a number is shown: scale and decimals.
+#[derive(Clone, Copy)]
+enum Show {
+    Milliseconds,
+    Seconds,
+    Kilobytes,
+    Count,
+    Share,
+}
+
+impl Show {
+    fn text(self, value: f64) -> String {
+        match self {
+            Show::Milliseconds => format!("{:.1}", value * 1e3),
+            Show::Seconds => format!("{value:.3}"),
+            Show::Kilobytes => format!("{:.1}", value / 1e3),
+            Show::Share => format!("{value:.3}"),
+            Show::Count if value.abs() >= 1e6 => format!("{:.2} M", value / 1e6),
+            Show::Count => format!("{value:.0}"),
+        }
+    }
+}
+
+/// More circuits than this are not listed one by one.
+const MAX_CIRCUITS: usize = 12;
+
+/// Systems side by side.
+pub fn summary_table(results: &Results<'_>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
+    let mut header = vec![Cell::new("")];
+    header.extend(results.systems.iter().map(|system| right(system.name.to_owned())));
+    table.set_header(header);
+    let mut row = |label: &str, path: &[&str], show: Show| {
+        let values: Vec<Option<String>> =
+            results.systems.iter().map(|system| number(system, path, show)).collect();
+        if values.iter().any(Option::is_some) {
+            let mut cells = vec![Cell::new(label)];
+            cells.extend(values.into_iter().map(|value| right(value.unwrap_or_else(|| "-".into()))));
+            table.add_row(cells);
+        }
+    };
+    for (label, key) in [("mean", "latency_mean_s"), ("p50", "latency_p50_s"), ("p95", "latency_p95_s")] {
+        row(&format!("latency {label}, ms"), &[key], Show::Milliseconds);
+    }
+    row("  from the exit's queue on, mean, ms", &["latency_from_departure_mean_s"], Show::Milliseconds);
+    row("throughput, kB/s", &["throughput_total_bytes_per_s"], Show::Kilobytes);
+    for name in keys(results, "throughput_bytes_per_s", MAX_CIRCUITS) {
+        row(&format!("  {name}"), &["throughput_bytes_per_s", &name], Show::Kilobytes);
+    }
+    let classes = keys(results, "throughput_by_class_bytes_per_s", MAX_CIRCUITS);
+    if classes.len() > 1 {
+        for name in classes {
+            row(&format!("  all of {name}"), &["throughput_by_class_bytes_per_s", &name], Show::Kilobytes);
+        }
+    }
+    row("fairness, share of traffic (sum of rates)", &["fairness_index_by_rates"], Show::Share);
+    row("fairness, share of max-min rates", &["fairness_index_by_max_min"], Show::Share);
+    for (label, key) in [("connect", "connect_s"), ("first byte", "ttfb_s"), ("last byte", "ttlb_s")] {
+        for class in keys(results, key, MAX_CIRCUITS) {
+            for quantile in ["p50", "p95"] {
+                row(&format!("{label} {quantile}, {class}, s"), &[key, &class, quantile], Show::Seconds);
+            }
+        }
+    }
+    for class in keys(results, "transfers", MAX_CIRCUITS) {
+        if results.systems.iter().any(|system| system.number(&["transfers", &class, "timed_out"]) > Some(0.0))
+        {
+            row(&format!("given up, share, {class}"), &["transfers", &class, "timed_out_share"], Show::Share);
+        }
+    }
+    row("backlog mean, kB", &["backlog_mean_bytes"], Show::Kilobytes);
+    row("cells in circuit queues, mean per relay", &["queue_mean_cells_per_relay"], Show::Count);
+    row("retransmissions", &["retransmissions"], Show::Count);
+    row("TCP timeouts", &["tcp_timeouts"], Show::Count);
+    row("cells delivered", &["cells_delivered"], Show::Count);
+    row("cells per CPU-second", &["cells_per_cpu_s"], Show::Count);
+    table.to_string()
+}
+
+fn number(system: &SystemResult<'_>, path: &[&str], show: Show) -> Option<String> {
+    let value = show.text(system.number(path)?);
+    Some(match system.half_width(path) {
+        Some(width) => format!("{value} ± {}", show.text(width)),
+        None => value,
+    })
+}
+
+/// Keys of an object in any system; none if there are more than `limit`.
+fn keys(results: &Results<'_>, key: &str, limit: usize) -> Vec<String> {
+    let mut all: Vec<String> = (results.systems.iter())
+        .filter_map(|system| system.mean.get(key)?.as_object())
+        .flat_map(|object| object.keys().cloned())
+        .collect();
+    all.sort_by_key(|name| {
+        (name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned(), name.len(), name.clone())
+    });
+    all.dedup();
+    if all.len() > limit { Vec::new() } else { all }
+}
+
+fn right(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+/// The scoreboard.
+pub fn outcome_table(outcomes: &[Outcome], width: Option<u16>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(width.unwrap_or(160));
+    table.set_header(["figure", "quantity", "unit", "published", "ours", "tolerance", "verdict"]);
+    for outcome in outcomes {
+        let published = match &outcome.published {
+            Published::Number(number) => short(*number),
+            Published::Statement(text) => text.clone(),
+        };
+        let ours = match (outcome.ours, outcome.ci95) {
+            (None, _) => "-".into(),
+            (Some(ours), None) => short(ours),
+            (Some(ours), Some(ci95)) => format!("{} ± {}", short(ours), short(ci95)),
+        };
+        table.add_row([
+            Cell::new(format!("{}/{}", outcome.paper, outcome.figure)),
+            Cell::new(&outcome.quantity),
+            Cell::new(&outcome.unit),
+            right(published),
+            right(ours),
+            right(outcome.tolerance.clone().unwrap_or_default()),
+            Cell::new(&outcome.verdict),
+        ]);
+    }
+    table.to_string()
+}
+
+/// Four significant digits, or as many as whole numbers have.
+pub(super) fn short(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let digits = 3 - value.abs().log10().floor() as i32;
+    format!("{value:.*}", digits.clamp(0, 9) as usize)
+}

@@ -1,0 +1,267 @@
+//! The result tables as columns, for CSV and Parquet.
+
+use crate::results::{Results, flatten, whole_summary};
+
+/// A table by columns of equal length.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// File name without ending.
+    pub name: &'static str,
+    /// Columns in order.
+    pub columns: Vec<(&'static str, Column)>,
+}
+
+/// One column.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Column {
+    /// Text.
+    Text(Vec<String>),
+    /// Whole numbers.
+    Integer(Vec<i64>),
+    /// Numbers; NaN where there is none.
+    Number(Vec<f64>),
+}
+
+impl Column {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        match self {
+            Column::Text(values) => values.len(),
+            Column::Integer(values) => values.len(),
+            Column::Number(values) => values.len(),
+        }
+    }
+
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One value as CSV text; empty where there is none.
+    pub fn text(&self, row: usize) -> String {
+        match self {
+            Column::Text(values) => {
+                let value = &values[row];
+                if value.contains([',', '"', '\n']) {
+                    format!("\"{}\"", value.replace('"', "\"\""))
+                } else {
+                    value.clone()
+                }
+            }
+            Column::Integer(values) => values[row].to_string(),
+            Column::Number(values) if values[row].is_nan() => String::new(),
+            Column::Number(values) => values[row].to_string(),
+        }
+    }
+}
+
+impl Table {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.columns.first().map_or(0, |(_, column)| column.len())
+    }
+
+    /// As CSV (RFC 4180, but lines end in LF).
+    pub fn csv(&self) -> String {
+        let names: Vec<&str> = self.columns.iter().map(|(name, _)| *name).collect();
+        let mut text = names.join(",") + "\n";
+        for row in 0..self.rows() {
+            let values: Vec<String> = self.columns.iter().map(|(_, column)| column.text(row)).collect();
+            text += &(values.join(",") + "\n");
+        }
+        text
+    }
+}
+
+/// Collects rows of (system, seed, ...).
+struct Rows {
+    system: Vec<String>,
+    seed: Vec<i64>,
+}
+
+impl Rows {
+    fn new() -> Rows {
+        Rows { system: Vec::new(), seed: Vec::new() }
+    }
+
+    fn add(&mut self, system: &str, seed: u64) {
+        self.system.push(system.to_owned());
+        self.seed.push(seed.cast_signed());
+    }
+
+    fn table(self, name: &'static str, more: Vec<(&'static str, Column)>) -> Table {
+        let mut columns = vec![("system", Column::Text(self.system)), ("seed", Column::Integer(self.seed))];
+        columns.extend(more);
+        Table { name, columns }
+    }
+}
+
+/// All tables of a scenario's results.
+pub fn all(results: &Results<'_>) -> Vec<Table> {
+    vec![
+        metrics(results),
+        circuits(results),
+        relays(results),
+        transfers(results),
+        series(results),
+        latency(results),
+    ]
+}
+
+/// Every number of every run: one row per (system, seed, metric).
+fn metrics(results: &Results<'_>) -> Table {
+    let (mut rows, mut names, mut values) = (Rows::new(), Vec::new(), Vec::new());
+    for system in &results.systems {
+        for run in &system.runs {
+            for (name, value) in flatten(&whole_summary(run)) {
+                rows.add(system.name, run.seed);
+                names.push(name);
+                values.push(value);
+            }
+        }
+    }
+    rows.table("metrics", vec![("metric", Column::Text(names)), ("value", Column::Number(values))])
+}
+
+/// One row per user.
+fn circuits(results: &Results<'_>) -> Table {
+    let (mut rows, mut text, mut numbers) = (Rows::new(), [vec![], vec![]], [vec![], vec![], vec![], vec![]]);
+    for system in &results.systems {
+        for run in &system.runs {
+            for user in &run.metrics.users {
+                rows.add(system.name, run.seed);
+                text[0].push(user.name.clone());
+                text[1].push(user.class.clone());
+                numbers[0].push(user.throughput_bytes_per_s);
+                numbers[1].push(user.max_min_bytes_per_s.unwrap_or(f64::NAN));
+                numbers[2].push(user.latency_mean_s().unwrap_or(f64::NAN));
+                numbers[3].push(user.latency_from_departure_mean_s().unwrap_or(f64::NAN));
+            }
+        }
+    }
+    let ([name, class], [rate, fair, latency, departure]) = (text, numbers);
+    rows.table(
+        "circuits",
+        vec![
+            ("circuit", Column::Text(name)),
+            ("class", Column::Text(class)),
+            ("throughput_bytes_per_s", Column::Number(rate)),
+            ("max_min_bytes_per_s", Column::Number(fair)),
+            ("latency_mean_s", Column::Number(latency)),
+            ("latency_from_departure_mean_s", Column::Number(departure)),
+        ],
+    )
+}
+
+/// One row per relay.
+fn relays(results: &Results<'_>) -> Table {
+    let (mut rows, mut names) = (Rows::new(), Vec::new());
+    let (mut means, mut shares) = ([const { Vec::new() }; 5], [const { Vec::new() }; 2]);
+    let mut counts = [const { Vec::new() }; 4];
+    let mut labels = [""; 5];
+    for system in &results.systems {
+        for run in &system.runs {
+            for relay in &run.metrics.relays {
+                rows.add(system.name, run.seed);
+                names.push(relay.name.clone());
+                for (number, (label, value)) in relay.means().into_iter().enumerate() {
+                    labels[number] = label;
+                    means[number].push(value);
+                }
+                for (column, share) in shares.iter_mut().zip(relay.utilisation()) {
+                    column.push(share.unwrap_or(f64::NAN));
+                }
+                let totals = &relay.totals;
+                let values =
+                    [relay.cells_processed, totals.dropped_packets, totals.retransmissions, totals.timeouts];
+                counts.iter_mut().zip(values).for_each(|(column, value)| column.push(value.cast_signed()));
+            }
+        }
+    }
+    let mut columns = vec![("relay", Column::Text(names))];
+    columns.extend(labels.into_iter().zip(means.map(Column::Number)).filter(|(label, _)| !label.is_empty()));
+    columns
+        .extend(["uplink_utilisation", "downlink_utilisation"].into_iter().zip(shares.map(Column::Number)));
+    let labels = ["cells_processed", "dropped_packets", "retransmissions", "tcp_timeouts"];
+    columns.extend(labels.into_iter().zip(counts.map(Column::Integer)));
+    rows.table("relays", columns)
+}
+
+/// One row per transfer that began after the warm-up.
+fn transfers(results: &Results<'_>) -> Table {
+    let (mut rows, mut text, mut whole) = (Rows::new(), [vec![], vec![]], [vec![], vec![]]);
+    let mut times = [const { Vec::new() }; 4];
+    for system in &results.systems {
+        for run in &system.runs {
+            for record in &run.metrics.transfers.records {
+                rows.add(system.name, run.seed);
+                text[0].push(run.metrics.users[record.user as usize].name.clone());
+                text[1].push(run.metrics.transfers.classes[record.class].name.clone());
+                whole[0].push(i64::try_from(record.bytes).unwrap_or(i64::MAX));
+                whole[1].push(i64::from(record.timed_out));
+                times[0].push(record.begun.as_secs_f64());
+                for (column, span) in times[1..].iter_mut().zip([record.connected, record.first, record.last])
+                {
+                    column.push(span.map_or(f64::NAN, |span| span.as_secs_f64()));
+                }
+            }
+        }
+    }
+    let ([user, class], [bytes, timed_out]) = (text, whole);
+    let mut columns = vec![("circuit", Column::Text(user)), ("class", Column::Text(class))];
+    columns.extend([("size_bytes", Column::Integer(bytes)), ("timed_out", Column::Integer(timed_out))]);
+    columns.extend(["begun_s", "connect_s", "ttfb_s", "ttlb_s"].into_iter().zip(times.map(Column::Number)));
+    rows.table("transfers", columns)
+}
+
+/// Rates and backlog over time: one row per (system, seed, curve, bin).
+fn series(results: &Results<'_>) -> Table {
+    let (mut rows, mut kinds, mut names) = (Rows::new(), Vec::new(), Vec::new());
+    let (mut times, mut values) = (Vec::new(), Vec::new());
+    for system in &results.systems {
+        for run in &system.runs {
+            let metrics = &run.metrics;
+            let rate = metrics.delivered.step.as_secs_f64();
+            for (kind, series, per) in
+                [("rate_bytes_per_s", &metrics.delivered, rate), ("backlog_bytes", &metrics.backlog, 1.0)]
+            {
+                for (name, curve) in series.names.iter().zip(&series.curves) {
+                    for (bin, value) in curve.iter().enumerate() {
+                        rows.add(system.name, run.seed);
+                        kinds.push(kind.to_owned());
+                        names.push(name.clone());
+                        times.push((bin + 1) as f64 * series.step.as_secs_f64());
+                        values.push(*value as f64 / per);
+                    }
+                }
+            }
+        }
+    }
+    rows.table(
+        "series",
+        vec![
+            ("quantity", Column::Text(kinds)),
+            ("curve", Column::Text(names)),
+            ("until_s", Column::Number(times)),
+            ("value", Column::Number(values)),
+        ],
+    )
+}
+
+/// The latency's distribution function.
+fn latency(results: &Results<'_>) -> Table {
+    let (mut rows, mut times, mut shares) = (Rows::new(), Vec::new(), Vec::new());
+    for system in &results.systems {
+        for run in &system.runs {
+            for (seconds, share) in run.metrics.latency.distribution(200) {
+                rows.add(system.name, run.seed);
+                times.push(seconds);
+                shares.push(share);
+            }
+        }
+    }
+    rows.table(
+        "latency",
+        vec![("latency_at_most_s", Column::Number(times)), ("share_of_bytes", Column::Number(shares))],
+    )
+}

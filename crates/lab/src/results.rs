@@ -1,0 +1,239 @@
+//! All runs of a scenario as figures: means over seeds, confidence intervals, differences between systems.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::metrics::Anatomy;
+use crate::metrics::histogram::Histogram;
+use crate::runs::{Run, Runs};
+use crate::scenario::Scenario;
+use crate::statistics::Estimate;
+
+/// The version of the tool, for manifests.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Figures of all systems of a scenario.
+pub struct Results<'a> {
+    /// What was run.
+    pub scenario: &'a Scenario,
+    /// All runs.
+    pub runs: &'a Runs,
+    /// In the scenario's order; systems without a finished run are left out.
+    pub systems: Vec<SystemResult<'a>>,
+}
+
+/// Figures of one system.
+pub struct SystemResult<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its finished runs, by seed.
+    pub runs: Vec<&'a Run>,
+    /// Each number's mean over seeds.
+    pub mean: Value,
+    /// Each number's 95 % confidence half width; null from one seed.
+    pub ci95: Value,
+}
+
+impl<'a> Results<'a> {
+    /// Sums up the finished runs.
+    pub fn new(scenario: &'a Scenario, runs: &'a Runs) -> Results<'a> {
+        let systems = scenario.systems.iter().enumerate().filter_map(|(number, system)| {
+            let runs: Vec<&Run> = runs.of(number).collect();
+            if runs.is_empty() {
+                return None;
+            }
+            let summaries: Vec<Value> = runs.iter().map(|run| whole_summary(run)).collect();
+            let summaries: Vec<&Value> = summaries.iter().collect();
+            Some(SystemResult {
+                name: &system.name,
+                mean: combine(&summaries, &|values| Some(Estimate::of(values).mean)),
+                ci95: combine(&summaries, &|values| Estimate::of(values).ci95),
+                runs,
+            })
+        });
+        Results { scenario, runs, systems: systems.collect() }
+    }
+
+    /// The `--json` document.
+    pub fn document(&self) -> Value {
+        let by_name = |pick: &dyn Fn(&SystemResult<'_>) -> Value| -> Value {
+            self.systems.iter().map(|system| (system.name.to_owned(), pick(system))).collect()
+        };
+        let mut document = json!({
+            "scenario": self.scenario.file.name,
+            "version": VERSION,
+            "duration_s": self.scenario.duration().as_secs_f64(),
+            "warmup_s": self.scenario.warmup().as_secs_f64(),
+            "seeds": self.seeds(),
+            "systems": by_name(&|system| system.mean.clone()),
+        });
+        if self.seeds().len() > 1 {
+            document["ci95"] = by_name(&|system| system.ci95.clone());
+            document["ratio_to_first_system"] = self.ratios();
+            document["per_seed"] = by_name(&|system| {
+                system.runs.iter().map(|run| (run.seed.to_string(), whole_summary(run))).collect()
+            });
+        }
+        if !self.runs.missing.is_empty() {
+            document["missing"] = self
+                .runs
+                .missing
+                .iter()
+                .map(|(system, seed)| json!({ "system": self.scenario.systems[*system].name, "seed": seed }))
+                .collect();
+        }
+        document
+    }
+
+    /// The seeds with a finished run.
+    pub fn seeds(&self) -> Vec<u64> {
+        let mut seeds: Vec<u64> = self.runs.finished.iter().map(|run| run.seed).collect();
+        seeds.sort_unstable();
+        seeds.dedup();
+        seeds
+    }
+
+    /// Paired comparison: per seed, a system's figure over the first system's on the same network.
+    pub fn ratios(&self) -> Value {
+        let Some((first, others)) = self.systems.split_first() else { return Value::Null };
+        let keys = ["throughput_total_bytes_per_s", "latency_mean_s", "latency_p95_s", "backlog_mean_bytes"];
+        others
+            .iter()
+            .map(|system| {
+                let ratios = keys.iter().filter_map(|key| {
+                    let pairs: Vec<f64> = (system.runs.iter())
+                        .filter_map(|run| {
+                            let base = first.runs.iter().find(|other| other.seed == run.seed)?;
+                            let value = |run: &Run| run.metrics.summary.get(key)?.as_f64();
+                            Some(value(run)? / value(base)?)
+                        })
+                        .filter(|ratio| ratio.is_finite())
+                        .collect();
+                    let Estimate { mean, ci95 } = Estimate::of(&pairs);
+                    (!pairs.is_empty()).then(|| ((*key).to_owned(), json!({ "mean": mean, "ci95": ci95 })))
+                });
+                (system.name.to_owned(), ratios.collect::<Value>())
+            })
+            .collect()
+    }
+}
+
+impl SystemResult<'_> {
+    /// A number by its path of keys.
+    pub fn number(&self, path: &[&str]) -> Option<f64> {
+        look_up(&self.mean, path)
+    }
+
+    /// Half width of its confidence interval.
+    pub fn half_width(&self, path: &[&str]) -> Option<f64> {
+        look_up(&self.ci95, path)
+    }
+
+    /// A histogram over all seeds.
+    pub fn merged(&self, pick: impl Fn(&Run) -> &Histogram) -> Histogram {
+        let mut all = Histogram::default();
+        self.runs.iter().for_each(|run| all.merge(pick(run)));
+        all
+    }
+
+    /// Waits at one hop over all seeds.
+    pub fn anatomy(&self, hop: usize) -> Anatomy {
+        let mut all = Anatomy::default();
+        self.runs.iter().for_each(|run| all.merge(&run.metrics.anatomy[hop]));
+        all
+    }
+
+    /// Times to the first and the last byte over all seeds: class -> (first, last).
+    pub fn transfer_times(&self) -> BTreeMap<String, (Histogram, Histogram)> {
+        let mut all: BTreeMap<String, (Histogram, Histogram)> = BTreeMap::new();
+        for class in self.runs.iter().flat_map(|run| &run.metrics.transfers.classes) {
+            let entry = all.entry(class.name.clone()).or_default();
+            entry.0.merge(&class.first);
+            entry.1.merge(&class.last);
+        }
+        all
+    }
+}
+
+fn look_up(value: &Value, path: &[&str]) -> Option<f64> {
+    path.iter().try_fold(value, |value, key| value.get(key))?.as_f64()
+}
+
+/// A run's summary with what only its execution knows.
+pub fn whole_summary(run: &Run) -> Value {
+    let mut summary = run.metrics.summary.clone();
+    let cells = summary["cells_delivered"].as_f64().unwrap_or(0.0);
+    summary["wall_s"] = json!(run.wall_s);
+    summary["cpu_s"] = json!(run.cpu_s);
+    summary["cells_per_cpu_s"] = json!(cells / run.cpu_s.max(1e-9));
+    summary["digest"] = json!(format!("{:016x}", run.digest));
+    summary
+}
+
+/// Combines values of the same shape: numbers by `pick` over those that have them, objects key by key,
+/// anything else as it is, or as a list where it differs.
+pub fn combine(values: &[&Value], pick: &dyn Fn(&[f64]) -> Option<f64>) -> Value {
+    let Some(first) = values.first() else { return Value::Null };
+    match first {
+        Value::Object(_) => {
+            let mut keys: Vec<&String> =
+                values.iter().filter_map(|value| value.as_object()).flat_map(Map::keys).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            keys.into_iter()
+                .map(|key| {
+                    let inner: Vec<&Value> = values.iter().filter_map(|value| value.get(key)).collect();
+                    (key.clone(), combine(&inner, pick))
+                })
+                .collect()
+        }
+        Value::Number(_) => {
+            let numbers: Vec<f64> = values.iter().filter_map(|value| value.as_f64()).collect();
+            // One run's counts stay whole numbers.
+            match (values.len(), pick(&numbers)) {
+                (1, Some(_)) => (*first).clone(),
+                (_, picked) => json!(picked),
+            }
+        }
+        other if values.iter().all(|value| value == first) => (*other).clone(),
+        _ => Value::Array(values.iter().map(|value| (*value).clone()).collect()),
+    }
+}
+
+/// Every number of a value by its dotted path.
+pub fn flatten(value: &Value) -> BTreeMap<String, f64> {
+    fn walk(prefix: &str, value: &Value, into: &mut BTreeMap<String, f64>) {
+        match value {
+            Value::Object(map) => {
+                for (key, inner) in map {
+                    let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                    walk(&path, inner, into);
+                }
+            }
+            other => {
+                if let Some(number) = other.as_f64() {
+                    into.insert(prefix.to_owned(), number);
+                }
+            }
+        }
+    }
+    let mut all = BTreeMap::new();
+    walk("", value, &mut all);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_combined_where_they_are() {
+        let (a, b) = (json!({"x": 1, "y": {"z": 2.0}, "d": "aa"}), json!({"x": 3, "y": {"w": 5}, "d": "bb"}));
+        let mean = combine(&[&a, &b], &|values| Some(Estimate::of(values).mean));
+        assert_eq!(mean, json!({"x": 2.0, "y": {"z": 2.0, "w": 5}, "d": ["aa", "bb"]}));
+        let one = combine(&[&a], &|values| Estimate::of(values).ci95);
+        assert_eq!(one["x"], Value::Null);
+        assert_eq!(flatten(&a), [("x".to_owned(), 1.0), ("y.z".to_owned(), 2.0)].into());
+    }
+}
