@@ -18,5 +18,6 @@ pub mod flashflow;
 pub mod links;
 pub mod node;
 pub mod onion;
+pub mod pool;
 pub mod relay;
 pub mod scheduler;

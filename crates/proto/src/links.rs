@@ -13,6 +13,7 @@ use crate::cell::{CELL_BYTES, Cell, CircId, Command, RelayId};
 use crate::edge::Windows;
 use crate::node::CircuitKey;
 use crate::onion::Onion;
+use crate::pool::{List, Pool};
 use crate::scheduler::{self, Scheduler};
 
 /// A channel as one node numbers it.
@@ -108,7 +109,7 @@ pub enum Side {
 pub struct QueueFull;
 
 #[derive(Debug)]
-struct Channel<O: Onion> {
+struct Channel {
     peer: Option<RelayId>,
     ours: bool,
     open: bool,
@@ -122,11 +123,11 @@ struct Channel<O: Onion> {
     keys: Slab<LegId>,
     /// Circuit id -> leg, ordered by id.
     circs: Vec<(CircId, LegId)>,
-    out: VecDeque<Departure<O>>,
+    out: List,
 }
 
 #[derive(Debug)]
-struct Leg<O: Onion> {
+struct Leg {
     channel: ChannelId,
     circ: CircId,
     key: u32,
@@ -134,15 +135,17 @@ struct Leg<O: Onion> {
     side: Side,
     /// Told to stop packaging until the queue is short again.
     high: bool,
-    queue: VecDeque<(Cell<O>, Time)>,
+    queue: List,
 }
 
 /// All channels and legs of a node.
 #[derive(Debug)]
 pub struct Links<O: Onion> {
     config: Config,
-    channels: Slab<Channel<O>>,
-    legs: Slab<Leg<O>>,
+    channels: Slab<Channel>,
+    legs: Slab<Leg>,
+    /// The cells of all circuit queues and output buffers.
+    cells: Pool<Departure<O>>,
     flushable: VecDeque<ChannelId>,
     drained: VecDeque<(CircuitKey, Side)>,
     queued_cells: u64,
@@ -159,6 +162,7 @@ impl<O: Onion> Links<O> {
             config,
             channels: Slab::new(),
             legs: Slab::new(),
+            cells: Pool::default(),
             flushable: VecDeque::new(),
             drained: VecDeque::new(),
             queued_cells: 0,
@@ -171,7 +175,7 @@ impl<O: Onion> Links<O> {
         &self.config
     }
 
-    fn channel(&mut self, id: ChannelId) -> &mut Channel<O> {
+    fn channel(&mut self, id: ChannelId) -> &mut Channel {
         &mut self.channels[id.0 as usize]
     }
 
@@ -186,7 +190,7 @@ impl<O: Onion> Links<O> {
             scheduler: self.config.scheduler.build(),
             keys: Slab::new(),
             circs: Vec::new(),
-            out: VecDeque::new(),
+            out: List::default(),
         });
         ChannelId(id as u32)
     }
@@ -199,7 +203,7 @@ impl<O: Onion> Links<O> {
     /// The channel for a new circuit to `peer`, and whether it must be opened first.
     pub fn channel_to(&mut self, peer: RelayId) -> (ChannelId, bool) {
         let limit = self.config.circuits_per_channel as usize;
-        let shared = |channel: &Channel<O>| channel.peer == Some(peer) && channel.circs.len() < limit;
+        let shared = |channel: &Channel| channel.peer == Some(peer) && channel.circs.len() < limit;
         if self.config.transport == Transport::Vanilla
             && let Some((id, _)) = self.channels.iter().find(|(_, channel)| shared(channel))
         {
@@ -216,13 +220,15 @@ impl<O: Onion> Links<O> {
 
     /// Forgets a channel and its legs; returns the circuits that were on it.
     pub fn closed(&mut self, id: ChannelId) -> Vec<(CircuitKey, Side)> {
-        let channel = self.channels.remove(id.0 as usize);
+        let mut channel = self.channels.remove(id.0 as usize);
         self.flushable.retain(|other| *other != id);
-        self.buffered_cells -= channel.out.len() as u64;
+        self.buffered_cells -= u64::from(channel.out.len());
+        self.cells.clear(&mut channel.out);
         let mut orphans = Vec::new();
         for (_, leg) in channel.circs {
-            let leg = self.legs.remove(leg.0 as usize);
-            self.queued_cells -= leg.queue.len() as u64;
+            let mut leg = self.legs.remove(leg.0 as usize);
+            self.queued_cells -= u64::from(leg.queue.len());
+            self.cells.clear(&mut leg.queue);
             orphans.push((leg.circuit, leg.side));
         }
         orphans
@@ -268,7 +274,7 @@ impl<O: Onion> Links<O> {
     }
 
     fn add_leg(&mut self, id: ChannelId, circ: CircId, circuit: CircuitKey, side: Side) -> LegId {
-        let queue = VecDeque::new();
+        let queue = List::default();
         let leg = self.legs.insert(Leg { channel: id, circ, key: 0, circuit, side, high: false, queue });
         let leg = LegId(leg as u32);
         let channel = &mut self.channels[id.0 as usize];
@@ -292,10 +298,11 @@ impl<O: Onion> Links<O> {
     /// Queues a cell on a leg.
     pub fn push(&mut self, now: Time, id: LegId, command: Command, body: O::Body) -> Result<(), QueueFull> {
         let leg = &mut self.legs[id.0 as usize];
-        if leg.queue.len() >= self.config.queue_limit as usize {
+        if leg.queue.len() >= self.config.queue_limit {
             return Err(QueueFull);
         }
-        leg.queue.push_back((Cell { circ: leg.circ, command, body }, now));
+        let cell = Cell { circ: leg.circ, command, body };
+        self.cells.push_back(&mut leg.queue, Departure { cell, queued: now, buffered: now });
         self.queued_cells += 1;
         let (channel, key) = (leg.channel, leg.key);
         if leg.queue.len() == 1 {
@@ -310,20 +317,21 @@ impl<O: Onion> Links<O> {
     /// Cells that a leg's queue takes before its own end must stop packaging.
     pub fn room(&self, id: LegId) -> u32 {
         let leg = &self.legs[id.0 as usize];
-        if leg.high { 0 } else { self.config.queue_high.saturating_sub(leg.queue.len() as u32) }
+        if leg.high { 0 } else { self.config.queue_high.saturating_sub(leg.queue.len()) }
     }
 
     /// Notes that a leg's own end was stopped by the queue; it is told by [`drained`](Self::drained).
     pub fn note_packaged(&mut self, id: LegId) {
         let leg = &mut self.legs[id.0 as usize];
-        leg.high |= leg.queue.len() >= self.config.queue_high as usize;
+        leg.high |= leg.queue.len() >= self.config.queue_high;
     }
 
     /// Removes a leg, drops what waits in its queue, and tells the neighbour if `destroy`. Returns its
     /// channel.
     pub fn remove_leg(&mut self, now: Time, id: LegId, destroy: bool) -> ChannelId {
-        let leg = self.legs.remove(id.0 as usize);
-        self.queued_cells -= leg.queue.len() as u64;
+        let mut leg = self.legs.remove(id.0 as usize);
+        self.queued_cells -= u64::from(leg.queue.len());
+        self.cells.clear(&mut leg.queue);
         let channel = &mut self.channels[leg.channel.0 as usize];
         channel.scheduler.forget(leg.key);
         channel.keys.remove(leg.key as usize);
@@ -331,7 +339,7 @@ impl<O: Onion> Links<O> {
         channel.circs.remove(at.expect("a leg is listed on its channel"));
         if destroy {
             let cell = Cell { circ: leg.circ, command: Command::Destroy, body: O::empty() };
-            channel.out.push_back(Departure { cell, queued: now, buffered: now });
+            self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
             self.buffered_cells += 1;
             self.want_flush(leg.channel);
         }
@@ -341,7 +349,8 @@ impl<O: Onion> Links<O> {
     /// Tells the neighbour that a circuit it began is refused.
     pub fn refuse(&mut self, now: Time, id: ChannelId, circ: CircId) {
         let cell = Cell { circ, command: Command::Destroy, body: O::empty() };
-        self.channel(id).out.push_back(Departure { cell, queued: now, buffered: now });
+        let channel = &mut self.channels[id.0 as usize];
+        self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
         self.buffered_cells += 1;
         self.want_flush(id);
     }
@@ -360,7 +369,7 @@ impl<O: Onion> Links<O> {
         if !channel.open {
             return;
         }
-        let high = (self.config.output_buffer.high_bytes / CELL_BYTES).max(1) as usize;
+        let high = (self.config.output_buffer.high_bytes / CELL_BYTES).max(1);
         channel.filling = true;
         while let Some(key) = channel.scheduler.next(now) {
             if channel.out.len() >= high {
@@ -368,12 +377,12 @@ impl<O: Onion> Links<O> {
                 break;
             }
             let leg = &mut self.legs[channel.keys[key as usize].0 as usize];
-            let (cell, queued) = leg.queue.pop_front().expect("an active leg has cells");
+            let moved = self.cells.move_front(&mut leg.queue, &mut channel.out);
+            moved.expect("an active leg has cells").buffered = now;
             channel.scheduler.sent(now, key, !leg.queue.is_empty());
-            channel.out.push_back(Departure { cell, queued, buffered: now });
             self.queued_cells -= 1;
             self.buffered_cells += 1;
-            if leg.high && leg.queue.len() <= self.config.queue_low as usize {
+            if leg.high && leg.queue.len() <= self.config.queue_low {
                 leg.high = false;
                 self.drained.push_back((leg.circuit, leg.side));
             }
@@ -381,12 +390,17 @@ impl<O: Onion> Links<O> {
         self.want_flush(id);
     }
 
+    /// Cells that can be popped from a channel at least.
+    pub fn ready(&self, id: ChannelId) -> u64 {
+        self.channels.get(id.0 as usize).map_or(0, |channel| u64::from(channel.out.len()))
+    }
+
     /// The next cell to write to a channel.
     pub fn pop(&mut self, now: Time, id: ChannelId) -> Option<Departure<O>> {
-        let low = (self.config.output_buffer.low_bytes / CELL_BYTES) as usize;
+        let low = self.config.output_buffer.low_bytes / CELL_BYTES;
         // A channel is spent once its last cell, a DESTROY, was popped.
         let channel = self.channels.get_mut(id.0 as usize)?;
-        let departure = channel.out.pop_front();
+        let departure = self.cells.pop_front(&mut channel.out);
         if departure.is_some() {
             let refill = !channel.filling && channel.out.len() <= low;
             self.buffered_cells -= 1;

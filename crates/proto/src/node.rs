@@ -62,6 +62,8 @@ pub trait Node<O: Onion> {
     fn channel_closed(&mut self, now: Time, channel: ChannelId);
     /// A cell arrived.
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>);
+    /// Cells that [`Node::pop`] gives at least: the output buffer, not what would refill it.
+    fn ready(&self, channel: ChannelId) -> u64;
     /// The next cell to write to a channel.
     fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>>;
     /// Packages bytes of a stream into at most `cells` cells, as far as windows and queues allow.

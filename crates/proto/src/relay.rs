@@ -236,6 +236,10 @@ impl<O: Onion> Node<O> for Relay<O> {
         }
     }
 
+    fn ready(&self, channel: ChannelId) -> u64 {
+        self.links.ready(channel)
+    }
+
     fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>> {
         let departure = self.links.pop(now, channel)?;
         if departure.cell.command == Command::Destroy {

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use tidegate_control::units::Time;
-use tidegate_proto::cell::{CELL_BYTES, Cell, RelayId};
+use tidegate_proto::cell::{CELL_BYTES, RelayId};
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::StreamKey;
-use tidegate_proto::onion::{Clear, ClearMessage};
+use tidegate_proto::onion::ClearMessage;
+use tidegate_proto::pool::List;
 
 use crate::observe::{Circuit, Host, HostTotals, Observation, Recorder};
 use crate::tcp;
@@ -72,7 +73,7 @@ pub(super) struct End {
     /// Bytes written so far.
     written: u64,
     /// Cells written and not yet read by the other end, each with the offset after its TLS record.
-    cells: VecDeque<(u64, Cell<Clear>)>,
+    cells: List,
     /// Those of them that are followed.
     follows: VecDeque<Follow>,
 }
@@ -101,7 +102,7 @@ impl End {
             wants_write: false,
             unwritten: 0,
             written: 0,
-            cells: VecDeque::new(),
+            cells: List::default(),
             follows: VecDeque::new(),
         }
     }
@@ -188,8 +189,9 @@ impl<R: Recorder> World<'_, R> {
 
     /// Breaks a connection: both sides' machines are told.
     pub(super) fn kill(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections[id.0 as usize].take() else { return };
-        for end in &connection.ends {
+        let Some(mut connection) = self.connections[id.0 as usize].take() else { return };
+        for end in &mut connection.ends {
+            self.written.clear(&mut end.cells);
             end.add_tcp_totals(&self.system.tcp, &mut self.hosts[end.host as usize].totals);
         }
         let now = self.now;
@@ -349,8 +351,8 @@ impl<R: Recorder> World<'_, R> {
     /// Size of the next cell that has arrived whole (all of its TLS record), if there is one.
     pub(super) fn next_read(&mut self, id: EndId) -> Option<u64> {
         let arrived = self.end(id)?.tcp.delivered_in_order();
-        let writer = self.end(id.other())?;
-        let (end, _) = writer.cells.front()?;
+        let writer = self.connections[id.connection.0 as usize].as_deref()?;
+        let (end, _) = self.written.front(&writer.ends[usize::from(1 - id.side)].cells)?;
         (*end <= arrived).then_some(u64::from(CELL_BYTES))
     }
 
@@ -366,9 +368,10 @@ impl<R: Recorder> World<'_, R> {
     /// Hands the next cell to the node.
     fn deliver_cell(&mut self, id: EndId) {
         let now = self.now;
-        let Some(writer) = self.end(id.other()) else { return };
-        let Some((offset, cell)) = writer.cells.pop_front() else { return };
-        let record_done = writer.cells.front().is_none_or(|(next, _)| *next > offset);
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
+        let writer = &mut connection.ends[usize::from(1 - id.side)];
+        let Some((offset, cell)) = self.written.pop_front(&mut writer.cells) else { return };
+        let record_done = self.written.front(&writer.cells).is_none_or(|(next, _)| *next > offset);
         if let ClearMessage::Data { stamp, .. } = &cell.body.message
             && stamp.trace != 0
             && let Some(at) = writer.follows.iter().position(|follow| follow.trace == stamp.trace)
@@ -415,31 +418,27 @@ impl<R: Recorder> World<'_, R> {
                 break;
             }
             let most = space.min(allowed).min(u64::from(self.system.tls_record_cells));
-            let before = end.cells.len();
-            while ((end.cells.len() - before) as u64) < most {
-                let Some(mut departure) = host.node().pop(now, channel) else { break };
+            let count = most.min(host.node().ready(channel));
+            if count == 0 {
+                // Asking an empty channel is what makes it tell when it is not any more.
+                let none = host.node().pop(now, channel);
+                debug_assert_eq!(none, None);
+                break;
+            }
+            let bytes = count * cell + overhead;
+            end.written += bytes;
+            for _ in 0..count {
+                let mut departure = host.node().pop(now, channel).expect("it is ready");
                 if let ClearMessage::Data { stamp, .. } = &mut departure.cell.body.message {
                     if stamp.departed == Time::ZERO {
                         stamp.departed = departure.buffered;
                     }
                     if stamp.trace != 0 {
                         let (queued, buffered) = (departure.queued, departure.buffered);
-                        end.follows.push_back(Follow::new(stamp.trace, 0, queued, buffered, now));
+                        end.follows.push_back(Follow::new(stamp.trace, end.written, queued, buffered, now));
                     }
                 }
-                end.cells.push_back((0, departure.cell));
-            }
-            let count = (end.cells.len() - before) as u64;
-            if count == 0 {
-                break;
-            }
-            let bytes = count * cell + overhead;
-            end.written += bytes;
-            for (offset, _) in end.cells.range_mut(before..) {
-                *offset = end.written;
-            }
-            for follow in end.follows.iter_mut().rev().take_while(|follow| follow.end == 0) {
-                follow.end = end.written;
+                self.written.push_back(&mut end.cells, (end.written, departure.cell));
             }
             let taken = end.tcp.write(bytes);
             debug_assert_eq!(taken, bytes, "TCP takes what it has space for");

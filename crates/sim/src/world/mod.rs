@@ -16,10 +16,11 @@ use std::ops::ControlFlow;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::RelayId;
+use tidegate_proto::cell::{Cell, RelayId};
 use tidegate_proto::links;
 use tidegate_proto::node::{Node, Output};
 use tidegate_proto::onion::Clear;
+use tidegate_proto::pool::Pool;
 
 use crate::faults;
 use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
@@ -103,6 +104,8 @@ struct World<'a, R: Recorder> {
     hosts: Vec<HostState>,
     /// Never reused, so that a late packet or timer finds nothing instead of a stranger.
     connections: Vec<Option<Box<Connection>>>,
+    /// Cells written to connections and not yet read, each with the offset after its TLS record.
+    written: Pool<(u64, Cell<Clear>)>,
     /// TCP between two processes of one machine.
     loopback: tcp::Config,
     users: Users,
@@ -138,6 +141,7 @@ impl<'a, R: Recorder> World<'a, R> {
             underlay: Underlay::new(&plan.hosts, plan.paths.clone(), &plan.faults, seed),
             hosts,
             connections: Vec::new(),
+            written: Pool::default(),
             loopback,
             users: Users::new(plan, seed.fork("users")),
             packaged: 0,
