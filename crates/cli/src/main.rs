@@ -3,6 +3,8 @@
 //! One file per subcommand. Exit codes: 0 done, 1 failed, 2 the input is wrong, 130 stopped by Ctrl-C.
 
 mod console;
+mod flashflow;
+mod flashflow_demo;
 mod reproduce;
 mod run;
 
@@ -22,12 +24,14 @@ struct Arguments {
 enum Command {
     Run(run::Arguments),
     Reproduce(reproduce::Arguments),
+    Flashflow(flashflow::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(arguments) => run::main(arguments),
         Command::Reproduce(arguments) => reproduce::main(arguments),
+        Command::Flashflow(arguments) => flashflow::main(arguments),
     };
     match result {
         Ok(code) => code,

@@ -73,6 +73,11 @@ pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
+/// SHA-256 in hexadecimal.
+pub fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
 /// SHA-256 of a certificate.
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
     Sha256::digest(certificate).into()
@@ -148,6 +153,11 @@ impl Identity {
     pub fn relay(&self) -> RelaySecret {
         let identity = self.fingerprint()[..20].try_into().expect("a fingerprint has 32 bytes");
         RelaySecret::new(identity, self.onion)
+    }
+
+    /// A coordinator's part in the secret of its schedule.
+    pub fn schedule_secret(&self) -> [u8; 32] {
+        self.onion
     }
 
     /// What measurers must know of a relay.

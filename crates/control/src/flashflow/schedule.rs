@@ -183,6 +183,11 @@ impl Schedule {
         }
     }
 
+    /// Slots of the period.
+    pub fn slots(&self) -> u32 {
+        self.left.len() as u32
+    }
+
     /// What was placed, in the order of placing.
     pub fn placements(&self) -> &[Placement] {
         &self.placements

@@ -1,6 +1,10 @@
 //! FlashFlow's roles on sockets: tokio and TLS under the machines of `proto::flashflow`.
 
+pub mod config;
 pub mod coordinator;
+pub mod daemon;
+pub mod ledger;
 pub mod link;
 pub mod measurer;
 pub mod relay;
+pub mod store;

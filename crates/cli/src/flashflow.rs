@@ -1,0 +1,275 @@
+//! `tidegate flashflow`: measure relays' capacities. One role per subcommand; `demo` runs them all.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+use tidegate_control::units::Span;
+use tidegate_lab::input::InputError;
+use tidegate_net::clock;
+use tidegate_net::flashflow::config::{ConfigError, CoordinatorConfig, MeasurerConfig, RelayConfig};
+use tidegate_net::flashflow::daemon::{self, Daemon};
+use tidegate_net::flashflow::ledger::{Ledger, Record, relay_name};
+use tidegate_net::flashflow::relay::{Limits, Relay};
+use tidegate_net::flashflow::{measurer, store};
+use tidegate_net::identity::{Identity, hex};
+use tokio::net::TcpListener;
+
+use crate::{Failure, flashflow_demo};
+
+/// Measure the capacity of relays with a team of measurers (FlashFlow)
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    Demo(flashflow_demo::Arguments),
+    /// Make an identity: a certificate, and a relay's onion key
+    Keygen {
+        /// The file to write; it must not exist
+        file: PathBuf,
+    },
+    /// Run a relay that can be measured
+    Relay(Config),
+    /// Run a measurer
+    Measurer(Config),
+    /// Run the coordinator: follow the schedule until stopped
+    Coordinator {
+        #[command(flatten)]
+        config: Config,
+        /// Measure every relay now instead, write the bandwidth file, and end
+        #[arg(long)]
+        once: bool,
+    },
+    /// Print when which relay is measured in a period; nothing is sent
+    Schedule {
+        #[command(flatten)]
+        config: Config,
+        /// The period's number (default: the current one)
+        #[arg(long)]
+        period: Option<u64>,
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the bandwidth file that follows from the coordinator's state
+    BandwidthFile(Config),
+    /// Check configuration files of any role
+    CheckConfig {
+        /// Of which role
+        role: ConfigRole,
+        /// The files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Replay the coordinator's state: every result from its seconds, and the bandwidth file byte for byte
+    Verify(Config),
+}
+
+#[derive(clap::Args)]
+struct Config {
+    /// The configuration file
+    #[arg(long)]
+    config: PathBuf,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ConfigRole {
+    Relay,
+    Measurer,
+    Coordinator,
+}
+
+/// Runs the subcommand.
+pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    match arguments.role {
+        Role::Demo(arguments) => return flashflow_demo::main(&arguments),
+        Role::Keygen { file } => keygen(&file)?,
+        Role::Relay(Config { config }) => relay(&RelayConfig::load(&config).map_err(input)?)?,
+        Role::Measurer(Config { config }) => run_measurer(MeasurerConfig::load(&config).map_err(input)?)?,
+        Role::Coordinator { config, once } => coordinator(coordinator_config(&config)?, once)?,
+        Role::Schedule { config, period, json } => schedule(&coordinator_config(&config)?, period, json)?,
+        Role::BandwidthFile(config) => {
+            let config = coordinator_config(&config)?;
+            match replay(&config)?.last_file() {
+                Some(text) => print!("{text}"),
+                None => return Err(Failure::Other("no bandwidth file was written yet".into())),
+            }
+        }
+        Role::CheckConfig { role, files } => {
+            for file in files {
+                match role {
+                    ConfigRole::Relay => RelayConfig::load(&file).map(drop),
+                    ConfigRole::Measurer => MeasurerConfig::load(&file).map(drop),
+                    ConfigRole::Coordinator => CoordinatorConfig::load(&file).map(drop),
+                }
+                .map_err(input)?;
+                println!("{}: fine", file.display());
+            }
+        }
+        Role::Verify(config) => verify(&coordinator_config(&config)?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn input(error: ConfigError) -> Failure {
+    Failure::Input(InputError::new(error.path.display().to_string(), error.cause, ""))
+}
+
+fn other(error: impl std::fmt::Display) -> Failure {
+    Failure::Other(error.to_string())
+}
+
+fn coordinator_config(config: &Config) -> Result<CoordinatorConfig, Failure> {
+    CoordinatorConfig::load(&config.config).map_err(input)
+}
+
+/// Prints an event as a line of JSON. Whoever stopped reading it does not stop the role.
+fn log(event: &Value) {
+    let mut line = json!({ "unix": clock::unix() });
+    if let (Some(line), Some(event)) = (line.as_object_mut(), event.as_object()) {
+        line.extend(event.clone());
+    }
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Runs a role on this thread until it ends or the process is told to.
+fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<Option<T>, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(other)?;
+    let local = tokio::task::LocalSet::new();
+    runtime.block_on(local.run_until(async {
+        let mut terminate =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(other)?;
+        tokio::select! {
+            result = role => result.map(Some),
+            _ = terminate.recv() => Ok(None),
+            _ = tokio::signal::ctrl_c() => Ok(None),
+        }
+    }))
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|cause| other(format!("cannot listen on {address}: {cause}")))?;
+    let address = listener.local_addr().map_err(other)?;
+    log(&json!({ "event": "listening", "address": address.to_string() }));
+    Ok(listener)
+}
+
+fn keygen(file: &Path) -> Result<(), Failure> {
+    let identity = Identity::generate();
+    identity.save(file).map_err(other)?;
+    let keys = identity.relay_public();
+    println!("fingerprint = \"{}\"", hex(&identity.fingerprint()));
+    println!("onion_key = \"{}\"", hex(&keys.onion));
+    println!("# id of a relay with this identity: {}", relay_name(&keys.identity));
+    Ok(())
+}
+
+fn relay(config: &RelayConfig) -> Result<(), Failure> {
+    let identity = Identity::load(&config.identity).map_err(other)?;
+    let relay =
+        Relay::new(&identity, config.rate, config.measurement.clone(), Limits::default()).map_err(other)?;
+    on_this_thread(async {
+        let listener = listen(config.listen).await?;
+        let report = async {
+            let mut before = relay.forwarded();
+            let mut next = clock::now();
+            loop {
+                next += Span::from_secs(1);
+                clock::until(next).await;
+                let now = relay.forwarded();
+                log(&json!({
+                    "event": "second",
+                    "measurement_bits_per_s": (now.measurement - before.measurement) * 8,
+                    "background_bits_per_s": (now.background - before.background) * 8,
+                    "connections": relay.connections(),
+                    "measured": relay.is_busy(),
+                }));
+                before = now;
+            }
+        };
+        tokio::select! {
+            () = relay.clone().serve(listener) => {}
+            () = report => {}
+        }
+        Ok(())
+    })
+    .map(drop)
+}
+
+fn run_measurer(config: MeasurerConfig) -> Result<(), Failure> {
+    let identity = Arc::new(Identity::load(&config.identity).map_err(other)?);
+    on_this_thread(async {
+        let listener = listen(config.listen).await?;
+        measurer::serve(listener, identity, config.settings).await.map_err(other)
+    })
+    .map(drop)
+}
+
+fn coordinator(config: CoordinatorConfig, once: bool) -> Result<(), Failure> {
+    on_this_thread(async {
+        let daemon = Daemon::open(config, log).map_err(other)?;
+        let result = if once { daemon.run_once().await } else { daemon.run().await };
+        result.map_err(other)
+    })
+    .map(drop)
+}
+
+fn schedule(config: &CoordinatorConfig, period: Option<u64>, json: bool) -> Result<(), Failure> {
+    let identity = Identity::load(&config.identity).map_err(other)?;
+    let records = if config.state.exists() { store::read(&config.state).map_err(other)? } else { Vec::new() };
+    let period_s = config.period.0 / 1_000_000_000;
+    let period = period.unwrap_or(clock::unix() / period_s);
+    let schedule = daemon::plan(config, &identity, &records, period);
+    let name = |id| config.relays.iter().find(|r| r.id == id).map_or("?", |r| r.nickname.as_str());
+    let mut placements = schedule.placements().to_vec();
+    placements.sort_by_key(|p| (p.slot, p.relay));
+    let begin = |slot: u32| period * period_s + u64::from(slot) * (config.slot.0 / 1_000_000_000);
+    if json {
+        let rows = placements.iter().map(|p| {
+            json!({ "slot": p.slot, "begin_unix": begin(p.slot), "relay": relay_name(&p.relay),
+                "nickname": name(p.relay), "guess_bits_per_s": p.guess.0, "reserved_bits_per_s": p.reserved.0 })
+        });
+        println!("{}", json!({ "period": period, "placements": rows.collect::<Vec<_>>() }));
+    } else {
+        println!("period {period}: {} of {} slots used", schedule.used_slots(), schedule.slots());
+        for p in placements {
+            println!("slot {:5}  unix {}  {:19}  guess {}", p.slot, begin(p.slot), name(p.relay), p.guess);
+        }
+    }
+    Ok(())
+}
+
+fn replay(config: &CoordinatorConfig) -> Result<Ledger, Failure> {
+    let mut ledger = Ledger::default();
+    for (i, record) in store::read(&config.state).map_err(other)?.iter().enumerate() {
+        ledger.apply(record).map_err(|cause| other(format!("record {}: {cause}", i + 1)))?;
+    }
+    Ok(ledger)
+}
+
+fn verify(config: &CoordinatorConfig) -> Result<(), Failure> {
+    let records = store::read(&config.state).map_err(other)?;
+    let results = records.iter().filter(|record| matches!(record, Record::Result { .. })).count();
+    let ledger = replay(config)?;
+    println!("{} records, {results} results follow from their seconds", records.len());
+    let Some(text) = ledger.last_file() else { return Ok(()) };
+    let path = &config.bandwidth_file;
+    let on_disk =
+        std::fs::read_to_string(path).map_err(|cause| other(format!("{}: {cause}", path.display())))?;
+    if on_disk != text {
+        return Err(other(format!("{} differs from what the state gives", path.display())));
+    }
+    println!("{}: identical", path.display());
+    Ok(())
+}

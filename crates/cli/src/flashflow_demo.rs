@@ -1,0 +1,296 @@
+//! `tidegate flashflow demo`: a relay, three measurers and a coordinator as processes on loopback.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+
+use serde_json::{Value, json};
+use tidegate_control::units::{Rate, Span};
+use tidegate_net::identity::{Identity, hex, random};
+
+use crate::Failure;
+
+/// Measure a relay on this machine: all roles as processes on loopback
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// What the relay forwards at most
+    #[arg(long, default_value = "unlimited")]
+    rate: Rate,
+    /// How long it is measured, in whole seconds (the paper: 30 s)
+    #[arg(long, default_value = "10 s")]
+    duration: Span,
+    /// Sockets to the relay, over all measurers
+    #[arg(long, default_value_t = 160)]
+    sockets: u16,
+    /// What is guessed of the relay before it is measured (default: its rate, or 1 Gbit/s)
+    #[arg(long)]
+    guess: Option<Rate>,
+    /// Print the verdict as a JSON object
+    #[arg(long)]
+    json: bool,
+    /// Keep everything in this directory, which must not exist (default: a temporary one, deleted)
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
+const MEASURERS: usize = 3;
+/// What the measurers of the demo are said to be able to send together: as much as loopback carries.
+const TEAM: Rate = Rate(60_000_000_000);
+
+/// Processes that end with the demo.
+struct Processes(Vec<Child>);
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that has ended already needs nothing.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A directory that is deleted unless the user asked for it.
+struct Scratch {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+fn other(error: impl std::fmt::Display) -> Failure {
+    Failure::Other(error.to_string())
+}
+
+/// Starts a role; its events come out of the stream.
+fn spawn(processes: &mut Processes, role: &str, config: &Path, more: &[&str]) -> Result<Events, Failure> {
+    let mut child = Command::new(std::env::current_exe().map_err(other)?)
+        .args(["flashflow", role, "--config"])
+        .arg(config)
+        .args(more)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|cause| other(format!("cannot start the {role}: {cause}")))?;
+    let output = child.stdout.take().expect("it was asked for");
+    processes.0.push(child);
+    Ok(Events { role: role.to_owned(), lines: BufReader::new(output) })
+}
+
+struct Events {
+    role: String,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Iterator for Events {
+    type Item = Value;
+    fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+        serde_json::from_str(&line).ok()
+    }
+}
+
+impl Events {
+    fn address(&mut self) -> Result<String, Failure> {
+        let event = self.find(|event| event["event"] == "listening");
+        let address = event.and_then(|event| Some(event["address"].as_str()?.to_owned()));
+        address.ok_or_else(|| other(format!("the {} did not start", self.role)))
+    }
+}
+
+fn identity(directory: &Path, name: &str) -> Result<Identity, Failure> {
+    let identity = Identity::generate();
+    identity.save(&directory.join(format!("{name}.key"))).map_err(other)?;
+    Ok(identity)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|cause| other(format!("{}: {cause}", path.display())))
+}
+
+/// Runs the demo.
+pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let keep = arguments.keep.is_some();
+    let path = arguments
+        .keep
+        .clone()
+        .unwrap_or_else(|| std::env::temp_dir().join(format!("tidegate-flashflow-{}", hex(&random::<8>()))));
+    fs::create_dir(&path).map_err(|cause| other(format!("{}: {cause}", path.display())))?;
+    let scratch = Scratch { path, keep };
+    let directory = &scratch.path;
+    let mut processes = Processes(Vec::new());
+
+    let coordinator = hex(&identity(directory, "coordinator")?.fingerprint());
+    let relay = identity(directory, "relay")?;
+    let seconds = arguments.duration.0.div_ceil(1_000_000_000);
+    let file = directory.join("relay.toml");
+    write(
+        &file,
+        &format!(
+            "listen = \"127.0.0.1:0\"\nidentity = \"relay.key\"\nrate = \"{}\"\n\n[measurement]\nallowed = true\n\
+             coordinators = [\"{coordinator}\"]\nmax_duration = \"{} s\"\n",
+            arguments.rate,
+            (seconds + 30).clamp(45, 120)
+        ),
+    )?;
+    let mut relay_events = spawn(&mut processes, "relay", &file, &[])?;
+    let relay_address = relay_events.address()?;
+
+    let guess = arguments.guess.unwrap_or(arguments.rate.min(Rate(1_000_000_000)));
+    let mut config = format!(
+        "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth_file = \"v3bw\"\nfirst_guess = \"{guess}\"\n\
+         slot = \"{} s\"\n\n[parameters]\nduration = \"{}\"\nsockets = {}\n\n\
+         [[relay]]\nnickname = \"target\"\naddress = \"{relay_address}\"\nfingerprint = \"{}\"\nonion_key = \"{}\"\n",
+        seconds + 15,
+        arguments.duration,
+        arguments.sockets,
+        hex(&relay.fingerprint()),
+        hex(&relay.relay_public().onion)
+    );
+    for n in 0..MEASURERS {
+        let name = format!("measurer{n}");
+        let fingerprint = hex(&identity(directory, &name)?.fingerprint());
+        let file = directory.join(format!("{name}.toml"));
+        write(
+            &file,
+            &format!(
+                "listen = \"127.0.0.1:0\"\nidentity = \"{name}.key\"\nworkers = 1\ncoordinators = [\"{coordinator}\"]\n"
+            ),
+        )?;
+        let address = spawn(&mut processes, "measurer", &file, &[])?.address()?;
+        config.push_str(&format!(
+            "\n[[measurer]]\nname = \"{name}\"\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\n\
+             capacity = \"{}\"\nsource = \"127.0.0.1\"\n",
+            Rate(TEAM.0 / MEASURERS as u64)
+        ));
+    }
+    let file = directory.join("coordinator.toml");
+    write(&file, &config)?;
+
+    // The relay's own count, for the truth.
+    let (tell, own_count) = mpsc::channel();
+    std::thread::spawn(move || relay_events.for_each(|event| drop(tell.send(event))));
+    let events = spawn(&mut processes, "coordinator", &file, &["--once"])?;
+    let demo = follow(events, arguments.json);
+    let own_count: Vec<Value> = own_count.try_iter().collect();
+    let result =
+        demo.result.ok_or_else(|| other(demo.failure.unwrap_or("no measurement was complete".into())))?;
+    let estimate = result["estimate_bits_per_s"].as_u64().unwrap_or(0);
+    let truth = truth(arguments.rate, &own_count);
+    let text = fs::read_to_string(directory.join("v3bw")).map_err(other)?;
+    if arguments.json {
+        let mut object = json!({
+            "estimate_bits_per_s": estimate,
+            "truth_bits_per_s": truth,
+            "conclusive": result["conclusive"],
+            "per_second": demo.seconds,
+            "low_bits_per_s": result["low_bits_per_s"],
+            "high_bits_per_s": result["high_bits_per_s"],
+            "allocated_bits_per_s": result["allocated_bits_per_s"],
+            "cells_checked": result["cells_checked"],
+            "bandwidth_file": text,
+        });
+        if keep {
+            object["directory"] = json!(directory);
+        }
+        println!("{object}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("\n{}", text.trim_end());
+    println!(
+        "\nestimate {}, {} (true capacity between {} and {}); the relay's {} {}",
+        mbit(&result["estimate_bits_per_s"]),
+        if result["conclusive"] == true { "conclusive" } else { "NOT conclusive: a lower bound" },
+        mbit(&result["low_bits_per_s"]),
+        mbit(&result["high_bits_per_s"]),
+        truth_kind(arguments.rate),
+        mbit(&json!(truth)),
+    );
+    if keep {
+        println!("everything is in {}", directory.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn truth_kind(rate: Rate) -> &'static str {
+    if rate == Rate::UNLIMITED { "own count says" } else { "limit is" }
+}
+
+fn mbit(value: &Value) -> String {
+    format!("{:.1} Mbit/s", value.as_f64().unwrap_or(0.0) / 1e6)
+}
+
+/// The relay's limit; without one, what it counted itself: the median of its whole seconds under load.
+fn truth(rate: Rate, own_count: &[Value]) -> u64 {
+    if rate != Rate::UNLIMITED {
+        return rate.0;
+    }
+    let sum = |event: &Value| -> u64 {
+        ["measurement_bits_per_s", "background_bits_per_s"].iter().filter_map(|key| event[key].as_u64()).sum()
+    };
+    let loaded = |event: &&Value| event["measurement_bits_per_s"].as_u64().is_some_and(|bits| bits > 0);
+    let mut seconds: Vec<u64> = own_count.iter().filter(loaded).map(sum).collect();
+    seconds.sort_unstable();
+    seconds.get(seconds.len() / 2).copied().unwrap_or(0)
+}
+
+struct Followed {
+    result: Option<Value>,
+    seconds: Vec<Value>,
+    failure: Option<String>,
+}
+
+/// Shows the coordinator's events as they come, and keeps those of the last measurement.
+fn follow(events: Events, quiet: bool) -> Followed {
+    let mut followed = Followed { result: None, seconds: Vec::new(), failure: None };
+    for event in events {
+        let line = match event["event"].as_str() {
+            Some("attempt") => {
+                followed.seconds.clear();
+                format!(
+                    "measuring with {} of measurers' capacity (guess {})",
+                    mbit(&event["allocated_bits_per_s"]),
+                    mbit(&event["guess_bits_per_s"])
+                )
+            }
+            Some("second") => {
+                let line = format!(
+                    "{:>4} s   measurement {:>14}   background {:>13}   sum {:>14}",
+                    event["second"].as_u64().unwrap_or(0),
+                    mbit(&event["measurement_bits_per_s"]),
+                    mbit(&event["background_bits_per_s"]),
+                    mbit(&event["sum_bits_per_s"])
+                );
+                followed.seconds.push(event);
+                line
+            }
+            Some("result") => {
+                let conclusive = event["conclusive"] == true;
+                followed.result = Some(event);
+                if conclusive {
+                    continue;
+                }
+                "not conclusive: the relay may be faster than this; again with more".into()
+            }
+            Some("failure") => {
+                let message = format!("the measurement failed: {}", event["message"].as_str().unwrap_or("?"));
+                followed.failure = Some(message.clone());
+                message
+            }
+            _ => continue,
+        };
+        if !quiet {
+            println!("{line}");
+        }
+    }
+    followed
+}

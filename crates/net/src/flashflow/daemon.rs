@@ -1,0 +1,546 @@
+//! The coordinator as a daemon: a schedule per period, measurements in their slots, every step in the
+//! store, the bandwidth file after each slot. Killed at any moment, it goes on in mid-period.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use tidegate_control::flashflow::accept::Verdict;
+use tidegate_control::flashflow::allocate::{allocate, share_sockets};
+use tidegate_control::flashflow::quota::PER_PERIOD;
+use tidegate_control::flashflow::schedule::{
+    Group, Placement, Relay, RelayId, Schedule, Secret, group, guess_for_new,
+};
+use tidegate_control::units::{Rate, Span};
+use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, SecondRecord, Timeouts};
+use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
+use tokio::sync::watch;
+
+use super::config::{CoordinatorConfig, RelayEntry};
+use super::coordinator::measure;
+use super::ledger::{Described, Ledger, Record, relay_name};
+use super::store::{self, Store, StoreError};
+use crate::clock;
+use crate::identity::{Identity, IdentityError, digest, hex, random};
+
+/// Why the daemon cannot start or must end.
+#[derive(Debug)]
+pub enum DaemonError {
+    /// Its keys.
+    Identity(IdentityError),
+    /// Its state.
+    Store(StoreError),
+    /// The disk took no more records, or no bandwidth file.
+    Disk(std::io::Error),
+}
+
+impl fmt::Display for DaemonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DaemonError::Identity(cause) => cause.fmt(f),
+            DaemonError::Store(cause) => cause.fmt(f),
+            DaemonError::Disk(cause) => write!(f, "cannot write: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for DaemonError {}
+
+impl From<std::io::Error> for DaemonError {
+    fn from(cause: std::io::Error) -> DaemonError {
+        DaemonError::Disk(cause)
+    }
+}
+
+/// A measurement that is under way, for the status page.
+#[derive(Clone, Debug, Default)]
+pub struct Current {
+    /// The relay's nickname.
+    pub relay: String,
+    /// Seconds complete.
+    pub seconds: u16,
+    /// What the last of them showed, in bits per second: measurement, background.
+    pub last: (u64, u64),
+}
+
+/// What the daemon has in memory, shared with its status page.
+pub struct Shared {
+    /// The configuration it runs with.
+    pub config: CoordinatorConfig,
+    /// What is known.
+    pub ledger: Ledger,
+    /// The current period's schedule.
+    pub schedule: Schedule,
+    /// Which period, and which slot of it, is current.
+    pub position: (u64, u32),
+    /// Measurements under way, by token.
+    pub current: BTreeMap<String, Current>,
+    /// The last failures: Unix time, relay, reason.
+    pub errors: Vec<(u64, String, String)>,
+    /// Unix time of the start.
+    pub started: u64,
+    /// The kill switch is on.
+    pub stopped: bool,
+    store: Store,
+    /// The disk failed: nothing more is measured.
+    broken: Option<std::io::Error>,
+    log: fn(&Value),
+}
+
+/// Failures that the status page shows.
+const SHOWN_ERRORS: usize = 20;
+
+impl Shared {
+    fn record(&mut self, record: &Record) {
+        if let Err(cause) = self.store.append(record, clock::unix()) {
+            self.broken.get_or_insert(cause);
+        }
+        self.ledger.apply(record).expect("we record only what follows from what we recorded");
+    }
+
+    /// The guess for a relay: its last estimate, what an inconclusive one asks for, or the 75th percentile.
+    fn guess(&self, id: &RelayId, now: u64) -> (Rate, bool) {
+        let expiry = self.config.expiry;
+        if let Some(next) = self.ledger.history(id).and_then(|history| history.next_guess) {
+            return (next, true);
+        }
+        if let Some(good) = self.ledger.good(id, now, expiry) {
+            return (good.estimate, true);
+        }
+        let known: Vec<Rate> = self
+            .config
+            .relays
+            .iter()
+            .filter_map(|relay| self.ledger.good(&relay.id, now, expiry))
+            .map(|good| good.estimate)
+            .collect();
+        (guess_for_new(&known).unwrap_or(self.config.first_guess), false)
+    }
+
+    fn described(&self) -> Vec<Described> {
+        let describe = |relay: &RelayEntry| Described {
+            relay: relay_name(&relay.id),
+            nickname: relay.nickname.clone(),
+            descriptor_limit: relay.descriptor_limit.map(|limit| limit.0),
+        };
+        self.config.relays.iter().map(describe).collect()
+    }
+}
+
+/// The daemon.
+#[derive(Clone)]
+pub struct Daemon {
+    identity: Rc<Identity>,
+    shared: Rc<RefCell<Shared>>,
+    stop: watch::Sender<bool>,
+}
+
+/// The schedule of a period, from what was known when it began.
+pub fn plan(config: &CoordinatorConfig, identity: &Identity, records: &[Record], period: u64) -> Schedule {
+    let begin = period * (config.period.0 / 1_000_000_000);
+    let mut ledger = Ledger::default();
+    for record in records {
+        let unix = match record {
+            Record::Started { unix, .. } | Record::Attempt { unix, .. } => *unix,
+            Record::Result { unix, .. } | Record::Failure { unix, .. } => *unix,
+            Record::Second { .. } => 0,
+            Record::File { .. } => continue,
+        };
+        if unix < begin && ledger.apply(record).is_err() {
+            break;
+        }
+    }
+    let known: Vec<Rate> = config
+        .relays
+        .iter()
+        .filter_map(|r| ledger.good(&r.id, begin, config.expiry))
+        .map(|g| g.estimate)
+        .collect();
+    let first = guess_for_new(&known).unwrap_or(config.first_guess);
+    let (mut old, mut new) = (Vec::new(), Vec::new());
+    for entry in config.relays.iter().filter(|relay| !config.opt_out.contains(&relay.id)) {
+        let next = ledger.history(&entry.id).and_then(|history| history.next_guess);
+        let good = ledger.good(&entry.id, begin, config.expiry).map(|good| good.estimate);
+        match next.or(good) {
+            Some(guess) => old.push(as_relay(entry, guess)),
+            None => new.push(as_relay(entry, first)),
+        }
+    }
+    let slots = (config.period.0 / config.slot.0) as u32;
+    let secret = Secret::derive(&config.shared_random, &identity.schedule_secret(), period);
+    let mut schedule = Schedule::new(slots, config.budget, config.parameters);
+    schedule.place_old(&old, &secret);
+    for group in group(&new, &config.parameters) {
+        schedule.place_next(&group, 0);
+    }
+    schedule
+}
+
+fn as_relay(entry: &RelayEntry, guess: Rate) -> Relay {
+    Relay { id: entry.id, guess, address: entry.contact.address.ip(), family: entry.family }
+}
+
+impl Daemon {
+    /// Opens the state. `log` gets every event as a JSON object.
+    ///
+    /// # Errors
+    /// [`DaemonError`]
+    pub fn open(config: CoordinatorConfig, log: fn(&Value)) -> Result<Daemon, DaemonError> {
+        let identity = Identity::load(&config.identity).map_err(DaemonError::Identity)?;
+        let started = clock::unix();
+        let (mut store, records) = Store::open(&config.state, started).map_err(DaemonError::Store)?;
+        let record = Record::Started {
+            unix: started,
+            version: env!("CARGO_PKG_VERSION").into(),
+            fresh: records.is_empty(),
+        };
+        store.append(&record, started)?;
+        let mut ledger = Ledger::default();
+        for record in records.iter().chain([&record]) {
+            ledger.apply(record).expect("the store checked them");
+        }
+        let period = started / (config.period.0 / 1_000_000_000);
+        let schedule = plan(&config, &identity, &records, period);
+        log(&json!({ "event": "started", "records": records.len(), "period": period,
+            "placements": schedule.placements().len() }));
+        let shared = Shared {
+            config,
+            ledger,
+            schedule,
+            position: (period, 0),
+            current: BTreeMap::new(),
+            errors: Vec::new(),
+            started,
+            stopped: false,
+            store,
+            broken: None,
+            log,
+        };
+        let stop = watch::Sender::new(false);
+        Ok(Daemon { identity: Rc::new(identity), shared: Rc::new(RefCell::new(shared)), stop })
+    }
+
+    /// What the status page shows.
+    pub fn shared(&self) -> Rc<RefCell<Shared>> {
+        self.shared.clone()
+    }
+
+    /// Measures every relay at once, in as few slots as hold them, as often as it takes or is allowed, and
+    /// writes the bandwidth file.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub async fn run_once(&self) -> Result<(), DaemonError> {
+        let now = clock::unix();
+        let mut waiting: Vec<RelayId> = {
+            let shared = self.shared.borrow();
+            let config = &shared.config;
+            config.relays.iter().map(|r| r.id).filter(|id| !config.opt_out.contains(id)).collect()
+        };
+        for round in 0..PER_PERIOD as u32 {
+            let slots = {
+                let mut shared = self.shared.borrow_mut();
+                let relays: Vec<Relay> = shared
+                    .config
+                    .relays
+                    .iter()
+                    .filter(|entry| waiting.contains(&entry.id))
+                    .map(|entry| as_relay(entry, shared.guess(&entry.id, now).0))
+                    .collect();
+                let mut schedule =
+                    Schedule::new(relays.len() as u32, shared.config.budget, shared.config.parameters);
+                for group in group(&relays, &shared.config.parameters) {
+                    schedule.place_next(&group, 0);
+                }
+                shared.schedule = schedule.clone();
+                schedule
+            };
+            for slot in 0..slots.slots() {
+                self.shared.borrow_mut().position.1 = slot;
+                self.run_slot(slots.in_slot(slot).cloned().collect()).await?;
+            }
+            let shared = self.shared.borrow();
+            waiting.retain(|id| shared.ledger.history(id).is_none_or(|history| history.next_guess.is_some()));
+            if waiting.is_empty() || shared.stopped || round + 1 == PER_PERIOD as u32 {
+                break;
+            }
+        }
+        self.write_file()
+    }
+
+    /// Follows the schedule until the process ends.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub async fn run(&self) -> Result<(), DaemonError> {
+        let (slot_s, period_s, slots) = {
+            let config = &self.shared.borrow().config;
+            let (slot, period) = (config.slot.0 / 1_000_000_000, config.period.0 / 1_000_000_000);
+            (slot, period, (period / slot) as u32)
+        };
+        self.catch_up(slots, slot_s, period_s);
+        // Slots never run twice, even if the calendar is set back.
+        let mut done = None;
+        loop {
+            let unix = clock::unix();
+            let here = (unix / period_s, ((unix % period_s) / slot_s) as u32);
+            if done.is_none_or(|done| here > done) && here.1 < slots {
+                self.begin_slot(here)?;
+                let placements: Vec<Placement> =
+                    self.shared.borrow().schedule.in_slot(here.1).cloned().collect();
+                if !placements.is_empty() {
+                    self.run_slot(placements).await?;
+                    self.write_file()?;
+                }
+                done = Some(here);
+            }
+            self.watch_kill_switch();
+            clock::until(clock::now() + Span::from_millis(500)).await;
+        }
+    }
+
+    /// Relays whose slots passed while we were away get the next ones with room.
+    fn catch_up(&self, slots: u32, slot_s: u64, period_s: u64) {
+        let mut shared = self.shared.borrow_mut();
+        let unix = clock::unix();
+        let (begin, now) = (unix / period_s * period_s, ((unix % period_s) / slot_s) as u32);
+        let missed: Vec<Placement> = shared
+            .schedule
+            .placements()
+            .iter()
+            .filter(|p| p.slot < now && shared.ledger.attempts_since(&p.relay, begin) == 0)
+            .cloned()
+            .collect();
+        for placement in missed {
+            if let Some(group) = self.alone(&shared, &placement.relay, placement.guess) {
+                shared.schedule.place_next(&group, (now + 1).min(slots));
+            }
+        }
+    }
+
+    fn alone(&self, shared: &Shared, id: &RelayId, guess: Rate) -> Option<Group> {
+        let entry = shared.config.relays.iter().find(|relay| relay.id == *id)?;
+        group(&[as_relay(entry, guess)], &shared.config.parameters).pop()
+    }
+
+    fn begin_slot(&self, here: (u64, u32)) -> Result<(), DaemonError> {
+        let mut shared = self.shared.borrow_mut();
+        if here.0 != shared.position.0 {
+            let records = store::read(&shared.config.state).map_err(DaemonError::Store)?;
+            shared.schedule = plan(&shared.config, &self.identity, &records, here.0);
+            let forgotten = shared.store.forget(clock::unix(), shared.config.retention);
+            let forgotten = forgotten.map_err(DaemonError::Store)?;
+            let placements = shared.schedule.placements().len();
+            (shared.log)(&json!({ "event": "period", "period": here.0, "placements": placements,
+                "files_deleted": forgotten }));
+        }
+        shared.position = here;
+        Ok(())
+    }
+
+    fn watch_kill_switch(&self) {
+        let mut shared = self.shared.borrow_mut();
+        let on = shared.config.kill_switch.exists();
+        if on != shared.stopped {
+            shared.stopped = on;
+            (shared.log)(&json!({ "event": "kill-switch", "on": on }));
+            self.stop.send_replace(on);
+        }
+    }
+
+    /// Makes all measurements of a slot at the same time.
+    async fn run_slot(&self, placements: Vec<Placement>) -> Result<(), DaemonError> {
+        self.watch_kill_switch();
+        let mut tasks = tokio::task::JoinSet::new();
+        {
+            let shared = self.shared.borrow();
+            let mut left: Vec<Rate> = shared.config.measurers.iter().map(|m| m.capacity).collect();
+            let begin = clock::unix().saturating_sub(shared.config.period.0 / 1_000_000_000);
+            for placement in placements {
+                let refused = shared.stopped
+                    || shared.config.opt_out.contains(&placement.relay)
+                    || shared.ledger.attempts_since(&placement.relay, begin) >= PER_PERIOD;
+                let entry = shared.config.relays.iter().find(|relay| relay.id == placement.relay);
+                let (false, Some(entry)) = (refused, entry) else { continue };
+                // The reservation fits the budget; rounding may ask for a bit more than is left.
+                let all = Rate(left.iter().map(|rate| rate.0).sum());
+                let Ok(shares) = allocate(&left, placement.reserved.min(all)) else { continue };
+                left.iter_mut().zip(&shares).for_each(|(left, share)| left.0 -= share.0);
+                let (daemon, entry) = (self.clone(), entry.clone());
+                tasks.spawn_local(async move { daemon.attempt(entry, placement, shares).await });
+            }
+        }
+        while !tasks.is_empty() {
+            tokio::select! {
+                _ = tasks.join_next() => {}
+                () = clock::until(clock::now() + Span::from_millis(500)) => self.watch_kill_switch(),
+            }
+        }
+        match self.shared.borrow_mut().broken.take() {
+            Some(cause) => Err(cause.into()),
+            None => Ok(()),
+        }
+    }
+
+    async fn attempt(&self, entry: RelayEntry, placement: Placement, shares: Vec<Rate>) {
+        let token: [u8; 16] = random();
+        let id = hex(&token);
+        let allocated = Rate(shares.iter().map(|share| share.0).sum());
+        let (order, contacts, names) = self.order(&entry, &shares, token);
+        {
+            let mut shared = self.shared.borrow_mut();
+            let parameters = (&shared.config.parameters).into();
+            let (unix, relay) = (clock::unix(), relay_name(&entry.id));
+            shared.record(&Record::Attempt {
+                id: id.clone(),
+                unix,
+                relay,
+                guess: placement.guess.0,
+                allocated: allocated.0,
+                parameters,
+            });
+            let current = Current { relay: entry.nickname.clone(), ..Current::default() };
+            shared.current.insert(id.clone(), current);
+            (shared.log)(&json!({ "event": "attempt", "id": id, "relay": entry.nickname,
+                "guess_bits_per_s": placement.guess.0, "allocated_bits_per_s": allocated.0 }));
+        }
+        let hear = |number: u16, second: &SecondRecord| self.hear(&id, number, second);
+        let stop = self.stop.subscribe();
+        let result = measure(&self.identity, entry.contact, &contacts, order, stop, hear).await;
+        self.conclude(&id, &entry, &placement, allocated, &names, result);
+    }
+
+    fn order(
+        &self,
+        entry: &RelayEntry,
+        shares: &[Rate],
+        token: [u8; 16],
+    ) -> (Order, Vec<super::coordinator::Contact>, Vec<String>) {
+        let shared = self.shared.borrow();
+        let config = &shared.config;
+        let p = &config.parameters;
+        let seconds = (p.duration.0 / 1_000_000_000) as u16;
+        let sockets = share_sockets(p.sockets, shares);
+        let taking_part: Vec<usize> = (0..shares.len()).filter(|&i| shares[i].0 > 0).collect();
+        let ids = taking_part.iter().map(|&i| &config.measurers[i]);
+        let opens = taking_part.iter().map(|&i| Open {
+            token,
+            seconds,
+            sockets: sockets[i],
+            rate: shares[i].0,
+            check_one_in: p.check_one_in,
+            address: entry.contact.address,
+            fingerprint: entry.contact.fingerprint,
+            relay: entry.keys,
+        });
+        let measurers = ids
+            .clone()
+            .map(|m| MeasurerId { fingerprint: m.contact.fingerprint, address: m.source })
+            .collect();
+        let order = Order {
+            params: Params { token, seconds, background: p.background.get(), measurers },
+            shares: opens.collect(),
+            ratio: p.background,
+            timeouts: Timeouts::default(),
+        };
+        (order, ids.clone().map(|m| m.contact).collect(), ids.map(|m| m.name.clone()).collect())
+    }
+
+    fn hear(&self, id: &str, number: u16, second: &SecondRecord) {
+        let mut shared = self.shared.borrow_mut();
+        shared.record(&Record::Second {
+            id: id.into(),
+            second: number,
+            measurers: second.measurers.clone(),
+            sent: second.sent,
+            received: second.received,
+        });
+        let counted = second.second(shared.config.parameters.background);
+        let last = (counted.measurement * 8, counted.background * 8);
+        let relay = shared.current.get_mut(id).map(|current| {
+            (current.seconds, current.last) = (number, last);
+            current.relay.clone()
+        });
+        (shared.log)(&json!({ "event": "second", "id": id, "relay": relay, "second": number,
+            "measurement_bits_per_s": last.0, "background_bits_per_s": last.1,
+            "sum_bits_per_s": last.0 + last.1, "background_claimed_bits_per_s": counted.claimed * 8 }));
+    }
+
+    fn conclude(
+        &self,
+        id: &str,
+        entry: &RelayEntry,
+        placement: &Placement,
+        allocated: Rate,
+        names: &[String],
+        result: Result<Outcome, Failure>,
+    ) {
+        let mut shared = self.shared.borrow_mut();
+        shared.current.remove(id);
+        let unix = clock::unix();
+        match result {
+            Ok(outcome) => {
+                let verdict = shared.config.parameters.judge(outcome.estimate, placement.guess, allocated);
+                let bounds = shared.config.parameters.bounds(outcome.estimate);
+                let conclusive = matches!(verdict, Verdict::Conclusive(_));
+                let (estimate, checked) = (outcome.estimate.0, outcome.checked);
+                shared.record(&Record::Result { id: id.into(), unix, estimate, conclusive, checked });
+                (shared.log)(&json!({ "event": "result", "id": id, "relay": entry.nickname,
+                    "estimate_bits_per_s": estimate, "conclusive": conclusive,
+                    "low_bits_per_s": bounds.low.0, "high_bits_per_s": bounds.high.0,
+                    "allocated_bits_per_s": allocated.0, "cells_checked": checked }));
+                if let Verdict::Again { guess } = verdict {
+                    self.again(&mut shared, &entry.id, guess);
+                }
+            }
+            Err(Failure { reason, by }) => {
+                let by = match by {
+                    Some(Peer::Relay) => "relay".to_owned(),
+                    Some(Peer::Measurer(i)) => names[i].clone(),
+                    None => "coordinator".to_owned(),
+                };
+                shared.record(&Record::Failure {
+                    id: id.into(),
+                    unix,
+                    reason: reason.name().into(),
+                    by: by.clone(),
+                });
+                (shared.log)(&json!({ "event": "failure", "id": id, "relay": entry.nickname,
+                    "reason": reason.name(), "by": by, "message": reason.to_string() }));
+                shared.errors.push((unix, entry.nickname.clone(), format!("{reason} ({by})")));
+                let excess = shared.errors.len().saturating_sub(SHOWN_ERRORS);
+                shared.errors.drain(..excess);
+                if !matches!(
+                    reason,
+                    Reason::Stopped | Reason::Disabled | Reason::NotAllowed | Reason::TooOften
+                ) {
+                    self.again(&mut shared, &entry.id, placement.guess);
+                }
+            }
+        }
+    }
+
+    /// Another measurement of this period, in the next slot with room.
+    fn again(&self, shared: &mut Shared, id: &RelayId, guess: Rate) {
+        let next = shared.position.1 + 1;
+        if let Some(group) = self.alone(shared, id, guess) {
+            shared.schedule.place_next(&group, next);
+        }
+    }
+
+    fn write_file(&self) -> Result<(), DaemonError> {
+        let mut shared = self.shared.borrow_mut();
+        let (unix, started, network) = (clock::unix(), shared.started, shared.described());
+        let text = shared.ledger.file_text(&network, unix, started, shared.config.expiry);
+        let text = text.expect("the configuration was checked for what a file must not contain");
+        store::replace(&shared.config.bandwidth_file, &text)?;
+        let expiry_s = shared.config.expiry.0 / 1_000_000_000;
+        let sha256 = digest(text.as_bytes());
+        shared.record(&Record::File { unix, started, network, expiry_s, sha256 });
+        let path = shared.config.bandwidth_file.display().to_string();
+        (shared.log)(&json!({ "event": "file", "path": path, "relays": text.matches("node_id=").count() }));
+        Ok(())
+    }
+}
