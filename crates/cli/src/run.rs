@@ -31,6 +31,21 @@ pub struct Arguments {
     /// Print the whole summary as one JSON document on standard output
     #[arg(long)]
     json: bool,
+    /// [tor] Consensus, full or microdescriptor flavour, plain or .xz
+    #[arg(long, value_name = "FILE")]
+    consensus: Option<PathBuf>,
+    /// [tor] Round-trip times: between cities (WonderProxy), countries (RIPE), or a GML or GraphML graph
+    #[arg(long, value_name = "FILE")]
+    latency: Option<PathBuf>,
+    /// [tor] Addresses to countries, as tor's geoip file
+    #[arg(long, value_name = "FILE")]
+    geoip: Option<PathBuf>,
+    /// [tor] Measured downloads (torperf, OnionPerf) to print beside ours
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+    /// [tor] Share of the network to simulate
+    #[arg(long)]
+    fraction: Option<f64>,
     /// Replace a value of the scenario, as TOML: --set 'duration = "30 s"'
     #[arg(long = "set", value_name = "KEY = VALUE")]
     overrides: Vec<String>,
@@ -38,7 +53,8 @@ pub struct Arguments {
 
 /// Runs the subcommand.
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let mut scenario = Scenario::load(&arguments.scenario, &arguments.overrides)?;
+    let overrides = [tor_keys(&arguments)?, arguments.overrides].concat();
+    let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
     if let Some(seed) = arguments.seed {
         scenario.file.seed = seed;
     }
@@ -72,4 +88,24 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         missing.join(", ")
     );
     Ok(ExitCode::from(130))
+}
+
+/// The `[tor]` keys that have an argument of their own. Files named there count from the working directory.
+fn tor_keys(arguments: &Arguments) -> Result<Vec<String>, Failure> {
+    let mut keys = Vec::new();
+    for (key, file) in [
+        ("consensus", &arguments.consensus),
+        ("latency", &arguments.latency),
+        ("geoip", &arguments.geoip),
+        ("compare", &arguments.compare),
+    ] {
+        let Some(file) = file else { continue };
+        let absolute = std::path::absolute(file).map_err(|error| Failure::Other(error.to_string()))?;
+        let text = serde_json::Value::from(absolute.to_string_lossy().into_owned());
+        keys.push(format!("tor.{key} = {text}"));
+    }
+    if let Some(fraction) = arguments.fraction {
+        keys.push(format!("tor.fraction = {fraction:?}"));
+    }
+    Ok(keys)
 }

@@ -3,15 +3,20 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use tidegate_data::torperf::{Download, quantile};
 
 use crate::metrics::Anatomy;
 use crate::metrics::histogram::Histogram;
 use crate::runs::{Run, Runs};
 use crate::scenario::Scenario;
 use crate::statistics::Estimate;
+use crate::traffic::class_of;
 
 /// The version of the tool, for manifests.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The quantiles of measured downloads that are shown.
+const QUANTILES: [(&str, f64); 5] = [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
 /// Figures of all systems of a scenario.
 pub struct Results<'a> {
@@ -55,6 +60,23 @@ impl<'a> Results<'a> {
         Results { scenario, runs, systems: systems.collect() }
     }
 
+    /// Measured downloads in the shape of a system's figures: `ttfb_s` and `ttlb_s` by class.
+    pub fn measured(&self) -> Option<Value> {
+        let measured = self.scenario.inputs.compare.as_ref()?;
+        let times = |pick: &dyn Fn(&Download) -> &Vec<f64>| -> Value {
+            let of = measured.downloads.iter().filter(|download| !pick(download).is_empty());
+            of.map(|download| {
+                let quantiles: Map<String, Value> = QUANTILES
+                    .iter()
+                    .map(|(label, q)| ((*label).to_owned(), json!(quantile(pick(download), *q))))
+                    .collect();
+                (class_of("benchmark", 3, download.bytes), Value::Object(quantiles))
+            })
+            .collect()
+        };
+        Some(json!({ "ttfb_s": times(&|all| &all.ttfb_s), "ttlb_s": times(&|all| &all.ttlb_s) }))
+    }
+
     /// The `--json` document.
     pub fn document(&self) -> Value {
         let by_name = |pick: &dyn Fn(&SystemResult<'_>) -> Value| -> Value {
@@ -74,6 +96,9 @@ impl<'a> Results<'a> {
             document["per_seed"] = by_name(&|system| {
                 system.runs.iter().map(|run| (run.seed.to_string(), whole_summary(run))).collect()
             });
+        }
+        if let Some(measured) = self.measured() {
+            document["measured"] = measured;
         }
         if !self.runs.missing.is_empty() {
             document["missing"] = self
@@ -156,7 +181,7 @@ impl SystemResult<'_> {
     }
 }
 
-fn look_up(value: &Value, path: &[&str]) -> Option<f64> {
+pub(crate) fn look_up(value: &Value, path: &[&str]) -> Option<f64> {
     path.iter().try_fold(value, |value, key| value.get(key))?.as_f64()
 }
 

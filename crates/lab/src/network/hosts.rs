@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span};
+use tidegate_data::country::Country;
+use tidegate_data::latency::LatencyTable;
 use tidegate_sim::plan::{BucketPlan, HostPlan, LinkPlan, Path, PathTable, QueuePlan, RelayLimits, Role};
 
+use super::builtin;
 use crate::scenario::Scenario;
 use crate::scenario::file::{BandwidthFile, File, HostFile, UserFile};
 
@@ -24,6 +27,16 @@ pub(super) struct Hosts {
     faulty: BTreeSet<String>,
     /// The locations of those.
     alone: BTreeSet<usize>,
+    /// Locations of a map, instead of the star.
+    map: Option<Map>,
+}
+
+/// Where hosts can be, if not in a star.
+enum Map {
+    /// A latency file's places.
+    Table(LatencyTable),
+    /// Countries, as they come up.
+    Countries(Vec<Country>),
 }
 
 impl Hosts {
@@ -43,6 +56,11 @@ impl Hosts {
                 .map(|name| name.get_ref().clone())
                 .collect(),
             alone: BTreeSet::new(),
+            map: match (&scenario.inputs.latency, &scenario.file.tor) {
+                (Some(table), _) => Some(Map::Table(table.clone())),
+                (None, Some(_)) => Some(Map::Countries(Vec::new())),
+                (None, None) => None,
+            },
         }
     }
 
@@ -74,6 +92,13 @@ impl Hosts {
             }
             None => {
                 let delay = host.access_delay.map(|delay| delay.0);
+                let wanted = host.location.as_ref().map(|name| name.get_ref());
+                if let (Some(Map::Table(table)), Some(wanted)) = (&self.map, wanted) {
+                    let place = table.locations.iter().position(|place| place.name == *wanted);
+                    let place = place.expect("locations are checked") as u32;
+                    self.add_at(name, role, link(rate(host.up)), link(rate(host.down)), place);
+                    return;
+                }
                 self.add(name, role, link(rate(host.up)), link(rate(host.down)), delay);
             }
         }
@@ -88,6 +113,10 @@ impl Hosts {
         down: LinkPlan,
         delay: Option<Span>,
     ) -> u32 {
+        if let Some(Map::Table(table)) = &self.map {
+            let place = self.draws.below(table.locations.len()) as u32;
+            return self.add_at(name, role, up, down, place);
+        }
         let access = self.fuzzy(delay.unwrap_or(self.half_delay));
         let shared = |(number, known): (usize, &Span)| *known == access && !self.alone.contains(&number);
         let location = match self.access.iter().enumerate().position(shared) {
@@ -103,6 +132,28 @@ impl Hosts {
         let plan =
             HostPlan { name: name.to_owned(), role, location: location as u32, colocated: None, up, down };
         self.push(plan)
+    }
+
+    /// Adds a host with links of its own at a location of the map.
+    pub(super) fn add_at(
+        &mut self,
+        name: &str,
+        role: Role,
+        up: LinkPlan,
+        down: LinkPlan,
+        location: u32,
+    ) -> u32 {
+        self.push(HostPlan { name: name.to_owned(), role, location, colocated: None, up, down })
+    }
+
+    /// The location of a country on the map of countries.
+    pub(super) fn country(&mut self, country: Country) -> u32 {
+        let Some(Map::Countries(countries)) = &mut self.map else { return 0 };
+        let number = countries.iter().position(|known| *known == country).unwrap_or_else(|| {
+            countries.push(country);
+            countries.len() - 1
+        });
+        number as u32
     }
 
     /// Adds a host that shares a machine with another.
@@ -179,14 +230,24 @@ impl Hosts {
         Span::from_secs_f64(delay.as_secs_f64() * factor)
     }
 
-    /// The finished list, and the star's paths: the sum of both access delays.
+    /// The finished list, and the paths: the map's, or in a star the sum of both access delays. The
+    /// underlay's own jitter and loss come on top of a map's.
     pub(super) fn finish(self) -> (Vec<HostPlan>, PathTable) {
-        let Hosts { plans, access, jitter, loss, .. } = self;
-        let paths = PathTable::from_fn(access.len() as u32, |from, to| Path {
-            delay: access[from as usize] + access[to as usize],
-            jitter,
-            loss,
-        });
+        let Hosts { plans, access, jitter, loss, map, .. } = self;
+        let over = |delay: Span| Path { delay, jitter, loss };
+        let paths = match map {
+            None => PathTable::from_fn(access.len() as u32, |from, to| {
+                over(access[from as usize] + access[to as usize])
+            }),
+            Some(Map::Countries(countries)) => PathTable::from_fn(countries.len() as u32, |from, to| {
+                over(builtin::delay(countries[from as usize], countries[to as usize]))
+            }),
+            Some(Map::Table(table)) => PathTable::from_fn(table.locations.len() as u32, |from, to| {
+                let path = table.path(from as usize, to as usize);
+                let loss = 1.0 - (1.0 - path.loss) * (1.0 - loss);
+                Path { delay: path.delay, jitter: path.jitter + jitter, loss }
+            }),
+        };
         (plans, paths)
     }
 }

@@ -3,11 +3,15 @@
 //! The network depends on the scenario and the seed alone, never on the system, so that systems are
 //! compared on the same networks.
 
+mod builtin;
 mod faults;
 mod hosts;
+pub mod inputs;
 mod random;
+mod tor;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
@@ -38,6 +42,17 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
     let mut selections = Vec::new();
     if let Some(table) = &file.random {
         random::relays(table.get_ref(), &mut hosts, seed.fork("relays"));
+    } else if let Some(table) = &file.tor {
+        let network = tor::network(table.get_ref(), &scenario.inputs, &mut hosts, seed.fork("tor"));
+        for (list, position) in
+            [(&network.guards, "guard"), (&network.middles, "middle"), (&network.exits, "exit")]
+        {
+            if list.is_empty() {
+                let cause = format!("the sampled network has no {position}");
+                return Err(scenario.source.error(table.span(), cause, "raise `fraction`"));
+            }
+        }
+        selections.push(network);
     } else {
         hosts.add_named(file);
         let relays: Vec<(u32, f64)> = hosts.relays().map(|host| (host, 1.0)).collect();
@@ -54,7 +69,15 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
         let branch = seed.fork("users").fork_index(group as u64);
         for number in 0..user.count {
             let mut draws = branch.fork_index(number.into()).random();
+            let name = user_name(user, number);
             let (route, client, server) = match (&user.path, &file.random) {
+                (None, None) if file.tor.is_some() => {
+                    let table = file.tor.as_ref().expect("looked at").get_ref();
+                    let name = format!("client of {name}");
+                    let client = tor::client(table, &scenario.inputs, &mut hosts, &name, &mut draws);
+                    let server = draws.below(*table.servers.get_ref() as usize) + 1;
+                    (Route::Weighted(0), client, hosts.named(&format!("server{server}")))
+                }
                 (Some(path), _) => {
                     let path = [0, 1, 2].map(|hop| hosts.named(path[hop].get_ref()));
                     let (client, server) = hosts.ends(user, path);
@@ -70,7 +93,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                 }
             };
             let start = draw(&user.start, &mut draws);
-            users.add(user, number, route, client, server, start)?;
+            users.add(user, name, route, client, server, start);
         }
     }
     let Users { plans, names, .. } = users;
@@ -110,17 +133,21 @@ impl<'a> Users<'a> {
     fn add(
         &mut self,
         user: &'a UserFile,
-        number: u32,
+        user_name: String,
         route: Route,
         host: u32,
         server: u32,
         start: Span,
-    ) -> Result<(), InputError> {
+    ) {
         let name = user.traffic.get_ref().as_str();
         if !self.kinds.contains_key(name) {
             let own = self.scenario.file.traffic.get(name);
             let kind = own.cloned().or_else(|| traffic::built_in(name)).expect("checked");
-            self.kinds.insert(name, (traffic::fetch(&kind), kind.circuit_lifetime.0));
+            let traffic = match self.scenario.inputs.models.get(name) {
+                Some(model) => Traffic::Markov(Arc::clone(model)),
+                None => traffic::fetch(&kind),
+            };
+            self.kinds.insert(name, (traffic, kind.circuit_lifetime.0));
         }
         let (traffic, circuit_lifetime) = self.kinds[name].clone();
         self.plans.push(UserPlan {
@@ -134,12 +161,12 @@ impl<'a> Users<'a> {
             circuit_lead: user.circuit_lead.0,
             circuit_lifetime,
         });
-        let user_name = user.name.get_ref();
-        self.names.push(if user.count == 1 {
-            user_name.clone()
-        } else {
-            format!("{user_name}{}", number + 1)
-        });
-        Ok(())
+        self.names.push(user_name);
     }
+}
+
+/// The name of one of a group of users.
+fn user_name(user: &UserFile, number: u32) -> String {
+    let name = user.name.get_ref();
+    if user.count == 1 { name.clone() } else { format!("{name}{}", number + 1) }
 }

@@ -12,6 +12,8 @@ use crate::metrics::{CAUSES, HOPS};
 use crate::results::{Results, SystemResult, VERSION};
 use crate::scoreboard::verdict::{Outcome, Published, Verdict};
 use crate::scoreboard::{Curve, Figure};
+use crate::traffic::class_of;
+use tidegate_data::torperf::quantile;
 
 const PAGE: &str = include_str!("assets/report.html");
 const PARTS: [(&str, &str); 4] = [
@@ -261,7 +263,7 @@ fn transfers(results: &Results<'_>) -> Vec<Section> {
                 let points = if last { whole } else { first }.distribution(200);
                 (!points.is_empty()).then(|| Curve { name: system.name.to_owned(), points })
             });
-            let curves: Vec<Curve> = curves.collect();
+            let curves: Vec<Curve> = curves.chain(measured(results, class, last)).collect();
             (!curves.is_empty()).then(|| Chart {
                 figure: Figure {
                     title: title.into(),
@@ -286,6 +288,20 @@ fn transfers(results: &Results<'_>) -> Vec<Section> {
         })
     };
     classes.iter().filter_map(section).collect()
+}
+
+/// The distribution of measured downloads of a class.
+fn measured(results: &Results<'_>, class: &str, last: bool) -> Option<Curve> {
+    let all = &results.scenario.inputs.compare.as_ref()?.downloads;
+    let download = all.iter().find(|download| class_of("benchmark", 3, download.bytes) == class)?;
+    let times = if last { &download.ttlb_s } else { &download.ttfb_s };
+    let points = (0..=200).filter_map(|step| {
+        let share = f64::from(step) / 200.0;
+        Some((quantile(times, share)?, share))
+    });
+    let mut points: Vec<(f64, f64)> = points.collect();
+    points.dedup_by(|next, last| next.0 <= last.0);
+    (!points.is_empty()).then(|| Curve { name: "measured".into(), points })
 }
 
 /// The scoreboard's report: all rows, and the figures of each experiment (name, title and notes, figures).

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use crate::results::{Results, SystemResult};
+use crate::results::{Results, SystemResult, look_up};
 use crate::scoreboard::verdict::{Outcome, Published};
 
 /// How a number is shown: scale and decimals.
@@ -37,6 +37,8 @@ pub fn summary_table(results: &Results<'_>) -> String {
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     let mut header = vec![Cell::new("")];
     header.extend(results.systems.iter().map(|system| right(system.name.to_owned())));
+    let measured = results.measured();
+    header.extend(measured.iter().map(|_| right("measured".into())));
     table.set_header(header);
     let mut row = |label: &str, path: &[&str], show: Show| {
         let values: Vec<Option<String>> =
@@ -44,6 +46,9 @@ pub fn summary_table(results: &Results<'_>) -> String {
         if values.iter().any(Option::is_some) {
             let mut cells = vec![Cell::new(label)];
             cells.extend(values.into_iter().map(|value| right(value.unwrap_or_else(|| "-".into()))));
+            cells.extend(measured.iter().map(|measured| {
+                right(look_up(measured, path).map_or(String::new(), |value| show.text(value)))
+            }));
             table.add_row(cells);
         }
     };

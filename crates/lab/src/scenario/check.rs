@@ -10,6 +10,7 @@ use super::file::{BandwidthFile, File, HostFile, Name, SystemFile, TrafficFile, 
 use super::file_name_character;
 use super::quantity::Size;
 use crate::input::{InputError, Source, suggest};
+use crate::network::inputs::Inputs;
 use crate::registry::{self, Unknown};
 use crate::traffic;
 
@@ -37,6 +38,24 @@ pub(super) fn check(file: &File, source: &Source) -> Result<Vec<System>, InputEr
     check_users(file, source)?;
     crate::network::check_faults(file, source)?;
     check_systems(file, source)
+}
+
+/// Locations of hosts are places of the underlay's file.
+pub(super) fn check_locations(file: &File, source: &Source, inputs: &Inputs) -> Result<(), InputError> {
+    for host in [&file.relay, &file.server, &file.client].into_iter().flatten() {
+        let Some(name) = &host.location else { continue };
+        let Some(table) = &inputs.latency else {
+            let cause = format!("`{}` is a location of no file", name.get_ref());
+            return Err(source.error(name.span(), cause, "give the underlay a `file`"));
+        };
+        let known: Vec<&str> = table.locations.iter().map(|place| place.name.as_str()).collect();
+        if !known.contains(&name.get_ref().as_str()) {
+            let few = &known[..known.len().min(20)];
+            let cause = format!("the underlay has no location `{}`", name.get_ref());
+            return Err(source.error(name.span(), cause, suggest(name.get_ref(), few)));
+        }
+    }
+    Ok(())
 }
 
 fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError> {
@@ -157,6 +176,20 @@ fn check_hosts(file: &File, source: &Source) -> Result<(), InputError> {
         for host in hosts {
             check_name(&host.name, kind, &mut names, source)?;
             check_host(host, kind, &relays, source)?;
+        }
+    }
+    if let Some(tor) = file.tor.as_ref().map(|tor| tor.get_ref()) {
+        if !(*tor.fraction.get_ref() > 0.0 && *tor.fraction.get_ref() <= 1.0) {
+            return Err(source.error(tor.fraction.span(), "`fraction` is above 0 and at most 1", "try 0.02"));
+        }
+        if !(1..=10_000).contains(tor.servers.get_ref()) {
+            return Err(source.error(tor.servers.span(), "a network has 1 to 10,000 servers", "try 20"));
+        }
+        if tor.relays.as_ref().is_some_and(|relays| *relays.get_ref() < 3) {
+            return Err(InputError::new(&source.file, "[tor] has fewer than 3 relays", "raise `relays`"));
+        }
+        if [&tor.client_down, &tor.client_up, &tor.server_link].into_iter().any(|rate| rate.0 == Rate(0)) {
+            return Err(InputError::new(&source.file, "[tor] has a link of rate zero", "give it a rate"));
         }
     }
     if let Some(random) = &file.random {

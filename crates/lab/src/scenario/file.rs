@@ -255,11 +255,11 @@ pub struct RandomFile {
     /// Number of relays.
     pub relays: Spanned<u32>,
     /// Each relay's link, both ways, drawn uniformly.
-    pub relay_link: Between<RateKey>,
+    pub relay_link: Between<Rate>,
     /// Each user's client and server have machines of their own with such a link; without it they share
     /// the machine of the circuit's guard and exit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub end_link: Option<Between<RateKey>>,
+    pub end_link: Option<Between<Rate>>,
     /// Queue in front of each direction of every link.
     #[serde(default = "queue")]
     pub queue: Quantity<Queue>,
@@ -272,7 +272,7 @@ pub struct RandomFile {
 }
 
 /// A scaled-down Tor network.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct TorFile {
     /// Consensus, either flavour, plain or .xz; without it the built-in model.
@@ -288,24 +288,39 @@ pub struct TorFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compare: Option<Name>,
     /// Share of the network that is simulated.
-    pub fraction: Option<Spanned<f64>>,
+    pub fraction: Spanned<f64>,
     /// Number of relays, instead of `fraction`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relays: Option<Spanned<u32>>,
     /// Number of servers.
-    pub servers: Option<Spanned<u32>>,
+    pub servers: Spanned<u32>,
     /// Rate of clients' links towards them.
-    pub client_down: Option<Quantity<Rate>>,
+    pub client_down: Quantity<Rate>,
     /// Rate of clients' links out.
-    pub client_up: Option<Quantity<Rate>>,
+    pub client_up: Quantity<Rate>,
     /// Rate of servers' links.
-    pub server_link: Option<Quantity<Rate>>,
+    pub server_link: Quantity<Rate>,
     /// Queue in front of each direction of every link.
-    pub queue: Option<Quantity<Queue>>,
+    pub queue: Quantity<Queue>,
 }
 
-/// A rate that can be an end of a range.
-pub type RateKey = Rate;
+impl Default for TorFile {
+    fn default() -> TorFile {
+        TorFile {
+            consensus: None,
+            latency: None,
+            geoip: None,
+            compare: None,
+            fraction: nowhere(0.02),
+            relays: None,
+            servers: nowhere(20),
+            client_down: Quantity(Rate(50_000_000)),
+            client_up: Quantity(Rate(10_000_000)),
+            server_link: Quantity(Rate(1_000_000_000)),
+            queue: queue(),
+        }
+    }
+}
 
 /// One kind of traffic: requests, or Markov models.
 #[derive(Clone, Debug, Serialize, Deserialize)]

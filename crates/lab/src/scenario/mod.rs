@@ -14,6 +14,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::input::{InputError, Source, explain};
+use crate::network::inputs::Inputs;
 use file::File;
 
 /// A checked scenario: everything that can be wrong without drawing a network has been looked at.
@@ -27,6 +28,8 @@ pub struct Scenario {
     pub folder: PathBuf,
     /// What is compared.
     pub systems: Vec<System>,
+    /// The data files it names.
+    pub inputs: Inputs,
 }
 
 impl Scenario {
@@ -54,7 +57,9 @@ impl Scenario {
             other => other?,
         };
         let systems = check::check(&file, &source)?;
-        Ok(Scenario { file, source, folder, systems })
+        let inputs = Inputs::load(&file, &folder)?;
+        check::check_locations(&file, &source, &inputs)?;
+        Ok(Scenario { file, source, folder, systems, inputs })
     }
 
     /// Simulated time of a run.
@@ -70,11 +75,6 @@ impl Scenario {
     /// Every how much time queues and rates are sampled.
     pub fn sample(&self) -> Span {
         self.file.sample.get_ref().0
-    }
-
-    /// A path in the file, seen from where the tool runs.
-    pub fn resolve(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
     }
 }
 

@@ -124,6 +124,27 @@ fn random_networks_depend_on_the_seed_alone() {
     assert_eq!(fuzzy.users[99], "bulk100");
 }
 
+#[test]
+fn tor_without_files_is_the_built_in_model() {
+    let text = include_str!("../../../../scenarios/tor.toml");
+    let scenario = parse(text, &[]).unwrap();
+    let build = |seed| crate::network::build(&scenario, Seed::root(seed)).unwrap();
+    let network = build(1);
+    let plan = &network.plan;
+    let relays = plan.hosts.iter().filter(|host| host.name.starts_with("relay")).count();
+    assert!((60..90).contains(&relays), "1 % of 7,195 relays: {relays}");
+    assert_eq!(network.users.len(), 330);
+    let selection = &plan.selections[0];
+    assert!(!selection.guards.is_empty() && !selection.exits.is_empty());
+    assert!(selection.middles.iter().all(|(host, weight)| (*host as usize) < relays && *weight > 0.0));
+    assert!(plan.paths.locations() > 5, "places in several countries");
+    assert_eq!(format!("{plan:?}"), format!("{:?}", build(1).plan));
+    let said = parse(text, &["tor.fraction = 7.0"]).unwrap_err().to_string();
+    assert!(said.contains("`fraction` is above 0"), "{said}");
+    let said = parse(text, &["tor.consensus = \"/nowhere\""]).unwrap_err().to_string();
+    assert!(said.starts_with("/nowhere: "), "{said}");
+}
+
 proptest! {
     #[test]
     fn noise_is_refused(text in "(\\[+[a-z]{1,8}\\]+\n|[a-z-]{1,8} = [\"a-z0-9 .\\[\\]{}-]{0,12}\n|.{0,20}\n){0,30}") {

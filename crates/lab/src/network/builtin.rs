@@ -1,0 +1,151 @@
+//! A model of Tor for scenarios that name no data files: relays and countries from published statistics.
+//!
+//! The tables are quantiles and shares that we computed from the public consensus of 2024-05-17 17:00 UTC
+//! (7,195 relays; consensus weights in kB/s) and tor's geoip file. They are statistics, not the data. Where
+//! clients are is Tor Metrics' estimate of directly connecting users by country (May 2024), rounded.
+
+use std::net::Ipv4Addr;
+
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::Span;
+use tidegate_data::consensus::{Consensus, Flags, Flavour, Identity, Relay};
+use tidegate_data::country::Country;
+
+/// Relays of the whole network.
+const RELAYS: u64 = 7_195;
+
+/// (flags, share of relays, weight at the quantiles of [`QUANTILES`]).
+const CLASSES: [(&[&str], f64, [f64; 8]); 4] = [
+    (&[], 0.313, [1.0, 20.0, 280.0, 1_300.0, 8_400.0, 22_000.0, 67_000.0, 200_000.0]),
+    (&["Guard"], 0.379, [20.0, 3_300.0, 6_000.0, 12_000.0, 24_000.0, 40_000.0, 74_000.0, 190_000.0]),
+    (&["Exit"], 0.146, [1.0, 680.0, 1_900.0, 8_300.0, 11_000.0, 15_000.0, 31_000.0, 87_000.0]),
+    (&["Exit", "Guard"], 0.162, [1_300.0, 2_700.0, 4_900.0, 8_900.0, 13_000.0, 19_000.0, 39_000.0, 95_000.0]),
+];
+
+const QUANTILES: [f64; 8] = [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0];
+
+/// Where relays are, in parts per thousand; the rest is spread like these.
+const RELAY_COUNTRIES: [(&str, f64); 12] = [
+    ("de", 238.0),
+    ("us", 196.0),
+    ("nl", 106.0),
+    ("fr", 46.0),
+    ("pl", 46.0),
+    ("fi", 33.0),
+    ("ca", 28.0),
+    ("at", 26.0),
+    ("gb", 24.0),
+    ("se", 24.0),
+    ("ch", 21.0),
+    ("lu", 19.0),
+];
+
+/// Where clients are, in parts per hundred.
+const CLIENT_COUNTRIES: [(&str, f64); 10] = [
+    ("us", 25.0),
+    ("de", 20.0),
+    ("in", 8.0),
+    ("fr", 7.0),
+    ("fi", 7.0),
+    ("gb", 6.0),
+    ("nl", 6.0),
+    ("ru", 5.0),
+    ("id", 4.0),
+    ("br", 3.0),
+];
+
+/// A consensus drawn from the tables, always the same.
+pub(super) fn consensus() -> Consensus {
+    let seed = Seed::root(0).fork("built-in model of Tor");
+    let relay = |number: u64| {
+        let mut draws = seed.fork_index(number).random();
+        let (flags, _, weights) = *choose(&CLASSES, |class| class.1, &mut draws);
+        let mut identity = [0u8; 20];
+        identity[..8].copy_from_slice(&number.to_be_bytes());
+        let names = flags.iter().copied().chain(["Fast", "Running", "Stable", "Valid"]);
+        Relay {
+            nickname: format!("model{number}"),
+            identity: Identity(identity),
+            // A network of its own for each relay: no two exclude each other.
+            address: Ipv4Addr::from((number as u32 + 1) << 16 | 1),
+            or_port: 9001,
+            flags: Flags::from_names(names),
+            version: None,
+            bandwidth: quantile(&weights, draws.unit()).max(1.0) as u32,
+            unmeasured: false,
+            ports: None,
+        }
+    };
+    Consensus {
+        flavour: Flavour::Microdesc,
+        method: 34,
+        valid_after: 1_715_965_200,
+        known_flags: Vec::new(),
+        params: Default::default(),
+        relays: (0..RELAYS).map(relay).collect(),
+        bandwidth_weights: Default::default(),
+    }
+}
+
+/// Linear between the quantiles of the logarithm.
+fn quantile(weights: &[f64; 8], q: f64) -> f64 {
+    let upper = QUANTILES.iter().position(|known| q < *known).unwrap_or(QUANTILES.len() - 1).max(1);
+    let share = (q - QUANTILES[upper - 1]) / (QUANTILES[upper] - QUANTILES[upper - 1]);
+    let (low, high) = (libm::log(weights[upper - 1]), libm::log(weights[upper]));
+    libm::exp(low + share * (high - low))
+}
+
+/// An item by weight.
+pub(super) fn choose<'a, T>(items: &'a [T], weight: impl Fn(&T) -> f64, draws: &mut Random) -> &'a T {
+    let total: f64 = items.iter().map(&weight).sum();
+    let mut left = draws.unit() * total;
+    items
+        .iter()
+        .find(|item| {
+            left -= weight(item);
+            left < 0.0
+        })
+        .unwrap_or(&items[items.len() - 1])
+}
+
+/// A relay's country, for relays whose address says nothing.
+pub(super) fn relay_country(draws: &mut Random) -> Country {
+    country(&RELAY_COUNTRIES, draws)
+}
+
+/// A client's country.
+pub(super) fn client_country(draws: &mut Random) -> Country {
+    country(&CLIENT_COUNTRIES, draws)
+}
+
+fn country(shares: &[(&str, f64)], draws: &mut Random) -> Country {
+    let (code, _) = choose(shares, |share| share.1, draws);
+    Country::from_code(code).expect("the tables hold countries")
+}
+
+/// One-way delay between hosts of two countries without a latency file: 2 ms of access at either end, and
+/// light in fibre (200 km/ms) on a way a third longer than the great circle between their centres.
+pub(super) fn delay(from: Country, to: Country) -> Span {
+    Span::from_secs_f64(0.004 + from.distance_km(to) / 150.0 * 1e-3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_has_the_tables_quantiles() {
+        let relays = consensus().relays;
+        let mut guards: Vec<f64> = relays
+            .iter()
+            .filter(|relay| relay.flags.guard() && !relay.flags.exit())
+            .map(|relay| f64::from(relay.bandwidth))
+            .collect();
+        guards.sort_by(f64::total_cmp);
+        assert!((guards.len() as f64 / relays.len() as f64 - 0.379).abs() < 0.02);
+        let median = guards[guards.len() / 2];
+        assert!((median / 12_000.0 - 1.0).abs() < 0.1, "{median}");
+        let (de, us) = (Country::from_code("de").unwrap(), Country::from_code("us").unwrap());
+        assert!((40..90).contains(&(delay(de, us).0 / 1_000_000)), "{}", delay(de, us));
+    }
+}
