@@ -1,9 +1,11 @@
 //! `tidegate flashflow`: measure relays' capacities. One role per subcommand; `demo` runs them all.
 
+use std::cell::Cell;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use clap::Subcommand;
@@ -11,11 +13,13 @@ use serde_json::{Value, json};
 use tidegate_control::units::Span;
 use tidegate_lab::input::InputError;
 use tidegate_net::clock;
-use tidegate_net::flashflow::config::{ConfigError, CoordinatorConfig, MeasurerConfig, RelayConfig};
+use tidegate_net::flashflow::config::{
+    BackgroundConfig, ConfigError, CoordinatorConfig, MeasurerConfig, RelayConfig,
+};
 use tidegate_net::flashflow::daemon::{self, Daemon};
 use tidegate_net::flashflow::ledger::{Ledger, Record, relay_name};
 use tidegate_net::flashflow::relay::{Limits, Relay};
-use tidegate_net::flashflow::{measurer, store};
+use tidegate_net::flashflow::{background, measurer, store};
 use tidegate_net::identity::{Identity, hex};
 use tokio::net::TcpListener;
 
@@ -40,6 +44,9 @@ enum Role {
     Relay(Config),
     /// Run a measurer
     Measurer(Config),
+    /// Send clients' traffic through a relay, for demonstrations
+    #[command(hide = true)]
+    Background(Config),
     /// Run the coordinator: follow the schedule until stopped
     Coordinator {
         #[command(flatten)]
@@ -94,6 +101,9 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Role::Keygen { file } => keygen(&file)?,
         Role::Relay(Config { config }) => relay(&RelayConfig::load(&config).map_err(input)?)?,
         Role::Measurer(Config { config }) => run_measurer(MeasurerConfig::load(&config).map_err(input)?)?,
+        Role::Background(Config { config }) => {
+            run_background(BackgroundConfig::load(&config).map_err(input)?)?
+        }
         Role::Coordinator { config, once } => coordinator(coordinator_config(&config)?, once)?,
         Role::Schedule { config, period, json } => schedule(&coordinator_config(&config)?, period, json)?,
         Role::BandwidthFile(config) => {
@@ -176,9 +186,10 @@ fn keygen(file: &Path) -> Result<(), Failure> {
 }
 
 fn relay(config: &RelayConfig) -> Result<(), Failure> {
-    let identity = Identity::load(&config.identity).map_err(other)?;
+    let identity = Arc::new(Identity::load(&config.identity).map_err(other)?);
+    let (measurement, neighbours) = (config.measurement.clone(), config.neighbours.clone());
     let relay =
-        Relay::new(&identity, config.rate, config.measurement.clone(), Limits::default()).map_err(other)?;
+        Relay::new(identity, config.rate, measurement, Limits::default(), neighbours).map_err(other)?;
     on_this_thread(async {
         let listener = listen(config.listen).await?;
         let report = async {
@@ -212,6 +223,30 @@ fn run_measurer(config: MeasurerConfig) -> Result<(), Failure> {
     on_this_thread(async {
         let listener = listen(config.listen).await?;
         measurer::serve(listener, identity, config.settings).await.map_err(other)
+    })
+    .map(drop)
+}
+
+fn run_background(config: BackgroundConfig) -> Result<(), Failure> {
+    let identity = Arc::new(Identity::load(&config.identity).map_err(other)?);
+    on_this_thread(async {
+        let listener = listen(config.listen).await?;
+        let delivered = Rc::new(Cell::new(0));
+        let report = async {
+            let mut next = clock::now();
+            loop {
+                next += Span::from_secs(1);
+                clock::until(next).await;
+                log(&json!({ "event": "second", "delivered_bits_per_s": delivered.take() * 8 }));
+            }
+        };
+        let (target, circuits, rate) = (config.target, config.circuits, config.rate);
+        tokio::select! {
+            result = background::run(listener, identity, target, circuits, rate, delivered.clone()) => {
+                result.map_err(other)
+            }
+            () = report => Ok(()),
+        }
     })
     .map(drop)
 }

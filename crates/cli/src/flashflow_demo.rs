@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::mpsc;
 
 use serde_json::{Value, json};
 use tidegate_control::units::{Rate, Span};
+use tidegate_net::flashflow::background::EXIT;
 use tidegate_net::identity::{Identity, hex, random};
 
 use crate::Failure;
@@ -24,6 +26,9 @@ pub struct Arguments {
     /// Sockets to the relay, over all measurers
     #[arg(long, default_value_t = 160)]
     sockets: u16,
+    /// What clients' circuits carry through the relay besides (default: a tenth of its rate, or 20 Mbit/s)
+    #[arg(long)]
+    background: Option<Rate>,
     /// What is guessed of the relay before it is measured (default: its rate, or 1 Gbit/s)
     #[arg(long)]
     guess: Option<Rate>,
@@ -107,6 +112,11 @@ impl Events {
     }
 }
 
+/// An address on loopback that was free a moment ago.
+fn free_address() -> Result<SocketAddr, Failure> {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(other)
+}
+
 fn identity(directory: &Path, name: &str) -> Result<Identity, Failure> {
     let identity = Identity::generate();
     identity.save(&directory.join(format!("{name}.key"))).map_err(other)?;
@@ -131,30 +141,54 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
     let coordinator = hex(&identity(directory, "coordinator")?.fingerprint());
     let relay = identity(directory, "relay")?;
+    let exit = hex(&identity(directory, "exit")?.fingerprint());
+    let exit_address = free_address()?;
     let seconds = arguments.duration.0.div_ceil(1_000_000_000);
     let file = directory.join("relay.toml");
     write(
         &file,
         &format!(
             "listen = \"127.0.0.1:0\"\nidentity = \"relay.key\"\nrate = \"{}\"\n\n[measurement]\nallowed = true\n\
-             coordinators = [\"{coordinator}\"]\nmax_duration = \"{} s\"\n",
+             coordinators = [\"{coordinator}\"]\nmax_duration = \"{} s\"\n\n\
+             [[neighbour]]\nnumber = {}\naddress = \"{exit_address}\"\nfingerprint = \"{exit}\"\n",
             arguments.rate,
-            (seconds + 30).clamp(45, 120)
+            (seconds + 30).clamp(45, 120),
+            EXIT.0
         ),
     )?;
     let mut relay_events = spawn(&mut processes, "relay", &file, &[])?;
     let relay_address = relay_events.address()?;
 
+    let (fingerprint, onion) = (hex(&relay.fingerprint()), hex(&relay.relay_public().onion));
+    let background = arguments.background.unwrap_or(match arguments.rate {
+        Rate::UNLIMITED => Rate(20_000_000),
+        limit => Rate(limit.0 / 10),
+    });
+    if background.0 > 0 {
+        let file = directory.join("background.toml");
+        write(
+            &file,
+            &format!(
+                "listen = \"{exit_address}\"\nidentity = \"exit.key\"\nrate = \"{background}\"\ncircuits = 4\n\n\
+                 [target]\naddress = \"{relay_address}\"\nfingerprint = \"{fingerprint}\"\nonion_key = \"{onion}\"\n"
+            ),
+        )?;
+        let mut events = spawn(&mut processes, "background", &file, &[])?;
+        events.address()?;
+        // Measure a relay that is in use.
+        events.find(|event| event["delivered_bits_per_s"].as_u64() > Some(0));
+        std::thread::spawn(move || events.for_each(drop));
+    }
+
     let guess = arguments.guess.unwrap_or(arguments.rate.min(Rate(1_000_000_000)));
     let mut config = format!(
         "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth_file = \"v3bw\"\nfirst_guess = \"{guess}\"\n\
          slot = \"{} s\"\n\n[parameters]\nduration = \"{}\"\nsockets = {}\n\n\
-         [[relay]]\nnickname = \"target\"\naddress = \"{relay_address}\"\nfingerprint = \"{}\"\nonion_key = \"{}\"\n",
+         [[relay]]\nnickname = \"target\"\naddress = \"{relay_address}\"\nfingerprint = \"{fingerprint}\"\n\
+         onion_key = \"{onion}\"\n",
         seconds + 15,
         arguments.duration,
-        arguments.sockets,
-        hex(&relay.fingerprint()),
-        hex(&relay.relay_public().onion)
+        arguments.sockets
     );
     for n in 0..MEASURERS {
         let name = format!("measurer{n}");

@@ -7,4 +7,5 @@
 pub mod clock;
 pub mod flashflow;
 pub mod identity;
+pub mod overlay;
 pub mod tls;

@@ -1,5 +1,6 @@
 //! A measurement over real sockets on loopback, all roles in this process.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -44,7 +45,8 @@ fn team(measurers: usize, rate: Rate) -> Team {
     let identity = relay_identity.clone();
     let address = start(move |listener| async move {
         let config = Config { allowed: true, coordinators: vec![allowed], ..Config::default() };
-        Relay::new(&identity, rate, config, Limits::default()).unwrap().serve(listener).await;
+        let relay = Relay::new(identity, rate, config, Limits::default(), BTreeMap::new());
+        relay.unwrap().serve(listener).await;
     });
     let relay = Contact { address, fingerprint: relay_identity.fingerprint() };
     let measurers = (0..measurers)

@@ -1,7 +1,7 @@
 //! The roles' configuration files: strict TOML, in which every quantity has its unit. Paths are relative to
 //! the file they stand in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer};
 use tidegate_control::flashflow::schedule::RelayId;
 use tidegate_control::flashflow::{Parameters, Percent};
 use tidegate_control::units::{Rate, Span};
+use tidegate_proto::cell::RelayId as RelayNumber;
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::flashflow::message::{Fingerprint, MAX_MEASURERS, MAX_SECONDS};
 use tidegate_proto::flashflow::relay;
@@ -85,6 +86,8 @@ pub struct RelayConfig {
     pub rate: Rate,
     /// How it can be measured.
     pub measurement: relay::Config,
+    /// Relays that it extends circuits to, by their numbers in the overlay's directory.
+    pub neighbours: BTreeMap<RelayNumber, Contact>,
 }
 
 #[derive(Deserialize)]
@@ -95,6 +98,16 @@ struct RelayFile {
     #[serde(default, deserialize_with = "optional_quantity")]
     rate: Option<Rate>,
     measurement: MeasurementTable,
+    #[serde(default)]
+    neighbour: Vec<NeighbourTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NeighbourTable {
+    number: u32,
+    address: SocketAddr,
+    fingerprint: Hex<32>,
 }
 
 #[derive(Deserialize)]
@@ -149,6 +162,70 @@ impl RelayConfig {
                 background,
                 max_duration,
             },
+            neighbours: file
+                .neighbour
+                .into_iter()
+                .map(|n| {
+                    (RelayNumber(n.number), Contact { address: n.address, fingerprint: n.fingerprint.0 })
+                })
+                .collect(),
+        })
+    }
+}
+
+/// Background traffic for demonstrations: where its exit listens, and through which relay it goes.
+#[derive(Clone, Debug)]
+pub struct BackgroundConfig {
+    /// Where the exit listens.
+    pub listen: SocketAddr,
+    /// The exit's identity file.
+    pub identity: PathBuf,
+    /// What the exit sends in all.
+    pub rate: Rate,
+    /// Over so many circuits.
+    pub circuits: usize,
+    /// Through this relay.
+    pub target: (Contact, RelayPublic),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BackgroundFile {
+    listen: SocketAddr,
+    identity: PathBuf,
+    #[serde(deserialize_with = "quantity")]
+    rate: Rate,
+    circuits: usize,
+    target: TargetTable,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TargetTable {
+    address: SocketAddr,
+    fingerprint: Hex<32>,
+    onion_key: Hex<32>,
+}
+
+impl BackgroundConfig {
+    /// Reads and checks the file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] saying what is wrong.
+    pub fn load(path: &Path) -> Result<BackgroundConfig, ConfigError> {
+        let file: BackgroundFile = read(path)?;
+        if !(1..=1000).contains(&file.circuits) {
+            let cause = "circuits is not between 1 and 1000".into();
+            return Err(ConfigError { path: path.into(), cause });
+        }
+        let (fingerprint, onion) = (file.target.fingerprint.0, file.target.onion_key.0);
+        let identity = fingerprint[..20].try_into().expect("a fingerprint has 32 bytes");
+        Ok(BackgroundConfig {
+            listen: file.listen,
+            identity: beside(path, &file.identity),
+            rate: file.rate,
+            circuits: file.circuits,
+            target: (Contact { address: file.target.address, fingerprint }, RelayPublic { identity, onion }),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! FlashFlow's roles on sockets: tokio and TLS under the machines of `proto::flashflow`.
 
+pub mod background;
 pub mod config;
 pub mod coordinator;
 pub mod daemon;

@@ -15,19 +15,26 @@ use std::task::{Poll, Waker};
 
 use rustls::ServerConfig;
 use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::cell::RelayId;
+use tidegate_proto::crypto::encrypted::{self, Encrypted};
 use tidegate_proto::crypto::ntor::{self, RelaySecret};
 use tidegate_proto::flashflow::cell::{self, CELL, CellBuffer, Token};
 use tidegate_proto::flashflow::echo::RelayEnd;
 use tidegate_proto::flashflow::message::{Fingerprint, Message};
 use tidegate_proto::flashflow::pace::{Class, Pace};
 use tidegate_proto::flashflow::relay::{Config, Output, Target};
+use tidegate_proto::links::{self, ChannelId};
+use tidegate_proto::node::{Node as _, Output as Asked};
+use tidegate_proto::relay::Relay as Node;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_rustls::server::TlsStream;
 
+use super::coordinator::Contact;
 use super::link;
 use crate::clock;
 use crate::identity::{Identity, random};
+use crate::overlay::{Gate, Overlay};
 
 /// Cells read at once from a measurement circuit: as many as fit into rustls's own buffer of 64 KiB.
 const BATCH: usize = 127;
@@ -60,7 +67,33 @@ pub struct Forwarded {
 
 /// A relay that is running. Clones are handles to the same relay.
 #[derive(Clone)]
-pub struct Relay(Rc<Shared>);
+pub struct Relay {
+    shared: Rc<Shared>,
+    /// Ordinary circuits.
+    overlay: Overlay<Node<Encrypted>, Background>,
+}
+
+/// Ordinary circuits' way through the pace and into the measurement's count.
+struct Background(Rc<Shared>);
+
+impl Gate for Background {
+    async fn leave(&self, channel: ChannelId, bytes: u64) {
+        // Channels and connections are numbered apart.
+        let who = u64::from(channel.0) | CHANNEL;
+        let mut left = bytes;
+        while left > 0 {
+            left = left.saturating_sub(self.0.grant(Class::Background, who, left).await);
+        }
+        self.0.state.borrow_mut().target.background(bytes, 0);
+    }
+
+    fn received(&self, bytes: u64) {
+        self.0.state.borrow_mut().target.background(0, bytes);
+    }
+}
+
+/// Marks the number of a channel among those who wait for leave to forward.
+const CHANNEL: u64 = 1 << 63;
 
 struct Shared {
     secret: RelaySecret,
@@ -92,10 +125,11 @@ impl Relay {
     /// # Errors
     /// If the identity's key does not fit its certificate.
     pub fn new(
-        identity: &Identity,
+        identity: Arc<Identity>,
         rate: Rate,
         config: Config,
         limits: Limits,
+        neighbours: BTreeMap<RelayId, Contact>,
     ) -> Result<Relay, rustls::Error> {
         let state = State {
             target: Target::new(config),
@@ -108,29 +142,39 @@ impl Relay {
             last_id: 0,
             forwarded: Forwarded::default(),
         };
-        Ok(Relay(Rc::new(Shared {
+        let shared = Rc::new(Shared {
             secret: identity.relay(),
-            tls: crate::tls::server(identity)?,
+            tls: crate::tls::server(&identity)?,
             limits,
             state: RefCell::new(state),
             changed: Notify::new(),
             ended: watch::Sender::new(0),
-        })))
+        });
+        let onion = Encrypted::new(Some(identity.relay()), BTreeMap::new(), random());
+        // It forwards; streams that would leave the overlay here are refused.
+        let owner = Box::new(|node: &mut Node<Encrypted>, now, asked| {
+            if let Asked::Connect(stream, _) = asked {
+                node.stream_ended(now, stream);
+            }
+        });
+        let node = Node::new(onion, links::Config::default());
+        let overlay = Overlay::new(node, Background(shared.clone()), Some(identity), neighbours, owner);
+        Ok(Relay { shared, overlay })
     }
 
     /// What it forwarded since it started.
     pub fn forwarded(&self) -> Forwarded {
-        self.0.state.borrow().forwarded
+        self.shared.state.borrow().forwarded
     }
 
     /// Whether a measurement was agreed and has not ended.
     pub fn is_busy(&self) -> bool {
-        self.0.state.borrow().target.is_busy()
+        self.shared.state.borrow().target.is_busy()
     }
 
     /// Connections open now.
     pub fn connections(&self) -> usize {
-        self.0.state.borrow().connections
+        self.shared.state.borrow().connections
     }
 
     /// Serves until dropped. Must run inside a [`tokio::task::LocalSet`].
@@ -149,9 +193,9 @@ impl Relay {
                 clock::until(clock::now() + Span::from_millis(50)).await;
                 continue;
             };
-            let mut state = self.0.state.borrow_mut();
-            let full =
-                state.connections >= self.0.limits.connections || state.strangers >= self.0.limits.strangers;
+            let mut state = self.shared.state.borrow_mut();
+            let full = state.connections >= self.shared.limits.connections
+                || state.strangers >= self.shared.limits.strangers;
             if full && !state.expected.contains(&from.ip()) {
                 continue;
             }
@@ -168,20 +212,22 @@ impl Relay {
     async fn timers(self) {
         loop {
             let due = {
-                let state = self.0.state.borrow();
+                let state = self.shared.state.borrow();
                 [state.target.next_timeout(), state.pace.next_timeout()].into_iter().flatten().min()
             };
             tokio::select! {
                 () = clock::until(due.unwrap_or(Time::NEVER)) => {}
-                () = self.0.changed.notified() => {}
+                () = self.shared.changed.notified() => {}
             }
             let now = clock::now();
-            let mut state = self.0.state.borrow_mut();
+            let mut state = self.shared.state.borrow_mut();
             state.target.timeout(now);
-            self.settle(&mut state, now);
+            self.shared.settle(&mut state, now);
         }
     }
+}
 
+impl Shared {
     /// Does what the machines ask for.
     fn settle(&self, state: &mut State, now: Time) {
         while let Some(output) = state.target.poll() {
@@ -200,7 +246,7 @@ impl Relay {
                 Output::Ended => {
                     state.pace.idle();
                     state.expected.clear();
-                    self.0.ended.send_modify(|count| *count += 1);
+                    self.ended.send_modify(|count| *count += 1);
                 }
             }
         }
@@ -217,16 +263,18 @@ impl Relay {
     async fn grant(&self, class: Class, who: u64, bytes: u64) -> u64 {
         let now = clock::now();
         {
-            let mut state = self.0.state.borrow_mut();
+            let mut state = self.state.borrow_mut();
             state.seats.insert(who, (0, None));
             state.pace.request(class, who, bytes);
             self.settle(&mut state, now);
             if state.seats[&who].0 == 0 {
-                self.0.changed.notify_one();
+                self.changed.notify_one();
             }
         }
+        // Whoever stops waiting gives up its place.
+        let _seat = Seat { shared: self, class, who };
         poll_fn(|context| {
-            let mut state = self.0.state.borrow_mut();
+            let mut state = self.state.borrow_mut();
             let (granted, waker) = state.seats.get_mut(&who).expect("a seat lasts as long as its owner");
             if *granted == 0 {
                 *waker = Some(context.waker().clone());
@@ -243,6 +291,24 @@ impl Relay {
     }
 }
 
+/// Someone's place among those who wait for a grant.
+struct Seat<'a> {
+    shared: &'a Shared,
+    class: Class,
+    who: u64,
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.borrow_mut();
+        // Zero: still in the queue.
+        if state.seats.get(&self.who).is_some_and(|(granted, waker)| *granted == 0 && waker.is_some()) {
+            state.pace.withdraw(self.class, self.who);
+        }
+        state.seats.remove(&self.who);
+    }
+}
+
 /// One accepted connection; its place is free again when it is dropped.
 struct Connection {
     relay: Relay,
@@ -253,24 +319,27 @@ struct Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.known();
-        let mut state = self.relay.0.state.borrow_mut();
+        let mut state = self.relay.shared.state.borrow_mut();
         state.connections -= 1;
-        state.seats.remove(&self.id);
-        state.pace.withdraw(Class::Measurement, self.id);
     }
 }
 
 impl Connection {
     fn known(&mut self) {
         if std::mem::take(&mut self.stranger) {
-            self.relay.0.state.borrow_mut().strangers -= 1;
+            self.relay.shared.state.borrow_mut().strangers -= 1;
         }
     }
 
     async fn run(mut self, tcp: TcpStream) -> io::Result<()> {
-        let patience = self.relay.0.limits.patience;
-        let (mut stream, peer) = link::accept(tcp, self.relay.0.tls.clone(), patience).await?;
+        let patience = self.relay.shared.limits.patience;
+        let (mut stream, peer) = link::accept(tcp, self.relay.shared.tls.clone(), patience).await?;
         let first = link::within(patience, link::read_cell(&mut stream)).await?;
+        if encrypted::command(first[4]).is_some() {
+            self.known();
+            self.relay.overlay.accepted(stream, first).await;
+            return Ok(());
+        }
         let Some(peer) = peer else { return Ok(()) };
         match first[4] {
             cell::MEASUREMENT => {
@@ -279,7 +348,7 @@ impl Connection {
             }
             cell::CREATE_MEASUREMENT => {
                 let Some((token, skin)) = cell::parse_create(&first) else { return Ok(()) };
-                if !self.relay.0.state.borrow().target.admits(&peer, &token) {
+                if !self.relay.shared.state.borrow().target.admits(&peer, &token) {
                     return Ok(());
                 }
                 self.known();
@@ -297,17 +366,17 @@ impl Connection {
         first: [u8; CELL],
     ) -> io::Result<()> {
         let (outbox, mut messages) = mpsc::unbounded_channel();
-        self.relay.0.state.borrow_mut().coordinators.insert(self.id, outbox);
+        self.relay.shared.state.borrow_mut().coordinators.insert(self.id, outbox);
         let (mut reader, mut writer) = tokio::io::split(stream);
         let reading = async {
             let mut next = first;
             while let Ok(message) = Message::from_cell(&next) {
-                let mut state = self.relay.0.state.borrow_mut();
+                let mut state = self.relay.shared.state.borrow_mut();
                 let now = clock::now();
                 state.target.message(now, self.id, &peer, &message);
-                self.relay.settle(&mut state, now);
+                self.relay.shared.settle(&mut state, now);
                 drop(state);
-                self.relay.0.changed.notify_one();
+                self.relay.shared.changed.notify_one();
                 next = link::read_cell(&mut reader).await?;
             }
             Err(io::ErrorKind::InvalidData.into())
@@ -323,10 +392,10 @@ impl Connection {
             result = reading => result,
             result = writing => result,
         };
-        let mut state = self.relay.0.state.borrow_mut();
+        let mut state = self.relay.shared.state.borrow_mut();
         state.coordinators.remove(&self.id);
         state.target.lost(self.id);
-        self.relay.settle(&mut state, clock::now());
+        self.relay.shared.settle(&mut state, clock::now());
         result
     }
 
@@ -339,9 +408,11 @@ impl Connection {
         token: Token,
         skin: [u8; ntor::ONION_SKIN],
     ) -> io::Result<()> {
-        let mut ended = self.relay.0.ended.subscribe();
-        let Ok((keys, reply)) = ntor::answer(&self.relay.0.secret, &skin, random()) else { return Ok(()) };
-        if !self.relay.0.state.borrow().target.admits(&peer, &token) {
+        let mut ended = self.relay.shared.ended.subscribe();
+        let Ok((keys, reply)) = ntor::answer(&self.relay.shared.secret, &skin, random()) else {
+            return Ok(());
+        };
+        if !self.relay.shared.state.borrow().target.admits(&peer, &token) {
             return Ok(());
         }
         let end = RelayEnd::new(circ, &keys);
@@ -367,7 +438,7 @@ impl Connection {
                 if !self.begin() {
                     return Ok(());
                 }
-                let leave = self.relay.grant(Class::Measurement, self.id, cells.len() as u64).await;
+                let leave = self.relay.shared.grant(Class::Measurement, self.id, cells.len() as u64).await;
                 let (now, later) = cells.split_at_mut(leave as usize);
                 end.answer(now).map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
                 link::write_cells(stream, now).await?;
@@ -379,13 +450,13 @@ impl Connection {
 
     /// Tells the target that echo cells are here; whether they may be answered.
     fn begin(&self) -> bool {
-        let mut state = self.relay.0.state.borrow_mut();
+        let mut state = self.relay.shared.state.borrow_mut();
         let now = clock::now();
         let first = state.target.next_timeout();
         let admitted = state.target.echo(now);
         if state.target.next_timeout() != first {
-            self.relay.settle(&mut state, now);
-            self.relay.0.changed.notify_one();
+            self.relay.shared.settle(&mut state, now);
+            self.relay.shared.changed.notify_one();
         }
         admitted
     }
