@@ -1,1 +1,4 @@
 //! Tests that hold Tidegate against independent implementations: tor-netdoc, the kernel's TCP.
+
+pub mod comparison;
+pub mod kernel_tcp;

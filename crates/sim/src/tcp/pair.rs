@@ -40,9 +40,9 @@ impl LinkRule {
     }
 }
 
-/// One direction of the link.
+/// One direction of the link. The comparison with the kernel carries real packets by the same object.
 #[derive(Clone, Debug)]
-struct Link {
+pub struct Link {
     rule: LinkRule,
     random: Random,
     /// When each packet still waiting begins to be sent.
@@ -52,12 +52,18 @@ struct Link {
 }
 
 impl Link {
-    fn new(rule: LinkRule, seed: Seed) -> Link {
+    /// A link whose losses are drawn from `seed`.
+    pub fn new(rule: LinkRule, seed: Seed) -> Link {
         Link { rule, random: seed.random(), starts: VecDeque::new(), free_at: Time::ZERO, dropped: 0 }
     }
 
-    /// When the packet arrives at the other end: never, once or twice.
-    fn carry(&mut self, now: Time, bytes: u64) -> [Option<Time>; 2] {
+    /// Packets dropped, by chance or for want of room.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// When a packet of `bytes` that enters now arrives at the other end: never, once or twice.
+    pub fn carry(&mut self, now: Time, bytes: u64) -> [Option<Time>; 2] {
         while self.starts.front().is_some_and(|start| *start <= now) {
             self.starts.pop_front();
         }
@@ -148,9 +154,9 @@ impl Pair {
         pair
     }
 
-    /// Packets that the link from end `i` dropped, by chance or for want of room.
-    pub fn dropped(&self, end: usize) -> u64 {
-        self.links[end].dropped
+    /// The link that end `i` sends into.
+    pub fn link(&self, end: usize) -> &Link {
+        &self.links[end]
     }
 
     /// Changes the link from end `i`.

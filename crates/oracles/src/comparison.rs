@@ -1,0 +1,108 @@
+//! The model of TCP against the kernel's, cell by cell.
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_sim::tcp::pair::{LinkRule, Pair};
+use tidegate_sim::tcp::{Config, Congestion};
+
+use crate::kernel_tcp::{Conditions, Measured};
+
+/// One row of the table: a link and an algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    /// The algorithm.
+    pub congestion: Congestion,
+    /// Mbit/s of IP packets.
+    pub mbit_per_s: u64,
+    /// One-way delay in milliseconds.
+    pub delay_ms: u64,
+    /// Packets waiting in front of the link at most.
+    pub queue: usize,
+    /// Probability of loss.
+    pub loss: f64,
+}
+
+impl Cell {
+    /// The conditions of a run. Acknowledgements return over a link as fast, without loss.
+    pub fn conditions(&self, from: Span, until: Span, seed: u64) -> Conditions {
+        let rate = Rate(self.mbit_per_s * 1_000_000);
+        let delay = Span::from_millis(self.delay_ms);
+        Conditions {
+            congestion: if self.congestion == Congestion::Reno { "reno" } else { "cubic" },
+            there: LinkRule::new(rate, delay, self.queue).with_loss(self.loss),
+            back: LinkRule::new(rate, delay, 10_000),
+            from,
+            until,
+            seed,
+        }
+    }
+
+    /// Runs the model under the same conditions. Gives goodput in payload bytes per second, packets dropped.
+    pub fn model(&self, conditions: &Conditions) -> (f64, u64) {
+        let config = Config { congestion: self.congestion, ..Config::default() };
+        let rules = [conditions.there, conditions.back];
+        let mut pair = Pair::new([config.clone(), config], rules, Seed::root(conditions.seed));
+        pair.ends[0].to_write = u64::MAX;
+        let goodput = pair.goodput(Time::ZERO + conditions.from, Time::ZERO + conditions.until);
+        (goodput, pair.link(0).dropped())
+    }
+}
+
+/// The grid of the table in docs/tcp.md: each link under Reno and CUBIC.
+pub fn grid() -> Vec<Cell> {
+    let links: [(u64, u64, usize, f64); 14] = [
+        (10, 5, 8, 0.0),
+        (10, 20, 10, 0.0),
+        (10, 20, 33, 0.0),
+        (10, 50, 83, 0.0),
+        (10, 50, 83, 1e-2),
+        (20, 5, 17, 0.0),
+        (20, 20, 50, 0.0),
+        (20, 20, 50, 1e-3),
+        (20, 20, 267, 0.0),
+        (20, 50, 167, 1e-4),
+        (100, 5, 83, 1e-3),
+        (100, 20, 60, 0.0),
+        (100, 20, 333, 0.0),
+        (100, 20, 333, 1e-4),
+    ];
+    let cell = |(mbit_per_s, delay_ms, queue, loss), congestion| Cell {
+        congestion,
+        mbit_per_s,
+        delay_ms,
+        queue,
+        loss,
+    };
+    links
+        .into_iter()
+        .flat_map(|link| [Congestion::Reno, Congestion::Cubic].map(|congestion| cell(link, congestion)))
+        .collect()
+}
+
+/// A row: what the kernel did, what the model did, over all seeds.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The link.
+    pub cell: Cell,
+    /// The kernel's figure for each seed.
+    pub kernel: Vec<Measured>,
+    /// The model's: goodput in payload bytes per second, packets dropped.
+    pub model: Vec<(f64, u64)>,
+}
+
+impl Row {
+    /// Mean goodput of the kernel, Mbit/s of payload.
+    pub fn kernel_mbit_per_s(&self) -> f64 {
+        self.kernel.iter().map(|run| run.goodput).sum::<f64>() / self.kernel.len() as f64 * 8e-6
+    }
+
+    /// Mean goodput of the model, Mbit/s of payload.
+    pub fn model_mbit_per_s(&self) -> f64 {
+        self.model.iter().map(|run| run.0).sum::<f64>() / self.model.len() as f64 * 8e-6
+    }
+
+    /// The model's relative error.
+    pub fn error(&self) -> f64 {
+        self.model_mbit_per_s() / self.kernel_mbit_per_s() - 1.0
+    }
+}
