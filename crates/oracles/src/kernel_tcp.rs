@@ -158,6 +158,7 @@ fn send(congestion: &str, stop: &AtomicBool) -> io::Result<()> {
     socket.connect(&server.into())?;
     socket.set_write_timeout(Some(PATIENCE))?;
     let chunk = vec![0; 64 << 10];
+    serve_first(10);
     while !stop.load(Ordering::Relaxed) {
         match socket.write(&chunk) {
             Ok(_) => {}
@@ -184,6 +185,7 @@ fn receive(stop: &AtomicBool, received: &AtomicU64) -> io::Result<()> {
     };
     peer.set_read_timeout(Some(PATIENCE))?;
     let mut chunk = vec![0; 256 << 10];
+    serve_first(10);
     while !stop.load(Ordering::Relaxed) {
         match peer.read(&mut chunk) {
             Ok(0) => break,
@@ -195,14 +197,20 @@ fn receive(stop: &AtomicBool, received: &AtomicU64) -> io::Result<()> {
     Ok(())
 }
 
+/// Asks for this thread to run before ordinary ones, and goes on if that is refused. A link that waits for
+/// the processor is a longer link; a sender that loses it inside a system call holds the socket, and all
+/// acknowledgements wait and then set a burst free.
+fn serve_first(priority: u8) {
+    if let Ok(value) = ThreadPriorityValue::try_from(priority) {
+        let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
+        let priority = ThreadPriority::Crossplatform(value);
+        let _ = set_thread_priority_and_policy(thread_native_id(), priority, policy);
+    }
+}
+
 /// The link: carries packets both ways until told to stop.
 fn carry(conditions: &Conditions, tuns: [Tun; 2], stop: &AtomicBool) -> io::Result<(u64, Duration)> {
-    // A link that waits for the processor is a longer link: ask to be served first, go on if refused.
-    if let Ok(value) = ThreadPriorityValue::try_from(10u8) {
-        let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
-        let _ =
-            set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Crossplatform(value), policy);
-    }
+    serve_first(20);
     let seed = Seed::root(conditions.seed);
     let mut links =
         [Link::new(conditions.there, seed.fork_index(0)), Link::new(conditions.back, seed.fork_index(1))];

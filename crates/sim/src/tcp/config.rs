@@ -17,6 +17,9 @@ pub struct Config {
     pub idle_restart: bool,
     /// Let the congestion window grow only while the sender fills it (RFC 7661's aim, Linux's rule).
     pub validate_window: bool,
+    /// Gather segments into bursts of up to a millisecond's worth where acknowledgements come faster than
+    /// that (Linux's sizing of segmentation offload).
+    pub bursts: bool,
     /// An acknowledgement may wait this long for a second segment; zero acknowledges every segment.
     pub delayed_ack: Span,
     /// This many acknowledgements at the start of a connection do not wait.
@@ -69,6 +72,7 @@ impl Default for Config {
             congestion: Congestion::Cubic,
             idle_restart: true,
             validate_window: true,
+            bursts: true,
             delayed_ack: Span::from_millis(40),
             quick_acks: 16,
             send_buffer: Buffer::Auto { initial: 46_080, max: 4 << 20 },
@@ -90,6 +94,7 @@ impl Config {
             congestion: Congestion::Reno,
             idle_restart: false,
             validate_window: false,
+            bursts: false,
             ..Config::default()
         }
     }

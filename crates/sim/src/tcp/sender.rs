@@ -26,6 +26,13 @@ pub(super) enum Timer {
 /// Linux's two timer ticks of slack on a loss probe.
 const PROBE_SLACK: Span = Span::from_millis(2);
 
+/// Segments further apart than this do not wait for company.
+const BURST_GAP: Span = Span::from_millis(1);
+/// A 1024th of a second in nanoseconds, per cent.
+const PER_CENT_MS: u64 = 9_766;
+/// The largest burst that the kernel hands to a device at once.
+const OFFLOAD_BYTES: u64 = 65_536;
+
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
     pub flight: Flight,
@@ -60,6 +67,8 @@ pub(super) struct Sender {
     /// The peer's closed window is to be probed.
     pub window_probe: bool,
     limited: bool,
+    /// Segments of the present burst that may still leave.
+    burst: u16,
     /// Something has left since the last time that nothing more could.
     sending: bool,
 }
@@ -94,6 +103,7 @@ impl Sender {
             fin: false,
             window_probe: false,
             limited: false,
+            burst: 0,
             sending: false,
         }
     }
@@ -235,8 +245,13 @@ impl Sender {
             }
             return Some(self.segment(start, end));
         }
+        let mut gathering = false;
         if (room || forced)
             && let Some(end) = self.next_segment_end(mss)
+            && {
+                gathering = config.bursts && !forced && self.gathers(now, mss);
+                !gathering
+            }
         {
             return Some(self.send_new(config, now, mss, end));
         }
@@ -248,8 +263,10 @@ impl Sender {
             return Some(self.segment(start, end));
         }
         let unsent = self.flight.next < self.write_end;
-        if self.sending || (unsent && !room) {
-            self.validate(config, now, !room);
+        self.burst = 0;
+        let limited = !room || gathering;
+        if self.sending || (unsent && limited) {
+            self.validate(config, now, limited);
         }
         if std::mem::take(&mut self.sending) && !forced {
             self.arm(config, now, false);
@@ -259,6 +276,49 @@ impl Sender {
             self.set_timer(Timer::ZeroWindow, now + wait);
         }
         None
+    }
+
+    /// Whether to wait for more acknowledgements, so that a larger burst can leave (Linux: TSO sizing and
+    /// deferral). The kernel decides so only between segments that follow each other closely.
+    fn gathers(&mut self, now: Time, mss: u64) -> bool {
+        if self.burst > 0 {
+            self.burst -= 1;
+            return false;
+        }
+        let unsent = self.write_end - self.flight.next;
+        let smoothed = self.rtt.smoothed();
+        if unsent <= mss || smoothed == Span::ZERO {
+            return false;
+        }
+        let room = u64::from(self.window.cwnd - self.flight.in_network());
+        let limit = room.min((self.window_end - self.flight.next) / mss);
+        let full = self.burst_size(mss, smoothed);
+        let recent = now.since(self.last_sent) <= BURST_GAP;
+        let third = u64::from(self.window.cwnd).min((self.window_end - self.flight.una) / mss) / 3;
+        if self.phase < Phase::Recovery
+            && recent
+            && limit < full
+            && limit < third
+            && self.flight.head_sent().is_some_and(|head| now.since(head) >= smoothed / 2)
+            && !(self.fin && unsent < limit * mss)
+        {
+            return true;
+        }
+        self.burst = (limit.min(full).max(1) - 1).min(u64::from(u16::MAX)) as u16;
+        false
+    }
+
+    /// Segments in about a millisecond at the rate that the window allows, at least two; more where the
+    /// round trip is shorter than half a millisecond or so.
+    fn burst_size(&self, mss: u64, smoothed: Span) -> u64 {
+        let window = u64::from(self.window.cwnd) * mss;
+        let ratio = if self.window.cwnd < self.window.ssthresh / 2 { 200 } else { 120 };
+        let mut bytes = window * ratio * PER_CENT_MS / smoothed.0.max(1);
+        let shift = (self.rtt.min().0 / 1_000) >> 9;
+        if shift < 32 {
+            bytes += OFFLOAD_BYTES >> shift;
+        }
+        (bytes.min(OFFLOAD_BYTES) / mss).max(2)
     }
 
     /// As much as the peer's window takes, or a question without data.
