@@ -27,6 +27,8 @@ pub struct TcpFile {
     pub idle_restart: bool,
     /// Let the window grow only while it is used (RFC 7661).
     pub validate_window: bool,
+    /// Gather segments into bursts of up to a millisecond's worth (Linux's segmentation offload).
+    pub bursts: bool,
     /// An acknowledgement may wait this long for a second segment.
     pub delayed_ack: Quantity<Span>,
     /// This many acknowledgements at the start do not wait.
@@ -55,6 +57,7 @@ impl Default for TcpFile {
             initial_window: linux.initial_window,
             idle_restart: linux.idle_restart,
             validate_window: linux.validate_window,
+            bursts: linux.bursts,
             delayed_ack: Quantity(linux.delayed_ack),
             quick_acks: linux.quick_acks,
             send_buffer: Quantity(BufferText(linux.send_buffer)),
@@ -77,6 +80,7 @@ impl TcpFile {
             congestion: registry::congestion(self.congestion.get_ref())?,
             idle_restart: self.idle_restart,
             validate_window: self.validate_window,
+            bursts: self.bursts,
             delayed_ack: self.delayed_ack.0,
             quick_acks: self.quick_acks,
             send_buffer: self.send_buffer.0.0,
