@@ -106,8 +106,8 @@ pub fn page(results: &Results<'_>) -> String {
         title: title.clone(),
         subtitle: format!(
             "{} s simulated, measured from {} s on; {runs}{missing}",
-            scenario.duration().as_secs_f64(),
-            scenario.warmup().as_secs_f64()
+            short(scenario.duration().as_secs_f64()),
+            short(scenario.warmup().as_secs_f64())
         ),
         version: VERSION,
         tables: vec![summary(results)],

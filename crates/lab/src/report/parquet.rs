@@ -206,8 +206,8 @@ impl Thrift {
 mod tests {
     use super::*;
 
-    /// Read back by hand: the values lie where the format wants them. `tests/columnar.py` reads whole
-    /// folders with pandas and polars.
+    /// Read back by hand: the values lie where the format wants them. `make columnar` reads a whole
+    /// folder with pandas and polars.
     #[test]
     fn the_frame_is_in_place() {
         let table = Table {

@@ -146,7 +146,8 @@ pub fn outcome_table(outcomes: &[Outcome], width: Option<u16>) -> String {
 
 /// Four significant digits, or as many as whole numbers have.
 pub(super) fn short(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
+    let whole = value.fract() == 0.0 && value.abs() < 1e15;
+    if whole || !value.is_finite() {
         return format!("{value}");
     }
     let digits = 3 - value.abs().log10().floor() as i32;

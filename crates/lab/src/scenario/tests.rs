@@ -133,7 +133,7 @@ fn tor_without_files_is_the_built_in_model() {
     let plan = &network.plan;
     let relays = plan.hosts.iter().filter(|host| host.name.starts_with("relay")).count();
     assert!((60..90).contains(&relays), "1 % of 7,195 relays: {relays}");
-    assert_eq!(network.users.len(), 330);
+    assert_eq!(network.users.len(), 500);
     let selection = &plan.selections[0];
     assert!(!selection.guards.is_empty() && !selection.exits.is_empty());
     assert!(selection.middles.iter().all(|(host, weight)| (*host as usize) < relays && *weight > 0.0));

@@ -1,0 +1,162 @@
+//! The tool as a user meets it: exit codes, outputs, and the report in a browser.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn tidegate(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).current_dir(root()).output().unwrap()
+}
+
+/// A folder of this test's own, gone at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_run_prints_json_and_leaves_a_folder() {
+    let scratch = Scratch::new("run");
+    let out = scratch.path("b");
+    let run = |jobs: &str| {
+        let output = tidegate(&[
+            "run",
+            "scenarios/bottleneck.toml",
+            "--json",
+            "--seeds",
+            "2",
+            "--jobs",
+            jobs,
+            "--out",
+            &out,
+            "--set",
+            "duration = \"2 s\"",
+            "--set",
+            "warmup = \"1 s\"",
+        ]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let (one, two) = (run("1"), run("2"));
+    for system in ["vanilla", "pctcp"] {
+        let digests = &one["systems"][system]["digest"];
+        assert!(digests.is_string() || digests.is_array());
+        assert_eq!(*digests, two["systems"][system]["digest"], "on any number of threads");
+        assert!(one["systems"][system]["throughput_bytes_per_s"]["circuit1"].as_f64().unwrap() > 1e4);
+        assert!(one["ci95"][system]["latency_mean_s"].is_number());
+    }
+    for file in ["report.html", "manifest.json", "summary.json", "circuits.csv", "circuits.parquet"] {
+        assert!(Path::new(&out).join(file).is_file(), "{file}");
+    }
+    let manifest = std::fs::read_to_string(Path::new(&out).join("manifest.json")).unwrap();
+    assert!(manifest.contains("\"rto-max\": \"2 min\""), "defaults are spelled out");
+    page_draws(&Path::new(&out).join("report.html"));
+}
+
+/// Opens the page in Chromium, where it is installed: the script must come to its end and draw.
+fn page_draws(page: &Path) {
+    let scratch = Scratch::new("browser");
+    let profile = format!("--user-data-dir={}", scratch.path("profile"));
+    let flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--dump-dom",
+        "--virtual-time-budget=5000",
+    ];
+    let browser =
+        Command::new("chromium").args(flags).arg(profile).arg(format!("file://{}", page.display())).output();
+    let Ok(output) = browser else {
+        eprintln!("chromium is not installed: the page is not opened");
+        return;
+    };
+    let page = String::from_utf8_lossy(&output.stdout);
+    // Two systems: rates, backlog, and two views of latency.
+    assert!(
+        page.contains("data-drawn=\"6\""),
+        "the script ended early: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(page.matches("<canvas").count(), 6);
+    assert!(page.contains("at the middle"), "the anatomy of latency is drawn");
+}
+
+#[test]
+fn wrong_input_is_refused_with_code_2_and_leaves_nothing() {
+    let scratch = Scratch::new("wrong");
+    let out = scratch.path("out");
+    let refused = |arguments: &[&str], wanted: &str| {
+        let output = tidegate(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty() && !Path::new(&out).exists());
+    };
+    let write = |name: &str, text: &[u8]| {
+        let path = scratch.path(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let run = |file: &str, wanted: &str| refused(&["run", file, "--out", &out], wanted);
+    run("nowhere.toml", "cannot be read");
+    run("scenarios", "is a directory");
+    run(&write("empty.toml", b""), "is empty");
+    run(&write("noise.toml", &[0xff; 10_000]), "is not UTF-8");
+    run(&write("large.toml", &vec![b'#'; 10 << 20]), "the limit is");
+    run(&write("half.toml", b"duration = \"7.5"), "half.toml:1:");
+    let good = std::fs::read_to_string(root().join("scenarios/bottleneck.toml")).unwrap();
+    run(&write("key.toml", good.replace("warmup", "warmpu").as_bytes()), "did you mean `warmup`?");
+    run(&write("rate.toml", good.replace("4 Mbit/s", "-4 Mbit/s").as_bytes()), "is negative");
+    let tor = "scenarios/tor.toml";
+    let consensus = write("consensus", b"network-status-version 3\nvote-status consensus\nr x");
+    refused(&["run", tor, "--out", &out, "--consensus", &consensus], "consensus");
+    let graph = write("graph.gml", b"graph [ node [ id 0 ]");
+    refused(&["run", tor, "--out", &out, "--latency", &graph], "graph.gml");
+    refused(&["reproduce", "predictr"], "did you mean `predictor`?");
+    refused(&["reproduce", "predictor/table-9"], "did you mean `predictor/table-1`?");
+    std::fs::write(scratch.0.join("mine"), "precious").unwrap();
+    let foreign = scratch.0.display().to_string();
+    refused(&["run", "scenarios/bottleneck.toml", "--out", &foreign], "does not hold results");
+}
+
+#[test]
+fn the_scoreboard_has_exactly_its_keys() {
+    let scratch = Scratch::new("score");
+    let output = tidegate(&["reproduce", "predictor/table-1", "--json", "--out", &scratch.path("o")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Vec<serde_json::Map<String, serde_json::Value>> =
+        serde_json::from_slice(&output.stdout).unwrap();
+    let mut wanted =
+        ["paper", "figure", "quantity", "unit", "published", "ours", "ci95", "tolerance", "verdict", "note"];
+    wanted.sort_unstable();
+    for row in &rows {
+        let mut keys: Vec<&str> = row.keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, wanted);
+    }
+    let total = rows.iter().find(|row| row["quantity"] == "vanilla: total rate").unwrap();
+    assert_eq!(total["verdict"], "holds");
+}
