@@ -83,6 +83,9 @@ pub fn run_once(
     Ok(Some(Run { system, seed, metrics, digest: digest.value(), wall_s, cpu_s }))
 }
 
+/// A task's number and what came of it.
+type Done = (usize, Result<Option<Run>, InputError>);
+
 /// Runs every system on `seeds` networks, from the scenario's seed on, with the monitor's number of threads.
 pub fn run_all(scenario: &Scenario, seeds: u32, monitor: &dyn Monitor) -> Result<Runs, InputError> {
     let tasks: Vec<(usize, u64)> = (0..u64::from(seeds))
@@ -90,7 +93,7 @@ pub fn run_all(scenario: &Scenario, seeds: u32, monitor: &dyn Monitor) -> Result
         .map(|(system, k)| (system, scenario.file.seed.wrapping_add(k)))
         .collect();
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Result<Option<Run>, InputError>)>> = Mutex::default();
+    let done: Mutex<Vec<Done>> = Mutex::default();
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::SeqCst);
