@@ -106,7 +106,7 @@ impl Parameters {
             gamma: 0.9,
             reward_ack: 0.015,
             reward_timeout: -1.0,
-            exploration: Exploration::Greedy { epsilon: 0.01 },
+            exploration: Exploration::Greedy { epsilon: 0.003 },
             top: 8739,
         };
         let source = ExplicitParameters { packet, beta: 0.9 };

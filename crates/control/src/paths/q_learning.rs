@@ -63,7 +63,7 @@ struct Learner {
     action: usize,
     /// The state s_t in which the fast start met its first timeout; none during the fast start.
     congested: Option<u32>,
-    /// Feedbacks since the last transition.
+    /// Feedbacks since the last transition about packets sent in this state.
     heard: u32,
     /// Rewards since the last transition by the transition they belong to.
     rewards: Vec<Reward>,
@@ -191,7 +191,8 @@ impl Learner {
                 None => self.rewards.push(Reward { memo, sum: reward, count: 1.0 }),
             }
         }
-        self.heard += 1;
+        // What was sent in an earlier state teaches about that state, but this one is not heard out by it.
+        self.heard += u32::from(unpack(memo).0 == self.state);
     }
 }
 
