@@ -5,6 +5,7 @@
 mod console;
 mod flashflow;
 mod flashflow_demo;
+mod more;
 mod reproduce;
 mod run;
 
@@ -23,6 +24,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Arguments),
+    More(more::Arguments),
     Reproduce(reproduce::Arguments),
     Flashflow(flashflow::Arguments),
 }
@@ -30,6 +32,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(arguments) => run::main(arguments),
+        Command::More(arguments) => more::main(arguments),
         Command::Reproduce(arguments) => reproduce::main(arguments),
         Command::Flashflow(arguments) => flashflow::main(arguments),
     };

@@ -3,9 +3,12 @@
 //!
 //! [`flashflow`] holds the roles of a capacity measurement: a relay, a measurer and a coordinator, each on a
 //! single thread but for the measurer's workers.
+//!
+//! [`more`] runs a peer of the overlay of per-packet paths.
 
 pub mod clock;
 pub mod flashflow;
 pub mod identity;
+pub mod more;
 pub mod overlay;
 pub mod tls;

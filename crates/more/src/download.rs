@@ -1,0 +1,143 @@
+//! Puts a byte stream back together: order, repetitions, a bound on what is held back.
+
+use std::collections::BTreeMap;
+
+use crate::upload::HEAD;
+
+/// Chunks held back until those before them arrive; more are not acknowledged and come again.
+const HELD: usize = 16_384;
+/// Streams that are put together at once.
+const STREAMS: usize = 256;
+
+/// The receiving end of any number of streams.
+#[derive(Debug, Default)]
+pub struct Download {
+    streams: BTreeMap<u64, Stream>,
+    /// What was not as it should be.
+    pub counters: Counters,
+}
+
+/// Counts of what arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Chunks taken.
+    pub chunks: u64,
+    /// Chunks that had arrived before.
+    pub repeated: u64,
+    /// Bodies that are no chunk.
+    pub senseless: u64,
+    /// Chunks or streams beyond what is held.
+    pub too_many: u64,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    next: u64,
+    held: BTreeMap<u64, (Vec<u8>, bool)>,
+    ended: bool,
+}
+
+/// What a body led to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// The stream.
+    pub stream: u64,
+    /// Bytes that are now in order.
+    pub bytes: Vec<u8>,
+    /// Whether the stream is complete with them.
+    pub complete: bool,
+}
+
+impl Download {
+    /// A body arrived. Gives what it completes; nothing if the body must not be acknowledged.
+    pub fn body(&mut self, body: &[u8]) -> Option<Arrived> {
+        let parsed = body.split_at_checked(HEAD).and_then(|(head, bytes)| {
+            let stream = u64::from_be_bytes(head[..8].try_into().ok()?);
+            let chunk = u64::from_be_bytes(head[8..16].try_into().ok()?);
+            (head[16] <= 1).then_some((stream, chunk, head[16] == 1, bytes))
+        });
+        let Some((id, chunk, last, bytes)) = parsed else {
+            self.counters.senseless += 1;
+            return None;
+        };
+        if !self.streams.contains_key(&id) && self.streams.len() >= STREAMS {
+            // A completed stream is remembered only to acknowledge repetitions.
+            self.streams.retain(|_, stream| !stream.ended);
+            if self.streams.len() >= STREAMS {
+                self.counters.too_many += 1;
+                return None;
+            }
+        }
+        let stream = self.streams.entry(id).or_default();
+        let mut arrived = Arrived { stream: id, bytes: Vec::new(), complete: false };
+        if chunk < stream.next || stream.ended || stream.held.contains_key(&chunk) {
+            self.counters.repeated += 1;
+            return Some(arrived);
+        }
+        if stream.held.len() >= HELD && chunk != stream.next {
+            self.counters.too_many += 1;
+            return None;
+        }
+        self.counters.chunks += 1;
+        stream.held.insert(chunk, (bytes.to_vec(), last));
+        while let Some((bytes, last)) = stream.held.remove(&stream.next) {
+            stream.next += 1;
+            arrived.bytes.extend_from_slice(&bytes);
+            if last {
+                (stream.ended, arrived.complete) = (true, true);
+                stream.held.clear();
+            }
+        }
+        Some(arrived)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn body(chunk: u64, last: bool, bytes: &[u8]) -> Vec<u8> {
+        [&5u64.to_be_bytes()[..], &chunk.to_be_bytes(), &[u8::from(last)], bytes].concat()
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_with_repetitions_gives_the_stream(order in Just((0u64..30).collect::<Vec<_>>()).prop_shuffle(), again in prop::collection::vec(0u64..30, 0..20)) {
+            let mut download = Download::default();
+            let (mut bytes, mut complete) = (Vec::new(), 0);
+            for chunk in again.iter().chain(&order).chain(&again) {
+                let arrived = download.body(&body(*chunk, *chunk == 29, &[*chunk as u8; 3])).expect("sound");
+                bytes.extend(arrived.bytes);
+                complete += u32::from(arrived.complete);
+            }
+            prop_assert_eq!(complete, 1);
+            prop_assert_eq!(bytes, (0u8..30).flat_map(|chunk| [chunk; 3]).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn garbage_is_counted_and_bounded(bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..60)) {
+            let mut download = Download::default();
+            for body in &bodies {
+                download.body(body);
+            }
+            let Counters { chunks, repeated, senseless, too_many } = download.counters;
+            prop_assert_eq!(chunks + repeated + senseless + too_many, bodies.len() as u64);
+        }
+    }
+
+    #[test]
+    fn what_is_held_back_is_bounded() {
+        let mut download = Download::default();
+        for chunk in 1..HELD as u64 + 100 {
+            download.body(&body(chunk, false, &[]));
+        }
+        assert_eq!(download.counters.too_many, 99);
+        assert!(download.body(&body(0, false, &[])).is_some(), "the one that is waited for always fits");
+        for stream in 0..STREAMS as u64 + 10 {
+            download.body(&[&(stream + 100).to_be_bytes()[..], &1u64.to_be_bytes(), &[0]].concat());
+        }
+        assert!(download.streams.len() <= STREAMS);
+    }
+}

@@ -1,0 +1,250 @@
+//! Peers wired back to back: streams cross the overlay, and bad input is counted, bounded and harmless.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use tidegate_control::paths::Peer;
+use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::sender::Sender;
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Span, Time};
+use tidegate_more::download::Download;
+use tidegate_more::node::Node;
+use tidegate_more::onion::{ACK_SIZE, DATA_SIZE, Hop, Opened, PACKET};
+use tidegate_more::upload::{Overlay, Upload};
+
+const PEERS: usize = 7;
+const LINK: Span = Span::from_millis(10);
+
+/// All peers, and datagrams on their way by arrival.
+struct World {
+    nodes: Vec<Node>,
+    upload: Upload,
+    download: Download,
+    now: Time,
+    flying: BTreeMap<(Time, u64), (Peer, Vec<u8>)>,
+    launched: u64,
+    /// Peers that drop everything.
+    deaf: Vec<Peer>,
+    received: Vec<u8>,
+    complete: bool,
+    /// A copy of every datagram, for replays.
+    seen: Vec<(Peer, Vec<u8>)>,
+    random: Random,
+    entropy: RefCell<Random>,
+}
+
+impl World {
+    fn new(controller: &str, limit: f64) -> World {
+        let parameters = Parameters::named(controller, f64::from(PACKET)).expect("known");
+        let node = |i: usize| {
+            Node::new(
+                [i as u8 + 1; 32],
+                limit,
+                Span::from_millis(100 * i as u64),
+                PEERS,
+                parameters.stamping(),
+            )
+        };
+        let nodes: Vec<Node> = (0..PEERS).map(node).collect();
+        let keys: Vec<[u8; 32]> = nodes.iter().map(Node::key).collect();
+        let control = parameters.controller(PEERS, Seed::root(1)).expect("distributed");
+        let sender = Sender::new(0, PEERS, 3, f64::from(PACKET), control, parameters.latencies(PEERS));
+        let hop = |peer: Peer| Hop { peer, key: keys[usize::from(peer)] };
+        let overlay = Overlay {
+            me: hop(0),
+            to: hop(6),
+            keys: keys.clone(),
+            hops: 3,
+            attempt_every: Span::from_millis(5),
+        };
+        World {
+            nodes,
+            upload: Upload::new(9, overlay, sender, Time::ZERO),
+            download: Download::default(),
+            now: Time::ZERO,
+            flying: BTreeMap::new(),
+            launched: 0,
+            deaf: Vec::new(),
+            received: Vec::new(),
+            complete: false,
+            seen: Vec::new(),
+            random: Seed::root(2).random(),
+            entropy: RefCell::new(Seed::root(3).random()),
+        }
+    }
+
+    fn launch(&mut self, to: Peer, datagram: Vec<u8>) {
+        self.seen.push((to, datagram.clone()));
+        self.flying.insert((self.now + LINK, self.launched), (to, datagram));
+        self.launched += 1;
+    }
+
+    fn entropy(random: &RefCell<Random>) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.borrow_mut().bits().to_le_bytes()));
+        bytes
+    }
+
+    fn arrive(&mut self, to: Peer, datagram: &[u8]) {
+        if self.deaf.contains(&to) {
+            return;
+        }
+        let opened = self.nodes[usize::from(to)].handle(self.now, datagram);
+        let entropy = &self.entropy;
+        match opened {
+            Some(Opened::Forward { to, datagram }) => self.launch(to, datagram),
+            Some(Opened::Data { body, reply }) => {
+                if let Some(arrived) = self.download.body(&body) {
+                    self.received.extend(arrived.bytes);
+                    self.complete |= arrived.complete;
+                    let (to, ack) = reply.acknowledge(&[], &mut || World::entropy(entropy)).expect("sound");
+                    self.launch(to, ack);
+                }
+            }
+            Some(Opened::Ack { id, annex, .. }) => self.upload.acked(self.now, id, annex),
+            None => {}
+        }
+    }
+
+    /// Runs until the upload is done, at most so many seconds.
+    fn run(&mut self, seconds: u64) {
+        let end = self.now + Span::from_secs(seconds);
+        while self.now < end && !self.upload.done() {
+            let entropy = &self.entropy;
+            while let Some((to, datagram)) =
+                self.upload.poll(self.now, &mut self.random, &mut || World::entropy(entropy))
+            {
+                self.seen.push((to, datagram.clone()));
+                self.flying.insert((self.now + LINK, self.launched), (to, datagram));
+                self.launched += 1;
+            }
+            let arrival = self.flying.first_key_value().map_or(Time::NEVER, |(key, _)| key.0);
+            self.now = arrival.min(self.upload.next_time()).max(self.now + Span(1)).min(end);
+            while let Some(entry) = self.flying.first_entry() {
+                if entry.key().0 > self.now {
+                    break;
+                }
+                let (to, datagram) = entry.remove();
+                self.arrive(to, &datagram);
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: usize) -> Vec<u8> {
+        let content: Vec<u8> = (0..bytes).map(|i| (i * 31 >> 3) as u8).collect();
+        self.upload.write(&content);
+        self.upload.end();
+        content
+    }
+}
+
+#[test]
+fn a_stream_arrives_byte_exact_with_each_controller() {
+    for controller in ["aimd", "q-learning", "cubic", "explicit", "explicit-or-aimd"] {
+        let mut world = World::new(controller, 60_000.0);
+        let content = world.send(60_000);
+        world.run(300);
+        assert!(world.complete && world.upload.done(), "{controller}: {:?}", world.upload.progress);
+        assert!(world.received == content, "{controller}");
+    }
+}
+
+#[test]
+fn relays_offers_reach_the_source_through_the_annex() {
+    let mut world = World::new("explicit", 400_000.0);
+    world.send(20_000);
+    world.run(60);
+    assert!(world.upload.done());
+    // The first offer is the limit shared by all peers: what the source now holds comes from stamps.
+    let rates: Vec<f64> = (1..6).map(|peer| world.upload.rate(peer)).collect();
+    assert!(rates.iter().all(|rate| *rate > 1500.0 && *rate < 400_000.0), "{rates:?}");
+    assert!(world.nodes.iter().skip(1).any(|node| node.counters().acks_forwarded > 0));
+}
+
+#[test]
+fn a_peer_that_drops_everything_delays_but_does_not_stop_a_stream() {
+    let mut world = World::new("aimd", 400_000.0);
+    world.deaf = vec![3];
+    let content = world.send(20_000);
+    world.run(600);
+    assert!(world.complete && world.received == content, "{:?}", world.upload.progress);
+    assert!(world.upload.progress.timed_out > 0);
+}
+
+#[test]
+fn replays_forgeries_and_wrong_sizes_are_counted_and_change_nothing() {
+    let mut world = World::new("explicit", 400_000.0);
+    let content = world.send(10_000);
+    world.run(60);
+    assert!(world.complete);
+    let later = world.now + Span::from_secs(5);
+    let (mut replayed, mut forged) = (0, 0);
+    for (index, (to, datagram)) in world.seen.clone().into_iter().enumerate().take(200) {
+        let node = &mut world.nodes[usize::from(to)];
+        assert!(node.handle(later + Span::from_millis(10) * index as u64, &datagram).is_none());
+        replayed += 1;
+        let mut damaged = datagram.clone();
+        // A byte of the sender's ephemeral key; with the right key a damaged copy is a replay already.
+        damaged[if datagram.len() == DATA_SIZE { 6 } else { 38 }] ^= 1;
+        assert!(node.handle(later + Span::from_millis(10) * index as u64, &damaged).is_none());
+        forged += 1;
+    }
+    let total = |field: fn(&tidegate_more::node::Counters) -> u64| -> u64 {
+        world.nodes.iter().map(|node| field(&node.counters())).sum()
+    };
+    assert_eq!(total(|c| c.replayed), replayed);
+    assert_eq!(total(|c| c.forged), forged);
+    for size in [0, 1, ACK_SIZE - 1, ACK_SIZE + 1, DATA_SIZE - 1, DATA_SIZE + 1, 65_507] {
+        for first in [0, 1, 2, 255] {
+            let mut datagram = vec![7; size];
+            datagram.iter_mut().take(1).for_each(|byte| *byte = first);
+            assert!(world.nodes[1].handle(later, &datagram).is_none());
+        }
+    }
+    assert_eq!(world.nodes[1].counters().misshapen, 28);
+    assert_eq!(world.received, content);
+}
+
+#[test]
+fn a_flood_of_acknowledgements_is_bounded_by_the_data_that_paid_for_them() {
+    let mut world = World::new("explicit", 400_000.0);
+    let mut junk = vec![2; ACK_SIZE];
+    for i in 0..6000u32 {
+        junk[40..44].copy_from_slice(&i.to_le_bytes());
+        assert!(world.nodes[2].handle(Time::ZERO, &junk).is_none());
+    }
+    let counters = world.nodes[2].counters();
+    assert_eq!(counters.forged + counters.flooding, 6000);
+    assert!(counters.flooding >= 1900, "{counters:?}");
+}
+
+#[test]
+fn data_over_the_limit_is_dropped_before_it_costs_anything() {
+    let mut world = World::new("aimd", 3000.0);
+    let junk = [[1u8; 1].as_slice(), &[9; DATA_SIZE - 1]].concat();
+    for _ in 0..10 {
+        world.nodes[1].handle(Time::ZERO, &junk);
+    }
+    let counters = world.nodes[1].counters();
+    assert_eq!((counters.forged, counters.over_limit), (2, 8));
+}
+
+#[test]
+fn clocks_that_jump_and_keys_that_change_do_no_harm() {
+    let mut world = World::new("explicit", 400_000.0);
+    let content = world.send(30_000);
+    world.run(1);
+    world.now += Span::from_secs(86_400);
+    for (index, node) in world.nodes.iter_mut().enumerate() {
+        // Packets built for the old key still pass.
+        node.rotate([index as u8 + 101; 32]);
+    }
+    world.run(300);
+    assert!(world.complete && world.received == content, "{:?}", world.upload.progress);
+    world.nodes[1].rotate([200; 32]);
+    let old = world.seen.iter().find(|(to, datagram)| *to == 1 && datagram.len() == DATA_SIZE).cloned();
+    let (_, datagram) = old.expect("peer 1 relayed");
+    assert!(world.nodes[1].handle(world.now + Span::from_secs(10), &datagram).is_none());
+    assert_eq!(world.nodes[1].counters().forged, 1, "two epochs later the key is gone");
+}

@@ -1,0 +1,80 @@
+//! A stream crosses peers on loopback, byte-exact.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::units::Span;
+use tidegate_more::directory::{Directory, Hex, PeerEntry, authority_key};
+use tidegate_more::node::Node;
+use tidegate_net::more::{Role, Settings, run};
+
+const PEERS: u16 = 7;
+
+fn secret(peer: u16) -> [u8; 32] {
+    [peer as u8 + 1; 32]
+}
+
+fn settings(directory: &Directory, me: u16, controller: &str) -> Settings {
+    Settings {
+        directory: directory.clone(),
+        me,
+        secret: secret(me),
+        limit: 2_000_000.0,
+        hops: 3,
+        parameters: Parameters::named(controller, 1500.0).expect("known"),
+        attempt_every: Span::from_millis(1),
+    }
+}
+
+/// Free ports of this machine, written and signed as a directory.
+fn directory() -> Directory {
+    let sockets: Vec<UdpSocket> =
+        (0..PEERS).map(|_| UdpSocket::bind("127.0.0.1:0").expect("loopback has ports")).collect();
+    let peers = sockets.iter().zip(0..PEERS).map(|(socket, peer)| PeerEntry {
+        address: socket.local_addr().expect("bound"),
+        key: Hex(Node::new(secret(peer), 0.0, Span::ZERO, 1, None).key()),
+    });
+    let text = Directory { epoch: 1, peers: peers.collect() }.write(&[3; 32]);
+    Directory::parse(&text, &authority_key(&[3; 32])).expect("as written")
+}
+
+#[test]
+fn a_stream_crosses_seven_peers_on_loopback() {
+    let directory = directory();
+    let content: Vec<u8> = (0..40_000u32).map(|i| (i * i >> 5) as u8).collect();
+    let (stop, mut received) = (AtomicBool::new(false), Vec::new());
+    std::thread::scope(|scope| {
+        for me in 1..PEERS - 1 {
+            let (directory, stop) = (&directory, &stop);
+            scope.spawn(move || run(&settings(directory, me, "explicit"), Role::Relay, stop));
+        }
+        let receiver = scope.spawn(|| {
+            let role = Role::Receive { content: &mut received };
+            run(&settings(&directory, PEERS - 1, "explicit"), role, &AtomicBool::new(false))
+        });
+        let role = Role::Send { to: PEERS - 1, content: &mut content.as_slice() };
+        let sent = run(&settings(&directory, 0, "explicit"), role, &stop).expect("the upload ends");
+        assert_eq!(sent.bytes, content.len() as u64);
+        let got = receiver.join().expect("no panic").expect("the download ends");
+        assert_eq!(got.bytes, content.len() as u64);
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(received == content);
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    let directory = directory();
+    let go = AtomicBool::new(false);
+    let refused = |settings: Settings, to| {
+        let role = Role::Send { to, content: &mut std::io::empty() };
+        run(&settings, role, &go).expect_err("refused").kind()
+    };
+    let kind = std::io::ErrorKind::InvalidInput;
+    assert_eq!(refused(settings(&directory, 9, "aimd"), 1), kind);
+    assert_eq!(refused(Settings { secret: [9; 32], ..settings(&directory, 0, "aimd") }, 1), kind);
+    assert_eq!(refused(settings(&directory, 0, "aimd"), 0), kind);
+    assert_eq!(refused(settings(&directory, 0, "perfect"), 1), kind);
+    assert_eq!(refused(Settings { hops: 5, ..settings(&directory, 0, "aimd") }, 1), kind);
+}
