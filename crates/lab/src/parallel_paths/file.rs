@@ -65,6 +65,8 @@ pub struct Overlay {
     /// Sources send for exponential times of these means, on and off.
     on: Option<Quantity<Span>>,
     off: Option<Quantity<Span>>,
+    /// Only peer 0 sends, to the last peer: one transfer.
+    single: bool,
     /// The pair whose rate is recorded.
     watch: Option<(Peer, Peer)>,
 }
@@ -214,6 +216,12 @@ impl Overlay {
                 (Some(on), Some(off)) => peer.traffic = Traffic::OnOff { on: on.0, off: off.0 },
                 (None, None) => {}
                 _ => return Err("`on` and `off` go together".into()),
+            }
+            if self.single {
+                match index {
+                    0 => peer.to = Some((peers - 1) as Peer),
+                    _ => peer.traffic = Traffic::Silent,
+                }
             }
             if index < self.liars {
                 let rate = self.claim.unwrap_or_default();

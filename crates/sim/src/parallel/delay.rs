@@ -86,8 +86,9 @@ impl Normals {
             self.left = u64::BITS / BITS;
         }
         self.left -= 1;
+        let index = self.bits as usize % (1 << BITS);
         self.bits >>= BITS;
-        self.quantiles[self.bits as usize % (1 << BITS)]
+        self.quantiles[index]
     }
 }
 

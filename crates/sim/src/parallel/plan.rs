@@ -37,13 +37,15 @@ pub struct PeerPlan {
     pub limit: u32,
     /// What it sends.
     pub traffic: Traffic,
+    /// The peer it sends to; each packet to a random other member if none.
+    pub to: Option<Peer>,
     /// Whether it is in the overlay from the start.
     pub member: bool,
     /// How it treats other peers' packets.
     pub conduct: Conduct,
 }
 
-/// What a peer sends, each packet to a random other member.
+/// What a peer sends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Traffic {
     /// Nothing.
@@ -125,7 +127,9 @@ pub enum PlanError {
     Jitter(f64),
     /// Delays so large that a path takes longer than the manager of the perfect controller looks ahead.
     Delay(Span),
-    /// A change or watch names a peer that is not there.
+    /// A peer is its own destination.
+    SendsToItself(Peer),
+    /// A change, watch or destination names a peer that is not there.
     NoSuchPeer(Peer),
     /// A rate of [`Conduct::Claims`] that is not a positive number.
     Claims(f64),
@@ -142,6 +146,7 @@ impl fmt::Display for PlanError {
             PlanError::Zero(what) => write!(f, "{what} must not be zero"),
             PlanError::Jitter(jitter) => write!(f, "jitter of {jitter} of the delay: give 0 to {MAX_JITTER}"),
             PlanError::Delay(delay) => write!(f, "a delay of {delay} per link: give at most {MAX_DELAY}"),
+            PlanError::SendsToItself(peer) => write!(f, "peer {peer} sends to itself; name another"),
             PlanError::NoSuchPeer(peer) => write!(f, "there is no peer {peer}; peers are numbered from 0"),
             PlanError::Claims(rate) => write!(f, "a claim of {rate} bytes/s: give a positive number"),
         }
@@ -203,7 +208,11 @@ impl Plan {
             Change::Limit(peer, _) | Change::Join(peer) | Change::Leave(peer) => *peer,
         });
         let watched = self.watch.into_iter().flat_map(|(a, b)| [a, b]);
-        match changed.chain(watched).find(|peer| usize::from(*peer) >= peers) {
+        if let Some(own) = self.peers.iter().enumerate().position(|(i, peer)| peer.to == Some(i as Peer)) {
+            return Err(PlanError::SendsToItself(own as Peer));
+        }
+        let named = self.peers.iter().filter_map(|peer| peer.to);
+        match changed.chain(watched).chain(named).find(|peer| usize::from(*peer) >= peers) {
             Some(peer) => Err(PlanError::NoSuchPeer(peer)),
             None => Ok(()),
         }
@@ -215,6 +224,7 @@ impl Plan {
         let peer = PeerPlan {
             limit: 400_000,
             traffic: Traffic::Saturated { from: Time::ZERO },
+            to: None,
             member: true,
             conduct: Conduct::Honest,
         };

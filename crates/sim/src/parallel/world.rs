@@ -290,6 +290,9 @@ impl<'a> World<'a> {
     }
 
     fn destination(&mut self, source: Peer) -> Peer {
+        if let Some(to) = self.plan.peers[usize::from(source)].to {
+            return to;
+        }
         loop {
             let drawn = self.members[self.random.below(self.members.len())];
             if drawn != source {
@@ -309,16 +312,17 @@ impl<'a> World<'a> {
             };
         };
         // A full destination is replaced by the next one.
-        let first = self.members.iter().position(|member| *member == to).expect("drawn from the members");
+        let fixed = self.plan.peers[usize::from(peer)].to.is_some();
+        let first = self.members.iter().position(|member| *member == to).unwrap_or(0);
         for offset in 0..self.members.len() {
-            let to = self.members[(first + offset) % self.members.len()];
+            let to = if fixed { to } else { self.members[(first + offset) % self.members.len()] };
             if to == peer {
                 continue;
             }
             match manager.path(now, peer, to) {
                 Ok(path) => return Route::Path(path, [0; MAX_HOPS]),
-                Err(NoPath::DestinationFull) => {}
-                Err(NoPath::RelaysFull) => break,
+                Err(NoPath::DestinationFull) if !fixed => {}
+                Err(_) => break,
             }
         }
         Route::NoneThisSecond
