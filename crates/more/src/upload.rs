@@ -17,6 +17,9 @@ pub const CHUNK: usize = BODY - HEAD;
 /// Chunks that may be unacknowledged: about 20 s at 400 kB/s.
 const WINDOW: usize = 8192;
 
+/// The shortest timeout: a pause of some machine's scheduler must not look like a loss.
+const SHORTEST: Span = Span::from_millis(200);
+
 /// The sending end of one stream.
 pub struct Upload {
     stream: u64,
@@ -183,7 +186,7 @@ impl Upload {
         let mut id = [0; 16];
         id.copy_from_slice(&entropy()[..16]);
         let (datagram, keys) = build(&relays, self.to, self.me, id, &self.chunks[&chunk], entropy);
-        let deadline = now + Span::from_secs_f64(self.sender.timeout(&path));
+        let deadline = now + Span::from_secs_f64(self.sender.timeout(&path)).max(SHORTEST);
         self.packets.insert(id, Packet { chunk, sent: now, deadline, path, memos, keys, timed_out: false });
         self.deadlines.insert((deadline, id), ());
         self.progress.sent += 1;
