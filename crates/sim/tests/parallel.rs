@@ -1,0 +1,128 @@
+//! The overlay of per-packet paths: conservation, determinism, limits, bad peers and bad plans.
+
+use proptest::prelude::*;
+use tidegate_control::paths::parameters::{NAMES, Parameters};
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Span, Time};
+use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, PlanError, Traffic};
+use tidegate_sim::parallel::report::Report;
+use tidegate_sim::parallel::world;
+
+fn run(plan: &Plan, controller: &str, seed: u64) -> Report {
+    let parameters = Parameters::named(controller, f64::from(plan.packet)).expect("known");
+    world::run(plan, &parameters, Seed::root(seed), &|_| true).expect("a sound plan")
+}
+
+fn seconds(s: u64) -> Time {
+    Time::ZERO + Span::from_secs(s)
+}
+
+#[test]
+fn every_controller_repeats_itself_and_loses_no_packet_from_the_books() {
+    for controller in NAMES {
+        let plan = Plan::thesis(8, Span::from_secs(20));
+        let report = run(&plan, controller, 1);
+        assert_eq!(report, run(&plan, controller, 1), "{controller}");
+        assert_ne!(report, run(&plan, controller, 2), "{controller}");
+        let total = report.total(0);
+        assert_eq!(report.bins.len(), 20);
+        // What is not received or dropped is still on its way: at most what a source sends in a second.
+        let flying = total.sent - total.received - total.drops;
+        assert!(flying <= 8 * 200, "{controller}: {flying} packets unaccounted for");
+        assert!(total.acks + total.late <= total.received, "{controller}");
+    }
+}
+
+#[test]
+fn no_relay_passes_more_than_its_limit() {
+    // Destinations pass at most 8 x 10 packets per second; a packet also takes three relays.
+    let mut plan = Plan::thesis(8, Span::from_secs(30));
+    plan.peers.iter_mut().for_each(|peer| peer.limit = 15_999);
+    let report = run(&plan, "random", 1);
+    let passed = report.total(1).arrivals - report.total(1).drops;
+    assert!(passed <= 8 * 10 * 30, "{passed}");
+    assert!(report.total(1).drop_rate() > 0.5);
+}
+
+#[test]
+fn perfect_drops_nothing_without_jitter() {
+    let mut plan = Plan::thesis(12, Span::from_secs(10));
+    plan.jitter = 0.0;
+    let total = run(&plan, "perfect", 1).total(0);
+    assert_eq!((total.drops, total.received > 3000), (0, true));
+}
+
+#[test]
+fn peers_that_leave_drop_or_lie_are_survived() {
+    let mut plan = Plan::thesis(12, Span::from_secs(60));
+    plan.changes = vec![
+        (seconds(10), Change::Leave(3)),
+        (seconds(30), Change::Join(3)),
+        (seconds(20), Change::Limit(4, 100_000)),
+        (seconds(25), Change::Limit(5, 0)),
+    ];
+    plan.peers[0].conduct = Conduct::DropsAll;
+    plan.peers[1].conduct = Conduct::Claims { rate: 1e9, silent: true };
+    plan.peers[2].conduct = Conduct::Claims { rate: 1.0, silent: false };
+    plan.peers[6].traffic = Traffic::OnOff { on: Span::from_secs(2), off: Span::from_secs(3) };
+    plan.peers[7].traffic = Traffic::OnOff { on: Span::ZERO, off: Span::from_millis(50) };
+    for controller in NAMES {
+        let total = run(&plan, controller, 3).total(0);
+        assert!(total.received > 1000, "{controller}: {total:?}");
+    }
+}
+
+#[test]
+fn an_overlay_that_nobody_is_left_in_comes_to_rest() {
+    let mut plan = Plan::thesis(5, Span::from_secs(20));
+    plan.changes = (0..5).map(|peer| (seconds(2), Change::Leave(peer))).collect();
+    let report = run(&plan, "explicit", 1);
+    assert_eq!(report.total(4).sent, 0);
+}
+
+#[test]
+fn unsound_plans_are_refused_by_name() {
+    let sound = || Plan::thesis(20, Span::from_secs(1));
+    let refused = |change: fn(&mut Plan)| {
+        let mut plan = sound();
+        change(&mut plan);
+        plan.check().expect_err("refused")
+    };
+    assert_eq!(refused(|p| p.hops = 0), PlanError::Hops { hops: 0, peers: 20 });
+    assert_eq!(refused(|p| p.hops = 9), PlanError::Hops { hops: 9, peers: 20 });
+    assert_eq!(refused(|p| p.peers.truncate(4)), PlanError::Hops { hops: 3, peers: 4 });
+    assert_eq!(refused(|p| p.packet = 0), PlanError::Zero("the packet size"));
+    assert_eq!(refused(|p| p.bin = Span::ZERO), PlanError::Zero("the interval of results"));
+    assert_eq!(refused(|p| p.attempt_every = Span::ZERO), PlanError::Zero("the time between attempts"));
+    assert!(matches!(refused(|p| p.jitter = f64::NAN), PlanError::Jitter(_)));
+    assert!(matches!(refused(|p| p.delays = Delays::Constant(Span::from_secs(9))), PlanError::Delay(_)));
+    assert_eq!(refused(|p| p.watch = Some((0, 20))), PlanError::NoSuchPeer(20));
+    assert_eq!(refused(|p| p.peers[3].to = Some(3)), PlanError::SendsToItself(3));
+    assert_eq!(
+        refused(|p| p.peers[0].conduct = Conduct::Claims { rate: -1.0, silent: false }),
+        PlanError::Claims(-1.0)
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn any_sound_plan_runs(
+        peers in 4usize..9,
+        hops in 1usize..4,
+        limit in 0u32..100_000,
+        delay in 0u64..300,
+        jitter in 0.0..0.25f64,
+        controller in 0usize..NAMES.len(),
+        seed in any::<u64>(),
+    ) {
+        let mut plan = Plan::thesis(peers, Span::from_secs(4));
+        plan.hops = hops.min(peers - 2);
+        plan.peers.iter_mut().for_each(|peer| peer.limit = limit);
+        plan.delays = Delays::Constant(Span::from_millis(delay));
+        plan.jitter = jitter;
+        let total = run(&plan, NAMES[controller], seed).total(0);
+        prop_assert!(total.received + total.drops <= total.sent);
+        prop_assert!(total.received * 1500 <= u64::from(limit) * peers as u64 * 5);
+    }
+}
