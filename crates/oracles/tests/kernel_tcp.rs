@@ -1,0 +1,47 @@
+//! Three cells of the comparison with the kernel's TCP, at rates that a busy machine carries. The whole grid:
+//! `cargo run -p tidegate-oracles --release --bin kernel-tcp`.
+
+use std::thread;
+use std::time::Duration;
+
+use tidegate_control::units::Span;
+use tidegate_oracles::comparison::{Cell, Row};
+use tidegate_oracles::kernel_tcp;
+use tidegate_sim::tcp::Congestion;
+
+/// A link that was this late carried something else than the conditions say.
+const TOO_LATE: Duration = Duration::from_millis(2);
+
+/// The cells, and the error each may show within the few seconds of a test.
+const CELLS: [(Cell, f64); 3] = [
+    (Cell { congestion: Congestion::Reno, mbit_per_s: 5, delay_ms: 20, queue: 17, loss: 0.0 }, 0.05),
+    (Cell { congestion: Congestion::Cubic, mbit_per_s: 5, delay_ms: 10, queue: 8, loss: 0.0 }, 0.05),
+    (Cell { congestion: Congestion::Cubic, mbit_per_s: 10, delay_ms: 10, queue: 50, loss: 0.01 }, 0.25),
+];
+
+#[test]
+fn the_model_carries_what_the_kernel_carries() {
+    if let Some(why) = kernel_tcp::unavailable() {
+        println!("skipped: the kernel's TCP cannot be measured here ({why})");
+        return;
+    }
+    let runs = CELLS.map(|(cell, allowed)| {
+        let conditions = cell.conditions(Span::from_secs(2), Span::from_secs(8), 1);
+        (cell, allowed, conditions, thread::spawn(move || kernel_tcp::measure(&conditions)))
+    });
+    for (cell, allowed, conditions, run) in runs {
+        let kernel = run.join().expect("a measurement").expect("namespaces are at hand");
+        let row = Row { cell, kernel: vec![kernel], model: vec![cell.model(&conditions)] };
+        println!(
+            "{cell:?}: kernel {:.2} Mbit/s, model {:.2}, late {:?}",
+            row.kernel_mbit_per_s(),
+            row.model_mbit_per_s(),
+            kernel.late
+        );
+        if kernel.late > TOO_LATE {
+            println!("not judged: the machine was too busy to be a link");
+            continue;
+        }
+        assert!(row.error().abs() <= allowed, "{cell:?}: error {:.3}, allowed {allowed}", row.error());
+    }
+}
