@@ -68,7 +68,8 @@ fn relay() -> f64 {
             }
         }));
     });
-    let relay = Contact { address: told.recv().expect("it starts"), fingerprint: relay_identity.fingerprint() };
+    let relay =
+        Contact { address: told.recv().expect("it starts"), fingerprint: relay_identity.fingerprint() };
     let measurer_identity = Arc::new(Identity::generate());
     let (tell, told) = mpsc::channel();
     let identity = measurer_identity.clone();
@@ -80,7 +81,8 @@ fn relay() -> f64 {
             measurer::serve(listener, identity, settings).await.expect("it serves");
         });
     });
-    let measurer = Contact { address: told.recv().expect("it starts"), fingerprint: measurer_identity.fingerprint() };
+    let measurer =
+        Contact { address: told.recv().expect("it starts"), fingerprint: measurer_identity.fingerprint() };
     let token = random();
     let share = Open {
         token,
