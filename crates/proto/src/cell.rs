@@ -65,6 +65,10 @@ pub enum Payload<O: Onion> {
     End,
     /// Another window's worth of cells arrived.
     Sendme,
+    /// Send nothing on this stream (proposal 324).
+    Xoff,
+    /// Send again. Tor adds a rate that the stream is drained at; without one, as here, there is no limit.
+    Xon,
     /// Extend the circuit to this relay with the first half of a key exchange.
     Extend(RelayId, O::Body),
     /// The circuit was extended: the second half.

@@ -49,7 +49,7 @@ impl<O: Onion> Client<O> {
         }
         let leg = self.links.begin_leg(channel, key, Side::Next);
         let (handshake, body) = self.onion.start(path[0]);
-        let edge = Edge::new(self.links.config().windows);
+        let edge = Edge::new(self.links.config().control);
         let handshake = Some(handshake);
         self.circuits.insert(Circuit { leg, path, hops: Vec::new(), handshake, edge, next_stream: 1 });
         self.push(now, key, Command::Create, body);
@@ -136,10 +136,19 @@ impl<O: Onion> Client<O> {
                 }
                 Err(_) => self.end(now, key, true),
             },
-            Payload::Sendme => match circuit.edge.sendme(message.stream) {
-                Ok(()) => self.resume(key),
-                Err(_) => self.end(now, key, true),
-            },
+            Payload::Sendme => {
+                let blocked = self.links.is_blocked(circuit.leg);
+                match circuit.edge.sendme(now, message.stream, blocked) {
+                    Ok(()) => self.resume(key),
+                    Err(_) => self.end(now, key, true),
+                }
+            }
+            ref payload @ (Payload::Xoff | Payload::Xon) => {
+                match circuit.edge.stop(message.stream, *payload == Payload::Xoff) {
+                    Ok(()) => self.resume(key),
+                    Err(_) => self.end(now, key, true),
+                }
+            }
             Payload::End => {
                 if circuit.edge.close(message.stream) {
                     self.outputs.push_back(Output::StreamClosed(stream));
@@ -212,11 +221,15 @@ impl<O: Onion> Node<O> for Client<O> {
         Some(departure)
     }
 
+    fn hold(&mut self, channel: ChannelId) {
+        self.links.hold(channel);
+    }
+
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
         let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
         let (hops, leg, links) = (&mut circuit.hops, circuit.leg, &mut self.links);
         let room = links.room(leg);
-        circuit.edge.package(stream.stream, cells, room, source, |message| {
+        circuit.edge.package(now, stream.stream, cells, room, source, |message| {
             let last = hops.len() - 1;
             let full = links.push(now, leg, Command::Relay, O::seal(hops, last, message));
             debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
@@ -226,6 +239,13 @@ impl<O: Onion> Node<O> for Client<O> {
 
     /// Clients have no exit streams.
     fn stream_connected(&mut self, _: Time, _: StreamKey) {}
+
+    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {
+        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        if let Some(payload) = circuit.edge.backlog(stream.stream, bytes) {
+            self.say(now, stream.circuit, stream.stream, payload);
+        }
+    }
 
     fn stream_ended(&mut self, now: Time, stream: StreamKey) {
         let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };

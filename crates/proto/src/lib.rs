@@ -15,6 +15,7 @@ pub mod client;
 pub mod crypto;
 pub mod edge;
 pub mod flashflow;
+pub mod flow;
 pub mod links;
 pub mod node;
 pub mod onion;

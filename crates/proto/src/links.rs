@@ -10,7 +10,7 @@ use slab::Slab;
 use tidegate_control::units::Time;
 
 use crate::cell::{CELL_BYTES, Cell, CircId, Command, RelayId};
-use crate::edge::Windows;
+use crate::flow::Control;
 use crate::node::CircuitKey;
 use crate::onion::Onion;
 use crate::pool::{List, Pool};
@@ -55,8 +55,8 @@ pub struct Config {
     pub transport: Transport,
     /// Which circuit of a connection goes next.
     pub scheduler: scheduler::Kind,
-    /// Flow-control windows.
-    pub windows: Windows,
+    /// How circuits' rates are controlled end to end.
+    pub control: Control,
     /// Connection output buffers.
     pub output_buffer: OutputBuffer,
     /// A circuit queue this long stops its own end from packaging (tor: cc_cellq_high, 256), and
@@ -74,7 +74,7 @@ impl Default for Config {
         Config {
             transport: Transport::Vanilla,
             scheduler: scheduler::Kind::RoundRobin,
-            windows: Windows::default(),
+            control: Control::default(),
             output_buffer: OutputBuffer::default(),
             queue_high: 256,
             queue_low: 10,
@@ -320,6 +320,11 @@ impl<O: Onion> Links<O> {
         if leg.high { 0 } else { self.config.queue_high.saturating_sub(leg.queue.len()) }
     }
 
+    /// Whether a leg's queue has stopped its own end.
+    pub fn is_blocked(&self, id: LegId) -> bool {
+        self.legs[id.0 as usize].high
+    }
+
     /// Notes that a leg's own end was stopped by the queue; it is told by [`drained`](Self::drained).
     pub fn note_packaged(&mut self, id: LegId) {
         let leg = &mut self.legs[id.0 as usize];
@@ -361,6 +366,12 @@ impl<O: Onion> Links<O> {
             channel.flushing = true;
             self.flushable.push_back(id);
         }
+    }
+
+    /// The driver writes no more of a channel for now: [`next_flushable`](Self::next_flushable) names it again
+    /// when more cells come.
+    pub fn hold(&mut self, id: ChannelId) {
+        self.channel(id).flushing = false;
     }
 
     /// Moves cells from circuit queues to the output buffer, in the scheduler's order, up to the high mark.

@@ -101,7 +101,7 @@ impl<O: Onion> Relay<O> {
     }
 
     fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
-        let windows = self.links.config().windows;
+        let control = self.links.config().control;
         let circuit = &mut self.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
         match (message.payload, circuit.edge.as_deref_mut()) {
@@ -109,7 +109,7 @@ impl<O: Onion> Relay<O> {
                 self.extend(now, key, relay, body);
             }
             (Payload::Begin(address), _) if circuit.next.is_none() => {
-                let edge = circuit.edge.get_or_insert_with(|| Box::new(Edge::new(windows)));
+                let edge = circuit.edge.get_or_insert_with(|| Box::new(Edge::new(control)));
                 if edge.open(message.stream) {
                     self.outputs.push_back(Output::Connect(stream, address));
                 } else {
@@ -130,10 +130,19 @@ impl<O: Onion> Relay<O> {
                 }
                 Err(_) => self.end(now, key, None),
             },
-            (Payload::Sendme, Some(edge)) => match edge.sendme(message.stream) {
-                Ok(()) => self.resume(key),
-                Err(_) => self.end(now, key, None),
-            },
+            (Payload::Sendme, Some(edge)) => {
+                let blocked = self.links.is_blocked(circuit.prev);
+                match edge.sendme(now, message.stream, blocked) {
+                    Ok(()) => self.resume(key),
+                    Err(_) => self.end(now, key, None),
+                }
+            }
+            (ref payload @ (Payload::Xoff | Payload::Xon), Some(edge)) => {
+                match edge.stop(message.stream, *payload == Payload::Xoff) {
+                    Ok(()) => self.resume(key),
+                    Err(_) => self.end(now, key, None),
+                }
+            }
             (Payload::End, Some(edge)) => {
                 if edge.close(message.stream) {
                     self.outputs.push_back(Output::StreamClosed(stream));
@@ -248,12 +257,16 @@ impl<O: Onion> Node<O> for Relay<O> {
         Some(departure)
     }
 
+    fn hold(&mut self, channel: ChannelId) {
+        self.links.hold(channel);
+    }
+
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
         let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
         let Some(edge) = circuit.edge.as_deref_mut() else { return };
         let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.links);
         let room = links.room(prev);
-        edge.package(stream.stream, cells, room, source, |message| {
+        edge.package(now, stream.stream, cells, room, source, |message| {
             let full = links.push(now, prev, Command::Relay, O::originate(hop, message));
             debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
         });
@@ -264,6 +277,14 @@ impl<O: Onion> Node<O> for Relay<O> {
         let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
         if circuit.edge.as_deref_mut().is_some_and(|edge| edge.connect(stream.stream)) {
             self.say(now, stream.circuit, stream.stream, Payload::Connected);
+        }
+    }
+
+    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {
+        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        let payload = circuit.edge.as_deref_mut().and_then(|edge| edge.backlog(stream.stream, bytes));
+        if let Some(payload) = payload {
+            self.say(now, stream.circuit, stream.stream, payload);
         }
     }
 

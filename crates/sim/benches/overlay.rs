@@ -82,11 +82,12 @@ fn systems() -> [System; 2] {
         name: name.into(),
         transport,
         scheduler: Scheduler::RoundRobin,
-        windows: Windows::default(),
+        control: Control::default(),
         tcp: tcp::Config { congestion: Congestion::Cubic, ..tcp::Config::default() },
         output_buffer: OutputBuffer::default(),
         tls_record_overhead: 22,
         tls_record_cells: 8,
+        packaging: Packaging::default(),
         circuit_queue_high: 256,
         circuit_queue_low: 10,
     })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_control::units::{Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
-pub use tidegate_proto::edge::Windows;
+pub use tidegate_proto::flow::{Control, Windows, vegas};
 pub use tidegate_proto::links::{OutputBuffer, Transport};
 pub use tidegate_proto::scheduler::Kind as Scheduler;
 
@@ -68,6 +68,9 @@ pub enum Role {
 pub struct RelayLimits {
     /// The token bucket, if it limits its rate.
     pub bucket: Option<BucketPlan>,
+    /// A connection that finds the bucket empty tries again after this, all that wait at once (tor:
+    /// TokenBucketRefillInterval, 100 ms); zero: at the next refill.
+    pub retry_after: Span,
     /// Processor time per cell processed; one core, served in order.
     pub cell_cost: Span,
 }
@@ -100,6 +103,11 @@ pub enum QueuePlan {
         /// Hard limit in packets.
         packets: u32,
     },
+    /// Shadow 3's network interface. It never drops. It is a token bucket that holds a millisecond's worth
+    /// and a packet of 1500 bytes, so that a lone packet leaves in no time. Packets without payload (at
+    /// most 60 bytes) overtake those of other connections; behind one of their own connection they leave
+    /// when it does, because every packet that leaves acknowledges all that has arrived by then.
+    Shadow,
 }
 
 /// What the Internet does between two locations.
@@ -180,6 +188,9 @@ pub enum Route {
     Pinned([u32; 3]),
     /// Drawn from `Plan::selections[i]`; the guard is drawn once and kept.
     Weighted(u32),
+    /// None of its own: streams go over the circuits of this user (an index), who sits on the same host and
+    /// has circuits of its own.
+    Shared(u32),
 }
 
 /// Weights for drawing a guard, a middle and an exit, as Tor clients do (dir-spec 3.8.3, path-spec 2.2).
@@ -250,6 +261,23 @@ pub enum FaultKind {
     HostDown { host: u32 },
 }
 
+/// How an exit puts the bytes of a stream into cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packaging {
+    /// Application bytes that fit into one cell: 498 (relay cell format 0), or 488 with the format of
+    /// counter-Galois onions that tor 0.4.9 speaks on circuits with congestion control.
+    pub cell_bytes: u16,
+    /// Bytes read from the server at a time (tor: 32 x 498); what is left of them after the last full cell
+    /// leaves in a cell of its own.
+    pub read_bytes: u32,
+}
+
+impl Default for Packaging {
+    fn default() -> Packaging {
+        Packaging { cell_bytes: 498, read_bytes: 32 * 498 }
+    }
+}
+
 /// How the overlay moves data: the things that experiments swap.
 #[derive(Clone, Debug)]
 pub struct System {
@@ -259,8 +287,8 @@ pub struct System {
     pub transport: Transport,
     /// Which circuit goes next on a connection.
     pub scheduler: Scheduler,
-    /// Fixed SENDME windows, in cells.
-    pub windows: Windows,
+    /// How circuits' rates are controlled end to end.
+    pub control: Control,
     /// TCP between hosts.
     pub tcp: tcp::Config,
     /// Connection output buffers.
@@ -269,6 +297,8 @@ pub struct System {
     pub tls_record_overhead: u32,
     /// Cells written into one TLS record at most.
     pub tls_record_cells: u32,
+    /// How exits put bytes into cells.
+    pub packaging: Packaging,
     /// A circuit queue this long stops its exit from packaging, and
     pub circuit_queue_high: u32,
     /// one this short lets it go on (tor: 256 and 10, `cc_cellq_high`, `cc_cellq_low`).

@@ -68,11 +68,12 @@ fn system(transport: Transport, scheduler: Scheduler) -> System {
         name: "test".into(),
         transport,
         scheduler,
-        windows: Windows::default(),
+        control: Control::default(),
         tcp: tcp::Config { congestion: Congestion::Reno, ..tcp::Config::default() },
         output_buffer: OutputBuffer::default(),
         tls_record_overhead: 22,
         tls_record_cells: 8,
+        packaging: Packaging::default(),
         circuit_queue_high: 256,
         circuit_queue_low: 10,
     }

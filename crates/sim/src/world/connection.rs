@@ -70,6 +70,8 @@ pub(super) struct End {
     wants_write: bool,
     /// Exit: bytes for the server that TCP did not take.
     unwritten: u64,
+    /// Exit: bytes of the last read from the server that are not in cells yet.
+    pub unpackaged: u32,
     /// Bytes written so far.
     written: u64,
     /// Cells written and not yet read by the other end, each with the offset after its TLS record.
@@ -101,6 +103,7 @@ impl End {
             armed: Time::NEVER,
             wants_write: false,
             unwritten: 0,
+            unpackaged: 0,
             written: 0,
             cells: List::default(),
             follows: VecDeque::new(),
@@ -226,7 +229,7 @@ impl<R: Recorder> World<'_, R> {
         }
         let end = &mut connection.ends[usize::from(to)];
         let arrival = end.tcp.on_segment(config, now, &segment);
-        let (wakes, closing) = (arrival.acked > 0 && end.tcp.writable(), connection.closing);
+        let (wakes, closing) = (arrival.acked > 0 && end.tcp.writable(config), connection.closing);
         if arrival.established {
             self.established(id);
         }
@@ -333,7 +336,7 @@ impl<R: Recorder> World<'_, R> {
                     self.pump(host);
                 }
                 None => {
-                    while self.next_read(id).is_some() {
+                    while self.can_read(id) {
                         self.deliver_cell(id);
                     }
                     self.drain(host);
@@ -348,29 +351,31 @@ impl<R: Recorder> World<'_, R> {
         }
     }
 
-    /// Size of the next cell that has arrived whole (all of its TLS record), if there is one.
-    pub(super) fn next_read(&mut self, id: EndId) -> Option<u64> {
-        let arrived = self.end(id)?.tcp.delivered_in_order();
-        let writer = self.connections[id.connection.0 as usize].as_deref()?;
-        let (end, _) = self.written.front(&writer.ends[usize::from(1 - id.side)].cells)?;
-        (*end <= arrived).then_some(u64::from(CELL_BYTES))
+    /// Whether the next cell has arrived whole (all of its TLS record).
+    pub(super) fn can_read(&mut self, id: EndId) -> bool {
+        let Some(arrived) = self.end(id).map(|end| end.tcp.delivered_in_order()) else { return false };
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref() else { return false };
+        let writer = &connection.ends[usize::from(1 - id.side)];
+        self.written.front(&writer.cells).is_some_and(|(end, _)| *end <= arrived)
     }
 
-    /// Reads one cell on behalf of a gated host.
-    pub(super) fn read_one(&mut self, id: EndId) {
-        let Some(end) = self.end(id) else { return };
+    /// Reads one cell on behalf of a gated host; gives its bytes, the last cell of a record with the record's
+    /// overhead.
+    pub(super) fn read_one(&mut self, id: EndId) -> u64 {
+        let Some(end) = self.end(id) else { return 0 };
         let host = end.host;
-        self.deliver_cell(id);
+        let record_done = self.deliver_cell(id);
         self.drain(host);
         self.transmit(id);
+        u64::from(CELL_BYTES) + if record_done { u64::from(self.system.tls_record_overhead) } else { 0 }
     }
 
-    /// Hands the next cell to the node.
-    fn deliver_cell(&mut self, id: EndId) {
+    /// Hands the next cell to the node; true if its TLS record ends with it.
+    fn deliver_cell(&mut self, id: EndId) -> bool {
         let now = self.now;
-        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return true };
         let writer = &mut connection.ends[usize::from(1 - id.side)];
-        let Some((offset, cell)) = self.written.pop_front(&mut writer.cells) else { return };
+        let Some((offset, cell)) = self.written.pop_front(&mut writer.cells) else { return true };
         let record_done = self.written.front(&writer.cells).is_none_or(|(next, _)| *next > offset);
         if let ClearMessage::Data { stamp, .. } = &cell.body.message
             && stamp.trace != 0
@@ -387,11 +392,12 @@ impl<R: Recorder> World<'_, R> {
             let rest = tcp.delivered_in_order() - offset;
             tcp.read(config, now, arrived - rest);
         }
-        let Some(end) = self.end(id) else { return };
+        let Some(end) = self.end(id) else { return true };
         let (host, attached) = (end.host, end.attached);
         if let Attached::Channel(channel) = attached {
             self.hosts[host as usize].node().cell(now, channel, cell);
         }
+        record_done
     }
 
     /// Writes a channel's cells to TCP, in TLS records, as long as TCP and the host's bucket take them.
@@ -408,7 +414,7 @@ impl<R: Recorder> World<'_, R> {
         let mut gated = false;
         loop {
             let space = end.tcp.send_space().saturating_sub(overhead) / cell;
-            let allowed = share.saturating_sub(overhead) / cell;
+            let allowed = share.div_ceil(cell + overhead);
             if space == 0 {
                 end.wants_write = true;
                 break;
@@ -448,12 +454,13 @@ impl<R: Recorder> World<'_, R> {
             }
         }
         if gated && let Some(gate) = &mut gate {
-            gate.wait_to_write(id);
+            gate.wait_to_write(now, id);
+            host.node().hold(channel);
         }
         host.gate = gate;
         let host = end.host;
         if gated {
-            self.pump_writers_again(host, cell + overhead);
+            self.pump_again(host);
         }
         self.transmit(id);
     }
@@ -461,9 +468,15 @@ impl<R: Recorder> World<'_, R> {
     /// Exit: writes bytes from the client to the server, now or when TCP takes them.
     pub(super) fn stream_write(&mut self, id: EndId, bytes: u64) {
         let Some(end) = self.end(id) else { return };
-        let due = end.unwritten + bytes;
+        let (before, due) = (end.unwritten, end.unwritten + bytes);
         let left = due - end.tcp.write(due);
         end.unwritten = left;
+        let (host, attached) = (end.host, end.attached);
+        if let (Attached::Stream(stream), true) = (attached, before > 0 || left > 0) {
+            let now = self.now;
+            self.hosts[host as usize].node().backlog(now, stream, left);
+            self.drain(host);
+        }
         self.transmit(id);
     }
 

@@ -119,7 +119,7 @@ impl<'a, R: Recorder> World<'a, R> {
         let config = links::Config {
             transport: system.transport,
             scheduler: system.scheduler,
-            windows: system.windows,
+            control: system.control,
             output_buffer: system.output_buffer,
             queue_high: system.circuit_queue_high,
             queue_low: system.circuit_queue_low,

@@ -139,12 +139,22 @@ impl<R: Recorder> World<'_, R> {
         }
     }
 
+    /// The user over whose circuits a user's streams go: itself, unless it shares another's.
+    fn carrier(&self, user: u32) -> u32 {
+        match self.plan.users[user as usize].route {
+            Route::Shared(other) => other,
+            Route::Pinned(_) | Route::Weighted(_) => user,
+        }
+    }
+
     /// A user's first circuit is due, or what it wants next, or its end.
     pub(super) fn user_turn(&mut self, user: u32) {
         let plan = self.plan;
         let UserPlan { host, start, stop, traffic, .. } = &plan.users[user as usize];
         if self.now < *start {
-            self.build_circuit(user);
+            if self.carrier(user) == user {
+                self.build_circuit(user);
+            }
             self.queue.push(*start, Event::User(user));
         } else if self.now >= *stop {
             self.stop_user(user, *host);
@@ -190,6 +200,7 @@ impl<R: Recorder> World<'_, R> {
     /// The user's circuit for new streams; an old one is retired, a missing one is begun.
     pub(super) fn fresh_circuit(&mut self, user: u32) -> u32 {
         let plan = self.plan;
+        let user = self.carrier(user);
         let UserPlan { host, circuit_lifetime, .. } = plan.users[user as usize];
         if let Some(key) = self.user(user).circuit {
             let circuit = self.users.circuits[host as usize][&key];
@@ -236,6 +247,7 @@ impl<R: Recorder> World<'_, R> {
                 state.guard = Some(path[0]);
                 path
             }
+            Route::Shared(_) => unreachable!("only carriers build circuits"),
         };
         let number = self.users.circuits_begun;
         self.users.circuits_begun += 1;
@@ -252,12 +264,13 @@ impl<R: Recorder> World<'_, R> {
 
     /// Opens a transfer's stream on the user's circuit, now or when it is built.
     fn send_over_circuit(&mut self, user: u32, transfer: u32) {
-        let host = self.plan.users[user as usize].host;
-        let Some(key) = self.user(user).circuit else { return };
+        let carrier = self.carrier(user);
+        let host = self.plan.users[carrier as usize].host;
+        let Some(key) = self.user(carrier).circuit else { return };
         if self.users.circuits[host as usize][&key].built {
             self.open_stream(host, key, transfer);
         } else {
-            self.user(user).waiting.push(transfer);
+            self.user(carrier).waiting.push(transfer);
         }
     }
 
@@ -303,14 +316,15 @@ impl<R: Recorder> World<'_, R> {
             return;
         }
         self.user(user).fetching = None;
-        self.user(user).waiting.clear();
+        let carrier = self.carrier(user);
+        self.user(carrier).waiting.retain(|waiting| *waiting != transfer);
         let pause = self.user(user).random.uniform(least.as_secs_f64(), most.as_secs_f64());
         // A circuit that fails at once must not be tried again at the same instant.
         let next = self.now + Span::from_secs_f64(pause).max(Span::from_millis(1));
         if next >= *stop {
             return;
         }
-        if *circuit_lifetime == Span::ZERO {
+        if *circuit_lifetime == Span::ZERO && carrier == user {
             self.retire_circuit(user);
             self.build_circuit(user);
         }
