@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tidegate_sim::plan::{Scheduler, Transport};
+use tidegate_sim::plan::{Control, Scheduler, Transport, Windows, vegas};
 use tidegate_sim::tcp::Congestion;
 
 use crate::input::suggest;
@@ -36,7 +36,20 @@ const SCHEDULERS: &[(&str, MakeScheduler)] = &[
 type MakeScheduler = fn(&SystemFile) -> Scheduler;
 
 /// How a circuit's rate is controlled end to end.
-const CONTROLS: &[(&str, ())] = &[("windows", ())];
+const CONTROLS: &[(&str, MakeControl)] = &[
+    ("windows", |system| {
+        Control::Windows(Windows {
+            circuit: system.windows.circuit,
+            circuit_increment: system.windows.circuit_increment,
+            stream: system.windows.stream,
+            stream_increment: system.windows.stream_increment,
+        })
+    }),
+    ("vegas", |_| Control::Vegas(vegas::Parameters::default())),
+];
+
+/// Makes a control from a system's parameters.
+type MakeControl = fn(&SystemFile) -> Control;
 
 /// TCP's congestion control.
 const CONGESTIONS: &[(&str, Congestion)] =
@@ -52,9 +65,9 @@ pub fn scheduler(name: &str, system: &SystemFile) -> Result<Scheduler, Unknown> 
     find("scheduler", name, SCHEDULERS).map(|make| make(system))
 }
 
-/// Whether a control of this name exists.
-pub fn control(name: &str) -> Result<(), Unknown> {
-    find("control", name, CONTROLS)
+/// The control of this name, with the system's parameters.
+pub fn control(name: &str, system: &SystemFile) -> Result<Control, Unknown> {
+    find("control", name, CONTROLS).map(|make| make(system))
 }
 
 /// The TCP congestion control of this name.

@@ -204,7 +204,7 @@ fn a_relays_bucket_limits_its_rate() {
         refill_every: Span::from_millis(10),
         drop_fractions: false,
     };
-    plan.hosts[3].role = Role::Relay(RelayLimits { bucket: Some(bucket), cell_cost: Span::ZERO });
+    plan.hosts[3].role = Role::Relay(RelayLimits { bucket: Some(bucket), ..RelayLimits::default() });
     for system in systems() {
         let seen = observe(&plan, &system, 1);
         let sum = delivered(&seen, Span::from_secs(8)).iter().sum::<u64>() as f64 / 12.0;
@@ -217,7 +217,7 @@ fn a_relays_bucket_limits_its_rate() {
 fn processor_time_limits_a_relays_rate() {
     let mut plan = bottleneck(u64::MAX);
     let cell_cost = Span::from_millis(5);
-    plan.hosts[3].role = Role::Relay(RelayLimits { bucket: None, cell_cost });
+    plan.hosts[3].role = Role::Relay(RelayLimits { cell_cost, ..RelayLimits::default() });
     let seen = observe(&plan, &system(Transport::Vanilla, Scheduler::RoundRobin), 1);
     let sum = delivered(&seen, Span::from_secs(8)).iter().sum::<u64>() as f64 / 12.0;
     // 200 cells a second, a few of them SENDMEs.

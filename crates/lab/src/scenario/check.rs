@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use tidegate_control::units::{Rate, Span};
-use tidegate_sim::plan::{OutputBuffer, System, Windows};
+use tidegate_sim::plan::{OutputBuffer, Packaging, System};
 
 use super::file::{BandwidthFile, File, HostFile, Name, SystemFile, TrafficFile, UserFile};
 use super::file_name_character;
@@ -68,19 +68,14 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
         let system = spanned.get_ref();
         check_name(&system.name, "system", &mut names, source)?;
         let part = |unknown: Unknown, name: &Name| source.error(name.span(), unknown.cause, unknown.cure);
-        registry::control(system.control.get_ref()).map_err(|unknown| part(unknown, &system.control))?;
         systems.push(System {
             name: system.name.get_ref().clone(),
             transport: registry::transport(system.transport.get_ref())
                 .map_err(|unknown| part(unknown, &system.transport))?,
             scheduler: registry::scheduler(system.scheduler.get_ref(), system)
                 .map_err(|unknown| part(unknown, &system.scheduler))?,
-            windows: Windows {
-                circuit: system.windows.circuit,
-                circuit_increment: system.windows.circuit_increment,
-                stream: system.windows.stream,
-                stream_increment: system.windows.stream_increment,
-            },
+            control: registry::control(system.control.get_ref(), system)
+                .map_err(|unknown| part(unknown, &system.control))?,
             tcp: system.tcp.config().map_err(|unknown| part(unknown, &system.tcp.congestion))?,
             output_buffer: OutputBuffer {
                 high_bytes: u32::try_from(system.output_buffer.high.0.0).unwrap_or(u32::MAX),
@@ -88,6 +83,10 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
             },
             tls_record_overhead: u32::try_from(system.tls.record_overhead.0.0).unwrap_or(u32::MAX),
             tls_record_cells: system.tls.record_cells,
+            packaging: Packaging {
+                cell_bytes: system.packaging.cell,
+                read_bytes: u32::try_from(system.packaging.read.0.0).unwrap_or(u32::MAX),
+            },
             circuit_queue_high: system.circuit_queue.high,
             circuit_queue_low: system.circuit_queue.low,
         });
@@ -132,6 +131,11 @@ fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
             system.tls.record_cells == 0 || system.tls.record_overhead.0.0 > 16_384,
             "a TLS record holds no cell or has more than 16 KiB of overhead",
             "record-overhead = \"22 B\", record-cells = 31",
+        ),
+        (
+            !(1..=498).contains(&system.packaging.cell) || system.packaging.read.0.0 == 0,
+            "packaging: `cell` is not in 1..=498, or `read` is zero",
+            "tor: cell = 498, read = \"15936 B\"",
         ),
         (!(64..=65_495).contains(&tcp.mss), "tcp: `mss` is not in 64..=65495", "Ethernet: 1448"),
         (!(40..=120).contains(&tcp.headers), "tcp: `headers` is not in 40..=120", "with timestamps: 52"),
@@ -311,6 +315,9 @@ fn check_route(file: &File, user: &UserFile, span: Range<usize>, source: &Source
     if let Some(server) = &user.server {
         known(&file.server, server, "server")?;
     }
+    if let Some(name) = &user.shares {
+        return check_shared(file, user, name, source);
+    }
     let Some(path) = &user.path else {
         return if file.relay.is_empty() {
             Ok(())
@@ -334,6 +341,36 @@ fn check_route(file: &File, user: &UserFile, span: Range<usize>, source: &Source
         ));
     }
     Ok(())
+}
+
+/// A user who shares another's circuits sits at the same client, and the other builds circuits.
+fn check_shared(file: &File, user: &UserFile, name: &Name, source: &Source) -> Result<(), InputError> {
+    let text = |user: &UserFile| user.name.get_ref().clone();
+    let before: Vec<&UserFile> = (file.user.iter().map(toml::Spanned::get_ref))
+        .take_while(|other| text(other) != text(user))
+        .collect();
+    let names: Vec<&str> = before.iter().map(|user| user.name.get_ref().as_str()).collect();
+    let Some(other) = before.iter().find(|other| other.name.get_ref() == name.get_ref()) else {
+        let cause = format!("there is no user `{}` above", name.get_ref());
+        return Err(source.error(name.span(), cause, suggest(name.get_ref(), &names)));
+    };
+    let wrong = if other.shares.is_some() {
+        "who has no circuits to share"
+    } else if user.path.is_some() {
+        "and has a `path` of its own"
+    } else if other.count != 1 {
+        "who are many"
+    } else if user.client.is_none()
+        || user.server.is_none()
+        || user.client.as_ref().map(toml::Spanned::get_ref)
+            != other.client.as_ref().map(toml::Spanned::get_ref)
+    {
+        "but does not name the same `client`, or no `server`"
+    } else {
+        return Ok(());
+    };
+    let cause = format!("`{}` shares the circuits of `{}`, {wrong}", user.name.get_ref(), name.get_ref());
+    Err(source.error(name.span(), cause, "share those of one user at the same client"))
 }
 
 /// In a network of named hosts a user without `path` draws relays, but its ends must be named.

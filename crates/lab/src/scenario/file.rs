@@ -94,6 +94,9 @@ pub struct SystemFile {
     /// Record overhead.
     #[serde(default)]
     pub tls: TlsFile,
+    /// How exits put bytes into cells.
+    #[serde(default)]
+    pub packaging: PackagingFile,
     /// TCP between hosts.
     #[serde(default)]
     pub tcp: super::tcp::TcpFile,
@@ -164,6 +167,22 @@ pub struct TlsFile {
 impl Default for TlsFile {
     fn default() -> TlsFile {
         TlsFile { record_overhead: Quantity(Bytes(22)), record_cells: 31 }
+    }
+}
+
+/// How exits put bytes into cells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct PackagingFile {
+    /// Application bytes in a full cell: 498, or 488 on circuits with congestion control since tor 0.4.9.
+    pub cell: u16,
+    /// Bytes read from the server at a time; what is left after the last full cell goes in one of its own.
+    pub read: Quantity<Bytes>,
+}
+
+impl Default for PackagingFile {
+    fn default() -> PackagingFile {
+        PackagingFile { cell: 498, read: Quantity(Bytes(32 * 498)) }
     }
 }
 
@@ -243,7 +262,11 @@ pub struct BandwidthFile {
     /// How often it is refilled.
     #[serde(default = "refill")]
     pub refill: Quantity<Span>,
-    /// Forget what a refill does not fill to a whole token, as tor does.
+    /// A connection that finds the bucket empty tries again after this (tor: 100 ms); without it at the next
+    /// refill.
+    #[serde(default = "no_time")]
+    pub retry: Quantity<Span>,
+    /// Forget the part of a byte and of an interval that a refill leaves over, as tor does.
     #[serde(default)]
     pub drop_fractions: bool,
 }
@@ -374,6 +397,9 @@ pub struct UserFile {
     /// Guard, middle, exit; without it the network draws relays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<[Name; 3]>,
+    /// The user over whose circuits this one's streams go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<Name>,
     /// The client host; without it the network makes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<Name>,

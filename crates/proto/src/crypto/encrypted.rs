@@ -19,6 +19,9 @@ const BEGIN: u8 = 1;
 const DATA: u8 = 2;
 const END: u8 = 3;
 const CONNECTED: u8 = 4;
+/// Proposal 324.
+const XOFF: u8 = 43;
+const XON: u8 = 44;
 const SENDME: u8 = 5;
 const EXTEND2: u8 = 14;
 const EXTENDED2: u8 = 15;
@@ -132,6 +135,9 @@ fn write(message: &Message<Encrypted>) -> Body {
         // REASON_DONE
         Payload::End => (END, vec![6]),
         Payload::Sendme => (SENDME, Vec::new()),
+        // Version 0; a rate of 0 means none (proposal 324).
+        Payload::Xoff => (XOFF, vec![0]),
+        Payload::Xon => (XON, vec![0; 5]),
         Payload::Extend(relay, Body(create)) => {
             // CREATE2's handshake type, length and onion skin follow the link specifiers.
             let handshake = &create[..4 + ntor::ONION_SKIN];
@@ -162,6 +168,8 @@ fn read(body: &[u8; BODY]) -> Result<Message<Encrypted>, Malformed> {
         CONNECTED => Payload::Connected,
         END => Payload::End,
         SENDME => Payload::Sendme,
+        XOFF if data == [0] => Payload::Xoff,
+        XON if length == 5 && data[0] == 0 => Payload::Xon,
         EXTEND2 => match data {
             [1, NUMBER, 4, a, b, c, d, handshake @ ..] if handshake.len() == 4 + ntor::ONION_SKIN => {
                 Payload::Extend(RelayId(u32::from_be_bytes([*a, *b, *c, *d])), self::body(&[handshake]))
