@@ -8,5 +8,4 @@ pub mod ledger;
 pub mod link;
 pub mod measurer;
 pub mod relay;
-pub mod status;
 pub mod store;
