@@ -3,9 +3,11 @@
 //! One file per subcommand. Exit codes: 0 done, 1 failed, 2 the input is wrong, 130 stopped by Ctrl-C.
 
 mod console;
+mod fairness;
 mod flashflow;
 mod flashflow_demo;
 mod more;
+mod predictor;
 mod reproduce;
 mod run;
 
@@ -27,6 +29,8 @@ enum Command {
     More(more::Arguments),
     Reproduce(reproduce::Arguments),
     Flashflow(flashflow::Arguments),
+    Predictor(predictor::Arguments),
+    Fairness(fairness::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +39,8 @@ fn main() -> ExitCode {
         Command::More(arguments) => more::main(arguments),
         Command::Reproduce(arguments) => reproduce::main(arguments),
         Command::Flashflow(arguments) => flashflow::main(arguments),
+        Command::Predictor(arguments) => predictor::main(arguments),
+        Command::Fairness(arguments) => fairness::main(arguments),
     };
     match result {
         Ok(code) => code,

@@ -8,5 +8,6 @@
 pub mod flashflow;
 pub mod maxmin;
 pub mod paths;
+pub mod predictor;
 pub mod random;
 pub mod units;

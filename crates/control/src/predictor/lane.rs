@@ -1,0 +1,82 @@
+//! Four circuits side by side: plain arrays whose element-wise loops the compiler turns into vector code.
+
+use std::array::from_fn;
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
+
+/// How many circuits are computed together.
+pub(super) const LANES: usize = 4;
+
+/// One number of each of [`LANES`] circuits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(align(32))]
+pub(super) struct Lane(pub [f64; LANES]);
+
+impl Lane {
+    pub const ZERO: Lane = Lane([0.0; LANES]);
+    pub const ONE: Lane = Lane([1.0; LANES]);
+
+    #[inline(always)]
+    pub fn all(value: f64) -> Lane {
+        Lane([value; LANES])
+    }
+
+    #[inline(always)]
+    pub fn min(self, other: Lane) -> Lane {
+        Lane(from_fn(|i| if self.0[i] < other.0[i] { self.0[i] } else { other.0[i] }))
+    }
+
+    #[inline(always)]
+    pub fn max(self, other: Lane) -> Lane {
+        Lane(from_fn(|i| if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] }))
+    }
+
+    #[inline(always)]
+    pub fn sum(self) -> f64 {
+        (self.0[0] + self.0[1]) + (self.0[2] + self.0[3])
+    }
+
+    #[inline(always)]
+    pub fn largest(self) -> f64 {
+        self.0[0].max(self.0[1]).max(self.0[2].max(self.0[3]))
+    }
+
+    #[inline(always)]
+    pub fn abs(self) -> Lane {
+        Lane(from_fn(|i| self.0[i].abs()))
+    }
+}
+
+macro_rules! elementwise {
+    ($($trait:ident $method:ident $op:tt),*) => {$(
+        impl $trait for Lane {
+            type Output = Lane;
+            #[inline(always)]
+            fn $method(self, rhs: Lane) -> Lane {
+                Lane(from_fn(|i| self.0[i] $op rhs.0[i]))
+            }
+        }
+    )*};
+}
+elementwise!(Add add +, Sub sub -, Mul mul *, Div div /);
+
+impl AddAssign for Lane {
+    #[inline(always)]
+    fn add_assign(&mut self, rhs: Lane) {
+        *self = *self + rhs;
+    }
+}
+
+impl SubAssign for Lane {
+    #[inline(always)]
+    fn sub_assign(&mut self, rhs: Lane) {
+        *self = *self - rhs;
+    }
+}
+
+impl Neg for Lane {
+    type Output = Lane;
+    #[inline(always)]
+    fn neg(self) -> Lane {
+        Lane(from_fn(|i| -self.0[i]))
+    }
+}
