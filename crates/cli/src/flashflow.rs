@@ -19,7 +19,7 @@ use tidegate_net::flashflow::config::{
 use tidegate_net::flashflow::daemon::{self, Daemon};
 use tidegate_net::flashflow::ledger::{Ledger, Record, relay_name};
 use tidegate_net::flashflow::relay::{Limits, Relay};
-use tidegate_net::flashflow::{background, measurer, store};
+use tidegate_net::flashflow::{background, measurer, status, store};
 use tidegate_net::identity::{Identity, hex};
 use tokio::net::TcpListener;
 
@@ -253,9 +253,24 @@ fn run_background(config: BackgroundConfig) -> Result<(), Failure> {
 
 fn coordinator(config: CoordinatorConfig, once: bool) -> Result<(), Failure> {
     on_this_thread(async {
+        let address = config.status;
         let daemon = Daemon::open(config, log).map_err(other)?;
-        let result = if once { daemon.run_once().await } else { daemon.run().await };
-        result.map_err(other)
+        let status = async {
+            match address {
+                Some(address) => status::serve(address, daemon.shared()).await.map_err(|cause| {
+                    other(format!("the status page cannot be served on {address}: {cause}"))
+                }),
+                None => std::future::pending().await,
+            }
+        };
+        let work = async {
+            let result = if once { daemon.run_once().await } else { daemon.run().await };
+            result.map_err(other)
+        };
+        tokio::select! {
+            result = work => result,
+            result = status => result,
+        }
     })
     .map(drop)
 }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use tidegate_sim::plan::{Form, Scheduler, Sharing, Switching, Transport};
+use tidegate_sim::plan::{Control, Scheduler, Transport, Windows, vegas};
 use tidegate_sim::tcp::Congestion;
 
 use crate::input::suggest;
-use crate::scenario::file::{PctcpFile, SwitchFile, SystemFile};
+use crate::scenario::file::SystemFile;
 
 /// A name that stands for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,19 +24,7 @@ impl fmt::Display for Unknown {
 }
 
 /// Which connection carries a circuit between two relays.
-const TRANSPORTS: &[(&str, MakeTransport)] = &[
-    ("vanilla", |_, _| Transport::Vanilla),
-    ("pctcp", |pctcp, beyond| match pctcp.connections_per_peer {
-        0 => Transport::PerCircuit,
-        connections => Transport::Threshold { connections, beyond },
-    }),
-];
-
-/// Makes a transport from PCTCP's parameters.
-type MakeTransport = fn(&PctcpFile, Sharing) -> Transport;
-
-/// Which connection a circuit beyond PCTCP's threshold shares.
-const SHARINGS: &[(&str, Sharing)] = &[("round-robin", Sharing::RoundRobin), ("by-class", Sharing::ByClass)];
+const TRANSPORTS: &[(&str, Transport)] = &[("vanilla", Transport::Vanilla), ("pctcp", Transport::PerCircuit)];
 
 /// Which circuit of a connection sends next; parameters come from the system's other keys.
 const SCHEDULERS: &[(&str, MakeScheduler)] = &[
@@ -47,40 +35,29 @@ const SCHEDULERS: &[(&str, MakeScheduler)] = &[
 /// Makes a scheduler from a system's parameters.
 type MakeScheduler = fn(&SystemFile) -> Scheduler;
 
-/// How circuits move away from congested connections; parameters come from the system's `switch` table.
-const SWITCHINGS: &[(&str, Option<Form>)] =
-    &[("none", None), ("connection", Some(Form::Connection)), ("circuit", Some(Form::Circuit))];
-
 /// How a circuit's rate is controlled end to end.
-const CONTROLS: &[(&str, ())] = &[("windows", ())];
+const CONTROLS: &[(&str, MakeControl)] = &[
+    ("windows", |system| {
+        Control::Windows(Windows {
+            circuit: system.windows.circuit,
+            circuit_increment: system.windows.circuit_increment,
+            stream: system.windows.stream,
+            stream_increment: system.windows.stream_increment,
+        })
+    }),
+    ("vegas", |_| Control::Vegas(vegas::Parameters::default())),
+];
+
+/// Makes a control from a system's parameters.
+type MakeControl = fn(&SystemFile) -> Control;
 
 /// TCP's congestion control.
 const CONGESTIONS: &[(&str, Congestion)] =
     &[("cubic", Congestion::Cubic), ("reno", Congestion::Reno), ("none", Congestion::None)];
 
-/// The transport of this name, with PCTCP's parameters.
-pub fn transport(name: &str, pctcp: &PctcpFile, beyond: Sharing) -> Result<Transport, Unknown> {
-    find("transport", name, TRANSPORTS).map(|make| make(pctcp, beyond))
-}
-
-/// The form of switching of this name, with the system's parameters.
-pub fn switching(name: &str, file: &SwitchFile) -> Result<Option<Switching>, Unknown> {
-    let form = find("switching", name, SWITCHINGS)?;
-    Ok(form.map(|form| Switching {
-        form,
-        gamma: file.gamma,
-        alpha: file.alpha,
-        beta: file.beta,
-        sample_every: file.sample.0,
-        rest: file.rest.0,
-        connections: file.connections,
-        everywhere: file.everywhere,
-    }))
-}
-
-/// The rule of this name for circuits beyond PCTCP's threshold.
-pub fn sharing(name: &str) -> Result<Sharing, Unknown> {
-    find("sharing", name, SHARINGS)
+/// The transport of this name.
+pub fn transport(name: &str) -> Result<Transport, Unknown> {
+    find("transport", name, TRANSPORTS)
 }
 
 /// The scheduler of this name, with the system's parameters.
@@ -88,9 +65,9 @@ pub fn scheduler(name: &str, system: &SystemFile) -> Result<Scheduler, Unknown> 
     find("scheduler", name, SCHEDULERS).map(|make| make(system))
 }
 
-/// Whether a control of this name exists.
-pub fn control(name: &str) -> Result<(), Unknown> {
-    find("control", name, CONTROLS)
+/// The control of this name, with the system's parameters.
+pub fn control(name: &str, system: &SystemFile) -> Result<Control, Unknown> {
+    find("control", name, CONTROLS).map(|make| make(system))
 }
 
 /// The TCP congestion control of this name.

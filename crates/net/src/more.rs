@@ -71,15 +71,18 @@ pub struct Summary {
     pub unsent: u64,
 }
 
-/// A peer that completed its stream stays this long, to forward and to acknowledge repetitions.
-const LINGER: Span = Span::from_secs(3);
+/// A peer that completed its stream stays until it has heard nothing of it for so long: acknowledgements that
+/// were lost must be repeated, and the first timeouts of a path nobody measured are long.
+const LINGER: Span = Span::from_secs(8);
+/// A sender that hears no acknowledgement for so long gives up.
+const PATIENCE: Span = Span::from_secs(60);
 /// Longest sleep: how soon a stop is noticed.
 const NAP: Span = Span::from_millis(50);
 
 /// Takes part until the role is fulfilled or `stop` is set.
 ///
 /// # Errors
-/// [`io::Error`] of the socket or the content, and [`ErrorKind::InvalidInput`] for settings that cannot work.
+/// [`io::Error`] of the socket or the content, [`ErrorKind::TimedOut`] if nobody acknowledges, and [`ErrorKind::InvalidInput`] for settings that cannot work.
 pub fn run(settings: &Settings, role: Role, stop: &AtomicBool) -> io::Result<Summary> {
     let mut peer = LivePeer::open(settings)?;
     match role {
@@ -202,6 +205,7 @@ impl LivePeer {
         let mut random: Random = seed().random();
         let mut block = vec![0; 64 * CHUNK];
         let mut ended = false;
+        let mut heard = start;
         while !upload.done() && !stop.load(Ordering::Relaxed) {
             while !ended && upload.room() >= block.len() {
                 let read = read_full(content, &mut block)?;
@@ -216,7 +220,12 @@ impl LivePeer {
                 self.hand_over(first, &datagram);
             }
             if let Some(Opened::Ack { id, annex, .. }) = self.next(upload.next_time())? {
-                upload.acked(clock::now(), id, annex);
+                heard = clock::now();
+                upload.acked(heard, id, annex);
+            }
+            if clock::now().since(heard) > PATIENCE {
+                let cause = format!("peer {to} has acknowledged nothing for {PATIENCE}: is it there?");
+                return Err(io::Error::new(ErrorKind::TimedOut, cause));
             }
         }
         self.summary.seconds = clock::now().since(start).as_secs_f64();
@@ -242,6 +251,8 @@ impl LivePeer {
                 }
                 if arrived.complete {
                     content.flush()?;
+                }
+                if arrived.complete || leave != Time::NEVER {
                     leave = now + LINGER;
                 }
             }

@@ -111,3 +111,64 @@ fn a_limited_relay_is_measured_over_tls() {
     let third = team.measure(&team.coordinator, team.order(1, 60_000_000));
     assert_eq!(third, Err(Failure { reason: Reason::TooOften, by: Some(Peer::Relay) }));
 }
+
+/// Connections that never say anything, half-open handshakes and noise: the relay stays measurable, and the
+/// strangers are gone after their time.
+#[test]
+fn strangers_cost_little_and_do_not_stop_a_measurement() {
+    use std::io::{Read as _, Write as _};
+    let team = team(1, Rate(20_000_000));
+    let silent: Vec<_> =
+        (0..500).map(|_| std::net::TcpStream::connect(team.relay.address).unwrap()).collect();
+    let mut noisy: Vec<_> =
+        (0..50).map(|_| std::net::TcpStream::connect(team.relay.address).unwrap()).collect();
+    for (n, stream) in noisy.iter_mut().enumerate() {
+        // The beginning of a TLS record, then something else; or nonsense from the first byte.
+        let noise = if n % 2 == 0 { [22, 3, 1, 2, 0, 1, 0, 1] } else { [n as u8; 8] };
+        stream.write_all(&noise).unwrap();
+    }
+    let outcome = team.measure(&team.coordinator, team.order(2, 40_000_000)).unwrap();
+    assert!(outcome.estimate.0 > 10_000_000, "{outcome:?}");
+    // Nonsense from the first byte ends a connection at once.
+    let mut answer = Vec::new();
+    noisy[1].set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    // Either an alert and the end, or a reset.
+    let _ = noisy[1].read_to_end(&mut answer);
+    assert!(answer.len() < 100);
+    drop(silent);
+}
+
+/// A measurer that is admitted and then sends cells that are no echoes.
+#[test]
+fn garbage_on_a_measurement_circuit_ends_it() {
+    use tidegate_net::flashflow::link;
+    use tidegate_proto::crypto::ntor::ClientHandshake;
+    use tidegate_proto::flashflow::cell::{self, CELL};
+    use tidegate_proto::flashflow::message::Message;
+
+    let mut team = team(0, Rate::UNLIMITED);
+    let measurer = Identity::generate();
+    team.measurers.push(Contact { address: team.relay.address, fingerprint: measurer.fingerprint() });
+    let order = team.order(2, 1_000_000);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let limit = Span::from_secs(5);
+        let tls = |identity| tidegate_net::tls::client(Some(identity), team.relay.fingerprint).unwrap();
+        let mut boss = link::connect(team.relay.address, tls(&team.coordinator), limit).await.unwrap();
+        link::write_message(&mut boss, &Message::Params(order.params.clone())).await.unwrap();
+        let answer = Message::from_cell(&link::read_cell(&mut boss).await.unwrap());
+        assert_eq!(answer, Ok(Message::ParamsOk));
+        let keys = team.relay_identity.relay_public();
+        for (token, admitted) in [(order.params.token, true), ([0; 16], false)] {
+            let mut stream = link::connect(team.relay.address, tls(&measurer), limit).await.unwrap();
+            let (handshake, skin) = ClientHandshake::start(keys, tidegate_net::identity::random());
+            link::write_cells(&mut stream, &cell::create(7, &token, &skin)).await.unwrap();
+            let created = link::read_cell(&mut stream).await;
+            assert_eq!(created.is_ok(), admitted);
+            let Ok(created) = created else { continue };
+            assert!(handshake.finish(&cell::parse_created(&created, 7).unwrap()).is_ok());
+            link::write_cells(&mut stream, &[9; 3 * CELL]).await.unwrap();
+            assert!(link::read_cell(&mut stream).await.is_err(), "nothing comes back but the end");
+        }
+    });
+}

@@ -11,7 +11,9 @@ pub struct BucketPlan {
     pub burst_bytes: u64,
     /// How often it is refilled.
     pub refill_every: Span,
-    /// Forget the part of a byte that a refill does not fill, as tor does (it counts whole bytes per step).
+    /// Fill as tor does (`token_bucket.c`): whenever somebody looks, with whole bytes for each whole interval
+    /// since the last time; the part of a byte and of an interval that is left over is forgotten. Time
+    /// counts in sixteenths of the interval (tor: 16 ticks of 2^20 ns).
     pub drop_fractions: bool,
 }
 
@@ -19,7 +21,8 @@ pub struct BucketPlan {
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     plan: BucketPlan,
-    tokens: u64,
+    /// Below zero after [`overdraw`](TokenBucket::overdraw).
+    tokens: i64,
     /// Thousand-millionths of a byte carried between refills.
     fraction: u64,
     refilled: Time,
@@ -32,14 +35,17 @@ impl TokenBucket {
     /// If the refill interval is zero.
     pub fn new(plan: BucketPlan) -> TokenBucket {
         assert!(plan.refill_every > Span::ZERO, "a bucket is refilled at intervals");
-        TokenBucket { plan, tokens: plan.burst_bytes, fraction: 0, refilled: Time::ZERO }
+        TokenBucket { plan, tokens: signed(plan.burst_bytes), fraction: 0, refilled: Time::ZERO }
     }
 
     /// Bytes that may pass at `now`.
     pub fn available(&mut self, now: Time) -> u64 {
+        let tick = if self.plan.drop_fractions { (self.plan.refill_every.0 / 16).max(1) } else { 1 };
+        let now = Time(now.0 / tick * tick);
         let steps = now.since(self.refilled).0 / self.plan.refill_every.0;
         if steps > 0 {
-            self.refilled += self.plan.refill_every * steps;
+            let whole = self.refilled + self.plan.refill_every * steps;
+            self.refilled = if self.plan.drop_fractions { now } else { whole };
             let per_step = u128::from(self.plan.rate_bytes_per_s) * u128::from(self.plan.refill_every.0);
             let gained = if self.plan.drop_fractions {
                 per_step / 1_000_000_000 * u128::from(steps)
@@ -48,10 +54,10 @@ impl TokenBucket {
                 self.fraction = (all % 1_000_000_000) as u64;
                 all / 1_000_000_000
             };
-            let gained = u64::try_from(gained).unwrap_or(u64::MAX);
-            self.tokens = self.tokens.saturating_add(gained).min(self.plan.burst_bytes);
+            let gained = signed(u64::try_from(gained).unwrap_or(u64::MAX));
+            self.tokens = self.tokens.saturating_add(gained).min(signed(self.plan.burst_bytes));
         }
-        self.tokens
+        self.tokens.max(0) as u64
     }
 
     /// Lets `bytes` pass.
@@ -59,13 +65,23 @@ impl TokenBucket {
     /// # Panics
     /// If more pass than [`available`](Self::available) said.
     pub fn take(&mut self, bytes: u64) {
-        self.tokens = self.tokens.checked_sub(bytes).expect("no more passes than the bucket holds");
+        assert!(bytes == 0 || signed(bytes) <= self.tokens, "no more passes than the bucket holds");
+        self.tokens -= signed(bytes);
+    }
+
+    /// Lets `bytes` pass that cannot be cut, such as a TLS record; the bucket owes what it has not.
+    pub fn overdraw(&mut self, bytes: u64) {
+        self.tokens = self.tokens.saturating_sub(signed(bytes));
     }
 
     /// When the next refill is due, as of the last call of [`available`](Self::available).
     pub fn next_refill(&self) -> Time {
         self.refilled + self.plan.refill_every
     }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -1,42 +1,22 @@
-//! The end of a circuit where application bytes enter and leave: SENDME windows (tor-spec, "Flow
-//! control") and packaging. The client and the exit have one each.
+//! The end of a circuit where application bytes enter and leave: flow control of its streams (tor-spec,
+//! "Flow control") and packaging. The client and the exit have one each.
+
+use tidegate_control::units::Time;
 
 use crate::cell::{DATA_BYTES, Message, Payload, StreamId};
+use crate::flow::windows::Window;
+use crate::flow::{Control, InFlight, Violation, XOFF_BYTES};
 use crate::node::Source;
 use crate::onion::Onion;
-
-/// Tor's fixed flow-control windows, in cells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Windows {
-    /// In flight per circuit (CIRCWINDOW_START).
-    pub circuit: u32,
-    /// Acknowledged by one circuit SENDME (CIRCWINDOW_INCREMENT).
-    pub circuit_increment: u32,
-    /// In flight per stream (STREAMWINDOW_START).
-    pub stream: u32,
-    /// Acknowledged by one stream SENDME (STREAMWINDOW_INCREMENT).
-    pub stream_increment: u32,
-}
-
-impl Default for Windows {
-    fn default() -> Windows {
-        Windows { circuit: 1000, circuit_increment: 100, stream: 500, stream_increment: 50 }
-    }
-}
 
 /// Streams of one circuit at one time; more are refused (stream ids have 16 bits).
 pub const MAX_STREAMS: usize = 4096;
 
-/// The peer broke the rules of flow control; its circuit ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Violation;
-
 /// One end of a circuit.
 #[derive(Clone, Debug)]
 pub struct Edge {
-    windows: Windows,
-    /// Cells that may still be packaged before a SENDME arrives.
-    package: u32,
+    control: Control,
+    in_flight: InFlight,
     /// Cells delivered since we last sent a circuit SENDME.
     delivered: u32,
     /// Ordered by id. A circuit rarely has more than a few.
@@ -49,8 +29,19 @@ struct Stream {
     connected: bool,
     /// It had bytes left when a window or the circuit queue stopped it.
     starved: bool,
-    package: u32,
+    /// The stream's own window, under [`Control::Windows`].
+    window: Option<Window>,
     delivered: u32,
+    /// The peer said XOFF and not yet XON.
+    stopped: bool,
+    /// We did.
+    stopping: bool,
+}
+
+impl Stream {
+    fn room(&self) -> u32 {
+        if self.stopped { 0 } else { self.window.as_ref().map_or(u32::MAX, Window::room) }
+    }
 }
 
 /// The SENDMEs owed after a delivered cell.
@@ -63,9 +54,9 @@ pub struct Owed {
 }
 
 impl Edge {
-    /// An end without streams and with full windows.
-    pub fn new(windows: Windows) -> Edge {
-        Edge { windows, package: windows.circuit, delivered: 0, streams: Vec::new() }
+    /// An end without streams and with nothing in flight.
+    pub fn new(control: Control) -> Edge {
+        Edge { control, in_flight: InFlight::new(control), delivered: 0, streams: Vec::new() }
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
@@ -79,8 +70,12 @@ impl Edge {
         if id.0 == 0 || self.streams.len() >= MAX_STREAMS {
             return false;
         }
-        let package = self.windows.stream;
-        self.streams.insert(at, Stream { id, connected: false, starved: false, package, delivered: 0 });
+        let window = match self.control {
+            Control::Windows(windows) => Some(Window::new(windows.stream, windows.stream_increment)),
+            Control::Vegas(_) => None,
+        };
+        let (connected, starved, stopped, stopping) = (false, false, false, false);
+        self.streams.insert(at, Stream { id, connected, starved, window, delivered: 0, stopped, stopping });
         true
     }
 
@@ -102,18 +97,19 @@ impl Edge {
 
     /// A DATA cell arrived. Cells of a stream that was just closed still count for the circuit.
     pub fn deliver(&mut self, id: StreamId) -> Result<(Owed, bool), Violation> {
-        let windows = self.windows;
+        let (control, increment) = (self.control, self.control.increment());
         self.delivered += 1;
         // The window less the SENDMEs we sent is the peer's to use; we send them at once, so it can
         // never be more than the window ahead.
-        if self.delivered > windows.circuit {
+        if matches!(control, Control::Windows(windows) if self.delivered > windows.circuit) {
             return Err(Violation);
         }
-        let circuit = self.delivered >= windows.circuit_increment;
+        let circuit = self.delivered >= increment;
         if circuit {
-            self.delivered -= windows.circuit_increment;
+            self.delivered -= increment;
         }
         let Some(stream) = self.stream(id) else { return Ok((Owed { circuit, stream: false }, false)) };
+        let Control::Windows(windows) = control else { return Ok((Owed { circuit, stream: false }, true)) };
         stream.delivered += 1;
         let owed = stream.delivered >= windows.stream_increment;
         if owed {
@@ -123,26 +119,49 @@ impl Edge {
     }
 
     /// A SENDME arrived for a stream, or with id zero for the circuit. One that nothing was sent for is a
-    /// violation.
-    pub fn sendme(&mut self, id: StreamId) -> Result<(), Violation> {
-        let windows = self.windows;
-        let (window, increment, limit) = if id.0 == 0 {
-            (&mut self.package, windows.circuit_increment, windows.circuit)
-        } else {
-            match self.stream(id) {
-                Some(stream) => (&mut stream.package, windows.stream_increment, windows.stream),
-                None => return Ok(()),
-            }
+    /// violation. `blocked`: the circuit queue has stopped us.
+    pub fn sendme(&mut self, now: Time, id: StreamId, blocked: bool) -> Result<(), Violation> {
+        if id.0 == 0 {
+            return self.in_flight.acknowledged(now, blocked);
+        }
+        match (self.control, self.stream(id)) {
+            (Control::Vegas(_), _) => Err(Violation),
+            (Control::Windows(_), Some(Stream { window: Some(window), .. })) => window.acknowledged(),
+            (Control::Windows(_), _) => Ok(()),
+        }
+    }
+
+    /// The stream's own side holds so many bytes that it has not taken yet: what to tell the peer.
+    pub fn backlog<O: Onion>(&mut self, id: StreamId, bytes: u64) -> Option<Payload<O>> {
+        if matches!(self.control, Control::Windows(_)) {
+            return None;
+        }
+        let stream = self.stream(id)?;
+        let payload = match stream.stopping {
+            false if bytes > XOFF_BYTES => Payload::Xoff,
+            true if bytes == 0 => Payload::Xon,
+            _ => return None,
         };
-        *window += increment;
-        if *window > limit { Err(Violation) } else { Ok(()) }
+        stream.stopping = !stream.stopping;
+        Some(payload)
+    }
+
+    /// The peer said XOFF (`stop`) or XON. Fixed windows know neither.
+    pub fn stop(&mut self, id: StreamId, stop: bool) -> Result<(), Violation> {
+        if matches!(self.control, Control::Windows(_)) {
+            return Err(Violation);
+        }
+        if let Some(stream) = self.stream(id) {
+            stream.stopped = stop;
+        }
+        Ok(())
     }
 
     /// Streams that were stopped with bytes left and could go on, each with a fair share of the circuit
     /// window. `room`: cells that the circuit queue takes.
     pub fn resumable(&mut self, room: u32) -> Vec<(StreamId, u32)> {
-        let cells = self.package.min(room);
-        let able = |stream: &Stream| stream.starved && stream.package > 0;
+        let cells = self.in_flight.room().min(room);
+        let able = |stream: &Stream| stream.starved && stream.room() > 0;
         let count = self.streams.iter().filter(|stream| able(stream)).count() as u32;
         if cells == 0 || count == 0 {
             return Vec::new();
@@ -155,31 +174,33 @@ impl Edge {
     /// the circuit queue takes.
     pub fn package<O: Onion>(
         &mut self,
+        now: Time,
         id: StreamId,
         mut cells: u32,
         room: u32,
         source: &mut dyn Source<O>,
         mut send: impl FnMut(Message<O>),
     ) {
-        let mut allowed = self.package.min(room);
-        let Some(stream) = self.stream(id) else { return };
+        let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else { return };
+        let stream = &mut self.streams[at];
         if !stream.connected {
             return;
         }
-        allowed = allowed.min(stream.package);
-        let mut sent = 0;
+        let mut allowed = self.in_flight.room().min(room).min(stream.room());
         stream.starved = true;
-        while cells > 0 && sent < allowed {
+        while cells > 0 && allowed > 0 {
             let Some((bytes, data)) = source.take(DATA_BYTES) else {
                 stream.starved = false;
                 break;
             };
             send(Message { stream: id, payload: Payload::Data(bytes, data) });
-            sent += 1;
+            self.in_flight.sent(now);
+            if let Some(window) = &mut stream.window {
+                window.sent();
+            }
+            allowed -= 1;
             cells -= 1;
         }
-        stream.package -= sent;
-        self.package -= sent;
     }
 }
 
@@ -197,13 +218,13 @@ mod tests {
 
     fn packaged(edge: &mut Edge, id: StreamId, room: u32) -> u32 {
         let mut sent = 0;
-        edge.package(id, u32::MAX, room, &mut Endless, |_| sent += 1);
+        edge.package(Time::ZERO, id, u32::MAX, room, &mut Endless, |_| sent += 1);
         sent
     }
 
     #[test]
     fn windows_stop_and_sendmes_resume() {
-        let mut edge = Edge::new(Windows::default());
+        let mut edge = Edge::new(Control::default());
         let (a, b, c) = (StreamId(1), StreamId(2), StreamId(3));
         for id in [a, b, c] {
             assert!(edge.open(id) && edge.connect(id));
@@ -214,16 +235,16 @@ mod tests {
         assert_eq!(packaged(&mut edge, b, u32::MAX), 244);
         assert_eq!(packaged(&mut edge, c, u32::MAX), 0, "the circuit window is used up");
         assert_eq!(edge.resumable(u32::MAX), []);
-        edge.sendme(StreamId(0)).unwrap();
+        edge.sendme(Time::ZERO, StreamId(0), false).unwrap();
         assert_eq!(edge.resumable(u32::MAX), [(c, 100)]);
-        edge.sendme(a).unwrap();
+        edge.sendme(Time::ZERO, a, false).unwrap();
         assert_eq!(edge.resumable(u32::MAX), [(a, 50), (c, 50)]);
         assert_eq!(packaged(&mut edge, a, u32::MAX), 50);
     }
 
     #[test]
     fn sendmes_are_owed_every_increment_and_refused_unasked() {
-        let mut edge = Edge::new(Windows::default());
+        let mut edge = Edge::new(Control::default());
         edge.open(StreamId(1));
         let mut owed = (0, 0);
         for _ in 0..1000 {
@@ -232,8 +253,31 @@ mod tests {
             owed = (owed.0 + u32::from(now.circuit), owed.1 + u32::from(now.stream));
         }
         assert_eq!(owed, (10, 20));
-        assert_eq!(edge.sendme(StreamId(0)), Err(Violation));
-        assert_eq!(edge.sendme(StreamId(1)), Err(Violation));
-        assert_eq!(edge.sendme(StreamId(9)), Ok(()), "a stream just closed is no violation");
+        assert_eq!(edge.sendme(Time::ZERO, StreamId(0), false), Err(Violation));
+        assert_eq!(edge.sendme(Time::ZERO, StreamId(1), false), Err(Violation));
+        assert_eq!(
+            edge.sendme(Time::ZERO, StreamId(9), false),
+            Ok(()),
+            "a stream just closed is no violation"
+        );
+    }
+
+    #[test]
+    fn without_stream_windows_xoff_stops_a_stream() {
+        let vegas = Control::Vegas(crate::flow::vegas::Parameters::default());
+        let mut edge = Edge::new(vegas);
+        let id = StreamId(1);
+        assert!(edge.open(id) && edge.connect(id));
+        assert_eq!(edge.stop(id, true), Ok(()));
+        assert_eq!(packaged(&mut edge, id, u32::MAX), 0);
+        assert_eq!(edge.stop(id, false), Ok(()));
+        assert_eq!(edge.resumable(u32::MAX), [(id, 124)]);
+        assert_eq!(packaged(&mut edge, id, u32::MAX), 124, "the first congestion window");
+        assert_eq!(edge.sendme(Time(1), id, false), Err(Violation), "streams have no SENDMEs");
+        assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES), None);
+        assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES + 1), Some(Payload::Xoff));
+        assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES + 2), None, "said once");
+        assert_eq!(edge.backlog::<Clear>(id, 0), Some(Payload::Xon));
+        assert_eq!(Edge::new(Control::default()).stop(id, true), Err(Violation));
     }
 }

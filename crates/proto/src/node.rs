@@ -1,6 +1,6 @@
 //! The contract between a node and what drives it.
 
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 
 use crate::cell::{Cell, RelayId, StreamId};
 use crate::links::{ChannelId, Departure};
@@ -42,9 +42,6 @@ pub enum Output<O: Onion> {
     CircuitBuilt(CircuitKey),
     /// Client: the exit connected the stream.
     StreamConnected(StreamKey),
-    /// The circuit has moved to another connection, or over to another circuit's relays, at this node's
-    /// wish; so long it took.
-    Switched(CircuitKey, Span),
     /// Client: the circuit is gone, and its streams with it.
     CircuitClosed(CircuitKey),
 }
@@ -69,10 +66,15 @@ pub trait Node<O: Onion> {
     fn ready(&self, channel: ChannelId) -> u64;
     /// The next cell to write to a channel.
     fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>>;
+    /// The driver stops writing a channel before it is empty: the node says [`Output::Flush`] again when more
+    /// cells come.
+    fn hold(&mut self, channel: ChannelId);
     /// Packages bytes of a stream into at most `cells` cells, as far as windows and queues allow.
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>);
     /// Exit: the stream's connection is open.
     fn stream_connected(&mut self, now: Time, stream: StreamKey);
+    /// The stream's local side holds so many bytes that it has not taken yet: said when it changes.
+    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64);
     /// The local side ended the stream, or could not connect it.
     fn stream_ended(&mut self, now: Time, stream: StreamKey);
     /// The next thing to do.

@@ -45,6 +45,9 @@ enum Queue {
     Unlimited,
     /// Departure and size of the packet being sent and of those waiting behind it.
     DropTail { packets: usize, bytes: u64, held: VecDeque<(Time, u32)>, held_bytes: u64 },
+    /// Departure, size and flow of the packets that wait for tokens; `depth`: how far the bucket lets sending run
+    /// ahead of the rate.
+    Shadow { held: VecDeque<(Time, u32, u32)>, held_bytes: u64, depth: Span },
     /// `sending`: size of the packet that leaves at `free_at`, until it is counted as sent.
     CoDel { packets: usize, waiting: Box<CoDel>, sending: u32 },
 }
@@ -84,6 +87,9 @@ pub struct LinkTotals {
     pub busy: Span,
 }
 
+/// Shadow's packets without payload are no longer than this: IP and TCP headers with options.
+const SHADOW_URGENT_BYTES: u32 = 60;
+
 impl Link {
     /// An idle link. A rate of zero drops everything.
     pub fn new(plan: &LinkPlan) -> Link {
@@ -91,6 +97,10 @@ impl Link {
             _ if plan.rate == Rate::UNLIMITED => Queue::Unlimited,
             QueuePlan::DropTail { packets, bytes } => {
                 Queue::DropTail { packets: packets as usize, bytes, held: VecDeque::new(), held_bytes: 0 }
+            }
+            QueuePlan::Shadow => {
+                let depth = Span::from_millis(1) + plan.rate.span_for(1500);
+                Queue::Shadow { held: VecDeque::new(), held_bytes: 0, depth }
             }
             QueuePlan::CoDel { target, interval, packets } => Queue::CoDel {
                 packets: packets as usize,
@@ -107,8 +117,8 @@ impl Link {
         matches!(self.queue, Queue::Unlimited)
     }
 
-    /// A packet arrives; `id` names it in [`Departure`] and to `lost` later, if it has to wait.
-    pub fn offer(&mut self, now: Time, id: u32, bytes: u32) -> Offer {
+    /// A packet of a flow arrives; `id` names it in [`Departure`] and to `lost` later, if it has to wait.
+    pub fn offer(&mut self, now: Time, id: u32, flow: u32, bytes: u32) -> Offer {
         self.settle(now);
         let sender = &mut self.sender;
         match &mut self.queue {
@@ -127,6 +137,17 @@ impl Link {
                     *held_bytes += u64::from(bytes);
                     return Offer::Departs(departs);
                 }
+            }
+            Queue::Shadow { held, held_bytes, depth } => {
+                let departs = Time(sender.begin(now, bytes).0.saturating_sub(depth.0)).max(now);
+                if bytes <= SHADOW_URGENT_BYTES || departs == now {
+                    self.sent_bytes += u64::from(bytes);
+                    let next = held.iter().find(|(_, _, other)| *other == flow).map_or(now, |(at, ..)| *at);
+                    return Offer::Departs(next);
+                }
+                held.push_back((departs, bytes, flow));
+                *held_bytes += u64::from(bytes);
+                return Offer::Departs(departs);
             }
             Queue::CoDel { packets, waiting, sending } => {
                 let packet = Waiting { id, bytes, since: now };
@@ -182,6 +203,11 @@ impl Link {
                 held.clear();
                 *held_bytes = 0;
             }
+            Queue::Shadow { held, held_bytes, .. } => {
+                self.dropped += held.len() as u64;
+                held.clear();
+                *held_bytes = 0;
+            }
             Queue::CoDel { waiting, sending, .. } => {
                 self.dropped += u64::from(*sending > 0) + waiting.len() as u64;
                 *sending = 0;
@@ -200,6 +226,7 @@ impl Link {
             Queue::DropTail { held, held_bytes, .. } => {
                 held_bytes - held.front().map_or(0, |(_, sending)| u64::from(*sending))
             }
+            Queue::Shadow { held_bytes, .. } => *held_bytes,
             Queue::CoDel { waiting, .. } => waiting.bytes(),
         };
         LinkTotals {
@@ -214,6 +241,15 @@ impl Link {
     fn settle(&mut self, now: Time) {
         match &mut self.queue {
             Queue::Unlimited => {}
+            Queue::Shadow { held, held_bytes, .. } => {
+                while let Some((departs, bytes, _)) = held.front()
+                    && *departs <= now
+                {
+                    *held_bytes -= u64::from(*bytes);
+                    self.sent_bytes += u64::from(*bytes);
+                    held.pop_front();
+                }
+            }
             Queue::DropTail { held, held_bytes, .. } => {
                 while let Some((departs, bytes)) = held.front()
                     && *departs <= now
@@ -254,13 +290,13 @@ mod tests {
     fn departures_are_exact_to_the_nanosecond() {
         // 1514 bytes at 100 Mbit/s: 121.12 us. At 7 Mbit/s 1730285.71 ns, each packet rounded up.
         let mut fast = link(Rate(100_000_000), NO_LIMIT);
-        assert_eq!(fast.offer(Time(5), 0, 1514), Offer::Departs(Time(121_125)));
-        assert_eq!(fast.offer(Time(6), 0, 1514), Offer::Departs(Time(242_245)));
-        assert_eq!(fast.offer(Time(242_245), 0, 1), Offer::Departs(Time(242_325)));
-        assert_eq!(fast.offer(Time(900_000), 0, 1514), Offer::Departs(Time(1_021_120)));
+        assert_eq!(fast.offer(Time(5), 0, 0, 1514), Offer::Departs(Time(121_125)));
+        assert_eq!(fast.offer(Time(6), 0, 0, 1514), Offer::Departs(Time(242_245)));
+        assert_eq!(fast.offer(Time(242_245), 0, 0, 1), Offer::Departs(Time(242_325)));
+        assert_eq!(fast.offer(Time(900_000), 0, 0, 1514), Offer::Departs(Time(1_021_120)));
         let mut odd = link(Rate(7_000_000), NO_LIMIT);
         for i in 1..=100 {
-            assert_eq!(odd.offer(Time(0), 0, 1514), Offer::Departs(Time(1_730_286 * i)));
+            assert_eq!(odd.offer(Time(0), 0, 0, 1514), Offer::Departs(Time(1_730_286 * i)));
         }
     }
 
@@ -268,7 +304,7 @@ mod tests {
     fn limits_count_what_waits_behind_the_packet_being_sent() {
         let offers = |queue| {
             let mut link = link(Rate(8_000_000), queue);
-            let mut admitted = |now, bytes| link.offer(us(now), 0, bytes) != Offer::Dropped;
+            let mut admitted = |now, bytes| link.offer(us(now), 0, 0, bytes) != Offer::Dropped;
             [admitted(0, 1000), admitted(0, 600), admitted(0, 600), admitted(999, 300), admitted(1000, 300)]
         };
         assert_eq!(
@@ -289,18 +325,18 @@ mod tests {
         );
         let codel = QueuePlan::CoDel { target: Span(1), interval: Span(1), packets: 1 };
         let mut link = link(Rate(8_000_000), codel);
-        assert_eq!(link.offer(us(0), 0, 1000), Offer::Departs(us(1000)));
-        assert_eq!(link.offer(us(0), 1, 1000), Offer::Waits(Some(us(1000))));
-        assert_eq!(link.offer(us(0), 2, 1000), Offer::Dropped);
+        assert_eq!(link.offer(us(0), 0, 0, 1000), Offer::Departs(us(1000)));
+        assert_eq!(link.offer(us(0), 1, 0, 1000), Offer::Waits(Some(us(1000))));
+        assert_eq!(link.offer(us(0), 2, 0, 1000), Offer::Dropped);
     }
 
     #[test]
     fn a_rate_of_zero_passes_nothing_and_no_limit_everything() {
         let mut closed = link(Rate(0), NO_LIMIT);
-        assert_eq!(closed.offer(us(1), 0, 1), Offer::Dropped);
+        assert_eq!(closed.offer(us(1), 0, 0, 1), Offer::Dropped);
         assert_eq!(closed.totals(us(1)).dropped, 1);
         let mut open = link(Rate::UNLIMITED, QueuePlan::DropTail { packets: 0, bytes: 0 });
-        assert_eq!([0; 3].map(|_| open.offer(us(1), 0, 1500)), [Offer::Departs(us(1)); 3]);
+        assert_eq!([0; 3].map(|_| open.offer(us(1), 0, 0, 1500)), [Offer::Departs(us(1)); 3]);
         assert_eq!(open.totals(us(1)), LinkTotals { sent_bytes: 4500, ..LinkTotals::default() });
     }
 
@@ -311,7 +347,7 @@ mod tests {
         {
             let mut link = link(Rate(8_000_000), queue);
             for id in 0..4 {
-                link.offer(us(100), id, 1000);
+                link.offer(us(100), id, 0, 1000);
             }
             link.wake(us(1100), |_| ());
             let busy = Span::from_micros;
@@ -324,7 +360,7 @@ mod tests {
             // Waiting packets are reported where their departure was not known.
             assert!(lost == if queue == NO_LIMIT { vec![] } else { vec![2, 3] });
             assert_eq!(link.wake(us(2100), |_| ()), None, "the wake-up is out of date");
-            assert_eq!(link.offer(us(9000), 0, 1000), Offer::Departs(us(10_000)));
+            assert_eq!(link.offer(us(9000), 0, 0, 1000), Offer::Departs(us(10_000)));
         }
     }
 
@@ -337,7 +373,7 @@ mod tests {
             let (mut now, mut waited, packets) = (0.0, 0.0, 300_000);
             for _ in 0..packets {
                 now += draws.exponential(1e6 / load);
-                let Offer::Departs(at) = link.offer(Time(now as u64), 0, 1000) else { unreachable!() };
+                let Offer::Departs(at) = link.offer(Time(now as u64), 0, 0, 1000) else { unreachable!() };
                 waited += at.since(Time(now as u64)).0 as f64 - 1e6;
             }
             let theory = load * 1e6 / (2.0 * (1.0 - load));
@@ -375,7 +411,7 @@ mod tests {
                     dropped += 1;
                     Offer::Dropped
                 };
-                prop_assert_eq!(link.offer(now, 0, bytes as u32), expected);
+                prop_assert_eq!(link.offer(now, 0, 0, bytes as u32), expected);
                 let waiting = sent.iter().filter(|(begins, _, _)| *begins > now);
                 let expected = LinkTotals {
                     sent_bytes: sent.iter().filter(|(_, ends, _)| *ends <= now).map(|(_, _, bytes)| bytes).sum(),

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use tidegate_control::units::{Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
-pub use tidegate_proto::edge::Windows;
-pub use tidegate_proto::links::OutputBuffer;
+pub use tidegate_proto::flow::{Control, Windows, vegas};
+pub use tidegate_proto::links::{OutputBuffer, Transport};
 pub use tidegate_proto::scheduler::Kind as Scheduler;
-pub use tidegate_proto::switching::{Form, Switching};
-pub use tidegate_proto::transport::{Sharing, Transport};
 
 use crate::markov;
 use crate::tcp;
@@ -70,6 +68,9 @@ pub enum Role {
 pub struct RelayLimits {
     /// The token bucket, if it limits its rate.
     pub bucket: Option<BucketPlan>,
+    /// A connection that finds the bucket empty tries again after this, all that wait at once (tor:
+    /// TokenBucketRefillInterval, 100 ms); zero: at the next refill.
+    pub retry_after: Span,
     /// Processor time per cell processed; one core, served in order.
     pub cell_cost: Span,
 }
@@ -102,6 +103,11 @@ pub enum QueuePlan {
         /// Hard limit in packets.
         packets: u32,
     },
+    /// Shadow 3's network interface. It never drops. It is a token bucket that holds a millisecond's worth
+    /// and a packet of 1500 bytes, so that a lone packet leaves in no time. Packets without payload (at
+    /// most 60 bytes) overtake those of other connections; behind one of their own connection they leave
+    /// when it does, because every packet that leaves acknowledges all that has arrived by then.
+    Shadow,
 }
 
 /// What the Internet does between two locations.
@@ -182,6 +188,9 @@ pub enum Route {
     Pinned([u32; 3]),
     /// Drawn from `Plan::selections[i]`; the guard is drawn once and kept.
     Weighted(u32),
+    /// None of its own: streams go over the circuits of this user (an index), who sits on the same host and
+    /// has circuits of its own.
+    Shared(u32),
 }
 
 /// Weights for drawing a guard, a middle and an exit, as Tor clients do (dir-spec 3.8.3, path-spec 2.2).
@@ -252,6 +261,23 @@ pub enum FaultKind {
     HostDown { host: u32 },
 }
 
+/// How an exit puts the bytes of a stream into cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packaging {
+    /// Application bytes that fit into one cell: 498 (relay cell format 0), or 488 with the format of
+    /// counter-Galois onions that tor 0.4.9 speaks on circuits with congestion control.
+    pub cell_bytes: u16,
+    /// Bytes read from the server at a time (tor: 32 x 498); what is left of them after the last full cell
+    /// leaves in a cell of its own.
+    pub read_bytes: u32,
+}
+
+impl Default for Packaging {
+    fn default() -> Packaging {
+        Packaging { cell_bytes: 498, read_bytes: 32 * 498 }
+    }
+}
+
 /// How the overlay moves data: the things that experiments swap.
 #[derive(Clone, Debug)]
 pub struct System {
@@ -259,17 +285,10 @@ pub struct System {
     pub name: String,
     /// Which connection a circuit uses between two relays.
     pub transport: Transport,
-    /// How far a transport other than vanilla is deployed, and what it costs.
-    pub deployment: Deployment,
     /// Which circuit goes next on a connection.
     pub scheduler: Scheduler,
-    /// Which connection goes next where a relay's token bucket makes them wait: the one with the least
-    /// exponentially decayed cell count, with this half-life. Without it, each in turn.
-    pub connection_half_life: Option<Span>,
-    /// Whether and how circuits move away from congested connections.
-    pub switching: Option<Switching>,
-    /// Fixed SENDME windows, in cells.
-    pub windows: Windows,
+    /// How circuits' rates are controlled end to end.
+    pub control: Control,
     /// TCP between hosts.
     pub tcp: tcp::Config,
     /// Connection output buffers.
@@ -278,25 +297,10 @@ pub struct System {
     pub tls_record_overhead: u32,
     /// Cells written into one TLS record at most.
     pub tls_record_cells: u32,
+    /// How exits put bytes into cells.
+    pub packaging: Packaging,
     /// A circuit queue this long stops its exit from packaging, and
     pub circuit_queue_high: u32,
     /// one this short lets it go on (tor: 256 and 10, `cc_cellq_high`, `cc_cellq_low`).
     pub circuit_queue_low: u32,
-}
-
-/// Deployment of PCTCP (CCS 2013, section 6.2).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Deployment {
-    /// Probability that a relay is upgraded, drawn per relay from the run's seed: with a larger share the
-    /// same relays are upgraded and others besides. Clients always are.
-    pub upgraded: f64,
-    /// Bytes that IPsec (ESP) adds to every packet between two upgraded relays. Segments shrink by as much,
-    /// so that full packets keep their size.
-    pub esp_overhead: u32,
-}
-
-impl Default for Deployment {
-    fn default() -> Deployment {
-        Deployment { upgraded: 1.0, esp_overhead: 0 }
-    }
 }

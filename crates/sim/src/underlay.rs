@@ -210,7 +210,7 @@ impl<T> Underlay<T> {
             }
         } else if sender.is_linked(now, &mut self.under_way) {
             let id = self.under_way.insert(packet) as u32;
-            match sender.up.offer(now, id, bytes) {
+            match sender.up.offer(now, id, flow, bytes) {
                 Offer::Departs(at) => self.depart(queue, id, at),
                 Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Uplink(from.0)).into()),
                 Offer::Waits(None) => {}
@@ -232,7 +232,7 @@ impl<T> Underlay<T> {
                     self.under_way.remove(id as usize);
                     return None;
                 }
-                match receiver.down.offer(now, id, bytes) {
+                match receiver.down.offer(now, id, self.under_way[id as usize].flow, bytes) {
                     Offer::Departs(at) => self.deliver(queue, id, to, at),
                     Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Downlink(to)).into()),
                     Offer::Waits(None) => {}
@@ -248,7 +248,7 @@ impl<T> Underlay<T> {
                     return None;
                 }
                 if receiver.down.is_unlimited() {
-                    receiver.down.offer(now, id, packet.bytes);
+                    receiver.down.offer(now, id, packet.flow, packet.bytes);
                 }
                 packet.link_queue = Span(now.since(packet.sent).0 - packet.propagation.0);
                 Some(packet)

@@ -67,8 +67,7 @@ impl Hosts {
     /// The hosts that the file names.
     pub(super) fn add_named(&mut self, file: &File) {
         for relay in &file.relay {
-            let limits =
-                RelayLimits { bucket: relay.bandwidth.as_ref().map(bucket), cell_cost: relay.cell_cost.0 };
+            let limits = RelayLimits { cell_cost: relay.cell_cost.0, ..limits(relay.bandwidth.as_ref()) };
             self.add_file(relay, Role::Relay(limits));
         }
         for (hosts, role) in [(&file.server, Role::Server), (&file.client, Role::Client)] {
@@ -252,8 +251,17 @@ impl Hosts {
     }
 }
 
+/// What a relay's token bucket, if it has one, limits.
+pub(super) fn limits(bandwidth: Option<&BandwidthFile>) -> RelayLimits {
+    RelayLimits {
+        bucket: bandwidth.map(bucket),
+        retry_after: bandwidth.map_or(Span::ZERO, |file| file.retry.0),
+        cell_cost: Span::ZERO,
+    }
+}
+
 /// A token bucket, its burst one second's worth unless given.
-pub(super) fn bucket(file: &BandwidthFile) -> BucketPlan {
+fn bucket(file: &BandwidthFile) -> BucketPlan {
     let rate_bytes_per_s = file.rate.get_ref().0.0 / 8;
     BucketPlan {
         rate_bytes_per_s,

@@ -71,6 +71,16 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
             let mut draws = branch.fork_index(number.into()).random();
             let name = user_name(user, number);
             let (route, client, server) = match (&user.path, &file.random) {
+                (None, _) if user.shares.is_some() => {
+                    let other = user.shares.as_ref().map(|name| name.get_ref());
+                    let other = users.names.iter().position(|name| Some(name) == other);
+                    let end = |name: &Option<_>| {
+                        let name: &crate::scenario::file::Name = name.as_ref().expect("checked");
+                        hosts.named(name.get_ref())
+                    };
+                    let other = other.expect("checked: given before") as u32;
+                    (Route::Shared(other), end(&user.client), end(&user.server))
+                }
                 (None, None) if file.tor.is_some() => {
                     let table = file.tor.as_ref().expect("looked at").get_ref();
                     let name = format!("client of {name}");

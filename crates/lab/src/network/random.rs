@@ -4,7 +4,7 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span};
 use tidegate_sim::plan::{BucketPlan, LinkPlan, RelayLimits, Role, Route};
 
-use super::hosts::{Hosts, bucket};
+use super::hosts::{Hosts, limits};
 use crate::scenario::file::{RandomFile, UserFile};
 use crate::scenario::quantity::Between;
 
@@ -15,10 +15,8 @@ pub(super) fn relays(table: &RandomFile, hosts: &mut Hosts, seed: Seed) {
         let link = LinkPlan { rate, queue: table.queue.0.0 };
         let share = *table.bandwidth_share.get_ref();
         let throttle = (share < 1.0 && rate != Rate::UNLIMITED).then(|| throttled(rate, share));
-        let limits = RelayLimits {
-            bucket: throttle.or_else(|| table.bandwidth.as_ref().map(bucket)),
-            cell_cost: Span::ZERO,
-        };
+        let configured = limits(table.bandwidth.as_ref());
+        let limits = RelayLimits { bucket: throttle.or(configured.bucket), ..configured };
         hosts.add(&format!("relay{}", number + 1), Role::Relay(limits), link, link, None);
     }
 }

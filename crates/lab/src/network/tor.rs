@@ -38,7 +38,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let refill_every = Span::from_millis(100);
         let burst_bytes = rate_bytes_per_s;
         let bucket = BucketPlan { rate_bytes_per_s, burst_bytes, refill_every, drop_fractions: false };
-        let limits = RelayLimits { bucket: Some(bucket), cell_cost: Span::ZERO };
+        let limits = RelayLimits { bucket: Some(bucket), ..RelayLimits::default() };
         let place = place(inputs, country, hosts, &mut draws);
         hosts.add_at(&format!("relay{}", number + 1), Role::Relay(limits), link, link, place);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use tidegate_control::units::{Rate, Span};
-use tidegate_sim::plan::{Deployment, OutputBuffer, System, Windows};
+use tidegate_sim::plan::{OutputBuffer, Packaging, System};
 
 use super::file::{BandwidthFile, File, HostFile, Name, SystemFile, TrafficFile, UserFile};
 use super::file_name_character;
@@ -68,29 +68,14 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
         let system = spanned.get_ref();
         check_name(&system.name, "system", &mut names, source)?;
         let part = |unknown: Unknown, name: &Name| source.error(name.span(), unknown.cause, unknown.cure);
-        registry::control(system.control.get_ref()).map_err(|unknown| part(unknown, &system.control))?;
-        let pctcp = &system.pctcp;
-        let beyond =
-            registry::sharing(pctcp.beyond.get_ref()).map_err(|unknown| part(unknown, &pctcp.beyond))?;
         systems.push(System {
             name: system.name.get_ref().clone(),
-            transport: registry::transport(system.transport.get_ref(), pctcp, beyond)
+            transport: registry::transport(system.transport.get_ref())
                 .map_err(|unknown| part(unknown, &system.transport))?,
-            connection_half_life: system.connection_half_life.map(|half_life| half_life.0),
-            switching: registry::switching(system.switching.get_ref(), &system.switch)
-                .map_err(|unknown| part(unknown, &system.switching))?,
-            deployment: Deployment {
-                upgraded: *pctcp.upgraded.get_ref(),
-                esp_overhead: u32::try_from(pctcp.esp_overhead.0.0).unwrap_or(u32::MAX),
-            },
             scheduler: registry::scheduler(system.scheduler.get_ref(), system)
                 .map_err(|unknown| part(unknown, &system.scheduler))?,
-            windows: Windows {
-                circuit: system.windows.circuit,
-                circuit_increment: system.windows.circuit_increment,
-                stream: system.windows.stream,
-                stream_increment: system.windows.stream_increment,
-            },
+            control: registry::control(system.control.get_ref(), system)
+                .map_err(|unknown| part(unknown, &system.control))?,
             tcp: system.tcp.config().map_err(|unknown| part(unknown, &system.tcp.congestion))?,
             output_buffer: OutputBuffer {
                 high_bytes: u32::try_from(system.output_buffer.high.0.0).unwrap_or(u32::MAX),
@@ -98,6 +83,10 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
             },
             tls_record_overhead: u32::try_from(system.tls.record_overhead.0.0).unwrap_or(u32::MAX),
             tls_record_cells: system.tls.record_cells,
+            packaging: Packaging {
+                cell_bytes: system.packaging.cell,
+                read_bytes: u32::try_from(system.packaging.read.0.0).unwrap_or(u32::MAX),
+            },
             circuit_queue_high: system.circuit_queue.high,
             circuit_queue_low: system.circuit_queue.low,
         });
@@ -114,7 +103,7 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
 
 /// Values that no run could work with.
 fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
-    let (windows, tcp, switch) = (&system.windows, &system.tcp, &system.switch);
+    let (windows, tcp) = (&system.windows, &system.tcp);
     let increment_fits = |increment, window| increment > 0 && increment <= window;
     let mistakes = [
         (
@@ -143,6 +132,11 @@ fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
             "a TLS record holds no cell or has more than 16 KiB of overhead",
             "record-overhead = \"22 B\", record-cells = 31",
         ),
+        (
+            !(1..=498).contains(&system.packaging.cell) || system.packaging.read.0.0 == 0,
+            "packaging: `cell` is not in 1..=498, or `read` is zero",
+            "tor: cell = 498, read = \"15936 B\"",
+        ),
         (!(64..=65_495).contains(&tcp.mss), "tcp: `mss` is not in 64..=65495", "Ethernet: 1448"),
         (!(40..=120).contains(&tcp.headers), "tcp: `headers` is not in 40..=120", "with timestamps: 52"),
         (
@@ -156,36 +150,6 @@ fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
             "Linux: rto-initial = \"1 s\", rto-min = \"200 ms\", rto-max = \"120 s\"",
         ),
         (system.half_life.0 == Span::ZERO, "`half-life` is zero", "tor: \"30 s\""),
-        (
-            system.connection_half_life.is_some_and(|half_life| half_life.0 == Span::ZERO),
-            "`connection-half-life` is zero",
-            "the paper: \"66 s\"",
-        ),
-        (
-            !(0.0..1.0).contains(&switch.gamma),
-            "switch: `gamma` is not in 0..1",
-            "the weight of the previous estimate: 0.9",
-        ),
-        (
-            !(0.0 <= switch.alpha && switch.alpha <= switch.beta && switch.beta <= 1.0),
-            "switch: not 0 <= `alpha` <= `beta` <= 1",
-            "the paper: alpha = 0.1, beta = 0.5",
-        ),
-        (
-            switch.sample.0 == Span::ZERO || switch.connections == 0,
-            "switch: `sample` or `connections` is zero",
-            "sample = \"100 ms\", connections = 4",
-        ),
-        (
-            !(0.0..=1.0).contains(system.pctcp.upgraded.get_ref()),
-            "pctcp: `upgraded` is a share of the relays, in 0..=1",
-            "1: all of them",
-        ),
-        (
-            system.pctcp.esp_overhead.0.0 >= u64::from(tcp.mss.min(512)),
-            "pctcp: `esp-overhead` leaves no room in a packet",
-            "ESP with AES-GCM in tunnel mode: \"57 B\"",
-        ),
     ];
     mistakes.into_iter().find(|(wrong, ..)| *wrong).map(|(_, cause, cure)| (cause, cure))
 }
@@ -351,6 +315,9 @@ fn check_route(file: &File, user: &UserFile, span: Range<usize>, source: &Source
     if let Some(server) = &user.server {
         known(&file.server, server, "server")?;
     }
+    if let Some(name) = &user.shares {
+        return check_shared(file, user, name, source);
+    }
     let Some(path) = &user.path else {
         return if file.relay.is_empty() {
             Ok(())
@@ -374,6 +341,36 @@ fn check_route(file: &File, user: &UserFile, span: Range<usize>, source: &Source
         ));
     }
     Ok(())
+}
+
+/// A user who shares another's circuits sits at the same client, and the other builds circuits.
+fn check_shared(file: &File, user: &UserFile, name: &Name, source: &Source) -> Result<(), InputError> {
+    let text = |user: &UserFile| user.name.get_ref().clone();
+    let before: Vec<&UserFile> = (file.user.iter().map(toml::Spanned::get_ref))
+        .take_while(|other| text(other) != text(user))
+        .collect();
+    let names: Vec<&str> = before.iter().map(|user| user.name.get_ref().as_str()).collect();
+    let Some(other) = before.iter().find(|other| other.name.get_ref() == name.get_ref()) else {
+        let cause = format!("there is no user `{}` above", name.get_ref());
+        return Err(source.error(name.span(), cause, suggest(name.get_ref(), &names)));
+    };
+    let wrong = if other.shares.is_some() {
+        "who has no circuits to share"
+    } else if user.path.is_some() {
+        "and has a `path` of its own"
+    } else if other.count != 1 {
+        "who are many"
+    } else if user.client.is_none()
+        || user.server.is_none()
+        || user.client.as_ref().map(toml::Spanned::get_ref)
+            != other.client.as_ref().map(toml::Spanned::get_ref)
+    {
+        "but does not name the same `client`, or no `server`"
+    } else {
+        return Ok(());
+    };
+    let cause = format!("`{}` shares the circuits of `{}`, {wrong}", user.name.get_ref(), name.get_ref());
+    Err(source.error(name.span(), cause, "share those of one user at the same client"))
 }
 
 /// In a network of named hosts a user without `path` draws relays, but its ends must be named.

@@ -163,7 +163,8 @@ impl FromStr for Patience {
     }
 }
 
-/// A link's queue: `"1000 packets"`, `"64 KiB"`, `"codel"`, or `"codel 5 ms 100 ms 1000 packets"`.
+/// A link's queue: `"1000 packets"`, `"64 KiB"`, `"codel"`, `"codel 5 ms 100 ms 1000 packets"`, or
+/// `"shadow"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Queue(pub QueuePlan);
 
@@ -183,6 +184,7 @@ impl Display for Queue {
             QueuePlan::CoDel { target, interval, packets } => {
                 write!(f, "codel {target} {interval} {packets} packets")
             }
+            QueuePlan::Shadow => f.write_str("shadow"),
         }
     }
 }
@@ -195,6 +197,7 @@ impl FromStr for Queue {
         let number = |word: &str| word.parse::<u32>().map_err(|_| format!("`{text}` is no queue; {EXAMPLE}"));
         match words[..] {
             ["unlimited"] => Ok(Queue::packets(u32::MAX)),
+            ["shadow"] => Ok(Queue(QueuePlan::Shadow)),
             ["codel"] => Ok(Queue(QueuePlan::CoDel {
                 target: Span::from_millis(5),
                 interval: Span::from_millis(100),
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn quantities_write_back_what_they_read() {
-        for text in ["1000 packets", "64 KiB", "unlimited", "codel 5 ms 100 ms 1000 packets"] {
+        for text in ["1000 packets", "64 KiB", "unlimited", "shadow", "codel 5 ms 100 ms 1000 packets"] {
             assert_eq!(text.parse::<Queue>().unwrap().to_string(), text);
         }
         assert_eq!("codel".parse::<Queue>().unwrap().to_string(), "codel 5 ms 100 ms 1000 packets");

@@ -35,6 +35,8 @@ pub struct TcpFile {
     pub quick_acks: u32,
     /// Bytes written and not acknowledged: `"128 KiB"`, or `"auto 45 KiB 4 MiB"` (first size, limit).
     pub send_buffer: Quantity<BufferText>,
+    /// A writer is woken once 1/n of the send buffer is free.
+    pub wake_writer: u32,
     /// Bytes received and not read.
     pub receive_buffer: Quantity<BufferText>,
     /// Retransmission timeout before the first measurement.
@@ -61,6 +63,7 @@ impl Default for TcpFile {
             delayed_ack: Quantity(linux.delayed_ack),
             quick_acks: linux.quick_acks,
             send_buffer: Quantity(BufferText(linux.send_buffer)),
+            wake_writer: linux.wake_writer,
             receive_buffer: Quantity(BufferText(linux.receive_buffer)),
             rto_initial: Quantity(linux.rto_initial),
             rto_min: Quantity(linux.rto_min),
@@ -84,6 +87,7 @@ impl TcpFile {
             delayed_ack: self.delayed_ack.0,
             quick_acks: self.quick_acks,
             send_buffer: self.send_buffer.0.0,
+            wake_writer: self.wake_writer,
             receive_buffer: self.receive_buffer.0.0,
             rto_initial: self.rto_initial.0,
             rto_min: self.rto_min.0,

@@ -40,7 +40,7 @@ fn the_bottleneck_becomes_two_systems_and_a_plan() {
     let plan = &network.plan;
     let names = |user: usize| match plan.users[user].route {
         Route::Pinned(path) => path.map(|host| plan.hosts[host as usize].name.as_str()),
-        Route::Weighted(_) => panic!("pinned"),
+        Route::Weighted(_) | Route::Shared(_) => panic!("pinned"),
     };
     assert_eq!(names(1), ["entry2", "btlnk", "exit1"]);
     // The client is on the entry's machine, the server on the exit's.

@@ -8,4 +8,5 @@ pub mod ledger;
 pub mod link;
 pub mod measurer;
 pub mod relay;
+pub mod status;
 pub mod store;

@@ -106,9 +106,9 @@ impl Endpoint {
         self.sender.space()
     }
 
-    /// Whether the kernel would wake a writer: a third of the send buffer is free.
-    pub fn writable(&self) -> bool {
-        self.sender.writable()
+    /// Whether the kernel would wake a writer: enough of the send buffer is free.
+    pub fn writable(&self, config: &Config) -> bool {
+        self.sender.writable(config)
     }
 
     /// Bytes that have arrived in order and have not been read.

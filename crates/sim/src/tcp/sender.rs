@@ -150,9 +150,9 @@ impl Sender {
         u64::from(self.buffer).saturating_sub(self.write_end - self.flight.una)
     }
 
-    /// The kernel wakes a writer when a third of the buffer is free.
-    pub fn writable(&self) -> bool {
-        !self.fin && self.space() >= u64::from(self.buffer.div_ceil(3))
+    /// Whether the kernel wakes a writer.
+    pub fn writable(&self, config: &Config) -> bool {
+        !self.fin && self.space() >= u64::from(self.buffer.div_ceil(config.wake_writer.max(1)))
     }
 
     pub fn write(&mut self, bytes: u64) -> u64 {

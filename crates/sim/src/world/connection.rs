@@ -8,7 +8,6 @@ use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::StreamKey;
 use tidegate_proto::onion::ClearMessage;
 use tidegate_proto::pool::List;
-use tidegate_proto::transport::DecayingCount;
 
 use crate::observe::{Circuit, Host, HostTotals, Observation, Recorder};
 use crate::tcp;
@@ -41,20 +40,9 @@ pub(super) struct Wire {
     segment: tcp::Segment,
 }
 
-/// Which TCP parameters a connection has: an index into `World::tcp_parameters`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ground {
-    /// Between machines.
-    Internet,
-    /// Between two processes of one machine.
-    Loopback,
-    /// Between two relays that speak IPsec.
-    Ipsec,
-}
-
 pub(super) struct Connection {
     pub ends: [End; 2],
-    pub ground: Ground,
+    loopback: bool,
     /// The opener wants it closed once everything it wrote has been acknowledged.
     closing: bool,
 }
@@ -82,17 +70,21 @@ pub(super) struct End {
     wants_write: bool,
     /// Exit: bytes for the server that TCP did not take.
     unwritten: u64,
+    /// Exit: bytes of the last read from the server that are not in cells yet.
+    pub unpackaged: u32,
     /// Bytes written so far.
     written: u64,
     /// Cells written and not yet read by the other end, each with the offset after its TLS record.
     cells: List,
     /// Those of them that are followed.
     follows: VecDeque<Follow>,
-    /// Cells written, where a relay prefers connections that carry few.
-    pub loudness: DecayingCount,
 }
 
 impl Connection {
+    pub fn is_loopback(&self) -> bool {
+        self.loopback
+    }
+
     /// The transfer that the accepting end serves.
     pub fn server_transfer(&self) -> Option<u32> {
         match self.ends[1].attached {
@@ -111,10 +103,10 @@ impl End {
             armed: Time::NEVER,
             wants_write: false,
             unwritten: 0,
+            unpackaged: 0,
             written: 0,
             cells: List::default(),
             follows: VecDeque::new(),
-            loudness: DecayingCount::default(),
         }
     }
 
@@ -137,7 +129,7 @@ impl<R: Recorder> World<'_, R> {
     /// The end's TCP and its parameters.
     pub(super) fn tcp(&mut self, id: EndId) -> Option<(&mut tcp::Endpoint, &tcp::Config)> {
         let connection = self.connections[id.connection.0 as usize].as_deref_mut()?;
-        let config = &self.tcp_parameters[connection.ground as usize];
+        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
         Some((&mut connection.ends[usize::from(id.side)].tcp, config))
     }
 
@@ -147,15 +139,8 @@ impl<R: Recorder> World<'_, R> {
 
     /// Opens a connection and gives the opener's end.
     fn open(&mut self, from: u32, to: u32, attached: Attached) -> EndId {
-        let secured = |host: u32| self.hosts[host as usize].secured;
-        let ground = if self.machine(from) == self.machine(to) {
-            Ground::Loopback
-        } else if secured(from) && secured(to) {
-            Ground::Ipsec
-        } else {
-            Ground::Internet
-        };
-        let config = &self.tcp_parameters[ground as usize];
+        let loopback = self.machine(from) == self.machine(to);
+        let config = if loopback { &self.loopback } else { &self.system.tcp };
         let mut active = tcp::Endpoint::active(config);
         active.connect(self.now);
         let ends = [
@@ -163,12 +148,8 @@ impl<R: Recorder> World<'_, R> {
             End::new(to, tcp::Endpoint::passive(config), Attached::Pending),
         ];
         let id = EndId { connection: ConnectionId(self.connections.len() as u32), side: 0 };
-        self.connections.push(Some(Box::new(Connection { ends, ground, closing: false })));
-        self.live.push(id.connection);
+        self.connections.push(Some(Box::new(Connection { ends, loopback, closing: false })));
         self.hosts[from as usize].totals.connections += 1;
-        for host in [from, to] {
-            self.hosts[host as usize].descriptor_opened();
-        }
         self.transmit(id);
         id
     }
@@ -214,9 +195,7 @@ impl<R: Recorder> World<'_, R> {
         let Some(mut connection) = self.connections[id.0 as usize].take() else { return };
         for end in &mut connection.ends {
             self.written.clear(&mut end.cells);
-            let host = &mut self.hosts[end.host as usize];
-            end.add_tcp_totals(&self.system.tcp, &mut host.totals);
-            host.descriptors -= 1;
+            end.add_tcp_totals(&self.system.tcp, &mut self.hosts[end.host as usize].totals);
         }
         let now = self.now;
         for end in &connection.ends {
@@ -243,14 +222,14 @@ impl<R: Recorder> World<'_, R> {
         let Wire { to, segment } = packet.payload;
         let id = EndId { connection: ConnectionId(packet.flow), side: to };
         let Some(connection) = self.connections[packet.flow as usize].as_deref_mut() else { return };
-        let config = &self.tcp_parameters[connection.ground as usize];
+        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
         for follow in &mut connection.ends[1 - usize::from(to)].follows {
             let (sent, queue, propagation) = (packet.sent, packet.link_queue, packet.propagation);
             follow.arrived(now, segment.seq, segment.len, sent, queue, propagation);
         }
         let end = &mut connection.ends[usize::from(to)];
         let arrival = end.tcp.on_segment(config, now, &segment);
-        let (wakes, closing) = (arrival.acked > 0 && end.tcp.writable(), connection.closing);
+        let (wakes, closing) = (arrival.acked > 0 && end.tcp.writable(config), connection.closing);
         if arrival.established {
             self.established(id);
         }
@@ -285,7 +264,7 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn transmit(&mut self, id: EndId) {
         let now = self.now;
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
-        let config = &self.tcp_parameters[connection.ground as usize];
+        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
         let to = connection.ends[1 - usize::from(id.side)].host;
         let end = &mut connection.ends[usize::from(id.side)];
         while let Some(segment) = end.tcp.poll_transmit(config, now) {
@@ -357,7 +336,7 @@ impl<R: Recorder> World<'_, R> {
                     self.pump(host);
                 }
                 None => {
-                    while self.next_read(id).is_some() {
+                    while self.can_read(id) {
                         self.deliver_cell(id);
                     }
                     self.drain(host);
@@ -372,29 +351,31 @@ impl<R: Recorder> World<'_, R> {
         }
     }
 
-    /// Size of the next cell that has arrived whole (all of its TLS record), if there is one.
-    pub(super) fn next_read(&mut self, id: EndId) -> Option<u64> {
-        let arrived = self.end(id)?.tcp.delivered_in_order();
-        let writer = self.connections[id.connection.0 as usize].as_deref()?;
-        let (end, _) = self.written.front(&writer.ends[usize::from(1 - id.side)].cells)?;
-        (*end <= arrived).then_some(u64::from(CELL_BYTES))
+    /// Whether the next cell has arrived whole (all of its TLS record).
+    pub(super) fn can_read(&mut self, id: EndId) -> bool {
+        let Some(arrived) = self.end(id).map(|end| end.tcp.delivered_in_order()) else { return false };
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref() else { return false };
+        let writer = &connection.ends[usize::from(1 - id.side)];
+        self.written.front(&writer.cells).is_some_and(|(end, _)| *end <= arrived)
     }
 
-    /// Reads one cell on behalf of a gated host.
-    pub(super) fn read_one(&mut self, id: EndId) {
-        let Some(end) = self.end(id) else { return };
+    /// Reads one cell on behalf of a gated host; gives its bytes, the last cell of a record with the record's
+    /// overhead.
+    pub(super) fn read_one(&mut self, id: EndId) -> u64 {
+        let Some(end) = self.end(id) else { return 0 };
         let host = end.host;
-        self.deliver_cell(id);
+        let record_done = self.deliver_cell(id);
         self.drain(host);
         self.transmit(id);
+        u64::from(CELL_BYTES) + if record_done { u64::from(self.system.tls_record_overhead) } else { 0 }
     }
 
-    /// Hands the next cell to the node.
-    fn deliver_cell(&mut self, id: EndId) {
+    /// Hands the next cell to the node; true if its TLS record ends with it.
+    fn deliver_cell(&mut self, id: EndId) -> bool {
         let now = self.now;
-        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return true };
         let writer = &mut connection.ends[usize::from(1 - id.side)];
-        let Some((offset, cell)) = self.written.pop_front(&mut writer.cells) else { return };
+        let Some((offset, cell)) = self.written.pop_front(&mut writer.cells) else { return true };
         let record_done = self.written.front(&writer.cells).is_none_or(|(next, _)| *next > offset);
         if let ClearMessage::Data { stamp, .. } = &cell.body.message
             && stamp.trace != 0
@@ -411,11 +392,12 @@ impl<R: Recorder> World<'_, R> {
             let rest = tcp.delivered_in_order() - offset;
             tcp.read(config, now, arrived - rest);
         }
-        let Some(end) = self.end(id) else { return };
+        let Some(end) = self.end(id) else { return true };
         let (host, attached) = (end.host, end.attached);
         if let Attached::Channel(channel) = attached {
             self.hosts[host as usize].node().cell(now, channel, cell);
         }
+        record_done
     }
 
     /// Writes a channel's cells to TCP, in TLS records, as long as TCP and the host's bucket take them.
@@ -432,7 +414,7 @@ impl<R: Recorder> World<'_, R> {
         let mut gated = false;
         loop {
             let space = end.tcp.send_space().saturating_sub(overhead) / cell;
-            let allowed = share.saturating_sub(overhead) / cell;
+            let allowed = share.div_ceil(cell + overhead);
             if space == 0 {
                 end.wants_write = true;
                 break;
@@ -467,20 +449,18 @@ impl<R: Recorder> World<'_, R> {
             let taken = end.tcp.write(bytes);
             debug_assert_eq!(taken, bytes, "TCP takes what it has space for");
             share = share.saturating_sub(bytes);
-            if let Some(half_life) = self.system.connection_half_life {
-                end.loudness.add(now, half_life, count as u32);
-            }
             if let Some(gate) = &mut gate {
                 gate.wrote(bytes);
             }
         }
         if gated && let Some(gate) = &mut gate {
-            gate.wait_to_write(id);
+            gate.wait_to_write(now, id);
+            host.node().hold(channel);
         }
         host.gate = gate;
         let host = end.host;
         if gated {
-            self.pump_writers_again(host, cell + overhead);
+            self.pump_again(host);
         }
         self.transmit(id);
     }
@@ -488,23 +468,24 @@ impl<R: Recorder> World<'_, R> {
     /// Exit: writes bytes from the client to the server, now or when TCP takes them.
     pub(super) fn stream_write(&mut self, id: EndId, bytes: u64) {
         let Some(end) = self.end(id) else { return };
-        let due = end.unwritten + bytes;
+        let (before, due) = (end.unwritten, end.unwritten + bytes);
         let left = due - end.tcp.write(due);
         end.unwritten = left;
+        let (host, attached) = (end.host, end.attached);
+        if let (Attached::Stream(stream), true) = (attached, before > 0 || left > 0) {
+            let now = self.now;
+            self.hosts[host as usize].node().backlog(now, stream, left);
+            self.drain(host);
+        }
         self.transmit(id);
     }
 
-    /// Per host: bytes written to TCP and never sent, and bytes that the kernel holds for its sockets
-    /// (written and not acknowledged, received and not read).
-    pub(super) fn socket_bytes(&mut self) -> Vec<(u64, u64)> {
-        let mut bytes = vec![(0, 0); self.hosts.len()];
-        self.live.retain(|id| self.connections[id.0 as usize].is_some());
-        let live = self.live.iter().filter_map(|id| self.connections[id.0 as usize].as_deref());
-        for end in live.flat_map(|connection| &connection.ends) {
-            let (unsent, held) = &mut bytes[end.host as usize];
-            *unsent += end.tcp.written() - end.tcp.transmitted();
-            *held += end.tcp.written() - end.tcp.acknowledged() + end.tcp.readable();
+    /// Bytes written to TCP and never sent, per host.
+    pub(super) fn unsent_bytes(&self) -> Vec<u64> {
+        let mut unsent = vec![0; self.hosts.len()];
+        for end in self.connections.iter().flatten().flat_map(|connection| &connection.ends) {
+            unsent[end.host as usize] += end.tcp.written() - end.tcp.transmitted();
         }
-        bytes
+        unsent
     }
 }

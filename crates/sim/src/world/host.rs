@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::bucket::TokenBucket;
+use tidegate_proto::cell::CELL_BYTES;
 use tidegate_proto::client::Client;
 use tidegate_proto::links::{ChannelId, Config};
 use tidegate_proto::node::StreamKey;
 use tidegate_proto::onion::Clear;
 use tidegate_proto::relay::Relay;
-use tidegate_proto::transport::Transport;
 
 use crate::observe::{HostTotals, Recorder, RelaySample};
 use crate::plan::Role;
@@ -28,10 +28,6 @@ pub(super) struct HostState {
     pub gate: Option<Box<Gate>>,
     /// Counts of connections that are gone, and of those opened.
     pub totals: HostTotals,
-    /// Sockets open now.
-    pub descriptors: u64,
-    /// A relay that speaks IPsec with others that do.
-    pub secured: bool,
     /// Levels and counts at the last sample.
     pub sampled: RelaySample,
 }
@@ -47,19 +43,23 @@ pub(super) enum Machine {
 pub(super) struct Gate {
     read: Option<TokenBucket>,
     write: Option<TokenBucket>,
+    retry_after: Span,
     cell_cost: Span,
     busy_until: Time,
     /// Ends with something to read, in turn.
     readers: VecDeque<EndId>,
-    /// Ends that a bucket stopped from writing, in turn.
+    /// Ends with something to write, in turn.
     writers: VecDeque<EndId>,
+    /// Those that found a bucket empty, until `retry_at`.
+    paused_readers: Vec<EndId>,
+    paused_writers: Vec<EndId>,
+    retry_at: Time,
     /// A pump is scheduled for this time.
     pumping: Time,
 }
 
 impl HostState {
     pub fn new(role: &Role, config: &Config) -> HostState {
-        let secured = matches!(role, Role::Relay(_)) && config.transport != Transport::Vanilla;
         let (machine, gate) = match role {
             Role::Relay(limits) => {
                 let gated = limits.bucket.is_some() || limits.cell_cost > Span::ZERO;
@@ -67,10 +67,14 @@ impl HostState {
                     Box::new(Gate {
                         read: limits.bucket.map(TokenBucket::new),
                         write: limits.bucket.map(TokenBucket::new),
+                        retry_after: limits.retry_after,
                         cell_cost: limits.cell_cost,
                         busy_until: Time::ZERO,
                         readers: VecDeque::new(),
                         writers: VecDeque::new(),
+                        paused_readers: Vec::new(),
+                        paused_writers: Vec::new(),
+                        retry_at: Time::NEVER,
                         pumping: Time::NEVER,
                     })
                 });
@@ -81,21 +85,7 @@ impl HostState {
             }
         };
         let (totals, sampled) = (HostTotals::default(), RelaySample::default());
-        HostState {
-            machine,
-            channels: Vec::new(),
-            streams: BTreeMap::new(),
-            gate,
-            totals,
-            descriptors: 0,
-            secured,
-            sampled,
-        }
-    }
-
-    pub fn descriptor_opened(&mut self) {
-        self.descriptors += 1;
-        self.totals.peak_descriptors = self.totals.peak_descriptors.max(self.descriptors);
+        HostState { machine, channels: Vec::new(), streams: BTreeMap::new(), gate, totals, sampled }
     }
 
     pub fn node(&mut self) -> &mut SimNode {
@@ -129,49 +119,73 @@ impl HostState {
     }
 }
 
+/// Bytes that one connection may read or write in its turn: an eighth of the bucket in whole cells,
+/// between 4 and 32 of them, as tor's `connection_bucket_get_share` has it. Zero if the bucket is empty.
+fn share(bucket: Option<&mut TokenBucket>, now: Time) -> u64 {
+    let Some(bucket) = bucket else { return u64::MAX };
+    let (available, cell) = (bucket.available(now), u64::from(CELL_BYTES));
+    (available / 8 / cell * cell).clamp(4 * cell, 32 * cell).min(available)
+}
+
 impl Gate {
-    /// Bytes that one connection may write in its turn: an eighth of the bucket in whole cells, between 4
-    /// and 32 of them, as tor's `connection_bucket_get_share` has it.
+    /// Bytes that one connection may write in its turn.
     pub fn write_share(&mut self, now: Time) -> u64 {
-        let Some(bucket) = &mut self.write else { return u64::MAX };
-        let available = bucket.available(now);
-        let cell = u64::from(tidegate_proto::cell::CELL_BYTES);
-        (available / 8 / cell * cell).clamp(4 * cell, 32 * cell).min(available)
+        share(self.write.as_mut(), now)
     }
 
     pub fn wrote(&mut self, bytes: u64) {
         if let Some(bucket) = &mut self.write {
-            bucket.take(bytes);
-        }
-    }
-
-    /// An end that its bucket stopped; it goes on in turn.
-    pub fn wait_to_write(&mut self, end: EndId) {
-        if !self.writers.contains(&end) {
-            self.writers.push_back(end);
+            bucket.overdraw(bytes);
         }
     }
 
     /// An end that has something to read.
     pub fn wait_to_read(&mut self, end: EndId) {
-        if !self.readers.contains(&end) {
+        if !self.readers.contains(&end) && !self.paused_readers.contains(&end) {
             self.readers.push_back(end);
         }
     }
 
-    /// Whether a cell of so many bytes may be read now, and if not, when to try again.
-    fn admit(&mut self, now: Time, bytes: u64) -> Result<(), Time> {
-        if self.busy_until > now {
-            return Err(self.busy_until);
-        }
-        if let Some(bucket) = &mut self.read {
-            if bucket.available(now) < bytes {
-                return Err(bucket.next_refill());
+    /// An end whose share of writing is used up: it goes on in turn, or when the bucket is looked at again.
+    pub fn wait_to_write(&mut self, now: Time, end: EndId) {
+        let bucket = self.write.as_mut().expect("only a bucket stops a writer");
+        if bucket.available(now) > 0 {
+            if !self.writers.contains(&end) {
+                self.writers.push_back(end);
             }
-            bucket.take(bytes);
+            return;
         }
-        self.busy_until = now + self.cell_cost;
-        Ok(())
+        let refill = bucket.next_refill();
+        self.pause(now, refill);
+        if !self.paused_writers.contains(&end) {
+            self.paused_writers.push(end);
+        }
+    }
+
+    /// Somebody found a bucket empty that is refilled at `refill`.
+    fn pause(&mut self, now: Time, refill: Time) {
+        if self.retry_at == Time::NEVER {
+            self.retry_at = if self.retry_after > Span::ZERO { now + self.retry_after } else { refill };
+        }
+    }
+
+    /// Lets those that were paused try again once it is time.
+    fn retry(&mut self, now: Time) {
+        if self.retry_at <= now {
+            self.retry_at = Time::NEVER;
+            self.readers.extend(self.paused_readers.drain(..));
+            for end in self.paused_writers.drain(..) {
+                if !self.writers.contains(&end) {
+                    self.writers.push_back(end);
+                }
+            }
+        }
+    }
+
+    /// When to pump again.
+    fn next(&self, now: Time) -> Time {
+        let waiting = !self.readers.is_empty() || !self.writers.is_empty();
+        if waiting { self.retry_at.min(self.busy_until.max(now)) } else { self.retry_at }
     }
 }
 
@@ -179,68 +193,69 @@ impl<R: Recorder> World<'_, R> {
     /// Lets a gated host read and write what its buckets and its processor allow now.
     pub(super) fn pump(&mut self, host: u32) {
         let now = self.now;
-        if let Some(gate) = &mut self.hosts[host as usize].gate
-            && gate.pumping <= now
-        {
+        let Some(gate) = &mut self.hosts[host as usize].gate else { return };
+        if gate.pumping <= now {
             gate.pumping = Time::NEVER;
         }
-        self.pump_writers(host);
-        loop {
+        gate.retry(now);
+        let mut busy = false;
+        while !busy {
             let Some(gate) = &mut self.hosts[host as usize].gate else { return };
-            let Some(end) = gate.readers.pop_front() else { return };
-            let Some(bytes) = self.next_read(end) else { continue };
-            let gate = self.hosts[host as usize].gate.as_mut().expect("looked at above");
-            match gate.admit(now, bytes) {
-                Ok(()) => {
-                    gate.readers.push_back(end);
-                    self.read_one(end);
-                }
-                Err(later) => {
-                    gate.readers.push_front(end);
-                    return self.pump_at(host, later);
-                }
+            let (readers, writers) = (gate.readers.len(), gate.writers.len());
+            for _ in 0..readers {
+                busy |= !self.reading_turn(host);
             }
-        }
-    }
-
-    fn pump_writers(&mut self, host: u32) {
-        let waiting = self.hosts[host as usize].gate.as_ref().map_or(0, |gate| gate.writers.len());
-        for _ in 0..waiting {
-            let Some(end) = self.next_writer(host) else { return };
-            self.flush(end);
-            self.drain(host);
-        }
-    }
-
-    /// The end that writes next: each in turn, or the quietest.
-    fn next_writer(&mut self, host: u32) -> Option<EndId> {
-        let writers = &self.hosts[host as usize].gate.as_ref()?.writers;
-        let at = match self.system.connection_half_life {
-            None => 0,
-            Some(half_life) => {
-                let count = |end: &EndId| {
-                    let connection = self.connections[end.connection.0 as usize].as_deref();
-                    let count = connection.map(|both| both.ends[usize::from(end.side)].loudness);
-                    count.map_or(0.0, |count| count.value(self.now, half_life))
-                };
-                (0..writers.len()).min_by(|a, b| count(&writers[*a]).total_cmp(&count(&writers[*b])))?
+            for _ in 0..writers {
+                let Some(gate) = &mut self.hosts[host as usize].gate else { return };
+                let Some(end) = gate.writers.pop_front() else { break };
+                self.flush(end);
+                self.drain(host);
             }
-        };
-        self.hosts[host as usize].gate.as_mut()?.writers.remove(at)
+            busy |= readers + writers == 0;
+        }
+        self.pump_again(host);
     }
 
-    /// Schedules the next pump of a host with waiting writers: now if its bucket has `least` bytes left for
-    /// the next in turn, else when it is refilled.
-    pub(super) fn pump_writers_again(&mut self, host: u32, least: u64) {
+    /// The next end in turn reads its share; false if the processor has no time.
+    fn reading_turn(&mut self, host: u32) -> bool {
         let now = self.now;
-        let gate = self.hosts[host as usize].gate.as_mut().expect("only gated hosts wait");
-        let bucket = gate.write.as_mut().expect("only a bucket stops a writer");
-        let at = if bucket.available(now) >= least { now } else { bucket.next_refill() };
-        self.pump_at(host, at);
+        let Some(gate) = &mut self.hosts[host as usize].gate else { return true };
+        if gate.busy_until > now {
+            return false;
+        }
+        let Some(end) = gate.readers.pop_front() else { return true };
+        if !self.can_read(end) {
+            return true;
+        }
+        let gate = self.hosts[host as usize].gate.as_mut().expect("looked at above");
+        let (share, mut spent) = (share(gate.read.as_mut(), now), 0);
+        while spent < share && self.can_read(end) {
+            spent += self.read_one(end);
+            let gate = self.hosts[host as usize].gate.as_mut().expect("gates stay");
+            if gate.cell_cost > Span::ZERO {
+                gate.busy_until = now + gate.cell_cost;
+                break;
+            }
+        }
+        let gate = self.hosts[host as usize].gate.as_mut().expect("gates stay");
+        if let Some(bucket) = &mut gate.read {
+            bucket.overdraw(spent);
+            if bucket.available(now) == 0 {
+                let refill = bucket.next_refill();
+                gate.pause(now, refill);
+                gate.paused_readers.push(end);
+                return true;
+            }
+        }
+        gate.readers.push_back(end);
+        true
     }
 
-    fn pump_at(&mut self, host: u32, at: Time) {
-        let gate = self.hosts[host as usize].gate.as_mut().expect("only gated hosts wait");
+    /// Schedules the next pump of a gated host, if it waits for something.
+    pub(super) fn pump_again(&mut self, host: u32) {
+        let now = self.now;
+        let Some(gate) = &mut self.hosts[host as usize].gate else { return };
+        let at = gate.next(now);
         if at < gate.pumping {
             gate.pumping = at;
             self.queue.push(at, Event::Pump(host));

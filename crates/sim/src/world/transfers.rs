@@ -9,7 +9,7 @@ use tidegate_proto::onion::{Clear, Stamp};
 
 use crate::markov::{self, Walk};
 use crate::observe::{Circuit, Observation, Recorder, Transfer, User};
-use crate::plan::{RequestPlan, Traffic};
+use crate::plan::{Packaging, RequestPlan, Traffic};
 use crate::tcp;
 
 use super::connection::EndId;
@@ -112,15 +112,23 @@ struct FromServer<'a> {
     trace_one_in: u64,
     packaged: &'a mut u64,
     traces: &'a mut Vec<Trace>,
+    packaging: Packaging,
+    /// What is left of the last read.
+    read: &'a mut u32,
     bytes: u64,
 }
 
 impl Source<Clear> for FromServer<'_> {
     fn take(&mut self, max: u16) -> Option<(u16, Stamp)> {
+        if *self.read == 0 {
+            *self.read = self.tcp.readable().min(u64::from(self.packaging.read_bytes)) as u32;
+        }
+        let max = u32::from(max.min(self.packaging.cell_bytes)).min(*self.read);
         let bytes = self.tcp.read(self.config, self.now, u64::from(max));
         if bytes == 0 {
             return None;
         }
+        *self.read -= bytes as u32;
         self.bytes += bytes;
         *self.packaged += 1;
         let mut stamp = Stamp { packaged: self.now, ..Stamp::default() };
@@ -261,17 +269,20 @@ impl<R: Recorder> World<'_, R> {
             return self.hosts[host as usize].node().package(now, stream, cells, source);
         };
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
-        let config = &self.tcp_parameters[connection.ground as usize];
+        let config = if connection.is_loopback() { &self.loopback } else { &self.system.tcp };
         let Some(transfer) = connection.server_transfer() else { return };
         let circuit = self.users.transfers[transfer as usize].circuit;
+        let end = &mut connection.ends[usize::from(id.side)];
         let mut source = FromServer {
-            tcp: &mut connection.ends[usize::from(id.side)].tcp,
+            tcp: &mut end.tcp,
             config,
             now,
             circuit,
             trace_one_in: u64::from(self.plan.trace_one_in),
             packaged: &mut self.packaged,
             traces: &mut self.users.traces,
+            packaging: self.system.packaging,
+            read: &mut end.unpackaged,
             bytes: 0,
         };
         self.hosts[host as usize].node().package(now, stream, cells, &mut source);

@@ -25,7 +25,7 @@ pub(super) struct Users {
     pub transfers: Vec<TransferState>,
     pub traces: Vec<Trace>,
     /// Per host: the circuits that its users built.
-    pub circuits: Vec<BTreeMap<CircuitKey, OwnCircuit>>,
+    circuits: Vec<BTreeMap<CircuitKey, OwnCircuit>>,
     /// Per host: the transfer that a client's stream carries.
     pub streams: Vec<BTreeMap<StreamKey, u32>>,
     circuits_begun: u32,
@@ -45,14 +45,11 @@ struct UserState {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct OwnCircuit {
-    pub user: u32,
-    pub number: u32,
+struct OwnCircuit {
+    user: u32,
+    number: u32,
     begun: Time,
-    pub path: [u32; 3],
     built: bool,
-    /// Carries nothing until this circuit switches to it.
-    pub spare_of: Option<CircuitKey>,
     /// Takes no new streams and is closed with its last one.
     retired: bool,
 }
@@ -93,7 +90,7 @@ impl Users {
 }
 
 /// An index drawn by weight.
-pub(super) fn draw(random: &mut Random, weights: impl Iterator<Item = f64> + Clone) -> usize {
+fn draw(random: &mut Random, weights: impl Iterator<Item = f64> + Clone) -> usize {
     let mut point = random.unit() * weights.clone().sum::<f64>();
     let mut last = 0;
     for (index, weight) in weights.enumerate().filter(|(_, weight)| *weight > 0.0) {
@@ -142,12 +139,22 @@ impl<R: Recorder> World<'_, R> {
         }
     }
 
+    /// The user over whose circuits a user's streams go: itself, unless it shares another's.
+    fn carrier(&self, user: u32) -> u32 {
+        match self.plan.users[user as usize].route {
+            Route::Shared(other) => other,
+            Route::Pinned(_) | Route::Weighted(_) => user,
+        }
+    }
+
     /// A user's first circuit is due, or what it wants next, or its end.
     pub(super) fn user_turn(&mut self, user: u32) {
         let plan = self.plan;
         let UserPlan { host, start, stop, traffic, .. } = &plan.users[user as usize];
         if self.now < *start {
-            self.build_circuit(user);
+            if self.carrier(user) == user {
+                self.build_circuit(user);
+            }
             self.queue.push(*start, Event::User(user));
         } else if self.now >= *stop {
             self.stop_user(user, *host);
@@ -193,6 +200,7 @@ impl<R: Recorder> World<'_, R> {
     /// The user's circuit for new streams; an old one is retired, a missing one is begun.
     pub(super) fn fresh_circuit(&mut self, user: u32) -> u32 {
         let plan = self.plan;
+        let user = self.carrier(user);
         let UserPlan { host, circuit_lifetime, .. } = plan.users[user as usize];
         if let Some(key) = self.user(user).circuit {
             let circuit = self.users.circuits[host as usize][&key];
@@ -221,7 +229,7 @@ impl<R: Recorder> World<'_, R> {
         }
     }
 
-    pub(super) fn close_circuit(&mut self, host: u32, key: CircuitKey) {
+    fn close_circuit(&mut self, host: u32, key: CircuitKey) {
         let now = self.now;
         self.client(host).close(now, key);
         self.drain(host);
@@ -239,51 +247,39 @@ impl<R: Recorder> World<'_, R> {
                 state.guard = Some(path[0]);
                 path
             }
+            Route::Shared(_) => unreachable!("only carriers build circuits"),
         };
-        let (key, number) = self.begin_circuit(user, path, None);
+        let number = self.users.circuits_begun;
+        self.users.circuits_begun += 1;
+        let now = self.now;
+        let key = self.client(*host).build(now, path.map(RelayId).to_vec());
+        let circuit = OwnCircuit { user, number, begun: now, built: false, retired: false };
+        self.users.circuits[*host as usize].insert(key, circuit);
         self.user(user).circuit = Some(key);
+        let path = path.map(Host);
+        self.record(Observation::CircuitBegun { circuit: Circuit(number), user: User(user), path });
         self.drain(*host);
         number
     }
 
-    pub(super) fn begin_circuit(
-        &mut self,
-        user: u32,
-        path: [u32; 3],
-        spare_of: Option<CircuitKey>,
-    ) -> (CircuitKey, u32) {
-        let number = self.users.circuits_begun;
-        self.users.circuits_begun += 1;
-        let (now, host) = (self.now, self.plan.users[user as usize].host);
-        let key = self.client(host).build(now, path.map(RelayId).to_vec());
-        let circuit = OwnCircuit { user, number, begun: now, path, built: false, spare_of, retired: false };
-        self.users.circuits[host as usize].insert(key, circuit);
-        let path = path.map(Host);
-        self.record(Observation::CircuitBegun { circuit: Circuit(number), user: User(user), path });
-        (key, number)
-    }
-
     /// Opens a transfer's stream on the user's circuit, now or when it is built.
     fn send_over_circuit(&mut self, user: u32, transfer: u32) {
-        let host = self.plan.users[user as usize].host;
-        let Some(key) = self.user(user).circuit else { return };
+        let carrier = self.carrier(user);
+        let host = self.plan.users[carrier as usize].host;
+        let Some(key) = self.user(carrier).circuit else { return };
         if self.users.circuits[host as usize][&key].built {
             self.open_stream(host, key, transfer);
         } else {
-            self.user(user).waiting.push(transfer);
+            self.user(carrier).waiting.push(transfer);
         }
     }
 
     pub(super) fn circuit_built(&mut self, host: u32, key: CircuitKey) {
         let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) else { return };
         circuit.built = true;
-        let OwnCircuit { user, number, begun, spare_of, .. } = *circuit;
+        let OwnCircuit { user, number, begun, .. } = *circuit;
         let took = self.now.since(begun);
         self.record(Observation::CircuitBuilt { circuit: Circuit(number), took });
-        match spare_of {
-            Some(served) => self.spare_built(host, key, served),
-            None => self.build_spare(host, key),
-        }
         if self.user(user).circuit == Some(key) {
             for transfer in std::mem::take(&mut self.user(user).waiting) {
                 self.open_stream(host, key, transfer);
@@ -297,7 +293,6 @@ impl<R: Recorder> World<'_, R> {
             return;
         };
         self.record(Observation::CircuitClosed { circuit: Circuit(number) });
-        self.close_spares(host, key);
         let streams = &mut self.users.streams[host as usize];
         let lost = streams.iter().filter(|(stream, _)| stream.circuit == key);
         let mut lost: Vec<u32> = lost.map(|(_, transfer)| *transfer).collect();
@@ -321,14 +316,15 @@ impl<R: Recorder> World<'_, R> {
             return;
         }
         self.user(user).fetching = None;
-        self.user(user).waiting.clear();
+        let carrier = self.carrier(user);
+        self.user(carrier).waiting.retain(|waiting| *waiting != transfer);
         let pause = self.user(user).random.uniform(least.as_secs_f64(), most.as_secs_f64());
         // A circuit that fails at once must not be tried again at the same instant.
         let next = self.now + Span::from_secs_f64(pause).max(Span::from_millis(1));
         if next >= *stop {
             return;
         }
-        if *circuit_lifetime == Span::ZERO {
+        if *circuit_lifetime == Span::ZERO && carrier == user {
             self.retire_circuit(user);
             self.build_circuit(user);
         }
