@@ -2,7 +2,8 @@
 //!
 //! The tables are quantiles and shares that we computed from the public consensus of 2024-05-17 17:00 UTC
 //! (7,195 relays; consensus weights in kB/s) and tor's geoip file. They are statistics, not the data. Where
-//! clients are is Tor Metrics' estimate of directly connecting users by country (May 2024), rounded.
+//! clients are is the share of Tor's users by country in May 2024, from Tor Metrics by way of tornettools'
+//! `userinfo` for that month.
 
 use std::net::Ipv4Addr;
 
@@ -40,18 +41,22 @@ const RELAY_COUNTRIES: [(&str, f64); 12] = [
     ("lu", 19.0),
 ];
 
-/// Where clients are, in parts per hundred.
-const CLIENT_COUNTRIES: [(&str, f64); 10] = [
-    ("us", 25.0),
-    ("de", 20.0),
-    ("in", 8.0),
-    ("fr", 7.0),
-    ("fi", 7.0),
-    ("gb", 6.0),
-    ("nl", 6.0),
-    ("ru", 5.0),
-    ("id", 4.0),
-    ("br", 3.0),
+/// Where clients are, in parts per thousand; the rest is spread like these.
+const CLIENT_COUNTRIES: [(&str, f64); 14] = [
+    ("us", 179.0),
+    ("de", 127.0),
+    ("fi", 61.0),
+    ("in", 42.0),
+    ("nl", 35.0),
+    ("es", 35.0),
+    ("id", 30.0),
+    ("fr", 29.0),
+    ("gb", 28.0),
+    ("ca", 23.0),
+    ("br", 20.0),
+    ("it", 17.0),
+    ("ru", 15.0),
+    ("ir", 14.0),
 ];
 
 /// A consensus drawn from the tables, always the same.
