@@ -62,7 +62,9 @@ pub async fn measure(
             match output {
                 Output::Send(peer, message) => {
                     // A full or closed outbox belongs to a peer that is gone, or will be by its timeout.
-                    let _ = outboxes.get(&peer).map(|outbox| outbox.try_send(message));
+                    if let Some(outbox) = outboxes.get(&peer) {
+                        let _ = outbox.try_send(message);
+                    }
                 }
                 Output::Second(number, record) => seconds(number, &record),
                 Output::Done(outcome) => result = Some(outcome),

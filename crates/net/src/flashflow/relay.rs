@@ -371,11 +371,12 @@ impl Connection {
         let reading = async {
             let mut next = first;
             while let Ok(message) = Message::from_cell(&next) {
-                let mut state = self.relay.shared.state.borrow_mut();
-                let now = clock::now();
-                state.target.message(now, self.id, &peer, &message);
-                self.relay.shared.settle(&mut state, now);
-                drop(state);
+                {
+                    let mut state = self.relay.shared.state.borrow_mut();
+                    let now = clock::now();
+                    state.target.message(now, self.id, &peer, &message);
+                    self.relay.shared.settle(&mut state, now);
+                }
                 self.relay.shared.changed.notify_one();
                 next = link::read_cell(&mut reader).await?;
             }
