@@ -279,7 +279,7 @@ fn figure_3(problem: &Problem, solution: &Solution) -> String {
                     false => write!(path, "{verb}{x:.1} {y:.1}"),
                 };
             }
-            let dash = ["", "6 3", "2 3"][circuit % 3];
+            let dash = ["none", "6 3", "2 3"][circuit % 3];
             let _ = writeln!(
                 svg,
                 "<path d=\"{path}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-dasharray=\"{dash}\"/>",
