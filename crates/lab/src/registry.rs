@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use tidegate_sim::plan::{Control, Scheduler, Transport, Windows, vegas};
+use tidegate_sim::plan::{Control, Form, Scheduler, Sharing, Switching, Transport, Windows, vegas};
 use tidegate_sim::tcp::Congestion;
 
 use crate::input::suggest;
-use crate::scenario::file::SystemFile;
+use crate::scenario::file::{PctcpFile, SwitchFile, SystemFile};
 
 /// A name that stands for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,19 @@ impl fmt::Display for Unknown {
 }
 
 /// Which connection carries a circuit between two relays.
-const TRANSPORTS: &[(&str, Transport)] = &[("vanilla", Transport::Vanilla), ("pctcp", Transport::PerCircuit)];
+const TRANSPORTS: &[(&str, MakeTransport)] = &[
+    ("vanilla", |_, _| Transport::Vanilla),
+    ("pctcp", |pctcp, beyond| match pctcp.connections_per_peer {
+        0 => Transport::PerCircuit,
+        connections => Transport::Threshold { connections, beyond },
+    }),
+];
+
+/// Makes a transport from PCTCP's parameters.
+type MakeTransport = fn(&PctcpFile, Sharing) -> Transport;
+
+/// Which connection a circuit beyond PCTCP's threshold shares.
+const SHARINGS: &[(&str, Sharing)] = &[("round-robin", Sharing::RoundRobin), ("by-class", Sharing::ByClass)];
 
 /// Which circuit of a connection sends next; parameters come from the system's other keys.
 const SCHEDULERS: &[(&str, MakeScheduler)] = &[
@@ -34,6 +46,10 @@ const SCHEDULERS: &[(&str, MakeScheduler)] = &[
 
 /// Makes a scheduler from a system's parameters.
 type MakeScheduler = fn(&SystemFile) -> Scheduler;
+
+/// How circuits move away from congested connections; parameters come from the system's `switch` table.
+const SWITCHINGS: &[(&str, Option<Form>)] =
+    &[("none", None), ("connection", Some(Form::Connection)), ("circuit", Some(Form::Circuit))];
 
 /// How a circuit's rate is controlled end to end.
 const CONTROLS: &[(&str, MakeControl)] = &[
@@ -55,9 +71,29 @@ type MakeControl = fn(&SystemFile) -> Control;
 const CONGESTIONS: &[(&str, Congestion)] =
     &[("cubic", Congestion::Cubic), ("reno", Congestion::Reno), ("none", Congestion::None)];
 
-/// The transport of this name.
-pub fn transport(name: &str) -> Result<Transport, Unknown> {
-    find("transport", name, TRANSPORTS)
+/// The transport of this name, with PCTCP's parameters.
+pub fn transport(name: &str, pctcp: &PctcpFile, beyond: Sharing) -> Result<Transport, Unknown> {
+    find("transport", name, TRANSPORTS).map(|make| make(pctcp, beyond))
+}
+
+/// The form of switching of this name, with the system's parameters.
+pub fn switching(name: &str, file: &SwitchFile) -> Result<Option<Switching>, Unknown> {
+    let form = find("switching", name, SWITCHINGS)?;
+    Ok(form.map(|form| Switching {
+        form,
+        gamma: file.gamma,
+        alpha: file.alpha,
+        beta: file.beta,
+        sample_every: file.sample.0,
+        rest: file.rest.0,
+        connections: file.connections,
+        everywhere: file.everywhere,
+    }))
+}
+
+/// The rule of this name for circuits beyond PCTCP's threshold.
+pub fn sharing(name: &str) -> Result<Sharing, Unknown> {
+    find("sharing", name, SHARINGS)
 }
 
 /// The scheduler of this name, with the system's parameters.

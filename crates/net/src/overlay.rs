@@ -197,7 +197,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
             if !state.channels.contains_key(&id) {
                 return Ok(());
             }
-            let command = encrypted::command(bytes[4]).ok_or(io::ErrorKind::InvalidData)?;
+            let command = encrypted::command(bytes[4], &bytes[HEADER..]).ok_or(io::ErrorKind::InvalidData)?;
             let circ = CircId(u32::from_be_bytes(bytes[..4].try_into().expect("4 bytes")));
             let body = Body(Box::new(bytes[HEADER..].try_into().expect("a cell has 514 bytes")));
             state.node.cell(now, id, Cell { circ, command, body });
@@ -218,9 +218,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
             while batch.len() < BATCH * CELL && !channel.closed.get() {
                 let departure = self.shared.state.borrow_mut().node.pop(clock::now(), id);
                 let Some(departure) = departure else { break };
-                batch.extend_from_slice(&departure.cell.circ.0.to_be_bytes());
-                batch.push(encrypted::command_number(departure.cell.command));
-                batch.extend_from_slice(&departure.cell.body.0[..]);
+                encrypted::write_cell(&departure.cell, &mut batch);
             }
             // Popping may have let circuits go on.
             self.pump(clock::now());

@@ -19,6 +19,10 @@ pub struct StreamId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelayId(pub u32);
 
+/// A secret of the two sides of a move ([`crate::switching`]), by which they know its two ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nonce(pub [u8; 8]);
+
 /// What a cell asks of the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -30,6 +34,12 @@ pub enum Command {
     Relay,
     /// End the circuit.
     Destroy,
+    /// The circuit goes on elsewhere: this is its last cell here.
+    Leave(Nonce),
+    /// The circuit goes on here.
+    Join(Nonce),
+    /// Please move the circuit: the connection is congested.
+    Congested,
 }
 
 /// One fixed-size cell.
@@ -69,6 +79,10 @@ pub enum Payload<O: Onion> {
     Xoff,
     /// Send again. Tor adds a rate that the stream is drained at; without one, as here, there is no limit.
     Xon,
+    /// The circuit's streams go on over another circuit: this is the last word of this side here.
+    Leave(Nonce),
+    /// The streams of the circuit that was left with the same nonce go on here.
+    Join(Nonce),
     /// Extend the circuit to this relay with the first half of a key exchange.
     Extend(RelayId, O::Body),
     /// The circuit was extended: the second half.

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 
 use slab::Slab;
+use tidegate_control::random::Random;
 use tidegate_control::units::Time;
 
-use crate::cell::{Cell, Command, Message, Payload, RelayId, StreamId};
+use crate::cell::{Cell, Command, Message, Nonce, Payload, RelayId, StreamId};
 use crate::edge::Edge;
-use crate::links::{ChannelId, Config, Departure, LegId, Links, Side};
+use crate::links::{Arrival, ChannelId, Config, Departure, LegId, Links, Side};
 use crate::node::{CircuitKey, Node, Output, Source, StreamKey};
 use crate::onion::Onion;
 
@@ -17,6 +18,7 @@ pub struct Client<O: Onion> {
     links: Links<O>,
     circuits: Slab<Circuit<O>>,
     outputs: VecDeque<Output<O>>,
+    nonces: Random,
 }
 
 struct Circuit<O: Onion> {
@@ -27,12 +29,31 @@ struct Circuit<O: Onion> {
     handshake: Option<O::Handshake>,
     edge: Edge,
     next_stream: u16,
+    /// A circuit to the same exit that its streams can switch to.
+    spare: Option<CircuitKey>,
+    switch: Switch<O>,
 }
+
+/// How far a switch from one circuit to its spare has come. Streams keep the key of the first: the two
+/// exchange their ways.
+enum Switch<O: Onion> {
+    /// None is under way.
+    None,
+    /// We have switched; what the exit says on the new way waits until it has left the old one, which the
+    /// circuit of this key has now.
+    Awaiting { nonce: Nonce, old: CircuitKey, held: VecDeque<Message<O>>, begun: Time },
+    /// What comes on this, the old way, belongs to the circuit of that key.
+    Ceded(CircuitKey),
+}
+
+/// Messages that wait for a LEAVE; an exit that sends more breaks its window.
+const MAX_HELD: usize = 4096;
 
 impl<O: Onion> Client<O> {
     /// A client without channels.
     pub fn new(onion: O, config: Config) -> Client<O> {
-        Client { onion, links: Links::new(config), circuits: Slab::new(), outputs: VecDeque::new() }
+        let nonces = config.nonces.fork("circuits").random();
+        Client { onion, links: Links::new(config), circuits: Slab::new(), outputs: VecDeque::new(), nonces }
     }
 
     /// Begins a circuit over these relays, guard first. [`Output::CircuitBuilt`] or
@@ -43,15 +64,24 @@ impl<O: Onion> Client<O> {
     pub fn build(&mut self, now: Time, path: Vec<RelayId>) -> CircuitKey {
         assert!((1..=8).contains(&path.len()), "a circuit has one to eight hops");
         let key = CircuitKey(self.circuits.vacant_key() as u32);
-        let (channel, must_open) = self.links.channel_to(path[0]);
+        let (channel, must_open) = self.links.channel_to(now, path[0]);
         if must_open {
             self.outputs.push_back(Output::OpenChannel(channel, path[0]));
         }
-        let leg = self.links.begin_leg(channel, key, Side::Next);
+        let leg = self.links.begin_leg(channel, key, Side::Next, false);
         let (handshake, body) = self.onion.start(path[0]);
         let edge = Edge::new(self.links.config().control);
         let handshake = Some(handshake);
-        self.circuits.insert(Circuit { leg, path, hops: Vec::new(), handshake, edge, next_stream: 1 });
+        self.circuits.insert(Circuit {
+            leg,
+            path,
+            hops: Vec::new(),
+            handshake,
+            edge,
+            next_stream: 1,
+            spare: None,
+            switch: Switch::None,
+        });
         self.push(now, key, Command::Create, body);
         key
     }
@@ -70,6 +100,80 @@ impl<O: Onion> Client<O> {
         circuit.next_stream = circuit.next_stream.checked_add(1).unwrap_or(1);
         self.say(now, key, stream, Payload::Begin(address));
         Some(StreamKey { circuit: key, stream })
+    }
+
+    /// Keeps a circuit, which must carry no streams, for another to switch to when its guard says that it
+    /// is congested. False, and nothing kept, unless both are built and end at the same relay.
+    pub fn keep_spare(&mut self, key: CircuitKey, spare: CircuitKey) -> bool {
+        let built = |key: CircuitKey| {
+            let circuit = self.circuits.get(key.0 as usize)?;
+            (circuit.hops.len() == circuit.path.len()).then_some(circuit)
+        };
+        let (Some(a), Some(b)) = (built(key), built(spare)) else { return false };
+        let fits = key != spare && a.path.last() == b.path.last() && b.edge.ids().next().is_none();
+        if fits {
+            self.circuits[key.0 as usize].spare = Some(spare);
+        }
+        fits
+    }
+
+    /// Lets a circuit's streams go on over its spare, which gets the old way. Nothing happens without a
+    /// spare, or while another switch is under way. [`Output::Switched`] will follow.
+    pub fn switch(&mut self, now: Time, key: CircuitKey) {
+        let Some(circuit) = self.circuits.get_mut(key.0 as usize) else { return };
+        let idle = matches!(circuit.switch, Switch::None);
+        let Some(spare) = circuit.spare.filter(|_| idle) else { return };
+        circuit.spare = None;
+        // An exit knows a circuit to have streams once the first was opened on it.
+        let fits = circuit.next_stream > 1
+            && self
+                .circuits
+                .get(spare.0 as usize)
+                .is_some_and(|other| matches!(other.switch, Switch::None) && other.next_stream == 1);
+        if !fits {
+            return;
+        }
+        let nonce = Nonce(self.nonces.bits().to_le_bytes());
+        self.say(now, key, StreamId(0), Payload::Leave(nonce));
+        if self.circuits.contains(key.0 as usize) {
+            self.say(now, spare, StreamId(0), Payload::Join(nonce));
+        }
+        let Some([a, b]) = self.circuits.get_disjoint_mut([key.0 as usize, spare.0 as usize]).ok() else {
+            return self.end(now, key, true);
+        };
+        std::mem::swap(&mut a.leg, &mut b.leg);
+        std::mem::swap(&mut a.path, &mut b.path);
+        std::mem::swap(&mut a.hops, &mut b.hops);
+        a.switch = Switch::Awaiting { nonce, old: spare, held: VecDeque::new(), begun: now };
+        b.switch = Switch::Ceded(key);
+        self.links.assign(a.leg, key);
+        self.links.assign(b.leg, spare);
+    }
+
+    /// The exit has left the old way: what it said on the new one is due.
+    fn switched(&mut self, now: Time, old: CircuitKey, nonce: Nonce) {
+        let Switch::Ceded(key) = self.circuits[old.0 as usize].switch else {
+            return self.end(now, old, true);
+        };
+        let circuit = &mut self.circuits[key.0 as usize];
+        match std::mem::replace(&mut circuit.switch, Switch::None) {
+            Switch::Awaiting { nonce: own, held, begun, .. } if own == nonce => {
+                self.circuits[old.0 as usize].switch = Switch::None;
+                self.outputs.push_back(Output::Switched(key, now.since(begun)));
+                for message in held {
+                    if self.circuits.contains(key.0 as usize) {
+                        self.message(now, key, message);
+                    }
+                }
+                if self.circuits.contains(key.0 as usize) {
+                    self.resume(key);
+                }
+            }
+            other => {
+                circuit.switch = other;
+                self.end(now, old, true);
+            }
+        }
     }
 
     /// Ends a circuit and its streams.
@@ -114,6 +218,22 @@ impl<O: Onion> Client<O> {
         if hop + 1 != circuit.hops.len() {
             return self.end(now, key, true);
         }
+        match &mut circuit.switch {
+            Switch::Awaiting { held, .. } if held.len() < MAX_HELD => held.push_back(message),
+            Switch::Awaiting { .. } => self.end(now, key, true),
+            Switch::Ceded(streams) => {
+                let streams = *streams;
+                match message.payload {
+                    Payload::Leave(nonce) => self.switched(now, key, nonce),
+                    _ => self.message(now, streams, message),
+                }
+            }
+            Switch::None => self.message(now, key, message),
+        }
+    }
+
+    fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        let circuit = &mut self.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
         match message.payload {
             Payload::Extended(body) if circuit.handshake.is_some() => self.extended(now, key, &body),
@@ -169,13 +289,44 @@ impl<O: Onion> Client<O> {
         let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { return };
         self.outputs.push_back(Output::CircuitClosed(key));
         let channel = self.links.remove_leg(now, circuit.leg, destroy);
-        self.close_if_spent(channel);
+        self.close_if_spent(now, channel);
+        self.end_switch(now, &circuit.switch);
     }
 
-    fn close_if_spent(&mut self, channel: ChannelId) {
+    /// A circuit that is gone takes with it what only a whole switch could have saved.
+    fn end_switch(&mut self, now: Time, switch: &Switch<O>) {
+        match switch {
+            Switch::None => {}
+            Switch::Awaiting { old, .. } => {
+                if let Some(other) = self.circuits.get_mut(old.0 as usize) {
+                    other.switch = Switch::None;
+                }
+                self.end(now, *old, true);
+            }
+            Switch::Ceded(streams) => {
+                if let Some(other) = self.circuits.get_mut(streams.0 as usize) {
+                    other.switch = Switch::None;
+                }
+                self.end(now, *streams, true);
+            }
+        }
+    }
+
+    fn close_if_spent(&mut self, now: Time, channel: ChannelId) {
         if self.links.is_spent(channel) {
-            self.links.closed(channel);
+            self.links.closed(now, channel);
             self.outputs.push_back(Output::CloseChannel(channel));
+        }
+    }
+
+    fn circuit_cell(&mut self, now: Time, key: CircuitKey, cell: Cell<O>) {
+        match cell.command {
+            Command::Created if self.circuits[key.0 as usize].hops.is_empty() => {
+                self.extended(now, key, &cell.body);
+            }
+            Command::Relay => self.relayed(now, key, cell.body),
+            Command::Destroy => self.end(now, key, false),
+            _ => self.end(now, key, true),
         }
     }
 }
@@ -189,23 +340,31 @@ impl<O: Onion> Node<O> for Client<O> {
         self.links.opened(now, channel);
     }
 
-    fn channel_closed(&mut self, _: Time, channel: ChannelId) {
-        for (key, _) in self.links.closed(channel) {
-            if self.circuits.try_remove(key.0 as usize).is_some() {
+    fn channel_closed(&mut self, now: Time, channel: ChannelId) {
+        // The legs on the channel are gone already: no circuit may be found with one of them.
+        let orphans = self.links.closed(now, channel);
+        let circuits: Vec<Circuit<O>> = (orphans.into_iter())
+            .filter_map(|(key, _)| {
+                let circuit = self.circuits.try_remove(key.0 as usize)?;
                 self.outputs.push_back(Output::CircuitClosed(key));
-            }
+                Some(circuit)
+            })
+            .collect();
+        for circuit in circuits {
+            self.end_switch(now, &circuit.switch);
         }
     }
 
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
-        let Some((_, key, _)) = self.links.lookup(channel, cell.circ) else { return };
-        match cell.command {
-            Command::Created if self.circuits[key.0 as usize].hops.is_empty() => {
-                self.extended(now, key, &cell.body);
-            }
-            Command::Relay => self.relayed(now, key, cell.body),
-            Command::Destroy => self.end(now, key, false),
-            _ => self.end(now, key, true),
+        match self.links.arrive(now, channel, cell) {
+            Arrival::Cell(key, _, cell) => self.circuit_cell(now, key, cell),
+            Arrival::Violation(key) => self.end(now, key, true),
+            Arrival::Congested(key) => self.switch(now, key),
+            Arrival::Done => self.close_if_spent(now, channel),
+            Arrival::Stranger(_) => {}
+        }
+        while let Some((key, _, cell)) = self.links.next_released() {
+            self.circuit_cell(now, key, cell);
         }
     }
 
@@ -216,7 +375,7 @@ impl<O: Onion> Node<O> for Client<O> {
     fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>> {
         let departure = self.links.pop(now, channel)?;
         if departure.cell.command == Command::Destroy {
-            self.close_if_spent(channel);
+            self.close_if_spent(now, channel);
         }
         Some(departure)
     }
@@ -261,7 +420,11 @@ impl<O: Onion> Node<O> for Client<O> {
                 self.resume(key);
             }
         }
-        self.outputs.pop_front().or_else(|| self.links.next_flushable().map(Output::Flush))
+        let links = &mut self.links;
+        (self.outputs.pop_front())
+            .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
+            .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
+            .or_else(|| links.next_flushable().map(Output::Flush))
     }
 
     fn waiting(&self) -> (u64, u64) {

@@ -22,3 +22,5 @@ pub mod onion;
 pub mod pool;
 pub mod relay;
 pub mod scheduler;
+pub mod switching;
+pub mod transport;

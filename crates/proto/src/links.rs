@@ -4,17 +4,26 @@
 //! cells that wait to leave there. Cells move from a leg's queue to the channel's output buffer in the
 //! order of the channel's scheduler, and from there to the driver's connection in order.
 
-use std::collections::VecDeque;
+mod handover;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use slab::Slab;
-use tidegate_control::units::Time;
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Span, Time};
 
-use crate::cell::{CELL_BYTES, Cell, CircId, Command, RelayId};
+use crate::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
 use crate::flow::Control;
 use crate::node::CircuitKey;
 use crate::onion::Onion;
 use crate::pool::{List, Pool};
 use crate::scheduler::{self, Scheduler};
+use crate::switching::{Occupancy, Switching};
+use crate::transport::{DecayingCount, LOUDNESS_HALF_LIFE, Sharing, Transport};
+
+pub use handover::Arrival;
+use handover::{Join, Move};
 
 /// A channel as one node numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,15 +32,6 @@ pub struct ChannelId(pub u32);
 /// A leg as one node numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LegId(u32);
-
-/// Which TCP connection carries a circuit between two relays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// One connection per pair of nodes carries all circuits.
-    Vanilla,
-    /// One connection per circuit and hop (PCTCP, CCS 2013).
-    PerCircuit,
-}
 
 /// When a channel's output buffer takes cells from its circuits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ impl Default for OutputBuffer {
 pub struct Config {
     /// Which connection a circuit uses.
     pub transport: Transport,
+    /// Relays that are not upgraded to `transport`: circuits to them share one connection.
+    pub legacy: Arc<BTreeSet<RelayId>>,
     /// Which circuit of a connection goes next.
     pub scheduler: scheduler::Kind,
     /// How circuits' rates are controlled end to end.
@@ -67,12 +69,17 @@ pub struct Config {
     pub queue_limit: u32,
     /// Circuits on one channel; more are refused.
     pub circuits_per_channel: u32,
+    /// Whether and how circuits move away from congested connections.
+    pub switching: Option<Switching>,
+    /// Where the nonces of moves come from; secret, and different for each node.
+    pub nonces: Seed,
 }
 
 impl Default for Config {
     fn default() -> Config {
         Config {
             transport: Transport::Vanilla,
+            legacy: Arc::default(),
             scheduler: scheduler::Kind::RoundRobin,
             control: Control::default(),
             output_buffer: OutputBuffer::default(),
@@ -80,6 +87,8 @@ impl Default for Config {
             queue_low: 10,
             queue_limit: 50_000,
             circuits_per_channel: 1 << 16,
+            switching: None,
+            nonces: Seed::root(0),
         }
     }
 }
@@ -112,6 +121,8 @@ pub struct QueueFull;
 struct Channel {
     peer: Option<RelayId>,
     ours: bool,
+    /// Closes with its last circuit.
+    dedicated: bool,
     open: bool,
     /// The output buffer takes cells (it fell below the low mark since it was full).
     filling: bool,
@@ -124,10 +135,16 @@ struct Channel {
     /// Circuit id -> leg, ordered by id.
     circs: Vec<(CircId, LegId)>,
     out: List,
+    /// How full `out` has been, where circuits may move away.
+    occupancy: Option<Occupancy>,
+    /// Legs that move here once the channel is open.
+    awaited: Vec<LegId>,
+    /// JOINs that came here before their LEAVE.
+    joins: Vec<(CircId, Nonce)>,
 }
 
 #[derive(Debug)]
-struct Leg {
+struct Leg<O: Onion> {
     channel: ChannelId,
     circ: CircId,
     key: u32,
@@ -135,6 +152,16 @@ struct Leg {
     side: Side,
     /// Told to stop packaging until the queue is short again.
     high: bool,
+    /// Cells sent, where somebody asks how loud it is.
+    loudness: DecayingCount,
+    /// This node is the circuit's guard.
+    at_guard: bool,
+    /// When the leg last moved, or was to move.
+    moved: Time,
+    /// When we asked the peer to move it.
+    asked: Option<Time>,
+    /// A move under way.
+    moving: Option<Box<Move<O>>>,
     queue: List,
 }
 
@@ -142,12 +169,22 @@ struct Leg {
 #[derive(Debug)]
 pub struct Links<O: Onion> {
     config: Config,
+    count_cells: bool,
+    /// The channel that round robin beyond a threshold chose last.
+    last_shared: Option<ChannelId>,
     channels: Slab<Channel>,
-    legs: Slab<Leg>,
+    legs: Slab<Leg<O>>,
     /// The cells of all circuit queues and output buffers.
     cells: Pool<Departure<O>>,
     flushable: VecDeque<ChannelId>,
     drained: VecDeque<(CircuitKey, Side)>,
+    nonces: Random,
+    /// Moves whose JOIN is here, by nonce, and those whose LEAVE is.
+    joins: BTreeMap<Nonce, Join<O>>,
+    leaves: BTreeMap<Nonce, LegId>,
+    openings: VecDeque<(ChannelId, RelayId)>,
+    released: VecDeque<(LegId, Cell<O>)>,
+    switched: VecDeque<(CircuitKey, Span)>,
     queued_cells: u64,
     buffered_cells: u64,
 }
@@ -159,12 +196,20 @@ impl<O: Onion> Links<O> {
     /// No channels yet.
     pub fn new(config: Config) -> Links<O> {
         Links {
+            count_cells: config.transport.needs_loudness() || config.switching.is_some(),
+            nonces: config.nonces.random(),
+            last_shared: None,
             config,
             channels: Slab::new(),
             legs: Slab::new(),
             cells: Pool::default(),
             flushable: VecDeque::new(),
             drained: VecDeque::new(),
+            joins: BTreeMap::new(),
+            leaves: BTreeMap::new(),
+            openings: VecDeque::new(),
+            released: VecDeque::new(),
+            switched: VecDeque::new(),
             queued_cells: 0,
             buffered_cells: 0,
         }
@@ -183,6 +228,7 @@ impl<O: Onion> Links<O> {
         let id = self.channels.insert(Channel {
             peer,
             ours,
+            dedicated: ours && peer.is_some_and(|peer| self.transport_to(peer) != Transport::Vanilla),
             open: !ours,
             filling: true,
             flushing: false,
@@ -191,6 +237,9 @@ impl<O: Onion> Links<O> {
             keys: Slab::new(),
             circs: Vec::new(),
             out: List::default(),
+            occupancy: None,
+            awaited: Vec::new(),
+            joins: Vec::new(),
         });
         ChannelId(id as u32)
     }
@@ -200,35 +249,79 @@ impl<O: Onion> Links<O> {
         self.add_channel(peer, false)
     }
 
+    /// The transport between us and a relay.
+    fn transport_to(&self, peer: RelayId) -> Transport {
+        if self.config.legacy.contains(&peer) { Transport::Vanilla } else { self.config.transport }
+    }
+
     /// The channel for a new circuit to `peer`, and whether it must be opened first.
-    pub fn channel_to(&mut self, peer: RelayId) -> (ChannelId, bool) {
-        let limit = self.config.circuits_per_channel as usize;
-        let shared = |channel: &Channel| channel.peer == Some(peer) && channel.circs.len() < limit;
-        if self.config.transport == Transport::Vanilla
-            && let Some((id, _)) = self.channels.iter().find(|(_, channel)| shared(channel))
-        {
-            return (ChannelId(id as u32), false);
+    pub fn channel_to(&mut self, now: Time, peer: RelayId) -> (ChannelId, bool) {
+        let transport = self.transport_to(peer);
+        if let Some(limit) = transport.limit() {
+            let most = self.config.circuits_per_channel as usize;
+            // A connection that the peer opened for a circuit of its own closes with that circuit.
+            let usable = |channel: &Channel| channel.ours || transport == Transport::Vanilla;
+            let known = (self.channels.iter())
+                .filter(|(_, channel)| channel.peer == Some(peer) && usable(channel))
+                .filter(|(_, channel)| channel.circs.len() < most)
+                .map(|(id, _)| ChannelId(id as u32));
+            let known: Vec<ChannelId> = known.collect();
+            if known.len() as u64 >= u64::from(limit) {
+                return (self.shared(now, transport, &known), false);
+            }
         }
         (self.add_channel(Some(peer), true), true)
+    }
+
+    /// Which of these channels a circuit shares.
+    fn shared(&mut self, now: Time, transport: Transport, known: &[ChannelId]) -> ChannelId {
+        match transport {
+            Transport::Threshold { beyond: Sharing::RoundRobin, .. } => {
+                let next = known.iter().find(|id| self.last_shared.is_none_or(|last| **id > last));
+                let next = *next.unwrap_or(&known[0]);
+                self.last_shared = Some(next);
+                next
+            }
+            Transport::Threshold { beyond: Sharing::ByClass, .. } => {
+                let loudest = |id: &ChannelId| {
+                    let channel = &self.channels[id.0 as usize];
+                    let counts = channel.circs.iter().map(|(_, leg)| self.legs[leg.0 as usize].loudness);
+                    let most = counts.map(|count| count.value(now, LOUDNESS_HALF_LIFE)).fold(0.0, f64::max);
+                    (most, channel.circs.len())
+                };
+                let quieter = |a: &(f64, usize), b: &(f64, usize)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+                let least = known.iter().min_by(|a, b| quieter(&loudest(a), &loudest(b)));
+                *least.expect("a threshold is at least one connection")
+            }
+            Transport::Vanilla | Transport::PerCircuit => known[0],
+        }
     }
 
     /// A channel we asked for is open: what waits may leave.
     pub fn opened(&mut self, now: Time, id: ChannelId) {
         self.channel(id).open = true;
         self.fill(now, id);
+        self.move_awaiting(now, id);
     }
 
     /// Forgets a channel and its legs; returns the circuits that were on it.
-    pub fn closed(&mut self, id: ChannelId) -> Vec<(CircuitKey, Side)> {
+    pub fn closed(&mut self, now: Time, id: ChannelId) -> Vec<(CircuitKey, Side)> {
         let mut channel = self.channels.remove(id.0 as usize);
         self.flushable.retain(|other| *other != id);
         self.buffered_cells -= u64::from(channel.out.len());
         self.cells.clear(&mut channel.out);
+        self.abandon_moves_to(id, &channel);
         let mut orphans = Vec::new();
-        for (_, leg) in channel.circs {
-            let mut leg = self.legs.remove(leg.0 as usize);
+        for (_, leg_id) in channel.circs {
+            let mut leg = self.legs.remove(leg_id.0 as usize);
             self.queued_cells -= u64::from(leg.queue.len());
             self.cells.clear(&mut leg.queue);
+            if leg.channel != id {
+                let other = &mut self.channels[leg.channel.0 as usize];
+                other.scheduler.forget(leg.key);
+                other.keys.remove(leg.key as usize);
+            }
+            self.abandon_move(now, leg_id, &leg, Some(id));
             orphans.push((leg.circuit, leg.side));
         }
         orphans
@@ -237,24 +330,28 @@ impl<O: Onion> Links<O> {
     /// Whether a channel has no circuits left and nothing to write, and is of the kind that is closed then.
     pub fn is_spent(&self, id: ChannelId) -> bool {
         let channel = &self.channels[id.0 as usize];
-        self.config.transport == Transport::PerCircuit
-            && channel.ours
-            && channel.circs.is_empty()
-            && channel.out.is_empty()
+        channel.dedicated && channel.circs.is_empty() && channel.out.is_empty()
     }
 
-    /// Adds a leg for a circuit that we begin on a channel.
-    pub fn begin_leg(&mut self, id: ChannelId, circuit: CircuitKey, side: Side) -> LegId {
+    /// Adds a leg for a circuit that we begin on a channel; `at_guard`: as its guard.
+    pub fn begin_leg(&mut self, id: ChannelId, circuit: CircuitKey, side: Side, at_guard: bool) -> LegId {
+        let circ = self.fresh_circ(id);
+        let leg = self.add_leg(id, circ, circuit, side);
+        self.legs[leg.0 as usize].at_guard = at_guard;
+        leg
+    }
+
+    /// A circuit id that is ours to give and free.
+    fn fresh_circ(&mut self, id: ChannelId) -> CircId {
         let channel = self.channel(id);
         let bit = if channel.ours { OPENER_BIT } else { 0 };
-        let circ = loop {
+        loop {
             let circ = CircId(channel.next_circ | bit);
             channel.next_circ = (channel.next_circ + 1) & !OPENER_BIT;
             if circ.0 != bit && channel.circs.binary_search_by_key(&circ, |(circ, _)| *circ).is_err() {
-                break circ;
+                return circ;
             }
-        };
-        self.add_leg(id, circ, circuit, side)
+        }
     }
 
     /// Adds a leg for a circuit that the neighbour begins; `None` if the id is not the neighbour's to
@@ -274,8 +371,21 @@ impl<O: Onion> Links<O> {
     }
 
     fn add_leg(&mut self, id: ChannelId, circ: CircId, circuit: CircuitKey, side: Side) -> LegId {
-        let queue = List::default();
-        let leg = self.legs.insert(Leg { channel: id, circ, key: 0, circuit, side, high: false, queue });
+        let leg = self.legs.insert(Leg {
+            channel: id,
+            circ,
+            key: 0,
+            circuit,
+            side,
+            high: false,
+            loudness: DecayingCount::default(),
+            // A neighbour without a name is a client, and we are its circuits' guard.
+            at_guard: self.channels[id.0 as usize].peer.is_none(),
+            moved: Time::ZERO,
+            asked: None,
+            moving: None,
+            queue: List::default(),
+        });
         let leg = LegId(leg as u32);
         let channel = &mut self.channels[id.0 as usize];
         let key = channel.keys.insert(leg) as u32;
@@ -286,13 +396,9 @@ impl<O: Onion> Links<O> {
         leg
     }
 
-    /// The circuit and side that a cell on a channel belongs to.
-    pub fn lookup(&self, id: ChannelId, circ: CircId) -> Option<(LegId, CircuitKey, Side)> {
-        let channel = &self.channels[id.0 as usize];
-        let at = channel.circs.binary_search_by_key(&circ, |(circ, _)| *circ).ok()?;
-        let leg = channel.circs[at].1;
-        let Leg { circuit, side, .. } = self.legs[leg.0 as usize];
-        Some((leg, circuit, side))
+    /// Whether this node is the guard of a leg's circuit.
+    pub fn is_at_guard(&self, id: LegId) -> bool {
+        self.legs[id.0 as usize].at_guard
     }
 
     /// Queues a cell on a leg.
@@ -342,7 +448,9 @@ impl<O: Onion> Links<O> {
         channel.keys.remove(leg.key as usize);
         let at = channel.circs.binary_search_by_key(&leg.circ, |(circ, _)| *circ);
         channel.circs.remove(at.expect("a leg is listed on its channel"));
-        if destroy {
+        self.abandon_move(now, id, &leg, None);
+        let channel = &mut self.channels[leg.channel.0 as usize];
+        if destroy && !matches!(leg.moving.as_deref(), Some(Move::Leaving { .. })) {
             let cell = Cell { circ: leg.circ, command: Command::Destroy, body: O::empty() };
             self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
             self.buffered_cells += 1;
@@ -376,6 +484,7 @@ impl<O: Onion> Links<O> {
 
     /// Moves cells from circuit queues to the output buffer, in the scheduler's order, up to the high mark.
     fn fill(&mut self, now: Time, id: ChannelId) {
+        self.note_occupancy(now, id);
         let channel = &mut self.channels[id.0 as usize];
         if !channel.open {
             return;
@@ -389,16 +498,23 @@ impl<O: Onion> Links<O> {
             }
             let leg = &mut self.legs[channel.keys[key as usize].0 as usize];
             let moved = self.cells.move_front(&mut leg.queue, &mut channel.out);
-            moved.expect("an active leg has cells").buffered = now;
+            let moved = moved.expect("an active leg has cells");
+            // The leg may have moved while the cell waited.
+            moved.cell.circ = leg.circ;
+            moved.buffered = now;
             channel.scheduler.sent(now, key, !leg.queue.is_empty());
             self.queued_cells -= 1;
             self.buffered_cells += 1;
+            if self.count_cells {
+                leg.loudness.add(now, LOUDNESS_HALF_LIFE, 1);
+            }
             if leg.high && leg.queue.len() <= self.config.queue_low {
                 leg.high = false;
                 self.drained.push_back((leg.circuit, leg.side));
             }
         }
         self.want_flush(id);
+        self.relieve(now, id);
     }
 
     /// Cells that can be popped from a channel at least.
@@ -410,7 +526,11 @@ impl<O: Onion> Links<O> {
     pub fn pop(&mut self, now: Time, id: ChannelId) -> Option<Departure<O>> {
         let low = self.config.output_buffer.low_bytes / CELL_BYTES;
         // A channel is spent once its last cell, a DESTROY, was popped.
-        let channel = self.channels.get_mut(id.0 as usize)?;
+        if !self.channels.contains(id.0 as usize) {
+            return None;
+        }
+        self.note_occupancy(now, id);
+        let channel = &mut self.channels[id.0 as usize];
         let departure = self.cells.pop_front(&mut channel.out);
         if departure.is_some() {
             let refill = !channel.filling && channel.out.len() <= low;

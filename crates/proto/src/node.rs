@@ -1,6 +1,6 @@
 //! The contract between a node and what drives it.
 
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
 use crate::cell::{Cell, RelayId, StreamId};
 use crate::links::{ChannelId, Departure};
@@ -42,6 +42,9 @@ pub enum Output<O: Onion> {
     CircuitBuilt(CircuitKey),
     /// Client: the exit connected the stream.
     StreamConnected(StreamKey),
+    /// The circuit has moved to another connection, or over to another circuit's relays, at this node's
+    /// wish; so long it took.
+    Switched(CircuitKey, Span),
     /// Client: the circuit is gone, and its streams with it.
     CircuitClosed(CircuitKey),
 }

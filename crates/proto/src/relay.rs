@@ -1,13 +1,13 @@
 //! A relay: passes cells between the two legs of a circuit, and is the exit of circuits that end here.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use slab::Slab;
 use tidegate_control::units::Time;
 
-use crate::cell::{Cell, CircId, Command, Message, Payload, RelayId, StreamId};
+use crate::cell::{Cell, CircId, Command, Message, Nonce, Payload, RelayId, StreamId};
 use crate::edge::Edge;
-use crate::links::{ChannelId, Config, Departure, LegId, Links, Side};
+use crate::links::{Arrival, ChannelId, Config, Departure, LegId, Links, Side};
 use crate::node::{CircuitKey, Node, Output, Source, StreamKey};
 use crate::onion::Onion;
 
@@ -17,6 +17,9 @@ pub struct Relay<O: Onion> {
     links: Links<O>,
     circuits: Slab<Circuit<O>>,
     outputs: VecDeque<Output<O>>,
+    /// Exit: circuits whose client has left them, or joined on them, and not yet both.
+    left: BTreeMap<Nonce, CircuitKey>,
+    joined: BTreeMap<Nonce, CircuitKey>,
     cells: u64,
 }
 
@@ -28,12 +31,35 @@ struct Circuit<O: Onion> {
     hop: O::RelayHop,
     /// Present once a stream was opened here.
     edge: Option<Box<Edge>>,
+    /// Exit: a switch of the client's under way.
+    switch: Switch<O>,
 }
+
+/// How far a client has come in switching from one circuit to another that ends at the same exit.
+enum Switch<O: Onion> {
+    /// It does not switch.
+    None,
+    /// It has left this circuit.
+    Left(Nonce),
+    /// It has joined on this one; what it says waits until it has left the other.
+    Joined(Nonce, Vec<Message<O>>),
+}
+
+/// Messages that wait for a LEAVE; a client that sends more breaks its window.
+const MAX_HELD: usize = 4096;
 
 impl<O: Onion> Relay<O> {
     /// A relay without channels.
     pub fn new(onion: O, config: Config) -> Relay<O> {
-        Relay { onion, links: Links::new(config), circuits: Slab::new(), outputs: VecDeque::new(), cells: 0 }
+        Relay {
+            onion,
+            links: Links::new(config),
+            circuits: Slab::new(),
+            outputs: VecDeque::new(),
+            left: BTreeMap::new(),
+            joined: BTreeMap::new(),
+            cells: 0,
+        }
     }
 
     /// Cells received so far.
@@ -54,7 +80,8 @@ impl<O: Onion> Relay<O> {
         let Some(prev) = self.links.accept_leg(channel, circ, key, Side::Prev) else {
             return self.links.refuse(now, channel, circ);
         };
-        self.circuits.insert(Circuit { prev, next: None, extending: false, hop, edge: None });
+        let switch = Switch::None;
+        self.circuits.insert(Circuit { prev, next: None, extending: false, hop, edge: None, switch });
         self.push(now, key, prev, Command::Created, answer);
     }
 
@@ -101,6 +128,12 @@ impl<O: Onion> Relay<O> {
     }
 
     fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        match &mut self.circuits[key.0 as usize].switch {
+            Switch::None => {}
+            Switch::Joined(_, held) if held.len() < MAX_HELD => return held.push(message),
+            // Nothing may follow a LEAVE.
+            Switch::Joined(..) | Switch::Left(_) => return self.end(now, key, None),
+        }
         let control = self.links.config().control;
         let circuit = &mut self.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
@@ -143,6 +176,16 @@ impl<O: Onion> Relay<O> {
                     Err(_) => self.end(now, key, None),
                 }
             }
+            (Payload::Leave(nonce), Some(_)) if !self.left.contains_key(&nonce) => {
+                circuit.switch = Switch::Left(nonce);
+                self.left.insert(nonce, key);
+                self.switch(now, nonce);
+            }
+            (Payload::Join(nonce), None) if circuit.next.is_none() && !self.joined.contains_key(&nonce) => {
+                circuit.switch = Switch::Joined(nonce, Vec::new());
+                self.joined.insert(nonce, key);
+                self.switch(now, nonce);
+            }
             (Payload::End, Some(edge)) => {
                 if edge.close(message.stream) {
                     self.outputs.push_back(Output::StreamClosed(stream));
@@ -153,13 +196,49 @@ impl<O: Onion> Relay<O> {
         }
     }
 
+    /// Exit: follows the client from one circuit to another once it has left the one and joined on the
+    /// other. The two exchange their ways, so that streams keep their names.
+    fn switch(&mut self, now: Time, nonce: Nonce) {
+        let (Some(&old), Some(&new)) = (self.left.get(&nonce), self.joined.get(&nonce)) else { return };
+        self.left.remove(&nonce);
+        self.joined.remove(&nonce);
+        let [a, b] = self.circuits.get_disjoint_mut([old.0 as usize, new.0 as usize]).expect("listed");
+        std::mem::swap(&mut a.prev, &mut b.prev);
+        std::mem::swap(&mut a.hop, &mut b.hop);
+        a.switch = Switch::None;
+        let held = std::mem::replace(&mut b.switch, Switch::None);
+        self.links.assign(a.prev, old);
+        self.links.assign(b.prev, new);
+        self.say(now, new, StreamId(0), Payload::Leave(nonce));
+        if let Switch::Joined(_, held) = held {
+            for message in held {
+                if self.circuits.contains(old.0 as usize) {
+                    self.message(now, old, message);
+                }
+            }
+        }
+        if self.circuits.contains(old.0 as usize) {
+            self.resume(old);
+        }
+    }
+
+    fn circuit_cell(&mut self, now: Time, key: CircuitKey, side: Side, cell: Cell<O>) {
+        match (cell.command, side) {
+            (Command::Destroy, _) => self.end(now, key, Some(side)),
+            (Command::Relay, Side::Prev) => self.peel(now, key, cell.body),
+            (_, Side::Next) => self.wrap(now, key, cell.command, cell.body),
+            _ => self.end(now, key, None),
+        }
+    }
+
     fn extend(&mut self, now: Time, key: CircuitKey, relay: RelayId, body: O::Body) {
-        let (channel, must_open) = self.links.channel_to(relay);
+        let (channel, must_open) = self.links.channel_to(now, relay);
         if must_open {
             self.outputs.push_back(Output::OpenChannel(channel, relay));
         }
-        let next = self.links.begin_leg(channel, key, Side::Next);
         let circuit = &mut self.circuits[key.0 as usize];
+        let at_guard = self.links.is_at_guard(circuit.prev);
+        let next = self.links.begin_leg(channel, key, Side::Next, at_guard);
         circuit.next = Some(next);
         circuit.extending = true;
         self.push(now, key, next, Command::Create, body);
@@ -178,22 +257,31 @@ impl<O: Onion> Relay<O> {
     /// Ends a circuit; neighbours are told, but for the one that told us.
     fn end(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>) {
         let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { return };
+        self.forget_switch(&circuit.switch);
         if let Some(edge) = circuit.edge {
             for stream in edge.ids() {
                 self.outputs.push_back(Output::StreamClosed(StreamKey { circuit: key, stream }));
             }
         }
         let channel = self.links.remove_leg(now, circuit.prev, told_by != Some(Side::Prev));
-        self.close_if_spent(channel);
+        self.close_if_spent(now, channel);
         if let Some(next) = circuit.next {
             let channel = self.links.remove_leg(now, next, told_by != Some(Side::Next));
-            self.close_if_spent(channel);
+            self.close_if_spent(now, channel);
         }
     }
 
-    fn close_if_spent(&mut self, channel: ChannelId) {
+    fn forget_switch(&mut self, switch: &Switch<O>) {
+        match switch {
+            Switch::None => {}
+            Switch::Left(nonce) => drop(self.left.remove(nonce)),
+            Switch::Joined(nonce, _) => drop(self.joined.remove(nonce)),
+        }
+    }
+
+    fn close_if_spent(&mut self, now: Time, channel: ChannelId) {
         if self.links.is_spent(channel) {
-            self.links.closed(channel);
+            self.links.closed(now, channel);
             self.outputs.push_back(Output::CloseChannel(channel));
         }
     }
@@ -210,8 +298,9 @@ impl<O: Onion> Node<O> for Relay<O> {
 
     fn channel_closed(&mut self, now: Time, channel: ChannelId) {
         // The legs on the channel are gone already: end what is left of their circuits.
-        for (key, side) in self.links.closed(channel) {
+        for (key, side) in self.links.closed(now, channel) {
             let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { continue };
+            self.forget_switch(&circuit.switch);
             if let Some(edge) = circuit.edge {
                 for stream in edge.ids() {
                     self.outputs.push_back(Output::StreamClosed(StreamKey { circuit: key, stream }));
@@ -223,25 +312,25 @@ impl<O: Onion> Node<O> for Relay<O> {
             };
             if let Some(leg) = other {
                 let channel = self.links.remove_leg(now, leg, true);
-                self.close_if_spent(channel);
+                self.close_if_spent(now, channel);
             }
         }
     }
 
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
         self.cells += 1;
-        let Some((_, key, side)) = self.links.lookup(channel, cell.circ) else {
+        match self.links.arrive(now, channel, cell) {
+            Arrival::Cell(key, side, cell) => self.circuit_cell(now, key, side, cell),
             // Cells of a circuit that just ended are still on their way.
-            if cell.command == Command::Create {
+            Arrival::Stranger(cell) if cell.command == Command::Create => {
                 self.create(now, channel, cell.circ, &cell.body);
             }
-            return;
-        };
-        match (cell.command, side) {
-            (Command::Destroy, _) => self.end(now, key, Some(side)),
-            (Command::Relay, Side::Prev) => self.peel(now, key, cell.body),
-            (_, Side::Next) => self.wrap(now, key, cell.command, cell.body),
-            _ => self.end(now, key, None),
+            Arrival::Violation(key) => self.end(now, key, None),
+            Arrival::Done => self.close_if_spent(now, channel),
+            Arrival::Stranger(_) | Arrival::Congested(_) => {}
+        }
+        while let Some((key, side, cell)) = self.links.next_released() {
+            self.circuit_cell(now, key, side, cell);
         }
     }
 
@@ -252,7 +341,7 @@ impl<O: Onion> Node<O> for Relay<O> {
     fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>> {
         let departure = self.links.pop(now, channel)?;
         if departure.cell.command == Command::Destroy {
-            self.close_if_spent(channel);
+            self.close_if_spent(now, channel);
         }
         Some(departure)
     }
@@ -302,7 +391,11 @@ impl<O: Onion> Node<O> for Relay<O> {
                 self.resume(key);
             }
         }
-        self.outputs.pop_front().or_else(|| self.links.next_flushable().map(Output::Flush))
+        let links = &mut self.links;
+        (self.outputs.pop_front())
+            .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
+            .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
+            .or_else(|| links.next_flushable().map(Output::Flush))
     }
 
     fn waiting(&self) -> (u64, u64) {

@@ -1,20 +1,24 @@
 //! A client and relays wired back to back, without a network: what the machines do together.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use proptest::prelude::*;
+use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, Command, RelayId, StreamId};
 use tidegate_proto::client::Client;
-use tidegate_proto::links::{ChannelId, Config, Transport};
+use tidegate_proto::links::{ChannelId, Config};
 use tidegate_proto::node::{CircuitKey, Node, Output, Source, StreamKey};
 use tidegate_proto::onion::{Clear, ClearBody, ClearMessage, Onion, Stamp};
 use tidegate_proto::relay::Relay;
 use tidegate_proto::scheduler::Kind;
+use tidegate_proto::switching::{Form, Switching};
+use tidegate_proto::transport::{Sharing, Transport};
 
-const CLIENT: usize = 3;
+const CLIENT: usize = 4;
 
-/// Nodes 0..3 are relays, 3 is the client. Cells cross in the order they were written, one at a time.
+/// Nodes 0..4 are relays, 4 is the client. Cells cross in the order they were written, one at a time.
 struct Net {
     now: Time,
     client: Client<Clear>,
@@ -28,7 +32,11 @@ struct Net {
     uploaded: u64,
     built: Vec<CircuitKey>,
     closed: Vec<CircuitKey>,
+    switched: usize,
     seen_channels: usize,
+    /// Cells that a wire holds before its writer must wait, and writers that do.
+    capacity: usize,
+    waiting: BTreeSet<(usize, ChannelId)>,
 }
 
 struct Numbered<'a>(&'a mut u64);
@@ -43,10 +51,11 @@ impl Source<Clear> for Numbered<'_> {
 
 impl Net {
     fn new(config: &Config) -> Net {
+        let own = |n| Config { nonces: config.nonces.fork_index(n), ..config.clone() };
         Net {
             now: Time::ZERO,
-            client: Client::new(Clear, config.clone()),
-            relays: (0..3).map(|_| Relay::new(Clear, config.clone())).collect(),
+            client: Client::new(Clear, own(CLIENT as u64)),
+            relays: (0..CLIENT as u64).map(|n| Relay::new(Clear, own(n))).collect(),
             wires: BTreeMap::new(),
             flying: VecDeque::new(),
             sources: BTreeMap::new(),
@@ -54,7 +63,10 @@ impl Net {
             uploaded: 0,
             built: vec![],
             closed: vec![],
+            switched: 0,
             seen_channels: 0,
+            capacity: usize::MAX,
+            waiting: BTreeSet::new(),
         }
     }
 
@@ -90,12 +102,7 @@ impl Net {
                     self.node(to).channel_closed(now, theirs);
                     self.drain(to);
                 }
-                Output::Flush(channel) => {
-                    let (to, theirs) = self.wires[&(at, channel)];
-                    while let Some(departure) = self.node(at).pop(now, channel) {
-                        self.flying.push_back((to, theirs, departure.cell));
-                    }
-                }
+                Output::Flush(channel) => self.write(at, channel),
                 Output::Connect(stream, bytes) => {
                     self.sources.insert((at, stream), bytes);
                     self.node(at).stream_connected(now, stream);
@@ -109,7 +116,56 @@ impl Net {
                 Output::StreamClosed(stream) => drop(self.sources.remove(&(at, stream))),
                 Output::CircuitBuilt(key) => self.built.push(key),
                 Output::CircuitClosed(key) => self.closed.push(key),
+                Output::Switched(..) => self.switched += 1,
                 Output::StreamConnected(_) => {}
+            }
+        }
+    }
+
+    fn write(&mut self, at: usize, channel: ChannelId) {
+        let Some(&(to, theirs)) = self.wires.get(&(at, channel)) else { return };
+        let here = self.flying.iter().filter(|(node, other, _)| (*node, *other) == (to, theirs)).count();
+        for _ in here..self.capacity {
+            let now = self.now;
+            let Some(departure) = self.node(at).pop(now, channel) else {
+                self.waiting.remove(&(at, channel));
+                return;
+            };
+            self.flying.push_back((to, theirs, departure.cell));
+        }
+        self.waiting.insert((at, channel));
+    }
+
+    /// Delivers cells from wires chosen at random, each wire in order, until none is left. One in `alarm`
+    /// makes somebody move: the receiver, if it can, to another connection, or the client to a spare.
+    fn settle_at_random(&mut self, random: &mut Random, alarm: usize) {
+        for at in 0..=CLIENT {
+            self.drain(at);
+        }
+        while !self.flying.is_empty() {
+            let any = &self.flying[random.below(self.flying.len())];
+            let wire = (any.0, any.1);
+            let first = self.flying.iter().position(|(to, channel, _)| (*to, *channel) == wire).unwrap();
+            let (to, channel, cell) = self.flying.remove(first).unwrap();
+            self.now += Span::from_millis(1);
+            let now = self.now;
+            let circ = cell.circ;
+            if self.wires.contains_key(&wire) {
+                self.node(to).cell(now, channel, cell);
+            }
+            if random.below(alarm) == 0 {
+                self.drain(to);
+                if self.wires.contains_key(&wire) {
+                    let command = Command::Congested;
+                    self.node(to).cell(now, channel, Cell { circ, command, body: Clear::empty() });
+                }
+            }
+            self.drain(to);
+            if let Some(&(writer, theirs)) = self.wires.get(&wire)
+                && self.waiting.contains(&(writer, theirs))
+            {
+                self.write(writer, theirs);
+                self.drain(writer);
             }
         }
     }
@@ -137,7 +193,14 @@ impl Net {
 }
 
 fn configs() -> impl Iterator<Item = Config> {
-    [Transport::Vanilla, Transport::PerCircuit].into_iter().flat_map(|transport| {
+    let threshold = |beyond| Transport::Threshold { connections: 2, beyond };
+    let transports = [
+        Transport::Vanilla,
+        Transport::PerCircuit,
+        threshold(Sharing::RoundRobin),
+        threshold(Sharing::ByClass),
+    ];
+    transports.into_iter().flat_map(|transport| {
         [Kind::RoundRobin, Kind::Ewma { half_life: Span::from_secs(30) }].map(|scheduler| Config {
             transport,
             scheduler,
@@ -154,8 +217,12 @@ fn downloads_arrive_whole_and_in_order_under_every_transport_and_scheduler() {
         let mut net = Net::new(&config);
         let circuits: Vec<CircuitKey> = (0..5).map(|_| net.client.build(net.now, PATH.to_vec())).collect();
         net.settle();
-        assert_eq!(net.built, circuits);
-        let expected = if config.transport == Transport::Vanilla { 3 } else { 15 };
+        assert_eq!(BTreeSet::from_iter(&net.built), BTreeSet::from_iter(&circuits));
+        let expected = match config.transport {
+            Transport::Vanilla => 3,
+            Transport::PerCircuit => 15,
+            Transport::Threshold { .. } => 6,
+        };
         assert_eq!(net.seen_channels, expected);
 
         let sizes = [1, 498, 499, 3_000_000, 1_234_567];
@@ -177,7 +244,7 @@ fn downloads_arrive_whole_and_in_order_under_every_transport_and_scheduler() {
         net.settle();
         assert!(net.relays.iter().all(|relay| relay.circuits() == 0 && relay.waiting() == (0, 0)));
         assert!(net.sources.is_empty(), "exits forget their streams");
-        if config.transport == Transport::PerCircuit {
+        if config.transport != Transport::Vanilla {
             assert!(net.wires.is_empty(), "a circuit's connections close with it");
         }
     }
@@ -284,5 +351,194 @@ proptest! {
         let stream = net.client.open(net.now, honest, 1_000_000).unwrap();
         net.settle();
         prop_assert_eq!(net.received[&stream].last(), Some(&0));
+    }
+}
+
+/// A download over each circuit, one after the other, so that the circuits differ in loudness.
+fn loud_and_quiet(beyond: Sharing) -> Vec<usize> {
+    let transport = Transport::Threshold { connections: 2, beyond };
+    let mut net = Net::new(&Config { transport, ..Config::default() });
+    // Uploads make the client's own legs loud: it is the client's choice of connection that is looked at.
+    for bytes in [1_000_000, 498] {
+        let key = net.client.build(net.now, PATH.to_vec());
+        net.settle();
+        let now = net.now;
+        let stream = net.client.open(now, key, 1).unwrap();
+        net.settle();
+        let mut left = bytes;
+        while left > 0 {
+            let now = net.now;
+            net.client.package(now, stream, u32::MAX, &mut Numbered(&mut left));
+            net.settle();
+        }
+    }
+    // Which of the two connections each further circuit shares: the guard tells by who it hears from.
+    (0..4)
+        .map(|_| {
+            let now = net.now;
+            net.client.build(now, PATH.to_vec());
+            net.drain(CLIENT);
+            let (_, channel, _) = net.flying.back().expect("a CREATE is on its way");
+            let at = *channel;
+            net.settle();
+            at.0 as usize
+        })
+        .collect()
+}
+
+#[test]
+fn beyond_the_threshold_circuits_share_in_turn_or_with_the_quiet() {
+    let turns = loud_and_quiet(Sharing::RoundRobin);
+    assert_eq!(turns, [turns[0], turns[1], turns[0], turns[1]]);
+    assert_ne!(turns[0], turns[1]);
+    let classes = loud_and_quiet(Sharing::ByClass);
+    assert!(classes.iter().all(|channel| *channel == classes[0]), "the loud connection is left alone");
+}
+
+#[test]
+fn a_pair_with_a_legacy_relay_shares_one_connection() {
+    let legacy = Arc::new(BTreeSet::from([RelayId(1)]));
+    let upgraded = Config { transport: Transport::PerCircuit, legacy, ..Config::default() };
+    let mut net = Net::new(&upgraded);
+    net.relays[1] = Relay::new(Clear, Config::default());
+    let circuits: Vec<CircuitKey> = (0..4).map(|_| net.client.build(net.now, PATH.to_vec())).collect();
+    net.settle();
+    assert_eq!(net.built, circuits);
+    let pairs =
+        |a: usize, b: usize| net.wires.iter().filter(|((at, _), (to, _))| (*at, *to) == (a, b)).count();
+    assert_eq!((pairs(CLIENT, 0), pairs(0, 1), pairs(1, 2)), (4, 1, 1));
+    for key in circuits {
+        net.client.close(net.now, key);
+    }
+    net.settle();
+    assert_eq!(net.wires.len(), 4, "shared connections stay, the client's own are gone");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Cells cross wires that hold few of them, at random speeds, and circuits move at random moments, on
+    /// all hops at once: every stream arrives whole, once and in order, and nothing is left over.
+    #[test]
+    fn moves_at_any_moment_lose_double_and_reorder_nothing(
+        seed in any::<u64>(), which in 0usize..8, circuit_form in any::<bool>(),
+        capacity in 1usize..40, alarm in 2usize..60,
+        sizes in proptest::collection::vec(1u64..150_000, 1..5), upload in 0u64..60_000,
+    ) {
+        let form = if circuit_form { Form::Circuit } else { Form::Connection };
+        let config = configs().nth(which).unwrap();
+        let switching = Some(Switching { form, rest: Span::ZERO, ..Switching::default() });
+        let config = Config { switching, nonces: Seed::root(seed), ..config };
+        let mut net = Net::new(&config);
+        let mut random = Seed::root(seed).random();
+        let keys: Vec<CircuitKey> = sizes.iter().map(|_| net.client.build(net.now, PATH.to_vec())).collect();
+        net.settle();
+        // Circuits over another middle, to switch to.
+        let other = [RelayId(0), RelayId(3), RelayId(2)];
+        let spares: Vec<CircuitKey> = sizes.iter().map(|_| net.client.build(net.now, other.to_vec())).collect();
+        net.settle();
+        net.capacity = capacity;
+        let mut streams = vec![];
+        for ((key, spare), size) in keys.iter().zip(&spares).zip(&sizes) {
+            streams.push(net.client.open(net.now, *key, *size).unwrap());
+            prop_assert!(net.client.keep_spare(*key, *spare));
+        }
+        net.settle_at_random(&mut random, alarm);
+        let mut left = upload;
+        while left > 0 {
+            let now = net.now;
+            net.client.package(now, streams[0], u32::MAX, &mut Numbered(&mut left));
+            net.settle_at_random(&mut random, alarm);
+        }
+        prop_assert_eq!(net.uploaded, upload);
+        prop_assert!(net.closed.is_empty());
+        for (stream, size) in streams.iter().zip(&sizes) {
+            let traces = &net.received[stream];
+            prop_assert_eq!(traces.len() as u64, size.div_ceil(498), "every cell once");
+            prop_assert!(traces.is_sorted_by(|a, b| a > b), "in order");
+        }
+        let total: u64 = sizes.iter().sum();
+        // Where circuits have connections of their own there may be no better one.
+        let can_move = circuit_form || config.transport == Transport::Vanilla;
+        prop_assert!(net.switched > 0 || !can_move || total < 60_000 || alarm > 20, "something moved");
+        for key in keys.into_iter().chain(spares) {
+            net.client.close(net.now, key);
+        }
+        net.settle_at_random(&mut random, 1_000_000);
+        prop_assert!(net.relays.iter().all(|relay| relay.circuits() == 0 && relay.waiting() == (0, 0)));
+        prop_assert_eq!(net.client.waiting(), (0, 0));
+    }
+
+    /// Circuits end, and connections break, while others move: what is left works.
+    #[test]
+    fn ends_amid_moves_leave_nothing_behind(
+        seed in any::<u64>(), which in 0usize..8, circuit_form in any::<bool>(), broken in any::<bool>(),
+    ) {
+        let form = if circuit_form { Form::Circuit } else { Form::Connection };
+        let switching = Some(Switching { form, rest: Span::ZERO, ..Switching::default() });
+        let nonces = Seed::root(seed);
+        let mut net = Net::new(&Config { switching, nonces, ..configs().nth(which).unwrap() });
+        let mut random = nonces.random();
+        let keys: Vec<CircuitKey> = (0..4).map(|_| net.client.build(net.now, PATH.to_vec())).collect();
+        let other = [RelayId(0), RelayId(3), RelayId(2)];
+        let spares: Vec<CircuitKey> = (0..4).map(|_| net.client.build(net.now, other.to_vec())).collect();
+        net.settle();
+        net.capacity = 5;
+        let streams: Vec<StreamKey> =
+            keys.iter().map(|key| net.client.open(net.now, *key, 40_000).unwrap()).collect();
+        for (key, spare) in keys.iter().zip(&spares) {
+            prop_assert!(net.client.keep_spare(*key, *spare));
+        }
+        for at in 0..=CLIENT {
+            net.drain(at);
+        }
+        // Stop somewhere in the middle.
+        let stop = random.below(200);
+        for _ in 0..stop {
+            let Some((to, channel, cell)) = net.flying.pop_front() else { break };
+            let circ = cell.circ;
+            net.now += Span::from_millis(1);
+            let now = net.now;
+            if net.wires.contains_key(&(to, channel)) {
+                net.node(to).cell(now, channel, cell);
+                net.drain(to);
+                if random.below(4) == 0 && net.wires.contains_key(&(to, channel)) {
+                    let command = Command::Congested;
+                    net.node(to).cell(now, channel, Cell { circ, command, body: Clear::empty() });
+                    net.drain(to);
+                }
+                if let Some(&(writer, theirs)) = net.wires.get(&(to, channel)) {
+                    net.write(writer, theirs);
+                    net.drain(writer);
+                }
+            }
+        }
+        if broken {
+            let nth = random.below(net.wires.len());
+            let (&(at, ours), &(to, theirs)) = net.wires.iter().nth(nth).unwrap();
+            net.wires.remove(&(at, ours));
+            net.wires.remove(&(to, theirs));
+            net.flying.retain(|(node, channel, _)| {
+                (*node, *channel) != (at, ours) && (*node, *channel) != (to, theirs)
+            });
+            let now = net.now;
+            net.node(at).channel_closed(now, ours);
+            net.node(to).channel_closed(now, theirs);
+        } else {
+            net.client.close(net.now, keys[0]);
+        }
+        net.settle_at_random(&mut random, 1_000_000);
+        for (key, stream) in keys.iter().zip(&streams) {
+            if !net.closed.contains(key) {
+                let traces = &net.received[stream];
+                prop_assert_eq!(traces.len(), 81, "{:?}", key);
+                prop_assert!(traces.is_sorted_by(|a, b| a > b));
+            }
+        }
+        for key in keys.into_iter().chain(spares) {
+            net.client.close(net.now, key);
+        }
+        net.settle_at_random(&mut random, 1_000_000);
+        prop_assert!(net.relays.iter().all(|relay| relay.circuits() == 0 && relay.waiting() == (0, 0)));
     }
 }

@@ -81,6 +81,9 @@ fn systems() -> [System; 2] {
     [("vanilla", Transport::Vanilla), ("pctcp", Transport::PerCircuit)].map(|(name, transport)| System {
         name: name.into(),
         transport,
+        deployment: Deployment::default(),
+        connection_half_life: None,
+        switching: None,
         scheduler: Scheduler::RoundRobin,
         control: Control::default(),
         tcp: tcp::Config { congestion: Congestion::Cubic, ..tcp::Config::default() },

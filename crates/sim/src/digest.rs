@@ -45,6 +45,7 @@ impl Recorder for Digest {
             Observation::TransferTimedOut { transfer, received } => {
                 self.words(&[8, transfer.0.into(), *received]);
             }
+            Observation::Switched { at, took } => self.words(&[15, at.0.into(), took.0]),
             Observation::Injected { circuit, bytes } => self.words(&[9, circuit.0.into(), *bytes]),
             Observation::Delivered { circuit, bytes, packaged, departed } => {
                 self.words(&[10, circuit.0.into(), (*bytes).into(), packaged.0, departed.0]);

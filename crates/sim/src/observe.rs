@@ -39,6 +39,9 @@ pub enum Observation {
     LastByte { transfer: Transfer, took: Span },
     /// The user's timeout struck first; `received` bytes had arrived.
     TransferTimedOut { transfer: Transfer, received: u64 },
+    /// A circuit has moved to another connection, or over to other relays, at the wish of this host; so
+    /// long it took from the decision until both directions had moved.
+    Switched { at: Host, took: Span },
     /// Application bytes were written by the source (server) of this circuit.
     Injected { circuit: Circuit, bytes: u64 },
     /// A data cell towards the client arrived at it. `packaged`: when the exit put the bytes into a cell
@@ -112,6 +115,11 @@ pub struct HostTotals {
     pub timeouts: u64,
     /// TCP connections opened by this host.
     pub connections: u64,
+    /// Most sockets that were open at one time (file descriptors).
+    pub peak_descriptors: u64,
+    /// Most bytes that the kernel held for its sockets at a sample: written and not yet acknowledged,
+    /// received and not yet read.
+    pub peak_kernel_bytes: u64,
     /// Time the uplink was sending.
     pub uplink_busy: Span,
     /// Time the downlink was sending.

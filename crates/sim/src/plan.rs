@@ -7,8 +7,10 @@ use tidegate_control::units::{Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
 pub use tidegate_proto::flow::{Control, Windows, vegas};
-pub use tidegate_proto::links::{OutputBuffer, Transport};
+pub use tidegate_proto::links::OutputBuffer;
 pub use tidegate_proto::scheduler::Kind as Scheduler;
+pub use tidegate_proto::switching::{Form, Switching};
+pub use tidegate_proto::transport::{Sharing, Transport};
 
 use crate::markov;
 use crate::tcp;
@@ -285,8 +287,15 @@ pub struct System {
     pub name: String,
     /// Which connection a circuit uses between two relays.
     pub transport: Transport,
+    /// How far a transport other than vanilla is deployed, and what it costs.
+    pub deployment: Deployment,
     /// Which circuit goes next on a connection.
     pub scheduler: Scheduler,
+    /// Which connection goes next where a relay's token bucket makes them wait: the one with the least
+    /// exponentially decayed cell count, with this half-life. Without it, each in turn.
+    pub connection_half_life: Option<Span>,
+    /// Whether and how circuits move away from congested connections.
+    pub switching: Option<Switching>,
     /// How circuits' rates are controlled end to end.
     pub control: Control,
     /// TCP between hosts.
@@ -303,4 +312,21 @@ pub struct System {
     pub circuit_queue_high: u32,
     /// one this short lets it go on (tor: 256 and 10, `cc_cellq_high`, `cc_cellq_low`).
     pub circuit_queue_low: u32,
+}
+
+/// Deployment of PCTCP (CCS 2013, section 6.2).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Deployment {
+    /// Probability that a relay is upgraded, drawn per relay from the run's seed: with a larger share the
+    /// same relays are upgraded and others besides. Clients always are.
+    pub upgraded: f64,
+    /// Bytes that IPsec (ESP) adds to every packet between two upgraded relays. Segments shrink by as much,
+    /// so that full packets keep their size.
+    pub esp_overhead: u32,
+}
+
+impl Default for Deployment {
+    fn default() -> Deployment {
+        Deployment { upgraded: 1.0, esp_overhead: 0 }
+    }
 }

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_sim::observe::{Circuit, Observation, User};
+use tidegate_sim::observe::{Circuit, HostTotals, Observation, User};
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp::{self, Congestion};
 use tidegate_sim::world;
@@ -67,6 +67,9 @@ fn system(transport: Transport, scheduler: Scheduler) -> System {
     System {
         name: "test".into(),
         transport,
+        deployment: Deployment::default(),
+        connection_half_life: None,
+        switching: None,
         scheduler,
         control: Control::default(),
         tcp: tcp::Config { congestion: Congestion::Reno, ..tcp::Config::default() },
@@ -238,4 +241,32 @@ fn circuits_survive_a_relays_fall() {
         let late = delivered(&seen, Span::from_secs(40));
         assert!(late.iter().all(|bytes| *bytes > 600_000), "and users come back: {late:?}");
     }
+}
+
+fn relay_totals(seen: &[(Time, Observation)]) -> Vec<HostTotals> {
+    let totals = seen.iter().filter_map(|(_, observation)| match observation {
+        Observation::HostTotals { host, totals } if host.0 < 6 => Some(*totals),
+        _ => None,
+    });
+    totals.collect()
+}
+
+#[test]
+fn pctcp_without_upgraded_relays_is_vanilla_and_costs_descriptors_and_headers_where_it_is_deployed() {
+    let plan = bottleneck(u64::MAX);
+    let vanilla = observe(&plan, &system(Transport::Vanilla, Scheduler::RoundRobin), 1);
+    let run = |upgraded, esp_overhead| {
+        let deployment = Deployment { upgraded, esp_overhead };
+        observe(&plan, &System { deployment, ..system(Transport::PerCircuit, Scheduler::RoundRobin) }, 1)
+    };
+    assert!(run(0.0, 57) == vanilla, "nobody to speak it with");
+
+    let (plain, ipsec) = (run(1.0, 0), run(1.0, 57));
+    let descriptors = |seen| relay_totals(seen).iter().map(|totals| totals.peak_descriptors).sum::<u64>();
+    assert!(descriptors(&plain) > descriptors(&vanilla));
+    assert!(relay_totals(&plain).iter().any(|totals| totals.peak_kernel_bytes > 0));
+    // The shared link is full either way: what ESP takes is lost to the circuits.
+    let sum = |seen| delivered(seen, Span::from_secs(5)).iter().sum::<u64>() as f64;
+    let share = sum(&ipsec) / sum(&plain);
+    assert!((0.93..0.99).contains(&share), "57 of 1500 bytes per packet: {share}");
 }

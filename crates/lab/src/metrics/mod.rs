@@ -222,6 +222,8 @@ pub struct Fold<'a> {
     latency: Histogram,
     latency_from_departure: Histogram,
     circuit_build: Histogram,
+    /// How long moves of circuits took.
+    switched: Histogram,
     circuits_built: u64,
     transfers: Transfers,
     delivered: Series,
@@ -272,6 +274,7 @@ impl<'a> Fold<'a> {
             latency: Histogram::default(),
             latency_from_departure: Histogram::default(),
             circuit_build: Histogram::default(),
+            switched: Histogram::default(),
             circuits_built: 0,
             transfers: Transfers::new(plan),
             delivered: Series::new(names.clone(), step(Span::from_millis(100)), plan.duration),
@@ -434,6 +437,11 @@ impl Recorder for Fold<'_> {
             Observation::Waited { hop, waits, .. } => {
                 if let (true, Some(anatomy)) = (measured, self.anatomy.get_mut(usize::from(*hop))) {
                     anatomy.add(waits);
+                }
+            }
+            Observation::Switched { took, .. } => {
+                if now >= self.warmup {
+                    self.switched.add(*took, 1);
                 }
             }
             Observation::RelaySample { relay, sample } => {

@@ -43,6 +43,8 @@ pub(super) fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     transfers(fold, &mut put);
     put("circuits_built", json!(fold.circuits_built));
     put("circuit_build_s", times(&fold.circuit_build));
+    put("switch_s", times(&fold.switched));
+    put("switches", json!(fold.switched.total()));
     put("anatomy_mean_s", anatomy(fold));
     put("relays", fold.relays.values().map(|row| (row.name.clone(), relay(row))).collect());
     let queue = fold.relays.values().map(|row| row.means()[0].1).sum::<f64>();
@@ -53,6 +55,9 @@ pub(super) fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     put("tcp_timeouts", json!(fold.totals.timeouts));
     put("dropped_packets", json!(fold.totals.dropped_packets));
     put("connections_opened", json!(fold.totals.connections));
+    let peak = |value: fn(&RelayRow) -> u64| fold.relays.values().map(value).max();
+    put("descriptors_peak_per_relay", json!(peak(|row| row.totals.peak_descriptors)));
+    put("kernel_peak_bytes_per_relay", json!(peak(|row| row.totals.peak_kernel_bytes)));
     put("events", json!(fold.run.0));
     put("peak_pending_events", json!(fold.run.2));
     Value::Object(all)
@@ -136,5 +141,7 @@ fn relay(row: &RelayRow) -> Value {
     }
     all.insert("dropped_packets".into(), json!(row.totals.dropped_packets));
     all.insert("retransmissions".into(), json!(row.totals.retransmissions));
+    all.insert("descriptors_peak".into(), json!(row.totals.peak_descriptors));
+    all.insert("kernel_peak_bytes".into(), json!(row.totals.peak_kernel_bytes));
     Value::Object(all)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use tidegate_control::units::{Rate, Span};
-use tidegate_sim::plan::{OutputBuffer, Packaging, System};
+use tidegate_sim::plan::{Deployment, OutputBuffer, Packaging, System};
 
 use super::file::{BandwidthFile, File, HostFile, Name, SystemFile, TrafficFile, UserFile};
 use super::file_name_character;
@@ -68,10 +68,20 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
         let system = spanned.get_ref();
         check_name(&system.name, "system", &mut names, source)?;
         let part = |unknown: Unknown, name: &Name| source.error(name.span(), unknown.cause, unknown.cure);
+        let pctcp = &system.pctcp;
+        let beyond =
+            registry::sharing(pctcp.beyond.get_ref()).map_err(|unknown| part(unknown, &pctcp.beyond))?;
         systems.push(System {
             name: system.name.get_ref().clone(),
-            transport: registry::transport(system.transport.get_ref())
+            transport: registry::transport(system.transport.get_ref(), pctcp, beyond)
                 .map_err(|unknown| part(unknown, &system.transport))?,
+            connection_half_life: system.connection_half_life.map(|half_life| half_life.0),
+            switching: registry::switching(system.switching.get_ref(), &system.switch)
+                .map_err(|unknown| part(unknown, &system.switching))?,
+            deployment: Deployment {
+                upgraded: *pctcp.upgraded.get_ref(),
+                esp_overhead: u32::try_from(pctcp.esp_overhead.0.0).unwrap_or(u32::MAX),
+            },
             scheduler: registry::scheduler(system.scheduler.get_ref(), system)
                 .map_err(|unknown| part(unknown, &system.scheduler))?,
             control: registry::control(system.control.get_ref(), system)
@@ -103,7 +113,7 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
 
 /// Values that no run could work with.
 fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
-    let (windows, tcp) = (&system.windows, &system.tcp);
+    let (windows, tcp, switch) = (&system.windows, &system.tcp, &system.switch);
     let increment_fits = |increment, window| increment > 0 && increment <= window;
     let mistakes = [
         (
@@ -150,6 +160,36 @@ fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
             "Linux: rto-initial = \"1 s\", rto-min = \"200 ms\", rto-max = \"120 s\"",
         ),
         (system.half_life.0 == Span::ZERO, "`half-life` is zero", "tor: \"30 s\""),
+        (
+            system.connection_half_life.is_some_and(|half_life| half_life.0 == Span::ZERO),
+            "`connection-half-life` is zero",
+            "the paper: \"66 s\"",
+        ),
+        (
+            !(0.0..1.0).contains(&switch.gamma),
+            "switch: `gamma` is not in 0..1",
+            "the weight of the previous estimate: 0.9",
+        ),
+        (
+            !(0.0 <= switch.alpha && switch.alpha <= switch.beta && switch.beta <= 1.0),
+            "switch: not 0 <= `alpha` <= `beta` <= 1",
+            "the paper: alpha = 0.1, beta = 0.5",
+        ),
+        (
+            switch.sample.0 == Span::ZERO || switch.connections == 0,
+            "switch: `sample` or `connections` is zero",
+            "sample = \"100 ms\", connections = 4",
+        ),
+        (
+            !(0.0..=1.0).contains(system.pctcp.upgraded.get_ref()),
+            "pctcp: `upgraded` is a share of the relays, in 0..=1",
+            "1: all of them",
+        ),
+        (
+            system.pctcp.esp_overhead.0.0 >= u64::from(tcp.mss.min(512)),
+            "pctcp: `esp-overhead` leaves no room in a packet",
+            "ESP with AES-GCM in tunnel mode: \"57 B\"",
+        ),
     ];
     mistakes.into_iter().find(|(wrong, ..)| *wrong).map(|(_, cause, cure)| (cause, cure))
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Bytes, Rate, Span};
+use tidegate_sim::plan::Switching;
 use toml::Spanned;
 
 use super::quantity::{Between, Patience, Quantity, Queue, Size};
@@ -73,12 +74,25 @@ pub struct SystemFile {
     /// Which connection carries a circuit between two relays.
     #[serde(default = "vanilla")]
     pub transport: Name,
+    /// Parameters of `transport = "pctcp"`.
+    #[serde(default)]
+    pub pctcp: PctcpFile,
     /// Which circuit of a connection sends next.
     #[serde(default = "round_robin")]
     pub scheduler: Name,
     /// Time in which EWMA's counts halve.
     #[serde(default = "half_life")]
     pub half_life: Quantity<Span>,
+    /// Relays with a token bucket let the connection write next that has carried least lately: the time in
+    /// which what it carried counts half. Without it, each in turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection_half_life: Option<Quantity<Span>>,
+    /// How circuits move away from congested connections.
+    #[serde(default = "no_switching")]
+    pub switching: Name,
+    /// Parameters of `switching`.
+    #[serde(default)]
+    pub switch: SwitchFile,
     /// How a circuit's rate is controlled end to end.
     #[serde(default = "windows")]
     pub control: Name,
@@ -100,6 +114,60 @@ pub struct SystemFile {
     /// TCP between hosts.
     #[serde(default)]
     pub tcp: super::tcp::TcpFile,
+}
+
+/// PCTCP: a TCP connection per circuit (CCS 2013).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct PctcpFile {
+    /// Share of the relays that are upgraded; a pair with another relay shares one connection.
+    pub upgraded: Spanned<f64>,
+    /// Connections to one peer beyond which circuits share; 0: no limit.
+    pub connections_per_peer: u32,
+    /// Which connection circuits share then: `round-robin` or `by-class`.
+    pub beyond: Name,
+    /// Bytes that IPsec adds to every packet between upgraded relays (ESP with AES-GCM in tunnel mode: 57).
+    pub esp_overhead: Quantity<Bytes>,
+}
+
+impl Default for PctcpFile {
+    fn default() -> PctcpFile {
+        PctcpFile {
+            upgraded: Spanned::new(0..0, 1.0),
+            connections_per_peer: 0,
+            beyond: Spanned::new(0..0, "round-robin".to_owned()),
+            esp_overhead: Quantity(Bytes(0)),
+        }
+    }
+}
+
+/// Active circuit switching (Kale et al. 2016).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct SwitchFile {
+    /// Weight of the previous estimate of a buffer's occupancy.
+    pub gamma: f64,
+    /// Share of the output buffer below which it is underfull.
+    pub alpha: f64,
+    /// Share above which its loudest circuit moves.
+    pub beta: f64,
+    /// Interval between samples of the occupancy.
+    pub sample: Quantity<Span>,
+    /// A connection loses no second circuit, and a circuit moves no second time, for so long.
+    pub rest: Quantity<Span>,
+    /// Connections between two nodes at most.
+    pub connections: u32,
+    /// Middles and exits switch too.
+    pub everywhere: bool,
+}
+
+impl Default for SwitchFile {
+    fn default() -> SwitchFile {
+        let Switching { gamma, alpha, beta, sample_every, rest, connections, everywhere, .. } =
+            Switching::default();
+        let (sample, rest) = (Quantity(sample_every), Quantity(rest));
+        SwitchFile { gamma, alpha, beta, sample, rest, connections, everywhere }
+    }
 }
 
 /// Tor's fixed windows in cells (tor-spec, 7.3 and 7.4).
@@ -478,6 +546,9 @@ fn one_user() -> u32 {
 }
 fn trace() -> u32 {
     20
+}
+fn no_switching() -> Name {
+    nowhere("none".into())
 }
 fn vanilla() -> Name {
     nowhere("vanilla".into())

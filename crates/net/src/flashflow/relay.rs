@@ -335,7 +335,7 @@ impl Connection {
         let patience = self.relay.shared.limits.patience;
         let (mut stream, peer) = link::accept(tcp, self.relay.shared.tls.clone(), patience).await?;
         let first = link::within(patience, link::read_cell(&mut stream)).await?;
-        if encrypted::command(first[4]).is_some() {
+        if encrypted::command(first[4], &first[5..]).is_some() {
             self.known();
             self.relay.overlay.accepted(stream, first).await;
             return Ok(());

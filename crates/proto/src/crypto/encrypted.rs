@@ -11,7 +11,7 @@ use sha2::Sha256;
 
 use super::layer::{BODY, Layer};
 use super::ntor::{self, ClientHandshake, HopKeys, RelayPublic, RelaySecret};
-use crate::cell::{Command, DATA_BYTES, Message, Payload, RelayId, StreamId};
+use crate::cell::{Cell, Command, DATA_BYTES, Message, Nonce, Payload, RelayId, StreamId};
 use crate::onion::{Malformed, Onion};
 
 /// Relay commands.
@@ -99,21 +99,45 @@ impl Encrypted {
     }
 }
 
-/// The command byte of a cell.
-pub fn command_number(command: Command) -> u8 {
-    match command {
-        Command::Relay => 3,
-        Command::Destroy => 4,
-        Command::Create => 10,
-        Command::Created => 11,
+/// Commands of moves between neighbours ([`crate::switching`]), and relay commands of moves between client
+/// and exit: ours, beyond Tor's numbers. The nonce comes first in the body.
+const LEAVE: u8 = 241;
+const JOIN: u8 = 242;
+const CONGESTED: u8 = 243;
+
+/// Appends a cell as it goes over the wire.
+pub fn write_cell(cell: &Cell<Encrypted>, wire: &mut Vec<u8>) {
+    let (number, nonce) = match cell.command {
+        Command::Relay => (3, None),
+        Command::Destroy => (4, None),
+        Command::Create => (10, None),
+        Command::Created => (11, None),
+        Command::Leave(nonce) => (LEAVE, Some(nonce)),
+        Command::Join(nonce) => (JOIN, Some(nonce)),
+        Command::Congested => (CONGESTED, None),
+    };
+    wire.extend_from_slice(&cell.circ.0.to_be_bytes());
+    wire.push(number);
+    let at = wire.len();
+    wire.extend_from_slice(&cell.body.0[..]);
+    if let Some(Nonce(nonce)) = nonce {
+        wire[at..at + nonce.len()].copy_from_slice(&nonce);
     }
 }
 
-/// The command of a byte; `None` if it is not one of ordinary circuits.
-pub fn command(number: u8) -> Option<Command> {
-    [Command::Relay, Command::Destroy, Command::Create, Command::Created]
-        .into_iter()
-        .find(|command| command_number(*command) == number)
+/// The command of a cell with this number and body; `None` if it is not one of ordinary circuits.
+pub fn command(number: u8, body: &[u8]) -> Option<Command> {
+    let nonce = || Some(Nonce(body.first_chunk().copied()?));
+    match number {
+        3 => Some(Command::Relay),
+        4 => Some(Command::Destroy),
+        10 => Some(Command::Create),
+        11 => Some(Command::Created),
+        LEAVE => nonce().map(Command::Leave),
+        JOIN => nonce().map(Command::Join),
+        CONGESTED => Some(Command::Congested),
+        _ => None,
+    }
 }
 
 /// A body with a prefix, the rest zero.
@@ -138,6 +162,8 @@ fn write(message: &Message<Encrypted>) -> Body {
         // Version 0; a rate of 0 means none (proposal 324).
         Payload::Xoff => (XOFF, vec![0]),
         Payload::Xon => (XON, vec![0; 5]),
+        Payload::Leave(Nonce(nonce)) => (LEAVE, nonce.to_vec()),
+        Payload::Join(Nonce(nonce)) => (JOIN, nonce.to_vec()),
         Payload::Extend(relay, Body(create)) => {
             // CREATE2's handshake type, length and onion skin follow the link specifiers.
             let handshake = &create[..4 + ntor::ONION_SKIN];
@@ -170,6 +196,8 @@ fn read(body: &[u8; BODY]) -> Result<Message<Encrypted>, Malformed> {
         SENDME => Payload::Sendme,
         XOFF if data == [0] => Payload::Xoff,
         XON if length == 5 && data[0] == 0 => Payload::Xon,
+        LEAVE => Payload::Leave(Nonce(data.try_into().map_err(|_| Malformed)?)),
+        JOIN => Payload::Join(Nonce(data.try_into().map_err(|_| Malformed)?)),
         EXTEND2 => match data {
             [1, NUMBER, 4, a, b, c, d, handshake @ ..] if handshake.len() == 4 + ntor::ONION_SKIN => {
                 Payload::Extend(RelayId(u32::from_be_bytes([*a, *b, *c, *d])), self::body(&[handshake]))
@@ -290,6 +318,8 @@ mod tests {
             Payload::Connected,
             Payload::End,
             Payload::Sendme,
+            Payload::Leave(Nonce([3; 8])),
+            Payload::Join(Nonce([4; 8])),
             Payload::Extend(RelayId(7), create),
             Payload::Extended(reply),
         ]

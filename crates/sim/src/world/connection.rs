@@ -8,6 +8,7 @@ use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::StreamKey;
 use tidegate_proto::onion::ClearMessage;
 use tidegate_proto::pool::List;
+use tidegate_proto::transport::DecayingCount;
 
 use crate::observe::{Circuit, Host, HostTotals, Observation, Recorder};
 use crate::tcp;
@@ -40,9 +41,20 @@ pub(super) struct Wire {
     segment: tcp::Segment,
 }
 
+/// Which TCP parameters a connection has: an index into `World::tcp_parameters`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ground {
+    /// Between machines.
+    Internet,
+    /// Between two processes of one machine.
+    Loopback,
+    /// Between two relays that speak IPsec.
+    Ipsec,
+}
+
 pub(super) struct Connection {
     pub ends: [End; 2],
-    loopback: bool,
+    pub ground: Ground,
     /// The opener wants it closed once everything it wrote has been acknowledged.
     closing: bool,
 }
@@ -78,13 +90,11 @@ pub(super) struct End {
     cells: List,
     /// Those of them that are followed.
     follows: VecDeque<Follow>,
+    /// Cells written, where a relay prefers connections that carry few.
+    pub loudness: DecayingCount,
 }
 
 impl Connection {
-    pub fn is_loopback(&self) -> bool {
-        self.loopback
-    }
-
     /// The transfer that the accepting end serves.
     pub fn server_transfer(&self) -> Option<u32> {
         match self.ends[1].attached {
@@ -107,6 +117,7 @@ impl End {
             written: 0,
             cells: List::default(),
             follows: VecDeque::new(),
+            loudness: DecayingCount::default(),
         }
     }
 
@@ -129,7 +140,7 @@ impl<R: Recorder> World<'_, R> {
     /// The end's TCP and its parameters.
     pub(super) fn tcp(&mut self, id: EndId) -> Option<(&mut tcp::Endpoint, &tcp::Config)> {
         let connection = self.connections[id.connection.0 as usize].as_deref_mut()?;
-        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
+        let config = &self.tcp_parameters[connection.ground as usize];
         Some((&mut connection.ends[usize::from(id.side)].tcp, config))
     }
 
@@ -139,8 +150,15 @@ impl<R: Recorder> World<'_, R> {
 
     /// Opens a connection and gives the opener's end.
     fn open(&mut self, from: u32, to: u32, attached: Attached) -> EndId {
-        let loopback = self.machine(from) == self.machine(to);
-        let config = if loopback { &self.loopback } else { &self.system.tcp };
+        let secured = |host: u32| self.hosts[host as usize].secured;
+        let ground = if self.machine(from) == self.machine(to) {
+            Ground::Loopback
+        } else if secured(from) && secured(to) {
+            Ground::Ipsec
+        } else {
+            Ground::Internet
+        };
+        let config = &self.tcp_parameters[ground as usize];
         let mut active = tcp::Endpoint::active(config);
         active.connect(self.now);
         let ends = [
@@ -148,8 +166,12 @@ impl<R: Recorder> World<'_, R> {
             End::new(to, tcp::Endpoint::passive(config), Attached::Pending),
         ];
         let id = EndId { connection: ConnectionId(self.connections.len() as u32), side: 0 };
-        self.connections.push(Some(Box::new(Connection { ends, loopback, closing: false })));
+        self.connections.push(Some(Box::new(Connection { ends, ground, closing: false })));
+        self.live.push(id.connection);
         self.hosts[from as usize].totals.connections += 1;
+        for host in [from, to] {
+            self.hosts[host as usize].descriptor_opened();
+        }
         self.transmit(id);
         id
     }
@@ -195,7 +217,9 @@ impl<R: Recorder> World<'_, R> {
         let Some(mut connection) = self.connections[id.0 as usize].take() else { return };
         for end in &mut connection.ends {
             self.written.clear(&mut end.cells);
-            end.add_tcp_totals(&self.system.tcp, &mut self.hosts[end.host as usize].totals);
+            let host = &mut self.hosts[end.host as usize];
+            end.add_tcp_totals(&self.system.tcp, &mut host.totals);
+            host.descriptors -= 1;
         }
         let now = self.now;
         for end in &connection.ends {
@@ -222,7 +246,7 @@ impl<R: Recorder> World<'_, R> {
         let Wire { to, segment } = packet.payload;
         let id = EndId { connection: ConnectionId(packet.flow), side: to };
         let Some(connection) = self.connections[packet.flow as usize].as_deref_mut() else { return };
-        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
+        let config = &self.tcp_parameters[connection.ground as usize];
         for follow in &mut connection.ends[1 - usize::from(to)].follows {
             let (sent, queue, propagation) = (packet.sent, packet.link_queue, packet.propagation);
             follow.arrived(now, segment.seq, segment.len, sent, queue, propagation);
@@ -264,7 +288,7 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn transmit(&mut self, id: EndId) {
         let now = self.now;
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
-        let config = if connection.loopback { &self.loopback } else { &self.system.tcp };
+        let config = &self.tcp_parameters[connection.ground as usize];
         let to = connection.ends[1 - usize::from(id.side)].host;
         let end = &mut connection.ends[usize::from(id.side)];
         while let Some(segment) = end.tcp.poll_transmit(config, now) {
@@ -449,6 +473,9 @@ impl<R: Recorder> World<'_, R> {
             let taken = end.tcp.write(bytes);
             debug_assert_eq!(taken, bytes, "TCP takes what it has space for");
             share = share.saturating_sub(bytes);
+            if let Some(half_life) = self.system.connection_half_life {
+                end.loudness.add(now, half_life, count as u32);
+            }
             if let Some(gate) = &mut gate {
                 gate.wrote(bytes);
             }
@@ -480,12 +507,17 @@ impl<R: Recorder> World<'_, R> {
         self.transmit(id);
     }
 
-    /// Bytes written to TCP and never sent, per host.
-    pub(super) fn unsent_bytes(&self) -> Vec<u64> {
-        let mut unsent = vec![0; self.hosts.len()];
-        for end in self.connections.iter().flatten().flat_map(|connection| &connection.ends) {
-            unsent[end.host as usize] += end.tcp.written() - end.tcp.transmitted();
+    /// Per host: bytes written to TCP and never sent, and bytes that the kernel holds for its sockets
+    /// (written and not acknowledged, received and not read).
+    pub(super) fn socket_bytes(&mut self) -> Vec<(u64, u64)> {
+        let mut bytes = vec![(0, 0); self.hosts.len()];
+        self.live.retain(|id| self.connections[id.0 as usize].is_some());
+        let live = self.live.iter().filter_map(|id| self.connections[id.0 as usize].as_deref());
+        for end in live.flat_map(|connection| &connection.ends) {
+            let (unsent, held) = &mut bytes[end.host as usize];
+            *unsent += end.tcp.written() - end.tcp.transmitted();
+            *held += end.tcp.written() - end.tcp.acknowledged() + end.tcp.readable();
         }
-        unsent
+        bytes
     }
 }

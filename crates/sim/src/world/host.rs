@@ -10,6 +10,7 @@ use tidegate_proto::links::{ChannelId, Config};
 use tidegate_proto::node::StreamKey;
 use tidegate_proto::onion::Clear;
 use tidegate_proto::relay::Relay;
+use tidegate_proto::transport::Transport;
 
 use crate::observe::{HostTotals, Recorder, RelaySample};
 use crate::plan::Role;
@@ -28,6 +29,10 @@ pub(super) struct HostState {
     pub gate: Option<Box<Gate>>,
     /// Counts of connections that are gone, and of those opened.
     pub totals: HostTotals,
+    /// Sockets open now.
+    pub descriptors: u64,
+    /// A relay that speaks IPsec with others that do.
+    pub secured: bool,
     /// Levels and counts at the last sample.
     pub sampled: RelaySample,
 }
@@ -60,6 +65,7 @@ pub(super) struct Gate {
 
 impl HostState {
     pub fn new(role: &Role, config: &Config) -> HostState {
+        let secured = matches!(role, Role::Relay(_)) && config.transport != Transport::Vanilla;
         let (machine, gate) = match role {
             Role::Relay(limits) => {
                 let gated = limits.bucket.is_some() || limits.cell_cost > Span::ZERO;
@@ -85,7 +91,21 @@ impl HostState {
             }
         };
         let (totals, sampled) = (HostTotals::default(), RelaySample::default());
-        HostState { machine, channels: Vec::new(), streams: BTreeMap::new(), gate, totals, sampled }
+        HostState {
+            machine,
+            channels: Vec::new(),
+            streams: BTreeMap::new(),
+            gate,
+            totals,
+            descriptors: 0,
+            secured,
+            sampled,
+        }
+    }
+
+    pub fn descriptor_opened(&mut self) {
+        self.descriptors += 1;
+        self.totals.peak_descriptors = self.totals.peak_descriptors.max(self.descriptors);
     }
 
     pub fn node(&mut self) -> &mut SimNode {
@@ -206,8 +226,7 @@ impl<R: Recorder> World<'_, R> {
                 busy |= !self.reading_turn(host);
             }
             for _ in 0..writers {
-                let Some(gate) = &mut self.hosts[host as usize].gate else { return };
-                let Some(end) = gate.writers.pop_front() else { break };
+                let Some(end) = self.next_writer(host) else { break };
                 self.flush(end);
                 self.drain(host);
             }
@@ -249,6 +268,23 @@ impl<R: Recorder> World<'_, R> {
         }
         gate.readers.push_back(end);
         true
+    }
+
+    /// The end that writes next: each in turn, or the quietest.
+    fn next_writer(&mut self, host: u32) -> Option<EndId> {
+        let writers = &self.hosts[host as usize].gate.as_ref()?.writers;
+        let at = match self.system.connection_half_life {
+            None => 0,
+            Some(half_life) => {
+                let count = |end: &EndId| {
+                    let connection = self.connections[end.connection.0 as usize].as_deref();
+                    let count = connection.map(|both| both.ends[usize::from(end.side)].loudness);
+                    count.map_or(0.0, |count| count.value(self.now, half_life))
+                };
+                (0..writers.len()).min_by(|a, b| count(&writers[*a]).total_cmp(&count(&writers[*b])))?
+            }
+        };
+        self.hosts[host as usize].gate.as_mut()?.writers.remove(at)
     }
 
     /// Schedules the next pump of a gated host, if it waits for something.

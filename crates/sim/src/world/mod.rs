@@ -4,15 +4,19 @@
 //! - [`connection`]: TCP connections and what is written to and read from them;
 //! - [`host`]: what runs on a host, its token buckets and its processor;
 //! - [`users`]: when users want something, over which circuits; [`transfers`]: what is sent then;
+//! - [`spares`]: circuits built beforehand for others to switch to;
 //! - [`follow`]: where sampled cells wait.
 
 mod connection;
 mod follow;
 mod host;
+mod spares;
 mod transfers;
 mod users;
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
@@ -24,7 +28,7 @@ use tidegate_proto::pool::Pool;
 
 use crate::faults;
 use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
-use crate::plan::{Plan, Role, System};
+use crate::plan::{HostPlan, Plan, Role, System, Transport};
 use crate::queue::Queue;
 use crate::tcp;
 use crate::underlay::{NetEvent, Underlay};
@@ -94,6 +98,14 @@ pub fn run<R: Recorder>(
     world.finish(stopped)
 }
 
+/// Relays that are not upgraded to the system's transport.
+fn legacy_relays(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<RelayId> {
+    let draws = seed.fork("upgraded");
+    let drawn = |index: u32| draws.fork_index(index.into()).random().unit() >= system.deployment.upgraded;
+    let relays = (0..).zip(&plan.hosts).filter(|(_, host)| matches!(host.role, Role::Relay(_)));
+    relays.map(|(index, _)| index).filter(|index| drawn(*index)).map(RelayId).collect()
+}
+
 struct World<'a, R: Recorder> {
     plan: &'a Plan,
     system: &'a System,
@@ -106,8 +118,10 @@ struct World<'a, R: Recorder> {
     connections: Vec<Option<Box<Connection>>>,
     /// Cells written to connections and not yet read, each with the offset after its TLS record.
     written: Pool<(u64, Cell<Clear>)>,
-    /// TCP between two processes of one machine.
-    loopback: tcp::Config,
+    /// Those of them that are open, and a few that no longer are.
+    live: Vec<ConnectionId>,
+    /// TCP on each [`connection::Ground`].
+    tcp_parameters: [tcp::Config; 3],
     users: Users,
     /// Data cells packaged for clients, to pick those that are followed.
     packaged: u64,
@@ -116,20 +130,35 @@ struct World<'a, R: Recorder> {
 
 impl<'a, R: Recorder> World<'a, R> {
     fn new(plan: &'a Plan, system: &'a System, seed: Seed, recorder: &'a mut R) -> World<'a, R> {
+        let legacy = Arc::new(legacy_relays(plan, system, seed));
         let config = links::Config {
             transport: system.transport,
+            legacy: Arc::clone(&legacy),
             scheduler: system.scheduler,
             control: system.control,
             output_buffer: system.output_buffer,
             queue_high: system.circuit_queue_high,
             queue_low: system.circuit_queue_low,
+            switching: system.switching,
             ..links::Config::default()
         };
-        let hosts = plan.hosts.iter().map(|host| HostState::new(&host.role, &config)).collect();
+        let old = links::Config { transport: Transport::Vanilla, ..config.clone() };
+        let host = |(index, host): (u32, &HostPlan)| {
+            let of_kind = if legacy.contains(&RelayId(index)) { &old } else { &config };
+            let nonces = seed.fork("nonces").fork_index(index.into());
+            HostState::new(&host.role, &links::Config { nonces, ..of_kind.clone() })
+        };
+        let hosts = (0..).zip(&plan.hosts).map(host).collect();
         let loopback = tcp::Config {
             mss: 65_483,
             congestion: tcp::Congestion::None,
             delayed_ack: Span::ZERO,
+            ..system.tcp.clone()
+        };
+        let esp = system.deployment.esp_overhead.min(system.tcp.mss - 1);
+        let ipsec = tcp::Config {
+            mss: system.tcp.mss - esp,
+            header_bytes: system.tcp.header_bytes + esp,
             ..system.tcp.clone()
         };
         World {
@@ -142,7 +171,8 @@ impl<'a, R: Recorder> World<'a, R> {
             hosts,
             connections: Vec::new(),
             written: Pool::default(),
-            loopback,
+            live: Vec::new(),
+            tcp_parameters: [system.tcp.clone(), loopback, ipsec],
             users: Users::new(plan, seed.fork("users")),
             packaged: 0,
             cells_delivered: 0,
@@ -242,12 +272,18 @@ impl<'a, R: Recorder> World<'a, R> {
                 Output::CircuitBuilt(circuit) => self.circuit_built(host, circuit),
                 Output::StreamConnected(stream) => self.stream_connected(host, stream),
                 Output::CircuitClosed(circuit) => self.circuit_closed(host, circuit),
+                Output::Switched(circuit, took) => {
+                    self.record(Observation::Switched { at: Host(host), took });
+                    self.circuit_switched(host, circuit);
+                }
             }
         }
     }
 
     fn sample(&mut self) {
-        for (index, tcp_unsent_bytes) in self.unsent_bytes().into_iter().enumerate() {
+        for (index, (tcp_unsent_bytes, kernel_bytes)) in self.socket_bytes().into_iter().enumerate() {
+            let totals = &mut self.hosts[index].totals;
+            totals.peak_kernel_bytes = totals.peak_kernel_bytes.max(kernel_bytes);
             if !matches!(self.plan.hosts[index].role, Role::Relay(_)) {
                 continue;
             }

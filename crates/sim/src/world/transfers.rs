@@ -269,7 +269,7 @@ impl<R: Recorder> World<'_, R> {
             return self.hosts[host as usize].node().package(now, stream, cells, source);
         };
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
-        let config = if connection.is_loopback() { &self.loopback } else { &self.system.tcp };
+        let config = &self.tcp_parameters[connection.ground as usize];
         let Some(transfer) = connection.server_transfer() else { return };
         let circuit = self.users.transfers[transfer as usize].circuit;
         let end = &mut connection.ends[usize::from(id.side)];

@@ -25,7 +25,7 @@ pub(super) struct Users {
     pub transfers: Vec<TransferState>,
     pub traces: Vec<Trace>,
     /// Per host: the circuits that its users built.
-    circuits: Vec<BTreeMap<CircuitKey, OwnCircuit>>,
+    pub circuits: Vec<BTreeMap<CircuitKey, OwnCircuit>>,
     /// Per host: the transfer that a client's stream carries.
     pub streams: Vec<BTreeMap<StreamKey, u32>>,
     circuits_begun: u32,
@@ -45,11 +45,14 @@ struct UserState {
 }
 
 #[derive(Clone, Copy)]
-struct OwnCircuit {
-    user: u32,
-    number: u32,
+pub(super) struct OwnCircuit {
+    pub user: u32,
+    pub number: u32,
     begun: Time,
+    pub path: [u32; 3],
     built: bool,
+    /// Carries nothing until this circuit switches to it.
+    pub spare_of: Option<CircuitKey>,
     /// Takes no new streams and is closed with its last one.
     retired: bool,
 }
@@ -90,7 +93,7 @@ impl Users {
 }
 
 /// An index drawn by weight.
-fn draw(random: &mut Random, weights: impl Iterator<Item = f64> + Clone) -> usize {
+pub(super) fn draw(random: &mut Random, weights: impl Iterator<Item = f64> + Clone) -> usize {
     let mut point = random.unit() * weights.clone().sum::<f64>();
     let mut last = 0;
     for (index, weight) in weights.enumerate().filter(|(_, weight)| *weight > 0.0) {
@@ -229,7 +232,7 @@ impl<R: Recorder> World<'_, R> {
         }
     }
 
-    fn close_circuit(&mut self, host: u32, key: CircuitKey) {
+    pub(super) fn close_circuit(&mut self, host: u32, key: CircuitKey) {
         let now = self.now;
         self.client(host).close(now, key);
         self.drain(host);
@@ -249,17 +252,27 @@ impl<R: Recorder> World<'_, R> {
             }
             Route::Shared(_) => unreachable!("only carriers build circuits"),
         };
-        let number = self.users.circuits_begun;
-        self.users.circuits_begun += 1;
-        let now = self.now;
-        let key = self.client(*host).build(now, path.map(RelayId).to_vec());
-        let circuit = OwnCircuit { user, number, begun: now, built: false, retired: false };
-        self.users.circuits[*host as usize].insert(key, circuit);
+        let (key, number) = self.begin_circuit(user, path, None);
         self.user(user).circuit = Some(key);
-        let path = path.map(Host);
-        self.record(Observation::CircuitBegun { circuit: Circuit(number), user: User(user), path });
         self.drain(*host);
         number
+    }
+
+    pub(super) fn begin_circuit(
+        &mut self,
+        user: u32,
+        path: [u32; 3],
+        spare_of: Option<CircuitKey>,
+    ) -> (CircuitKey, u32) {
+        let number = self.users.circuits_begun;
+        self.users.circuits_begun += 1;
+        let (now, host) = (self.now, self.plan.users[user as usize].host);
+        let key = self.client(host).build(now, path.map(RelayId).to_vec());
+        let circuit = OwnCircuit { user, number, begun: now, path, built: false, spare_of, retired: false };
+        self.users.circuits[host as usize].insert(key, circuit);
+        let path = path.map(Host);
+        self.record(Observation::CircuitBegun { circuit: Circuit(number), user: User(user), path });
+        (key, number)
     }
 
     /// Opens a transfer's stream on the user's circuit, now or when it is built.
@@ -277,9 +290,13 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn circuit_built(&mut self, host: u32, key: CircuitKey) {
         let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) else { return };
         circuit.built = true;
-        let OwnCircuit { user, number, begun, .. } = *circuit;
+        let OwnCircuit { user, number, begun, spare_of, .. } = *circuit;
         let took = self.now.since(begun);
         self.record(Observation::CircuitBuilt { circuit: Circuit(number), took });
+        match spare_of {
+            Some(served) => self.spare_built(host, key, served),
+            None => self.build_spare(host, key),
+        }
         if self.user(user).circuit == Some(key) {
             for transfer in std::mem::take(&mut self.user(user).waiting) {
                 self.open_stream(host, key, transfer);
@@ -293,6 +310,7 @@ impl<R: Recorder> World<'_, R> {
             return;
         };
         self.record(Observation::CircuitClosed { circuit: Circuit(number) });
+        self.close_spares(host, key);
         let streams = &mut self.users.streams[host as usize];
         let lost = streams.iter().filter(|(stream, _)| stream.circuit == key);
         let mut lost: Vec<u32> = lost.map(|(_, transfer)| *transfer).collect();

@@ -1,0 +1,404 @@
+//! A leg moves from one channel to another while cells flow: the protocol of [`crate::switching`] between
+//! neighbours. The side that opened the old channel moves; the other side asks it to.
+
+use std::collections::VecDeque;
+
+use tidegate_control::units::{Span, Time};
+
+use super::{Channel, ChannelId, Departure, LegId, Links, OPENER_BIT, Side};
+use crate::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
+use crate::node::CircuitKey;
+use crate::onion::Onion;
+use crate::switching::{Form, Occupancy, Switching};
+use crate::transport::LOUDNESS_HALF_LIFE;
+
+/// JOINs on one channel that wait for their LEAVE; more are refused.
+const MAX_JOINS: usize = 64;
+
+/// What a cell that arrived is.
+#[derive(Debug)]
+pub enum Arrival<O: Onion> {
+    /// A cell of a circuit, from this side.
+    Cell(CircuitKey, Side, Cell<O>),
+    /// A cell of a circuit that there is not.
+    Stranger(Cell<O>),
+    /// The peer broke the rules of moving: its circuit ends.
+    Violation(CircuitKey),
+    /// The guard of our circuit asks for another one.
+    Congested(CircuitKey),
+    /// Dealt with; the channel may be spent now.
+    Done,
+}
+
+/// Where a leg that moves is in its move.
+#[derive(Debug)]
+pub(super) enum Move<O: Onion> {
+    /// Mover: the new channel is being opened.
+    Opening { to: ChannelId, begun: Time },
+    /// Mover: our cells go the new way; those of the peer still come the old one.
+    Leaving { nonce: Nonce, old: (ChannelId, CircId), held: VecDeque<Cell<O>>, begun: Time },
+    /// The peer has left the old way and not yet joined on a new one.
+    Left { nonce: Nonce },
+}
+
+/// A JOIN that came before its LEAVE.
+#[derive(Debug)]
+pub(super) struct Join<O: Onion> {
+    channel: ChannelId,
+    circ: CircId,
+    held: VecDeque<Cell<O>>,
+}
+
+impl Channel {
+    fn list(&mut self, circ: CircId, leg: LegId) {
+        let at = self.circs.partition_point(|(other, _)| *other < circ);
+        self.circs.insert(at, (circ, leg));
+    }
+
+    fn unlist(&mut self, circ: CircId) {
+        if let Ok(at) = self.circs.binary_search_by_key(&circ, |(circ, _)| *circ) {
+            self.circs.remove(at);
+        }
+    }
+
+    fn fullness(&self, high_bytes: u32) -> f64 {
+        f64::from(self.out.len() * CELL_BYTES) / f64::from(high_bytes)
+    }
+}
+
+impl<O: Onion> Links<O> {
+    /// Notes how full an output buffer has been until now.
+    pub(super) fn note_occupancy(&mut self, now: Time, id: ChannelId) {
+        let Some(rules) = &self.config.switching else { return };
+        let channel = &mut self.channels[id.0 as usize];
+        let filled = channel.fullness(self.config.output_buffer.high_bytes);
+        channel.occupancy.get_or_insert_with(|| Occupancy::new(now)).note(rules, now, filled);
+    }
+
+    /// If an output buffer is overfull, its loudest circuit moves.
+    pub(super) fn relieve(&mut self, now: Time, id: ChannelId) {
+        let Some(rules) = self.config.switching else { return };
+        let channel = &mut self.channels[id.0 as usize];
+        if !channel.occupancy.as_mut().is_some_and(|occupancy| occupancy.alarm(&rules, now)) {
+            return;
+        }
+        if let Some(leg) = self.loudest(now, id, &rules) {
+            self.legs[leg.0 as usize].moved = now;
+            if rules.form == Form::Connection && self.channels[id.0 as usize].ours {
+                self.begin_move(now, leg, &rules);
+            } else {
+                self.legs[leg.0 as usize].asked = Some(now);
+                let circ = self.legs[leg.0 as usize].circ;
+                self.signal(now, id, circ, Command::Congested);
+            }
+        }
+    }
+
+    /// The loudest circuit of a channel that may move.
+    fn loudest(&self, now: Time, id: ChannelId, rules: &Switching) -> Option<LegId> {
+        let legs = self.channels[id.0 as usize].circs.iter().map(|(_, leg)| *leg);
+        let sending: Vec<(LegId, f64)> = legs
+            .map(|id| (id, &self.legs[id.0 as usize]))
+            .filter(|(_, leg)| leg.channel == id)
+            .map(|(id, leg)| (id, leg.loudness.value(now, LOUDNESS_HALF_LIFE)))
+            .filter(|(_, count)| *count >= 1.0)
+            .collect();
+        // On another connection a circuit makes room for others only if there are others.
+        if rules.form == Form::Connection && sending.len() < 2 {
+            return None;
+        }
+        let may_move = |id: LegId| {
+            let leg = &self.legs[id.0 as usize];
+            let place = match rules.form {
+                Form::Connection => leg.at_guard || rules.everywhere,
+                Form::Circuit => leg.at_guard && leg.side == Side::Prev,
+            };
+            let rested = leg.moved == Time::ZERO || now.since(leg.moved) >= rules.rest;
+            place && leg.moving.is_none() && rested
+        };
+        let candidates = sending.into_iter().filter(|(id, _)| may_move(*id));
+        candidates.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(id, _)| id)
+    }
+
+    /// Says something about a circuit to the neighbour, after what is in the output buffer.
+    fn signal(&mut self, now: Time, id: ChannelId, circ: CircId, command: Command) {
+        let cell = Cell { circ, command, body: O::empty() };
+        let out = &mut self.channels[id.0 as usize].out;
+        self.cells.push_back(out, Departure { cell, queued: now, buffered: now });
+        self.buffered_cells += 1;
+        self.want_flush(id);
+    }
+
+    /// Begins to move a leg to another channel to the same relay, if there is or can be one.
+    fn begin_move(&mut self, now: Time, leg: LegId, rules: &Switching) {
+        let old = self.legs[leg.0 as usize].channel;
+        let channel = &self.channels[old.0 as usize];
+        let Some(peer) = channel.peer.filter(|_| channel.ours) else { return };
+        let here = channel.circs.len();
+        let siblings = (self.channels.iter())
+            .filter(|(id, other)| *id != old.0 as usize && other.ours && other.peer == Some(peer));
+        let (count, least) = siblings.fold((1, None), |(count, least), (id, other)| {
+            let load = other.circs.len();
+            let less = least.is_none_or(|(known, _, _)| load < known);
+            (count + 1, if less { Some((load, id, other.open)) } else { least })
+        });
+        let (to, open) = match least {
+            _ if count < rules.connections => {
+                let to = self.add_channel(Some(peer), true);
+                self.openings.push_back((to, peer));
+                (to, false)
+            }
+            Some((load, id, open)) if load < here => (ChannelId(id as u32), open),
+            _ => return,
+        };
+        if open {
+            self.move_leg(now, leg, to, now);
+        } else {
+            self.legs[leg.0 as usize].moving = Some(Box::new(Move::Opening { to, begun: now }));
+            self.channels[to.0 as usize].awaited.push(leg);
+        }
+    }
+
+    /// A channel is open: legs that wait for it move.
+    pub(super) fn move_awaiting(&mut self, now: Time, to: ChannelId) {
+        for leg in std::mem::take(&mut self.channels[to.0 as usize].awaited) {
+            let moving = self.legs.get(leg.0 as usize).and_then(|leg| leg.moving.as_deref());
+            if let Some(Move::Opening { to: wanted, begun }) = moving
+                && *wanted == to
+            {
+                let begun = *begun;
+                self.move_leg(now, leg, to, begun);
+            }
+        }
+    }
+
+    /// Mover: our cells go the new way from now on.
+    fn move_leg(&mut self, now: Time, id: LegId, to: ChannelId, begun: Time) {
+        let circ = self.fresh_circ(to);
+        let nonce = Nonce(self.nonces.bits().to_le_bytes());
+        let leg = &self.legs[id.0 as usize];
+        let old = (leg.channel, leg.circ);
+        self.signal(now, old.0, old.1, Command::Leave(nonce));
+        self.signal(now, to, circ, Command::Join(nonce));
+        let moving = Move::Leaving { nonce, old, held: VecDeque::new(), begun };
+        self.legs[id.0 as usize].moving = Some(Box::new(moving));
+        self.rebind(now, id, to, circ);
+    }
+
+    /// Lets a leg send on another channel. The old one still knows its circuit id.
+    fn rebind(&mut self, now: Time, id: LegId, to: ChannelId, circ: CircId) {
+        let leg = &mut self.legs[id.0 as usize];
+        let old = &mut self.channels[leg.channel.0 as usize];
+        old.scheduler.forget(leg.key);
+        old.keys.remove(leg.key as usize);
+        let new = &mut self.channels[to.0 as usize];
+        let key = new.keys.insert(id) as u32;
+        new.scheduler.forget(key);
+        new.list(circ, id);
+        (leg.channel, leg.circ, leg.key, leg.moved) = (to, circ, key, now);
+        if !leg.queue.is_empty() {
+            new.scheduler.activate(now, key);
+        }
+        if new.filling {
+            self.fill(now, to);
+        }
+    }
+
+    /// What a cell that arrived on a channel is. Then take what [`next_released`](Self::next_released)
+    /// gives: cells that were held.
+    pub fn arrive(&mut self, now: Time, id: ChannelId, cell: Cell<O>) -> Arrival<O> {
+        let channel = &self.channels[id.0 as usize];
+        let Ok(at) = channel.circs.binary_search_by_key(&cell.circ, |(circ, _)| *circ) else {
+            return self.stranger(now, id, cell);
+        };
+        let (leg_id, ours) = (channel.circs[at].1, channel.ours);
+        let limit = self.config.queue_limit as usize;
+        let leg = &mut self.legs[leg_id.0 as usize];
+        let (key, side) = (leg.circuit, leg.side);
+        match (cell.command, leg.moving.as_deref_mut()) {
+            (Command::Leave(nonce), Some(Move::Leaving { nonce: own, old, held, begun }))
+                if nonce == *own && *old == (id, cell.circ) =>
+            {
+                self.released.extend(held.drain(..).map(|cell| (leg_id, cell)));
+                self.switched.push_back((key, now.since(*begun)));
+                leg.moving = None;
+                self.channels[id.0 as usize].unlist(cell.circ);
+                Arrival::Done
+            }
+            // Only the side that opened a channel moves away from it, so that never both do.
+            (Command::Leave(nonce), None) if !ours && !self.leaves.contains_key(&nonce) => {
+                leg.moving = Some(Box::new(Move::Left { nonce }));
+                self.leaves.insert(nonce, leg_id);
+                self.follow(now, nonce);
+                Arrival::Done
+            }
+            (Command::Leave(_) | Command::Join(_), _) => Arrival::Violation(key),
+            (Command::Congested, _) => match self.config.switching {
+                Some(rules) if rules.form == Form::Connection => {
+                    if leg.moving.is_none() {
+                        self.begin_move(now, leg_id, &rules);
+                    }
+                    Arrival::Done
+                }
+                Some(_) => Arrival::Congested(key),
+                None => Arrival::Done,
+            },
+            (_, Some(Move::Leaving { old, held, .. })) if *old != (id, cell.circ) => {
+                if held.len() >= limit {
+                    return Arrival::Violation(key);
+                }
+                held.push_back(cell);
+                Arrival::Done
+            }
+            (Command::Destroy, _) => Arrival::Cell(key, side, cell),
+            (_, Some(Move::Left { .. })) => Arrival::Violation(key),
+            _ => Arrival::Cell(key, side, cell),
+        }
+    }
+
+    /// A cell with a circuit id that stands for no leg.
+    fn stranger(&mut self, now: Time, id: ChannelId, cell: Cell<O>) -> Arrival<O> {
+        match cell.command {
+            Command::Join(nonce) => {
+                let channel = &mut self.channels[id.0 as usize];
+                let theirs =
+                    (cell.circ.0 & OPENER_BIT != 0) != channel.ours && cell.circ.0 & !OPENER_BIT != 0;
+                let known = channel.joins.iter().any(|(circ, _)| *circ == cell.circ);
+                let limit = self.config.circuits_per_channel as usize;
+                let full = channel.joins.len() >= MAX_JOINS || channel.circs.len() >= limit;
+                if !theirs || known || full || self.joins.contains_key(&nonce) {
+                    self.refuse(now, id, cell.circ);
+                    return Arrival::Done;
+                }
+                channel.joins.push((cell.circ, nonce));
+                let join = Join { channel: id, circ: cell.circ, held: VecDeque::new() };
+                self.joins.insert(nonce, join);
+                self.follow(now, nonce);
+                Arrival::Done
+            }
+            // The circuit ended here before its peer knew: the move is off.
+            Command::Leave(nonce) => {
+                self.drop_join(nonce, |join, channels| {
+                    channels[join.channel.0 as usize].peer == channels[id.0 as usize].peer
+                });
+                Arrival::Done
+            }
+            Command::Congested => Arrival::Done,
+            _ => {
+                let channel = &self.channels[id.0 as usize];
+                let Some((_, nonce)) = channel.joins.iter().find(|(circ, _)| *circ == cell.circ) else {
+                    return Arrival::Stranger(cell);
+                };
+                let nonce = *nonce;
+                let limit = self.config.queue_limit as usize;
+                let join = self.joins.get_mut(&nonce).expect("a channel's joins are listed");
+                if cell.command == Command::Destroy || join.held.len() >= limit {
+                    self.drop_join(nonce, |_, _| true);
+                } else {
+                    join.held.push_back(cell);
+                }
+                Arrival::Done
+            }
+        }
+    }
+
+    fn drop_join(&mut self, nonce: Nonce, when: impl Fn(&Join<O>, &slab::Slab<Channel>) -> bool) {
+        if self.joins.get(&nonce).is_some_and(|join| when(join, &self.channels)) {
+            let join = self.joins.remove(&nonce).expect("looked at above");
+            self.channels[join.channel.0 as usize].joins.retain(|(_, other)| *other != nonce);
+        }
+    }
+
+    /// Follows the peer to the new way once both its LEAVE and its JOIN are here.
+    fn follow(&mut self, now: Time, nonce: Nonce) {
+        let (Some(id), Some(join)) = (self.leaves.get(&nonce).copied(), self.joins.get(&nonce)) else {
+            return;
+        };
+        let leg = &self.legs[id.0 as usize];
+        let (old, old_circ) = (leg.channel, leg.circ);
+        // The nonce is a secret between the two; a relay must also be the same.
+        if self.channels[join.channel.0 as usize].peer != self.channels[old.0 as usize].peer {
+            return;
+        }
+        let join = self.joins.remove(&nonce).expect("looked at above");
+        self.leaves.remove(&nonce);
+        self.channels[join.channel.0 as usize].joins.retain(|(_, other)| *other != nonce);
+        self.signal(now, old, old_circ, Command::Leave(nonce));
+        self.channels[old.0 as usize].unlist(old_circ);
+        let leg = &mut self.legs[id.0 as usize];
+        leg.moving = None;
+        if let Some(asked) = leg.asked.take() {
+            self.switched.push_back((leg.circuit, now.since(asked)));
+        }
+        self.rebind(now, id, join.channel, join.circ);
+        self.released.extend(join.held.into_iter().map(|cell| (id, cell)));
+    }
+
+    /// Ends what is left of a move when a leg is removed; `gone`: a channel that is no longer there. The
+    /// peer is told on the way that it may not be told on otherwise.
+    pub(super) fn abandon_move(
+        &mut self,
+        now: Time,
+        id: LegId,
+        leg: &super::Leg<O>,
+        gone: Option<ChannelId>,
+    ) {
+        self.released.retain(|(other, _)| *other != id);
+        match leg.moving.as_deref() {
+            Some(Move::Leaving { old, .. }) => {
+                for (channel, circ) in [*old, (leg.channel, leg.circ)] {
+                    if Some(channel) != gone {
+                        self.channels[channel.0 as usize].unlist(circ);
+                        self.signal(now, channel, circ, Command::Destroy);
+                    }
+                }
+            }
+            Some(Move::Left { nonce }) => {
+                self.leaves.remove(nonce);
+            }
+            Some(Move::Opening { .. }) | None => {}
+        }
+    }
+
+    /// Forgets the moves that a closed channel was the aim of.
+    pub(super) fn abandon_moves_to(&mut self, id: ChannelId, channel: &Channel) {
+        for (_, nonce) in &channel.joins {
+            self.joins.remove(nonce);
+        }
+        for leg in &channel.awaited {
+            if let Some(leg) = self.legs.get_mut(leg.0 as usize)
+                && matches!(leg.moving.as_deref(), Some(Move::Opening { to, .. }) if *to == id)
+            {
+                leg.moving = None;
+            }
+        }
+        self.openings.retain(|(other, _)| *other != id);
+    }
+
+    /// A cell that was held and is due now.
+    pub fn next_released(&mut self) -> Option<(CircuitKey, Side, Cell<O>)> {
+        let (id, cell) = self.released.pop_front()?;
+        let leg = &self.legs[id.0 as usize];
+        Some((leg.circuit, leg.side, cell))
+    }
+
+    /// A channel to be opened for a leg that moves.
+    pub fn next_opening(&mut self) -> Option<(ChannelId, RelayId)> {
+        self.openings.pop_front()
+    }
+
+    /// A circuit of which a leg has moved, at our wish, and how long that took.
+    pub fn next_switched(&mut self) -> Option<(CircuitKey, Span)> {
+        self.switched.pop_front()
+    }
+
+    /// How full a channel's output buffer has been lately, as a share; zero if nobody watches it.
+    pub fn occupancy(&self, id: ChannelId) -> f64 {
+        self.channels[id.0 as usize].occupancy.as_ref().map_or(0.0, Occupancy::level)
+    }
+
+    /// Gives a leg to another circuit: the client, or the exit, has switched.
+    pub fn assign(&mut self, id: LegId, circuit: CircuitKey) {
+        self.legs[id.0 as usize].circuit = circuit;
+    }
+}

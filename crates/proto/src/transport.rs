@@ -1,0 +1,93 @@
+//! Which TCP connection carries a circuit between two nodes.
+//!
+//! Tor sends all circuits of a pair of relays over one connection. PCTCP (AlSabah, Goldberg: "PCTCP:
+//! Per-Circuit TCP-over-IPsec Transport for Anonymous Communication Overlay Networks", CCS 2013) gives each
+//! circuit its own, so that a loss or a loud circuit holds up nobody else. It can be deployed relay by
+//! relay (section 6.2): a pair of which one side is not upgraded shares a connection as ever. And it can be
+//! limited (6.5): beyond so many connections to one peer, circuits share those that exist.
+
+use tidegate_control::units::{Span, Time};
+
+/// Which connection a circuit uses between two upgraded nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// One connection per pair of nodes carries all circuits.
+    Vanilla,
+    /// One connection per circuit and hop.
+    PerCircuit,
+    /// One connection per circuit up to a limit, then circuits share.
+    Threshold {
+        /// Connections that a node opens to one peer at most; at least 1.
+        connections: u32,
+        /// Which of them a further circuit shares.
+        beyond: Sharing,
+    },
+}
+
+/// Which existing connection a circuit beyond the threshold shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each in turn.
+    RoundRobin,
+    /// The one whose loudest circuit is the quietest, so that a new circuit, of which nothing is known yet,
+    /// does not share with loud ones (Torchestra's idea, named in PCTCP 6.5).
+    ByClass,
+}
+
+/// Time in which the counts that tell loud from quiet halve (Tor's EWMA half-life).
+pub const LOUDNESS_HALF_LIFE: Span = Span(30_000_000_000);
+
+/// Cells counted with exponential forgetting.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DecayingCount {
+    count: f64,
+    at: Time,
+}
+
+impl DecayingCount {
+    /// Counts `cells` at `now`.
+    pub fn add(&mut self, now: Time, half_life: Span, cells: u32) {
+        self.count = self.value(now, half_life) + f64::from(cells);
+        self.at = now;
+    }
+
+    /// What is left of the count at `now`.
+    pub fn value(&self, now: Time, half_life: Span) -> f64 {
+        if now <= self.at || self.count == 0.0 {
+            return self.count;
+        }
+        self.count * libm::exp2(-(now.since(self.at).as_secs_f64() / half_life.as_secs_f64()))
+    }
+}
+
+impl Transport {
+    /// Connections to one peer beyond which circuits share; `None` if they never do.
+    pub(crate) fn limit(self) -> Option<u32> {
+        match self {
+            Transport::Vanilla => Some(1),
+            Transport::PerCircuit => None,
+            Transport::Threshold { connections, .. } => Some(connections.max(1)),
+        }
+    }
+
+    /// Whether nodes must know how loud circuits are to choose.
+    pub(crate) fn needs_loudness(self) -> bool {
+        matches!(self, Transport::Threshold { beyond: Sharing::ByClass, .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_halves_per_half_life() {
+        let (mut count, half_life) = (DecayingCount::default(), Span::from_secs(10));
+        count.add(Time::ZERO, half_life, 100);
+        count.add(Time::ZERO, half_life, 60);
+        let later = Time::ZERO + Span::from_secs(20);
+        assert!((count.value(later, half_life) - 40.0).abs() < 1e-9);
+        count.add(later, half_life, 2);
+        assert!((count.value(later, half_life) - 42.0).abs() < 1e-9);
+    }
+}
