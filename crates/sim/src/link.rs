@@ -423,4 +423,17 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn shadows_interface_lets_a_lone_packet_and_acknowledgements_pass() {
+        // 500 B/ms: the bucket holds 2000 B.
+        let mut link = Link::new(&LinkPlan { rate: Rate(4_000_000), queue: QueuePlan::Shadow });
+        let us = |us: u64| Time(us * 1_000);
+        assert_eq!(link.offer(us(0), 0, 1, 1500), Offer::Departs(us(0)));
+        assert_eq!(link.offer(us(0), 0, 1, 1500), Offer::Departs(us(2000)));
+        assert_eq!(link.offer(us(0), 0, 2, 1500), Offer::Departs(us(5000)));
+        assert_eq!(link.offer(us(1), 0, 3, 40), Offer::Departs(us(1)), "overtakes other flows");
+        assert_eq!(link.offer(us(1), 0, 2, 40), Offer::Departs(us(5000)), "but not its own");
+        assert_eq!(link.totals(us(1)).queued_bytes, 3000);
+    }
 }

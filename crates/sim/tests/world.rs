@@ -270,3 +270,44 @@ fn pctcp_without_upgraded_relays_is_vanilla_and_costs_descriptors_and_headers_wh
     let share = sum(&ipsec) / sum(&plain);
     assert!((0.93..0.99).contains(&share), "57 of 1500 bytes per packet: {share}");
 }
+
+#[test]
+fn a_user_can_share_anothers_circuit() {
+    let mut plan = bottleneck(u64::MAX);
+    let mut probe = user(6, [0, 3, 4], 9, 1, Span::from_secs(8));
+    probe.route = Route::Shared(0);
+    plan.users.push(probe);
+    for system in systems() {
+        let seen = observe(&plan, &system, 1);
+        let circuits = |user: u32| {
+            let begun = seen.iter().filter_map(move |(_, what)| match what {
+                Observation::TransferBegun { user: User(who), circuit, .. } if *who == user => Some(*circuit),
+                _ => None,
+            });
+            begun.collect::<Vec<Circuit>>()
+        };
+        assert!(circuits(3).len() > 1 && circuits(3).iter().all(|circuit| *circuit == circuits(0)[0]));
+        let built = seen.iter().filter(|(_, what)| matches!(what, Observation::CircuitBegun { .. })).count();
+        assert_eq!(built, 3, "it builds none of its own");
+        assert!(seen.iter().any(|(_, what)| matches!(what, Observation::LastByte { .. })));
+    }
+}
+
+#[test]
+fn congestion_control_fills_the_bottleneck_with_less_waiting() {
+    let delay = |control| {
+        let system = System { control, ..system(Transport::Vanilla, Scheduler::RoundRobin) };
+        let seen = observe(&bottleneck(u64::MAX), &system, 1);
+        let sum: f64 = delivered(&seen, Span::from_secs(8)).iter().map(|bytes| *bytes as f64 / 12.0).sum();
+        assert!((420e3..450e3).contains(&sum), "{control:?}: {sum}");
+        let waits: Vec<f64> = (seen.iter().filter(|(at, _)| *at > Time::ZERO + Span::from_secs(8)))
+            .filter_map(|(at, what)| match what {
+                Observation::Delivered { packaged, .. } => Some(at.since(*packaged).as_secs_f64()),
+                _ => None,
+            })
+            .collect();
+        waits.iter().sum::<f64>() / waits.len() as f64
+    };
+    let (windows, vegas) = (delay(Control::default()), delay(Control::Vegas(vegas::Parameters::default())));
+    assert!(vegas < 0.75 * windows, "{vegas} s, {windows} s with fixed windows");
+}
