@@ -42,7 +42,7 @@ fn directory() -> Directory {
 #[test]
 fn a_stream_crosses_seven_peers_on_loopback() {
     let directory = directory();
-    let content: Vec<u8> = (0..40_000u32).map(|i| (i * i >> 5) as u8).collect();
+    let content: Vec<u8> = (0..40_000u32).map(|i| ((i * i) >> 5) as u8).collect();
     let (stop, mut received) = (AtomicBool::new(false), Vec::new());
     std::thread::scope(|scope| {
         for me in 1..PEERS - 1 {
