@@ -251,8 +251,9 @@ impl<R: Recorder> World<'_, R> {
         while spent < share && self.can_read(end) {
             spent += self.read_one(end);
             let gate = self.hosts[host as usize].gate.as_mut().expect("gates stay");
-            if gate.cell_cost > Span::ZERO {
-                gate.busy_until = now + gate.cell_cost;
+            gate.busy_until = now + gate.cell_cost;
+            // Only tor's own buckets are read from in lumps.
+            if gate.retry_after == Span::ZERO {
                 break;
             }
         }
