@@ -94,7 +94,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         println!("{answer}");
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{:>8}  {:>14}  {}", "circuit", "max-min", "bottleneck");
+    println!("{:>8}  {:>14}  bottleneck", "circuit", "max-min");
     for (circuit, rate) in fair.rates.iter().enumerate() {
         println!("{circuit:>8}  {rate:>14.6}  {}", bottlenecks[circuit]);
     }

@@ -203,6 +203,9 @@ fn table(problem: &Problem, solution: &Solution, seconds: f64) -> String {
 /// Colours that differ to colour-blind eyes and in grey (Okabe and Ito).
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
+/// A panel: its title, how many points a circuit has, and the value at (circuit, point).
+type Panel<'a> = (&'static str, usize, Box<dyn Fn(usize, usize) -> f64 + 'a>);
+
 /// The paper's Figure 3: incoming and outgoing rates, and queues here and at the predecessor, step by step.
 fn figure_3(problem: &Problem, solution: &Solution) -> String {
     let steps = problem.horizon;
@@ -210,7 +213,7 @@ fn figure_3(problem: &Problem, solution: &Solution) -> String {
         problem.ssrc[circuit * steps + step.min(steps - 1)] - solution.d[circuit * (steps + 1) + step]
     };
     let (rate, state) = (|i: usize, k: usize| i * steps + k, |i: usize, k: usize| i * (steps + 1) + k);
-    let mut panels: Vec<(&str, usize, Box<dyn Fn(usize, usize) -> f64 + '_>)> = vec![
+    let mut panels: Vec<Panel<'_>> = vec![
         ("incoming rate, cells/s", steps, Box::new(move |i, k| solution.v_in[rate(i, k)])),
         ("outgoing rate, cells/s", steps, Box::new(move |i, k| solution.v_out[rate(i, k)])),
         ("circuit queue, cells", steps + 1, Box::new(move |i, k| solution.s[state(i, k)])),
@@ -228,14 +231,14 @@ fn figure_3(problem: &Problem, solution: &Solution) -> String {
         width + left + 130.0
     );
     let shown = problem.circuits().min(COLOURS.len());
-    for circuit in 0..shown {
+    for (circuit, colour) in COLOURS.iter().enumerate().take(shown) {
         let y = top + 14.0 + circuit as f64 * 18.0;
         let _ = writeln!(
             svg,
             "<rect x=\"{x}\" y=\"{:.0}\" width=\"14\" height=\"4\" fill=\"{}\"/>\
              <text x=\"{:.0}\" y=\"{y:.0}\">circuit {}</text>",
             y - 6.0,
-            COLOURS[circuit],
+            colour,
             left + width + 40.0,
             circuit + 1,
             x = left + width + 20.0,

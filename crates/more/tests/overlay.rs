@@ -132,7 +132,7 @@ impl World {
     }
 
     fn send(&mut self, bytes: usize) -> Vec<u8> {
-        let content: Vec<u8> = (0..bytes).map(|i| (i * 31 >> 3) as u8).collect();
+        let content: Vec<u8> = (0..bytes).map(|i| ((i * 31) >> 3) as u8).collect();
         self.upload.write(&content);
         self.upload.end();
         content

@@ -304,11 +304,9 @@ impl World {
         let mut answers = vec![cell];
         match self.cheat {
             Cheat::EchoesWithoutDecrypting => answers = vec![came],
-            Cheat::Skips(share) => {
-                // Which cells it skips is of no consequence: it cannot know the picks.
-                if f64::from(answers[0][100]) < share * 256.0 {
-                    answers[0][16..].copy_from_slice(&came[16..]);
-                }
+            // Which cells it skips is of no consequence: it cannot know the picks.
+            Cheat::Skips(share) if f64::from(answers[0][100]) < share * 256.0 => {
+                answers[0][16..].copy_from_slice(&came[16..]);
             }
             Cheat::Replays => answers.push(answers[0].clone()),
             Cheat::AnswersEarly => answers = vec![answers[0].clone(); 200],
