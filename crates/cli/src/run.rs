@@ -78,17 +78,22 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     if runs.missing.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let missing: Vec<String> = (runs.missing.iter())
+    let missing: Vec<String> = (runs.missing.iter().take(MISSING_NAMED))
         .map(|(system, seed)| format!("{} seed {seed}", scenario.systems[*system].name))
         .collect();
+    let more = runs.missing.len() - missing.len();
     eprintln!(
-        "stopped: {} of {} runs are missing: {}",
-        missing.len(),
-        missing.len() + runs.finished.len(),
-        missing.join(", ")
+        "stopped: {} of {} runs are missing: {}{}",
+        runs.missing.len(),
+        runs.missing.len() + runs.finished.len(),
+        missing.join(", "),
+        if more > 0 { format!(" and {more} more") } else { String::new() }
     );
     Ok(ExitCode::from(130))
 }
+
+/// Missing runs that are named one by one.
+const MISSING_NAMED: usize = 8;
 
 /// The `[tor]` keys that have an argument of their own. Files named there count from the working directory.
 fn tor_keys(arguments: &Arguments) -> Result<Vec<String>, Failure> {
