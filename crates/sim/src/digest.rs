@@ -1,7 +1,7 @@
 //! One number for a whole run: two runs saw the same if their digests are the same, on any machine.
 
 use tidegate_control::random::mix;
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 
 use crate::observe::{Observation, Recorder};
 
@@ -52,16 +52,7 @@ impl Recorder for Digest {
             }
             Observation::Waited { circuit, hop, at, waits } => {
                 self.words(&[11, circuit.0.into(), (*hop).into(), at.0.into()]);
-                let spans: [Span; 7] = [
-                    waits.circuit_queue,
-                    waits.output_buffer,
-                    waits.send_buffer,
-                    waits.retransmission,
-                    waits.link_queue,
-                    waits.propagation,
-                    waits.head_of_line,
-                ];
-                spans.iter().for_each(|span| self.word(span.0));
+                waits.spans().iter().for_each(|span| self.word(span.0));
             }
             Observation::RelaySample { relay, sample } => self.words(&[
                 12,

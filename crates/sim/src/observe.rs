@@ -77,6 +77,21 @@ pub struct Waits {
     pub head_of_line: Span,
 }
 
+impl Waits {
+    /// The waits in the order of their fields.
+    pub fn spans(&self) -> [Span; 7] {
+        [
+            self.circuit_queue,
+            self.output_buffer,
+            self.send_buffer,
+            self.retransmission,
+            self.link_queue,
+            self.propagation,
+            self.head_of_line,
+        ]
+    }
+}
+
 /// A relay's queues at a moment and its work since the previous sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelaySample {

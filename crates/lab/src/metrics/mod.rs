@@ -82,17 +82,8 @@ pub const HOPS: [&str; 3] = ["exit", "middle", "guard"];
 
 impl Anatomy {
     fn add(&mut self, waits: &Waits) {
-        let spans = [
-            waits.circuit_queue,
-            waits.output_buffer,
-            waits.send_buffer,
-            waits.retransmission,
-            waits.link_queue,
-            waits.propagation,
-            waits.head_of_line,
-        ];
         self.cells += 1;
-        self.sums.iter_mut().zip(spans).for_each(|(sum, span)| *sum += span.0);
+        self.sums.iter_mut().zip(waits.spans()).for_each(|(sum, span)| *sum += span.0);
     }
 
     /// Adds the cells of another run.
