@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use tidegate_sim::plan::{Control, Form, Scheduler, Sharing, Switching, Transport, Windows, vegas};
+use tidegate_sim::plan::{Control, Form, Scheduler, Sharing, Switching, Transport, Windows, kist, vegas};
 use tidegate_sim::tcp::Congestion;
 
 use crate::input::suggest;
-use crate::scenario::file::{PctcpFile, SwitchFile, SystemFile};
+use crate::scenario::file::{KistFile, PctcpFile, SwitchFile, SystemFile};
 
 /// A name that stands for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,15 @@ const SCHEDULERS: &[(&str, MakeScheduler)] = &[
 
 /// Makes a scheduler from a system's parameters.
 type MakeScheduler = fn(&SystemFile) -> Scheduler;
+
+/// When connections take cells from circuits; parameters come from the system's `kist` table.
+const CHANNEL_SCHEDULERS: &[(&str, MakeChannelScheduler)] = &[
+    ("vanilla", |_| None),
+    ("kist", |kist| Some(kist::Parameters { interval: kist.interval.0, buffer_factor: kist.buffer_factor })),
+];
+
+/// Makes a channel scheduler from KIST's parameters.
+type MakeChannelScheduler = fn(&KistFile) -> Option<kist::Parameters>;
 
 /// How circuits move away from congested connections; parameters come from the system's `switch` table.
 const SWITCHINGS: &[(&str, Option<Form>)] =
@@ -99,6 +108,11 @@ pub fn sharing(name: &str) -> Result<Sharing, Unknown> {
 /// The scheduler of this name, with the system's parameters.
 pub fn scheduler(name: &str, system: &SystemFile) -> Result<Scheduler, Unknown> {
     find("scheduler", name, SCHEDULERS).map(|make| make(system))
+}
+
+/// The channel scheduler of this name: `None` is tor's Vanilla.
+pub fn channel_scheduler(name: &str, file: &KistFile) -> Result<Option<kist::Parameters>, Unknown> {
+    find("channel scheduler", name, CHANNEL_SCHEDULERS).map(|make| make(file))
 }
 
 /// The control of this name, with the system's parameters.

@@ -5,6 +5,7 @@
 //! order of the channel's scheduler, and from there to the driver's connection in order.
 
 mod handover;
+pub mod kist;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -57,6 +58,9 @@ pub struct Config {
     pub legacy: Arc<BTreeSet<RelayId>>,
     /// Which circuit of a connection goes next.
     pub scheduler: scheduler::Kind,
+    /// KIST decides when, and over all connections at once; without it each connection fills its output
+    /// buffer as soon as that takes cells (tor: `Schedulers KIST` or `Vanilla`).
+    pub kist: Option<kist::Parameters>,
     /// How circuits' rates are controlled end to end.
     pub control: Control,
     /// Connection output buffers.
@@ -81,6 +85,7 @@ impl Default for Config {
             transport: Transport::Vanilla,
             legacy: Arc::default(),
             scheduler: scheduler::Kind::RoundRobin,
+            kist: None,
             control: Control::default(),
             output_buffer: OutputBuffer::default(),
             queue_high: 256,
@@ -177,6 +182,7 @@ pub struct Links<O: Onion> {
     /// The cells of all circuit queues and output buffers.
     cells: Pool<Departure<O>>,
     flushable: VecDeque<ChannelId>,
+    runs: kist::Runs,
     drained: VecDeque<(CircuitKey, Side)>,
     nonces: Random,
     /// Moves whose JOIN is here, by nonce, and those whose LEAVE is.
@@ -204,6 +210,7 @@ impl<O: Onion> Links<O> {
             legs: Slab::new(),
             cells: Pool::default(),
             flushable: VecDeque::new(),
+            runs: kist::Runs::default(),
             drained: VecDeque::new(),
             joins: BTreeMap::new(),
             leaves: BTreeMap::new(),
@@ -300,7 +307,7 @@ impl<O: Onion> Links<O> {
     /// A channel we asked for is open: what waits may leave.
     pub fn opened(&mut self, now: Time, id: ChannelId) {
         self.channel(id).open = true;
-        self.fill(now, id);
+        self.offer(now, id);
         self.move_awaiting(now, id);
     }
 
@@ -308,6 +315,7 @@ impl<O: Onion> Links<O> {
     pub fn closed(&mut self, now: Time, id: ChannelId) -> Vec<(CircuitKey, Side)> {
         let mut channel = self.channels.remove(id.0 as usize);
         self.flushable.retain(|other| *other != id);
+        self.runs.remove(id);
         self.buffered_cells -= u64::from(channel.out.len());
         self.cells.clear(&mut channel.out);
         self.abandon_moves_to(id, &channel);
@@ -414,9 +422,7 @@ impl<O: Onion> Links<O> {
         if leg.queue.len() == 1 {
             self.channel(channel).scheduler.activate(now, key);
         }
-        if self.channel(channel).filling {
-            self.fill(now, channel);
-        }
+        self.offer(now, channel);
         Ok(())
     }
 
@@ -482,6 +488,16 @@ impl<O: Onion> Links<O> {
         self.channel(id).flushing = false;
     }
 
+    /// A channel has cells to move: now, or when KIST runs next.
+    fn offer(&mut self, now: Time, id: ChannelId) {
+        let channel = &self.channels[id.0 as usize];
+        match self.config.kist {
+            Some(kist) if channel.open => self.runs.add(now, id, kist.interval),
+            None if channel.filling => self.fill(now, id),
+            _ => {}
+        }
+    }
+
     /// Moves cells from circuit queues to the output buffer, in the scheduler's order, up to the high mark.
     fn fill(&mut self, now: Time, id: ChannelId) {
         self.note_occupancy(now, id);
@@ -490,31 +506,34 @@ impl<O: Onion> Links<O> {
             return;
         }
         let high = (self.config.output_buffer.high_bytes / CELL_BYTES).max(1);
-        channel.filling = true;
-        while let Some(key) = channel.scheduler.next(now) {
-            if channel.out.len() >= high {
-                channel.filling = false;
-                break;
-            }
-            let leg = &mut self.legs[channel.keys[key as usize].0 as usize];
-            let moved = self.cells.move_front(&mut leg.queue, &mut channel.out);
-            let moved = moved.expect("an active leg has cells");
-            // The leg may have moved while the cell waited.
-            moved.cell.circ = leg.circ;
-            moved.buffered = now;
-            channel.scheduler.sent(now, key, !leg.queue.is_empty());
-            self.queued_cells -= 1;
-            self.buffered_cells += 1;
-            if self.count_cells {
-                leg.loudness.add(now, LOUDNESS_HALF_LIFE, 1);
-            }
-            if leg.high && leg.queue.len() <= self.config.queue_low {
-                leg.high = false;
-                self.drained.push_back((leg.circuit, leg.side));
-            }
-        }
+        while self.channel(id).out.len() < high && self.move_one(now, id) {}
+        let channel = self.channel(id);
+        channel.filling = channel.scheduler.next(now).is_none();
         self.want_flush(id);
         self.relieve(now, id);
+    }
+
+    /// Moves the cell that is next to a channel's output buffer; false if there is none.
+    fn move_one(&mut self, now: Time, id: ChannelId) -> bool {
+        let channel = &mut self.channels[id.0 as usize];
+        let Some(key) = channel.scheduler.next(now) else { return false };
+        let leg = &mut self.legs[channel.keys[key as usize].0 as usize];
+        let moved = self.cells.move_front(&mut leg.queue, &mut channel.out);
+        let moved = moved.expect("an active leg has cells");
+        // The leg may have moved while the cell waited.
+        moved.cell.circ = leg.circ;
+        moved.buffered = now;
+        channel.scheduler.sent(now, key, !leg.queue.is_empty());
+        self.queued_cells -= 1;
+        self.buffered_cells += 1;
+        if self.count_cells {
+            leg.loudness.add(now, LOUDNESS_HALF_LIFE, 1);
+        }
+        if leg.high && leg.queue.len() <= self.config.queue_low {
+            leg.high = false;
+            self.drained.push_back((leg.circuit, leg.side));
+        }
+        true
     }
 
     /// Cells that can be popped from a channel at least.

@@ -3,7 +3,7 @@
 use tidegate_control::units::{Span, Time};
 
 use crate::cell::{Cell, RelayId, StreamId};
-use crate::links::{ChannelId, Departure};
+use crate::links::{ChannelId, Departure, kist};
 use crate::onion::Onion;
 
 /// A circuit as one node numbers it; reused after [`Output::CircuitClosed`].
@@ -29,6 +29,8 @@ pub enum Output<O: Onion> {
     /// The channel has cells: [`Node::pop`] them while the connection takes them. Said once until
     /// `pop` has answered `None`.
     Flush(ChannelId),
+    /// Call [`Node::schedule`] at this time.
+    Schedule(Time),
     /// Exit: connect the stream to the address; then say [`Node::stream_connected`] or
     /// [`Node::stream_ended`].
     Connect(StreamKey, O::Address),
@@ -72,6 +74,8 @@ pub trait Node<O: Onion> {
     /// The driver stops writing a channel before it is empty: the node says [`Output::Flush`] again when more
     /// cells come.
     fn hold(&mut self, channel: ChannelId);
+    /// Moves cells to output buffers as the states of the channels' sockets allow: a run of KIST.
+    fn schedule(&mut self, now: Time, socket: &mut dyn FnMut(ChannelId) -> kist::Socket);
     /// Packages bytes of a stream into at most `cells` cells, as far as windows and queues allow.
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>);
     /// Exit: the stream's connection is open.

@@ -7,7 +7,7 @@ use tidegate_control::units::Time;
 
 use crate::cell::{Cell, CircId, Command, Message, Nonce, Payload, RelayId, StreamId};
 use crate::edge::Edge;
-use crate::links::{Arrival, ChannelId, Config, Departure, LegId, Links, Side};
+use crate::links::{Arrival, ChannelId, Config, Departure, LegId, Links, Side, kist};
 use crate::node::{CircuitKey, Node, Output, Source, StreamKey};
 use crate::onion::Onion;
 
@@ -350,6 +350,10 @@ impl<O: Onion> Node<O> for Relay<O> {
         self.links.hold(channel);
     }
 
+    fn schedule(&mut self, now: Time, socket: &mut dyn FnMut(ChannelId) -> kist::Socket) {
+        self.links.schedule(now, socket);
+    }
+
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
         let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
         let Some(edge) = circuit.edge.as_deref_mut() else { return };
@@ -395,6 +399,7 @@ impl<O: Onion> Node<O> for Relay<O> {
         (self.outputs.pop_front())
             .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
             .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
+            .or_else(|| links.next_run().map(Output::Schedule))
             .or_else(|| links.next_flushable().map(Output::Flush))
     }
 

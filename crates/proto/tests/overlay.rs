@@ -8,7 +8,8 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, Command, RelayId, StreamId};
 use tidegate_proto::client::Client;
-use tidegate_proto::links::{ChannelId, Config};
+use tidegate_proto::flow::{Control, vegas};
+use tidegate_proto::links::{ChannelId, Config, kist};
 use tidegate_proto::node::{CircuitKey, Node, Output, Source, StreamKey};
 use tidegate_proto::onion::{Clear, ClearBody, ClearMessage, Onion, Stamp};
 use tidegate_proto::relay::Relay;
@@ -37,6 +38,9 @@ struct Net {
     /// Cells that a wire holds before its writer must wait, and writers that do.
     capacity: usize,
     waiting: BTreeSet<(usize, ChannelId)>,
+    /// When nodes run their schedulers, and what their sockets say then.
+    runs: BTreeSet<(Time, usize)>,
+    sockets: Random,
 }
 
 struct Numbered<'a>(&'a mut u64);
@@ -67,6 +71,8 @@ impl Net {
             seen_channels: 0,
             capacity: usize::MAX,
             waiting: BTreeSet::new(),
+            runs: BTreeSet::new(),
+            sockets: config.nonces.fork("sockets").random(),
         }
     }
 
@@ -102,6 +108,7 @@ impl Net {
                     self.node(to).channel_closed(now, theirs);
                     self.drain(to);
                 }
+                Output::Schedule(when) => assert!(self.runs.insert((when, at)), "a run is said once"),
                 Output::Flush(channel) => self.write(at, channel),
                 Output::Connect(stream, bytes) => {
                     self.sources.insert((at, stream), bytes);
@@ -120,6 +127,28 @@ impl Net {
                 Output::StreamConnected(_) => {}
             }
         }
+    }
+
+    /// Runs the schedulers that are due by now, or those due next if nothing flies; false if there is nothing
+    /// to wait for.
+    fn run_schedulers(&mut self) -> bool {
+        while let Some(&(when, at)) = self.runs.first() {
+            if when > self.now && !self.flying.is_empty() {
+                break;
+            }
+            self.runs.pop_first();
+            self.now = self.now.max(when);
+            let (now, mut random) = (self.now, self.sockets.clone());
+            self.node(at).schedule(now, &mut |_| kist::Socket {
+                window: random.below(20) as u32,
+                unacknowledged: random.below(20) as u32,
+                unsent_bytes: random.below(20_000) as u64,
+                segment_bytes: 1448,
+            });
+            self.sockets = random;
+            self.drain(at);
+        }
+        !self.flying.is_empty()
     }
 
     fn write(&mut self, at: usize, channel: ChannelId) {
@@ -142,7 +171,7 @@ impl Net {
         for at in 0..=CLIENT {
             self.drain(at);
         }
-        while !self.flying.is_empty() {
+        while self.run_schedulers() {
             let any = &self.flying[random.below(self.flying.len())];
             let wire = (any.0, any.1);
             let first = self.flying.iter().position(|(to, channel, _)| (*to, *channel) == wire).unwrap();
@@ -181,7 +210,8 @@ impl Net {
         for at in 0..=CLIENT {
             self.drain(at);
         }
-        while let Some((to, channel, cell)) = self.flying.pop_front() {
+        while self.run_schedulers() {
+            let Some((to, channel, cell)) = self.flying.pop_front() else { break };
             self.now += Span::from_micros(10);
             let now = self.now;
             if self.wires.contains_key(&(to, channel)) {
@@ -200,14 +230,18 @@ fn configs() -> impl Iterator<Item = Config> {
         threshold(Sharing::RoundRobin),
         threshold(Sharing::ByClass),
     ];
-    transports.into_iter().flat_map(|transport| {
-        [Kind::RoundRobin, Kind::Ewma { half_life: Span::from_secs(30) }].map(|scheduler| Config {
-            transport,
-            scheduler,
-            ..Config::default()
-        })
-    })
+    let schedulers = [Kind::RoundRobin, Kind::Ewma { half_life: Span::from_secs(30) }];
+    let channels = [None, Some(kist::Parameters::default())];
+    let controls = [Control::default(), Control::Vegas(vegas::Parameters::default())];
+    let config = |transport| Config { transport, ..Config::default() };
+    (transports.into_iter().map(config))
+        .flat_map(move |config| schedulers.map(|scheduler| Config { scheduler, ..config.clone() }))
+        .flat_map(move |config| channels.map(|kist| Config { kist, ..config.clone() }))
+        .flat_map(move |config| controls.map(|control| Config { control, ..config.clone() }))
 }
+
+/// How many there are.
+const CONFIGS: usize = 32;
 
 const PATH: [RelayId; 3] = [RelayId(0), RelayId(1), RelayId(2)];
 
@@ -421,7 +455,7 @@ proptest! {
     /// all hops at once: every stream arrives whole, once and in order, and nothing is left over.
     #[test]
     fn moves_at_any_moment_lose_double_and_reorder_nothing(
-        seed in any::<u64>(), which in 0usize..8, circuit_form in any::<bool>(),
+        seed in any::<u64>(), which in 0..CONFIGS, circuit_form in any::<bool>(),
         capacity in 1usize..40, alarm in 2usize..60,
         sizes in proptest::collection::vec(1u64..150_000, 1..5), upload in 0u64..60_000,
     ) {
@@ -472,7 +506,7 @@ proptest! {
     /// Circuits end, and connections break, while others move: what is left works.
     #[test]
     fn ends_amid_moves_leave_nothing_behind(
-        seed in any::<u64>(), which in 0usize..8, circuit_form in any::<bool>(), broken in any::<bool>(),
+        seed in any::<u64>(), which in 0..CONFIGS, circuit_form in any::<bool>(), broken in any::<bool>(),
     ) {
         let form = if circuit_form { Form::Circuit } else { Form::Connection };
         let switching = Some(Switching { form, rest: Span::ZERO, ..Switching::default() });
@@ -495,6 +529,7 @@ proptest! {
         // Stop somewhere in the middle.
         let stop = random.below(200);
         for _ in 0..stop {
+            net.run_schedulers();
             let Some((to, channel, cell)) = net.flying.pop_front() else { break };
             let circ = cell.circ;
             net.now += Span::from_millis(1);

@@ -82,6 +82,7 @@ fn systems() -> [System; 2] {
         name: name.into(),
         transport,
         deployment: Deployment::default(),
+        kist: None,
         connection_half_life: None,
         switching: None,
         scheduler: Scheduler::RoundRobin,

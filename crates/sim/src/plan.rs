@@ -7,7 +7,7 @@ use tidegate_control::units::{Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
 pub use tidegate_proto::flow::{Control, Windows, vegas};
-pub use tidegate_proto::links::OutputBuffer;
+pub use tidegate_proto::links::{OutputBuffer, kist};
 pub use tidegate_proto::scheduler::Kind as Scheduler;
 pub use tidegate_proto::switching::{Form, Switching};
 pub use tidegate_proto::transport::{Sharing, Transport};
@@ -291,6 +291,9 @@ pub struct System {
     pub deployment: Deployment,
     /// Which circuit goes next on a connection.
     pub scheduler: Scheduler,
+    /// When connections take cells from circuits: at KIST's runs, or without it as soon as their output buffers
+    /// have room.
+    pub kist: Option<kist::Parameters>,
     /// Which connection goes next where a relay's token bucket makes them wait: the one with the least
     /// exponentially decayed cell count, with this half-life. Without it, each in turn.
     pub connection_half_life: Option<Span>,

@@ -68,6 +68,7 @@ fn system(transport: Transport, scheduler: Scheduler) -> System {
         name: "test".into(),
         transport,
         deployment: Deployment::default(),
+        kist: None,
         connection_half_life: None,
         switching: None,
         scheduler,
@@ -85,7 +86,8 @@ fn system(transport: Transport, scheduler: Scheduler) -> System {
 fn systems() -> impl Iterator<Item = System> {
     let ewma = Scheduler::Ewma { half_life: Span::from_secs(30) };
     [Transport::Vanilla, Transport::PerCircuit].into_iter().flat_map(move |transport| {
-        [Scheduler::RoundRobin, ewma].map(|scheduler| system(transport, scheduler))
+        let kist = System { kist: Some(kist::Parameters::default()), ..system(transport, ewma) };
+        [system(transport, Scheduler::RoundRobin), system(transport, ewma), kist]
     })
 }
 

@@ -75,6 +75,8 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
             name: system.name.get_ref().clone(),
             transport: registry::transport(system.transport.get_ref(), pctcp, beyond)
                 .map_err(|unknown| part(unknown, &system.transport))?,
+            kist: registry::channel_scheduler(system.channel_scheduler.get_ref(), &system.kist)
+                .map_err(|unknown| part(unknown, &system.channel_scheduler))?,
             connection_half_life: system.connection_half_life.map(|half_life| half_life.0),
             switching: registry::switching(system.switching.get_ref(), &system.switch)
                 .map_err(|unknown| part(unknown, &system.switching))?,
@@ -164,6 +166,16 @@ fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
             system.connection_half_life.is_some_and(|half_life| half_life.0 == Span::ZERO),
             "`connection-half-life` is zero",
             "the paper: \"66 s\"",
+        ),
+        (
+            !(Span::from_millis(1)..=Span::from_secs(1)).contains(&system.kist.interval.0),
+            "kist: `interval` is not in 1 ms..=1 s",
+            "tor: \"10 ms\"",
+        ),
+        (
+            !(0.0..=1000.0).contains(&system.kist.buffer_factor),
+            "kist: `buffer-factor` is not in 0..=1000",
+            "tor: 1.0",
         ),
         (
             !(0.0..1.0).contains(&switch.gamma),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Bytes, Rate, Span};
-use tidegate_sim::plan::Switching;
+use tidegate_sim::plan::{Switching, kist};
 use toml::Spanned;
 
 use super::quantity::{Between, Patience, Quantity, Queue, Size};
@@ -83,6 +83,12 @@ pub struct SystemFile {
     /// Time in which EWMA's counts halve.
     #[serde(default = "half_life")]
     pub half_life: Quantity<Span>,
+    /// When, and in which order, connections take cells from circuits: `vanilla` or `kist`.
+    #[serde(default = "vanilla")]
+    pub channel_scheduler: Name,
+    /// Parameters of `channel-scheduler = "kist"`.
+    #[serde(default)]
+    pub kist: KistFile,
     /// Relays with a token bucket let the connection write next that has carried least lately: the time in
     /// which what it carried counts half. Without it, each in turn.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,6 +144,24 @@ impl Default for PctcpFile {
             beyond: Spanned::new(0..0, "round-robin".to_owned()),
             esp_overhead: Quantity(Bytes(0)),
         }
+    }
+}
+
+/// KIST (tor's `scheduler_kist.c`).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct KistFile {
+    /// Time between two runs at least (tor: `KISTSchedRunInterval`).
+    pub interval: Quantity<Span>,
+    /// Congestion windows that may lie in the kernel beyond what may leave at once (tor:
+    /// `KISTSockBufSizeFactor`).
+    pub buffer_factor: f64,
+}
+
+impl Default for KistFile {
+    fn default() -> KistFile {
+        let kist::Parameters { interval, buffer_factor } = kist::Parameters::default();
+        KistFile { interval: Quantity(interval), buffer_factor }
     }
 }
 

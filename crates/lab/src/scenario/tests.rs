@@ -57,6 +57,21 @@ fn mistakes_name_place_cause_and_cure() {
     let said = complaint("transport = \"pctcp\"", "transport = \"pctpc\"");
     assert!(said.starts_with(&place("\"pctcp\"\n\n[underlay]")), "{said}");
     assert!(said.contains("there is no transport `pctpc`") && said.contains("`pctcp`?"), "{said}");
+    let kist = "[[system]]\nname = \"vanilla\"\nchannel-scheduler = \"kist\"";
+    let said = complaint("[[system]]\nname = \"vanilla\"", &kist.replace("kist", "kits"));
+    assert!(said.starts_with("x.toml:") && said.contains(": there is no channel scheduler `kits`"), "{said}");
+    assert!(said.contains("`kist`?"), "{said}");
+    for (bad, cause) in [
+        ("interval = \"0 s\"", "system `vanilla`: kist: `interval` is not in 1 ms..=1 s"),
+        ("interval = \"10\"", "has no unit"),
+        ("intervall = \"10 ms\"", "did you mean `interval`?"),
+        ("buffer-factor = -1.0", "kist: `buffer-factor` is not in 0..=1000"),
+        ("buffer-factor = nan", "kist: `buffer-factor` is not in 0..=1000"),
+        ("buffer-factor = \"1\"", "expected f64"),
+    ] {
+        let said = complaint("[[system]]\nname = \"vanilla\"", &format!("{kist}\nkist = {{ {bad} }}"));
+        assert!(said.starts_with("x.toml:") && said.contains(cause), "{said}");
+    }
     let said = complaint("\"7.5 s\"", "7.5");
     assert!(said.starts_with(&place("\"7.5 s\"")) && said.contains("has no unit"), "{said}");
     let said = complaint("\"40 ms\"", "\"-40 ms\"");

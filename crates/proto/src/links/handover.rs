@@ -62,7 +62,8 @@ impl Channel {
     }
 
     fn fullness(&self, high_bytes: u32) -> f64 {
-        f64::from(self.out.len() * CELL_BYTES) / f64::from(high_bytes)
+        // Without a high mark of its own, KIST may fill it beyond.
+        (f64::from(self.out.len()) * f64::from(CELL_BYTES) / f64::from(high_bytes)).min(1.0)
     }
 }
 
@@ -199,9 +200,7 @@ impl<O: Onion> Links<O> {
         if !leg.queue.is_empty() {
             new.scheduler.activate(now, key);
         }
-        if new.filling {
-            self.fill(now, to);
-        }
+        self.offer(now, to);
     }
 
     /// What a cell that arrived on a channel is. Then take what [`next_released`](Self::next_released)

@@ -100,6 +100,12 @@ impl Scheduler for Ewma {
         None
     }
 
+    fn load(&mut self, now: Time) -> Option<f64> {
+        let key = self.next(now)?;
+        let half_lives = now.since(self.epoch).as_secs_f64() / self.half_life.as_secs_f64();
+        Some(self.counts[key as usize] * libm::exp2(-half_lives))
+    }
+
     fn sent(&mut self, now: Time, key: u32, more: bool) {
         let half_lives = now.since(self.epoch).as_secs_f64() / self.half_life.as_secs_f64();
         if half_lives > RESCALE_HALF_LIVES {

@@ -11,6 +11,9 @@ pub trait Scheduler: std::fmt::Debug {
     fn activate(&mut self, now: Time, key: u32);
     /// The circuit that sends the next cell; the caller sends exactly one and then says [`sent`](Self::sent).
     fn next(&mut self, now: Time) -> Option<u32>;
+    /// How much the circuit that sends next has sent of late, by which channels compare; `None` if no circuit
+    /// has cells.
+    fn load(&mut self, now: Time) -> Option<f64>;
     /// The circuit named by [`next`](Self::next) sent a cell; `more` if it has others.
     fn sent(&mut self, now: Time, key: u32, more: bool);
     /// Circuit `key` is gone or may not send now.

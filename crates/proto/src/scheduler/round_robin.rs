@@ -20,6 +20,11 @@ impl Scheduler for RoundRobin {
         self.turn.front().copied()
     }
 
+    /// All alike: channels take turns as circuits do.
+    fn load(&mut self, _: Time) -> Option<f64> {
+        (!self.turn.is_empty()).then_some(0.0)
+    }
+
     fn sent(&mut self, _: Time, key: u32, more: bool) {
         let first = self.turn.pop_front();
         debug_assert_eq!(first, Some(key));

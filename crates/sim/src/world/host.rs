@@ -6,7 +6,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::bucket::TokenBucket;
 use tidegate_proto::cell::CELL_BYTES;
 use tidegate_proto::client::Client;
-use tidegate_proto::links::{ChannelId, Config};
+use tidegate_proto::links::{ChannelId, Config, kist};
 use tidegate_proto::node::StreamKey;
 use tidegate_proto::onion::Clear;
 use tidegate_proto::relay::Relay;
@@ -233,6 +233,26 @@ impl<R: Recorder> World<'_, R> {
             busy |= readers + writers == 0;
         }
         self.pump_again(host);
+    }
+
+    /// Lets a host's node run its scheduler over all channels.
+    pub(super) fn schedule(&mut self, host: u32) {
+        let now = self.now;
+        let channels = std::mem::take(&mut self.hosts[host as usize].channels);
+        self.hosts[host as usize].node().schedule(now, &mut |channel| {
+            let end = channels[channel.0 as usize].expect("an open channel has a connection");
+            let connection = self.connections[end.connection.0 as usize].as_deref().expect("while it has");
+            let config = &self.tcp_parameters[connection.ground as usize];
+            let info = connection.ends[usize::from(end.side)].tcp.info(config);
+            kist::Socket {
+                window: info.cwnd,
+                unacknowledged: info.unacked,
+                unsent_bytes: info.not_sent,
+                segment_bytes: info.mss,
+            }
+        });
+        self.hosts[host as usize].channels = channels;
+        self.drain(host);
     }
 
     /// The next end in turn reads its share; false if the processor has no time.

@@ -46,6 +46,8 @@ enum Event {
     Tcp(EndId),
     /// A host's bucket is refilled or its processor is free.
     Pump(u32),
+    /// A host's node runs its scheduler over all channels.
+    Schedule(u32),
     /// A user's first circuit, or next request.
     User(u32),
     /// A transfer's time is up.
@@ -135,6 +137,7 @@ impl<'a, R: Recorder> World<'a, R> {
             transport: system.transport,
             legacy: Arc::clone(&legacy),
             scheduler: system.scheduler,
+            kist: system.kist,
             control: system.control,
             output_buffer: system.output_buffer,
             queue_high: system.circuit_queue_high,
@@ -246,6 +249,7 @@ impl<'a, R: Recorder> World<'a, R> {
             }
             Event::Tcp(end) => self.tcp_timer(end),
             Event::Pump(host) => self.pump(host),
+            Event::Schedule(host) => self.schedule(host),
             Event::User(user) => self.user_turn(user),
             Event::Timeout(transfer) => self.transfer_timeout(transfer),
             Event::Packet(transfer, from_server) => self.markov_packets(transfer, from_server),
@@ -265,6 +269,7 @@ impl<'a, R: Recorder> World<'a, R> {
                         self.flush(end);
                     }
                 }
+                Output::Schedule(at) => self.queue.push(at, Event::Schedule(host)),
                 Output::Connect(stream, transfer) => self.connect_stream(host, stream, transfer as u32),
                 Output::Deliver(stream, bytes, stamp) => self.deliver(host, stream, bytes, stamp),
                 Output::Package(stream, cells) => self.package(host, stream, cells),

@@ -1,0 +1,193 @@
+//! KIST: cells leave circuit queues at intervals, over all channels at once, and only as many as the kernel
+//! would send soon (Jansen, Geddes, Wacek, Sherr, Syverson: "Never Been KIST", USENIX Security 2014; Jansen,
+//! Traudt, Geddes, Wacek, Sherr, Syverson, ACM TOPS 2018). The rules are those of tor's `scheduler_kist.c`.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use tidegate_control::units::{Span, Time};
+
+use super::{ChannelId, Links};
+use crate::cell::CELL_BYTES;
+use crate::onion::Onion;
+
+/// KIST's parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// Time between two runs at least (tor: `KISTSchedRunInterval`, 10 ms).
+    pub interval: Span,
+    /// Congestion windows that may lie in the kernel beyond what the window lets leave at once (tor:
+    /// `KISTSockBufSizeFactor`, 1).
+    pub buffer_factor: f64,
+}
+
+impl Default for Parameters {
+    fn default() -> Parameters {
+        Parameters { interval: Span::from_millis(10), buffer_factor: 1.0 }
+    }
+}
+
+/// What the kernel says of a channel's connection (TCP_INFO, SIOCOUTQNSD).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Socket {
+    /// Congestion window in segments.
+    pub window: u32,
+    /// Segments sent and not acknowledged.
+    pub unacknowledged: u32,
+    /// Bytes written and never sent.
+    pub unsent_bytes: u64,
+    /// Payload bytes of a full segment.
+    pub segment_bytes: u32,
+}
+
+impl Socket {
+    /// Bytes that may be written now, with so many in the output buffer.
+    fn limit(&self, factor: f64, buffered: u64) -> i64 {
+        let segment = i64::from(self.segment_bytes);
+        let space = i64::from(self.window.saturating_sub(self.unacknowledged)) * segment;
+        let extra = ((i64::from(self.window) * segment) as f64 * factor) as i64;
+        let held = i64::try_from(self.unsent_bytes.saturating_add(buffered)).unwrap_or(i64::MAX);
+        space.saturating_add(extra).saturating_sub(held).max(0)
+    }
+}
+
+/// A cell as KIST counts it: with tor's estimate of TLS overhead (`TLS_PER_CELL_OVERHEAD`).
+const COUNTED_BYTES: i64 = CELL_BYTES as i64 + 29;
+
+/// When KIST runs, and for whom.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    /// Channels with cells, in the order in which they got them.
+    pending: Vec<ChannelId>,
+    last: Option<Time>,
+    due: Option<Time>,
+    /// The driver was told when the next run is due.
+    announced: bool,
+}
+
+impl Runs {
+    /// A channel has cells.
+    pub fn add(&mut self, now: Time, id: ChannelId, interval: Span) {
+        if !self.pending.contains(&id) {
+            self.pending.push(id);
+        }
+        if self.due.is_none() {
+            self.due = Some(self.last.map_or(now, |last| now.max(last + interval)));
+            self.announced = false;
+        }
+    }
+
+    /// A channel is gone.
+    pub fn remove(&mut self, id: ChannelId) {
+        self.pending.retain(|other| *other != id);
+    }
+
+    fn next(&mut self) -> Option<Time> {
+        self.due.filter(|_| !std::mem::replace(&mut self.announced, true))
+    }
+
+    /// The run that was due begins; gives whom it is for.
+    fn begin(&mut self, now: Time) -> Vec<ChannelId> {
+        (self.last, self.due) = (Some(now), None);
+        std::mem::take(&mut self.pending)
+    }
+}
+
+/// A channel that has cells and may write.
+struct Turn {
+    /// What its next circuit has sent.
+    load: f64,
+    /// Since when it waits for its turn.
+    ticket: u64,
+    id: ChannelId,
+    limit: i64,
+}
+
+impl Ord for Turn {
+    /// `BinaryHeap` pops the greatest: the least load, then the longest wait.
+    fn cmp(&self, other: &Turn) -> Ordering {
+        other.load.total_cmp(&self.load).then(other.ticket.cmp(&self.ticket))
+    }
+}
+
+impl PartialOrd for Turn {
+    fn partial_cmp(&self, other: &Turn) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Turn {
+    fn eq(&self, other: &Turn) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Turn {}
+
+impl<O: Onion> Links<O> {
+    /// When the driver must call [`schedule`](Self::schedule); said once for each run.
+    pub fn next_run(&mut self) -> Option<Time> {
+        self.runs.next()
+    }
+
+    /// A run of KIST: moves cells one by one to output buffers, always from the channel whose next circuit has
+    /// sent least, as far as the limits of the sockets allow.
+    pub fn schedule(&mut self, now: Time, socket: &mut dyn FnMut(ChannelId) -> Socket) {
+        let Some(parameters) = self.config.kist else { return };
+        let served = self.runs.begin(now);
+        let mut turns = BinaryHeap::new();
+        let mut tickets = 0u64..;
+        for id in &served {
+            self.note_occupancy(now, *id);
+            let channel = &mut self.channels[id.0 as usize];
+            let Some(load) = channel.scheduler.load(now) else { continue };
+            let buffered = u64::from(channel.out.len()) * u64::from(CELL_BYTES);
+            let limit = socket(*id).limit(parameters.buffer_factor, buffered);
+            turns.extend(tickets.next().map(|ticket| Turn { load, ticket, id: *id, limit }));
+        }
+        while let Some(turn) = turns.pop() {
+            if turn.limit < COUNTED_BYTES {
+                self.runs.add(now, turn.id, parameters.interval);
+                continue;
+            }
+            self.move_one(now, turn.id);
+            if let Some(load) = self.channel(turn.id).scheduler.load(now) {
+                let limit = turn.limit - COUNTED_BYTES;
+                turns.extend(tickets.next().map(|ticket| Turn { load, ticket, limit, ..turn }));
+            }
+        }
+        for id in served {
+            self.want_flush(id);
+            self.relieve(now, id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_takes_what_its_window_leaves_and_one_window_more() {
+        let socket = Socket { window: 10, unacknowledged: 4, unsent_bytes: 1000, segment_bytes: 1460 };
+        assert_eq!(socket.limit(1.0, 514), 16 * 1460 - 1514);
+        assert_eq!(socket.limit(0.0, 0), 6 * 1460 - 1000);
+        assert_eq!(Socket { unacknowledged: 40, ..socket }.limit(0.0, 0), 0);
+        assert_eq!(Socket { unsent_bytes: u64::MAX, ..socket }.limit(1e300, 7), 0, "no overflow");
+    }
+
+    #[test]
+    fn runs_are_an_interval_apart() {
+        let mut runs = Runs::default();
+        let interval = Span::from_millis(10);
+        runs.add(Time(5), ChannelId(1), interval);
+        assert_eq!((runs.next(), runs.next()), (Some(Time(5)), None));
+        assert_eq!(runs.begin(Time(5)), [ChannelId(1)]);
+        runs.add(Time(9), ChannelId(2), interval);
+        runs.add(Time(9), ChannelId(1), interval);
+        assert_eq!(runs.next(), Some(Time(10_000_005)));
+        runs.remove(ChannelId(2));
+        assert_eq!(runs.begin(Time(10_000_005)), [ChannelId(1)]);
+        assert_eq!(runs.next(), None);
+    }
+}
