@@ -6,6 +6,7 @@
 pub mod codel;
 pub mod digest;
 pub mod faults;
+pub mod flashflow;
 pub mod link;
 pub mod markov;
 pub mod observe;

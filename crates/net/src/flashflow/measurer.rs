@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::ClientConfig;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::bucket::{BucketPlan, TokenBucket};
 use tidegate_proto::crypto::ntor::ClientHandshake;
 use tidegate_proto::flashflow::cell::{self, CELL, CellBuffer};
 use tidegate_proto::flashflow::echo::MeasurerEnd;
+use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
 use tidegate_proto::flashflow::measurer::{Measurer, Output};
 use tidegate_proto::flashflow::message::{Fingerprint, Message, Open, Reason};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -24,15 +24,10 @@ use super::link;
 use crate::identity::{Identity, random};
 use crate::{clock, tls};
 
-/// Cells written or read at once.
-const BATCH: usize = 127;
 /// How long a circuit may take to open.
 const OPENING: Span = Span::from_secs(15);
 /// How long a coordinator may take for its handshake.
 const PATIENCE: Span = Span::from_secs(10);
-/// Each circuit has at most this span's worth of its rate in flight: enough for paths around the world,
-/// little enough that nothing waits long at a slow relay.
-const WINDOW: Span = Span::from_millis(500);
 
 /// What a measurer's operator sets.
 #[derive(Clone, Debug)]
@@ -192,18 +187,11 @@ impl Worker {
             (0..self.sockets).for_each(|_| self.say(Event::NotOpened));
             return;
         };
-        let bytes = self.rate / 8;
-        let bucket = RefCell::new(TokenBucket::new(BucketPlan {
-            rate_bytes_per_s: bytes,
-            burst_bytes: (bytes / 20).max(4 * CELL as u64),
-            refill_every: Span::from_millis(5),
-            drop_fractions: false,
-        }));
+        let load = std::rc::Rc::new(RefCell::new(Load::new(self.rate, self.sockets)));
         let local = tokio::task::LocalSet::new();
-        let bucket = std::rc::Rc::new(bucket);
         for circ in 1..=self.sockets as u32 {
-            let (worker, phase, bucket) = (self.clone(), phase.clone(), bucket.clone());
-            local.spawn_local(async move { worker.circuit(circ, phase, &bucket).await });
+            let (worker, phase, load) = (self.clone(), phase.clone(), load.clone());
+            local.spawn_local(async move { worker.circuit(circ, phase, &load).await });
         }
         // Ends when the crew is dismissed, and its circuits with it.
         runtime.block_on(local.run_until(async { while phase.changed().await.is_ok() {} }));
@@ -214,7 +202,7 @@ impl Worker {
         let _ = self.events.send(event);
     }
 
-    async fn circuit(self, circ: u32, mut phase: watch::Receiver<Phase>, bucket: &RefCell<TokenBucket>) {
+    async fn circuit(self, circ: u32, mut phase: watch::Receiver<Phase>, load: &RefCell<Load>) {
         let Ok((stream, end)) = link::within(OPENING, self.build(circ)).await else {
             return self.say(Event::NotOpened);
         };
@@ -224,12 +212,11 @@ impl Worker {
                 return;
             }
         }
-        let window = self.rate / 8 * WINDOW.0 / 1_000_000_000 / self.sockets as u64 / CELL as u64;
-        let circuit = Circuit { end: RefCell::new(end), returned: Notify::new(), window: window.max(64) };
+        let circuit = Circuit { end: RefCell::new(end), returned: Notify::new() };
         let (mut reader, mut writer) = tokio::io::split(stream);
         let reason = tokio::select! {
             reason = circuit.receive(&mut reader, &self.counters) => reason,
-            reason = circuit.send(&mut writer, bucket) => reason,
+            reason = circuit.send(&mut writer, load) => reason,
         };
         self.say(Event::Failed(reason));
     }
@@ -250,31 +237,26 @@ struct Circuit {
     end: RefCell<MeasurerEnd>,
     /// Cells came back.
     returned: Notify,
-    /// Cells that may be in flight.
-    window: u64,
 }
 
 impl Circuit {
-    async fn send(&self, writer: &mut (impl AsyncWrite + Unpin), bucket: &RefCell<TokenBucket>) -> Reason {
+    async fn send(&self, writer: &mut (impl AsyncWrite + Unpin), load: &RefCell<Load>) -> Reason {
         let mut buffer = vec![0; BATCH * CELL];
         loop {
-            let room = self.window.saturating_sub(self.end.borrow().in_flight());
-            if room == 0 {
-                self.returned.notified().await;
-                continue;
-            }
-            let (tokens, refill) = {
-                let mut bucket = bucket.borrow_mut();
-                let tokens = bucket.available(clock::now()) / CELL as u64;
-                let cells = tokens.min(room).min(BATCH as u64);
-                bucket.take(cells * CELL as u64);
-                (cells, bucket.next_refill())
+            let in_flight = self.end.borrow().in_flight();
+            let turn = load.borrow_mut().turn(clock::now(), in_flight, BATCH as u64);
+            let count = match turn {
+                Turn::Send(count) => count as usize,
+                Turn::At(refill) => {
+                    clock::until(refill).await;
+                    continue;
+                }
+                Turn::Full => {
+                    self.returned.notified().await;
+                    continue;
+                }
             };
-            if tokens == 0 {
-                clock::until(refill).await;
-                continue;
-            }
-            let cells = &mut buffer[..tokens as usize * CELL];
+            let cells = &mut buffer[..count * CELL];
             self.end.borrow_mut().fill(cells);
             if link::write_cells(writer, cells).await.is_err() {
                 return Reason::Lost;

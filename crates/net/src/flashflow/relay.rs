@@ -20,6 +20,7 @@ use tidegate_proto::crypto::encrypted::{self, Encrypted};
 use tidegate_proto::crypto::ntor::{self, RelaySecret};
 use tidegate_proto::flashflow::cell::{self, CELL, CellBuffer, Token};
 use tidegate_proto::flashflow::echo::RelayEnd;
+use tidegate_proto::flashflow::load::BATCH;
 use tidegate_proto::flashflow::message::{Fingerprint, Message};
 use tidegate_proto::flashflow::pace::{Class, Pace};
 use tidegate_proto::flashflow::relay::{Config, Output, Target};
@@ -35,9 +36,6 @@ use super::link;
 use crate::clock;
 use crate::identity::{Identity, random};
 use crate::overlay::{Gate, Overlay};
-
-/// Cells read at once from a measurement circuit: as many as fit into rustls's own buffer of 64 KiB.
-const BATCH: usize = 127;
 
 /// What peers may cost a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

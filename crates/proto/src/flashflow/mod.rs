@@ -7,12 +7,13 @@
 //! ([`cell::CREATE_MEASUREMENT`]) and says `Ready`; coordinator -> measurers `Go`; echo cells ([`echo`]) run
 //! for the agreed seconds while measurers say `Count` and the relay says `Background` each second.
 //!
-//! [`coordinator`], [`measurer`] and [`relay`] are the three machines. [`pace`] is the relay's scheduler for
-//! what it forwards meanwhile.
+//! [`coordinator`], [`measurer`] and [`relay`] are the three machines. [`load`] is how fast a measurer sends,
+//! [`pace`] the relay's scheduler for what it forwards meanwhile.
 
 pub mod cell;
 pub mod coordinator;
 pub mod echo;
+pub mod load;
 pub mod measurer;
 pub mod message;
 pub mod pace;

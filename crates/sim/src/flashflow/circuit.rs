@@ -1,0 +1,198 @@
+//! A measurement circuit over a simulated connection, and the pipe through the relay.
+
+use tidegate_control::random::Random;
+use tidegate_control::units::Time;
+use tidegate_proto::crypto::ntor::{self, ClientHandshake, RelaySecret};
+use tidegate_proto::flashflow::cell::{self, CELL, Token};
+use tidegate_proto::flashflow::echo::{EchoError, MeasurerEnd, RelayEnd};
+use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
+use tidegate_proto::flashflow::message::Open;
+
+use super::wires::{ACTIVE, ConnId, PASSIVE, Side, Wires};
+use super::world::Event;
+use crate::tcp::Arrival;
+
+const CELL_BYTES: u64 = CELL as u64;
+
+/// Random bytes for keys.
+pub(super) fn bytes<const N: usize>(random: &mut Random) -> [u8; N] {
+    let mut bytes = [0; N];
+    for part in bytes.chunks_mut(8) {
+        part.copy_from_slice(&random.bits().to_be_bytes()[..part.len()]);
+    }
+    bytes
+}
+
+/// Cells on their way through the relay: read, waiting for leave, waiting for room to be written.
+pub(super) struct Pipe {
+    from: (ConnId, Side),
+    to: (ConnId, Side),
+    /// Bytes of a cell that has not arrived in full.
+    partial: u64,
+    /// Whole cells that have been read and wait for leave.
+    held: u64,
+    asked: bool,
+    /// Granted and not yet written.
+    out: u64,
+}
+
+impl Pipe {
+    pub fn new(from: (ConnId, Side), to: (ConnId, Side)) -> Pipe {
+        Pipe { from, to, partial: 0, held: 0, asked: false, out: 0 }
+    }
+
+    pub fn granted(&mut self, bytes: u64) {
+        self.asked = false;
+        self.held -= bytes;
+        self.out += bytes;
+    }
+
+    /// Writes and reads what it can; the bytes read, and the bytes to ask leave for. As on sockets, nothing
+    /// is read before all that was read is written.
+    pub fn pump(&mut self, wires: &mut Wires<Event>) -> (u64, Option<u64>) {
+        let mut received = 0;
+        if self.out > 0 {
+            self.out -= wires.write(self.to.0, self.to.1, self.out);
+        }
+        if self.out > 0 || self.asked {
+            return (received, None);
+        }
+        if self.held == 0 {
+            received = wires.read(self.from.0, self.from.1, BATCH as u64 * CELL_BYTES - self.partial);
+            self.partial += received;
+            self.held = self.partial / CELL_BYTES * CELL_BYTES;
+            self.partial %= CELL_BYTES;
+        }
+        self.asked = self.held > 0;
+        (received, self.asked.then_some(self.held))
+    }
+}
+
+enum Stage {
+    /// The measurer waits for TCP, then for the answer to its onion skin.
+    Opening(Option<(ClientHandshake, Box<[u8; CELL]>)>),
+    Open(Box<(MeasurerEnd, RelayEnd)>),
+    Refused,
+}
+
+pub(super) struct Circuit {
+    pub session: usize,
+    pub member: usize,
+    pub pipe: Pipe,
+    /// Whether it stands in its member's queue of turns.
+    pub waits: bool,
+    circ: u32,
+    conn: ConnId,
+    open: Open,
+    stage: Stage,
+    /// The relay's keys and answer, until the measurer has it.
+    answered: Option<(RelayEnd, Box<[u8; CELL]>)>,
+    in_flight: u64,
+    partial: u64,
+}
+
+impl Circuit {
+    pub fn new(session: usize, member: usize, circ: u32, conn: ConnId, open: &Open) -> Circuit {
+        Circuit {
+            session,
+            member,
+            pipe: Pipe::new((conn, PASSIVE), (conn, PASSIVE)),
+            waits: false,
+            circ,
+            conn,
+            open: open.clone(),
+            stage: Stage::Opening(None),
+            answered: None,
+            in_flight: 0,
+            partial: 0,
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Open(_))
+    }
+
+    /// Something arrived before the circuit is open; whether it opened or was refused just now.
+    pub fn handshake(
+        &mut self,
+        wires: &mut Wires<Event>,
+        side: Side,
+        arrival: Arrival,
+        secret: &RelaySecret,
+        random: &mut Random,
+        admits: impl FnOnce(&Token) -> bool,
+    ) -> Option<bool> {
+        let Stage::Opening(asked) = &mut self.stage else { return None };
+        if side == ACTIVE && arrival.established {
+            let (handshake, skin) = ClientHandshake::start(self.open.relay, bytes(random));
+            *asked = Some((handshake, Box::new(cell::create(self.circ, &self.open.token, &skin))));
+            wires.write(self.conn, ACTIVE, CELL_BYTES);
+            return None;
+        }
+        if wires.readable(self.conn, side) < CELL_BYTES {
+            return None;
+        }
+        wires.read(self.conn, side, CELL_BYTES);
+        if side == PASSIVE {
+            let (_, create) = asked.as_ref()?;
+            let (token, skin) = cell::parse_create(create)?;
+            let answer = admits(&token).then(|| ntor::answer(secret, &skin, bytes(random)));
+            let Some(Ok((keys, reply))) = answer else {
+                self.stage = Stage::Refused;
+                wires.drop(self.conn);
+                return Some(false);
+            };
+            let created = Box::new(cell::created(self.circ, &reply));
+            self.answered = Some((RelayEnd::new(self.circ, &keys), created));
+            wires.write(self.conn, PASSIVE, CELL_BYTES);
+            return None;
+        }
+        let ((handshake, _), (theirs, created)) = (asked.take()?, self.answered.take()?);
+        let keys = cell::parse_created(&created, self.circ).and_then(|reply| handshake.finish(&reply).ok());
+        let Some(keys) = keys else {
+            self.stage = Stage::Refused;
+            return Some(false);
+        };
+        let ours = MeasurerEnd::new(self.circ, &keys, &bytes(random), self.open.check_one_in);
+        self.stage = Stage::Open(Box::new((ours, theirs)));
+        Some(true)
+    }
+
+    /// Sends cells if the load lets it.
+    pub fn send(&mut self, wires: &mut Wires<Event>, now: Time, load: &mut Load) -> Turn {
+        let room = wires.space(self.conn, ACTIVE) / CELL_BYTES;
+        let turn = load.turn(now, self.in_flight, room);
+        match turn {
+            Turn::Send(cells) => {
+                self.in_flight += cells;
+                wires.write(self.conn, ACTIVE, cells * CELL_BYTES);
+            }
+            Turn::At(_) => {}
+            Turn::Full => self.waits = false,
+        }
+        turn
+    }
+
+    /// Takes what came back: whole cells' bytes, and how many cells were checked. The content of cells
+    /// follows from the keys and their number, so it is made when they return.
+    pub fn take_back(
+        &mut self,
+        wires: &mut Wires<Event>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(u64, u32), EchoError> {
+        let Stage::Open(ends) = &mut self.stage else { return Ok((0, 0)) };
+        self.partial += wires.read(self.conn, ACTIVE, u64::MAX);
+        let (mut bytes, mut checked) = (0, 0);
+        while self.partial >= CELL_BYTES {
+            let cells = (self.partial / CELL_BYTES).min(BATCH as u64);
+            scratch.resize(cells as usize * CELL, 0);
+            ends.0.fill(scratch);
+            ends.1.answer(scratch)?;
+            checked += ends.0.receive(scratch)?;
+            self.partial -= cells * CELL_BYTES;
+            self.in_flight -= cells;
+            bytes += cells * CELL_BYTES;
+        }
+        Ok((bytes, checked))
+    }
+}

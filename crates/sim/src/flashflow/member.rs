@@ -1,0 +1,72 @@
+//! A measurer in one measurement: its machine, and whose turn it is to send.
+
+use std::collections::VecDeque;
+
+use tidegate_control::units::{Rate, Time};
+use tidegate_proto::flashflow::load::{Load, Turn};
+use tidegate_proto::flashflow::measurer::Measurer;
+
+use super::circuit::Circuit;
+use super::wires::ConnId;
+
+pub(super) struct Member {
+    /// Index in the plan's measurers.
+    pub host: usize,
+    pub machine: Measurer,
+    /// When the machine's wake-up is due.
+    pub wake: Time,
+    /// When circuits may send again.
+    pub load_wake: Time,
+    rate: Rate,
+    sockets: u16,
+    load: Option<Load>,
+    /// Circuits that have room to send, in turn.
+    turns: VecDeque<ConnId>,
+}
+
+impl Member {
+    pub fn new(host: usize, rate: Rate, sockets: u16) -> Member {
+        Member {
+            host,
+            machine: Measurer::new(),
+            wake: Time::NEVER,
+            load_wake: Time::NEVER,
+            rate,
+            sockets,
+            load: None,
+            turns: VecDeque::new(),
+        }
+    }
+
+    pub fn begin(&mut self) {
+        self.load = Some(Load::new(self.rate.0, usize::from(self.sockets)));
+    }
+
+    pub fn stop(&mut self) {
+        self.load = None;
+        self.turns.clear();
+    }
+
+    /// A circuit may have room to send.
+    pub fn ready(&mut self, conn: ConnId, circuit: &mut Circuit) {
+        if self.load.is_some() && !std::mem::replace(&mut circuit.waits, true) {
+            self.turns.push_back(conn);
+        }
+    }
+
+    /// Lets circuits send in turn; when to ask again, if the rate is what stops them.
+    pub fn send(&mut self, mut send: impl FnMut(ConnId, &mut Load) -> Turn) -> Option<Time> {
+        let load = self.load.as_mut()?;
+        while let Some(conn) = self.turns.pop_front() {
+            match send(conn, load) {
+                Turn::Send(_) => self.turns.push_back(conn),
+                Turn::At(later) => {
+                    self.turns.push_front(conn);
+                    return Some(later);
+                }
+                Turn::Full => {}
+            }
+        }
+        None
+    }
+}

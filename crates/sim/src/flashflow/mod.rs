@@ -1,0 +1,116 @@
+//! FlashFlow in simulated time: the roles' machines ([`tidegate_proto::flashflow`]) over simulated TCP.
+//!
+//! A run measures one or more relays of one machine at the same time. Its measurement circuits do their real
+//! handshake and every echoed cell is encrypted, decrypted and checked; on the links travel byte counts.
+//! Messages between the roles are encoded, take their path's delay, and are decoded. TLS costs nothing here.
+
+mod circuit;
+mod member;
+mod wires;
+mod world;
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::flashflow::coordinator::{Failure, Outcome};
+
+use crate::plan::LinkPlan;
+use crate::tcp;
+
+/// What is measured, by whom, and the network between them.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The relays' machine: its link in either direction.
+    pub link: LinkPlan,
+    /// The relays on it; each has a measurement of its own.
+    pub relays: Vec<RelayPlan>,
+    /// The team.
+    pub measurers: Vec<MeasurerPlan>,
+    /// Path between coordinator and everyone: one-way delay.
+    pub coordinator_delay: Span,
+    /// `t`: whole seconds of each measurement.
+    pub seconds: u16,
+    /// `r` in percent, the coordinator's and the relays'.
+    pub background_percent: u8,
+    /// One echoed cell in this many is checked.
+    pub check_one_in: u32,
+    /// How long background flows before the measurements begin, and after they ended.
+    pub around: Span,
+    /// TCP of every connection.
+    pub tcp: tcp::Config,
+}
+
+/// A relay that is measured.
+#[derive(Clone, Debug)]
+pub struct RelayPlan {
+    /// What it forwards at most, with a burst of one second.
+    pub rate: Rate,
+    /// Processor time per cell, of one core.
+    pub cell_cost: Span,
+    /// Clients' traffic through it.
+    pub background: BackgroundPlan,
+    /// Per measurer `(a_i, sockets)`; no sockets: it takes no part.
+    pub shares: Vec<(Rate, u16)>,
+}
+
+/// Clients' traffic: bytes that an exit sends through the relay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BackgroundPlan {
+    /// Mean of what is offered.
+    pub rate: Rate,
+    /// Standard deviation of what is offered in 100 ms, as a share of the mean.
+    pub variation: f64,
+    /// Circuits, each with connections of its own; without any nothing is offered.
+    pub circuits: u16,
+}
+
+/// A measurer's machine.
+#[derive(Clone, Debug)]
+pub struct MeasurerPlan {
+    /// Its link in either direction.
+    pub link: LinkPlan,
+    /// One-way delay to the relays' machine.
+    pub delay: Span,
+    /// Standard deviation of that delay.
+    pub jitter: Span,
+    /// Probability that a packet is lost between the two.
+    pub loss: f64,
+}
+
+/// What a run gave.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Per relay.
+    pub relays: Vec<RelayReport>,
+    /// Events handled.
+    pub events: u64,
+    /// Two runs saw the same if these agree.
+    pub digest: u64,
+}
+
+/// What became of a relay's measurement.
+#[derive(Clone, Debug)]
+pub struct RelayReport {
+    /// Its outcome.
+    pub result: Result<Outcome, Failure>,
+    /// What the relay forwarded in each second since the run began, as it counted itself:
+    /// (measurement, background) in bytes.
+    pub forwarded: Vec<(u64, u64)>,
+    /// When measurement traffic began to flow and when it ended, if it did.
+    pub measured: (Option<Time>, Option<Time>),
+}
+
+/// Runs a plan. `goes_on` is asked from time to time and may stop the run.
+///
+/// # Errors
+/// [`Stopped`] if it did.
+///
+/// # Panics
+/// If the plan has no relay, a relay has not one share per measurer or nobody to measure it, or the
+/// background's percentage is not below 100.
+pub fn run(plan: &Plan, seed: Seed, goes_on: &dyn Fn(Time) -> bool) -> Result<Report, Stopped> {
+    world::World::new(plan, seed).run(goes_on)
+}
+
+/// The user stopped the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped;

@@ -1,0 +1,105 @@
+//! FlashFlow's machines in simulated time.
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span};
+use tidegate_sim::flashflow::{BackgroundPlan, MeasurerPlan, Plan, RelayPlan, Report, run};
+use tidegate_sim::plan::{LinkPlan, QueuePlan};
+use tidegate_sim::tcp;
+
+const MBIT: u64 = 1_000_000;
+
+fn link(mbit: u64) -> LinkPlan {
+    let rate = Rate(mbit * MBIT);
+    LinkPlan { rate, queue: QueuePlan::DropTail { packets: u32::MAX, bytes: rate.0 / 8 / 20 } }
+}
+
+/// Three measurers at 40, 62 and 137 ms measure relays of that rate.
+fn plan(relays: usize, mbit: u64, background: u64, seconds: u16) -> Plan {
+    let share = (Rate(mbit * MBIT), 10);
+    let relay = RelayPlan {
+        rate: Rate(mbit * MBIT),
+        cell_cost: Span::ZERO,
+        background: BackgroundPlan { rate: Rate(background * MBIT), variation: 0.1, circuits: 4 },
+        shares: vec![share; 3],
+    };
+    let measurer = |rtt: u64| MeasurerPlan {
+        link: link(941),
+        delay: Span::from_millis(rtt / 2),
+        jitter: Span::from_millis(1),
+        loss: 0.0,
+    };
+    Plan {
+        link: link(954),
+        relays: vec![relay; relays],
+        measurers: [40, 62, 137].map(measurer).into(),
+        coordinator_delay: Span::from_millis(30),
+        seconds,
+        background_percent: 25,
+        check_one_in: 125,
+        around: Span::from_secs(6),
+        tcp: tcp::Config::default(),
+    }
+}
+
+fn go(plan: &Plan, seed: u64) -> Report {
+    run(plan, Seed::root(seed), &|_| true).unwrap()
+}
+
+#[test]
+fn a_limited_relay_is_measured_and_runs_repeat_exactly() {
+    let plan = plan(1, 10, 0, 8);
+    let report = go(&plan, 1);
+    let outcome = report.relays[0].result.as_ref().unwrap();
+    let error = outcome.estimate.0 as f64 / 10e6 - 1.0;
+    assert!(error.abs() < 0.03, "{error}, {outcome:?}");
+    assert_eq!(outcome.seconds.len(), 8);
+    assert!(outcome.checked > 100, "cells are really checked");
+    assert_eq!(go(&plan, 1).digest, report.digest);
+    assert_ne!(go(&plan, 2).digest, report.digest);
+}
+
+#[test]
+fn background_is_capped_meanwhile_and_free_before_and_after() {
+    let plan = plan(1, 20, 10, 8);
+    let report = go(&plan, 3);
+    let relay = &report.relays[0];
+    let outcome = relay.result.as_ref().unwrap();
+    let error = outcome.estimate.0 as f64 / 20e6 - 1.0;
+    assert!(error.abs() < 0.05, "{error}, {outcome:?}");
+    let (from, until) = (relay.measured.0.unwrap(), relay.measured.1.unwrap());
+    assert_eq!(until.since(from), Span::from_secs(8));
+    let mbit = |bytes: u64| bytes as f64 * 8.0 / 1e6;
+    for (second, (measurement, background)) in relay.forwarded.iter().enumerate() {
+        let (begin, end) = (second as f64, second as f64 + 1.0);
+        if begin > from.as_secs_f64() + 1.0 && end < until.as_secs_f64() {
+            // A quarter of the whole, which the relay's limit bounds.
+            assert!((mbit(*background) - 5.0).abs() < 0.5, "{second}: {}", mbit(*background));
+            assert!((mbit(measurement + background) - 20.0).abs() < 0.6, "{second}");
+        } else if
+        // What waited in the circuits' windows has left after two seconds.
+        (begin > 1.0 && end < from.as_secs_f64()) || begin > until.as_secs_f64() + 1.0 {
+            assert!((mbit(*background) - 10.0).abs() < 2.5, "{second}: {}", mbit(*background));
+            assert_eq!(*measurement, 0);
+        }
+    }
+}
+
+#[test]
+fn relays_of_one_machine_are_measured_at_the_same_time() {
+    let mut plan = plan(3, 10, 0, 5);
+    plan.around = Span::ZERO;
+    for relay in go(&plan, 4).relays {
+        let outcome = relay.result.unwrap();
+        assert!((outcome.estimate.0 as f64 / 10e6 - 1.0).abs() < 0.05, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_processor_bounds_a_relay_without_a_limit() {
+    let mut plan = plan(1, 20, 0, 5);
+    plan.relays[0].rate = Rate::UNLIMITED;
+    // 514 bytes in 100 us: 41.12 Mbit/s.
+    plan.relays[0].cell_cost = Span::from_micros(100);
+    let outcome = go(&plan, 5).relays[0].result.clone().unwrap();
+    assert!((outcome.estimate.0 as f64 / 41.12e6 - 1.0).abs() < 0.03, "{outcome:?}");
+}
