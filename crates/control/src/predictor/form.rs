@@ -5,7 +5,7 @@
 //! no room are fixed, so that what is left has an interior and its multipliers are bounded.
 
 use super::interior::{Interior, Out, Pair, Row, Step, blocks};
-use super::lane::{LANES, Lane};
+use super::lane::LANES;
 use super::{Problem, Solution};
 
 /// A rate with less room than this, relative to the capacity, is fixed at zero.
@@ -122,17 +122,16 @@ pub(super) fn load<const M: usize, const O: usize>(core: &mut Interior<M, O>, pr
                     }
                 }
                 let reach = (step + 1) as f64;
-                let bound = bounds.as_ref().map_or(reach + 1.0, |bounds| bounds.queue_room);
+                let Some(bounds) = &bounds else { continue };
                 for (o, out) in at.out.iter_mut().enumerate() {
-                    let room = bound - (queues[0] - queues[o + 1]);
+                    let room = bounds.queue_room - (queues[0] - queues[o + 1]);
                     let weight = cost[o + 1] * room.abs().clamp(0.1 * share, share);
                     if problem.s_max <= ROOM * problem.capacity * problem.dt {
-                        out.toll = Lane::all(overflow);
-                    } else {
+                        out.toll.0[lane] = overflow;
+                    } else if bounds.queue_room < reach.min(bounds.least_source[step]) {
                         put_soft(out, lane, room, weight, overflow);
                     }
                 }
-                let Some(bounds) = &bounds else { continue };
                 if moving[0] && bounds.source[step] < reach {
                     put(&mut at.source, lane, bounds.source[step] - queues[0], cost[0], share);
                 }

@@ -81,7 +81,10 @@ impl Pair {
                 -(slack * self.price_step + price * self.slack_step) - repair
             }
         };
-        let present = Lane(self.weight.0.map(|weight| if weight > 0.0 { 1.0 } else { 0.0 }));
+        let mut present = self.weight;
+        for weight in &mut present.0 {
+            *weight = if *weight > 0.0 { 1.0 } else { 0.0 };
+        }
         self.price_step = present * (off - price * self.excess * ahead) / slack;
         self.price_step
     }

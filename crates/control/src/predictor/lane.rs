@@ -1,6 +1,5 @@
 //! Four circuits side by side: plain arrays whose element-wise loops the compiler turns into vector code.
 
-use std::array::from_fn;
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
 
 /// How many circuits are computed together.
@@ -21,13 +20,19 @@ impl Lane {
     }
 
     #[inline(always)]
-    pub fn min(self, other: Lane) -> Lane {
-        Lane(from_fn(|i| if self.0[i] < other.0[i] { self.0[i] } else { other.0[i] }))
+    pub fn min(mut self, other: Lane) -> Lane {
+        for i in 0..LANES {
+            self.0[i] = if self.0[i] < other.0[i] { self.0[i] } else { other.0[i] };
+        }
+        self
     }
 
     #[inline(always)]
-    pub fn max(self, other: Lane) -> Lane {
-        Lane(from_fn(|i| if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] }))
+    pub fn max(mut self, other: Lane) -> Lane {
+        for i in 0..LANES {
+            self.0[i] = if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] };
+        }
+        self
     }
 
     #[inline(always)]
@@ -41,8 +46,11 @@ impl Lane {
     }
 
     #[inline(always)]
-    pub fn abs(self) -> Lane {
-        Lane(from_fn(|i| self.0[i].abs()))
+    pub fn abs(mut self) -> Lane {
+        for i in 0..LANES {
+            self.0[i] = self.0[i].abs();
+        }
+        self
     }
 }
 
@@ -52,7 +60,11 @@ macro_rules! elementwise {
             type Output = Lane;
             #[inline(always)]
             fn $method(self, rhs: Lane) -> Lane {
-                Lane(from_fn(|i| self.0[i] $op rhs.0[i]))
+                let mut result = Lane::ZERO;
+                for i in 0..LANES {
+                    result.0[i] = self.0[i] $op rhs.0[i];
+                }
+                result
             }
         }
     )*};
@@ -76,7 +88,10 @@ impl SubAssign for Lane {
 impl Neg for Lane {
     type Output = Lane;
     #[inline(always)]
-    fn neg(self) -> Lane {
-        Lane(from_fn(|i| -self.0[i]))
+    fn neg(mut self) -> Lane {
+        for i in 0..LANES {
+            self.0[i] = -self.0[i];
+        }
+        self
     }
 }
