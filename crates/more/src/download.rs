@@ -30,11 +30,47 @@ pub struct Counters {
     pub too_many: u64,
 }
 
+/// Chunks of one stream in any order.
 #[derive(Debug, Default)]
-struct Stream {
-    next: u64,
-    held: BTreeMap<u64, (Vec<u8>, bool)>,
-    ended: bool,
+pub(crate) struct Stream {
+    /// The first chunk that did not arrive yet.
+    pub(crate) next: u64,
+    /// Chunks after it.
+    pub(crate) held: BTreeMap<u64, (Vec<u8>, bool)>,
+    pub(crate) ended: bool,
+}
+
+/// What a chunk led to.
+pub(crate) enum Took {
+    /// Bytes that are now in order, and whether the stream is complete with them.
+    Bytes(Vec<u8>, bool),
+    /// It had arrived before.
+    Repeated,
+    /// More than `most` would have to be held back.
+    TooMany,
+}
+
+impl Stream {
+    /// A chunk arrives; of those that are not next, `most` are held back.
+    pub(crate) fn take(&mut self, chunk: u64, bytes: &[u8], last: bool, most: usize) -> Took {
+        if chunk < self.next || self.ended || self.held.contains_key(&chunk) {
+            return Took::Repeated;
+        }
+        if self.held.len() >= most && chunk != self.next {
+            return Took::TooMany;
+        }
+        self.held.insert(chunk, (bytes.to_vec(), last));
+        let (mut ordered, mut complete) = (Vec::new(), false);
+        while let Some((bytes, last)) = self.held.remove(&self.next) {
+            self.next += 1;
+            ordered.extend_from_slice(&bytes);
+            if last {
+                (self.ended, complete) = (true, true);
+                self.held.clear();
+            }
+        }
+        Took::Bytes(ordered, complete)
+    }
 }
 
 /// What a body led to.
@@ -69,26 +105,21 @@ impl Download {
             }
         }
         let stream = self.streams.entry(id).or_default();
-        let mut arrived = Arrived { stream: id, bytes: Vec::new(), complete: false };
-        if chunk < stream.next || stream.ended || stream.held.contains_key(&chunk) {
-            self.counters.repeated += 1;
-            return Some(arrived);
-        }
-        if stream.held.len() >= HELD && chunk != stream.next {
-            self.counters.too_many += 1;
-            return None;
-        }
-        self.counters.chunks += 1;
-        stream.held.insert(chunk, (bytes.to_vec(), last));
-        while let Some((bytes, last)) = stream.held.remove(&stream.next) {
-            stream.next += 1;
-            arrived.bytes.extend_from_slice(&bytes);
-            if last {
-                (stream.ended, arrived.complete) = (true, true);
-                stream.held.clear();
+        let (bytes, complete) = match stream.take(chunk, bytes, last, HELD) {
+            Took::TooMany => {
+                self.counters.too_many += 1;
+                return None;
             }
-        }
-        Some(arrived)
+            Took::Repeated => {
+                self.counters.repeated += 1;
+                (Vec::new(), false)
+            }
+            Took::Bytes(bytes, complete) => {
+                self.counters.chunks += 1;
+                (bytes, complete)
+            }
+        };
+        Some(Arrived { stream: id, bytes, complete })
     }
 }
 

@@ -11,8 +11,13 @@
 //! * [`node`]: the relay's side of one peer: limits, replay defence, counters.
 //! * [`upload`]: sends a byte stream reliably. * [`download`]: puts it back together.
 
+pub mod client;
 pub mod directory;
 pub mod download;
+pub mod flights;
+mod frame;
+pub mod letter;
 pub mod node;
 pub mod onion;
+pub mod service;
 pub mod upload;

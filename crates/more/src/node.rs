@@ -7,12 +7,13 @@ use tidegate_control::paths::relay::Relay;
 use tidegate_control::units::{Span, Time};
 use x25519_dalek::{PublicKey, StaticSecret};
 
-use crate::onion::{self, Class, OpenError, Opened, PACKET, Seen};
+use crate::onion::{self, Class, Memory, OpenError, Opened, PACKET, Stays};
 
 /// One peer's keys, limit and memory.
 pub struct Node {
     keys: Vec<EpochKey>,
     relay: Relay,
+    stays: Stays,
     /// Acknowledgements it still passes for free; each data datagram passed adds one.
     credit: u32,
     counters: Counters,
@@ -29,12 +30,6 @@ struct EpochKey {
     secret: StaticSecret,
     /// Tags of opened packets, which must not be opened again under this key.
     tags: BTreeSet<[u8; 16]>,
-}
-
-impl Seen for BTreeSet<[u8; 16]> {
-    fn seen(&mut self, tag: [u8; 16], add: bool) -> bool {
-        if add { !self.insert(tag) } else { self.contains(&tag) }
-    }
 }
 
 /// What became of the datagrams that reached a peer.
@@ -77,6 +72,7 @@ impl Node {
         let mut node = Node {
             keys: Vec::new(),
             relay: Relay::new(limit, phase, peers, stamping),
+            stays: Stays::default(),
             credit: CREDIT,
             counters: Counters::default(),
         };
@@ -112,27 +108,29 @@ impl Node {
         // this machine's processor.
         let within = match class {
             Class::Data => self.relay.arrive(now, f64::from(PACKET)),
-            Class::Ack => self.credit > 0,
+            Class::Ack | Class::Reply => self.credit > 0,
         };
         if !within {
             let counter = match class {
                 Class::Data => &mut self.counters.over_limit,
-                Class::Ack => &mut self.counters.flooding,
+                Class::Ack | Class::Reply => &mut self.counters.flooding,
             };
             *counter += 1;
             return None;
         }
-        if class == Class::Ack {
+        if class != Class::Data {
             self.credit -= 1;
         }
         let stamp = self.relay.stamp();
+        let stays = &mut self.stays;
         let mut result = Err(OpenError::Forged);
         for key in &mut self.keys {
             if key.tags.len() >= TAGS {
                 self.counters.memory_full += 1;
                 return None;
             }
-            result = onion::open(datagram, &key.secret, stamp, &mut key.tags);
+            let memory = Memory { stamp, tags: &mut key.tags, stays, now };
+            result = onion::open(datagram, &key.secret, memory);
             if !matches!(result, Err(OpenError::Forged)) {
                 break;
             }
@@ -144,7 +142,8 @@ impl Node {
             }
             Ok(Opened::Forward { .. }) => self.counters.acks_forwarded += 1,
             Ok(Opened::Data { .. }) => self.counters.delivered += 1,
-            Ok(Opened::Ack { .. }) => {
+            Ok(Opened::Letter { .. }) if class == Class::Data => self.counters.delivered += 1,
+            Ok(Opened::Ack { .. } | Opened::Letter { .. }) => {
                 self.counters.acks_received += 1;
                 self.credit = (self.credit + 1).min(CREDIT);
             }

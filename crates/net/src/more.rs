@@ -12,9 +12,10 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_more::directory::Directory;
 use tidegate_more::download::{self, Download};
+use tidegate_more::flights::Progress;
 use tidegate_more::node::{self, Node};
 use tidegate_more::onion::{DATA_SIZE, Hop, MAX_RELAYS, Opened, PACKET};
-use tidegate_more::upload::{CHUNK, Overlay, Progress, Upload};
+use tidegate_more::upload::{CHUNK, Overlay, Upload};
 
 use crate::clock;
 
@@ -229,7 +230,7 @@ impl LivePeer {
             }
         }
         self.summary.seconds = clock::now().since(start).as_secs_f64();
-        self.summary.upload = upload.progress;
+        self.summary.upload = upload.progress();
         Ok(())
     }
 

@@ -10,10 +10,14 @@ pub struct Latencies {
     factor: f32,
     /// L and V of equations 4.3 and 4.4 in seconds per unordered pair; L is negative until measured.
     links: Vec<[f32; 2]>,
+    /// The same for what lies beyond the last relay of the sender's own path: there and back.
+    beyond: [f32; 2],
 }
 
 /// What stands in for L of a link that was never measured, seconds.
 const UNKNOWN: f32 = 1.0;
+/// What stands in for a receiver path that was never measured: three links.
+const UNKNOWN_BEYOND: f32 = 3.0;
 
 impl Latencies {
     /// No link measured yet. `gamma` is the weight of a new sample (4.3, 4.4), `factor` is alpha of 4.5.
@@ -23,6 +27,7 @@ impl Latencies {
             gamma: gamma as f32,
             factor: factor as f32,
             links: vec![[-1.0, 0.0]; peers * peers],
+            beyond: [-1.0, 0.0],
         }
     }
 
@@ -52,14 +57,33 @@ impl Latencies {
         let sample = (seconds / (path.len() - 1) as f64) as f32;
         for link in path.windows(2) {
             let slot = self.slot(link[0], link[1]);
-            let [mean, deviation] = &mut self.links[slot];
-            if *mean < 0.0 {
-                (*mean, *deviation) = (sample, sample / 2.0);
-            } else {
-                *deviation += self.gamma * ((sample - *mean).abs() - *deviation);
-                *mean += self.gamma * (sample - *mean);
-            }
+            smooth(&mut self.links[slot], self.gamma, sample);
         }
+    }
+
+    /// The receiver path took `seconds` of a round trip: from the last relay of the sender path to the
+    /// receiver and back to that relay (section 3.1.4: a general idea of the time a receiver's paths need).
+    pub fn measured_beyond(&mut self, seconds: f64) {
+        smooth(&mut self.beyond, self.gamma, seconds as f32);
+    }
+
+    /// L and T of what lies beyond the sender path, seconds.
+    pub fn beyond(&self) -> (f64, f64) {
+        let [mean, deviation] = self.beyond;
+        match mean < 0.0 {
+            true => (f64::from(UNKNOWN_BEYOND), f64::from(UNKNOWN_BEYOND)),
+            false => (f64::from(mean), f64::from(mean + self.factor * deviation)),
+        }
+    }
+}
+
+/// Equations 4.3 and 4.4; the first sample sets V to half of it.
+fn smooth([mean, deviation]: &mut [f32; 2], gamma: f32, sample: f32) {
+    if *mean < 0.0 {
+        (*mean, *deviation) = (sample, sample / 2.0);
+    } else {
+        *deviation += gamma * ((sample - *mean).abs() - *deviation);
+        *mean += gamma * (sample - *mean);
     }
 }
 
@@ -79,5 +103,9 @@ mod tests {
         // V += 0.1 (0.1 - 0.05), then L += 0.1 (0.2 - 0.1).
         assert!((links.round_trip(1, 0) - 0.11).abs() < 1e-6);
         assert!((links.timeout(&[0, 1]) - (0.11 + 4.0 * 0.055)).abs() < 1e-6);
+        assert_eq!(links.beyond(), (3.0, 3.0));
+        links.measured_beyond(0.2);
+        let (mean, timeout) = links.beyond();
+        assert!((mean - 0.2).abs() < 1e-6 && (timeout - 0.6).abs() < 1e-6);
     }
 }

@@ -23,6 +23,8 @@ pub struct Sender {
     budgets: Vec<Budget>,
     /// Peers with rate left for one more packet this second, in arbitrary order.
     alive: Vec<Peer>,
+    /// The only peers that are first relays; any may be if empty.
+    guards: Vec<Peer>,
 }
 
 /// What may be and was sent through one peer.
@@ -63,6 +65,7 @@ impl Sender {
             latencies,
             budgets: vec![budget; peers],
             alive: Vec::with_capacity(peers),
+            guards: Vec::new(),
         };
         for peer in 0..peers as Peer {
             let rate = sender.controller.rate(peer);
@@ -92,31 +95,89 @@ impl Sender {
         self.controller.rate(peer)
     }
 
+    /// From now on the first relay of a path is one of `guards`, so that only they ever see packets come
+    /// from this source; without any, every peer may be first.
+    pub fn set_guards(&mut self, guards: Vec<Peer>) {
+        self.guards = guards;
+    }
+
     /// Draws a path to `to` and charges its relays; none if too few have rate left.
     pub fn draw_path(&mut self, to: Peer, random: &mut Random) -> Option<(Path, Memos)> {
+        let mut path = self.draw_relays(to, self.hops, random)?;
+        path[self.hops + 1] = to;
+        Some((path, self.charge(&path)))
+    }
+
+    /// Draws a sender path to `entry`, the first relay of a receiver path and the last relay that this
+    /// source knows, and charges its relays and `entry`; none if too few of them have rate left. What is
+    /// beyond `entry` is unknown: the path's last place repeats it.
+    ///
+    /// # Panics
+    /// If paths have fewer than two hops.
+    pub fn draw_path_into(&mut self, entry: Peer, random: &mut Random) -> Option<(Path, Memos)> {
+        assert!(self.hops >= 2, "a sender path has at least one relay of its own");
+        // Not to use oneself like any other peer would give the source away.
+        if entry != self.me && !self.has_rate(entry) {
+            return None;
+        }
+        let mut path = self.draw_relays(entry, self.hops - 1, random)?;
+        (path[self.hops], path[self.hops + 1]) = (entry, entry);
+        Some((path, self.charge(&path)))
+    }
+
+    /// Whether another packet may be sent through `peer` in this second.
+    pub fn has_rate(&self, peer: Peer) -> bool {
+        self.budgets[usize::from(peer)].place != NOWHERE
+    }
+
+    /// The source and `relays` random relays other than `not`, a guard first if there are guards.
+    fn draw_relays(&mut self, not: Peer, relays: usize, random: &mut Random) -> Option<Path> {
         let mut pool = self.alive.len();
-        let place = self.budgets[usize::from(to)].place;
+        let place = self.budgets[usize::from(not)].place;
         if place != NOWHERE {
             pool -= 1;
             self.swap(place as usize, pool);
         }
-        if pool < self.hops {
+        if pool < relays {
             return None;
         }
-        let (mut path, mut memos) = ([0; MAX_HOPS + 2], [0; MAX_HOPS]);
+        let mut path = [0; MAX_HOPS + 2];
         path[0] = self.me;
-        path[self.hops + 1] = to;
-        for hop in 0..self.hops {
+        let mut drawn = 0;
+        if !self.guards.is_empty() {
+            let ready = |guard: &&Peer| **guard != not && self.has_rate(**guard);
+            let count = self.guards.iter().filter(ready).count();
+            if count == 0 {
+                return None;
+            }
+            let guard = *self.guards.iter().filter(ready).nth(random.below(count))?;
+            self.swap(self.budgets[usize::from(guard)].place as usize, 0);
+            path[1] = guard;
+            drawn = 1;
+        }
+        for hop in drawn..relays {
             self.swap(hop, hop + random.below(pool - hop));
             path[hop + 1] = self.alive[hop];
         }
+        Some(path)
+    }
+
+    /// Counts a packet against all relays of a path.
+    fn charge(&mut self, path: &Path) -> Memos {
+        let mut memos = [0; MAX_HOPS];
         for hop in 0..self.hops {
             let relay = path[hop + 1];
             memos[hop] = self.controller.memo(relay);
             self.budgets[usize::from(relay)].sent += self.packet;
             self.enlist(relay);
         }
-        Some((path, memos))
+        memos
+    }
+
+    /// The timeout for a path of [`Sender::draw_path_into`], seconds: T of the sender path and what the
+    /// receiver's paths were seen to take beyond it.
+    pub fn timeout_into(&self, path: &Path) -> f64 {
+        self.latencies.timeout(&path[..self.hops]) + self.latencies.beyond().1
     }
 
     /// The acknowledgement timeout for a path, seconds (4.6).
@@ -136,9 +197,34 @@ impl Sender {
         late: bool,
     ) {
         self.latencies.measured(&path[..self.hops + 2], seconds);
-        if late {
-            return;
+        if !late {
+            self.reward(now, path, memos, stamps);
         }
+    }
+
+    /// The acknowledgement of a packet into a receiver path came `seconds` after sending; the last relay of
+    /// the sender path says that `beyond` of them passed until it came back to it. A claim of more than all
+    /// counts as all.
+    #[allow(clippy::too_many_arguments)]
+    pub fn acked_into(
+        &mut self,
+        now: Time,
+        path: &Path,
+        memos: &Memos,
+        stamps: &Stamps,
+        seconds: f64,
+        beyond: f64,
+        late: bool,
+    ) {
+        let beyond = beyond.clamp(0.0, seconds);
+        self.latencies.measured(&path[..self.hops], seconds - beyond);
+        self.latencies.measured_beyond(beyond);
+        if !late {
+            self.reward(now, path, memos, stamps);
+        }
+    }
+
+    fn reward(&mut self, now: Time, path: &Path, memos: &Memos, stamps: &Stamps) {
         for hop in 0..self.hops {
             let round_trip = self.latencies.round_trip(self.me, path[hop + 1]);
             let feedback = Feedback::Acked { round_trip, stamp: stamp(stamps[hop]) };
@@ -246,6 +332,40 @@ mod tests {
         assert!(source.draw_path(7, &mut draws).is_some(), "slow start added a packet to each");
         source.second();
         assert!(!source.saturated());
+    }
+
+    #[test]
+    fn a_path_into_a_receiver_path_is_charged_to_its_entry_and_measured_in_two_parts() {
+        let mut draws = Seed::root(3).random();
+        let mut source = sender(3);
+        let (path, memos) = source.draw_path_into(5, &mut draws).expect("all have rate");
+        assert!(path[3] == 5 && path[1] != path[2] && !path[1..3].contains(&5));
+        assert!(source.draw_path_into(5, &mut draws).is_none(), "its one packet per second is used");
+        assert!((source.timeout_into(&path) - 5.0).abs() < 1e-6, "two links and what is beyond are unknown");
+        source.acked_into(Time::ZERO, &path, &memos, &[0.0; MAX_HOPS], 0.5, 0.3, false);
+        assert!((source.latencies.round_trip(0, path[1]) - 0.1).abs() < 1e-6);
+        assert!((source.latencies.beyond().0 - 0.3).abs() < 1e-6);
+        assert_eq!((source.rate(5), source.rate(path[2])), (3000.0, 3000.0), "a signal for each known relay");
+        source.acked_into(Time::ZERO, &path, &memos, &[0.0; MAX_HOPS], 0.5, 1e9, true);
+        assert!(source.latencies.beyond().0 <= 0.5, "a relay cannot claim more than the round trip");
+    }
+
+    #[test]
+    fn guards_alone_are_first() {
+        let mut draws = Seed::root(4).random();
+        let mut source = sender(3);
+        source.set_guards(vec![2, 7]);
+        for _ in 0..50 {
+            let (path, _) = source.draw_path(7, &mut draws).expect("guard 2 has rate");
+            assert_eq!(path[1], 2, "the destination cannot guard");
+            let mut relays = path[1..4].to_vec();
+            relays.sort_unstable();
+            relays.dedup();
+            assert_eq!(relays.len(), 3);
+            assert!(source.draw_path(6, &mut draws).is_some_and(|(path, _)| path[1] == 7));
+            assert!(source.draw_path(6, &mut draws).is_none(), "no guard has rate left");
+            source.second();
+        }
     }
 
     #[test]

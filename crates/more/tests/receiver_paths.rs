@@ -1,0 +1,350 @@
+//! Streams to a receiver that hides: byte-exact in both directions, and bad packets do no harm.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_control::paths::Peer;
+use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::sender::Sender;
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Span, Time};
+use tidegate_more::client::{Client, Settings};
+use tidegate_more::node::Node;
+use tidegate_more::onion::{DATA_SIZE, Hop, Opened, PACKET};
+use tidegate_more::service::Service;
+
+const PEERS: usize = 9;
+const CLIENT: Peer = 0;
+const SERVICE: Peer = 8;
+const LINK: Span = Span::from_millis(10);
+const STREAM: u64 = 77;
+/// Relays of sender paths and of receiver paths.
+const HOPS: [usize; 2] = [2, 3];
+
+struct World {
+    nodes: Vec<Node>,
+    client: Client,
+    service: Service,
+    now: Time,
+    flying: BTreeMap<(Time, u64), (Peer, Vec<u8>)>,
+    launched: u64,
+    /// Peers that drop everything.
+    deaf: Vec<Peer>,
+    /// What the service answers with once the stream is open.
+    answer: Vec<u8>,
+    up: Vec<u8>,
+    down: Vec<u8>,
+    complete: [bool; 2],
+    /// Every datagram, its sender and receiver.
+    seen: Vec<(Peer, Peer, Vec<u8>)>,
+    random: Random,
+    entropy: RefCell<Random>,
+}
+
+fn draw(random: &RefCell<Random>) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.borrow_mut().bits().to_le_bytes()));
+    bytes
+}
+
+fn text(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| ((i * 37) >> 3) as u8).collect()
+}
+
+impl World {
+    fn new(controller: &str, guards: &[Peer]) -> World {
+        let parameters = Parameters::named(controller, f64::from(PACKET)).expect("known");
+        let node = |i: usize| {
+            let phase = Span::from_millis(100 * i as u64);
+            Node::new([i as u8 + 1; 32], 200_000.0, phase, PEERS, parameters.stamping())
+        };
+        let nodes: Vec<Node> = (0..PEERS).map(node).collect();
+        let keys: Vec<[u8; 32]> = nodes.iter().map(Node::key).collect();
+        let control = parameters.controller(PEERS, Seed::root(1)).expect("distributed");
+        let latencies = parameters.latencies(PEERS);
+        let mut sender = Sender::new(CLIENT, PEERS, HOPS[0] + 1, f64::from(PACKET), control, latencies);
+        sender.set_guards(guards.to_vec());
+        let hop = |peer: Peer| Hop { peer, key: keys[usize::from(peer)] };
+        let mut random = Seed::root(2).random();
+        let entropy = RefCell::new(Seed::root(3).random());
+        let mut service = Service::new(hop(SERVICE), keys.clone(), HOPS[1], guards.to_vec(), [99; 32]);
+        let settings = Settings {
+            me: hop(CLIENT),
+            keys: keys.clone(),
+            hops: HOPS[0],
+            receiver: service.key(),
+            attempt_every: Span::from_millis(5),
+        };
+        let mut client = Client::new(settings, sender, Time::ZERO);
+        client.supply(service.publish(128, &mut random, &mut || draw(&entropy)));
+        client.open(STREAM, Time::ZERO);
+        World {
+            nodes,
+            client,
+            service,
+            now: Time::ZERO,
+            flying: BTreeMap::new(),
+            launched: 0,
+            deaf: Vec::new(),
+            answer: Vec::new(),
+            up: Vec::new(),
+            down: Vec::new(),
+            complete: [false; 2],
+            seen: Vec::new(),
+            random,
+            entropy,
+        }
+    }
+
+    fn launch(&mut self, from: Peer, to: Peer, datagram: Vec<u8>) {
+        assert_eq!(datagram.len(), DATA_SIZE, "one size");
+        self.seen.push((from, to, datagram.clone()));
+        self.flying.insert((self.now + LINK, self.launched), (to, datagram));
+        self.launched += 1;
+    }
+
+    fn arrive(&mut self, to: Peer, datagram: &[u8]) {
+        if self.deaf.contains(&to) {
+            return;
+        }
+        let opened = self.nodes[usize::from(to)].handle(self.now, datagram);
+        let entropy = &self.entropy;
+        match opened {
+            Some(Opened::Forward { to: next, datagram }) => self.launch(to, next, datagram),
+            Some(Opened::Letter { id, payload, .. }) if to == SERVICE => {
+                let random = &mut self.random;
+                let answered = self.service.letter(self.now, id, &payload, random, &mut || draw(entropy));
+                let Some(answered) = answered else { return };
+                if answered.opened {
+                    self.service.write(STREAM, &self.answer);
+                    self.service.end(STREAM);
+                }
+                self.up.extend(answered.bytes);
+                self.complete[0] |= answered.complete;
+                self.launch(SERVICE, answered.reply.0, answered.reply.1);
+            }
+            Some(Opened::Letter { id, annex, payload }) => {
+                if let Some(came) = self.client.answer(self.now, id, annex, &payload) {
+                    self.down.extend(came.bytes);
+                    self.complete[1] |= came.complete;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Runs until the stream is done, at most so many seconds.
+    fn run(&mut self, seconds: u64) {
+        let end = self.now + Span::from_secs(seconds);
+        while self.now < end && !self.client.done(STREAM) {
+            loop {
+                let entropy = &self.entropy;
+                let sent = self.client.poll(self.now, &mut self.random, &mut || draw(entropy));
+                let Some((to, datagram)) = sent else { break };
+                self.launch(CLIENT, to, datagram);
+            }
+            let arrival = self.flying.first_key_value().map_or(Time::NEVER, |(key, _)| key.0);
+            self.now = arrival.min(self.client.next_time()).max(self.now + Span(1)).min(end);
+            while let Some(entry) = self.flying.first_entry() {
+                if entry.key().0 > self.now {
+                    break;
+                }
+                let (to, datagram) = entry.remove();
+                self.arrive(to, &datagram);
+            }
+        }
+    }
+
+    fn exchange(&mut self, up: usize, down: usize, seconds: u64) {
+        self.answer = text(down);
+        self.client.write(STREAM, &text(up));
+        self.client.end(STREAM);
+        self.run(seconds);
+    }
+
+    fn check(&self, up: usize, down: usize, what: &str) {
+        let progress = self.client.progress();
+        assert!(self.client.done(STREAM), "{what}: {progress:?}, {} paths left", self.client.store());
+        assert!(self.complete == [true; 2] && self.up == text(up) && self.down == text(down), "{what}");
+    }
+}
+
+#[test]
+fn both_directions_are_byte_exact_with_each_controller() {
+    for controller in ["aimd", "q-learning", "cubic", "explicit", "explicit-or-aimd"] {
+        let mut world = World::new(controller, &[]);
+        world.exchange(5_000, 8_000, 120);
+        world.check(5_000, 8_000, controller);
+        assert!(world.client.store() >= 100, "paths come back: {}", world.client.store());
+    }
+}
+
+#[test]
+fn the_round_trip_is_split_where_the_sender_path_ends() {
+    let mut world = World::new("explicit", &[]);
+    world.exchange(5_000, 0, 60);
+    world.check(5_000, 0, "");
+    let sender = world.client.sender();
+    // Links of 10 ms: from the last relay over three others to the receiver, and back.
+    let beyond = 2.0 * 0.01 * (HOPS[1] + 1) as f64;
+    assert!((sender.latencies.beyond().0 - beyond).abs() < 1e-3, "{:?}", sender.latencies.beyond());
+    let own = sender.latencies.round_trip(0, 1);
+    assert!((own - 0.02).abs() < 1e-3, "{own}");
+    // Rates: every relay that the sender knows gave a signal, and the receiver is one of them as a relay.
+    assert!((1..PEERS as Peer).all(|peer| sender.rate(peer) > 1500.0));
+}
+
+#[test]
+fn with_guards_nobody_else_sees_packets_leave_their_source_or_reach_their_receiver() {
+    let mut world = World::new("explicit", &[2, 5]);
+    world.exchange(5_000, 5_000, 60);
+    world.check(5_000, 5_000, "");
+    // Relays of others send on what they get; sources send what nobody sent them. Here nobody else sends, so
+    // what the client and the service hand over beyond what reached them as relays is theirs.
+    let guard: BTreeSet<Peer> = [2, 5].into();
+    let towards = |peer: Peer| world.seen.iter().filter(move |(_, to, _)| *to == peer);
+    for end in [CLIENT, SERVICE] {
+        let relayed = world.nodes[usize::from(end)].counters();
+        let passed = relayed.forwarded + relayed.acks_forwarded;
+        let not_to_guards =
+            world.seen.iter().filter(|(from, to, _)| *from == end && !guard.contains(to)).count() as u64;
+        assert!(not_to_guards <= passed, "{not_to_guards} of {end}, which passed {passed}");
+        let not_from_guards = towards(end).filter(|(from, _, _)| !guard.contains(from)).count() as u64;
+        assert!(not_from_guards <= passed, "{not_from_guards} to {end}, which passed {passed}");
+    }
+}
+
+#[test]
+fn a_relay_that_drops_everything_delays_but_does_not_stop_a_stream() {
+    let mut world = World::new("aimd", &[]);
+    world.deaf = vec![3];
+    world.answer = text(1_500);
+    world.client.write(STREAM, &text(1_500));
+    world.client.end(STREAM);
+    // Lost packets take their receiver paths with them: the descriptor is read again.
+    for _ in 0..20 {
+        world.run(10);
+        let entropy = &world.entropy;
+        let fresh = world.service.publish(64, &mut world.random, &mut || draw(entropy));
+        world.client.supply(fresh);
+    }
+    world.check(1_500, 1_500, "");
+    assert!(world.client.progress().timed_out > 0);
+}
+
+#[test]
+fn replays_damage_and_strangers_are_counted_and_change_nothing() {
+    let mut world = World::new("explicit", &[]);
+    world.exchange(4_000, 4_000, 60);
+    world.check(4_000, 4_000, "");
+    let later = world.now + Span::from_secs(5);
+    for (index, (_, to, datagram)) in world.seen.clone().into_iter().enumerate().take(150) {
+        let at = later + Span::from_millis(20) * index as u64;
+        let node = &mut world.nodes[usize::from(to)];
+        assert!(node.handle(at, &datagram).is_none(), "opened before");
+    }
+    let replayed: u64 = world.nodes.iter().map(|node| node.counters().replayed).sum();
+    assert_eq!(replayed, 150);
+    // A damaged payload passes relays, which cannot tell, and is found out at the end.
+    let mut world = World::new("explicit", &[]);
+    world.client.write(STREAM, &text(300));
+    let entropy = &world.entropy;
+    let sent = world.client.poll(world.now, &mut world.random, &mut || draw(entropy));
+    let (to, mut datagram) = sent.expect("has a chunk");
+    datagram[DATA_SIZE - 1] ^= 1;
+    world.launch(CLIENT, to, datagram);
+    world.run(5);
+    let senseless: u64 = world.nodes.iter().map(|node| node.counters().senseless).sum();
+    assert_eq!(senseless, 1, "the last relay of the sender path sees that it is no packet to pass on");
+    // Letters over unknown paths, and answers to letters never sent.
+    let entropy = &world.entropy;
+    for payload in [vec![], vec![7; 50], vec![7; 1123], vec![7; 60_000]] {
+        let random = &mut world.random;
+        assert!(world.service.letter(world.now, [5; 16], &payload, random, &mut || draw(entropy)).is_none());
+        assert!(world.client.answer(world.now, [5; 16], [0; 32], &payload).is_none());
+    }
+    assert_eq!(world.service.counters.unknown_path, 4);
+}
+
+#[test]
+fn what_does_not_decrypt_uses_up_its_path_and_nothing_else() {
+    let mut world = World::new("explicit", &[]);
+    // The last link's payload is damaged: the header is sound, so the service is asked to open it.
+    world.client.write(STREAM, &text(200));
+    world.client.end(STREAM);
+    let mut damaged = 0;
+    for _ in 0..400 {
+        world.run_one_damaging(&mut damaged);
+    }
+    // Some were for the peer as a relay and found out behind it.
+    assert!((1..=damaged).contains(&world.service.counters.forged), "{:?}", world.service.counters);
+    world.run(60);
+    assert!(world.up == text(200));
+}
+
+impl World {
+    /// One step of [`World::run`] in which data for the service is damaged on its last link.
+    fn run_one_damaging(&mut self, damaged: &mut u64) {
+        if *damaged < 3 {
+            for (to, datagram) in self.flying.values_mut() {
+                if *to == SERVICE && datagram[0] == 1 && datagram[DATA_SIZE - 1] != 0xee {
+                    datagram[DATA_SIZE - 1] = 0xee;
+                    *damaged += 1;
+                }
+            }
+        }
+        let until = self.now + Span::from_millis(5);
+        self.run_until(until);
+    }
+
+    fn run_until(&mut self, until: Time) {
+        let entropy = &self.entropy;
+        if let Some((to, datagram)) = self.client.poll(self.now, &mut self.random, &mut || draw(entropy)) {
+            self.launch(CLIENT, to, datagram);
+        }
+        self.now = until;
+        while let Some(entry) = self.flying.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let (to, datagram) = entry.remove();
+            self.arrive(to, &datagram);
+        }
+    }
+}
+
+#[test]
+fn streams_are_bounded_and_refusals_are_heard() {
+    let mut world = World::new("explicit", &[]);
+    world.exchange(100, 0, 30);
+    world.service.refuse(STREAM);
+    world.client.close(STREAM);
+    world.client.open(STREAM, world.now);
+    world.client.write(STREAM, &text(10));
+    let before = world.service.counters.letters;
+    let mut refused = false;
+    for _ in 0..2000 {
+        let entropy = &world.entropy;
+        if let Some((to, datagram)) = world.client.poll(world.now, &mut world.random, &mut || draw(entropy)) {
+            world.launch(CLIENT, to, datagram);
+        }
+        world.now += Span::from_millis(5);
+        while let Some(entry) = world.flying.first_entry() {
+            if entry.key().0 > world.now {
+                break;
+            }
+            let (to, datagram) = entry.remove();
+            if to == CLIENT
+                && let Some(Opened::Letter { id, annex, payload }) =
+                    world.nodes[0].handle(world.now, &datagram)
+            {
+                refused |=
+                    world.client.answer(world.now, id, annex, &payload).is_some_and(|came| came.refused);
+            } else if to != CLIENT {
+                world.arrive(to, &datagram);
+            }
+        }
+    }
+    assert!(refused && world.service.counters.letters > before);
+    assert_eq!(world.service.sweep(world.now + Span::from_secs(61)), [STREAM]);
+}
