@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use tidegate_lab::flashflow;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::parallel_paths;
 use tidegate_lab::report::{folder, manifest_of_outcomes, outcome_table, page_of_outcomes};
@@ -12,8 +13,11 @@ use crate::Failure;
 use crate::console::{Console, terminal_width};
 
 /// Everything that can measure an experiment: one line each.
-const RUNNERS: &[(&str, Runner)] =
-    &[("scenario", scenario_runner::run), ("parallel-paths", parallel_paths::run)];
+const RUNNERS: &[(&str, Runner)] = &[
+    ("scenario", scenario_runner::run),
+    ("parallel-paths", parallel_paths::run),
+    ("flashflow", flashflow::run),
+];
 
 /// Measure what papers published, and print theirs beside ours
 #[derive(clap::Args)]

@@ -160,3 +160,13 @@ fn the_scoreboard_has_exactly_its_keys() {
     let total = rows.iter().find(|row| row["quantity"] == "vanilla: total rate").unwrap();
     assert_eq!(total["verdict"], "holds");
 }
+
+#[test]
+fn flashflow_experiments_run_in_simulated_time() {
+    let scratch = Scratch::new("flashflow-experiments");
+    let output = tidegate(&["reproduce", "flashflow/figure-7", "--json", "--out", &scratch.path("o")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert!(rows.len() >= 6 && rows.iter().all(|row| row["verdict"] == "holds"), "{rows:#?}");
+}

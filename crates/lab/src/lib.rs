@@ -2,7 +2,9 @@
 //!
 //! [`scenario`] reads and checks a file, [`network`] draws a network from it and a seed, [`scoreboard`] holds published numbers against ours.
 
+pub mod flashflow;
 pub mod input;
+mod jobs;
 pub mod metrics;
 pub mod monitor;
 pub mod network;

@@ -7,17 +7,15 @@
 mod file;
 mod measure;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
 use tidegate_sim::parallel::report::Report;
 use tidegate_sim::parallel::world;
 
+use crate::jobs::run_all;
 use crate::monitor::Monitor;
 use crate::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
-use file::{Job, Parameters};
+use file::Parameters;
 
 /// Measures an experiment.
 ///
@@ -27,7 +25,16 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let parameters: Parameters = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let jobs = parameters.jobs(&place)?;
-    let reports = run_all(&jobs, monitor)?;
+    let reports: Vec<Report> = run_all(
+        &jobs,
+        monitor,
+        |job| &job.name,
+        |job, goes_on| {
+            let goes_on = |now: Time| goes_on(now.as_secs_f64() / job.plan.duration.as_secs_f64());
+            world::run(&job.plan, &job.parameters, Seed::root(u64::from(job.seed) + 1), &goes_on)
+                .map_err(|error| RunError::Failed(format!("{}: {error}", job.name)))
+        },
+    )?;
     let mut measured = Measured::default();
     let mut sweeps: Vec<Curve> = Vec::new();
     let mut curves: Vec<[Curve; 2]> = Vec::new();
@@ -69,35 +76,4 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         measured.figures.push(figure("Rate from one peer to another", "time (s)", "rate (B/s)", watched));
     }
     Ok(measured)
-}
-
-/// Runs all jobs on as many threads as the monitor grants; one thread takes whole runs.
-fn run_all(jobs: &[Job], monitor: &dyn Monitor) -> Result<Vec<Report>, RunError> {
-    let next = AtomicUsize::new(0);
-    let reports: Mutex<Vec<Option<Report>>> = Mutex::new(vec![None; jobs.len()]);
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(job) = jobs.get(index) else { return Ok(()) };
-            let goes_on = |now: Time| {
-                let done = now.as_secs_f64() / job.plan.duration.as_secs_f64();
-                monitor.progress("runs", &job.name, (index as f64 + done) / jobs.len() as f64);
-                !monitor.stopped()
-            };
-            let seed = Seed::root(u64::from(job.seed) + 1);
-            let report = world::run(&job.plan, &job.parameters, seed, &goes_on)
-                .map_err(|error| RunError::Failed(format!("{}: {error}", job.name)))?;
-            reports.lock().expect("no thread panics with the lock held")[index] = Some(report);
-            if monitor.stopped() {
-                return Err(RunError::Stopped);
-            }
-        }
-    };
-    let threads = monitor.jobs().clamp(1, jobs.len().max(1));
-    std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        handles.into_iter().try_for_each(|handle| handle.join().expect("a run does not panic"))
-    })?;
-    let reports = reports.into_inner().expect("no thread panics with the lock held");
-    Ok(reports.into_iter().map(|report| report.expect("every job was taken")).collect())
 }

@@ -1,0 +1,421 @@
+//! `[parameters]` of the runner `flashflow`, and the plans made from them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use tidegate_control::units::{Rate, Span};
+use tidegate_proto::flashflow::cell::CELL;
+use tidegate_proto::flashflow::message::{MAX_MEASURERS, MAX_SECONDS};
+use tidegate_sim::flashflow::{BackgroundPlan, MeasurerPlan, Plan, RelayPlan};
+use tidegate_sim::plan::{LinkPlan, QueuePlan};
+use tidegate_sim::tcp::{Buffer, Config};
+
+use crate::input::{InputError, Source, suggest};
+use crate::scenario::quantity::Quantity;
+
+/// `[parameters]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Parameters {
+    /// File with the machines, beside `experiment.toml`.
+    pub hosts: String,
+    /// Seconds of a measurement.
+    seconds: u16,
+    /// Sockets of the team to a relay.
+    sockets: Option<u16>,
+    /// The team's capacity for a relay, as a multiple of the relay's; without it measurers give all they have.
+    factor: Option<f64>,
+    /// Share of background in percent.
+    #[serde(default = "quarter")]
+    background_percent: u8,
+    /// Who measures.
+    teams: Teams,
+    /// Runs of each combination.
+    #[serde(default = "one")]
+    seeds: u32,
+    /// How long background flows before and after.
+    around: Option<Quantity<Span>>,
+    /// Medians of the first so many seconds only.
+    #[serde(default)]
+    pub medians: Vec<u16>,
+    /// Relays by the name that quantities begin with.
+    pub relay: BTreeMap<String, RelayTable>,
+    /// What is varied.
+    pub sweep: Option<Sweep>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn quarter() -> u8 {
+    25
+}
+
+/// Which subsets of the measurers are tried.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Teams {
+    /// `"every"` subset that has the capacity, `"each"` measurer alone, or `"all"` as one team.
+    Kind(String),
+    /// These names as one team.
+    One(Vec<String>),
+}
+
+/// A sweep: `sockets`, `factor` or `seconds`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Sweep {
+    /// What is varied.
+    pub over: String,
+    /// Its values.
+    pub values: Vec<f64>,
+}
+
+/// A relay, or several alike on one machine.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RelayTable {
+    /// Its limit.
+    #[serde(default)]
+    rate: Option<Quantity<Rate>>,
+    /// Relays on the machine that are measured together.
+    #[serde(default = "one")]
+    count: u32,
+    /// What clients ask for.
+    #[serde(default)]
+    background: Option<Quantity<Rate>>,
+}
+
+/// The file with the machines.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct HostsFile {
+    target: TargetTable,
+    measurer: Vec<MeasurerTable>,
+    /// Path between the coordinator and everyone else: round-trip time.
+    coordinator_rtt: Quantity<Span>,
+    /// What the kernel lets a socket buffer.
+    #[serde(default)]
+    send_buffer: Option<u32>,
+    #[serde(default)]
+    receive_buffer: Option<u32>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct TargetTable {
+    link: Quantity<Rate>,
+    /// What one core of a relay forwards.
+    core: Quantity<Rate>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct MeasurerTable {
+    name: String,
+    link: Quantity<Rate>,
+    rtt: Quantity<Span>,
+    #[serde(default)]
+    jitter: Option<Quantity<Span>>,
+    #[serde(default)]
+    loss: f64,
+}
+
+/// The machines, checked.
+pub struct Hosts {
+    link: Rate,
+    core: Rate,
+    measurers: Vec<(String, MeasurerPlan)>,
+    coordinator_delay: Span,
+    tcp: Config,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What its quantities begin with: the relay, and the sweep's value.
+    pub name: String,
+    /// The relay.
+    pub relay: String,
+    /// The value of the sweep.
+    pub at: Option<f64>,
+    /// Names of the team.
+    pub team: String,
+    /// From 0.
+    pub seed: u32,
+    /// Capacity of each relay, bit/s.
+    pub truth: f64,
+    /// What runs.
+    pub plan: Plan,
+}
+
+/// Longest time of background around a measurement.
+const MAX_AROUND: Span = Span::from_secs(600);
+
+fn link(rate: Rate) -> LinkPlan {
+    // Fifty milliseconds' worth, as switches and interfaces have.
+    LinkPlan { rate, queue: QueuePlan::DropTail { packets: u32::MAX, bytes: rate.0 / 8 / 20 } }
+}
+
+impl Hosts {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`InputError`] saying what is wrong.
+    pub fn load(path: &Path) -> Result<Hosts, InputError> {
+        let source = Source::read(path)?;
+        let file: HostsFile = source.parse_toml()?;
+        let fail = |cause: String, cure: &str| Err(InputError::new(source.file.clone(), cause, cure));
+        if !(1..=MAX_MEASURERS).contains(&file.measurer.len()) {
+            return fail(format!("has {} measurers", file.measurer.len()), "give 1 to 10 [[measurer]]s");
+        }
+        if let Some(bad) = file.measurer.iter().find(|m| !(0.0..1.0).contains(&m.loss)) {
+            return fail(format!("measurer {}: loss is {}", bad.name, bad.loss), "give 0 to 1");
+        }
+        if file.target.core.0.0 == 0 || file.target.link.0.0 == 0 {
+            return fail("the target's rates must not be zero".into(), "give a rate such as \"1 Gbit/s\"");
+        }
+        let mut tcp = Config::default();
+        let auto =
+            |initial, max: Option<u32>, default| max.map_or(default, |max| Buffer::Auto { initial, max });
+        tcp.send_buffer = auto(46_080, file.send_buffer, tcp.send_buffer);
+        tcp.receive_buffer = auto(65_536, file.receive_buffer, tcp.receive_buffer);
+        let measurers = file.measurer.into_iter().map(|m| {
+            let (delay, jitter) = (Span(m.rtt.0.0 / 2), m.jitter.map_or(Span::ZERO, |q| q.0));
+            (m.name, MeasurerPlan { link: link(m.link.0), delay, jitter, loss: m.loss })
+        });
+        Ok(Hosts {
+            link: file.target.link.0,
+            core: file.target.core.0,
+            measurers: measurers.collect(),
+            coordinator_delay: Span(file.coordinator_rtt.0.0 / 2),
+            tcp,
+        })
+    }
+
+    /// What a relay of that limit forwards at most, the limit, the core and the link in view.
+    fn truth(&self, limit: Option<Rate>) -> f64 {
+        let payload = f64::from(self.tcp.mss) / f64::from(self.tcp.mss + self.tcp.header_bytes);
+        let limit = limit.unwrap_or(Rate::UNLIMITED).0 as f64;
+        limit.min(self.core.0 as f64).min(self.link.0 as f64 * payload)
+    }
+}
+
+impl Parameters {
+    /// All runs, checked.
+    ///
+    /// # Errors
+    /// [`InputError`] with `place` as the file.
+    pub fn jobs(&self, hosts: &Hosts, place: &str) -> Result<Vec<Job>, InputError> {
+        let fail = |cause: String, cure: &str| Err(InputError::new(place, cause, cure));
+        const SWEEPS: [&str; 3] = ["sockets", "factor", "seconds"];
+        let values: Vec<Option<f64>> = match &self.sweep {
+            None => vec![None],
+            Some(sweep) if SWEEPS.contains(&sweep.over.as_str()) => {
+                sweep.values.iter().copied().map(Some).collect()
+            }
+            Some(sweep) => {
+                let cure = suggest(&sweep.over, &SWEEPS);
+                return fail(format!("cannot sweep over `{}`", sweep.over), &cure);
+            }
+        };
+        let mut jobs = Vec::new();
+        for (name, table) in &self.relay {
+            for at in &values {
+                for team in self.teams(hosts, table, *at, place)? {
+                    let job = self.job(hosts, (name, table), *at, &team);
+                    let job = match job {
+                        Ok(job) => job,
+                        Err(cause) => {
+                            return fail(format!("relay `{name}`: {cause}"), "see docs/flashflow.md");
+                        }
+                    };
+                    jobs.extend((0..self.seeds).map(|seed| Job { seed, ..job.clone() }));
+                }
+            }
+        }
+        if !(1..=10_000).contains(&jobs.len()) {
+            return fail(format!("asks for {} runs", jobs.len()), "give 1 to 10000 runs");
+        }
+        Ok(jobs)
+    }
+
+    fn factor(&self, at: Option<f64>) -> Option<f64> {
+        self.swept("factor", at).or(self.factor)
+    }
+
+    fn swept(&self, over: &str, at: Option<f64>) -> Option<f64> {
+        at.filter(|_| self.sweep.as_ref().is_some_and(|sweep| sweep.over == over))
+    }
+
+    /// The teams that can measure a relay: members' indices.
+    fn teams(
+        &self,
+        hosts: &Hosts,
+        table: &RelayTable,
+        at: Option<f64>,
+        place: &str,
+    ) -> Result<Vec<Vec<usize>>, InputError> {
+        let all = hosts.measurers.len();
+        let needed = self
+            .factor(at)
+            .map_or(0.0, |f| f * hosts.truth(table.rate.map(|q| q.0)) * f64::from(table.count));
+        let able = |team: &Vec<usize>| {
+            let share = needed / team.len() as f64;
+            team.iter().all(|&m| hosts.measurers[m].1.link.rate.0 as f64 >= share)
+        };
+        match &self.teams {
+            Teams::Kind(kind) if kind == "all" => Ok(vec![(0..all).collect()]),
+            Teams::Kind(kind) if kind == "each" => Ok((0..all).map(|m| vec![m]).collect()),
+            Teams::Kind(kind) if kind == "every" => {
+                let subset = |bits: usize| (0..all).filter(|m| bits >> m & 1 == 1).collect();
+                Ok((1..1 << all).map(subset).filter(able).collect())
+            }
+            Teams::Kind(kind) => {
+                let cure = suggest(kind, &["all", "each", "every"]);
+                Err(InputError::new(place, format!("teams = \"{kind}\""), cure))
+            }
+            Teams::One(names) => {
+                let known: Vec<&str> = hosts.measurers.iter().map(|(name, _)| name.as_str()).collect();
+                let find = |name: &String| {
+                    known.iter().position(|k| k == name).ok_or_else(|| {
+                        InputError::new(place, format!("no measurer `{name}`"), suggest(name, &known))
+                    })
+                };
+                Ok(vec![names.iter().map(find).collect::<Result<_, _>>()?])
+            }
+        }
+    }
+
+    fn job(
+        &self,
+        hosts: &Hosts,
+        (name, table): (&str, &RelayTable),
+        at: Option<f64>,
+        team: &[usize],
+    ) -> Result<Job, String> {
+        let seconds = self.swept("seconds", at).unwrap_or_else(|| f64::from(self.seconds));
+        if !(1.0..=f64::from(MAX_SECONDS)).contains(&seconds) {
+            return Err(format!("{seconds} seconds"));
+        }
+        let sockets =
+            self.swept("sockets", at).unwrap_or_else(|| f64::from(self.sockets.unwrap_or(160))) as u16;
+        if !(1..=1000).contains(&sockets)
+            || self.background_percent >= 100
+            || !(1..=64).contains(&table.count)
+        {
+            return Err("sockets, background-percent or count is out of range".into());
+        }
+        let limit = table.rate.map_or(Rate::UNLIMITED, |q| q.0);
+        let around = self.around.map_or(Span::ZERO, |q| q.0);
+        if limit.0 < 100_000 || around > MAX_AROUND {
+            return Err("rate is below 100 kbit/s, or around above 600 s".into());
+        }
+        let truth = hosts.truth(table.rate.map(|q| q.0));
+        let wanted = self.factor(at).map(|f| f * truth / team.len() as f64);
+        let mut shares = vec![(Rate(0), 0); hosts.measurers.len()];
+        let rates = team.iter().map(|&m| {
+            let most = hosts.measurers[m].1.link.rate.0 / u64::from(table.count);
+            wanted.map_or(Rate(most), |wanted| Rate(wanted as u64))
+        });
+        let rates: Vec<Rate> = rates.collect();
+        let dealt = tidegate_control::flashflow::allocate::share_sockets(sockets, &rates);
+        for ((m, rate), sockets) in team.iter().zip(rates).zip(dealt) {
+            shares[*m] = (rate, sockets);
+        }
+        let background = table.background.map_or(Rate(0), |q| q.0);
+        let relay = RelayPlan {
+            rate: limit,
+            cell_cost: hosts.core.span_for(CELL as u64),
+            background: BackgroundPlan {
+                rate: background,
+                variation: 0.2,
+                circuits: if background.0 > 0 { 40 } else { 0 },
+            },
+            shares,
+        };
+        let names: Vec<&str> = team.iter().map(|&m| hosts.measurers[m].0.as_str()).collect();
+        let sweep = self.sweep.as_ref().zip(at);
+        Ok(Job {
+            name: sweep.map_or(name.into(), |(sweep, at)| format!("{name}.{}-{at}", sweep.over)),
+            relay: name.into(),
+            at,
+            team: names.join("+"),
+            seed: 0,
+            truth,
+            plan: Plan {
+                link: link(hosts.link),
+                relays: vec![relay; table.count as usize],
+                measurers: hosts.measurers.iter().map(|(_, plan)| plan.clone()).collect(),
+                coordinator_delay: hosts.coordinator_delay,
+                seconds: seconds as u16,
+                background_percent: self.background_percent,
+                check_one_in: 125,
+                around,
+                tcp: hosts.tcp.clone(),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/flashflow")
+    }
+
+    fn jobs(parameters: &str) -> Result<Vec<Job>, String> {
+        let parameters: Parameters = toml::from_str(parameters).map_err(|error| error.to_string())?;
+        let hosts = Hosts::load(&root().join("internet.toml")).map_err(|error| error.to_string())?;
+        parameters.jobs(&hosts, "here").map_err(|error| error.to_string())
+    }
+
+    const FINE: &str = "hosts = \"x\"\nseconds = 5\nfactor = 3.0\nteams = \"every\"\n\
+        [relay.a]\nrate = \"500 Mbit/s\"\n[relay.b]\nrate = \"10 Mbit/s\"\n";
+
+    #[test]
+    fn teams_are_those_with_the_capacity() {
+        let jobs = jobs(FINE).unwrap();
+        // 1500 Mbit/s: NL alone, and every team of two or more.
+        assert_eq!(jobs.iter().filter(|job| job.relay == "a").count(), 12);
+        assert_eq!(jobs.iter().filter(|job| job.relay == "b").count(), 15);
+        for job in &jobs {
+            let shares = &job.plan.relays[0].shares;
+            let sum: u64 = shares.iter().map(|(rate, _)| rate.0).sum();
+            assert!((sum as f64 / job.truth - 3.0).abs() < 0.01);
+            assert_eq!(shares.iter().map(|(_, sockets)| u32::from(*sockets)).sum::<u32>(), 160);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let with = |from: &str, to: &str| jobs(&FINE.replace(from, to)).unwrap_err();
+        assert!(with("every", "evry").contains("did you mean `every`"));
+        assert!(with("\"every\"", "[\"NL\", \"XY\"]").contains("no measurer `XY`"));
+        assert!(with("seconds = 5", "seconds = 0").contains("0 seconds"));
+        assert!(with("500 Mbit/s", "5 kbit/s").contains("below 100 kbit/s"));
+        assert!(with("500 Mbit/s", "500").contains("500"));
+        assert!(with("factor", "faktor").contains("unknown field"));
+        let sweep = |over: &str| jobs(&format!("{FINE}[sweep]\nover = \"{over}\"\nvalues = [0]"));
+        assert!(sweep("socket").unwrap_err().contains("did you mean `sockets`"));
+        assert!(sweep("sockets").unwrap_err().contains("out of range"));
+    }
+
+    #[test]
+    fn every_experiment_of_the_paper_gives_runs_at_both_scales() {
+        use crate::scoreboard::{Experiment, Scale};
+        for figure in ["figure-6", "figure-7", "figure-14", "figure-15", "figure-16", "table-4"] {
+            let experiment =
+                Experiment::load(root().parent().expect("experiments"), "flashflow", figure).unwrap();
+            for scale in [Scale::Smoke, Scale::Full] {
+                let parameters: Parameters = experiment.parameters(scale).unwrap();
+                let hosts = Hosts::load(&experiment.folder.join(&parameters.hosts)).unwrap();
+                assert!(!parameters.jobs(&hosts, figure).unwrap().is_empty(), "{figure} {scale}");
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The runner `flashflow`: teams measure relays in simulated time, and their estimates are held against the
+//! capacity that the relay was given.
+//!
+//! Every combination of relay, sweep value, team and seed runs once. Quantities, as `<relay>.<measure>` or
+//! `<relay>.<over>-<value>.<measure>`, and `all.<measure>` over everything: `runs`, `failed`, of the ratio of
+//! estimate and capacity `min`, `p025`, `median`, `p975`, `max`, the shares `within_10_5`, `within_11`,
+//! `within_20_5` of runs (-10/+5 %, 11 %, -20/+5 %), and `mbit`, the median estimate. `team.<name>.mbit` is a
+//! team's median. With background: `background_before`, `_during`, `_after` (medians of the relay's own count),
+//! `sum_error` (largest difference between what the coordinator adds up and that count, share) and `burst`
+//! (the first full second over the median). With `medians`: `first-<n>.<measure>`, the same ratios had the measurement ended
+//! after n seconds.
+
+mod file;
+
+use std::collections::BTreeMap;
+
+use tidegate_control::flashflow::{Percent, aggregate};
+use tidegate_control::random::Seed;
+use tidegate_proto::flashflow::coordinator::{Outcome, SecondRecord};
+use tidegate_sim::flashflow::{RelayReport, Report, run as simulate};
+
+use crate::jobs::run_all;
+use crate::monitor::Monitor;
+use crate::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
+use file::{Hosts, Job, Parameters};
+
+/// Measures an experiment.
+///
+/// # Errors
+/// [`RunError::Input`] for parameters that cannot be run.
+pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+    let parameters: Parameters = experiment.parameters(scale)?;
+    let place = experiment.folder.join("experiment.toml").display().to_string();
+    let hosts = Hosts::load(&experiment.folder.join(&parameters.hosts))?;
+    let jobs = parameters.jobs(&hosts, &place)?;
+    let reports = run_all(
+        &jobs,
+        monitor,
+        |job| &job.name,
+        |job, goes_on| {
+            let end = (job.plan.around * 2).as_secs_f64() + f64::from(job.plan.seconds) + 5.0;
+            let goes_on = |now: tidegate_control::units::Time| goes_on(now.as_secs_f64() / end);
+            simulate(&job.plan, Seed::root(u64::from(job.seed) + 1), &goes_on).map_err(|_| RunError::Stopped)
+        },
+    )?;
+    let mut measured = Measured::default();
+    let mut groups = Groups::default();
+    let mut series = Vec::new();
+    for (job, report) in jobs.iter().zip(&reports) {
+        for relay in &report.relays {
+            groups.add(job, relay, &parameters.medians);
+            if job.plan.relays[0].background.circuits > 0 {
+                with_background(&mut measured, job, relay);
+            }
+        }
+        if job.plan.around.0 > 0 && series.is_empty() {
+            series = time_series(report);
+        }
+    }
+    groups.finish(&mut measured);
+    if let Some(sweep) = &parameters.sweep {
+        measured.figures.push(Figure {
+            title: "Estimates".into(),
+            x: sweep.over.clone(),
+            y: "median estimate (Mbit/s)".into(),
+            curves: groups.sweep_curves(),
+        });
+    }
+    measured.figures.push(Figure {
+        title: "Estimates over capacities".into(),
+        x: "estimate / capacity".into(),
+        y: "share of measurements".into(),
+        curves: groups.distribution_curves(),
+    });
+    if !series.is_empty() {
+        let (x, y) = ("time (s)".into(), "forwarded (Mbit/s)".into());
+        measured.figures.push(Figure { title: "Before, during and after".into(), x, y, curves: series });
+    }
+    measured.notes.push(format!("{} measurements in simulated time.", groups.total()));
+    Ok(measured)
+}
+
+/// One estimate.
+struct Point {
+    ratio: f64,
+    mbit: f64,
+}
+
+#[derive(Default)]
+struct Group {
+    points: Vec<Point>,
+    failed: usize,
+}
+
+/// Estimates by the name that their quantities begin with.
+#[derive(Default)]
+struct Groups {
+    named: BTreeMap<String, Group>,
+    /// Median estimates by (relay or team, sweep value).
+    swept: BTreeMap<String, Vec<(f64, f64)>>,
+    distributions: BTreeMap<String, Vec<f64>>,
+}
+
+impl Groups {
+    fn add(&mut self, job: &Job, relay: &RelayReport, medians: &[u16]) {
+        let mut names = vec![job.name.clone(), "all".into(), format!("{}.team.{}", job.name, job.team)];
+        if let Some((_, at)) = job.name.split_once('.') {
+            names.push(format!("all.{at}"));
+        }
+        let point = |rate: u64| Point { ratio: rate as f64 / job.truth, mbit: rate as f64 / 1e6 };
+        for name in &names {
+            let group = self.named.entry(name.clone()).or_default();
+            match &relay.result {
+                Ok(outcome) => group.points.push(point(outcome.estimate.0)),
+                Err(_) => group.failed += 1,
+            }
+        }
+        let Ok(outcome) = &relay.result else { return };
+        for first in medians {
+            let Some(rate) = median_of_first(outcome, *first, job.plan.background_percent) else { continue };
+            for name in &names {
+                self.named.entry(format!("{name}.first-{first}")).or_default().points.push(point(rate));
+            }
+        }
+        let point = point(outcome.estimate.0);
+        if let Some(at) = job.at {
+            self.swept.entry(format!("{} by {}", job.relay, job.team)).or_default().push((at, point.mbit));
+        }
+        self.distributions.entry(job.relay.clone()).or_default().push(point.ratio);
+    }
+
+    fn total(&self) -> usize {
+        self.named.get("all").map_or(0, |group| group.points.len() + group.failed)
+    }
+
+    fn finish(&self, measured: &mut Measured) {
+        for (name, group) in &self.named {
+            let mut push = |measure: &str, value: f64| measured.push(format!("{name}.{measure}"), value);
+            let runs = (group.points.len() + group.failed) as f64;
+            push("runs", runs);
+            push("failed", group.failed as f64);
+            if group.points.is_empty() {
+                continue;
+            }
+            let ratios = sorted(group.points.iter().map(|p| p.ratio));
+            let mbit = sorted(group.points.iter().map(|p| p.mbit));
+            for (measure, share) in
+                [("min", 0.0), ("p025", 0.025), ("median", 0.5), ("p975", 0.975), ("max", 1.0)]
+            {
+                push(measure, quantile(&ratios, share));
+            }
+            push("mbit", quantile(&mbit, 0.5));
+            for (measure, low, high) in
+                [("within_10_5", 0.90, 1.05), ("within_11", 0.89, 1.11), ("within_20_5", 0.80, 1.05)]
+            {
+                let inside = ratios.iter().filter(|ratio| (low..=high).contains(*ratio)).count();
+                push(measure, inside as f64 / runs);
+            }
+        }
+    }
+
+    fn sweep_curves(&self) -> Vec<Curve> {
+        let curve = |(name, points): (&String, &Vec<(f64, f64)>)| {
+            let mut at: Vec<f64> = points.iter().map(|p| p.0).collect();
+            at.sort_by(f64::total_cmp);
+            at.dedup();
+            let median = |x: f64| quantile(&sorted(points.iter().filter(|p| p.0 == x).map(|p| p.1)), 0.5);
+            Curve { name: name.clone(), points: at.iter().map(|x| (*x, median(*x))).collect() }
+        };
+        self.swept.iter().map(curve).collect()
+    }
+
+    fn distribution_curves(&self) -> Vec<Curve> {
+        let curve = |(name, ratios): (&String, &Vec<f64>)| {
+            let ratios = sorted(ratios.iter().copied());
+            let count = ratios.len() as f64;
+            let points = ratios.iter().enumerate().map(|(i, x)| (*x, (i + 1) as f64 / count));
+            Curve { name: name.clone(), points: points.collect() }
+        };
+        self.distributions.iter().map(curve).collect()
+    }
+}
+
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// By linear interpolation; `values` are sorted and not empty.
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let at = share * (values.len() - 1) as f64;
+    let (low, high) = (values[at.floor() as usize], values[at.ceil() as usize]);
+    low + (high - low) * at.fract()
+}
+
+fn median_of_first(outcome: &Outcome, first: u16, percent: u8) -> Option<u64> {
+    let ratio = Percent::new(percent)?;
+    let seconds: Vec<aggregate::Second> =
+        outcome.seconds.iter().take(usize::from(first)).map(|second| second.second(ratio)).collect();
+    aggregate::estimate(&seconds).map(|rate| rate.0)
+}
+
+/// What figure 7 shows, in numbers. The run's seconds and the measurement's differ by a part of one.
+fn with_background(measured: &mut Measured, job: &Job, relay: &RelayReport) {
+    let (Ok(outcome), (Some(from), Some(until))) = (&relay.result, relay.measured) else { return };
+    let Some(ratio) = Percent::new(job.plan.background_percent) else { return };
+    let (from, until) = (from.as_secs_f64(), until.as_secs_f64());
+    let mbit = |bytes: u64| bytes as f64 * 8.0 / 1e6;
+    let select = |low: f64, high: f64, what: &dyn Fn(&(u64, u64)) -> u64| {
+        let seconds = relay.forwarded.iter().enumerate();
+        let inside = seconds.filter(|(i, _)| *i as f64 >= low && (*i + 1) as f64 <= high);
+        let values = sorted(inside.map(|(_, second)| mbit(what(second))));
+        if values.is_empty() { f64::NAN } else { quantile(&values, 0.5) }
+    };
+    let mut push = |measure: &str, value: f64| measured.push(format!("{}.{measure}", job.name), value);
+    // The first second fills the circuits, and what waited in their windows leaves in the first two after.
+    push("background_before", select(1.0, from, &|second| second.1));
+    push("background_during", select(from + 1.0, until, &|second| second.1));
+    push("background_after", select(until + 2.0, f64::MAX, &|second| second.1));
+    let own = select(from + 1.0, until, &|second| second.0 + second.1);
+    let sum = |second: &SecondRecord| mbit(second.second(ratio).total());
+    let reported = outcome.seconds.iter().skip(1).map(sum);
+    let reported = quantile(&sorted(reported), 0.5);
+    push("sum_error", (reported / own - 1.0).abs());
+    push("burst", mbit(relay.forwarded.iter().map(|second| second.0 + second.1).max().unwrap_or(0)) / own);
+}
+
+fn time_series(report: &Report) -> Vec<Curve> {
+    let Some(relay) = report.relays.first() else { return Vec::new() };
+    let curve = |name: &str, what: &dyn Fn(&(u64, u64)) -> u64| Curve {
+        name: name.into(),
+        points: relay
+            .forwarded
+            .iter()
+            .enumerate()
+            .map(|(i, second)| ((i + 1) as f64, what(second) as f64 * 8.0 / 1e6))
+            .collect(),
+    };
+    vec![
+        curve("measurement", &|second| second.0),
+        curve("background", &|second| second.1),
+        curve("sum", &|second| second.0 + second.1),
+    ]
+}
