@@ -130,6 +130,13 @@ fn wrong_input_is_refused_with_code_2_and_leaves_nothing() {
     let good = std::fs::read_to_string(root().join("scenarios/bottleneck.toml")).unwrap();
     run(&write("key.toml", good.replace("warmup", "warmpu").as_bytes()), "did you mean `warmup`?");
     run(&write("rate.toml", good.replace("4 Mbit/s", "-4 Mbit/s").as_bytes()), "is negative");
+    let kist = |keys: &str| good.replacen("name = \"vanilla\"", &format!("name = \"vanilla\"\n{keys}"), 1);
+    run(&write("kits.toml", kist("channel-scheduler = \"kits\"").as_bytes()), "did you mean `kist`?");
+    run(
+        &write("runs.toml", kist("kist = { interval = \"0 s\" }").as_bytes()),
+        "`interval` is not in 1 ms..=1 s",
+    );
+    run(&write("factor.toml", kist("kist = { buffer-factor = -1 }").as_bytes()), "factor.toml:");
     let tor = "scenarios/tor.toml";
     let consensus = write("consensus", b"network-status-version 3\nvote-status consensus\nr x");
     refused(&["run", tor, "--out", &out, "--consensus", &consensus], "consensus");

@@ -107,18 +107,21 @@ mod tests {
     }
 
     proptest! {
-        /// Over any window no more passes than the burst and the rate allow.
+        /// Over any window no more passes than the burst and the rate allow, and, where records that cannot be
+        /// cut overdraw it, one record.
         #[test]
         fn rate_is_never_exceeded(
             rate in 1u64..10_000_000, burst in 0u64..1_000_000, every_us in 1u64..200_000,
+            drop_fractions in any::<bool>(), record in prop_oneof![Just(0u64), 1u64..20_000],
             steps in proptest::collection::vec((0u64..50_000_000, 0u64..2_000_000), 1..60),
         ) {
-            let mut bucket = TokenBucket::new(plan(rate, burst, every_us, false));
+            let mut bucket = TokenBucket::new(plan(rate, burst, every_us, drop_fractions));
             let (mut now, mut taken) = (Time::ZERO, vec![]);
             for (wait, want) in steps {
                 now += Span(wait);
-                let got = want.min(bucket.available(now));
-                bucket.take(got);
+                let available = bucket.available(now);
+                let got = if available == 0 || record == 0 { want.min(available) } else { record };
+                if record == 0 { bucket.take(got) } else { bucket.overdraw(got) }
                 taken.push((now, got));
             }
             for from in 0..taken.len() {
@@ -126,7 +129,7 @@ mod tests {
                 for (at, got) in &taken[from..] {
                     sum += got;
                     let window = at.since(taken[from].0) + Span::from_micros(every_us);
-                    prop_assert!(sum as f64 <= burst as f64 + rate as f64 * window.as_secs_f64() + 1.0);
+                    prop_assert!(sum as f64 <= (burst + record) as f64 + rate as f64 * window.as_secs_f64() + 1.0);
                 }
             }
         }

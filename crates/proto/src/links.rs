@@ -485,7 +485,10 @@ impl<O: Onion> Links<O> {
     /// The driver writes no more of a channel for now: [`next_flushable`](Self::next_flushable) names it again
     /// when more cells come.
     pub fn hold(&mut self, id: ChannelId) {
-        self.channel(id).flushing = false;
+        // A channel is spent once its last cell, a DESTROY, was popped.
+        if let Some(channel) = self.channels.get_mut(id.0 as usize) {
+            channel.flushing = false;
+        }
     }
 
     /// A channel has cells to move: now, or when KIST runs next.

@@ -131,21 +131,26 @@ impl<O: Onion> Links<O> {
     }
 
     /// A run of KIST: moves cells one by one to output buffers, always from the channel whose next circuit has
-    /// sent least, as far as the limits of the sockets allow.
+    /// sent least, as far as the limits of the sockets allow. Channels are to be written in the order of
+    /// their first turns.
     pub fn schedule(&mut self, now: Time, socket: &mut dyn FnMut(ChannelId) -> Socket) {
         let Some(parameters) = self.config.kist else { return };
-        let served = self.runs.begin(now);
         let mut turns = BinaryHeap::new();
-        let mut tickets = 0u64..;
-        for id in &served {
-            self.note_occupancy(now, *id);
+        let mut tickets = 0;
+        for id in self.runs.begin(now) {
+            self.note_occupancy(now, id);
             let channel = &mut self.channels[id.0 as usize];
             let Some(load) = channel.scheduler.load(now) else { continue };
             let buffered = u64::from(channel.out.len()) * u64::from(CELL_BYTES);
-            let limit = socket(*id).limit(parameters.buffer_factor, buffered);
-            turns.extend(tickets.next().map(|ticket| Turn { load, ticket, id: *id, limit }));
+            let limit = socket(id).limit(parameters.buffer_factor, buffered);
+            turns.push(Turn { load, ticket: tickets, id, limit });
+            tickets += 1;
         }
+        let (first_turns, mut served) = (tickets, Vec::new());
         while let Some(turn) = turns.pop() {
+            if turn.ticket < first_turns {
+                served.push(turn.id);
+            }
             if turn.limit < COUNTED_BYTES {
                 self.runs.add(now, turn.id, parameters.interval);
                 continue;
@@ -153,7 +158,8 @@ impl<O: Onion> Links<O> {
             self.move_one(now, turn.id);
             if let Some(load) = self.channel(turn.id).scheduler.load(now) {
                 let limit = turn.limit - COUNTED_BYTES;
-                turns.extend(tickets.next().map(|ticket| Turn { load, ticket, limit, ..turn }));
+                turns.push(Turn { load, ticket: tickets, limit, ..turn });
+                tickets += 1;
             }
         }
         for id in served {

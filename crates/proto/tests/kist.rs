@@ -1,0 +1,127 @@
+//! What KIST owes every channel and circuit, whatever circuits send and sockets say.
+
+use proptest::prelude::*;
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::cell::Command;
+use tidegate_proto::links::kist::{Parameters, Socket};
+use tidegate_proto::links::{Config, LegId, Links, Side};
+use tidegate_proto::node::CircuitKey;
+use tidegate_proto::onion::{Clear, ClearBody, Onion};
+use tidegate_proto::scheduler::Kind;
+
+const CHANNELS: usize = 4;
+const CIRCUITS: usize = 3;
+/// As tor counts a cell.
+const CELL: u64 = 543;
+
+/// What may be written to a socket by tor's formula (`update_socket_info_impl`).
+fn limit(socket: Socket, factor: f64, buffered_bytes: u64) -> u64 {
+    let segment = u64::from(socket.segment_bytes);
+    let room = u64::from(socket.window.saturating_sub(socket.unacknowledged)) * segment;
+    let extra = (u64::from(socket.window) * segment) as f64 * factor;
+    (room + extra as u64).saturating_sub(socket.unsent_bytes + buffered_bytes)
+}
+
+fn sockets() -> impl Strategy<Value = [Socket; CHANNELS]> {
+    let socket = (0u32..40, 0u32..40, 0u64..60_000).prop_map(|(window, unacknowledged, unsent_bytes)| {
+        Socket { window, unacknowledged, unsent_bytes, segment_bytes: 1448 }
+    });
+    proptest::array::uniform(socket)
+}
+
+proptest! {
+    /// No run writes beyond a socket's limit, and none leaves a cell behind that the limit allows: a channel
+    /// waits for its socket alone, however loud or quiet the others are. Each circuit's cells keep their
+    /// order, and a run comes within an interval after the last.
+    #[test]
+    fn a_run_uses_every_socket_up_to_its_limit(
+        ewma in any::<bool>(), factor in 0.0f64..3.0,
+        steps in proptest::collection::vec(
+            (proptest::collection::vec((0..CHANNELS, 0..CIRCUITS, 1u8..40), 0..6), sockets(), 0u64..40_000, 0u64..60),
+            1..25,
+        ),
+    ) {
+        let parameters = Parameters { buffer_factor: factor, ..Parameters::default() };
+        let half_life = Span::from_secs(30);
+        let scheduler = if ewma { Kind::Ewma { half_life } } else { Kind::RoundRobin };
+        let mut links: Links<Clear> = Links::new(Config { scheduler, kist: Some(parameters), ..Config::default() });
+        let channels: Vec<_> = (0..CHANNELS).map(|_| links.accept(None)).collect();
+        let legs: Vec<Vec<LegId>> = (channels.iter().enumerate())
+            .map(|(c, id)| (0..CIRCUITS).map(|k| links.begin_leg(*id, CircuitKey((c * CIRCUITS + k) as u32), Side::Prev, false)).collect())
+            .collect();
+        // Layer numbers tell the cells of a circuit apart.
+        let mut sent = [[0u8; CIRCUITS]; CHANNELS];
+        let mut seen = [[0u8; CIRCUITS]; CHANNELS];
+        let mut queued = [0u64; CHANNELS];
+        let (mut now, mut last, mut due) = (Time::ZERO, None, None);
+        for (bursts, sockets, wait_us, drain) in steps {
+            now += Span::from_micros(wait_us);
+            for (channel, circuit, cells) in bursts {
+                for _ in 0..cells {
+                    let layers = sent[channel][circuit];
+                    sent[channel][circuit] = layers.wrapping_add(1);
+                    let body = ClearBody { layers, ..Clear::empty() };
+                    prop_assert!(links.push(now, legs[channel][circuit], Command::Relay, body).is_ok());
+                    queued[channel] += 1;
+                }
+            }
+            if let Some(at) = links.next_run() {
+                prop_assert!(at >= now && at <= now + parameters.interval);
+                prop_assert!(last.is_none_or(|last: Time| at >= last + parameters.interval));
+                due = Some(at);
+            }
+            let waiting = queued.iter().any(|cells| *cells > 0);
+            prop_assert!(!waiting || due.is_some(), "who has cells gets a run");
+            if let Some(at) = due.take() {
+                now = now.max(at);
+                last = Some(now);
+                let before: Vec<u64> = channels.iter().map(|id| links.ready(*id)).collect();
+                links.schedule(now, &mut |id| sockets[channels.iter().position(|other| *other == id).unwrap()]);
+                for (c, id) in channels.iter().enumerate() {
+                    let moved = links.ready(*id) - before[c];
+                    let allowed = limit(sockets[c], factor, before[c] * 514) / CELL;
+                    prop_assert_eq!(moved, queued[c].min(allowed), "channel {}", c);
+                    queued[c] -= moved;
+                }
+                due = links.next_run();
+            }
+            for (c, id) in channels.iter().enumerate() {
+                for _ in 0..links.ready(*id).min(drain) {
+                    let cell = links.pop(now, *id).expect("it is ready").cell;
+                    // Circuit ids are given in the order of legs, from 1 on.
+                    let circuit = (cell.circ.0 & 0xff) as usize - 1;
+                    prop_assert_eq!(cell.body.layers, seen[c][circuit], "in order");
+                    seen[c][circuit] = seen[c][circuit].wrapping_add(1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_channel_of_the_quietest_circuit_is_written_first() {
+    let half_life = Span::from_secs(30);
+    let kist = Some(Parameters::default());
+    let mut links: Links<Clear> =
+        Links::new(Config { scheduler: Kind::Ewma { half_life }, kist, ..Config::default() });
+    let [loud, quiet] = [0, 1].map(|key| {
+        let channel = links.accept(None);
+        (channel, links.begin_leg(channel, CircuitKey(key), Side::Prev, false))
+    });
+    let free = Socket { window: 1000, unacknowledged: 0, unsent_bytes: 0, segment_bytes: 1448 };
+    let mut run = |now, cells: [u32; 2]| {
+        for (cells, (_, leg)) in cells.iter().zip([loud, quiet]) {
+            (0..*cells).for_each(|_| links.push(now, leg, Command::Relay, Clear::empty()).unwrap());
+        }
+        let at = links.next_run().unwrap();
+        links.schedule(at, &mut |_| free);
+        let order: Vec<_> = std::iter::from_fn(|| links.next_flushable()).collect();
+        for channel in &order {
+            while links.pop(at, *channel).is_some() {}
+        }
+        (at, order)
+    };
+    let (at, order) = run(Time::ZERO, [100, 1]);
+    assert_eq!(order, [loud.0, quiet.0], "nobody has sent: in the order of coming");
+    assert_eq!(run(at, [100, 1]).1, [quiet.0, loud.0]);
+}

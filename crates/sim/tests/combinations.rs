@@ -1,0 +1,203 @@
+//! Any transport, scheduler, channel scheduler, congestion control and switching together: what none may break.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use proptest::prelude::*;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_sim::observe::{Circuit, Observation, Transfer};
+use tidegate_sim::plan::*;
+use tidegate_sim::tcp;
+use tidegate_sim::world;
+
+const WEB: u64 = 60_000;
+const BULK: u64 = 400_000;
+
+/// Two guards (0, 1), three middles (2-4) of which each is faster than the last, two exits (5, 6), a server (7),
+/// two clients (8, 9) with three users each, of whom two share a guard. The guards are what everybody
+/// waits for.
+fn plan(loss: f64) -> Plan {
+    let link = |mbit: u64, packets| LinkPlan {
+        rate: Rate(mbit * 1_000_000),
+        queue: QueuePlan::DropTail { packets, bytes: u64::MAX },
+    };
+    let host = |name: String, role, mbit| HostPlan {
+        name,
+        role,
+        location: 0,
+        colocated: None,
+        up: link(mbit, 300),
+        down: link(mbit, 300),
+    };
+    let relay = |limits| Role::Relay(limits);
+    let bucket = BucketPlan {
+        rate_bytes_per_s: 250_000,
+        burst_bytes: 30_000,
+        refill_every: Span::from_millis(10),
+        drop_fractions: false,
+    };
+    let limited = RelayLimits { bucket: Some(bucket), ..RelayLimits::default() };
+    let mut hosts: Vec<HostPlan> = (0..7)
+        .map(|n| match n {
+            0 => host("guard0".into(), relay(RelayLimits::default()), 2),
+            1 => host("guard1".into(), relay(limited), 10),
+            _ => host(format!("relay{n}"), relay(RelayLimits::default()), 10),
+        })
+        .collect();
+    hosts.push(host("server".into(), Role::Server, 100));
+    hosts.extend((0..2).map(|n| host(format!("client{n}"), Role::Client, 20)));
+    let selection = PathSelection {
+        guards: vec![(0, 1.0), (1, 1.0)],
+        middles: vec![(2, 1.0), (3, 2.0), (4, 3.0)],
+        exits: vec![(5, 1.0), (6, 1.0)],
+        families: vec![],
+    };
+    let user = |n: u32| {
+        let bytes = if n.is_multiple_of(2) { BULK } else { WEB };
+        let request = RequestPlan { bytes, weight: 1.0, timeout: Span(u64::MAX), request_bytes: 100 };
+        let pause = if n.is_multiple_of(2) { Span::ZERO } else { Span::from_millis(500) };
+        UserPlan {
+            host: 8 + n / 3,
+            class: if n.is_multiple_of(2) { "bulk" } else { "web" }.into(),
+            route: Route::Weighted(0),
+            servers: vec![7],
+            traffic: Traffic::Fetch { requests: vec![request], pause: (pause, pause) },
+            start: Time::ZERO + Span::from_secs(1),
+            stop: Time::NEVER,
+            circuit_lead: Span::from_secs(1),
+            circuit_lifetime: Span::from_secs(600),
+        }
+    };
+    Plan {
+        hosts,
+        paths: PathTable::uniform(
+            1,
+            Path { delay: Span::from_millis(20), jitter: Span::from_millis(1), loss },
+        ),
+        users: (0..6).map(user).collect(),
+        selections: vec![selection],
+        faults: vec![],
+        duration: Span::from_secs(25),
+        sample_every: Span::from_secs(1),
+        trace_one_in: 0,
+    }
+}
+
+fn systems() -> Vec<System> {
+    let threshold = Transport::Threshold { connections: 2, beyond: Sharing::ByClass };
+    // A loud circuit waits until the others have caught up with it: short memories make short waits.
+    let half_life = Span::from_secs(2);
+    let windows = Windows { circuit: 200, circuit_increment: 20, stream: 100, stream_increment: 10 };
+    let controls = [Control::Windows(windows), Control::Vegas(vegas::Parameters::default())];
+    let mut systems = vec![];
+    for transport in [Transport::Vanilla, Transport::PerCircuit, threshold] {
+        for scheduler in [Scheduler::RoundRobin, Scheduler::Ewma { half_life }] {
+            for kist in [None, Some(kist::Parameters::default())] {
+                for control in controls {
+                    for form in [None, Some(Form::Connection), Some(Form::Circuit)] {
+                        let rest = Span::from_millis(500);
+                        let rules = |form| Switching { form, rest, ..Switching::default() };
+                        systems.push(System {
+                            name: format!("{transport:?} {scheduler:?} {kist:?} {control:?} {form:?}"),
+                            transport,
+                            deployment: Deployment::default(),
+                            scheduler,
+                            kist,
+                            connection_half_life: kist.map(|_| half_life),
+                            switching: form.map(rules),
+                            control,
+                            // Small enough that output buffers fill.
+                            tcp: tcp::Config {
+                                send_buffer: tcp::Buffer::Fixed(32 << 10),
+                                ..tcp::Config::default()
+                            },
+                            output_buffer: OutputBuffer::default(),
+                            tls_record_overhead: 22,
+                            tls_record_cells: 8,
+                            packaging: Packaging::default(),
+                            circuit_queue_high: 256,
+                            circuit_queue_low: 10,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    systems
+}
+
+fn observe(system: &System, loss: f64, seed: u64) -> Vec<(Time, Observation)> {
+    let mut seen = Vec::new();
+    world::run(&plan(loss), system, Seed::root(seed), &mut seen, &mut |_| ControlFlow::Continue(()));
+    seen
+}
+
+fn switches(seen: &[(Time, Observation)]) -> usize {
+    seen.iter().filter(|(_, what)| matches!(what, Observation::Switched { .. })).count()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Every download arrives whole, no byte twice, and nobody who downloads goes without a byte for long.
+    #[test]
+    fn no_byte_is_lost_or_doubled_and_nobody_starves(
+        which in 0..systems().len(), lossy in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let system = &systems()[which];
+        let seen = observe(system, if lossy { 0.001 } else { 0.0 }, seed);
+        let mut begun: BTreeMap<u32, (Circuit, Time, u64)> = BTreeMap::new();
+        let mut waits: BTreeMap<u32, Span> = BTreeMap::new();
+        let mut done = 0;
+        let mut wanted = 0;
+        let mut delivered = 0u64;
+        for (at, what) in &seen {
+            match what {
+                Observation::TransferBegun { transfer: Transfer(transfer), circuit, bytes, .. } => {
+                    begun.insert(*transfer, (*circuit, *at, *bytes));
+                    wanted += bytes;
+                }
+                Observation::Delivered { circuit, bytes, .. } => {
+                    delivered += u64::from(*bytes);
+                    // One transfer at a time on a user's circuit.
+                    let (transfer, under_way) =
+                        begun.iter_mut().find(|(_, (on, ..))| on == circuit).expect("somebody asked for it");
+                    let wait = at.since(under_way.1);
+                    let longest = waits.entry(*transfer).or_default();
+                    *longest = wait.max(*longest);
+                    under_way.1 = *at;
+                    prop_assert!(u64::from(*bytes) <= under_way.2, "no byte twice: {}", system.name);
+                    under_way.2 -= u64::from(*bytes);
+                }
+                Observation::LastByte { transfer: Transfer(transfer), .. } => {
+                    let (_, _, left) = begun.remove(transfer).expect("it was begun");
+                    prop_assert_eq!(left, 0, "no byte is missing: {}", &system.name);
+                    done += 1;
+                }
+                _ => {}
+            }
+        }
+        let end = Time::ZERO + Span::from_secs(25);
+        for (transfer, (_, last, _)) in &begun {
+            waits.entry(*transfer).and_modify(|longest| *longest = end.since(*last).max(*longest));
+        }
+        let under_way: u64 = begun.values().map(|(.., left)| left).sum();
+        prop_assert_eq!(delivered + under_way, wanted);
+        prop_assert!(done >= 12, "{} downloads: {}", done, system.name);
+        let longest = waits.values().max().copied().unwrap_or_default();
+        prop_assert!(longest < Span::from_secs(10), "{} without a byte: {}", longest, system.name);
+    }
+}
+
+#[test]
+fn both_forms_of_switching_happen_here() {
+    let all = systems();
+    for form in [Form::Connection, Form::Circuit] {
+        let some = all.iter().filter(|system| {
+            system.transport == Transport::Vanilla && system.switching.is_some_and(|rules| rules.form == form)
+        });
+        let most = some.map(|system| switches(&observe(system, 0.0, 1))).max();
+        assert!(most.is_some_and(|most| most > 0), "{form:?}");
+    }
+}
