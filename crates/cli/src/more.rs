@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, Source};
 use tidegate_more::directory::{Directory, Hex, PeerEntry, authority_key};
@@ -16,7 +18,7 @@ use tidegate_more::node::Node;
 use tidegate_more::onion::PACKET;
 use tidegate_net::more::{Role, Settings, Summary, run};
 
-use crate::Failure;
+use crate::{Failure, more_streams};
 
 /// Send data over per-packet random paths of relays, anonymously (see docs/parallel-paths.md)
 #[derive(clap::Args)]
@@ -52,6 +54,31 @@ enum Command {
         #[arg(long)]
         file: PathBuf,
     },
+    /// Hide a local TCP server behind receiver paths
+    Serve {
+        #[command(flatten)]
+        peer: PeerArguments,
+        /// The local server
+        #[arg(long)]
+        target: SocketAddr,
+        /// The descriptor to write; it is written again as its receiver paths are used up
+        #[arg(long)]
+        publish: PathBuf,
+        /// Receiver paths that are kept published
+        #[arg(long, default_value_t = 256)]
+        paths: usize,
+    },
+    /// Let local applications reach a hidden server by SOCKS5
+    Socks {
+        #[command(flatten)]
+        peer: PeerArguments,
+        /// The hidden server's descriptor; its host name is the file's name with `.more` for its extension
+        #[arg(long)]
+        receiver: PathBuf,
+        /// Where applications connect
+        #[arg(long, default_value = "127.0.0.1:1080")]
+        listen: SocketAddr,
+    },
     /// Receive a file
     Receive {
         #[command(flatten)]
@@ -63,13 +90,13 @@ enum Command {
 }
 
 #[derive(clap::Args)]
-struct PeerArguments {
+pub(crate) struct PeerArguments {
     /// Folder with directory.toml, authority.key and this peer's secret
     #[arg(long)]
-    overlay: PathBuf,
+    pub(crate) overlay: PathBuf,
     /// This peer's number
     #[arg(long)]
-    number: u16,
+    pub(crate) number: u16,
     /// How much it forwards per second
     #[arg(long, default_value = "400 kB/s")]
     limit: String,
@@ -85,6 +112,9 @@ struct PeerArguments {
     /// Pause between packets while rate is left
     #[arg(long, default_value = "5 ms")]
     attempt_every: String,
+    /// First relays to choose from, drawn once and kept in the overlay's folder; 0: any peer
+    #[arg(long, default_value_t = 0)]
+    guards: usize,
 }
 
 /// Runs the subcommand.
@@ -98,6 +128,10 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
             let mut content = File::open(&file).map_err(fail)?;
             go(&peer, Role::Send { to, content: &mut content })?;
         }
+        Command::Serve { peer, target, publish, paths } => {
+            more_streams::serve(&peer, target, &publish, paths)?
+        }
+        Command::Socks { peer, receiver, listen } => more_streams::socks(&peer, &receiver, listen)?,
         Command::Receive { peer, out } => {
             let fail =
                 |error| InputError::new(out.display().to_string(), format!("cannot be written: {error}"), "");
@@ -116,20 +150,7 @@ fn create(out: &Path, peers: u16, first: SocketAddr) -> Result<(), Failure> {
             InputError::new("more directory", cause, "give at least 3 peers and ports up to 65535").into()
         );
     }
-    let write = |name: String, text: String, secret: bool| {
-        let path = out.join(name);
-        let mut options = std::fs::OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, if secret { 0o600 } else { 0o644 });
-        options.open(&path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
-            InputError::new(
-                path.display().to_string(),
-                format!("cannot be written: {error}"),
-                "choose a new folder",
-            )
-        })
-    };
+    let write = |name: String, text: String, secret: bool| write(&out.join(name), &text, secret);
     let created = std::fs::create_dir_all(out);
     created.map_err(|e| InputError::new(out.display().to_string(), format!("cannot be made: {e}"), ""))?;
     let mut entries = Vec::new();
@@ -178,12 +199,55 @@ impl PeerArguments {
             hops: self.hops,
             parameters,
             attempt_every,
+            guards: self.guards()?,
+        })
+    }
+
+    /// The guards in the overlay's folder; drawn if there are none yet.
+    fn guards(&self) -> Result<Vec<Peer>, InputError> {
+        if self.guards == 0 {
+            return Ok(Vec::new());
+        }
+        let path = self.overlay.join(format!("peer-{}.guards", self.number));
+        if !path.exists() {
+            let source = Source::read(&self.overlay.join("directory.toml"))?;
+            let peers = source.text.matches("[[peers]]").count() as Peer;
+            let mut others: Vec<Peer> = (0..peers).filter(|peer| *peer != self.number).collect();
+            let seed =
+                u64::from_le_bytes(tidegate_net::more::entropy()[..8].try_into().expect("eight bytes"));
+            let mut random = Seed::root(seed).random();
+            let mut drawn = Vec::new();
+            while drawn.len() < self.guards && !others.is_empty() {
+                drawn.push(others.swap_remove(random.below(others.len())).to_string());
+            }
+            write(&path, &format!("{}\n", drawn.join(" ")), false)?;
+        }
+        let source = Source::read(&path)?;
+        let guards: Result<Vec<Peer>, _> = source.text.split_whitespace().map(str::parse).collect();
+        guards.map_err(|_| {
+            InputError::new(
+                &source.file,
+                "is no list of peers' numbers",
+                "remove it, and guards are drawn again",
+            )
         })
     }
 }
 
+/// Writes a new file; only its owner may read a secret.
+pub(crate) fn write(path: &Path, text: &str, secret: bool) -> Result<(), InputError> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, if secret { 0o600 } else { 0o644 });
+    options.open(path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
+        let cause = format!("cannot be written: {error}");
+        InputError::new(path.display().to_string(), cause, "choose a new folder")
+    })
+}
+
 /// A key in a file.
-fn read(path: &Path) -> Result<Hex<32>, InputError> {
+pub(crate) fn read(path: &Path) -> Result<Hex<32>, InputError> {
     let source = Source::read(path)?;
     source.text.parse().map_err(|error: String| {
         InputError::new(&source.file, error, "write it with `tidegate more directory`")
@@ -191,19 +255,29 @@ fn read(path: &Path) -> Result<Hex<32>, InputError> {
 }
 
 fn go(peer: &PeerArguments, role: Role) -> Result<(), Failure> {
-    let settings = peer.settings()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
-        .map_err(|e| Failure::Other(e.to_string()))?;
-    let summary = run(&settings, role, &stop).map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidInput => {
-            Failure::Input(InputError::new(format!("peer {}", peer.number), error.to_string(), ""))
-        }
-        _ => Failure::Other(format!("peer {}: {error}", peer.number)),
-    })?;
-    report(peer.number, &summary);
-    Ok(())
+    peer.run(|settings, stop| run(settings, role, stop))
+}
+
+impl PeerArguments {
+    /// Takes part in the overlay until that is over or the user stops it, and says what happened.
+    pub(crate) fn run(
+        &self,
+        part: impl FnOnce(&Settings, &AtomicBool) -> std::io::Result<Summary>,
+    ) -> Result<(), Failure> {
+        let settings = self.settings()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
+            .map_err(|e| Failure::Other(e.to_string()))?;
+        let summary = part(&settings, &stop).map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidInput => {
+                Failure::Input(InputError::new(format!("peer {}", self.number), error.to_string(), ""))
+            }
+            _ => Failure::Other(format!("peer {}: {error}", self.number)),
+        })?;
+        report(self.number, &summary);
+        Ok(())
+    }
 }
 
 fn report(number: u16, summary: &Summary) {
@@ -212,5 +286,5 @@ fn report(number: u16, summary: &Summary) {
         println!("peer {number}: {} bytes in {:.3} s, {rate:.0} B/s", summary.bytes, summary.seconds);
     }
     println!("peer {number}: {:?}", summary.node);
-    println!("peer {number}: {:?}, {:?}", summary.upload, summary.download);
+    println!("peer {number}: {:?}, {:?}, {:?}", summary.upload, summary.download, summary.service);
 }

@@ -6,12 +6,16 @@
 //!
 //! Everything here is sans-IO: datagrams, time and entropy are arguments.
 //!
-//! * [`directory`]: who takes part, signed.
-//! * [`onion`]: building and opening datagrams.
+//! * [`directory`]: who takes part, signed. [`descriptor`]: what a receiver that hides publishes.
+//! * [`onion`]: building and opening datagrams. [`letter`]: receiver paths and what crosses them.
 //! * [`node`]: the relay's side of one peer: limits, replay defence, counters.
-//! * [`upload`]: sends a byte stream reliably. * [`download`]: puts it back together.
+//! * [`flights`]: a source's packets on their way, under a controller.
+//! * [`upload`]: sends a byte stream to a known peer reliably. [`download`]: puts it back together.
+//! * [`client`] and [`service`]: streams in both directions, neither side knows where the other is.
+//! * [`socks`]: how a local application asks for one.
 
 pub mod client;
+pub mod descriptor;
 pub mod directory;
 pub mod download;
 pub mod flights;
@@ -20,4 +24,5 @@ pub mod letter;
 pub mod node;
 pub mod onion;
 pub mod service;
+pub mod socks;
 pub mod upload;

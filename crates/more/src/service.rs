@@ -22,6 +22,8 @@ const PATHS: usize = 16_384;
 const WAITING: usize = 256 * 1024;
 /// A stream of which nothing was heard for so long is over.
 const SILENCE: Span = Span::from_secs(60);
+/// One that is complete in both directions, whose last chunks may come again.
+const LINGER: Span = Span::from_secs(5);
 
 /// One receiver.
 pub struct Service {
@@ -60,8 +62,8 @@ struct Path {
     keys: PathKeys,
     /// From the entry to the relay next to the receiver.
     relays: Vec<Peer>,
-    /// Whether it was published rather than given to one writer.
-    published: bool,
+    /// If it was published rather than given to one writer.
+    published: Option<ReceiverPath>,
 }
 
 struct Held {
@@ -125,14 +127,14 @@ impl Service {
         PublicKey::from(&self.secret).to_bytes()
     }
 
-    /// Receiver paths to be published.
+    /// Draws more receiver paths to be published.
     pub fn publish(&mut self, count: usize, random: &mut Random, entropy: Entropy) -> Vec<ReceiverPath> {
         (0..count).map(|_| self.draw(true, random, entropy)).collect()
     }
 
-    /// How many published paths were not used yet.
-    pub fn published(&self) -> usize {
-        self.paths.values().filter(|path| path.published).count()
+    /// The published paths that were not used yet.
+    pub fn published(&self) -> impl Iterator<Item = &ReceiverPath> {
+        self.paths.values().filter_map(|path| path.published.as_ref())
     }
 
     fn draw(&mut self, published: bool, random: &mut Random, entropy: Entropy) -> ReceiverPath {
@@ -152,7 +154,7 @@ impl Service {
         id.copy_from_slice(&entropy()[..16]);
         id[0] |= 1;
         let (path, keys) = PathKeys::draw(&hops, self.me, id, 0, entropy);
-        self.paths.insert(id, Path { keys, relays, published });
+        self.paths.insert(id, Path { keys, relays, published: published.then(|| path.clone()) });
         self.ages.push_back(id);
         while self.paths.len() > PATHS {
             self.ages.pop_front().map(|oldest| self.paths.remove(&oldest));
@@ -289,7 +291,7 @@ impl Service {
 
     /// Forgets streams that are complete in both directions, and those that fell silent; names them.
     pub fn sweep(&mut self, now: Time) -> Vec<u64> {
-        let over = |held: &Held| now.since(held.heard) > SILENCE;
+        let over = |held: &Held| now.since(held.heard) > if held.done() { LINGER } else { SILENCE };
         let gone: Vec<u64> = self.streams.iter().filter(|(_, held)| over(held)).map(|(id, _)| *id).collect();
         self.streams.retain(|_, held| !over(held));
         gone
@@ -297,6 +299,10 @@ impl Service {
 }
 
 impl Held {
+    fn done(&self) -> bool {
+        self.up.ended && self.ended && self.down.values().all(|chunk| chunk.sent.is_some())
+    }
+
     fn push(&mut self, bytes: &[u8], last: bool) {
         let chunk = Chunk { bytes: bytes.to_vec(), last, sent: None, again: false };
         self.down.insert(self.next_down, chunk);

@@ -4,11 +4,12 @@
 //! [`flashflow`] holds the roles of a capacity measurement: a relay, a measurer and a coordinator, each on a
 //! single thread but for the measurer's workers.
 //!
-//! [`more`] runs a peer of the overlay of per-packet paths.
+//! [`more`] runs a peer of the overlay of per-packet paths, [`more_streams`] local connections over it.
 
 pub mod clock;
 pub mod flashflow;
 pub mod identity;
 pub mod more;
+pub mod more_streams;
 pub mod overlay;
 pub mod tls;

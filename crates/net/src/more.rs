@@ -15,6 +15,7 @@ use tidegate_more::download::{self, Download};
 use tidegate_more::flights::Progress;
 use tidegate_more::node::{self, Node};
 use tidegate_more::onion::{DATA_SIZE, Hop, MAX_RELAYS, Opened, PACKET};
+use tidegate_more::service;
 use tidegate_more::upload::{CHUNK, Overlay, Upload};
 
 use crate::clock;
@@ -35,6 +36,8 @@ pub struct Settings {
     pub parameters: Parameters,
     /// How often it sends while it has rate left.
     pub attempt_every: Span,
+    /// The only peers that it sends its own packets to first; any if empty.
+    pub guards: Vec<Peer>,
 }
 
 /// What a peer does besides forwarding.
@@ -62,7 +65,9 @@ pub struct Summary {
     pub node: node::Counters,
     /// Chunks by fate.
     pub download: download::Counters,
-    /// The upload.
+    /// Letters and chunks by fate, of a peer that serves.
+    pub service: service::Counters,
+    /// What this peer sent.
     pub upload: Progress,
     /// Bytes of stream sent or received.
     pub bytes: u64,
@@ -95,15 +100,15 @@ pub fn run(settings: &Settings, role: Role, stop: &AtomicBool) -> io::Result<Sum
     Ok(peer.summary)
 }
 
-struct LivePeer {
-    node: Node,
-    socket: UdpSocket,
-    addresses: Vec<SocketAddr>,
+pub(crate) struct LivePeer {
+    pub(crate) node: Node,
+    pub(crate) socket: UdpSocket,
+    pub(crate) addresses: Vec<SocketAddr>,
     buffer: Vec<u8>,
-    summary: Summary,
+    pub(crate) summary: Summary,
 }
 
-fn invalid(cause: String) -> io::Error {
+pub(crate) fn invalid(cause: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, cause)
 }
 
@@ -113,7 +118,7 @@ pub fn entropy() -> [u8; 32] {
 }
 
 impl LivePeer {
-    fn open(settings: &Settings) -> io::Result<LivePeer> {
+    pub(crate) fn open(settings: &Settings) -> io::Result<LivePeer> {
         let peers = settings.directory.peers.len();
         let Some(entry) = settings.directory.peers.get(usize::from(settings.me)) else {
             return Err(invalid(format!("there is no peer {} in the directory of {peers}", settings.me)));
@@ -122,6 +127,11 @@ impl LivePeer {
         let node = Node::new(settings.secret, settings.limit, phase, peers, settings.parameters.stamping());
         if node.key() != entry.key.0 {
             return Err(invalid(format!("the secret is not that of peer {} in the directory", settings.me)));
+        }
+        if let Some(guard) =
+            settings.guards.iter().find(|guard| usize::from(**guard) >= peers || **guard == settings.me)
+        {
+            return Err(invalid(format!("guard {guard} is not another peer of the directory of {peers}")));
         }
         let socket = UdpSocket::bind(entry.address)?;
         let addresses = settings.directory.peers.iter().map(|peer| peer.address).collect();
@@ -191,7 +201,8 @@ impl LivePeer {
             invalid("the perfect controller needs to know everything: it exists in the simulator only".into())
         })?;
         let latencies = settings.parameters.latencies(peers);
-        let sender = Sender::new(me, peers, settings.hops, f64::from(PACKET), controller, latencies);
+        let mut sender = Sender::new(me, peers, settings.hops, f64::from(PACKET), controller, latencies);
+        sender.set_guards(settings.guards.clone());
         let hop = |peer: Peer| Hop { peer, key: keys[usize::from(peer)] };
         let overlay = Overlay {
             me: hop(me),

@@ -24,6 +24,7 @@ fn settings(directory: &Directory, me: u16, controller: &str) -> Settings {
         hops: 3,
         parameters: Parameters::named(controller, 1500.0).expect("known"),
         attempt_every: Span::from_millis(1),
+        guards: Vec::new(),
     }
 }
 

@@ -1,0 +1,175 @@
+//! A local application talks to a hidden target through SOCKS5, on loopback.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::units::Span;
+use tidegate_more::descriptor::Descriptor;
+use tidegate_more::directory::{Directory, Hex, PeerEntry, authority_key};
+use tidegate_more::node::Node;
+use tidegate_net::more::{Role, Settings, run};
+use tidegate_net::more_streams::{Front, Serving, serve, socks};
+
+const PEERS: u16 = 7;
+const NAME: &str = "echo.more";
+
+fn secret(peer: u16) -> [u8; 32] {
+    [peer as u8 + 1; 32]
+}
+
+fn settings(directory: &Directory, me: u16) -> Settings {
+    Settings {
+        directory: directory.clone(),
+        me,
+        secret: secret(me),
+        limit: 2_000_000.0,
+        hops: 2,
+        parameters: Parameters::named("explicit", 1500.0).expect("known"),
+        attempt_every: Span::from_millis(1),
+        guards: Vec::new(),
+    }
+}
+
+fn directory() -> Directory {
+    let sockets: Vec<UdpSocket> =
+        (0..PEERS).map(|_| UdpSocket::bind("127.0.0.1:0").expect("loopback has ports")).collect();
+    let peers = sockets.iter().zip(0..PEERS).map(|(socket, peer)| PeerEntry {
+        address: socket.local_addr().expect("bound"),
+        key: Hex(Node::new(secret(peer), 0.0, Span::ZERO, 1, None).key()),
+    });
+    let text = Directory { epoch: 1, peers: peers.collect() }.write(&[3; 32]);
+    Directory::parse(&text, &authority_key(&[3; 32])).expect("as written")
+}
+
+/// Asks the front for a connection to a name; the second byte of its reply.
+fn ask(front: SocketAddr, name: &str) -> (TcpStream, u8) {
+    let mut tcp = TcpStream::connect(front).expect("listens");
+    let request = [&[5, 1, 0, 5, 1, 0, 3, name.len() as u8][..], name.as_bytes(), &[0, 80]].concat();
+    tcp.write_all(&request).expect("sent");
+    let mut answer = [0; 12];
+    tcp.read_exact(&mut answer).expect("answered");
+    assert_eq!((answer[..3] == [5, 0, 5], answer.len()), (true, 12));
+    (tcp, answer[3])
+}
+
+/// Runs an overlay with a hidden `target`, and `talk` against its SOCKS5 front.
+fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr)) {
+    let directory = directory();
+    let stop = AtomicBool::new(false);
+    let published: Mutex<Option<Descriptor>> = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for me in 1..PEERS - 1 {
+            let (directory, stop) = (&directory, &stop);
+            scope.spawn(move || run(&settings(directory, me), Role::Relay, stop).expect("relays"));
+        }
+        scope.spawn(|| {
+            let publish = &mut |descriptor: &Descriptor| {
+                *published.lock().expect("not poisoned") = Some(descriptor.clone());
+                Ok(())
+            };
+            let serving = Serving { name: [7; 32], key: [8; 32], paths: 64, target, publish };
+            serve(&settings(&directory, PEERS - 1), serving, &stop).expect("serves")
+        });
+        let receiver = loop {
+            if let Some(descriptor) = published.lock().expect("not poisoned").clone() {
+                break Descriptor::parse(&descriptor.write(&[7; 32])).expect("signed");
+            }
+            std::thread::yield_now();
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
+        let front = listener.local_addr().expect("bound");
+        let (directory, stop) = (&directory, &stop);
+        let published = &published;
+        scope.spawn(move || {
+            let reread = &mut || published.lock().expect("not poisoned").clone();
+            let front = Front { listener, receiver, names: vec![NAME.into()], reread };
+            socks(&settings(directory, 0), front, stop).expect("fronts")
+        });
+        talk(front);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn an_application_talks_to_a_hidden_target_through_the_front() {
+    let target = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
+    let address = target.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for tcp in target.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut heard = Vec::new();
+                let mut tcp = tcp;
+                tcp.read_to_end(&mut heard).expect("ends");
+                heard.reverse();
+                tcp.write_all(&heard).expect("answers");
+            });
+        }
+    });
+    with_overlay(address, |front| {
+        let content: Vec<u8> = (0..9_000u32).map(|i| ((i * i) >> 4) as u8).collect();
+        let streams: Vec<_> = [9_000, 1, 0]
+            .map(|length| {
+                let (mut tcp, code) = ask(front, NAME);
+                assert_eq!(code, 0);
+                tcp.write_all(&content[..length]).expect("sent");
+                tcp.shutdown(Shutdown::Write).expect("ends");
+                (tcp, length)
+            })
+            .into_iter()
+            .collect();
+        for (mut tcp, length) in streams {
+            let mut answer = Vec::new();
+            tcp.read_to_end(&mut answer).expect("answers and ends");
+            answer.reverse();
+            assert!(answer == content[..length], "{length}: {} bytes", answer.len());
+        }
+        // Other names and addresses lead nowhere.
+        assert_eq!(ask(front, "elsewhere.example").1, 4);
+        let mut tcp = TcpStream::connect(front).expect("listens");
+        tcp.write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, 0, 80]).expect("sent");
+        let mut answer = Vec::new();
+        tcp.read_to_end(&mut answer).expect("closes");
+        assert_eq!(answer, [5, 0, 5, 8, 0, 1, 0, 0, 0, 0, 0, 0]);
+        for garbage in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[4, 1, 0, 80, 1, 1, 1, 1, 0], &[0xff; 5000]] {
+            let mut tcp = TcpStream::connect(front).expect("listens");
+            let _ = tcp.write_all(garbage);
+            let mut answer = Vec::new();
+            let _ = tcp.read_to_end(&mut answer);
+            assert!(answer.is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_target_that_is_not_there_is_a_refusal() {
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("loopback has ports").local_addr().expect("bound");
+    with_overlay(nobody, |front| {
+        let (mut tcp, code) = ask(front, NAME);
+        // Whether the first answer already knows depends on what is faster; then the connection just ends.
+        assert!([0, 5].contains(&code), "{code}");
+        let mut answer = Vec::new();
+        let _ = tcp.read_to_end(&mut answer);
+        assert!(answer.is_empty());
+    });
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    let directory = directory();
+    let stop = AtomicBool::new(true);
+    let kind = std::io::ErrorKind::InvalidInput;
+    let publish = &mut |_: &Descriptor| Ok(());
+    let target = SocketAddr::from(([127, 0, 0, 1], 9));
+    let serving = Serving { name: [7; 32], key: [8; 32], paths: 1, target, publish };
+    let wrong = Settings { hops: 5, ..settings(&directory, 0) };
+    assert_eq!(serve(&wrong, serving, &stop).expect_err("five hops").kind(), kind);
+    let listener = || TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
+    let receiver = Descriptor { name: [0; 32], epoch: 2, key: [0; 32], paths: vec![] };
+    let front = Front { listener: listener(), receiver, names: vec![], reread: &mut || None };
+    assert_eq!(socks(&settings(&directory, 0), front, &stop).expect_err("another epoch").kind(), kind);
+    let wrong = Settings { guards: vec![9], ..settings(&directory, 0) };
+    assert_eq!(run(&wrong, Role::Relay, &stop).expect_err("no such guard").kind(), kind);
+}
