@@ -16,7 +16,7 @@ use crate::scenario::file::TorFile;
 
 /// Adds sampled relays and servers; gives how clients draw paths.
 ///
-/// A relay's token bucket holds it to its consensus weight in kB/s; its link is a quarter faster.
+/// A relay's token bucket holds it to its consensus weight in kB/s, times the file's factor; its link is a quarter faster.
 pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed: Seed) -> PathSelection {
     let consensus = inputs.consensus.as_ref().expect("a [tor] table has a consensus");
     let fraction = match &table.relays {
@@ -32,7 +32,8 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let known = inputs.geoip.as_ref().and_then(|geoip| geoip.country(relay.address));
         let country = known.unwrap_or_else(|| builtin::relay_country(&mut draws));
         // Below 50 kB/s a relay would carry next to nothing for minutes.
-        let rate_bytes_per_s = u64::from(relay.bandwidth).max(50) * 1000;
+        let scaled = f64::from(relay.bandwidth) * table.bandwidth_factor.get_ref();
+        let rate_bytes_per_s = (scaled.max(50.0) * 1000.0) as u64;
         let rate = Rate::from_bytes_per_s(rate_bytes_per_s * 5 / 4);
         let link = LinkPlan { rate, queue: table.queue.0.0 };
         let refill_every = Span::from_millis(100);

@@ -238,6 +238,11 @@ fn check_hosts(file: &File, source: &Source) -> Result<(), InputError> {
         if !(*tor.fraction.get_ref() > 0.0 && *tor.fraction.get_ref() <= 1.0) {
             return Err(source.error(tor.fraction.span(), "`fraction` is above 0 and at most 1", "try 0.02"));
         }
+        let factor = &tor.bandwidth_factor;
+        if !(0.0001..=1000.0).contains(factor.get_ref()) {
+            let cause = "`bandwidth-factor` is not in 0.0001..=1000";
+            return Err(source.error(factor.span(), cause, "1: the consensus's own bandwidths"));
+        }
         if !(1..=10_000).contains(tor.servers.get_ref()) {
             return Err(source.error(tor.servers.span(), "a network has 1 to 10,000 servers", "try 20"));
         }

@@ -407,6 +407,9 @@ pub struct TorFile {
     /// Number of relays, instead of `fraction`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relays: Option<Spanned<u32>>,
+    /// Relays' rates are their consensus weights in kB/s times this: below 1 for the slower relays of years
+    /// past, or of a network that is to be congested.
+    pub bandwidth_factor: Spanned<f64>,
     /// Number of servers.
     pub servers: Spanned<u32>,
     /// Rate of clients' links towards them.
@@ -428,6 +431,7 @@ impl Default for TorFile {
             compare: None,
             fraction: nowhere(0.02),
             relays: None,
+            bandwidth_factor: nowhere(1.0),
             servers: nowhere(20),
             client_down: Quantity(Rate(50_000_000)),
             client_up: Quantity(Rate(10_000_000)),

@@ -156,6 +156,21 @@ fn tor_without_files_is_the_built_in_model() {
     assert_eq!(format!("{plan:?}"), format!("{:?}", build(1).plan));
     let said = parse(text, &["tor.fraction = 7.0"]).unwrap_err().to_string();
     assert!(said.contains("`fraction` is above 0"), "{said}");
+    for bad in ["-1.0", "nan", "0.0", "inf"] {
+        let text = text.replace("fraction = 0.01", &format!("fraction = 0.01\nbandwidth-factor = {bad}"));
+        let said = parse(&text, &[]).unwrap_err().to_string();
+        assert!(said.starts_with("x.toml:23:20: `bandwidth-factor` is not in"), "{said}");
+        assert!(said.contains("1: the consensus's own"), "{said}");
+    }
+    let slow = parse(text, &["tor.bandwidth-factor = 0.1"]).unwrap();
+    let slow = crate::network::build(&slow, Seed::root(1)).unwrap().plan;
+    let rate =
+        |plan: &tidegate_sim::plan::Plan| plan.hosts.iter().map(|host| host.up.rate.0).collect::<Vec<u64>>();
+    let mut both = rate(plan).into_iter().zip(rate(&slow)).zip(&plan.hosts);
+    // Above the floor of 50 kB/s.
+    assert!(
+        both.all(|((all, tenth), host)| !host.name.starts_with("relay") || tenth == (all / 10).max(500_000))
+    );
     let said = parse(text, &["tor.consensus = \"/nowhere\""]).unwrap_err().to_string();
     assert!(said.starts_with("/nowhere: "), "{said}");
 }
