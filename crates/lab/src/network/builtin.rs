@@ -1,7 +1,8 @@
 //! A model of Tor for scenarios that name no data files: relays and countries from published statistics.
 //!
-//! The tables are quantiles and shares that we computed from the public consensus of 2024-05-17 17:00 UTC
-//! (7,195 relays; consensus weights in kB/s) and tor's geoip file. They are statistics, not the data. Where
+//! The tables are quantiles and shares that we computed from the public consensuses of 2011-07-16 20:00 UTC
+//! (2,647 relays) and 2024-05-17 17:00 UTC (7,195 relays; consensus weights in kB/s) and tor's geoip file, the
+//! countries from 2024's alone. They are statistics, not the data. Where
 //! clients are is the share of Tor's users by country in May 2024, from Tor Metrics by way of tornettools'
 //! `userinfo` for that month.
 
@@ -12,16 +13,40 @@ use tidegate_control::units::Span;
 use tidegate_data::consensus::{Consensus, Flags, Flavour, Identity, Relay};
 use tidegate_data::country::Country;
 
-/// Relays of the whole network.
-const RELAYS: u64 = 7_195;
+/// A year's network: number of relays, and per class its flags, its share of the relays and its weights at
+/// the [`QUANTILES`].
+struct Model {
+    relays: u64,
+    classes: [(&'static [&'static str], f64, [f64; 8]); 4],
+}
 
-/// (flags, share of relays, weight at the quantiles of [`QUANTILES`]).
-const CLASSES: [(&[&str], f64, [f64; 8]); 4] = [
-    (&[], 0.313, [1.0, 20.0, 280.0, 1_300.0, 8_400.0, 22_000.0, 67_000.0, 200_000.0]),
-    (&["Guard"], 0.379, [20.0, 3_300.0, 6_000.0, 12_000.0, 24_000.0, 40_000.0, 74_000.0, 190_000.0]),
-    (&["Exit"], 0.146, [1.0, 680.0, 1_900.0, 8_300.0, 11_000.0, 15_000.0, 31_000.0, 87_000.0]),
-    (&["Exit", "Guard"], 0.162, [1_300.0, 2_700.0, 4_900.0, 8_900.0, 13_000.0, 19_000.0, 39_000.0, 95_000.0]),
-];
+/// The years that there are models of, oldest first.
+pub(crate) const YEARS: [u16; 2] = [2011, 2024];
+
+/// A few fast relays carry nearly everything.
+const OF_2011: Model = Model {
+    relays: 2_647,
+    classes: [
+        (&[], 0.378, [1.0, 5.0, 13.0, 32.0, 87.0, 607.0, 19_000.0, 70_000.0]),
+        (&["Guard"], 0.211, [7.0, 58.0, 99.0, 428.0, 2_280.0, 14_900.0, 46_100.0, 93_500.0]),
+        (&["Exit"], 0.306, [1.0, 5.0, 11.0, 29.0, 84.0, 327.0, 16_600.0, 46_500.0]),
+        (&["Exit", "Guard"], 0.105, [8.0, 51.0, 106.0, 440.0, 3_830.0, 25_900.0, 85_900.0, 102_000.0]),
+    ],
+};
+
+const OF_2024: Model = Model {
+    relays: 7_195,
+    classes: [
+        (&[], 0.313, [1.0, 20.0, 280.0, 1_300.0, 8_400.0, 22_000.0, 67_000.0, 200_000.0]),
+        (&["Guard"], 0.379, [20.0, 3_300.0, 6_000.0, 12_000.0, 24_000.0, 40_000.0, 74_000.0, 190_000.0]),
+        (&["Exit"], 0.146, [1.0, 680.0, 1_900.0, 8_300.0, 11_000.0, 15_000.0, 31_000.0, 87_000.0]),
+        (
+            &["Exit", "Guard"],
+            0.162,
+            [1_300.0, 2_700.0, 4_900.0, 8_900.0, 13_000.0, 19_000.0, 39_000.0, 95_000.0],
+        ),
+    ],
+};
 
 const QUANTILES: [f64; 8] = [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0];
 
@@ -59,12 +84,14 @@ const CLIENT_COUNTRIES: [(&str, f64); 14] = [
     ("ir", 14.0),
 ];
 
-/// A consensus drawn from the tables, always the same.
-pub(super) fn consensus() -> Consensus {
+/// A consensus drawn from a year's tables, always the same. The year is one of [`YEARS`].
+pub(super) fn consensus(year: u16) -> Consensus {
+    let (model, valid_after) =
+        if year == YEARS[0] { (OF_2011, 1_310_846_400) } else { (OF_2024, 1_715_965_200) };
     let seed = Seed::root(0).fork("built-in model of Tor");
     let relay = |number: u64| {
         let mut draws = seed.fork_index(number).random();
-        let (flags, _, weights) = *choose(&CLASSES, |class| class.1, &mut draws);
+        let (flags, _, weights) = *choose(&model.classes, |class| class.1, &mut draws);
         let mut identity = [0u8; 20];
         identity[..8].copy_from_slice(&number.to_be_bytes());
         let names = flags.iter().copied().chain(["Fast", "Running", "Stable", "Valid"]);
@@ -84,10 +111,10 @@ pub(super) fn consensus() -> Consensus {
     Consensus {
         flavour: Flavour::Microdesc,
         method: 34,
-        valid_after: 1_715_965_200,
+        valid_after,
         known_flags: Vec::new(),
         params: Default::default(),
-        relays: (0..RELAYS).map(relay).collect(),
+        relays: (0..model.relays).map(relay).collect(),
         bandwidth_weights: Default::default(),
     }
 }
@@ -140,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_model_has_the_tables_quantiles() {
-        let relays = consensus().relays;
+        let relays = consensus(2024).relays;
         let mut guards: Vec<f64> = relays
             .iter()
             .filter(|relay| relay.flags.guard() && !relay.flags.exit())

@@ -47,7 +47,7 @@ impl Inputs {
         if let Some(tor) = file.tor.as_ref().map(|tor| tor.get_ref()) {
             inputs.consensus = Some(match &tor.consensus {
                 Some(name) => consensus::read(&open::open(&path(name))?)?,
-                None => builtin::consensus(),
+                None => builtin::consensus(*tor.year.get_ref()),
             });
             if let Some(name) = &tor.geoip {
                 inputs.geoip = Some(geoip::read(&open::open(&path(name))?)?);

@@ -3,7 +3,7 @@
 //! The network depends on the scenario and the seed alone, never on the system, so that systems are
 //! compared on the same networks.
 
-mod builtin;
+pub(crate) mod builtin;
 mod faults;
 mod hosts;
 pub mod inputs;

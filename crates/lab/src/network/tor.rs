@@ -16,7 +16,9 @@ use crate::scenario::file::TorFile;
 
 /// Adds sampled relays and servers; gives how clients draw paths.
 ///
-/// A relay's token bucket holds it to its consensus weight in kB/s, times the file's factor; its link is a quarter faster.
+/// A relay's token bucket holds it to its consensus weight in kB/s times the file's factor; its link is a
+/// quarter faster. The bucket is refilled each 2^24 ns, and connections that find it empty try again after
+/// 100 ms, as in tor since 0.3.5 (`experiments/real-tor/s4`).
 pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed: Seed) -> PathSelection {
     let consensus = inputs.consensus.as_ref().expect("a [tor] table has a consensus");
     let fraction = match &table.relays {
@@ -36,10 +38,14 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let rate_bytes_per_s = (scaled.max(50.0) * 1000.0) as u64;
         let rate = Rate::from_bytes_per_s(rate_bytes_per_s * 5 / 4);
         let link = LinkPlan { rate, queue: table.queue.0.0 };
-        let refill_every = Span::from_millis(100);
+        let refill_every = Span(1 << 24);
         let burst_bytes = rate_bytes_per_s;
         let bucket = BucketPlan { rate_bytes_per_s, burst_bytes, refill_every, drop_fractions: false };
-        let limits = RelayLimits { bucket: Some(bucket), ..RelayLimits::default() };
+        let limits = RelayLimits {
+            bucket: Some(bucket),
+            retry_after: Span::from_millis(100),
+            ..RelayLimits::default()
+        };
         let place = place(inputs, country, hosts, &mut draws);
         hosts.add_at(&format!("relay{}", number + 1), Role::Relay(limits), link, link, place);
     }

@@ -10,6 +10,7 @@ use super::file::{BandwidthFile, File, HostFile, Name, SystemFile, TrafficFile, 
 use super::file_name_character;
 use super::quantity::Size;
 use crate::input::{InputError, Source, suggest};
+use crate::network::builtin::YEARS;
 use crate::network::inputs::Inputs;
 use crate::registry::{self, Unknown};
 use crate::traffic;
@@ -242,6 +243,10 @@ fn check_hosts(file: &File, source: &Source) -> Result<(), InputError> {
         if !(0.0001..=1000.0).contains(factor.get_ref()) {
             let cause = "`bandwidth-factor` is not in 0.0001..=1000";
             return Err(source.error(factor.span(), cause, "1: the consensus's own bandwidths"));
+        }
+        if !YEARS.contains(tor.year.get_ref()) {
+            let cure = "use 2011 or 2024, or name a `consensus`";
+            return Err(source.error(tor.year.span(), "there is no built-in model of this `year`", cure));
         }
         if !(1..=10_000).contains(tor.servers.get_ref()) {
             return Err(source.error(tor.servers.span(), "a network has 1 to 10,000 servers", "try 20"));

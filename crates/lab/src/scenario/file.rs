@@ -393,6 +393,8 @@ pub struct TorFile {
     /// Consensus, either flavour, plain or .xz; without it the built-in model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consensus: Option<Name>,
+    /// Which year's built-in model: 2011 or 2024.
+    pub year: Spanned<u16>,
     /// Round-trip times between cities or countries; without it the built-in model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Name>,
@@ -426,6 +428,7 @@ impl Default for TorFile {
     fn default() -> TorFile {
         TorFile {
             consensus: None,
+            year: nowhere(2024),
             latency: None,
             geoip: None,
             compare: None,

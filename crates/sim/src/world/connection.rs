@@ -273,6 +273,10 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn tcp_timer(&mut self, id: EndId) {
         let now = self.now;
         let Some(end) = self.end(id) else { return };
+        // The timer was set earlier since: that event serves, and this one must not breed another.
+        if end.armed != now {
+            return;
+        }
         end.armed = Time::NEVER;
         if end.tcp.next_timeout() <= now {
             let Some((tcp, config)) = self.tcp(id) else { return };
