@@ -196,8 +196,8 @@ fn a_run_depends_on_its_arguments_only() {
     }
 }
 
-#[test]
-fn a_relays_bucket_limits_its_rate() {
+/// The bottleneck's links are fast; its token bucket holds it to 200 kB/s.
+fn bucket_bottleneck() -> Plan {
     let mut plan = bottleneck(u64::MAX);
     for host in &mut plan.hosts[..6] {
         (host.up, host.down) =
@@ -210,6 +210,25 @@ fn a_relays_bucket_limits_its_rate() {
         drop_fractions: false,
     };
     plan.hosts[3].role = Role::Relay(RelayLimits { bucket: Some(bucket), ..RelayLimits::default() });
+    plan
+}
+
+#[test]
+fn a_cell_costs_as_many_events_late_in_a_run_as_early() {
+    let system = system(Transport::Vanilla, Scheduler::RoundRobin);
+    let events_per_cell = |seconds| {
+        let plan = Plan { duration: Span::from_secs(seconds), ..bucket_bottleneck() };
+        let end =
+            world::run(&plan, &system, Seed::root(1), &mut Vec::new(), &mut |_| ControlFlow::Continue(()));
+        end.events as f64 / end.cells_delivered as f64
+    };
+    let (early, late) = (events_per_cell(20), events_per_cell(80));
+    assert!(late < 1.05 * early, "{early} and then {late}: events that nobody needs breed");
+}
+
+#[test]
+fn a_relays_bucket_limits_its_rate() {
+    let plan = bucket_bottleneck();
     for system in systems() {
         let seen = observe(&plan, &system, 1);
         let sum = delivered(&seen, Span::from_secs(8)).iter().sum::<u64>() as f64 / 12.0;
