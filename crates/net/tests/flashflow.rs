@@ -114,6 +114,39 @@ fn a_limited_relay_is_measured_over_tls() {
     assert_eq!(third, Err(Failure { reason: Reason::TooOften, by: Some(Peer::Relay) }));
 }
 
+/// One slot, two relays: the measurers serve both at the same time, within their own rate.
+#[test]
+fn measurers_serve_several_measurements_at_once() {
+    let team = team(2, Rate(10_000_000));
+    let other = Arc::new(Identity::generate());
+    let allowed = team.coordinator.fingerprint();
+    let identity = other.clone();
+    let address = start(move |listener| async move {
+        let config = Config { allowed: true, coordinators: vec![allowed], ..Config::default() };
+        let relay = Relay::new(identity, Rate(20_000_000), config, Limits::default(), BTreeMap::new());
+        relay.unwrap().serve(listener).await;
+    });
+    let contact = Contact { address, fingerprint: other.fingerprint() };
+    let mut order = team.order(3, 40_000_000);
+    for share in &mut order.shares {
+        (share.address, share.fingerprint) = (address, contact.fingerprint);
+        share.relay = other.relay_public();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (_keep, stop) = watch::channel(false);
+    let (one, two) = runtime.block_on(async {
+        let (us, first) = (&team.coordinator, team.order(3, 20_000_000));
+        tokio::join!(
+            measure(us, team.relay, &team.measurers, first, stop.clone(), |_, _| {}),
+            measure(us, contact, &team.measurers, order, stop.clone(), |_, _| {}),
+        )
+    });
+    for (outcome, limit) in [(one, 10_000_000), (two, 20_000_000)] {
+        let estimate = outcome.unwrap().estimate.0;
+        assert!((limit / 2..=limit * 3 / 2).contains(&estimate), "{estimate} of {limit}");
+    }
+}
+
 /// Connections that never say anything, half-open handshakes and noise: the relay stays measurable, and the
 /// strangers are gone after their time.
 #[test]

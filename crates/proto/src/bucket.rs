@@ -74,6 +74,12 @@ impl TokenBucket {
         self.tokens = self.tokens.saturating_sub(signed(bytes));
     }
 
+    /// From now on it holds no more than `bytes`; what is in it beyond that is forfeited.
+    pub fn limit_burst(&mut self, bytes: u64) {
+        self.plan.burst_bytes = bytes;
+        self.tokens = self.tokens.min(signed(bytes));
+    }
+
     /// When the next refill is due, as of the last call of [`available`](Self::available).
     pub fn next_refill(&self) -> Time {
         self.refilled + self.plan.refill_every

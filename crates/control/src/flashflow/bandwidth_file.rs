@@ -57,6 +57,8 @@ pub struct Line {
     pub failures: u64,
     /// Whether the last measurement bounds the truth; others are lower bounds.
     pub conclusive: bool,
+    /// Loaded through ordinary circuits, without echo cells: weaker evidence.
+    pub stock: bool,
 }
 
 /// Below this share of the network's relays a file must not decide weights: its lines say `vote=0`.
@@ -168,6 +170,7 @@ impl Line {
             self.failures,
             u8::from(self.conclusive)
         ));
+        text.push_str(if self.stock { " target=stock" } else { "" });
         text.push_str(if too_few { " vote=0 under_min_report=1\n" } else { "\n" });
     }
 }
@@ -207,6 +210,7 @@ mod tests {
             success: 1,
             failures: 0,
             conclusive: true,
+            stock: false,
         }
     }
 

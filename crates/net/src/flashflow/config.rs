@@ -18,7 +18,7 @@ use tidegate_proto::flashflow::message::{Fingerprint, MAX_MEASURERS, MAX_SECONDS
 use tidegate_proto::flashflow::relay;
 
 use super::coordinator::Contact;
-use super::measurer;
+use super::{measurer, stock};
 use crate::identity::unhex;
 
 /// What is wrong with a configuration, and where.
@@ -312,6 +312,8 @@ pub struct CoordinatorConfig {
     pub parameters: Parameters,
     /// The team.
     pub measurers: Vec<MeasurerEntry>,
+    /// What stock relays are measured with.
+    pub stock: Option<stock::Settings>,
     /// The network.
     pub relays: Vec<RelayEntry>,
     /// Relays that asked not to be measured.
@@ -331,6 +333,15 @@ pub struct MeasurerEntry {
     pub source: Option<IpAddr>,
 }
 
+/// How a relay is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// By echo cells: its certificate, and its keys.
+    Echo(Fingerprint, RelayPublic),
+    /// A stock Tor relay, by ordinary circuits: see [`super::stock`].
+    Stock,
+}
+
 /// A relay of the network.
 #[derive(Clone, Debug)]
 pub struct RelayEntry {
@@ -338,10 +349,10 @@ pub struct RelayEntry {
     pub nickname: String,
     /// Its identity in the consensus.
     pub id: RelayId,
-    /// Where it listens and who it is.
-    pub contact: Contact,
-    /// Its keys.
-    pub keys: RelayPublic,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// How it is measured.
+    pub target: Target,
     /// Relays with the same number are measured together.
     pub family: Option<u32>,
     /// The average in its descriptor.
@@ -375,6 +386,7 @@ struct CoordinatorFile {
     parameters: ParametersTable,
     #[serde(default)]
     measurer: Vec<MeasurerTable>,
+    stock: Option<StockTable>,
     #[serde(default)]
     relay: Vec<RelayTable>,
 }
@@ -405,12 +417,55 @@ struct MeasurerTable {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct StockTable {
+    tor: Option<PathBuf>,
+    torrc: Option<PathBuf>,
+    far_end: Hex<20>,
+    listen: SocketAddr,
+    clients: Option<usize>,
+    #[serde(deserialize_with = "quantity")]
+    capacity: Rate,
+}
+
+impl StockTable {
+    fn check(self, config: &Path) -> Result<stock::Settings, String> {
+        let clients = self.clients.unwrap_or(8);
+        if !(1..=64).contains(&clients) {
+            return Err("stock.clients is not between 1 and 64".into());
+        }
+        if self.capacity.0 == 0 {
+            return Err("stock.capacity is zero".into());
+        }
+        Ok(stock::Settings {
+            // A name without a slash is looked for in PATH.
+            tor: self.tor.unwrap_or_else(|| "tor".into()),
+            torrc: self.torrc.map(|file| beside(config, &file)),
+            far_end: self.far_end.0,
+            listen: self.listen,
+            clients,
+            capacity: self.capacity,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum TargetKind {
+    #[default]
+    Echo,
+    Stock,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RelayTable {
     nickname: String,
+    #[serde(default)]
+    target: TargetKind,
     id: Option<Hex<20>>,
     address: SocketAddr,
-    fingerprint: Hex<32>,
-    onion_key: Hex<32>,
+    fingerprint: Option<Hex<32>>,
+    onion_key: Option<Hex<32>>,
     family: Option<u32>,
     #[serde(default, deserialize_with = "optional_quantity")]
     descriptor_limit: Option<Rate>,
@@ -425,10 +480,17 @@ impl CoordinatorConfig {
         let file: CoordinatorFile = read(path)?;
         let fail = |cause: String| ConfigError { path: path.into(), cause };
         let parameters = file.parameters.check().map_err(fail)?;
-        if !(1..=MAX_MEASURERS).contains(&file.measurer.len()) {
+        let relays: Vec<RelayEntry> =
+            file.relay.into_iter().map(RelayTable::entry).collect::<Result<_, _>>().map_err(fail)?;
+        let stock = file.stock.map(|table| table.check(path)).transpose().map_err(fail)?;
+        let is_stock = |relay: &&RelayEntry| relay.target == Target::Stock;
+        if let (Some(relay), None) = (relays.iter().find(is_stock), &stock) {
+            return Err(fail(format!("relay {} is stock, but there is no [stock]", relay.nickname)));
+        }
+        let least = usize::from(stock.is_none() || !relays.iter().all(|relay| is_stock(&relay)));
+        if !(least..=MAX_MEASURERS).contains(&file.measurer.len()) {
             return Err(fail(format!("the team needs 1 to {MAX_MEASURERS} [[measurer]]s")));
         }
-        let relays: Vec<RelayEntry> = file.relay.into_iter().map(RelayTable::entry).collect();
         let mut seen = BTreeSet::new();
         if let Some(twice) = relays.iter().find(|relay| !seen.insert(relay.id)) {
             return Err(fail(format!("relay {} is listed twice, by its id", twice.nickname)));
@@ -449,7 +511,10 @@ impl CoordinatorConfig {
         if period.0 / slot.0 == 0 || period.0 / slot.0 > 1_000_000 {
             return Err(fail("period is not 1 to 1,000,000 slots".into()));
         }
-        let team = Rate(file.measurer.iter().fold(0u64, |sum, m| sum.saturating_add(m.capacity.0)));
+        let team = file.measurer.iter().fold(0u64, |sum, m| sum.saturating_add(m.capacity.0));
+        // Who has no measurers has stock relays only.
+        let team = if file.measurer.is_empty() { stock.as_ref().map_or(0, |s| s.capacity.0) } else { team };
+        let team = Rate(team);
         if team.0 == 0 {
             return Err(fail("the measurers have no capacity".into()));
         }
@@ -475,6 +540,7 @@ impl CoordinatorConfig {
             retention: file.retention.unwrap_or(Span::from_secs(90 * 86_400)),
             parameters,
             measurers: measurers.collect(),
+            stock,
             relays,
             opt_out: file.opt_out.into_iter().map(|hex| hex.0).collect(),
         })
@@ -519,18 +585,36 @@ impl ParametersTable {
 }
 
 impl RelayTable {
-    fn entry(self) -> RelayEntry {
-        let fingerprint: Fingerprint = self.fingerprint.0;
-        // A relay of tidegate is named after its certificate.
-        let own: RelayId = fingerprint[..20].try_into().expect("a fingerprint has 32 bytes");
-        RelayEntry {
+    fn entry(self) -> Result<RelayEntry, String> {
+        let (id, target) = match (self.target, self.fingerprint, self.onion_key, self.id) {
+            (TargetKind::Echo, Some(fingerprint), Some(onion), id) => {
+                // A relay of tidegate is named after its certificate.
+                let own: RelayId = fingerprint.0[..20].try_into().expect("a fingerprint has 32 bytes");
+                let keys = RelayPublic { identity: own, onion: onion.0 };
+                (id.map_or(own, |id| id.0), Target::Echo(fingerprint.0, keys))
+            }
+            (TargetKind::Echo, ..) => {
+                let name = self.nickname;
+                return Err(format!(
+                    "relay {name} lacks its fingerprint or onion_key (or target = \"stock\")"
+                ));
+            }
+            (TargetKind::Stock, None, None, Some(id)) => (id.0, Target::Stock),
+            (TargetKind::Stock, ..) => {
+                let name = self.nickname;
+                return Err(format!(
+                    "relay {name} is stock: it needs its id, and no fingerprint or onion_key"
+                ));
+            }
+        };
+        Ok(RelayEntry {
             nickname: self.nickname,
-            id: self.id.map_or(own, |id| id.0),
-            contact: Contact { address: self.address, fingerprint },
-            keys: RelayPublic { identity: own, onion: self.onion_key.0 },
+            id,
+            address: self.address,
+            target,
             family: self.family,
             descriptor_limit: self.descriptor_limit,
-        }
+        })
     }
 }
 
@@ -569,13 +653,23 @@ mod tests {
         )
     }
 
+    const STOCK: &str = "[[relay]]\nnickname = \"s\"\ntarget = \"stock\"\naddress = \"127.0.0.1:3\"\n\
+        id = \"00000000000000000000000000000000000000bb\"\n\
+        [stock]\nfar_end = \"00000000000000000000000000000000000000cc\"\nlisten = \"127.0.0.1:0\"\n\
+        capacity = \"1 Gbit/s\"\n";
+
     #[test]
     fn good_files_are_read_and_paths_are_beside_them() {
         let scratch = Scratch::new();
         let config = CoordinatorConfig::load(scratch.with(&coordinator())).unwrap();
         assert_eq!(config.identity, scratch.0.parent().unwrap().join("c.toml"));
         assert_eq!(config.budget, Rate(1_000_000_000), "no more than the team has");
-        assert_eq!(config.relays[0].id[..], config.relays[0].contact.fingerprint[..20]);
+        let Target::Echo(fingerprint, _) = &config.relays[0].target else { panic!("echo is the default") };
+        assert_eq!(config.relays[0].id[..], fingerprint[..20]);
+        let stock = format!("{}{STOCK}", coordinator());
+        let config = CoordinatorConfig::load(scratch.with(&stock)).unwrap();
+        assert_eq!(config.relays[1].target, Target::Stock);
+        assert_eq!(config.stock.unwrap().clients, 8);
         let relay = format!(
             "listen = \"127.0.0.1:0\"\nidentity = \"/k\"\nrate = \"10 Mbit/s\"\n\
              [measurement]\nallowed = true\ncoordinators = [\"{A}\"]\n"
@@ -588,7 +682,7 @@ mod tests {
     #[test]
     fn every_mistake_is_named() {
         let scratch = Scratch::new();
-        let good = coordinator();
+        let good = format!("{}{STOCK}", coordinator());
         for (from, to, says) in [
             ("budget = \"2 Gbit/s\"", "budget = 5", "invalid type"),
             ("budget = \"2 Gbit/s\"", "budget = \"5\"", "has no unit"),
@@ -602,15 +696,23 @@ mod tests {
             ("nickname = \"r\"", "nickname = \"r r\"", "not 1 to 19 letters"),
             ("127.0.0.1:2", "localhost", "invalid socket address"),
             ("[[measurer]]", "[[measurer", "line"),
+            ("target = \"stock\"", "target = \"stok\"", "unknown variant `stok`"),
+            ("target = \"stock\"", "", "lacks its fingerprint"),
+            ("id = \"0", "# id = \"0", "needs its id"),
+            ("[stock]", "[stock]\nclients = 65", "not between 1 and 64"),
         ] {
             assert!(good.contains(from), "{from}");
             let error = CoordinatorConfig::load(scratch.with(&good.replacen(from, to, 1))).unwrap_err();
             assert!(error.to_string().contains(says), "{to}: {error}");
         }
+        let good = coordinator();
         let twice = format!("{good}{}", &good[good.find("[[relay]]").unwrap()..]);
         assert!(
             CoordinatorConfig::load(scratch.with(&twice)).unwrap_err().to_string().contains("listed twice")
         );
+        let no_table = format!("{good}{}", &STOCK[..STOCK.find("[stock]").unwrap()]);
+        let error = CoordinatorConfig::load(scratch.with(&no_table)).unwrap_err().to_string();
+        assert!(error.contains("there is no [stock]"), "{error}");
         for garbage in ["", "\u{0}\u{1}", "a", "[[relay]]"] {
             assert!(CoordinatorConfig::load(scratch.with(garbage)).is_err());
             assert!(RelayConfig::load(scratch.with(garbage)).is_err());

@@ -14,13 +14,15 @@ use tidegate_control::flashflow::schedule::{
     Group, Placement, Relay, RelayId, Schedule, Secret, group, guess_for_new,
 };
 use tidegate_control::units::{Rate, Span};
+use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, SecondRecord, Timeouts};
 use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
 use tokio::sync::watch;
 
-use super::config::{CoordinatorConfig, RelayEntry};
-use super::coordinator::measure;
+use super::config::{CoordinatorConfig, RelayEntry, Target};
+use super::coordinator::{Contact, measure};
 use super::ledger::{Described, Ledger, Record, relay_name};
+use super::stock;
 use super::store::{self, Store, StoreError};
 use crate::clock;
 use crate::identity::{Identity, IdentityError, digest, hex, random};
@@ -124,6 +126,7 @@ impl Shared {
             relay: relay_name(&relay.id),
             nickname: relay.nickname.clone(),
             descriptor_limit: relay.descriptor_limit.map(|limit| limit.0),
+            stock: relay.target == Target::Stock,
         };
         self.config.relays.iter().map(describe).collect()
     }
@@ -179,7 +182,7 @@ pub fn plan(config: &CoordinatorConfig, identity: &Identity, records: &[Record],
 }
 
 fn as_relay(entry: &RelayEntry, guess: Rate) -> Relay {
-    Relay { id: entry.id, guess, address: entry.contact.address.ip(), family: entry.family }
+    Relay { id: entry.id, guess, address: entry.address.ip(), family: entry.family }
 }
 
 impl Daemon {
@@ -357,6 +360,7 @@ impl Daemon {
         {
             let shared = self.shared.borrow();
             let mut left: Vec<Rate> = shared.config.measurers.iter().map(|m| m.capacity).collect();
+            let mut left_for_stock: Vec<Rate> = shared.config.stock.iter().map(|s| s.capacity).collect();
             let begin = clock::unix().saturating_sub(shared.config.period.0 / 1_000_000_000);
             for placement in placements {
                 let refused = shared.stopped
@@ -364,9 +368,10 @@ impl Daemon {
                     || shared.ledger.attempts_since(&placement.relay, begin) >= PER_PERIOD;
                 let entry = shared.config.relays.iter().find(|relay| relay.id == placement.relay);
                 let (false, Some(entry)) = (refused, entry) else { continue };
+                let left = if entry.target == Target::Stock { &mut left_for_stock } else { &mut left };
                 // The reservation fits the budget; rounding may ask for a bit more than is left.
                 let all = Rate(left.iter().map(|rate| rate.0).sum());
-                let Ok(shares) = allocate(&left, placement.reserved.min(all)) else { continue };
+                let Ok(shares) = allocate(left, placement.reserved.min(all)) else { continue };
                 left.iter_mut().zip(&shares).for_each(|(left, share)| left.0 -= share.0);
                 let (daemon, entry) = (self.clone(), entry.clone());
                 tasks.spawn_local(async move { daemon.attempt(entry, placement, shares).await });
@@ -388,7 +393,6 @@ impl Daemon {
         let token: [u8; 16] = random();
         let id = hex(&token);
         let allocated = Rate(shares.iter().map(|share| share.0).sum());
-        let (order, contacts, names) = self.order(&entry, &shares, token);
         {
             let mut shared = self.shared.borrow_mut();
             let parameters = (&shared.config.parameters).into();
@@ -404,20 +408,37 @@ impl Daemon {
             let current = Current { relay: entry.nickname.clone(), ..Current::default() };
             shared.current.insert(id.clone(), current);
             (shared.log)(&json!({ "event": "attempt", "id": id, "relay": entry.nickname,
-                "guess_bits_per_s": placement.guess.0, "allocated_bits_per_s": allocated.0 }));
+                "guess_bits_per_s": placement.guess.0, "allocated_bits_per_s": allocated.0,
+                "target": if entry.target == Target::Stock { "stock" } else { "echo" } }));
         }
         let hear = |number: u16, second: &SecondRecord| self.hear(&id, number, second);
         let stop = self.stop.subscribe();
-        let result = measure(&self.identity, entry.contact, &contacts, order, stop, hear).await;
+        let (result, names) = match &entry.target {
+            Target::Echo(fingerprint, keys) => {
+                let relay = Contact { address: entry.address, fingerprint: *fingerprint };
+                let (order, contacts, names) = self.order(relay, keys, &shares, token);
+                (measure(&self.identity, relay, &contacts, order, stop, hear).await, names)
+            }
+            Target::Stock => {
+                let (settings, seconds) = {
+                    let config = &self.shared.borrow().config;
+                    (config.stock.clone(), (config.parameters.duration.0 / 1_000_000_000) as u16)
+                };
+                let settings = settings.expect("a configuration with stock relays says with what");
+                let result = stock::measure(&settings, &entry.id, allocated, seconds, stop, hear).await;
+                (result, vec!["tor".to_owned()])
+            }
+        };
         self.conclude(&id, &entry, &placement, allocated, &names, result);
     }
 
     fn order(
         &self,
-        entry: &RelayEntry,
+        relay: Contact,
+        keys: &RelayPublic,
         shares: &[Rate],
         token: [u8; 16],
-    ) -> (Order, Vec<super::coordinator::Contact>, Vec<String>) {
+    ) -> (Order, Vec<Contact>, Vec<String>) {
         let shared = self.shared.borrow();
         let config = &shared.config;
         let p = &config.parameters;
@@ -431,9 +452,9 @@ impl Daemon {
             sockets: sockets[i],
             rate: shares[i].0,
             check_one_in: p.check_one_in,
-            address: entry.contact.address,
-            fingerprint: entry.contact.fingerprint,
-            relay: entry.keys,
+            address: relay.address,
+            fingerprint: relay.fingerprint,
+            relay: *keys,
         });
         let measurers = ids
             .clone()

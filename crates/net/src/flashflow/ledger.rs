@@ -125,6 +125,9 @@ pub struct Described {
     pub nickname: String,
     /// The average in its descriptor, bits per second.
     pub descriptor_limit: Option<u64>,
+    /// Measured without echo cells.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stock: bool,
 }
 
 /// A record that does not fit to those before it.
@@ -340,6 +343,7 @@ impl Ledger {
                 success: recent(&history.successes),
                 failures: recent(&history.failures),
                 conclusive: good.conclusive,
+                stock: described.stock,
             });
         }
         let attempts = self.relays.values().map(|h| recent(&h.attempts)).sum();

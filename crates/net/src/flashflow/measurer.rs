@@ -1,8 +1,9 @@
 //! A measurer on sockets: the role on one thread, and workers that load the relay, one per core, each with
 //! its share of the sockets and of the rate.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +17,8 @@ use tidegate_proto::flashflow::measurer::{Measurer, Output};
 use tidegate_proto::flashflow::message::{Fingerprint, Message, Open, Reason};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::server;
 
@@ -40,19 +42,65 @@ pub struct Settings {
     pub rate: u64,
 }
 
-/// Serves coordinators, one after the other, until dropped.
+/// Peers whose handshake is under way, and measurements at one time.
+const STRANGERS: usize = 64;
+const SESSIONS: usize = 256;
+
+/// Serves coordinators until dropped: each connection is a measurement, and all of them together stay below
+/// the operator's rate. Must run inside a [`tokio::task::LocalSet`].
 pub async fn serve(listener: TcpListener, identity: Arc<Identity>, settings: Settings) -> io::Result<()> {
     let config = tls::server(&identity).map_err(io::Error::other)?;
+    let free = Rc::new(Cell::new(settings.rate));
+    let (strangers, sessions) = (Semaphore::new(STRANGERS), Semaphore::new(SESSIONS));
+    let (strangers, sessions) = (Arc::new(strangers), Arc::new(sessions));
+    let mut tasks = JoinSet::new();
     loop {
-        let Ok((tcp, _)) = listener.accept().await else {
-            clock::until(clock::now() + Span::from_millis(50)).await;
-            continue;
-        };
-        let Ok((stream, Some(peer))) = link::accept(tcp, config.clone(), PATIENCE).await else { continue };
-        if settings.coordinators.contains(&peer) {
-            // The coordinator notices a broken connection itself.
-            let _ = session(stream, &identity, &settings).await;
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((tcp, _)) = accepted else {
+                    clock::until(clock::now() + Span::from_millis(50)).await;
+                    continue;
+                };
+                // Those beyond the limit are closed at once.
+                let Ok(place) = strangers.clone().try_acquire_owned() else { continue };
+                let (config, identity, settings) = (config.clone(), identity.clone(), settings.clone());
+                let (sessions, free) = (sessions.clone(), free.clone());
+                tasks.spawn_local(async move {
+                    let accepted = link::accept(tcp, config, PATIENCE).await;
+                    drop(place);
+                    let (Ok((stream, Some(peer))), Ok(_session)) = (accepted, sessions.try_acquire_owned())
+                    else {
+                        return;
+                    };
+                    if settings.coordinators.contains(&peer) {
+                        // The coordinator notices a broken connection itself.
+                        let _ = session(stream, &identity, &settings, &free).await;
+                    }
+                });
+            }
+            Some(_) = tasks.join_next() => {}
         }
+    }
+}
+
+/// A part of the operator's rate, until it is dropped.
+struct Reserved {
+    free: Rc<Cell<u64>>,
+    rate: u64,
+}
+
+impl Reserved {
+    /// As much of `rate` as is free; `None` if nothing is.
+    fn of(free: &Rc<Cell<u64>>, rate: u64) -> Option<Reserved> {
+        let rate = rate.min(free.get());
+        free.set(free.get() - rate);
+        (rate > 0).then(|| Reserved { free: free.clone(), rate })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.free.set(self.free.get() + self.rate);
     }
 }
 
@@ -78,12 +126,15 @@ struct Counters {
 struct Crew {
     phase: watch::Sender<Phase>,
     counters: Arc<Counters>,
+    // Given back in the end.
+    _reserved: Reserved,
 }
 
 async fn session(
     stream: server::TlsStream<TcpStream>,
     identity: &Identity,
     settings: &Settings,
+    free: &Rc<Cell<u64>>,
 ) -> io::Result<()> {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (inbox, mut messages) = mpsc::channel(16);
@@ -105,7 +156,10 @@ async fn session(
             while let Some(output) = measurer.poll() {
                 match output {
                     Output::Send(message) => link::write_message(&mut writer, &message).await?,
-                    Output::Connect(open) => crew = Some(hire(open, identity, settings, &events)?),
+                    Output::Connect(open) => match Reserved::of(free, open.rate) {
+                        Some(reserved) => crew = Some(hire(open, reserved, identity, settings, &events)?),
+                        None => measurer.failed(Reason::Busy),
+                    },
                     Output::Load => {
                         if let Some(crew) = &crew {
                             crew.phase.send_replace(Phase::Load);
@@ -146,14 +200,15 @@ async fn session(
 /// Starts the workers of a measurement.
 fn hire(
     open: Open,
+    reserved: Reserved,
     identity: &Identity,
     settings: &Settings,
     events: &mpsc::UnboundedSender<Event>,
 ) -> io::Result<Crew> {
     let config = tls::client(Some(identity), open.fingerprint).map_err(io::Error::other)?;
-    let crew = Crew { phase: watch::Sender::new(Phase::Open), counters: Arc::default() };
     let workers = settings.workers.clamp(1, usize::from(open.sockets));
-    let rate = open.rate.min(settings.rate) / workers as u64;
+    let rate = reserved.rate / workers as u64;
+    let crew = Crew { phase: watch::Sender::new(Phase::Open), counters: Arc::default(), _reserved: reserved };
     for n in 0..workers {
         let sockets =
             usize::from(open.sockets) / workers + usize::from(n < usize::from(open.sockets) % workers);
@@ -187,7 +242,7 @@ impl Worker {
             (0..self.sockets).for_each(|_| self.say(Event::NotOpened));
             return;
         };
-        let load = std::rc::Rc::new(RefCell::new(Load::new(self.rate, self.sockets)));
+        let load = Rc::new(RefCell::new(Load::new(self.rate, self.sockets)));
         let local = tokio::task::LocalSet::new();
         for circ in 1..=self.sockets as u32 {
             let (worker, phase, load) = (self.clone(), phase.clone(), load.clone());

@@ -9,4 +9,6 @@ pub mod link;
 pub mod measurer;
 pub mod relay;
 pub mod status;
+pub mod stock;
 pub mod store;
+mod tor_control;

@@ -1,0 +1,265 @@
+//! A stock Tor relay, loaded through ordinary circuits: tor clients of ours build two-hop circuits over the
+//! target to an exit of ours and fetch as much as they get from a source of ours behind it.
+//!
+//! This is **weaker** than a measurement by echo cells. The relay proves what it forwarded, since nobody else
+//! has the circuits' keys, but it tells nothing of its background and does not hold it back: the estimate is
+//! what it had left for us, a lower bound of its capacity. And it can tell our circuits by their far end.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use tidegate_control::flashflow::Percent;
+use tidegate_control::flashflow::aggregate;
+use tidegate_control::flashflow::schedule::RelayId;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::flashflow::cell::CELL;
+use tidegate_proto::flashflow::coordinator::{Failure, Outcome, Peer, SecondRecord};
+use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
+use tidegate_proto::flashflow::message::Reason;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::link;
+use super::tor_control::Tor;
+use crate::clock;
+use crate::identity::{hex, random};
+
+/// Our exit, a tor 0.4.9, puts this many bytes of a stream
+const READ: u64 = 32 * 498;
+/// into this many cells of 488 bytes or less (measured; docs/real-tor.md).
+const CELLS_PER_READ: u64 = 33;
+/// Circuits of a client, and streams of a circuit: with more than one, the circuit's window is what limits it
+/// (the paper, appendix C: three).
+const CIRCUITS: usize = 2;
+const STREAMS: usize = 3;
+/// How long clients may take to learn the network, and to open circuits and streams.
+const LEARNING: Span = Span::from_secs(60);
+const OPENING: Span = Span::from_secs(30);
+/// Connections that the source has accepted and that have not shown the token.
+const STRANGERS: usize = 64;
+
+/// What stock relays are loaded with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The tor program.
+    pub tor: PathBuf,
+    /// A file with options that every client gets: of a private network, its authorities.
+    pub torrc: Option<PathBuf>,
+    /// Identity of our exit, whose policy lets it connect to `listen`.
+    pub far_end: RelayId,
+    /// Where the source listens.
+    pub listen: SocketAddr,
+    /// Tor processes: each has one connection to the target.
+    pub clients: usize,
+    /// What the source sends at most, to all relays together.
+    pub capacity: Rate,
+}
+
+/// A directory that is deleted in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> io::Result<Scratch> {
+        // Short: names of Unix sockets have at most 108 bytes.
+        let path = std::env::temp_dir().join(format!("tidegate-{}", hex(&random::<6>())));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Measures a stock relay at up to `rate` for so many seconds. The seconds' records have one measurer, the tor
+/// clients, in bytes of cells, and no background. Must run inside a [`tokio::task::LocalSet`].
+pub async fn measure(
+    settings: &Settings,
+    relay: &RelayId,
+    rate: Rate,
+    seconds: u16,
+    mut stop: watch::Receiver<bool>,
+    hear: impl FnMut(u16, &SecondRecord),
+) -> Result<Outcome, Failure> {
+    let stopped = async {
+        if stop.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        result = load(settings, relay, rate, seconds, hear) => result,
+        () = stopped => Err(Failure { reason: Reason::Stopped, by: None }),
+    }
+}
+
+async fn load(
+    settings: &Settings,
+    relay: &RelayId,
+    rate: Rate,
+    seconds: u16,
+    mut hear: impl FnMut(u16, &SecondRecord),
+) -> Result<Outcome, Failure> {
+    let ours = |reason| move |_| Failure { reason, by: None };
+    let listener = TcpListener::bind(settings.listen).await.map_err(ours(Reason::Busy))?;
+    let source = listener.local_addr().map_err(ours(Reason::Other))?;
+    let token: [u8; 16] = random();
+    let network = settings.torrc.as_ref().map_or(Ok(String::new()), std::fs::read_to_string);
+    let network = network.map_err(ours(Reason::Other))?;
+    let scratch = Scratch::new().map_err(ours(Reason::Other))?;
+    let pace = Rc::new(RefCell::new(Load::new(rate.0, 1)));
+    let serving = tokio::task::spawn_local(serve(listener, token, pace));
+    let _serving = Aborted(serving);
+
+    let mut starting = JoinSet::new();
+    for n in 0..settings.clients {
+        let (settings, path) = (settings.clone(), vec![*relay, settings.far_end]);
+        let (directory, network) = (scratch.0.join(n.to_string()), network.clone());
+        starting.spawn_local(async move { client(&settings, directory, &network, &path, source).await });
+    }
+    // Dropping a client ends its process.
+    let (mut clients, mut streams) = (Vec::new(), Vec::new());
+    while let Some(started) = starting.join_next().await {
+        match started.expect("a client does not panic") {
+            Ok((tor, opened)) => {
+                clients.push(tor);
+                streams.extend(opened);
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Err(ours(Reason::Other)(cause)),
+            Err(_) => {}
+        }
+    }
+    // As with echo cells: half of what was wanted must be there.
+    if 2 * streams.len() < settings.clients * CIRCUITS * STREAMS {
+        return Err(Failure { reason: Reason::Circuits, by: Some(Peer::Measurer(0)) });
+    }
+    let received = Rc::new(Cell::new(0));
+    let mut reading = JoinSet::new();
+    for stream in streams {
+        reading.spawn_local(fetch(stream, token, received.clone()));
+    }
+    let mut records = Vec::new();
+    let mut next = clock::now();
+    for second in 1..=seconds {
+        next += Span::from_secs(1);
+        clock::until(next).await;
+        let bytes = received.take() * CELLS_PER_READ / READ * CELL as u64;
+        let record = SecondRecord { measurers: vec![bytes], sent: 0, received: 0 };
+        hear(second, &record);
+        records.push(record);
+    }
+    if reading.try_join_next().is_some() {
+        return Err(Failure { reason: Reason::Lost, by: Some(Peer::Relay) });
+    }
+    drop(clients);
+    let none = Percent::new(0).expect("below 100");
+    let counted: Vec<_> = records.iter().map(|record| record.second(none)).collect();
+    let estimate = aggregate::estimate(&counted).ok_or(Failure { reason: Reason::Other, by: None })?;
+    Ok(Outcome { seconds: records, estimate, allocated: rate, checked: 0 })
+}
+
+struct Aborted(tokio::task::JoinHandle<()>);
+
+impl Drop for Aborted {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Starts a client and opens its circuits and streams, as many as it gets.
+async fn client(
+    settings: &Settings,
+    directory: PathBuf,
+    network: &str,
+    path: &[RelayId],
+    source: SocketAddr,
+) -> io::Result<(Tor, Vec<UnixStream>)> {
+    std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
+    let mut tor = link::within(LEARNING, async {
+        let mut tor = Tor::start(&settings.tor, directory, network).await?;
+        tor.ready().await?;
+        Ok(tor)
+    })
+    .await?;
+    let mut streams = Vec::new();
+    let end = clock::now() + OPENING;
+    for _ in 0..CIRCUITS {
+        let Ok(circuit) = before(end, tor.circuit(path)).await else { continue };
+        for _ in 0..STREAMS {
+            if let Ok(stream) = before(end, tor.stream(circuit, source)).await {
+                streams.push(stream);
+            }
+        }
+    }
+    Ok((tor, streams))
+}
+
+async fn before<T>(end: Time, future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    link::within(end.since(clock::now()), future).await
+}
+
+/// Shows the token and counts what comes.
+async fn fetch(mut stream: UnixStream, token: [u8; 16], received: Rc<Cell<u64>>) {
+    if stream.write_all(&token).await.is_err() {
+        return;
+    }
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+        received.set(received.get() + count as u64);
+    }
+}
+
+/// The source: whoever shows the token gets bytes, all together at the pace's rate.
+async fn serve(listener: TcpListener, token: [u8; 16], pace: Rc<RefCell<Load>>) {
+    let strangers = std::sync::Arc::new(Semaphore::new(STRANGERS));
+    let mut serving = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                // Those beyond the limit are closed at once.
+                let (Ok((tcp, _)), Ok(place)) = (accepted, strangers.clone().try_acquire_owned()) else {
+                    continue;
+                };
+                let pace = pace.clone();
+                serving.spawn_local(async move {
+                    let known = authenticate(tcp, &token).await;
+                    drop(place);
+                    if let Ok(tcp) = known {
+                        send(tcp, &pace).await;
+                    }
+                });
+            }
+            Some(_) = serving.join_next() => {}
+        }
+    }
+}
+
+async fn authenticate(mut tcp: TcpStream, token: &[u8; 16]) -> io::Result<TcpStream> {
+    let mut shown = [0; 16];
+    link::within(OPENING, tcp.read_exact(&mut shown)).await?;
+    if shown == *token { Ok(tcp) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+async fn send(mut tcp: TcpStream, pace: &RefCell<Load>) {
+    let zeros = vec![0; BATCH * READ as usize / CELLS_PER_READ as usize];
+    loop {
+        let turn = pace.borrow_mut().turn(clock::now(), 0, BATCH as u64);
+        match turn {
+            Turn::Send(cells) => {
+                let bytes = (cells * READ / CELLS_PER_READ) as usize;
+                if tcp.write_all(&zeros[..bytes]).await.is_err() {
+                    return;
+                }
+            }
+            Turn::At(later) => clock::until(later).await,
+            Turn::Full => unreachable!("nothing is counted as in flight"),
+        }
+    }
+}

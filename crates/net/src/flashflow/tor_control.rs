@@ -1,0 +1,202 @@
+//! A tor client process of ours, driven over its control port (Tor's control-spec): circuits over a given
+//! path, and streams attached to them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tidegate_control::units::Span;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command};
+
+use crate::clock;
+use crate::identity::hex;
+
+/// Lines of a reply, and events that wait, at most: tor is ours, but a limit costs nothing.
+const MAX_LINES: usize = 10_000;
+/// How often a starting tor is asked whether it is ready.
+const ASK_EVERY: Span = Span::from_millis(200);
+
+/// What every client is told besides where its files are: it builds no circuit and attaches no stream of its
+/// own accord, and takes the path it is given.
+const TORRC: &str = "CookieAuthentication 1\n__DisablePredictedCircuits 1\n__LeaveStreamsUnattached 1\n\
+    ConfluxEnabled 0\nUseEntryGuards 0\nEnforceDistinctSubnets 0\nClientRejectInternalAddresses 0\n\
+    LearnCircuitBuildTimeout 0\nCircuitBuildTimeout 20\nMaxCircuitDirtiness 3600\nClientOnly 1\nAvoidDiskWrites 1\n";
+
+/// A tor process; it ends when this is dropped, or when our own process does.
+pub struct Tor {
+    directory: PathBuf,
+    // Held for its end.
+    _child: Child,
+    control: Control,
+}
+
+struct Control {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    events: VecDeque<String>,
+}
+
+fn refused(what: impl Into<String>) -> io::Error {
+    io::Error::other(what.into())
+}
+
+impl Tor {
+    /// Starts a client with its files in `directory`, which must exist and be nobody else's. `network` is
+    /// appended to its configuration.
+    ///
+    /// # Errors
+    /// If it does not start or does not answer.
+    pub async fn start(program: &Path, directory: PathBuf, network: &str) -> io::Result<Tor> {
+        let place = directory.display();
+        let torrc = format!(
+            "DataDirectory {place}/data\nSocksPort unix:\"{place}/socks\"\nControlSocket \"{place}/control\"\n\
+             __OwningControllerProcess {}\nLog notice file {place}/log\n{TORRC}{network}\n",
+            std::process::id()
+        );
+        let file = directory.join("torrc");
+        std::fs::write(&file, torrc)?;
+        let mut child = Command::new(program)
+            .args(["--quiet", "--defaults-torrc", "/dev/null", "-f"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        let stream = loop {
+            match UnixStream::connect(directory.join("control")).await {
+                Ok(stream) => break stream,
+                Err(_) => clock::until(clock::now() + ASK_EVERY).await,
+            }
+            if let Some(status) = child.try_wait()? {
+                return Err(refused(format!("tor ended at once: {status}")));
+            }
+        };
+        let (reader, writer) = stream.into_split();
+        let mut control = Control { reader: BufReader::new(reader), writer, events: VecDeque::new() };
+        // Written before the socket listens.
+        let cookie = std::fs::read(directory.join("data/control_auth_cookie"))?;
+        control.command(&format!("AUTHENTICATE {}", hex(&cookie))).await?;
+        control.command("SETEVENTS CIRC STREAM").await?;
+        Ok(Tor { directory, _child: child, control })
+    }
+
+    /// Waits until it knows enough of the network to build circuits.
+    ///
+    /// # Errors
+    /// If the control connection breaks.
+    pub async fn ready(&mut self) -> io::Result<()> {
+        loop {
+            let answer = self.control.command("GETINFO status/enough-dir-info").await?;
+            if answer.iter().any(|line| line.ends_with("enough-dir-info=1")) {
+                return Ok(());
+            }
+            clock::until(clock::now() + ASK_EVERY).await;
+        }
+    }
+
+    /// Builds a circuit over these relays; its number.
+    ///
+    /// # Errors
+    /// If it cannot be built.
+    pub async fn circuit(&mut self, path: &[[u8; 20]]) -> io::Result<u64> {
+        let path: Vec<String> = path.iter().map(|id| format!("${}", hex(id).to_uppercase())).collect();
+        let answer = self.control.command(&format!("EXTENDCIRCUIT 0 {}", path.join(","))).await?;
+        let number = answer.last().and_then(|line| line.split(' ').nth(2));
+        let number: u64 =
+            number.and_then(|n| n.parse().ok()).ok_or_else(|| refused("EXTENDED without a number"))?;
+        let event = self.control.event(|words| {
+            words.first() == Some(&"CIRC")
+                && words.get(1).and_then(|n| n.parse().ok()) == Some(number)
+                && matches!(words.get(2), Some(&("BUILT" | "FAILED" | "CLOSED")))
+        });
+        let event = event.await?;
+        if event.split(' ').nth(2) == Some("BUILT") { Ok(number) } else { Err(refused(event)) }
+    }
+
+    /// Opens a stream over a circuit.
+    ///
+    /// # Errors
+    /// If it is refused.
+    pub async fn stream(&mut self, circuit: u64, to: std::net::SocketAddr) -> io::Result<UnixStream> {
+        let mut socks = UnixStream::connect(self.directory.join("socks")).await?;
+        socks.write_all(&[5, 1, 0]).await?;
+        let mut method = [0; 2];
+        socks.read_exact(&mut method).await?;
+        // RFC 1928: CONNECT; the address as a name, which covers both versions.
+        let name = to.ip().to_string();
+        let mut request = vec![5, 1, 0, 3, name.len() as u8];
+        request.extend(name.as_bytes());
+        request.extend(to.port().to_be_bytes());
+        socks.write_all(&request).await?;
+        let new =
+            self.control.event(|words| words.first() == Some(&"STREAM") && words.get(2) == Some(&"NEW"));
+        let new = new.await?;
+        let stream = new.split(' ').nth(1).unwrap_or_default().to_owned();
+        self.control.command(&format!("ATTACHSTREAM {stream} {circuit}")).await?;
+        let mut reply = [0; 10];
+        socks.read_exact(&mut reply).await?;
+        if method != [5, 0] || reply[..2] != [5, 0] {
+            return Err(refused(format!("SOCKS reply {}", reply[1])));
+        }
+        Ok(socks)
+    }
+}
+
+impl Control {
+    async fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// A command's reply; events that come before it wait for [`event`](Self::event).
+    async fn command(&mut self, command: &str) -> io::Result<Vec<String>> {
+        self.writer.write_all(format!("{command}\r\n").as_bytes()).await?;
+        let mut reply = Vec::new();
+        while reply.len() < MAX_LINES {
+            let line = self.line().await?;
+            if let Some(event) = line.strip_prefix("650 ") {
+                self.keep(event);
+            } else if line.starts_with("250 ") {
+                reply.push(line);
+                return Ok(reply);
+            } else if line.starts_with("250") {
+                reply.push(line);
+            } else {
+                let verb = command.split(' ').next().unwrap_or_default();
+                return Err(refused(format!("{verb}: {line}")));
+            }
+        }
+        Err(refused("a reply without an end"))
+    }
+
+    fn keep(&mut self, event: &str) {
+        if self.events.len() == MAX_LINES {
+            self.events.pop_front();
+        }
+        self.events.push_back(event.to_owned());
+    }
+
+    /// The next event of a kind.
+    async fn event(&mut self, wanted: impl Fn(&[&str]) -> bool) -> io::Result<String> {
+        loop {
+            while let Some(event) = self.events.pop_front() {
+                let words: Vec<&str> = event.split(' ').collect();
+                if wanted(&words) {
+                    return Ok(event);
+                }
+            }
+            let line = self.line().await?;
+            if let Some(event) = line.strip_prefix("650 ") {
+                self.keep(event);
+            }
+        }
+    }
+}
