@@ -1,5 +1,7 @@
 //! One run's numbers as JSON: the unit is in the key, what was not measured is absent.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::fairness::Fairness;
@@ -22,6 +24,7 @@ pub(super) fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     put("throughput_total_bytes_per_s", json!(total));
     put("throughput_bytes_per_s", per_user(users, |user| Some(user.throughput_bytes_per_s)));
     put("throughput_by_class_bytes_per_s", by_class(users));
+    put("jain_index_by_class", jain_by_class(users));
     put("max_min_bytes_per_s", per_user(users, |user| user.max_min_bytes_per_s));
     if let Some(fairness) = fairness {
         put("fairness_index_by_rates", json!(fairness.by_rates));
@@ -77,6 +80,19 @@ fn by_class(users: &[UserRow]) -> Value {
         classes.insert(user.class.clone(), json!(sum + user.throughput_bytes_per_s));
     }
     Value::Object(classes)
+}
+
+/// Jain's index of the rates of each class's users: 1 if all are alike, 1/n if one has everything.
+fn jain_by_class(users: &[UserRow]) -> Value {
+    let mut sums: BTreeMap<&str, (f64, f64, f64)> = BTreeMap::new();
+    for user in users {
+        let (count, sum, squares) = sums.entry(&user.class).or_default();
+        *count += 1.0;
+        *sum += user.throughput_bytes_per_s;
+        *squares += user.throughput_bytes_per_s * user.throughput_bytes_per_s;
+    }
+    let some = sums.into_iter().filter(|(_, (_, _, squares))| *squares > 0.0);
+    some.map(|(class, (n, sum, squares))| (class.to_owned(), json!(sum * sum / (n * squares)))).collect()
 }
 
 fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {

@@ -65,7 +65,8 @@ pub struct File {
     pub fault: Vec<Spanned<FaultFile>>,
 }
 
-/// One system; `[every-system]` gives the same keys for all.
+/// One system; `[every-system]` gives the same keys for all, and each `[[combine]]` names alternatives of which
+/// every combination is a system (`vanilla = { transport = "vanilla" }`).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SystemFile {

@@ -1,6 +1,7 @@
 //! Scenario files: TOML in, a checked [`Scenario`] out, or an [`InputError`] with line and column.
 
 mod check;
+mod combine;
 pub mod file;
 pub mod quantity;
 pub mod tcp;
@@ -105,6 +106,7 @@ fn read(source: &Source, overrides: &[String]) -> Result<File, InputError> {
         })?;
         merge(document.get_mut(), table.into_inner(), true);
     }
+    combine::systems(document.get_mut(), source)?;
     share_system_keys(document.get_mut());
     File::deserialize(toml::Deserializer::from(document)).map_err(fail)
 }

@@ -100,6 +100,35 @@ fn mistakes_name_place_cause_and_cure() {
 }
 
 #[test]
+fn every_combination_is_a_system() {
+    let from = "[[system]]\nname = \"vanilla\"\ntransport = \"vanilla\"";
+    let choices = "[[combine]]\nold = {}\nnew = { transport = \"pctcp\" }\n[[combine]]\nfifo = {}\n\
+        kist = { channel-scheduler = \"kist\", kist = { interval = \"20 ms\" } }\n";
+    let text = bottleneck().replacen(from, &format!("{choices}{from}"), 1);
+    let scenario = parse(&text, &["every-system.kist.buffer-factor = 2.0"]).unwrap();
+    let names: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
+    assert_eq!(names, ["vanilla", "pctcp", "new-fifo", "old-fifo", "new-kist", "old-kist"]);
+    let kist = scenario.systems[4].kist.unwrap();
+    assert_eq!(
+        (scenario.systems[4].transport, kist.interval),
+        (Transport::PerCircuit, Span::from_millis(20))
+    );
+    assert_eq!(kist.buffer_factor, 2.0, "every-system applies");
+    for (bad, wanted) in [
+        ("[[combine]]\nold = 7\n", "holds alternatives"),
+        ("[combine]\nold = {}\n", "holds alternatives"),
+        ("[[combine]]\nold = { transprot = \"pctcp\" }\n", "did you mean `transport`?"),
+        ("[[combine]]\n\"a b\" = {}\n", "a b"),
+        ("[[combine]]\nvanilla = {}\n", "`vanilla` is taken"),
+        (&"[[combine]]\na = {}\nb = {}\nc = {}\n".repeat(7), "more than 1000 combinations"),
+    ] {
+        let said =
+            parse(&bottleneck().replacen(from, &format!("{bad}{from}"), 1), &[]).unwrap_err().to_string();
+        assert!(said.starts_with("x.toml:") && said.contains(wanted), "{bad}: {said}");
+    }
+}
+
+#[test]
 fn overrides_replace_and_merge() {
     let scenario = parse(&bottleneck(), &["duration = \"30 s\"", "underlay.fuzziness = 0.5"]).unwrap();
     assert_eq!(scenario.duration(), Span::from_secs(30));

@@ -6,6 +6,7 @@
 
 pub mod experiment;
 pub mod expression;
+mod ranking;
 pub mod scenario_runner;
 pub mod verdict;
 

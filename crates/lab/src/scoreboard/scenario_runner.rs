@@ -11,11 +11,15 @@
 //! A quantity is called `<scenario>.<system>.<metric>`, the metric as in `tidegate run --json`:
 //! `scenario2.vanilla.throughput_bytes_per_s.circuit1`. The name of the scenario is left out if there is
 //! one only.
+//!
+//! With `rank = { least = [metrics], most = [metrics] }` each scenario's systems are ranked: `mean_rank` is a
+//! system's rank by each of these metrics, on average, 1 being the best everywhere.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::ranking::{self, Criteria};
 use super::{Curve, Experiment, Figure, Measured, RunError, Scale};
 use crate::monitor::Monitor;
 use crate::results::{Results, flatten, whole_summary};
@@ -34,6 +38,8 @@ pub struct Parameters {
     /// Number of seeds.
     #[serde(default = "one")]
     pub seeds: u32,
+    /// Metrics that the systems are ranked by.
+    pub rank: Option<Criteria>,
 }
 
 fn one() -> u32 {
@@ -55,6 +61,16 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
             let system = &scenario.systems[run.system].name;
             for (metric, value) in flatten(&whole_summary(run)) {
                 measured.push(format!("{prefix}{system}.{metric}"), value);
+            }
+        }
+        if let Some(criteria) = &parameters.rank {
+            let systems: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
+            let ranked = ranking::rank(criteria, &systems, |system, metric| {
+                measured.values.get(&format!("{prefix}{system}.{metric}")).map(Vec::as_slice)
+            });
+            measured.notes.extend(ranking::notes(name, &ranked));
+            for place in ranked {
+                measured.push(format!("{prefix}{}.mean_rank", place.system), place.mean_rank);
             }
         }
         let results = Results::new(&scenario, &runs);

@@ -1,0 +1,99 @@
+//! Which of many systems is the best, by several metrics at once.
+
+use serde::Deserialize;
+
+use crate::statistics::Estimate;
+
+/// What systems are ranked by.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Criteria {
+    /// Metrics of which less is better.
+    pub least: Vec<String>,
+    /// Metrics of which more is better.
+    pub most: Vec<String>,
+}
+
+/// A system and how it did.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub system: String,
+    /// Its rank by each metric, on average: 1 if nobody is better in any.
+    pub mean_rank: f64,
+    /// (metric, mean over seeds and its interval).
+    pub values: Vec<(String, Estimate)>,
+}
+
+/// The systems by mean rank, the best first. Equal values have equal ranks; who has no value is last.
+pub(super) fn rank<'a>(
+    criteria: &Criteria,
+    systems: &[&str],
+    values: impl Fn(&str, &str) -> Option<&'a [f64]>,
+) -> Vec<Place> {
+    let place = |system: &&str| Place { system: (*system).to_owned(), mean_rank: 0.0, values: vec![] };
+    let mut places: Vec<Place> = systems.iter().map(place).collect();
+    let signed = criteria.least.iter().map(|metric| (metric, 1.0));
+    let metrics: Vec<(&String, f64)> =
+        signed.chain(criteria.most.iter().map(|metric| (metric, -1.0))).collect();
+    for (metric, sign) in &metrics {
+        let costs: Vec<f64> = (systems.iter())
+            .map(|system| {
+                values(system, metric).map_or(f64::INFINITY, |values| sign * Estimate::of(values).mean)
+            })
+            .collect();
+        for ((place, system), cost) in places.iter_mut().zip(systems).zip(&costs) {
+            let better = costs.iter().filter(|other| *other < cost).count();
+            place.mean_rank += (1 + better) as f64 / metrics.len() as f64;
+            let estimate = values(system, metric).map(Estimate::of);
+            place.values.extend(estimate.map(|estimate| ((*metric).clone(), estimate)));
+        }
+    }
+    places.sort_by(|a, b| a.mean_rank.total_cmp(&b.mean_rank));
+    places
+}
+
+/// The best five, and the last.
+pub(super) fn notes(scenario: &str, places: &[Place]) -> Vec<String> {
+    let chosen = places.iter().enumerate().filter(|(at, _)| *at < 5 || *at + 1 == places.len());
+    let note = |(at, place): (usize, &Place)| {
+        let values = place.values.iter().map(|(metric, value)| match value.ci95 {
+            Some(ci95) => format!("{metric} {:.4} +- {ci95:.4}", value.mean),
+            None => format!("{metric} {:.4}", value.mean),
+        });
+        let values: Vec<String> = values.collect();
+        let (of, rank) = (places.len(), place.mean_rank);
+        format!(
+            "{scenario}: {} of {of}, mean rank {rank:.1}: {}: {}",
+            at + 1,
+            place.system,
+            values.join(", ")
+        )
+    };
+    chosen.map(note).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_averaged_over_metrics_and_shared_by_equals() {
+        let criteria = Criteria { least: vec!["wait".into()], most: vec!["rate".into()] };
+        let values = |system: &str, metric: &str| -> Option<&'static [f64]> {
+            match (system, metric) {
+                ("a", "wait") => Some(&[1.0, 3.0]),
+                ("b" | "c", "wait") => Some(&[1.0]),
+                ("a", "rate") => Some(&[9.0]),
+                ("b", "rate") => Some(&[5.0]),
+                _ => None,
+            }
+        };
+        let ranked = rank(&criteria, &["a", "b", "c"], values);
+        let found: Vec<(&str, f64)> =
+            ranked.iter().map(|place| (place.system.as_str(), place.mean_rank)).collect();
+        assert_eq!(found, [("b", 1.5), ("a", 2.0), ("c", 2.0)]);
+        let notes = notes("heavy", &ranked);
+        assert_eq!(notes.len(), 3);
+        assert!(notes[1].starts_with("heavy: 2 of 3, mean rank 2.0: a: wait 2.0000 +- "), "{}", notes[1]);
+    }
+}
