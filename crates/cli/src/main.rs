@@ -7,6 +7,7 @@ mod fairness;
 mod flashflow;
 mod flashflow_demo;
 mod more;
+mod more_live;
 mod more_streams;
 mod predictor;
 mod reproduce;

@@ -120,7 +120,17 @@ pub(crate) struct PeerArguments {
 /// Runs the subcommand.
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.command {
-        Command::Directory { out, peers, first } => create(&out, peers, first)?,
+        Command::Directory { out, peers, first } => {
+            let last = u32::from(first.port()) + u32::from(peers);
+            if peers < 3 || last > 65_536 {
+                let cause = format!("{peers} peers from port {} on", first.port());
+                let cure = "give at least 3 peers and ports up to 65535";
+                return Err(InputError::new("more directory", cause, cure).into());
+            }
+            let address = |peer| SocketAddr::new(first.ip(), first.port() + peer);
+            create(&out, &(0..peers).map(address).collect::<Vec<_>>())?;
+            println!("{peers} peers in {}", out.display());
+        }
         Command::Node(peer) => go(&peer, Role::Relay)?,
         Command::Send { peer, to, file } => {
             let fail =
@@ -142,29 +152,22 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn create(out: &Path, peers: u16, first: SocketAddr) -> Result<(), Failure> {
-    let last = u32::from(first.port()) + u32::from(peers);
-    if peers < 3 || last > 65_536 {
-        let cause = format!("{peers} peers from port {} on", first.port());
-        return Err(
-            InputError::new("more directory", cause, "give at least 3 peers and ports up to 65535").into()
-        );
-    }
+/// Draws keys for peers at these addresses and writes the signed directory.
+pub(crate) fn create(out: &Path, addresses: &[SocketAddr]) -> Result<(), InputError> {
     let write = |name: String, text: String, secret: bool| write(&out.join(name), &text, secret);
     let created = std::fs::create_dir_all(out);
     created.map_err(|e| InputError::new(out.display().to_string(), format!("cannot be made: {e}"), ""))?;
     let mut entries = Vec::new();
-    for peer in 0..peers {
+    for (peer, address) in addresses.iter().enumerate() {
         let secret = tidegate_net::more::entropy();
         let key = Hex(Node::new(secret, 0.0, Span::ZERO, 1, None).key());
-        entries.push(PeerEntry { address: SocketAddr::new(first.ip(), first.port() + peer), key });
+        entries.push(PeerEntry { address: *address, key });
         write(format!("peer-{peer}.secret"), format!("{}\n", Hex(secret)), true)?;
     }
     let authority = tidegate_net::more::entropy();
     write("authority.secret".into(), format!("{}\n", Hex(authority)), true)?;
     write("authority.key".into(), format!("{}\n", Hex(authority_key(&authority))), false)?;
     write("directory.toml".into(), Directory { epoch: 1, peers: entries }.write(&authority), false)?;
-    println!("{peers} peers in {}", out.display());
     Ok(())
 }
 

@@ -9,14 +9,15 @@ use tidegate_lab::parallel_paths;
 use tidegate_lab::report::{folder, manifest_of_outcomes, outcome_table, page_of_outcomes};
 use tidegate_lab::scoreboard::{RunError, Runner, Scale, experiment, scenario_runner, verdict};
 
-use crate::Failure;
 use crate::console::{Console, terminal_width};
+use crate::{Failure, more_live};
 
 /// Everything that can measure an experiment: one line each.
 const RUNNERS: &[(&str, Runner)] = &[
     ("scenario", scenario_runner::run),
     ("parallel-paths", parallel_paths::run),
     ("flashflow", flashflow::run),
+    ("more-live", more_live::run),
 ];
 
 /// Measure what papers published, and print theirs beside ours

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use tidegate_control::paths::parameters::{NAMES, Parameters};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
+use tidegate_sim::parallel::onions::{self, Transfer};
 use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, PlanError, Traffic};
 use tidegate_sim::parallel::report::Report;
 use tidegate_sim::parallel::world;
@@ -102,6 +103,39 @@ fn unsound_plans_are_refused_by_name() {
         refused(|p| p.peers[0].conduct = Conduct::Claims { rate: -1.0, silent: false }),
         PlanError::Claims(-1.0)
     );
+}
+
+#[test]
+fn real_packets_cross_the_simulated_overlay_byte_exact_with_each_controller() {
+    let plan = Transfer {
+        peers: 8,
+        hops: 3,
+        limit: 60_000.0,
+        delays: Delays::Constant(Span::from_millis(5)),
+        jitter: 0.1,
+        attempt_every: Span::from_millis(5),
+        bytes: 40_000,
+        deadline: Span::from_secs(300),
+    };
+    for controller in ["random", "aimd", "q-learning", "cubic", "explicit-or-aimd"] {
+        let parameters = Parameters::named(controller, 1500.0).expect("known");
+        let delivery = onions::transfer(&plan, &parameters, Seed::root(1)).expect("sound");
+        assert!(delivery.exact && delivery.took.is_some(), "{controller}: {:?}", delivery.progress);
+        if controller == "aimd" {
+            let again = onions::transfer(&plan, &parameters, Seed::root(1)).expect("sound");
+            assert_eq!(delivery, again);
+        }
+        let forwarded: u64 = delivery.nodes.iter().map(|node| node.forwarded).sum();
+        assert!(forwarded >= 3 * delivery.progress.acked, "three relays each");
+    }
+    let unsound = Transfer { hops: 5, ..plan.clone() };
+    let parameters = Parameters::named("aimd", 1500.0).expect("known");
+    assert!(onions::transfer(&unsound, &parameters, Seed::root(1)).is_err());
+    let perfect = Parameters::named("perfect", 1500.0).expect("known");
+    assert_eq!(onions::transfer(&plan, &perfect, Seed::root(1)), Err(PlanError::Central));
+    let hopeless = Transfer { limit: 1000.0, deadline: Span::from_secs(5), ..plan };
+    let delivery = onions::transfer(&hopeless, &parameters, Seed::root(1)).expect("sound");
+    assert!(delivery.took.is_none() && !delivery.exact, "nothing fits through the limits");
 }
 
 proptest! {

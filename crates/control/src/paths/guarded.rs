@@ -75,8 +75,22 @@ impl Guarded {
 
     fn median(&self, value: fn(&Guard) -> f64) -> f64 {
         let mut known: Vec<f64> = self.guards.iter().filter(|g| g.offer > 0.0).map(value).collect();
-        known.sort_by(f64::total_cmp);
-        known.get(known.len() / 2).copied().unwrap_or(0.0)
+        if known.is_empty() {
+            return 0.0;
+        }
+        let middle = known.len() / 2;
+        *known.select_nth_unstable_by(middle, f64::total_cmp).1
+    }
+
+    /// Whether an offer is below its share of the median offer, without sorting: this is asked of each peer
+    /// every second.
+    fn offers_little(&self, offer: f64) -> bool {
+        let (mut known, mut above) = (0, 0);
+        for guard in self.guards.iter().filter(|guard| guard.offer > 0.0) {
+            known += 1;
+            above += usize::from(offer < self.parameters.low * guard.offer);
+        }
+        above >= known - known / 2
     }
 
     /// A state has come to its end: decides on the next.
@@ -96,7 +110,7 @@ impl Guarded {
         }
         let too_much =
             guard.loss > self.parameters.loss && guard.loss > 2.0 * self.median(|guard| guard.loss);
-        let too_little = guard.offer > 0.0 && guard.offer < self.parameters.low * self.median(|g| g.offer);
+        let too_little = guard.offer > 0.0 && self.offers_little(guard.offer);
         let fallback = (too_much || too_little).then(|| (self.fallback)());
         let guard = &mut self.guards[usize::from(peer)];
         guard.until = now + if fallback.is_some() { guard.term } else { Span::from_secs(1) };

@@ -7,6 +7,8 @@
 //! read where it leaves something open.
 
 pub mod delay;
+pub mod onions;
 pub mod plan;
 pub mod report;
+mod wheel;
 pub mod world;

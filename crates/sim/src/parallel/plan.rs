@@ -133,6 +133,8 @@ pub enum PlanError {
     NoSuchPeer(Peer),
     /// A rate of [`Conduct::Claims`] that is not a positive number.
     Claims(f64),
+    /// The perfect controller where no manager can be.
+    Central,
 }
 
 impl fmt::Display for PlanError {
@@ -148,6 +150,9 @@ impl fmt::Display for PlanError {
             PlanError::Delay(delay) => write!(f, "a delay of {delay} per link: give at most {MAX_DELAY}"),
             PlanError::SendsToItself(peer) => write!(f, "peer {peer} sends to itself; name another"),
             PlanError::NoSuchPeer(peer) => write!(f, "there is no peer {peer}; peers are numbered from 0"),
+            PlanError::Central => {
+                f.write_str("the perfect controller knows everything: no real packet can carry that")
+            }
             PlanError::Claims(rate) => write!(f, "a claim of {rate} bytes/s: give a positive number"),
         }
     }

@@ -15,7 +15,7 @@ use tidegate_control::units::{Span, Time};
 use super::delay::DelayTable;
 use super::plan::{Change, Conduct, Plan, PlanError, Traffic};
 use super::report::{Counts, Report};
-use crate::queue::Queue;
+use super::wheel::Wheel;
 
 /// Runs the plan to its end, or until `goes_on` says no, which is asked at the end of each interval.
 ///
@@ -39,6 +39,7 @@ pub fn run(
     Ok(world.finish())
 }
 
+#[derive(Clone, Copy)]
 enum Event {
     /// A source looks whether it can send.
     Attempt(Peer),
@@ -50,6 +51,14 @@ enum Event {
     Change(u32),
     /// An interval of the report ends.
     Bin,
+}
+
+/// About how many events a second of this plan takes: what limits carry, or what sources send.
+fn events_per_s(plan: &Plan) -> f64 {
+    let limits: f64 = plan.peers.iter().map(|peer| f64::from(peer.limit)).sum();
+    let carried = limits / f64::from(plan.packet) / (plan.hops + 1) as f64;
+    let sent = plan.peers.len() as f64 / plan.attempt_every.as_secs_f64();
+    carried.min(sent) * (plan.hops + 3) as f64
 }
 
 /// What is next for a packet.
@@ -65,14 +74,16 @@ enum Stage {
     Lost,
 }
 
+/// The first cache line is what passing it on takes, the second what only its source reads.
+#[repr(C, align(64))]
 struct Packet {
     /// When `stage` is due.
     due: Time,
     sent: Time,
     deadline: Time,
+    path: Path,
     stage: Stage,
     timed_out: bool,
-    path: Path,
     memos: Memos,
     stamps: Stamps,
 }
@@ -98,7 +109,7 @@ struct Hop {
 
 struct World<'a> {
     plan: &'a Plan,
-    queue: Queue<Event>,
+    queue: Wheel<Event>,
     sources: Vec<Source>,
     hops: Vec<Hop>,
     members: Vec<Peer>,
@@ -139,7 +150,7 @@ impl<'a> World<'a> {
         });
         let mut world = World {
             plan,
-            queue: Queue::new(),
+            queue: Wheel::new(events_per_s(plan)),
             sources,
             hops,
             members: (0..n as Peer).collect(),
@@ -418,10 +429,13 @@ impl<'a> World<'a> {
         let passes = forwards && at.relay.arrive(now, f64::from(self.plan.packet));
         let is_relay = hop <= self.plan.hops;
         if is_relay {
-            packet.stamps[hop - 1] = match at.conduct {
+            let stamp = match at.conduct {
                 Conduct::Claims { rate, .. } => rate as f32,
                 _ => at.relay.stamp(),
             };
+            if stamp > 0.0 {
+                packet.stamps[hop - 1] = stamp;
+            }
         }
         if passes && is_relay {
             packet.stage = Stage::Arrives(hop as u8 + 1);

@@ -1,0 +1,99 @@
+//! What a live relay of MORE passes on per second of processor time, beside what bare `sphinx-packet`
+//! unwrapping allows on the same packets: `cargo bench -p tidegate-net --bench more`.
+//!
+//! Both are thread processor time, so that other work on the machine counts little.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sphinx_packet::SphinxPacket;
+use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::units::Span;
+use tidegate_more::directory::{Directory, Hex, PeerEntry};
+use tidegate_more::node::Node;
+use tidegate_more::onion::{Hop, build};
+use tidegate_net::more::{Role, Settings, entropy, run};
+
+const PACKETS: usize = 4000;
+/// Packets handed to the relay before one is back.
+const AHEAD: usize = 32;
+const ROUNDS: usize = 5;
+
+fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+fn main() {
+    // `cargo test` runs benches once: then this only has to work.
+    let packets = if std::env::args().any(|argument| argument == "--bench") { PACKETS } else { 100 };
+    let (mut bare, mut live): (f64, f64) = (0.0, 0.0);
+    for _ in 0..ROUNDS {
+        let (unwrapped, passed) = round(packets);
+        (bare, live) = (bare.max(unwrapped), live.max(passed));
+    }
+    println!("bare unwrapping: {bare:.0} packets per second and core");
+    println!("live relay:      {live:.0} packets per second and core, {:.0} % of it", 100.0 * live / bare);
+}
+
+/// Packets per processor second, bare and live.
+fn round(packets: usize) -> (f64, f64) {
+    let socket = |port: u16| UdpSocket::bind(("127.0.0.1", port)).expect("loopback has ports");
+    let secrets: Vec<[u8; 32]> = (0..3).map(|_| entropy()).collect();
+    let keys: Vec<[u8; 32]> =
+        secrets.iter().map(|secret| Node::new(*secret, 0.0, Span::ZERO, 1, None).key()).collect();
+    let sink = socket(0);
+    let relay: SocketAddr = socket(0).local_addr().expect("bound");
+    let addresses = [relay, sink.local_addr().expect("bound"), sink.local_addr().expect("bound")];
+    let peers =
+        addresses.iter().zip(&keys).map(|(address, key)| PeerEntry { address: *address, key: Hex(*key) });
+    let hop = |peer: u16| Hop { peer, key: keys[usize::from(peer)] };
+    let body = [7; 500];
+    let datagram = |_| build(&[hop(0)], hop(1), hop(2), [1; 16], &body, &mut entropy).0;
+    let datagrams: Vec<Vec<u8>> = (0..packets).map(datagram).collect();
+
+    let secret = x25519_dalek::StaticSecret::from(secrets[0]);
+    let begin = cpu_s();
+    for datagram in &datagrams {
+        let packet = SphinxPacket::from_bytes(&datagram[1..]).expect("as built");
+        std::hint::black_box(packet.process(&secret).expect("as built"));
+    }
+    let bare = packets as f64 / (cpu_s() - begin);
+
+    let settings = Settings {
+        directory: Directory { epoch: 1, peers: peers.collect() },
+        me: 0,
+        secret: secrets[0],
+        limit: 1e12,
+        hops: 1,
+        parameters: Parameters::named("explicit-or-aimd", 1500.0).expect("known"),
+        attempt_every: Span::from_millis(5),
+        guards: Vec::new(),
+    };
+    let stop = AtomicBool::new(false);
+    let live = std::thread::scope(|scope| {
+        let relaying = scope.spawn(|| {
+            let begin = cpu_s();
+            let summary = run(&settings, Role::Relay, &stop).expect("relays");
+            summary.node.forwarded as f64 / (cpu_s() - begin)
+        });
+        sink.set_read_timeout(Some(Duration::from_millis(100))).expect("not zero");
+        let (mut sent, mut back, mut buffer) = (0, 0, [0; 2048]);
+        while back < packets {
+            while sent < packets && sent < back + AHEAD {
+                sink.send_to(&datagrams[sent], relay).expect("loopback");
+                sent += 1;
+            }
+            match sink.recv_from(&mut buffer) {
+                Ok(_) => back += 1,
+                // The relay was not there yet, or its buffer was full: what is lost is lost.
+                Err(_) if sent == packets => break,
+                Err(_) => back = sent,
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        relaying.join().expect("no panic")
+    });
+    (bare, live)
+}

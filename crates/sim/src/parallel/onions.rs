@@ -1,0 +1,154 @@
+//! The overlay with its real packets: the machines of MORE, every datagram built and opened, one transfer.
+//!
+//! What a live run does, without its network and processors: [`transfer`] drives the same
+//! [`Node`], [`Upload`] and [`Download`] that sockets drive, and stops at the same event.
+
+use tidegate_control::paths::Peer;
+use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::sender::Sender;
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Span, Time};
+use tidegate_more::download::Download;
+use tidegate_more::flights::Progress;
+use tidegate_more::node::{Counters, Node};
+use tidegate_more::onion::{Hop, MAX_RELAYS, Opened, PACKET};
+use tidegate_more::upload::{CHUNK, Overlay, Upload};
+
+use super::delay::DelayTable;
+use super::plan::{Delays, PlanError};
+use crate::queue::Queue;
+
+/// One stream from the first peer to the last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transfer {
+    /// Peers, all of which relay.
+    pub peers: usize,
+    /// Relays per packet.
+    pub hops: usize,
+    /// Bytes of frames per second that each forwards.
+    pub limit: f64,
+    /// One-way delays.
+    pub delays: Delays,
+    /// Standard deviation of each delay as a share of it.
+    pub jitter: f64,
+    /// How often the source sends while it has rate left.
+    pub attempt_every: Span,
+    /// Length of the stream.
+    pub bytes: u64,
+    /// When it is given up.
+    pub deadline: Span,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delivery {
+    /// When the last chunk was acknowledged; none if the deadline came first.
+    pub took: Option<Span>,
+    /// Whether what arrived is what was sent.
+    pub exact: bool,
+    /// The source's counts.
+    pub progress: Progress,
+    /// All peers' counts.
+    pub nodes: Vec<Counters>,
+}
+
+enum Event {
+    Datagram(Peer, Vec<u8>),
+    /// The source looks whether it can send.
+    Source,
+}
+
+/// Byte `at` of the stream.
+fn content(at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// Runs a transfer.
+///
+/// # Errors
+/// [`PlanError::Hops`] for paths that cannot be, [`PlanError::Central`] for the perfect controller.
+pub fn transfer(plan: &Transfer, parameters: &Parameters, seed: Seed) -> Result<Delivery, PlanError> {
+    let (n, hops) = (plan.peers, plan.hops);
+    if !(1..=MAX_RELAYS).contains(&hops) || hops + 2 > n || n > super::plan::MAX_PEERS {
+        return Err(PlanError::Hops { hops, peers: n });
+    }
+    let mut secrets = seed.fork("secrets").random();
+    let mut phases = seed.fork("phases").random();
+    let node = |_| {
+        let phase = Span::from_secs_f64(phases.unit());
+        Node::new(bytes(&mut secrets), plan.limit, phase, n, parameters.stamping())
+    };
+    let mut nodes: Vec<Node> = (0..n).map(node).collect();
+    let keys: Vec<[u8; 32]> = nodes.iter().map(Node::key).collect();
+    let hop = |peer: usize| Hop { peer: peer as Peer, key: keys[peer] };
+    let controller = parameters.controller(n, seed.fork("controller")).ok_or(PlanError::Central)?;
+    let sender = Sender::new(0, n, hops, f64::from(PACKET), controller, parameters.latencies(n));
+    let overlay =
+        Overlay { me: hop(0), to: hop(n - 1), keys: keys.clone(), hops, attempt_every: plan.attempt_every };
+    let mut upload = Upload::new(1, overlay, sender, Time::ZERO);
+    let mut download = Download::default();
+    let mut delays = DelayTable::new(&plan.delays, n, plan.jitter, seed.fork("jitter"));
+    let mut random = seed.fork("paths").random();
+    let mut drawn = seed.fork("entropy").random();
+    let mut entropy = || bytes(&mut drawn);
+    let mut queue = Queue::new();
+    queue.push(Time::ZERO, Event::Source);
+    let (mut written, mut received, mut exact, mut complete) = (0, 0, true, false);
+    let mut planned = Time::ZERO;
+    let mut took = None;
+    while let Some((now, event)) = queue.pop() {
+        if now > Time::ZERO + plan.deadline {
+            break;
+        }
+        match event {
+            Event::Source if now < planned => continue,
+            Event::Source => {}
+            Event::Datagram(at, datagram) => match nodes[usize::from(at)].handle(now, &datagram) {
+                Some(Opened::Forward { to, datagram }) if usize::from(to) < n => {
+                    queue.push(now + delays.passage(at, to), Event::Datagram(to, datagram));
+                }
+                Some(Opened::Data { body, reply }) => {
+                    let Some(arrived) = download.body(&body) else { continue };
+                    exact &= arrived.bytes.iter().zip(received..).all(|(byte, at)| *byte == content(at));
+                    received += arrived.bytes.len() as u64;
+                    complete |= arrived.complete;
+                    if let Some((to, ack)) = reply.acknowledge(&[], &mut entropy) {
+                        queue.push(now + delays.passage(at, to), Event::Datagram(to, ack));
+                    }
+                }
+                Some(Opened::Ack { id, annex, .. }) => upload.acked(now, id, annex),
+                _ => {}
+            },
+        }
+        while written < plan.bytes && upload.room() >= 64 * CHUNK {
+            let end = plan.bytes.min(written + 64 * CHUNK as u64);
+            upload.write(&(written..end).map(content).collect::<Vec<u8>>());
+            written = end;
+        }
+        if written == plan.bytes {
+            upload.end();
+        }
+        while let Some((to, datagram)) = upload.poll(now, &mut random, &mut entropy) {
+            queue.push(now + delays.passage(0, to), Event::Datagram(to, datagram));
+        }
+        if upload.done() {
+            took = Some(now.since(Time::ZERO));
+            break;
+        }
+        let next = upload.next_time().max(now + Span(1));
+        // One pending look is enough; an earlier one takes its place.
+        if planned <= now || next < planned {
+            planned = next;
+            queue.push(next, Event::Source);
+        }
+    }
+    let nodes = nodes.iter().map(Node::counters).collect();
+    let exact = exact && complete && received == plan.bytes;
+    Ok(Delivery { took, exact, progress: upload.progress(), nodes })
+}
+
+fn bytes(random: &mut Random) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.bits().to_le_bytes()));
+    bytes
+}
