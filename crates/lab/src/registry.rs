@@ -62,16 +62,19 @@ const SWITCHINGS: &[(&str, Option<Form>)] =
 
 /// How a circuit's rate is controlled end to end.
 const CONTROLS: &[(&str, MakeControl)] = &[
-    ("windows", |system| {
-        Control::Windows(Windows {
-            circuit: system.windows.circuit,
-            circuit_increment: system.windows.circuit_increment,
-            stream: system.windows.stream,
-            stream_increment: system.windows.stream_increment,
-        })
-    }),
+    ("windows", |system| Control::Windows(fixed_windows(system))),
     ("vegas", |_| Control::Vegas(vegas::Parameters::default())),
+    ("predictor", |system| Control::Predictor(system.predictor.parameters(fixed_windows(system)))),
 ];
+
+fn fixed_windows(system: &SystemFile) -> Windows {
+    Windows {
+        circuit: system.windows.circuit,
+        circuit_increment: system.windows.circuit_increment,
+        stream: system.windows.stream,
+        stream_increment: system.windows.stream_increment,
+    }
+}
 
 /// Makes a control from a system's parameters.
 type MakeControl = fn(&SystemFile) -> Control;

@@ -4,6 +4,8 @@ use crate::onion::Onion;
 
 /// A cell on the wire: 4 bytes of circuit id, 1 of command, 509 of body (link protocol 4 and later).
 pub const CELL_BYTES: u32 = 514;
+/// Circuit id, command and length in front of a cell of variable length.
+const VARIABLE_HEADER: u32 = 7;
 /// Application bytes that fit into one DATA message (body less the 11-byte relay header).
 pub const DATA_BYTES: u16 = 498;
 
@@ -40,6 +42,9 @@ pub enum Command {
     Join(Nonce),
     /// Please move the circuit: the connection is congested.
     Congested,
+    /// What a relay plans for circuits that pass between the two ([`crate::flow::predictor`]). It is about the
+    /// channel (circuit id 0), and as long as what it says.
+    Plan,
 }
 
 /// One fixed-size cell.
@@ -51,6 +56,16 @@ pub struct Cell<O: Onion> {
     pub command: Command,
     /// Key exchange or relay message; `Onion::empty()` in DESTROY.
     pub body: O::Body,
+}
+
+impl<O: Onion> Cell<O> {
+    /// Bytes on the wire; [`CELL_BYTES`] at most.
+    pub fn wire_bytes(&self) -> u32 {
+        match self.command {
+            Command::Plan => VARIABLE_HEADER + O::bare(&self.body).len() as u32,
+            _ => CELL_BYTES,
+        }
+    }
 }
 
 /// A relay message in the clear, as its two ends see it.

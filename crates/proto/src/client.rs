@@ -372,6 +372,10 @@ impl<O: Onion> Node<O> for Client<O> {
         self.links.ready(channel)
     }
 
+    fn ready_bytes(&self, channel: ChannelId, cells: u64) -> u64 {
+        self.links.ready_bytes(channel, cells)
+    }
+
     fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>> {
         let departure = self.links.pop(now, channel)?;
         if departure.cell.command == Command::Destroy {

@@ -19,6 +19,10 @@ pub struct Edge {
     in_flight: InFlight,
     /// Cells delivered since we last sent a circuit SENDME.
     delivered: u32,
+    /// Cells that may be packaged in this step, where a controller says so.
+    allowance: f64,
+    /// Cells packaged since the controller last asked.
+    packaged: u32,
     /// Ordered by id. A circuit rarely has more than a few.
     streams: Vec<Stream>,
 }
@@ -29,7 +33,7 @@ struct Stream {
     connected: bool,
     /// It had bytes left when a window or the circuit queue stopped it.
     starved: bool,
-    /// The stream's own window, under [`Control::Windows`].
+    /// The stream's own window, unless the circuit has congestion control.
     window: Option<Window>,
     delivered: u32,
     /// The peer said XOFF and not yet XON.
@@ -56,7 +60,14 @@ pub struct Owed {
 impl Edge {
     /// An end without streams and with nothing in flight.
     pub fn new(control: Control) -> Edge {
-        Edge { control, in_flight: InFlight::new(control), delivered: 0, streams: Vec::new() }
+        Edge {
+            control,
+            in_flight: InFlight::new(control),
+            delivered: 0,
+            allowance: f64::INFINITY,
+            packaged: 0,
+            streams: Vec::new(),
+        }
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
@@ -70,10 +81,8 @@ impl Edge {
         if id.0 == 0 || self.streams.len() >= MAX_STREAMS {
             return false;
         }
-        let window = match self.control {
-            Control::Windows(windows) => Some(Window::new(windows.stream, windows.stream_increment)),
-            Control::Vegas(_) => None,
-        };
+        let window = self.control.windows();
+        let window = window.map(|windows| Window::new(windows.stream, windows.stream_increment));
         let (connected, starved, stopped, stopping) = (false, false, false, false);
         self.streams.insert(at, Stream { id, connected, starved, window, delivered: 0, stopped, stopping });
         true
@@ -101,7 +110,7 @@ impl Edge {
         self.delivered += 1;
         // The window less the SENDMEs we sent is the peer's to use; we send them at once, so it can
         // never be more than the window ahead.
-        if matches!(control, Control::Windows(windows) if self.delivered > windows.circuit) {
+        if control.windows().is_some_and(|windows| self.delivered > windows.circuit) {
             return Err(Violation);
         }
         let circuit = self.delivered >= increment;
@@ -109,7 +118,7 @@ impl Edge {
             self.delivered -= increment;
         }
         let Some(stream) = self.stream(id) else { return Ok((Owed { circuit, stream: false }, false)) };
-        let Control::Windows(windows) = control else { return Ok((Owed { circuit, stream: false }, true)) };
+        let Some(windows) = control.windows() else { return Ok((Owed { circuit, stream: false }, true)) };
         stream.delivered += 1;
         let owed = stream.delivered >= windows.stream_increment;
         if owed {
@@ -124,16 +133,16 @@ impl Edge {
         if id.0 == 0 {
             return self.in_flight.acknowledged(now, blocked);
         }
-        match (self.control, self.stream(id)) {
-            (Control::Vegas(_), _) => Err(Violation),
-            (Control::Windows(_), Some(Stream { window: Some(window), .. })) => window.acknowledged(),
-            (Control::Windows(_), _) => Ok(()),
+        match (self.control.windows(), self.stream(id)) {
+            (None, _) => Err(Violation),
+            (Some(_), Some(Stream { window: Some(window), .. })) => window.acknowledged(),
+            (Some(_), _) => Ok(()),
         }
     }
 
     /// The stream's own side holds so many bytes that it has not taken yet: what to tell the peer.
     pub fn backlog<O: Onion>(&mut self, id: StreamId, bytes: u64) -> Option<Payload<O>> {
-        if matches!(self.control, Control::Windows(_)) {
+        if self.control.windows().is_some() {
             return None;
         }
         let stream = self.stream(id)?;
@@ -148,7 +157,7 @@ impl Edge {
 
     /// The peer said XOFF (`stop`) or XON. Fixed windows know neither.
     pub fn stop(&mut self, id: StreamId, stop: bool) -> Result<(), Violation> {
-        if matches!(self.control, Control::Windows(_)) {
+        if self.control.windows().is_some() {
             return Err(Violation);
         }
         if let Some(stream) = self.stream(id) {
@@ -157,10 +166,28 @@ impl Edge {
         Ok(())
     }
 
+    /// Lets so many cells be packaged until the controller says otherwise.
+    pub fn allow(&mut self, cells: f64, carry: bool) {
+        let left = if carry && self.allowance < 1.0 { self.allowance } else { 0.0 };
+        self.allowance = cells + left;
+    }
+
+    /// Cells that the streams' sources still have, as far as can be told: without limit if one was stopped
+    /// with bytes left; else as many as they had lately and as many again, to let them grow.
+    pub fn demand(&mut self) -> f64 {
+        let packaged = std::mem::take(&mut self.packaged);
+        let backlogged = self.streams.iter().any(|stream| stream.starved && stream.room() > 0);
+        if backlogged { f64::INFINITY } else { 2.0 * f64::from(packaged) }
+    }
+
+    fn allowed(&self) -> u32 {
+        self.allowance as u32
+    }
+
     /// Streams that were stopped with bytes left and could go on, each with a fair share of the circuit
     /// window. `room`: cells that the circuit queue takes.
     pub fn resumable(&mut self, room: u32) -> Vec<(StreamId, u32)> {
-        let cells = self.in_flight.room().min(room);
+        let cells = self.in_flight.room().min(room).min(self.allowed());
         let able = |stream: &Stream| stream.starved && stream.room() > 0;
         let count = self.streams.iter().filter(|stream| able(stream)).count() as u32;
         if cells == 0 || count == 0 {
@@ -182,11 +209,12 @@ impl Edge {
         mut send: impl FnMut(Message<O>),
     ) {
         let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else { return };
+        let allowance = self.allowed();
         let stream = &mut self.streams[at];
         if !stream.connected {
             return;
         }
-        let mut allowed = self.in_flight.room().min(room).min(stream.room());
+        let mut allowed = allowance.min(self.in_flight.room()).min(room).min(stream.room());
         stream.starved = true;
         while cells > 0 && allowed > 0 {
             let Some((bytes, data)) = source.take(DATA_BYTES) else {
@@ -198,6 +226,8 @@ impl Edge {
             if let Some(window) = &mut stream.window {
                 window.sent();
             }
+            self.allowance -= 1.0;
+            self.packaged += 1;
             allowed -= 1;
             cells -= 1;
         }

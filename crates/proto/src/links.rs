@@ -4,6 +4,7 @@
 //! cells that wait to leave there. Cells move from a leg's queue to the channel's output buffer in the
 //! order of the channel's scheduler, and from there to the driver's connection in order.
 
+mod allowance;
 mod handover;
 pub mod kist;
 
@@ -63,6 +64,8 @@ pub struct Config {
     pub kist: Option<kist::Parameters>,
     /// How circuits' rates are controlled end to end.
     pub control: Control,
+    /// What this node knows its bandwidth to be, in bytes per second; infinite if nothing limits it.
+    pub bandwidth: f64,
     /// Connection output buffers.
     pub output_buffer: OutputBuffer,
     /// A circuit queue this long stops its own end from packaging (tor: cc_cellq_high, 256), and
@@ -87,6 +90,7 @@ impl Default for Config {
             scheduler: scheduler::Kind::RoundRobin,
             kist: None,
             control: Control::default(),
+            bandwidth: f64::INFINITY,
             output_buffer: OutputBuffer::default(),
             queue_high: 256,
             queue_low: 10,
@@ -140,6 +144,8 @@ struct Channel {
     /// Circuit id -> leg, ordered by id.
     circs: Vec<(CircId, LegId)>,
     out: List,
+    /// Trajectories for the neighbour that are not in a cell yet.
+    news: Vec<u8>,
     /// How full `out` has been, where circuits may move away.
     occupancy: Option<Occupancy>,
     /// Legs that move here once the channel is open.
@@ -167,6 +173,12 @@ struct Leg<O: Onion> {
     asked: Option<Time>,
     /// A move under way.
     moving: Option<Box<Move<O>>>,
+    /// Cells that may leave the queue in this step, where a controller says so.
+    allowance: f64,
+    /// What each release adds to that.
+    share: f64,
+    /// Cells in the channel's output buffer, counted where a controller asks.
+    buffered: u32,
     queue: List,
 }
 
@@ -175,6 +187,12 @@ struct Leg<O: Onion> {
 pub struct Links<O: Onion> {
     config: Config,
     count_cells: bool,
+    /// A controller says how many cells each leg may send.
+    controlled: bool,
+    /// Channels with trajectories to send, trajectories that go past the network, and memory for more.
+    told: Vec<ChannelId>,
+    asides: VecDeque<(ChannelId, Cell<O>)>,
+    spare: Vec<Vec<u8>>,
     /// The channel that round robin beyond a threshold chose last.
     last_shared: Option<ChannelId>,
     channels: Slab<Channel>,
@@ -203,6 +221,10 @@ impl<O: Onion> Links<O> {
     pub fn new(config: Config) -> Links<O> {
         Links {
             count_cells: config.transport.needs_loudness() || config.switching.is_some(),
+            controlled: matches!(config.control, Control::Predictor(_)),
+            told: Vec::new(),
+            asides: VecDeque::new(),
+            spare: Vec::new(),
             nonces: config.nonces.random(),
             last_shared: None,
             config,
@@ -244,6 +266,7 @@ impl<O: Onion> Links<O> {
             keys: Slab::new(),
             circs: Vec::new(),
             out: List::default(),
+            news: Vec::new(),
             occupancy: None,
             awaited: Vec::new(),
             joins: Vec::new(),
@@ -392,6 +415,9 @@ impl<O: Onion> Links<O> {
             moved: Time::ZERO,
             asked: None,
             moving: None,
+            allowance: self.first_allowance(side),
+            share: 0.0,
+            buffered: 0,
             queue: List::default(),
         });
         let leg = LegId(leg as u32);
@@ -419,7 +445,7 @@ impl<O: Onion> Links<O> {
         self.cells.push_back(&mut leg.queue, Departure { cell, queued: now, buffered: now });
         self.queued_cells += 1;
         let (channel, key) = (leg.channel, leg.key);
-        if leg.queue.len() == 1 {
+        if leg.queue.len() == 1 && leg.may_send() {
             self.channel(channel).scheduler.activate(now, key);
         }
         self.offer(now, channel);
@@ -526,7 +552,9 @@ impl<O: Onion> Links<O> {
         // The leg may have moved while the cell waited.
         moved.cell.circ = leg.circ;
         moved.buffered = now;
-        channel.scheduler.sent(now, key, !leg.queue.is_empty());
+        leg.allowance -= 1.0;
+        leg.buffered += 1;
+        channel.scheduler.sent(now, key, !leg.queue.is_empty() && leg.may_send());
         self.queued_cells -= 1;
         self.buffered_cells += 1;
         if self.count_cells {
@@ -554,9 +582,15 @@ impl<O: Onion> Links<O> {
         self.note_occupancy(now, id);
         let channel = &mut self.channels[id.0 as usize];
         let departure = self.cells.pop_front(&mut channel.out);
-        if departure.is_some() {
+        if let Some(departure) = &departure {
             let refill = !channel.filling && channel.out.len() <= low;
             self.buffered_cells -= 1;
+            if self.controlled
+                && let Ok(at) = channel.circs.binary_search_by_key(&departure.cell.circ, |(circ, _)| *circ)
+            {
+                let leg = &mut self.legs[channel.circs[at].1.0 as usize];
+                leg.buffered = leg.buffered.saturating_sub(1);
+            }
             if refill {
                 self.fill(now, id);
             }

@@ -26,6 +26,8 @@ pub enum Output<O: Onion> {
     OpenChannel(ChannelId, RelayId),
     /// Close the connection once what was popped is written; the id is free again.
     CloseChannel(ChannelId),
+    /// Take the cell to the channel's other end past the network: only a simulation can.
+    Aside(ChannelId, Cell<O>),
     /// The channel has cells: [`Node::pop`] them while the connection takes them. Said once until
     /// `pop` has answered `None`.
     Flush(ChannelId),
@@ -69,6 +71,8 @@ pub trait Node<O: Onion> {
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>);
     /// Cells that [`Node::pop`] gives at least: the output buffer, not what would refill it.
     fn ready(&self, channel: ChannelId) -> u64;
+    /// Bytes of the next `cells` cells, which must be [ready](Node::ready).
+    fn ready_bytes(&self, channel: ChannelId, cells: u64) -> u64;
     /// The next cell to write to a channel.
     fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>>;
     /// The driver stops writing a channel before it is empty: the node says [`Output::Flush`] again when more

@@ -27,6 +27,13 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     /// The body of a cell that says nothing.
     fn empty() -> Self::Body;
 
+    /// A body without layers, for the neighbour: at most 507 bytes.
+    fn bared(bytes: Vec<u8>) -> Self::Body;
+    /// What a body without layers says; empty if it says nothing.
+    fn bare(body: &Self::Body) -> &[u8];
+    /// The memory of such a body, for the next one.
+    fn recycle(body: Self::Body) -> Vec<u8>;
+
     /// Client: begins a key exchange with a relay.
     fn start(&mut self, relay: RelayId) -> (Self::Handshake, Self::Body);
     /// Relay: answers one; `None` if it is malformed.
@@ -82,6 +89,8 @@ pub enum ClearMessage {
         /// Which.
         stamp: Stamp,
     },
+    /// Bytes for the neighbour.
+    Bare(Vec<u8>),
     /// Everything else.
     Other(Box<Message<Clear>>),
 }
@@ -110,7 +119,7 @@ impl ClearBody {
 
     fn message(self) -> Result<Message<Clear>, Malformed> {
         match self.message {
-            ClearMessage::Handshake => Err(Malformed),
+            ClearMessage::Handshake | ClearMessage::Bare(_) => Err(Malformed),
             ClearMessage::Data { stream, bytes, stamp } => {
                 Ok(Message { stream, payload: Payload::Data(bytes, stamp) })
             }
@@ -129,6 +138,15 @@ impl Onion for Clear {
 
     fn empty() -> ClearBody {
         ClearBody { layers: 0, message: ClearMessage::Handshake }
+    }
+    fn bared(bytes: Vec<u8>) -> ClearBody {
+        ClearBody { layers: 0, message: ClearMessage::Bare(bytes) }
+    }
+    fn bare(body: &ClearBody) -> &[u8] {
+        if let ClearMessage::Bare(bytes) = &body.message { bytes } else { &[] }
+    }
+    fn recycle(body: ClearBody) -> Vec<u8> {
+        if let ClearMessage::Bare(bytes) = body.message { bytes } else { Vec::new() }
     }
     fn start(&mut self, _: RelayId) -> ((), ClearBody) {
         ((), Clear::empty())

@@ -104,6 +104,13 @@ impl<T> Pool<T> {
         self.nodes.get(list.head as usize)?.item.as_ref()
     }
 
+    /// The items in order.
+    pub fn iter<'a>(&'a self, list: &List) -> impl Iterator<Item = &'a T> {
+        let first = self.nodes.get(list.head as usize);
+        std::iter::successors(first, |node| self.nodes.get(node.next as usize))
+            .filter_map(|node| node.item.as_ref())
+    }
+
     /// Moves the first item of one list to the end of another, and gives it to be changed there.
     pub fn move_front(&mut self, from: &mut List, to: &mut List) -> Option<&mut T> {
         let id = self.unlink(from)?;

@@ -1,5 +1,7 @@
 //! A relay: passes cells between the two legs of a circuit, and is the exit of circuits that end here.
 
+mod steer;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use slab::Slab;
@@ -7,6 +9,8 @@ use tidegate_control::units::Time;
 
 use crate::cell::{Cell, CircId, Command, Message, Nonce, Payload, RelayId, StreamId};
 use crate::edge::Edge;
+use crate::flow::Control;
+use crate::flow::predictor::Controller;
 use crate::links::{Arrival, ChannelId, Config, Departure, LegId, Links, Side, kist};
 use crate::node::{CircuitKey, Node, Output, Source, StreamKey};
 use crate::onion::Onion;
@@ -21,6 +25,8 @@ pub struct Relay<O: Onion> {
     left: BTreeMap<Nonce, CircuitKey>,
     joined: BTreeMap<Nonce, CircuitKey>,
     cells: u64,
+    /// Under [`Control::Predictor`].
+    controller: Option<Box<Controller>>,
 }
 
 struct Circuit<O: Onion> {
@@ -51,7 +57,12 @@ const MAX_HELD: usize = 4096;
 impl<O: Onion> Relay<O> {
     /// A relay without channels.
     pub fn new(onion: O, config: Config) -> Relay<O> {
+        let controller = match config.control {
+            Control::Predictor(parameters) => Some(Box::new(Controller::new(parameters, config.bandwidth))),
+            Control::Windows(_) | Control::Vegas(_) => None,
+        };
         Relay {
+            controller,
             onion,
             links: Links::new(config),
             circuits: Slab::new(),
@@ -82,6 +93,9 @@ impl<O: Onion> Relay<O> {
         };
         let switch = Switch::None;
         self.circuits.insert(Circuit { prev, next: None, extending: false, hop, edge: None, switch });
+        if let Some(controller) = &mut self.controller {
+            controller.forget(key);
+        }
         self.push(now, key, prev, Command::Created, answer);
     }
 
@@ -121,6 +135,9 @@ impl<O: Onion> Relay<O> {
             }
             Command::Created if circuit.extending => {
                 circuit.extending = false;
+                if let Some(controller) = &mut self.controller {
+                    controller.extended(key);
+                }
                 self.say(now, key, StreamId(0), Payload::Extended(body));
             }
             _ => self.end(now, key, None),
@@ -142,7 +159,15 @@ impl<O: Onion> Relay<O> {
                 self.extend(now, key, relay, body);
             }
             (Payload::Begin(address), _) if circuit.next.is_none() => {
-                let edge = circuit.edge.get_or_insert_with(|| Box::new(Edge::new(control)));
+                let controlled = self.controller.is_some();
+                let edge = circuit.edge.get_or_insert_with(|| {
+                    let mut edge = Box::new(Edge::new(control));
+                    if controlled {
+                        // The first cell need not wait for the next step.
+                        edge.allow(1.0, false);
+                    }
+                    edge
+                });
                 if edge.open(message.stream) {
                     self.outputs.push_back(Output::Connect(stream, address));
                 } else {
@@ -319,6 +344,9 @@ impl<O: Onion> Node<O> for Relay<O> {
 
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
         self.cells += 1;
+        if cell.command == Command::Plan {
+            return self.hear(now, channel, cell.body);
+        }
         match self.links.arrive(now, channel, cell) {
             Arrival::Cell(key, side, cell) => self.circuit_cell(now, key, side, cell),
             // Cells of a circuit that just ended are still on their way.
@@ -338,9 +366,13 @@ impl<O: Onion> Node<O> for Relay<O> {
         self.links.ready(channel)
     }
 
+    fn ready_bytes(&self, channel: ChannelId, cells: u64) -> u64 {
+        self.links.ready_bytes(channel, cells)
+    }
+
     fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>> {
         let departure = self.links.pop(now, channel)?;
-        if departure.cell.command == Command::Destroy {
+        if matches!(departure.cell.command, Command::Destroy | Command::Plan) {
             self.close_if_spent(now, channel);
         }
         Some(departure)
@@ -397,6 +429,7 @@ impl<O: Onion> Node<O> for Relay<O> {
         }
         let links = &mut self.links;
         (self.outputs.pop_front())
+            .or_else(|| links.next_aside().map(|(channel, cell)| Output::Aside(channel, cell)))
             .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
             .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
             .or_else(|| links.next_run().map(Output::Schedule))

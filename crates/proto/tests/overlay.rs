@@ -125,6 +125,11 @@ impl Net {
                 Output::CircuitClosed(key) => self.closed.push(key),
                 Output::Switched(..) => self.switched += 1,
                 Output::StreamConnected(_) => {}
+                Output::Aside(channel, cell) => {
+                    let (to, theirs) = self.wires[&(at, channel)];
+                    self.node(to).cell(now, theirs, cell);
+                    self.drain(to);
+                }
             }
         }
     }

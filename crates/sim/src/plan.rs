@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_control::units::{Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
-pub use tidegate_proto::flow::{Control, Windows, vegas};
+pub use tidegate_proto::flow::{Control, Windows, predictor, vegas};
 pub use tidegate_proto::links::{OutputBuffer, kist};
 pub use tidegate_proto::scheduler::Kind as Scheduler;
 pub use tidegate_proto::switching::{Form, Switching};

@@ -10,6 +10,7 @@
 
 #![expect(clippy::needless_range_loop, reason = "rates, rows and queues share an index")]
 
+pub mod exchange;
 mod form;
 mod interior;
 mod lane;

@@ -103,7 +103,7 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
             circuit_queue_high: system.circuit_queue.high,
             circuit_queue_low: system.circuit_queue.low,
         });
-        if let Some((cause, cure)) = system_mistake(system) {
+        if let Some((cause, cure)) = system_mistake(system).or_else(|| system.predictor.mistake()) {
             return Err(source.error(
                 spanned.span(),
                 format!("system `{}`: {cause}", system.name.get_ref()),
@@ -192,6 +192,12 @@ fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
             switch.sample.0 == Span::ZERO || switch.connections == 0,
             "switch: `sample` or `connections` is zero",
             "sample = \"100 ms\", connections = 4",
+        ),
+        (
+            system.control.get_ref() == "predictor" && system.switching.get_ref() != "none",
+            "`switching` and `control = \"predictor\"` do not combine: relays agree on a circuit's rates with the \
+             neighbour at the other end of its connection, and a circuit that moves would leave its plans behind",
+            "drop `switching`, or use another `control`",
         ),
         (
             !(0.0..=1.0).contains(system.pctcp.upgraded.get_ref()),

@@ -103,9 +103,12 @@ pub struct SystemFile {
     /// How a circuit's rate is controlled end to end.
     #[serde(default = "windows")]
     pub control: Name,
-    /// The fixed windows of `control = "windows"`.
+    /// The fixed windows of `control = "windows"` and `control = "predictor"`.
     #[serde(default)]
     pub windows: WindowsFile,
+    /// Parameters of `control = "predictor"`.
+    #[serde(default)]
+    pub predictor: super::predictor::PredictorFile,
     /// Connections' output buffers.
     #[serde(default)]
     pub output_buffer: OutputBufferFile,

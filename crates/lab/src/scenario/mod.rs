@@ -3,6 +3,7 @@
 mod check;
 mod combine;
 pub mod file;
+pub mod predictor;
 pub mod quantity;
 pub mod tcp;
 

@@ -104,6 +104,8 @@ impl Encrypted {
 const LEAVE: u8 = 241;
 const JOIN: u8 = 242;
 const CONGESTED: u8 = 243;
+/// Trajectories ([`crate::flow::predictor`]). Their length comes first in the body.
+const PLAN: u8 = 244;
 
 /// Appends a cell as it goes over the wire.
 pub fn write_cell(cell: &Cell<Encrypted>, wire: &mut Vec<u8>) {
@@ -115,6 +117,7 @@ pub fn write_cell(cell: &Cell<Encrypted>, wire: &mut Vec<u8>) {
         Command::Leave(nonce) => (LEAVE, Some(nonce)),
         Command::Join(nonce) => (JOIN, Some(nonce)),
         Command::Congested => (CONGESTED, None),
+        Command::Plan => (PLAN, None),
     };
     wire.extend_from_slice(&cell.circ.0.to_be_bytes());
     wire.push(number);
@@ -136,6 +139,7 @@ pub fn command(number: u8, body: &[u8]) -> Option<Command> {
         LEAVE => nonce().map(Command::Leave),
         JOIN => nonce().map(Command::Join),
         CONGESTED => Some(Command::Congested),
+        PLAN => Some(Command::Plan),
         _ => None,
     }
 }
@@ -220,6 +224,20 @@ impl Onion for Encrypted {
 
     fn empty() -> Body {
         body(&[])
+    }
+
+    fn bared(bytes: Vec<u8>) -> Body {
+        let length = bytes.len().min(BODY - 2);
+        body(&[&(length as u16).to_be_bytes(), &bytes[..length]])
+    }
+
+    fn bare(body: &Body) -> &[u8] {
+        let length = usize::from(u16::from_be_bytes([body.0[0], body.0[1]]));
+        body.0[2..].get(..length).unwrap_or(&[])
+    }
+
+    fn recycle(_: Body) -> Vec<u8> {
+        Vec::new()
     }
 
     fn start(&mut self, relay: RelayId) -> (Option<ClientHandshake>, Body) {

@@ -1,5 +1,7 @@
-//! How many cells one end of a circuit has in flight: Tor's fixed windows, or its congestion control.
+//! How many cells one end of a circuit has in flight: Tor's fixed windows, or its congestion control. And
+//! PredicTor, which controls each hop.
 
+pub mod predictor;
 pub mod vegas;
 pub mod windows;
 
@@ -16,6 +18,9 @@ pub enum Control {
     Windows(Windows),
     /// A congestion window per circuit (proposal 324, Tor-Vegas); streams are stopped by XOFF instead.
     Vegas(vegas::Parameters),
+    /// Rates per circuit and hop that relays agree on with their neighbours; fixed windows bound what is in
+    /// flight as ever.
+    Predictor(predictor::Parameters),
 }
 
 impl Default for Control {
@@ -42,7 +47,7 @@ pub(crate) enum InFlight {
 impl InFlight {
     pub fn new(control: Control) -> InFlight {
         match control {
-            Control::Windows(windows) => {
+            Control::Windows(windows) | Control::Predictor(predictor::Parameters { windows, .. }) => {
                 InFlight::Windows(Window::new(windows.circuit, windows.circuit_increment))
             }
             Control::Vegas(parameters) => InFlight::Vegas(Box::new(Vegas::new(parameters))),
@@ -78,8 +83,20 @@ impl Control {
     /// Delivered cells that a circuit SENDME acknowledges.
     pub fn increment(&self) -> u32 {
         match self {
-            Control::Windows(windows) => windows.circuit_increment,
+            Control::Windows(windows) | Control::Predictor(predictor::Parameters { windows, .. }) => {
+                windows.circuit_increment
+            }
             Control::Vegas(parameters) => parameters.sendme_increment,
+        }
+    }
+
+    /// The fixed windows, if there are any.
+    pub fn windows(&self) -> Option<Windows> {
+        match self {
+            Control::Windows(windows) | Control::Predictor(predictor::Parameters { windows, .. }) => {
+                Some(*windows)
+            }
+            Control::Vegas(_) => None,
         }
     }
 }

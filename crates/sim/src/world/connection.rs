@@ -390,12 +390,15 @@ impl<R: Recorder> World<'_, R> {
     /// Reads one cell on behalf of a gated host; gives its bytes, the last cell of a record with the record's
     /// overhead.
     pub(super) fn read_one(&mut self, id: EndId) -> u64 {
-        let Some(end) = self.end(id) else { return 0 };
+        let (other, Some(end)) = (id.other(), self.end(id)) else { return 0 };
         let host = end.host;
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref() else { return 0 };
+        let next = self.written.front(&connection.ends[usize::from(other.side)].cells);
+        let bytes = next.map_or(0, |(_, cell)| u64::from(cell.wire_bytes()));
         let record_done = self.deliver_cell(id);
         self.drain(host);
         self.transmit(id);
-        u64::from(CELL_BYTES) + if record_done { u64::from(self.system.tls_record_overhead) } else { 0 }
+        bytes + if record_done { u64::from(self.system.tls_record_overhead) } else { 0 }
     }
 
     /// Hands the next cell to the node; true if its TLS record ends with it.
@@ -442,6 +445,7 @@ impl<R: Recorder> World<'_, R> {
         let mut gated = false;
         loop {
             let space = end.tcp.send_space().saturating_sub(overhead) / cell;
+            // Every cell counts as a full one here; few are shorter.
             let allowed = share.div_ceil(cell + overhead);
             if space == 0 {
                 end.wants_write = true;
@@ -459,7 +463,7 @@ impl<R: Recorder> World<'_, R> {
                 debug_assert_eq!(none, None);
                 break;
             }
-            let bytes = count * cell + overhead;
+            let bytes = host.node().ready_bytes(channel, count) + overhead;
             end.written += bytes;
             for _ in 0..count {
                 let mut departure = host.node().pop(now, channel).expect("it is ready");

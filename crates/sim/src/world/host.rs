@@ -33,6 +33,8 @@ pub(super) struct HostState {
     pub descriptors: u64,
     /// A relay that speaks IPsec with others that do.
     pub secured: bool,
+    /// Time between two steps of its controller, as its clock has it.
+    pub step: Span,
     /// Levels and counts at the last sample.
     pub sampled: RelaySample,
 }
@@ -99,6 +101,7 @@ impl HostState {
             totals,
             descriptors: 0,
             secured,
+            step: Span::ZERO,
             sampled,
         }
     }

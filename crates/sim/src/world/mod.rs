@@ -5,9 +5,11 @@
 //! - [`host`]: what runs on a host, its token buckets and its processor;
 //! - [`users`]: when users want something, over which circuits; [`transfers`]: what is sent then;
 //! - [`spares`]: circuits built beforehand for others to switch to;
+//! - [`control`]: relays' controllers, step by step;
 //! - [`follow`]: where sampled cells wait.
 
 mod connection;
+mod control;
 mod follow;
 mod host;
 mod spares;
@@ -18,8 +20,9 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use slab::Slab;
 use tidegate_control::random::Seed;
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::cell::{Cell, RelayId};
 use tidegate_proto::links;
 use tidegate_proto::node::{Node, Output};
@@ -56,6 +59,16 @@ enum Event {
     Packet(u32, bool),
     /// Relays' queues are sampled.
     Sample,
+    /// A relay's controller begins a step,
+    Step(u32),
+    /// solves once it has heard what arrives at the same instant,
+    Solve(u32),
+    /// and acts when it has the solution.
+    Act(u32),
+    /// It lets another part of its cells go; so many parts are left.
+    Release(u32, u32),
+    /// A message that goes past the network arrives.
+    Aside(u32),
     /// A host goes down: what runs on it starts afresh.
     HostDown(u32),
 }
@@ -108,6 +121,16 @@ fn legacy_relays(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<RelayId> 
     relays.map(|(index, _)| index).filter(|index| drawn(*index)).map(RelayId).collect()
 }
 
+/// Bytes per second that a host's links and bucket let through.
+fn bandwidth(host: &HostPlan) -> f64 {
+    let bucket = match &host.role {
+        Role::Relay(limits) => limits.bucket.map_or(f64::INFINITY, |bucket| bucket.rate_bytes_per_s as f64),
+        Role::Client | Role::Server => f64::INFINITY,
+    };
+    let link = |rate: Rate| if rate == Rate::UNLIMITED { f64::INFINITY } else { rate.as_bytes_per_s() };
+    bucket.min(link(host.up.rate)).min(link(host.down.rate))
+}
+
 struct World<'a, R: Recorder> {
     plan: &'a Plan,
     system: &'a System,
@@ -120,11 +143,15 @@ struct World<'a, R: Recorder> {
     connections: Vec<Option<Box<Connection>>>,
     /// Cells written to connections and not yet read, each with the offset after its TLS record.
     written: Pool<(u64, Cell<Clear>)>,
+    /// Messages on their way past the network, and whom they go to.
+    asides: Slab<(EndId, Cell<Clear>)>,
     /// Those of them that are open, and a few that no longer are.
     live: Vec<ConnectionId>,
     /// TCP on each [`connection::Ground`].
     tcp_parameters: [tcp::Config; 3],
     users: Users,
+    /// Where the phases and clocks of controllers are drawn from.
+    controllers: Seed,
     /// Data cells packaged for clients, to pick those that are followed.
     packaged: u64,
     cells_delivered: u64,
@@ -149,7 +176,8 @@ impl<'a, R: Recorder> World<'a, R> {
         let host = |(index, host): (u32, &HostPlan)| {
             let of_kind = if legacy.contains(&RelayId(index)) { &old } else { &config };
             let nonces = seed.fork("nonces").fork_index(index.into());
-            HostState::new(&host.role, &links::Config { nonces, ..of_kind.clone() })
+            let bandwidth = bandwidth(host);
+            HostState::new(&host.role, &links::Config { nonces, bandwidth, ..of_kind.clone() })
         };
         let hosts = (0..).zip(&plan.hosts).map(host).collect();
         let loopback = tcp::Config {
@@ -174,9 +202,11 @@ impl<'a, R: Recorder> World<'a, R> {
             hosts,
             connections: Vec::new(),
             written: Pool::default(),
+            asides: Slab::new(),
             live: Vec::new(),
             tcp_parameters: [system.tcp.clone(), loopback, ipsec],
             users: Users::new(plan, seed.fork("users")),
+            controllers: seed.fork("controllers"),
             packaged: 0,
             cells_delivered: 0,
         }
@@ -195,6 +225,7 @@ impl<'a, R: Recorder> World<'a, R> {
             self.queue.push(Time::ZERO + self.plan.sample_every, Event::Sample);
         }
         self.start_users();
+        self.start_control();
         let mut countdown = PROGRESS_EVERY;
         while let Some((now, event)) = self.queue.pop() {
             if now > end {
@@ -254,6 +285,11 @@ impl<'a, R: Recorder> World<'a, R> {
             Event::Timeout(transfer) => self.transfer_timeout(transfer),
             Event::Packet(transfer, from_server) => self.markov_packets(transfer, from_server),
             Event::Sample => self.sample(),
+            Event::Step(host) => self.queue.push(self.now, Event::Solve(host)),
+            Event::Solve(host) => self.solve(host),
+            Event::Act(host) => self.act(host),
+            Event::Release(host, parts) => self.release(host, parts),
+            Event::Aside(message) => self.aside_arrives(message as usize),
             Event::HostDown(host) => self.host_down(host),
         }
     }
@@ -264,6 +300,7 @@ impl<'a, R: Recorder> World<'a, R> {
             match output {
                 Output::OpenChannel(channel, RelayId(to)) => self.open_channel(host, channel, to),
                 Output::CloseChannel(channel) => self.close_channel(host, channel),
+                Output::Aside(channel, cell) => self.aside(host, channel, cell),
                 Output::Flush(channel) => {
                     if let Some(end) = self.hosts[host as usize].channel(channel) {
                         self.flush(end);

@@ -1,0 +1,205 @@
+//! The `predictor` table of a system: the parameters of `control = "predictor"`, the prototype's by default.
+
+use serde::{Deserialize, Serialize};
+use tidegate_control::predictor::Kind;
+use tidegate_control::units::Span;
+use tidegate_sim::plan::Windows;
+use tidegate_sim::plan::predictor::{Clocks, Exchange, Parameters, Phases, wire};
+
+use super::quantity::Quantity;
+
+/// PredicTor's parameters, the same at every relay.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct PredictorFile {
+    /// `"2020"`: the problem of the public prototype, or `"journal"`: that of the paper.
+    pub problem: ProblemName,
+    /// Interval between solves, and length of a step.
+    pub step: Quantity<Span>,
+    /// Steps looked ahead.
+    pub horizon: u32,
+    /// Share of a relay's bandwidth that its circuits may use.
+    pub capacity_share: f64,
+    /// Queue allowed per circuit, in cells (the prototype: 100),
+    pub queue: f64,
+    /// or, if that is more, what a circuit sends in this time if all get the same (the prototype: `"0 s"`).
+    pub queue_time: Quantity<Span>,
+    /// What a server has waiting counts as queue of its exit; the prototype has `false`.
+    pub tell_source: bool,
+    /// What rates and queues are divided by in the objective.
+    pub scaling: f64,
+    /// One-way delay between relays that plans are made for.
+    pub delay: Quantity<Span>,
+    /// `"in-band"`: messages are cells on the relays' connections; `"out-of-band"`: they go past the network
+    /// and take exactly `delay`.
+    pub exchange: ExchangeName,
+    /// What is left of a cell may be sent in the next step.
+    pub carry: bool,
+    /// Parts in which a step's cells are let go, spread evenly over it; 1: all at once, as in the prototype.
+    pub parts: u32,
+    /// First solve.
+    pub first: Quantity<Span>,
+    /// `"synchronous"`: all relays solve at the same instant, or `"random"`: each at its own.
+    pub phases: PhasesName,
+    /// Relays' clocks are fast or slow by up to this share.
+    pub drift: f64,
+    /// `"shared"`: messages count from the time that their sender says, or `"own"`: from when they arrive,
+    /// less `delay`.
+    pub clocks: ClocksName,
+    /// Time that a solve takes,
+    pub solve_time: Quantity<Span>,
+    /// and so much more for each circuit that takes part.
+    pub solve_time_per_circuit: Quantity<Span>,
+}
+
+/// Which optimal control problem.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum ProblemName {
+    /// The prototype's.
+    #[serde(rename = "2020")]
+    Prototype,
+    /// The journal's.
+    #[serde(rename = "journal")]
+    Journal,
+}
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExchangeName {
+    /// As cells.
+    InBand,
+    /// Past the network.
+    OutOfBand,
+}
+
+/// When relays solve.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PhasesName {
+    /// Together.
+    Synchronous,
+    /// Each when it likes.
+    Random,
+}
+
+/// Whose clock counts.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClocksName {
+    /// The sender's.
+    Shared,
+    /// The receiver's.
+    Own,
+}
+
+impl Default for PredictorFile {
+    fn default() -> PredictorFile {
+        let prototype = Parameters::default();
+        PredictorFile {
+            problem: ProblemName::Prototype,
+            step: Quantity(prototype.step),
+            horizon: prototype.horizon as u32,
+            capacity_share: prototype.capacity_share,
+            queue: prototype.s_max,
+            queue_time: Quantity(prototype.s_max_time),
+            tell_source: prototype.tell_source,
+            scaling: prototype.scaling,
+            delay: Quantity(prototype.delay),
+            exchange: ExchangeName::InBand,
+            carry: prototype.carry,
+            parts: prototype.parts,
+            first: Quantity(prototype.first),
+            phases: PhasesName::Synchronous,
+            drift: prototype.drift,
+            clocks: ClocksName::Shared,
+            solve_time: Quantity(prototype.solve_time.0),
+            solve_time_per_circuit: Quantity(prototype.solve_time.1),
+        }
+    }
+}
+
+impl PredictorFile {
+    /// What relays are given.
+    pub fn parameters(&self, windows: Windows) -> Parameters {
+        Parameters {
+            windows,
+            problem: match self.problem {
+                ProblemName::Prototype => Kind::Prototype,
+                ProblemName::Journal => Kind::Journal,
+            },
+            step: self.step.0,
+            horizon: self.horizon as usize,
+            capacity_share: self.capacity_share,
+            s_max: self.queue,
+            s_max_time: self.queue_time.0,
+            tell_source: self.tell_source,
+            scaling: self.scaling,
+            delay: self.delay.0,
+            exchange: match self.exchange {
+                ExchangeName::InBand => Exchange::InBand,
+                ExchangeName::OutOfBand => Exchange::OutOfBand,
+            },
+            carry: self.carry,
+            parts: self.parts,
+            first: self.first.0,
+            phases: match self.phases {
+                PhasesName::Synchronous => Phases::Synchronous,
+                PhasesName::Random => Phases::Random,
+            },
+            drift: self.drift,
+            clocks: match self.clocks {
+                ClocksName::Shared => Clocks::Shared,
+                ClocksName::Own => Clocks::Own,
+            },
+            solve_time: (self.solve_time.0, self.solve_time_per_circuit.0),
+        }
+    }
+
+    /// A value that no run could work with, and what to write instead.
+    pub fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        let longest = (wire::BODY_BYTES - wire::plain_bytes(0)) / 8;
+        let finite = |value: f64, least: f64, most: f64| value >= least && value <= most;
+        let step = self.step.0;
+        let mistakes = [
+            (
+                step < Span::from_millis(1) || step > Span::from_secs(10) || !step.0.is_multiple_of(1_000),
+                "predictor: `step` is not in 1 ms ..= 10 s, or not of whole microseconds",
+                "the paper: \"40 ms\"",
+            ),
+            (
+                !(1..=longest).contains(&(self.horizon as usize)),
+                "predictor: `horizon` is not in 1..=61, so that a trajectory fits into a cell",
+                "the paper: 10",
+            ),
+            (
+                !finite(self.capacity_share, 0.01, 1.0),
+                "predictor: `capacity-share` is not in 0.01..=1",
+                "the prototype: 0.85",
+            ),
+            (
+                !finite(self.queue, 1.0, 1e6),
+                "predictor: `queue` is not in 1..=1e6 cells",
+                "the prototype: 100",
+            ),
+            (
+                !finite(self.scaling, 1e-3, 1e6),
+                "predictor: `scaling` is not in 1e-3..=1e6",
+                "the prototype: 50",
+            ),
+            (
+                self.delay.0 > Span::from_secs(10),
+                "predictor: `delay` is above 10 s",
+                "the delay from relay to relay: \"40 ms\"",
+            ),
+            (!(1..=1000).contains(&self.parts), "predictor: `parts` is not in 1..=1000", "all at once: 1"),
+            (!finite(self.drift, 0.0, 0.1), "predictor: `drift` is not in 0..=0.1", "a quartz: 1e-4"),
+            (
+                self.solve_time.0 > step || self.solve_time_per_circuit.0 > step,
+                "predictor: a solve takes longer than a step",
+                "\"1 ms\", and \"10 us\" per circuit",
+            ),
+        ];
+        mistakes.into_iter().find(|(wrong, ..)| *wrong).map(|(_, cause, cure)| (cause, cure))
+    }
+}

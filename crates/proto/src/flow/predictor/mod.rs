@@ -1,0 +1,438 @@
+//! PredicTor at one relay (Döpmann et al. 2022): what its controller knows of its circuits, and what follows.
+//!
+//! Only the direction from exit to client is controlled, so a circuit's *predecessor* is the relay nearer to
+//! the exit. Once per step the relay ([`crate::relay`]) says what it measured ([`Controller::begin`],
+//! [`Controller::add`]), the controller solves ([`Controller::solve`]), and the relay acts: it lets each circuit
+//! send so many cells in this step, and tells its neighbours the rest of the plan ([`wire`]).
+
+pub mod wire;
+
+use tidegate_control::predictor::exchange::{align, believe, share_fixed, source};
+use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
+use tidegate_control::units::{Span, Time};
+
+use super::Windows;
+use crate::node::CircuitKey;
+use wire::{About, Heard};
+
+/// PredicTor's parameters; the same at every relay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// Tor's windows bound what a circuit has in flight, as ever.
+    pub windows: Windows,
+    /// Which optimal control problem.
+    pub problem: Kind,
+    /// Length of a step, and interval between solves (40 ms).
+    pub step: Span,
+    /// Steps looked ahead (10).
+    pub horizon: usize,
+    /// Share of a relay's bandwidth that its circuits may use (0.85).
+    pub capacity_share: f64,
+    /// Queue allowed per circuit, in cells (prototype: 100; soft),
+    pub s_max: f64,
+    /// or, if that is more, what a circuit sends in this time if all get the same (prototype: zero).
+    pub s_max_time: Span,
+    /// Where data enters the overlay, what the server has waiting counts as queue towards the successor.
+    /// In the prototype only the relay's own queue does, which must then be long enough for a step.
+    pub tell_source: bool,
+    /// What rates and queues are divided by in the objective (50).
+    pub scaling: f64,
+    /// One-way delay between neighbours that plans are made for (40 ms).
+    pub delay: Span,
+    /// How neighbours' messages travel.
+    pub exchange: Exchange,
+    /// The part of a cell that a step's rate leaves over may be sent in the next step; the prototype
+    /// forgets it.
+    pub carry: bool,
+    /// Parts in which a step's cells are let go, spread evenly over it; the prototype lets all go at once.
+    pub parts: u32,
+    /// First solve, on each relay's clock (100 ms).
+    pub first: Span,
+    /// When in a step a relay solves.
+    pub phases: Phases,
+    /// Relays' clocks are fast or slow by up to this share, drawn per relay.
+    pub drift: f64,
+    /// Whose clock says when a message was made.
+    pub clocks: Clocks,
+    /// Time that a solve takes at a relay, and for each circuit in it; its results count from then on.
+    pub solve_time: (Span, Span),
+}
+
+/// How neighbours' messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// As cells on the connection between the two.
+    InBand,
+    /// Past the network, in exactly [`Parameters::delay`], as in the authors' simulation.
+    OutOfBand,
+}
+
+/// When in a step a relay solves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phases {
+    /// All at the same instant.
+    Synchronous,
+    /// Each at its own, drawn uniformly.
+    Random,
+}
+
+/// Whose clock says when a message was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clocks {
+    /// The sender's, believed within a few steps.
+    Shared,
+    /// Ours: when it arrived, less the delay that plans are made for.
+    Own,
+}
+
+impl Default for Parameters {
+    fn default() -> Parameters {
+        Parameters {
+            windows: Windows::default(),
+            problem: Kind::Prototype,
+            step: Span::from_millis(40),
+            horizon: 10,
+            capacity_share: 0.85,
+            s_max: 2.0,
+            s_max_time: Span::from_millis(80),
+            tell_source: true,
+            scaling: 50.0,
+            delay: Span::from_millis(40),
+            exchange: Exchange::InBand,
+            carry: true,
+            parts: 8,
+            first: Span::from_millis(100),
+            phases: Phases::Synchronous,
+            drift: 0.0,
+            clocks: Clocks::Shared,
+            solve_time: (Span::ZERO, Span::ZERO),
+        }
+    }
+}
+
+/// Messages older than so many steps are not believed to be fresher, nor is a predecessor's plan believed for
+/// longer than this after its last message.
+const PATIENCE: u64 = 25;
+/// Seconds' worth of a relay's bandwidth that a queue is believed to hold at most (prototype).
+const BELIEVED_QUEUE: f64 = 60.0;
+/// Bandwidth in cells per second where nothing limits a relay.
+const UNLIMITED: f64 = 1e7;
+
+/// Where a circuit's cells come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Source {
+    /// A relay, which tells us.
+    Relay,
+    /// A server; so many cells are still to come, as far as can be told.
+    Server(f64),
+}
+
+/// What a relay measures of a circuit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Which circuit.
+    pub circuit: CircuitKey,
+    /// Its cells in the circuit queue and the output buffer.
+    pub queue: u32,
+    /// Where its cells come from.
+    pub source: Source,
+    /// The next node is the client, which takes whatever comes.
+    pub to_client: bool,
+}
+
+/// Counts of what a controller has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Problems solved.
+    pub solves: u64,
+    /// Circuits in them, summed.
+    pub circuits: u64,
+    /// Solves that ended in safe rates.
+    pub fallbacks: u64,
+    /// Trajectories refused: not numbers, too long, replayed, of the wrong kind or of no circuit of ours.
+    pub refused: u64,
+    /// Bytes of messages sent, cell headers included.
+    pub sent_bytes: u64,
+}
+
+/// What is kept of a circuit between solves; its trajectories lie in `Controller::trajectories`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// When what was heard was solved, by kind; zero if nothing was heard.
+    solved: [Time; 4],
+    /// The sender's own time of it, which must grow.
+    stamps: [Time; 4],
+    /// Values heard or wished, by kind; zero if none.
+    lengths: [u16; 4],
+    /// Neighbours have been told that nothing flows.
+    quiet: bool,
+}
+
+/// One relay's controller.
+#[derive(Debug)]
+pub struct Controller {
+    parameters: Parameters,
+    /// Cells per second that the relay's link or bucket carries.
+    bandwidth: f64,
+    /// Message bytes sent or received since the last solve, the larger.
+    overhead: [u64; 2],
+    problem: Problem,
+    solution: Solution,
+    solver: Solver,
+    /// Circuits in the order of the problem.
+    rows: Vec<CircuitKey>,
+    slots: Vec<Slot>,
+    /// Four trajectories of `horizon` values per circuit, by [`About`]. At a circuit's first hop that of
+    /// [`About::Output`] holds our own last wish.
+    trajectories: Vec<f64>,
+    work: Vec<f64>,
+    totals: Totals,
+}
+
+/// The plan for one circuit.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Which circuit.
+    pub circuit: CircuitKey,
+    /// Rates in, cells/s, by step.
+    pub intake: &'a [f64],
+    /// Rates out.
+    pub output: &'a [f64],
+    /// Queue after each step as the successor is told, cells.
+    pub queue: &'a [f64],
+    /// Rates out if it were not for the successor; empty in the prototype's problem.
+    pub unhindered: &'a [f64],
+}
+
+impl Controller {
+    /// A relay with this bandwidth, in bytes per second (infinite: no limit known).
+    pub fn new(parameters: Parameters, bytes_per_s: f64) -> Controller {
+        let mut problem = Problem::new(parameters.problem, 0.0);
+        problem.s_max = parameters.s_max;
+        problem.scaling = parameters.scaling;
+        problem.horizon = parameters.horizon;
+        problem.dt = parameters.step.as_secs_f64();
+        Controller {
+            parameters,
+            // The prototype counts cells of 512 bytes.
+            bandwidth: (bytes_per_s / 512.0).min(UNLIMITED),
+            overhead: [0; 2],
+            problem,
+            solution: Solution::default(),
+            solver: Solver::new(),
+            rows: Vec::new(),
+            slots: Vec::new(),
+            trajectories: Vec::new(),
+            work: Vec::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// The parameters.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// What was done so far.
+    pub fn totals(&self) -> Totals {
+        Totals { fallbacks: self.solver.fallbacks(), ..self.totals }
+    }
+
+    fn slot(&mut self, circuit: CircuitKey) -> (&mut Slot, &mut [f64]) {
+        let (index, size) = (circuit.0 as usize, 4 * self.parameters.horizon);
+        if self.slots.len() <= index {
+            self.slots.resize(index + 1, Slot::default());
+            self.trajectories.resize((index + 1) * size, 0.0);
+        }
+        (&mut self.slots[index], &mut self.trajectories[index * size..(index + 1) * size])
+    }
+
+    /// The circuit is gone; its number may be another's next.
+    pub fn forget(&mut self, circuit: CircuitKey) {
+        if let Some(slot) = self.slots.get_mut(circuit.0 as usize) {
+            *slot = Slot::default();
+        }
+    }
+
+    /// A neighbour of a circuit says something; `from_predecessor`: the one that sends us cells.
+    pub fn hear(&mut self, now: Time, circuit: CircuitKey, from_predecessor: bool, heard: &Heard<'_>) {
+        let Parameters { horizon, step, delay, clocks, .. } = self.parameters;
+        let most = match heard.about {
+            About::Queue => self.bandwidth * BELIEVED_QUEUE,
+            _ => self.bandwidth,
+        };
+        let kind = heard.about as usize;
+        let (slot, trajectories) = self.slot(circuit);
+        let sound = from_predecessor == (heard.about != About::Intake)
+            && (1..=horizon).contains(&heard.values.len())
+            && heard.step == step
+            // What was said before is not said again.
+            && (heard.solved > slot.stamps[kind] || slot.lengths[kind] == 0)
+            && heard.values.iter().all(|value| !value.is_nan());
+        if !sound {
+            self.totals.refused += 1;
+            return;
+        }
+        let ours = &mut trajectories[kind * horizon..][..heard.values.len()];
+        ours.copy_from_slice(heard.values);
+        believe(ours, most);
+        slot.lengths[kind] = heard.values.len() as u16;
+        slot.stamps[kind] = heard.solved;
+        let oldest = Time(now.0.saturating_sub((step * PATIENCE).0));
+        slot.solved[kind] = match clocks {
+            Clocks::Shared => heard.solved.clamp(oldest, now),
+            Clocks::Own => Time(now.0.saturating_sub(delay.0)),
+        };
+    }
+
+    /// Something came that is no message.
+    pub fn refuse(&mut self) {
+        self.totals.refused += 1;
+    }
+
+    /// Bytes of messages were sent or received.
+    pub fn count_bytes(&mut self, sent: bool, bytes: u64) {
+        self.overhead[usize::from(!sent)] += bytes;
+        if sent {
+            self.totals.sent_bytes += bytes;
+        }
+    }
+
+    /// A new step begins.
+    pub fn begin(&mut self) {
+        self.problem.clear();
+        self.rows.clear();
+        let [sent, received] = std::mem::take(&mut self.overhead);
+        let in_band = self.parameters.exchange == Exchange::InBand;
+        let messages = if in_band { sent.max(received) as f64 / 512.0 / self.problem.dt } else { 0.0 };
+        self.problem.capacity = self.parameters.capacity_share * (self.bandwidth - messages).max(0.0);
+    }
+
+    /// Adds a circuit to this step's problem. False if it has nothing to do, and so no part in it: its rates
+    /// are zero.
+    pub fn add(&mut self, now: Time, measured: &Measured) -> bool {
+        let Parameters { horizon, step, delay, problem, .. } = self.parameters;
+        let (most, dt) = (self.bandwidth * BELIEVED_QUEUE, self.problem.dt);
+        let full = self.bandwidth;
+        let index = measured.circuit.0 as usize;
+        self.slot(measured.circuit);
+        let (slot, heard) = (&self.slots[index], &self.trajectories[index * 4 * horizon..]);
+        let of = |about: About| &heard[about as usize * horizon..][..slot.lengths[about as usize].into()];
+        let steps = |span: f64| span / step.0 as f64;
+        let since = |about: About| now.since(slot.solved[about as usize]).0 as f64;
+        let Problem { vmax, ssrc, vsrc, vvsrc, s0, first_hop, .. } = &mut self.problem;
+        let (row, end) = (vsrc.len(), vsrc.len() + horizon);
+        vsrc.resize(end, 0.0);
+        ssrc.resize(end, 0.0);
+        match measured.source {
+            Source::Server(remaining) => {
+                source(of(About::Output), remaining, most, dt, &mut vsrc[row..], &mut ssrc[row..]);
+            }
+            Source::Relay => {
+                for (about, ours) in [(About::Output, &mut *vsrc), (About::Queue, &mut *ssrc)] {
+                    if since(about) <= (step * PATIENCE).0 as f64 {
+                        align(of(about), steps(since(about) - delay.0 as f64), &mut ours[row..]);
+                    }
+                }
+            }
+        }
+        let idle = |values: &[f64]| values.iter().all(|value| *value <= 0.0);
+        if measured.queue == 0 && idle(&vsrc[row..]) && idle(&ssrc[row..]) {
+            vsrc.truncate(row);
+            ssrc.truncate(row);
+            if measured.source != Source::Relay {
+                self.slots[index].lengths[About::Output as usize] = 0;
+            }
+            return false;
+        }
+        s0.push(measured.queue.into());
+        first_hop.push(measured.source != Source::Relay);
+        vmax.resize(end, if measured.to_client { f64::INFINITY } else { full });
+        if !measured.to_client && !of(About::Intake).is_empty() {
+            // The journal's eq. 13 takes the rates of the last message as they are.
+            let delay = if problem == Kind::Journal { -(delay.0 as f64) } else { delay.0 as f64 };
+            align(of(About::Intake), steps(since(About::Intake) + delay), &mut vmax[row..]);
+        }
+        if problem == Kind::Journal {
+            vvsrc.resize(end, if measured.source == Source::Relay { 0.0 } else { f64::INFINITY });
+            if measured.source == Source::Relay {
+                let elapsed = steps(since(About::Virtual) - delay.0 as f64);
+                align(of(About::Virtual), elapsed, &mut vvsrc[row..]);
+            }
+        }
+        self.rows.push(measured.circuit);
+        true
+    }
+
+    /// Solves for the circuits added; their number. Then [`plan`](Self::plan) says what to do.
+    pub fn solve(&mut self) -> usize {
+        let (horizon, n) = (self.parameters.horizon, self.rows.len());
+        let Problem { vsrc, first_hop, capacity, kind, s_max, .. } = &mut self.problem;
+        let Parameters { s_max_time, .. } = self.parameters;
+        *s_max = self.parameters.s_max;
+        if s_max_time > Span::ZERO {
+            *s_max = s_max.max(*capacity * s_max_time.as_secs_f64() / n.max(1) as f64);
+        }
+        if *kind == Kind::Prototype {
+            for step in 0..horizon.min(2) {
+                share_fixed(vsrc, horizon, step, *capacity, |i| !first_hop[i], &mut self.work);
+            }
+        }
+        let refusal = self.solver.solve(&self.problem, &mut self.solution);
+        assert_eq!(refusal, Ok(()), "what is believed makes a sound problem");
+        if self.parameters.tell_source {
+            let Solution { s, d, .. } = &mut self.solution;
+            for row in (0..n).filter(|row| self.problem.first_hop[*row]) {
+                for step in 0..horizon {
+                    let at = row * (horizon + 1) + step + 1;
+                    s[at] += (self.problem.ssrc[row * horizon + step] - d[at]).max(0.0);
+                }
+            }
+        }
+        self.totals.solves += 1;
+        self.totals.circuits += n as u64;
+        for (row, circuit) in self.rows.iter().enumerate().filter(|(row, _)| self.problem.first_hop[*row]) {
+            let index = circuit.0 as usize;
+            let wish = &self.solution.v_in[row * horizon..(row + 1) * horizon];
+            let at = (4 * index + About::Output as usize) * horizon;
+            self.trajectories[at..at + horizon].copy_from_slice(wish);
+            self.slots[index].lengths[About::Output as usize] = horizon as u16;
+        }
+        n
+    }
+
+    /// The plan for the circuit that was number `row` of those that took part in the last solve.
+    pub fn plan(&self, row: usize) -> Option<Plan<'_>> {
+        let horizon = self.parameters.horizon;
+        let at = row * horizon..(row + 1) * horizon;
+        let Solution { v_in, v_out, vv_out, s, .. } = &self.solution;
+        Some(Plan {
+            circuit: *self.rows.get(row)?,
+            intake: &v_in[at.clone()],
+            output: &v_out[at.clone()],
+            queue: &s[row * (horizon + 1) + 1..][..horizon],
+            unhindered: vv_out.get(at).unwrap_or(&[]),
+        })
+    }
+
+    /// Working memory to read messages into; give it back.
+    pub(crate) fn take_values(&mut self) -> Vec<f64> {
+        std::mem::take(&mut self.work)
+    }
+
+    pub(crate) fn return_values(&mut self, values: Vec<f64>) {
+        self.work = values;
+    }
+
+    /// The circuit has a new neighbour, who must be told as well.
+    pub fn extended(&mut self, circuit: CircuitKey) {
+        self.slot(circuit).0.quiet = false;
+    }
+
+    /// Whether there is something to tell a circuit's neighbours: its plan if it `flows`, else, once, that it
+    /// does not. Without that they would take our silence for a wide open way.
+    pub fn must_tell(&mut self, circuit: CircuitKey, flows: bool) -> bool {
+        let quiet = std::mem::replace(&mut self.slot(circuit).0.quiet, !flows);
+        flows || !quiet
+    }
+}

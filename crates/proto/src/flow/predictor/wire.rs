@@ -1,0 +1,138 @@
+//! How neighbours' trajectories look in a cell.
+//!
+//! A cell carries trajectories one after the other, all of circuits that pass between the two relays. The
+//! plain encoding is the one whose size the paper worries about: 19 bytes and a double per step each.
+
+use tidegate_control::units::{Span, Time};
+
+/// Bytes of trajectories in one cell at most: with the header of a variable-length cell (7 bytes; tor-spec,
+/// "Cell packet format") it is as long as an ordinary cell.
+pub const BODY_BYTES: usize = 507;
+
+/// What a trajectory says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// To the predecessor: the rates at which we will take cells.
+    Intake,
+    /// To the successor: the rates at which we will send cells,
+    Output,
+    /// how long our queue will be after each step,
+    Queue,
+    /// and the rates at which we could send if it were not for the successor (the journal's problem only).
+    Virtual,
+}
+
+impl About {
+    const ALL: [About; 4] = [About::Intake, About::Output, About::Queue, About::Virtual];
+}
+
+/// A trajectory as it came.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Heard<'a> {
+    /// Circuit id on the channel.
+    pub circ: u32,
+    /// What it is about.
+    pub about: About,
+    /// When the sender solved, on its clock.
+    pub solved: Time,
+    /// Length of a step.
+    pub step: Span,
+    /// A value per step; nothing is known of them but their number.
+    pub values: &'a [f64],
+}
+
+/// What came is not trajectories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+const HEADER: usize = 19;
+
+/// Bytes of one trajectory in the plain encoding.
+pub const fn plain_bytes(steps: usize) -> usize {
+    HEADER + 8 * steps
+}
+
+/// Appends a trajectory in the plain encoding: about (1 byte), circuit id (4), time of the solve in ns (8),
+/// step in µs (4), number of values (2), the values as doubles; all big-endian.
+pub fn write(trajectory: &Heard<'_>, out: &mut Vec<u8>) {
+    let about = About::ALL.iter().position(|about| *about == trajectory.about).expect("all are listed");
+    out.push(about as u8);
+    out.extend_from_slice(&trajectory.circ.to_be_bytes());
+    out.extend_from_slice(&trajectory.solved.0.to_be_bytes());
+    let micros = u32::try_from(trajectory.step.0 / 1_000).unwrap_or(u32::MAX);
+    out.extend_from_slice(&micros.to_be_bytes());
+    out.extend_from_slice(&(trajectory.values.len() as u16).to_be_bytes());
+    for value in trajectory.values {
+        out.extend_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// Reads the trajectories of a cell, in order; `values` is working memory. What stands before a malformed
+/// part has been handed over already.
+pub fn read(
+    mut bytes: &[u8],
+    values: &mut Vec<f64>,
+    mut each: impl FnMut(&Heard<'_>),
+) -> Result<(), Malformed> {
+    fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
+        let (head, tail) = bytes.split_first_chunk().ok_or(Malformed)?;
+        *bytes = tail;
+        Ok(*head)
+    }
+    while !bytes.is_empty() {
+        let [about] = take(&mut bytes)?;
+        let about = *About::ALL.get(usize::from(about)).ok_or(Malformed)?;
+        let circ = u32::from_be_bytes(take(&mut bytes)?);
+        let solved = Time(u64::from_be_bytes(take(&mut bytes)?));
+        let step = Span::from_micros(u32::from_be_bytes(take(&mut bytes)?).into());
+        let count = usize::from(u16::from_be_bytes(take(&mut bytes)?));
+        let (body, rest) = bytes.split_at_checked(8 * count).ok_or(Malformed)?;
+        bytes = rest;
+        values.clear();
+        let (doubles, _) = body.as_chunks();
+        values.extend(doubles.iter().map(|double| f64::from_be_bytes(*double)));
+        each(&Heard { circ, about, solved, step, values });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let step = Span::from_millis(40);
+        let sent = [
+            Heard { circ: 7, about: About::Intake, solved: Time(123), step, values: &[1.5, f64::MAX] },
+            Heard { circ: u32::MAX, about: About::Virtual, solved: Time(u64::MAX), step, values: &[] },
+            Heard { circ: 1, about: About::Queue, solved: Time::ZERO, step, values: &[0.0; 60] },
+        ];
+        let mut bytes = Vec::new();
+        for trajectory in &sent {
+            write(trajectory, &mut bytes);
+        }
+        assert_eq!(bytes.len(), plain_bytes(2) + plain_bytes(0) + plain_bytes(60));
+        assert_eq!(plain_bytes(10), 99, "specified size");
+        let mut seen = 0;
+        let mut values = Vec::new();
+        read(&bytes, &mut values, |heard| {
+            assert_eq!(*heard, sent[seen]);
+            seen += 1;
+        })
+        .unwrap();
+        assert_eq!(seen, 3);
+        assert_eq!(read(&bytes[..bytes.len() - 1], &mut values, |_| {}), Err(Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_bring_the_reader_down(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let mut values = Vec::new();
+            let mut count = 0;
+            let _ = read(&bytes, &mut values, |heard| count += heard.values.len());
+            prop_assert!(count <= bytes.len() / 8);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What a controller ([`crate::flow::predictor`]) makes of the links: how many cells a leg may send in a step,
+//! how many wait, and what neighbours tell each other.
+
+use tidegate_control::units::Time;
+
+use super::{ChannelId, Departure, Leg, LegId, Links, Side};
+use crate::cell::{CELL_BYTES, Cell, CircId, Command};
+use crate::flow::predictor::wire::BODY_BYTES;
+use crate::node::CircuitKey;
+use crate::onion::Onion;
+
+/// Buffers kept for further messages; a node rarely writes more at once.
+const SPARES: usize = 256;
+
+impl<O: Onion> Leg<O> {
+    /// Whether the controller lets a cell go.
+    pub(super) fn may_send(&self) -> bool {
+        // Rates that mean a whole number of cells may come out a little below it.
+        self.allowance >= 1.0 - 1e-9
+    }
+}
+
+impl<O: Onion> Links<O> {
+    /// Only the direction to the client is controlled. A new circuit may send a cell before its first step.
+    pub(super) fn first_allowance(&self, side: Side) -> f64 {
+        if self.controlled && side == Side::Prev { 1.0 } else { f64::INFINITY }
+    }
+
+    /// Lets a leg send so many cells, and `share` more at each release, until the controller says otherwise.
+    /// With `carry` the part of a cell that is left counts too.
+    pub fn allow(&mut self, now: Time, id: LegId, cells: f64, share: f64, carry: bool) {
+        let leg = &mut self.legs[id.0 as usize];
+        let left = if carry && !leg.may_send() { leg.allowance.max(0.0) } else { 0.0 };
+        leg.share = share;
+        self.set_allowance(now, id, cells + left);
+    }
+
+    /// Lets every leg send another share.
+    pub fn release(&mut self, now: Time) {
+        for index in 0..self.legs.capacity() {
+            if let Some(leg) = self.legs.get(index).filter(|leg| leg.share > 0.0) {
+                self.set_allowance(now, LegId(index as u32), leg.allowance + leg.share);
+            }
+        }
+    }
+
+    fn set_allowance(&mut self, now: Time, id: LegId, cells: f64) {
+        let leg = &mut self.legs[id.0 as usize];
+        let before = leg.may_send();
+        leg.allowance = cells;
+        if leg.queue.is_empty() || before == leg.may_send() {
+            return;
+        }
+        let (channel, key) = (leg.channel, leg.key);
+        let scheduler = &mut self.channels[channel.0 as usize].scheduler;
+        if before {
+            scheduler.remove(key);
+        } else {
+            scheduler.activate(now, key);
+            self.offer(now, channel);
+        }
+    }
+
+    /// Cells of a leg that wait in its queue and in the output buffer.
+    pub fn backlog(&self, id: LegId) -> u32 {
+        let leg = &self.legs[id.0 as usize];
+        leg.queue.len() + leg.buffered
+    }
+
+    /// Bytes of the next `cells` cells of a channel.
+    pub fn ready_bytes(&self, id: ChannelId, cells: u64) -> u64 {
+        match self.channels.get(id.0 as usize) {
+            // Only controllers' messages are not of the usual length.
+            Some(channel) if self.controlled => (self.cells.iter(&channel.out).take(cells as usize))
+                .map(|departure| u64::from(departure.cell.wire_bytes()))
+                .sum(),
+            _ => cells * u64::from(CELL_BYTES),
+        }
+    }
+
+    /// Whether the neighbour on a leg's channel is a relay.
+    pub fn is_to_relay(&self, id: LegId) -> bool {
+        let channel = self.legs[id.0 as usize].channel;
+        self.channels[channel.0 as usize].peer.is_some()
+    }
+
+    /// The circuit behind a circuit id of a channel, and on which side of it the channel is.
+    pub fn circuit_of(&self, id: ChannelId, circ: CircId) -> Option<(CircuitKey, Side)> {
+        let channel = self.channels.get(id.0 as usize)?;
+        let at = channel.circs.binary_search_by_key(&circ, |(circ, _)| *circ).ok()?;
+        let leg = &self.legs[channel.circs[at].1.0 as usize];
+        Some((leg.circuit, leg.side))
+    }
+
+    /// Adds what `write` writes to what is sent to a leg's neighbour; `bytes`: as many at most. Returns the
+    /// bytes of a cell that this filled.
+    pub fn tell(
+        &mut self,
+        now: Time,
+        id: LegId,
+        bytes: usize,
+        aside: bool,
+        write: impl FnOnce(CircId, &mut Vec<u8>),
+    ) -> u64 {
+        let leg = &self.legs[id.0 as usize];
+        let (circ, id) = (leg.circ, leg.channel);
+        let full = self.channels[id.0 as usize].news.len() + bytes > BODY_BYTES;
+        let sent = if full { self.send_news(now, id, aside) } else { 0 };
+        let channel = &mut self.channels[id.0 as usize];
+        if channel.news.is_empty() {
+            self.told.push(id);
+        }
+        write(circ, &mut channel.news);
+        sent
+    }
+
+    /// Sends what neighbours have been told since the last call; its bytes.
+    pub fn send_told(&mut self, now: Time, aside: bool) -> u64 {
+        let mut sent = 0;
+        while let Some(id) = self.told.pop() {
+            if self.channels.contains(id.0 as usize) {
+                sent += self.send_news(now, id, aside);
+            }
+        }
+        sent
+    }
+
+    fn send_news(&mut self, now: Time, id: ChannelId, aside: bool) -> u64 {
+        let spare = self.spare.pop().unwrap_or_default();
+        let channel = &mut self.channels[id.0 as usize];
+        let news = std::mem::replace(&mut channel.news, spare);
+        if news.is_empty() {
+            return 0;
+        }
+        let cell = Cell { circ: CircId(0), command: Command::Plan, body: O::bared(news) };
+        let bytes = u64::from(cell.wire_bytes());
+        if aside {
+            self.asides.push_back((id, cell));
+        } else {
+            self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
+            self.buffered_cells += 1;
+            self.want_flush(id);
+        }
+        bytes
+    }
+
+    /// Takes back the memory of a message that has been read.
+    pub fn recycle(&mut self, mut news: Vec<u8>) {
+        if self.spare.len() < SPARES {
+            news.clear();
+            self.spare.push(news);
+        }
+    }
+
+    /// A message that goes to the neighbour past the network.
+    pub fn next_aside(&mut self) -> Option<(ChannelId, Cell<O>)> {
+        self.asides.pop_front()
+    }
+}

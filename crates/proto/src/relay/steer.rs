@@ -1,0 +1,146 @@
+//! A relay under PredicTor ([`crate::flow::predictor`]): measures its circuits, acts on the controller's plans,
+//! and tells neighbours.
+
+use tidegate_control::predictor::Problem;
+use tidegate_control::units::Time;
+
+use super::Relay;
+use crate::cell::CircId;
+use crate::flow::predictor::wire::{self, About, Heard};
+use crate::flow::predictor::{Controller, Exchange, Measured, Parameters, Source, Totals};
+use crate::links::{ChannelId, LegId, Links, Side};
+use crate::node::CircuitKey;
+use crate::onion::Onion;
+
+impl<O: Onion> Relay<O> {
+    /// What the controller has done, if there is one.
+    pub fn control_totals(&self) -> Option<Totals> {
+        self.controller.as_ref().map(|controller| controller.totals())
+    }
+
+    /// Begins a step: measures all circuits and solves for those that have anything to send or to expect.
+    /// Their number; none without a controller. [`act`](Self::act) must follow.
+    pub fn solve(&mut self, now: Time) -> Option<usize> {
+        let controller = self.controller.as_deref_mut()?;
+        controller.begin();
+        for (key, circuit) in &mut self.circuits {
+            let source = match (circuit.edge.as_deref_mut(), circuit.next) {
+                (Some(edge), _) => Source::Server(edge.demand()),
+                (None, Some(_)) => Source::Relay,
+                (None, None) => Source::Server(0.0),
+            };
+            controller.add(
+                now,
+                &Measured {
+                    circuit: CircuitKey(key as u32),
+                    queue: self.links.backlog(circuit.prev),
+                    source,
+                    to_client: !self.links.is_to_relay(circuit.prev),
+                },
+            );
+        }
+        Some(controller.solve())
+    }
+
+    /// Acts on the plans of the last solve: sets how much each circuit may send and take in this step, and
+    /// tells the neighbours.
+    pub fn act(&mut self, now: Time) {
+        let Some(mut controller) = self.controller.take() else { return };
+        let Parameters { step, carry, parts, exchange, .. } = *controller.parameters();
+        let dt = step.as_secs_f64();
+        let mut row = 0;
+        for (key, circuit) in &mut self.circuits {
+            let key = CircuitKey(key as u32);
+            // Circuits may have ended since the solve.
+            while controller.plan(row).is_some_and(|plan| plan.circuit < key) {
+                row += 1;
+            }
+            let plan = controller.plan(row).filter(|plan| plan.circuit == key);
+            row += usize::from(plan.is_some());
+            // A circuit that was idle may send a cell at once when one comes.
+            let (send, share, take) = plan.map_or((1.0, 0.0, 1.0), |plan| {
+                let send = plan.output[0] * dt;
+                // What comes from relays is spread already.
+                let share = if circuit.edge.is_some() { send / f64::from(parts) } else { send };
+                (share, if share < send { share } else { 0.0 }, plan.intake[0] * dt)
+            });
+            self.links.allow(now, circuit.prev, send, share, carry);
+            if let Some(edge) = circuit.edge.as_deref_mut() {
+                edge.allow(take, carry);
+            }
+            let flows = plan.is_some();
+            if controller.must_tell(key, flows) {
+                let news = News { now, row: flows.then(|| row - 1), prev: circuit.prev, next: circuit.next };
+                tell(&mut self.links, &mut controller, &news);
+            }
+        }
+        controller.count_bytes(true, self.links.send_told(now, exchange == Exchange::OutOfBand));
+        for row in 0.. {
+            let Some(plan) = controller.plan(row) else { break };
+            if self.circuits.contains(plan.circuit.0 as usize) {
+                self.resume(plan.circuit);
+            }
+        }
+        self.controller = Some(controller);
+    }
+
+    /// Lets every circuit send another part of what it may send in this step.
+    pub fn release(&mut self, now: Time) {
+        self.links.release(now);
+    }
+
+    /// A neighbour tells what it plans.
+    pub(super) fn hear(&mut self, now: Time, channel: ChannelId, body: O::Body) {
+        let links = &mut self.links;
+        if let Some(controller) = &mut self.controller {
+            let bytes = O::bare(&body);
+            controller.count_bytes(false, bytes.len() as u64);
+            let mut values = controller.take_values();
+            let read =
+                wire::read(bytes, &mut values, |heard| match links.circuit_of(channel, CircId(heard.circ)) {
+                    Some((circuit, side)) => controller.hear(now, circuit, side == Side::Next, heard),
+                    None => controller.refuse(),
+                });
+            if read.is_err() {
+                controller.refuse();
+            }
+            controller.return_values(values);
+        }
+        links.recycle(O::recycle(body));
+    }
+}
+
+/// What is told of one circuit.
+struct News {
+    now: Time,
+    /// Its plan; without one it is idle.
+    row: Option<usize>,
+    prev: LegId,
+    next: Option<LegId>,
+}
+
+/// Tells a circuit's neighbours: the predecessor what we take, the successor what we send.
+fn tell<O: Onion>(links: &mut Links<O>, controller: &mut Controller, news: &News) {
+    const IDLE: [f64; Problem::MAX_HORIZON] = [0.0; Problem::MAX_HORIZON];
+    let Parameters { step, horizon, exchange, .. } = *controller.parameters();
+    let idle = &IDLE[..horizon];
+    let plan = news.row.and_then(|row| controller.plan(row));
+    let [intake, output, queue, unhindered] =
+        plan.map_or([idle, idle, idle, &[]], |plan| [plan.intake, plan.output, plan.queue, plan.unhindered]);
+    let prev = Some(news.prev).filter(|prev| links.is_to_relay(*prev));
+    let about = [
+        (news.next, About::Intake, intake),
+        (prev, About::Output, output),
+        (prev, About::Queue, queue),
+        (prev, About::Virtual, unhindered),
+    ];
+    let mut sent = 0;
+    for (leg, about, values) in about {
+        let Some(leg) = leg.filter(|_| !values.is_empty()) else { continue };
+        let bytes = wire::plain_bytes(values.len());
+        sent += links.tell(news.now, leg, bytes, exchange == Exchange::OutOfBand, |circ, out| {
+            wire::write(&Heard { circ: circ.0, about, solved: news.now, step, values }, out);
+        });
+    }
+    controller.count_bytes(true, sent);
+}

@@ -1,0 +1,129 @@
+//! PredicTor's closed loop on the three-circuit bottleneck of its paper (section 5.2).
+
+use std::ops::ControlFlow;
+
+use tidegate_control::predictor::Kind;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_sim::observe::Observation;
+use tidegate_sim::plan::predictor::{Exchange, Parameters, Phases};
+use tidegate_sim::plan::*;
+use tidegate_sim::tcp::{self, Congestion};
+use tidegate_sim::world;
+
+fn host(name: &str, role: Role, mbit: u64, colocated: Option<u32>) -> HostPlan {
+    let queue = QueuePlan::DropTail { packets: 1000, bytes: u64::MAX };
+    let link = LinkPlan { rate: Rate(mbit * 1_000_000), queue };
+    HostPlan { name: name.into(), role, location: 0, colocated, up: link, down: link }
+}
+
+/// Entry 1-3 (0-2), bottleneck (3), exit 1-2 (4-5); clients at the entries (6-8), servers at the exits (9-11).
+fn bottleneck(seconds: u64) -> Plan {
+    let relay = |name: &str, mbit| host(name, Role::Relay(RelayLimits::default()), mbit, None);
+    let mut hosts: Vec<HostPlan> = ["entry1", "entry2", "entry3"].map(|name| relay(name, 10)).into();
+    hosts.push(relay("btlnk", 4));
+    hosts.extend(["exit1", "exit2"].map(|name| relay(name, 10)));
+    hosts.extend((0..3).map(|at| host("client", Role::Client, 1000, Some(at))));
+    hosts.extend([4, 4, 5].map(|at| host("server", Role::Server, 1000, Some(at))));
+    let user = |index: u32| UserPlan {
+        host: 6 + index,
+        class: "bulk".into(),
+        route: Route::Pinned([index, 3, if index < 2 { 4 } else { 5 }]),
+        servers: vec![9 + index],
+        traffic: Traffic::Fetch {
+            requests: vec![RequestPlan {
+                bytes: u64::MAX,
+                weight: 1.0,
+                timeout: Span(u64::MAX),
+                request_bytes: 100,
+            }],
+            pause: (Span::ZERO, Span::ZERO),
+        },
+        start: Time::ZERO + Span::from_millis(400 + 400 * u64::from(index)),
+        stop: Time::NEVER,
+        circuit_lead: Span::from_millis(400),
+        circuit_lifetime: Span::from_secs(600),
+    };
+    Plan {
+        hosts,
+        paths: PathTable::uniform(1, Path { delay: Span::from_millis(40), ..Path::default() }),
+        users: (0..3).map(user).collect(),
+        selections: vec![],
+        faults: vec![],
+        duration: Span::from_secs(seconds),
+        sample_every: Span::ZERO,
+        trace_one_in: 0,
+    }
+}
+
+fn system(transport: Transport, parameters: Parameters) -> System {
+    let windows = Windows { circuit: 500, circuit_increment: 50, stream: 500, stream_increment: 50 };
+    System {
+        name: "predictor".into(),
+        transport,
+        deployment: Deployment::default(),
+        scheduler: Scheduler::RoundRobin,
+        kist: None,
+        connection_half_life: None,
+        switching: None,
+        control: Control::Predictor(Parameters { windows, ..parameters }),
+        tcp: tcp::Config { congestion: Congestion::None, ..tcp::Config::default() },
+        output_buffer: OutputBuffer { high_bytes: 514, low_bytes: 0 },
+        tls_record_overhead: 0,
+        tls_record_cells: 1,
+        packaging: Packaging::default(),
+        circuit_queue_high: 256,
+        circuit_queue_low: 10,
+    }
+}
+
+/// Rates of the three circuits in kB/s, and the mean latency from the exit's queue on in ms, after 4 s.
+fn closed_loop(transport: Transport, parameters: Parameters) -> ([f64; 3], f64) {
+    let (plan, lead) = (bottleneck(10), Time::ZERO + Span::from_secs(4));
+    let mut seen = Vec::new();
+    let system = system(transport, parameters);
+    world::run(&plan, &system, Seed::root(1), &mut seen, &mut |_| ControlFlow::Continue(()));
+    let (mut rates, mut latency, mut cells) = ([0.0; 3], 0.0, 0.0);
+    for (now, what) in &seen {
+        if let Observation::Delivered { circuit, bytes, departed, .. } = what
+            && *now >= lead
+        {
+            rates[circuit.0 as usize] += f64::from(*bytes) / 6e3;
+            latency += now.since(*departed).as_secs_f64() * 1e3;
+            cells += 1.0;
+        }
+    }
+    (rates, latency / cells)
+}
+
+/// Share of the traffic that is within an equal share of all, which here is max-min fair.
+fn fairness(rates: [f64; 3]) -> f64 {
+    let total: f64 = rates.iter().sum();
+    rates.iter().map(|rate| rate.min(total / 3.0)).sum::<f64>() / total
+}
+
+#[test]
+fn rates_are_equal_and_latency_is_near_its_floor() {
+    for (transport, exchange) in
+        [(Transport::PerCircuit, Exchange::OutOfBand), (Transport::Vanilla, Exchange::OutOfBand)]
+    {
+        let (rates, latency) = closed_loop(transport, Parameters { exchange, ..Parameters::default() });
+        assert!(rates.iter().sum::<f64>() >= 400.0, "{rates:?}");
+        assert!(fairness(rates) >= 0.99, "{rates:?}");
+        assert!((80.0..=95.0).contains(&latency), "{transport:?}: {latency} ms");
+    }
+}
+
+#[test]
+fn the_journals_problem_and_random_phases_hold_rates_equal() {
+    let out_of_band = Parameters { exchange: Exchange::OutOfBand, ..Parameters::default() };
+    for parameters in [
+        Parameters { problem: Kind::Journal, ..out_of_band },
+        Parameters { phases: Phases::Random, drift: 1e-4, ..out_of_band },
+    ] {
+        let (rates, latency) = closed_loop(Transport::PerCircuit, parameters);
+        assert!(rates.iter().sum::<f64>() >= 380.0, "{parameters:?}: {rates:?}");
+        assert!(fairness(rates) >= 0.98, "{parameters:?}: {rates:?}");
+        assert!(latency <= 200.0, "{parameters:?}: {latency} ms");
+    }
+}
