@@ -165,13 +165,13 @@ fn a_whole_run_adds_up_and_repeats() {
     }
     let scenario = scenario(&["duration = \"3 s\"", "warmup = \"1 s\""]);
     let runs = crate::runs::run_all(&scenario, 2, &Still).unwrap();
-    assert_eq!((runs.finished.len(), runs.missing.len()), (4, 0));
+    assert_eq!((runs.finished.len(), runs.missing.len()), (6, 0));
     let alone = crate::runs::run_once(&scenario, 1, 2, &Still).unwrap().unwrap();
-    assert_eq!(alone.digest, runs.finished[3].digest, "on any number of threads");
+    assert_eq!(alone.digest, runs.finished[4].digest, "on any number of threads");
     assert_ne!(runs.finished[0].digest, runs.finished[1].digest, "systems differ");
     let results = crate::results::Results::new(&scenario, &runs);
     let document = results.document();
-    for system in ["vanilla", "pctcp"] {
+    for system in ["vanilla", "pctcp", "predictor"] {
         let all = &document["systems"][system];
         let total = all["throughput_total_bytes_per_s"].as_f64().unwrap();
         let parts: f64 =

@@ -30,9 +30,9 @@ fn complaint(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn the_bottleneck_becomes_two_systems_and_a_plan() {
+fn the_bottleneck_becomes_three_systems_and_a_plan() {
     let scenario = parse(&bottleneck(), &[]).unwrap();
-    assert_eq!(scenario.systems.len(), 2);
+    assert_eq!(scenario.systems.len(), 3);
     assert_eq!(scenario.systems[1].transport, Transport::PerCircuit);
     assert!(scenario.systems.iter().all(|system| system.tcp.initial_window == 5), "every-system applies");
     let network = crate::network::build(&scenario, Seed::root(1)).unwrap();
@@ -55,8 +55,12 @@ fn mistakes_name_place_cause_and_cure() {
     let said = complaint("warmup", "warmpu");
     assert!(said.starts_with("x.toml:5:1: unknown key `warmpu`") && said.contains("`warmup`?"), "{said}");
     let said = complaint("transport = \"pctcp\"", "transport = \"pctpc\"");
-    assert!(said.starts_with(&place("\"pctcp\"\n\n[underlay]")), "{said}");
+    assert!(said.starts_with(&place("\"pctcp\"\n\n[[system]]")), "{said}");
     assert!(said.contains("there is no transport `pctpc`") && said.contains("`pctcp`?"), "{said}");
+    let said = complaint("exchange = \"out-of-band\"", "horizon = 0");
+    assert!(said.contains("`horizon` is not in 1..=61"), "{said}");
+    let said = complaint("control = \"predictor\"", "control = \"predictor\"\nswitching = \"connection\"");
+    assert!(said.contains("do not combine") && said.contains("drop `switching`"), "{said}");
     let kist = "[[system]]\nname = \"vanilla\"\nchannel-scheduler = \"kist\"";
     let said = complaint("[[system]]\nname = \"vanilla\"", &kist.replace("kist", "kits"));
     assert!(said.starts_with("x.toml:") && said.contains(": there is no channel scheduler `kits`"), "{said}");
