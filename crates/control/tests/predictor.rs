@@ -174,7 +174,7 @@ fn disagreement(problem: &Problem, solver: &mut Solver, solution: &mut Solution)
     let nothing = problem.weights.input * (problem.capacity / problem.scaling).powi(2);
     let gap = (solution.objective - best.objective) / best.objective.abs().max(1e-5 * nothing);
     // A lower objective without a violated constraint is the reference's error, not ours.
-    if gap < -1e-6 && violation <= 1e-9 {
+    if gap < -1e-7 && violation <= 1e-9 {
         return Ok(solution.iterations);
     }
     if gap.is_nan() || gap.abs() > 1e-6 {
@@ -185,7 +185,9 @@ fn disagreement(problem: &Problem, solver: &mut Solver, solution: &mut Solution)
         for (ours, theirs) in [(solution.v_in[at], best.v_in[i]), (solution.v_out[at], best.v_out[i])] {
             let off = (ours - theirs).abs() / problem.capacity;
             if off.is_nan() || off > 1e-4 {
-                return Err(format!("circuit {i}: first rate {ours} against {theirs}, {off:e} of C off"));
+                return Err(format!(
+                    "circuit {i}: first rate {ours} against {theirs}, {off:e} of C off; objective {gap:e} off"
+                ));
             }
         }
     }
@@ -197,28 +199,18 @@ fn instances() -> usize {
     std::env::var("TIDEGATE_PREDICTOR_INSTANCES").ok().and_then(|text| text.parse().ok()).unwrap_or(500)
 }
 
-/// Every instance whose queues start within their bound must agree. Where they start above it, the penalty
-/// is up to 10^7 times the weight of the late steps, and rounding may stop the solver short of its goal:
-/// at most 4 instances in 100 may then disagree or fall back.
 fn agrees_on_random_instances(kind: Kind) {
     let (mut solver, mut solution) = (Solver::new(), Solution::default());
-    let (mut most, mut wrong, mut hard, mut hard_wrong) = (0, Vec::new(), 0, Vec::new());
+    let (mut most, mut wrong) = (0, Vec::new());
     for index in 0..instances() {
         let problem = draw(kind, index, 300);
-        let overfull = problem.s0.iter().any(|queue| *queue >= problem.s_max);
-        hard += usize::from(overfull);
         match disagreement(&problem, &mut solver, &mut solution) {
             Ok(iterations) => most = most.max(iterations),
-            Err(why) => {
-                let why = format!("instance {index}, {} circuits: {why}", problem.circuits());
-                if overfull { hard_wrong.push(why) } else { wrong.push(why) }
-            }
+            Err(why) => wrong.push(format!("instance {index}, {} circuits: {why}", problem.circuits())),
         }
     }
     println!("{kind:?}: at most {most} iterations");
-    println!("{} of {hard} overfull instances disagree:\n{}", hard_wrong.len(), hard_wrong.join("\n"));
     assert!(wrong.is_empty(), "{} instances disagree:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(hard_wrong.len() * 25 <= instances(), "{} of {hard} overfull ones disagree", hard_wrong.len());
 }
 
 #[test]

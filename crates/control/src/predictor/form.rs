@@ -4,48 +4,35 @@
 //! that huge and tiny numbers look alike. Bounds that nothing can reach are left out, and rates that have
 //! no room are fixed, so that what is left has an interior and its multipliers are bounded.
 
-use super::interior::{Interior, Out, Pair, Row, Step, blocks};
-use super::lane::LANES;
+use super::circuit::{Costs, Springs, Start, Step};
+use super::dual::Dual;
+use super::lane::{LANES, Lane};
 use super::{Problem, Solution};
 
 /// A rate with less room than this, relative to the capacity, is fixed at zero.
-const ROOM: f64 = 1e-10;
-/// How much of its fair share a rate gets at the start.
-const START: f64 = 0.7;
-/// Complementarity at the end, relative to the weights of the rates.
-const END_GAP: f64 = 3e-10;
+pub(super) const ROOM: f64 = 1e-10;
+/// Stiffness of constraints, relative to the largest curvature of the rates.
+const STIFF: f64 = 1e4;
 /// Where the penalty on queues above their bound is exact whatever else is traded for it, relative to the
 /// weights of the rates; beyond, a larger weight changes the objective but not the solution.
-const EXACT: f64 = 8.0;
+pub(super) const EXACT: f64 = 8.0;
 
-const STATES: usize = Problem::MAX_HORIZON + 1;
-
-/// Constants of one solve.
-#[derive(Debug, Default)]
-pub(super) struct Scale {
-    pub horizon: usize,
-    /// Curvature of the incoming, outgoing and virtual rates, per step.
-    pub cost: Vec<[f64; 3]>,
-    /// Complementarity at which the solve ends.
-    pub gap: f64,
-    /// Sum of all pairs' weights.
-    pub weights: f64,
-}
+pub(super) const STATES: usize = Problem::MAX_HORIZON + 1;
 
 /// A circuit's bounds in normalised form.
-struct Bounds {
+pub(super) struct Bounds {
     /// The incoming rates that are fixed, else `None`.
-    fixed: [Option<f64>; STATES],
+    pub fixed: [Option<f64>; STATES],
     /// What may have come in by the end of each step, and the least of that over all later steps.
-    source: [f64; STATES],
-    least_source: [f64; STATES],
-    limit: [f64; STATES],
-    queue: f64,
-    queue_room: f64,
+    pub source: [f64; STATES],
+    pub least_source: [f64; STATES],
+    pub limit: [f64; STATES],
+    pub queue: f64,
+    pub queue_room: f64,
 }
 
 impl Bounds {
-    fn of(problem: &Problem, circuit: usize) -> Bounds {
+    pub fn of(problem: &Problem, circuit: usize) -> Bounds {
         let (steps, per_step) = (problem.horizon, 1.0 / (problem.capacity * problem.dt));
         let far = (steps + 1) as f64;
         let row = |values: &[f64], step: usize| values[circuit * steps + step];
@@ -73,163 +60,65 @@ impl Bounds {
             bounds.source[steps - 1] = bounds.source[steps - 1].min(requested / problem.capacity);
         }
         for step in (0..steps).rev() {
+            // Implied by a later one, since rates are not negative.
+            if bounds.source[step] >= bounds.least_source[step + 1] {
+                bounds.source[step] = far;
+            }
             bounds.least_source[step] = bounds.source[step].min(bounds.least_source[step + 1]);
         }
         bounds
     }
 }
 
-/// Loads a checked problem with circuits and a capacity above zero, and a centred interior point.
-pub(super) fn load<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem) {
+/// Loads a checked problem with circuits and a capacity above zero, with safe rates and prices near those at
+/// which all circuits get their fair share.
+pub(super) fn load<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let weights = &problem.weights;
-    let share = 1.0 / n as f64;
-    let scale = &mut core.scale;
-    scale.horizon = steps;
-    scale.cost.clear();
-    for step in 0..steps {
-        let discount = weights.discount(step);
-        let curvature = [weights.input, weights.output, weights.virtual_output];
-        scale.cost.push(curvature.map(|weight| 2.0 * discount * weight));
-    }
-    core.steps.clear();
-    core.steps.resize(blocks(n) * steps, Step::EMPTY);
-    fill_rates(core, problem, Fill::Interior);
-    core.ahead = 1.0;
-
+    let top = 2.0 * (weights.input + weights.output);
     let overflow = weights.overflow * problem.dt * problem.scaling * n as f64 / problem.capacity;
     let overflow = overflow.min(EXACT * (weights.input + weights.output));
-    core.coupling.clear();
-    core.coupling.resize(M * steps, Row::ABSENT);
-    let press = pressure(core, problem, overflow);
-    core.scale.gap = END_GAP / (1.0 + press[0] / weights.output);
-    for block in 0..blocks(n) {
-        for lane in 0..LANES {
-            let circuit = block * LANES + lane;
-            let bounds = (circuit < n).then(|| Bounds::of(problem, circuit));
-            let (mut queues, mut moving) = ([0.0; M], [false; M]);
-            for (step, at) in core.steps[block * steps..][..steps].iter_mut().enumerate() {
-                let cost = core.scale.cost[step].map(|cost| cost + press[step]);
-                for m in 0..M {
-                    let (rate, free) = (at.rate[m].0[lane], at.free[m].0[lane] > 0.0);
-                    let row = &mut core.coupling[step * M + m];
-                    queues[m] += rate;
-                    row.slack -= rate;
-                    if free {
-                        moving[m] = true;
-                        row.weight = cost[m];
-                        put(&mut at.lower[m], lane, rate, cost[m], share);
-                    }
-                }
-                let reach = (step + 1) as f64;
-                let Some(bounds) = &bounds else { continue };
-                for (o, out) in at.out.iter_mut().enumerate() {
-                    let room = bounds.queue_room - (queues[0] - queues[o + 1]);
-                    let weight = cost[o + 1] * room.abs().clamp(0.1 * share, share);
-                    if problem.s_max <= ROOM * problem.capacity * problem.dt {
-                        out.toll.0[lane] = overflow;
-                    } else if bounds.queue_room < reach.min(bounds.least_source[step]) {
-                        put_soft(out, lane, room, weight, overflow);
-                    }
-                }
-                if moving[0] && bounds.source[step] < reach {
-                    put(&mut at.source, lane, bounds.source[step] - queues[0], cost[0], share);
-                }
-                if at.free[1].0[lane] > 0.0 && bounds.limit[step] < 1.0 {
-                    let room = bounds.limit[step] - at.rate[1].0[lane];
-                    put(&mut at.out[0].limit, lane, room, cost[1], share);
-                }
-                for (o, out) in at.out.iter_mut().enumerate() {
-                    if moving[o + 1] && bounds.queue < reach {
-                        let room = bounds.queue + queues[0] - queues[o + 1];
-                        put(&mut out.low, lane, room, cost[o + 1], share);
-                    }
-                }
-            }
+    dual.springs = Springs { stiffness: STIFF * top, overflow };
+    dual.costs.clear();
+    dual.most.clear();
+    let mut press = 0.0;
+    for _ in 0..steps {
+        dual.costs.push(Costs { curvature: [0.0; M], price: [0.0; M], stiffness: 0.0 });
+        dual.most.push([0.0; M]);
+    }
+    for step in (0..steps).rev() {
+        press += overflow;
+        let discount = weights.discount(step);
+        let curvature = [weights.input, weights.output, weights.virtual_output];
+        for m in 0..M {
+            let costs = &mut dual.costs[step];
+            costs.curvature[m] = 2.0 * discount * curvature[m];
+            costs.price[m] = costs.curvature[m] * (1.0 - 1.0 / n as f64);
+            dual.most[step][m] = top * discount + press;
         }
     }
-    core.scale.weights = 0.0;
-    for at in &core.steps {
-        let outs = at.out.iter().flat_map(|out| [&out.limit, &out.low, &out.high, &out.over]);
-        let pairs = at.lower.iter().chain([&at.source]).chain(outs);
-        core.scale.weights += pairs.map(|pair| pair.weight.sum()).sum::<f64>();
-    }
-    for row in &mut core.coupling {
-        if row.weight > 0.0 {
-            row.weight *= row.slack;
-            row.price = row.weight / row.slack;
-        }
-        core.scale.weights += row.weight;
-    }
-}
-
-/// What the queues that start near or above their bound press with on the rates of each step: the most
-/// that their penalties add up to from there on.
-fn pressure<const M: usize, const O: usize>(
-    core: &Interior<M, O>,
-    problem: &Problem,
-    overflow: f64,
-) -> [f64; STATES] {
-    let (n, steps) = (problem.circuits(), problem.horizon);
-    let mut press = [0.0f64; STATES];
+    let blocks = blocks(n);
+    dual.prepare();
+    dual.steps.clear();
+    dual.steps.resize(blocks * steps, Step::STILL);
+    dual.starts.clear();
+    dual.starts.resize(blocks, Start { queue: Lane::ZERO, room: Lane::ONE });
+    safe_rates(dual, problem);
     for circuit in 0..n {
-        let room = Bounds::of(problem, circuit).queue_room;
-        let block_steps = &core.steps[circuit / LANES * steps..][..steps];
-        let (mut net, mut near) = (0.0, [false; STATES]);
-        for (step, at) in block_steps.iter().enumerate() {
-            net += at.rate[0].0[circuit % LANES] - at.rate[1].0[circuit % LANES];
-            near[step] = room - net < 1.0 / n as f64;
-        }
-        let mut own = 0.0;
-        for step in (0..steps).rev() {
-            own += if near[step] { overflow } else { 0.0 };
-            press[step] = press[step].max(own);
+        let bounds = Bounds::of(problem, circuit);
+        let (block, lane) = (circuit / LANES, circuit % LANES);
+        dual.starts[block].queue.0[lane] = bounds.queue;
+        dual.starts[block].room.0[lane] = bounds.queue_room;
+        for step in 0..steps {
+            let at = &mut dual.steps[block * steps + step];
+            at.limit.0[lane] = bounds.limit[step];
+            at.source.0[lane] = bounds.source[step];
         }
     }
-    press
-}
-
-/// A pair whose price starts near that of the rates, and whose slack starts no smaller than a fair share.
-fn put(pair: &mut Pair, lane: usize, room: f64, price: f64, share: f64) {
-    let slack = room.max(share);
-    set(pair, lane, slack, price * slack.min(10.0 * share));
-    pair.excess.0[lane] = slack - room;
-}
-
-fn set(pair: &mut Pair, lane: usize, slack: f64, weight: f64) {
-    pair.slack.0[lane] = slack;
-    pair.price.0[lane] = weight / slack;
-    pair.weight.0[lane] = weight;
-}
-
-/// The centre of a bound that may be exceeded at a linear cost: slack `h` and excess `e` with `h - e = room`
-/// whose multipliers `t/h` and `t/e` add up to the cost.
-fn put_soft(out: &mut Out, lane: usize, room: f64, weight: f64, cost: f64) {
-    let aim = weight;
-    let root = (cost * room).hypot(2.0 * aim);
-    // Of h and e the one that is not a difference of large numbers, then the other.
-    let (slack, excess) = if room >= 0.0 {
-        let slack = (cost * room + 2.0 * aim + root) / (2.0 * cost);
-        (slack, aim / (cost - aim / slack))
-    } else {
-        let excess = (-cost * room + 2.0 * aim + root) / (2.0 * cost);
-        (aim / (cost - aim / excess), excess)
-    };
-    set(&mut out.high, lane, slack, weight);
-    set(&mut out.over, lane, excess, weight);
-}
-
-/// How far [`fill_rates`] goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fill {
-    /// Short of every bound, leaving room for the later steps.
-    Interior,
-    /// Up to the bounds.
-    Full,
 }
 
 /// Gives every free rate its fair share of the capacity, as far as source, queue and successor allow.
-fn fill_rates<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem, fill: Fill) {
+pub(super) fn safe_rates<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let share = 1.0 / n as f64;
     let mut left = [1.0; STATES];
@@ -242,32 +131,60 @@ fn fill_rates<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem
         let bounds = Bounds::of(problem, circuit);
         let (first, lane) = (circuit / LANES * steps, circuit % LANES);
         let mut queues = [0.0; M];
+        // What has come in for certain, and whether anything can have.
+        let (mut certain, mut stocked) = (0.0, bounds.queue > ROOM);
         for step in 0..steps {
-            let at = &mut core.steps[first + step];
-            // What has room is free, and takes the smaller of its fair share and its room.
-            let later = (steps - step + 1) as f64;
-            let take = |fair: f64, room: f64, own: f64| match (room.min(own) > ROOM, fill) {
-                (false, _) => (0.0, 0.0),
-                (true, Fill::Full) => (fair.min(room).min(own), 1.0),
-                (true, Fill::Interior) => (START * fair.min(own).min(room / later), 1.0),
-            };
+            let at = &mut dual.steps[first + step];
+            let incoming =
+                bounds.fixed[step].is_none() && (bounds.least_source[step] - certain).min(left[step]) > ROOM;
+            certain += bounds.fixed[step].unwrap_or(0.0);
+            stocked |= incoming || certain > ROOM;
             for m in 0..M {
-                let (rate, free) = match (m, bounds.fixed[step]) {
-                    (0, Some(rate)) => (rate, 0.0),
-                    (0, None) => take(share * left[step], bounds.least_source[step] - queues[0], left[step]),
-                    (1, _) => take(share, bounds.queue + queues[0] - queues[1], bounds.limit[step]),
-                    _ => take(share, bounds.queue + queues[0] - queues[m], 1.0),
+                let here = bounds.queue + queues[0] - queues[m];
+                let (free, rate) = match (m, bounds.fixed[step]) {
+                    (0, Some(rate)) => (false, rate),
+                    (0, None) => {
+                        let room = bounds.least_source[step] - queues[0];
+                        (incoming, (share * left[step]).min(room))
+                    }
+                    (1, _) => (stocked && bounds.limit[step] > ROOM, share.min(here).min(bounds.limit[step])),
+                    _ => (stocked, share.min(here)),
                 };
+                let fixed = m == 0 && bounds.fixed[step].is_some();
+                let rate = if free || fixed { rate.max(0.0) } else { 0.0 };
                 at.rate[m].0[lane] = rate;
-                at.free[m].0[lane] = free;
+                at.free[m].0[lane] = f64::from(u8::from(free));
                 queues[m] += rate;
             }
         }
     }
 }
 
+/// Moves the rates by as little as they still violate a circuit's constraints.
+pub(super) fn settle<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
+    let steps = problem.horizon;
+    for circuit in 0..problem.circuits() {
+        let bounds = Bounds::of(problem, circuit);
+        let lane = circuit % LANES;
+        let mut queues = [0.0; M];
+        for (step, at) in dual.steps[circuit / LANES * steps..][..steps].iter_mut().enumerate() {
+            for m in 0..M {
+                let room = match (m, bounds.fixed[step]) {
+                    (0, Some(rate)) => rate,
+                    (0, None) => bounds.least_source[step] - queues[0],
+                    (1, _) => (bounds.queue + queues[0] - queues[1]).min(bounds.limit[step]),
+                    _ => bounds.queue + queues[0] - queues[m],
+                };
+                let rate = &mut at.rate[m].0[lane];
+                *rate = rate.min(room).max(0.0);
+                queues[m] += *rate;
+            }
+        }
+    }
+}
+
 /// Largest violation of a constraint by the rates, in normalised units.
-pub(super) fn excess<const M: usize, const O: usize>(core: &Interior<M, O>, problem: &Problem) -> f64 {
+pub(super) fn excess<const M: usize>(core: &Dual<M>, problem: &Problem) -> f64 {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let (mut worst, mut sums) = (0.0f64, [[0.0; M]; STATES]);
     for circuit in 0..n {
@@ -287,18 +204,8 @@ pub(super) fn excess<const M: usize, const O: usize>(core: &Interior<M, O>, prob
     sums.iter().flatten().fold(worst, |worst, sum| worst.max(sum - 1.0))
 }
 
-/// Replaces the rates by the safe ones: every free rate its fair share, as far as source, queue and
-/// successor allow.
-pub(super) fn safe_rates<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem) {
-    fill_rates(core, problem, Fill::Full);
-}
-
 /// Writes the rates back.
-pub(super) fn store<const M: usize, const O: usize>(
-    core: &Interior<M, O>,
-    problem: &Problem,
-    solution: &mut Solution,
-) {
+pub(super) fn store<const M: usize>(core: &Dual<M>, problem: &Problem, solution: &mut Solution) {
     let steps = problem.horizon;
     for circuit in 0..problem.circuits() {
         for step in 0..steps {
@@ -312,4 +219,9 @@ pub(super) fn store<const M: usize, const O: usize>(
             }
         }
     }
+}
+
+/// Blocks of lanes needed for `circuits`.
+pub(super) fn blocks(circuits: usize) -> usize {
+    circuits.div_ceil(LANES)
 }

@@ -1,4 +1,5 @@
-//! Mehrotra's predictor-corrector method, shaped to the problem.
+//! Mehrotra's predictor-corrector method, shaped to the problem: for the problems that [`super::dual`] does
+//! not get hold of.
 //!
 //! Circuits touch each other only in the rows that bound the sums of their rates. Per iteration every
 //! circuit's Hessian is factored along its horizon ([`super::riccati`]), the sum of the inverses is the
@@ -10,10 +11,12 @@
 //! are driven to `mu` times the step's discount, so that late steps, 10^-4 as important as the first,
 //! converge with it and not long after it.
 
-use super::form::{self, Scale};
+use super::centre::{self, Scale};
+use super::cholesky::{cholesky, solve_cholesky};
+use super::dual::Dual;
 use super::lane::{LANES, Lane};
 use super::riccati::{Factor, Mat, Network, Vector, add_inverse, block_index};
-use super::{Problem, Residuals, Solution};
+use super::{Problem, Residuals};
 
 /// Iterations after which the safe rates are taken; a solve needs 8 to 50.
 const ITERATIONS: u32 = 100;
@@ -23,9 +26,6 @@ const CORRECTORS: usize = 2;
 const GRADIENT: f64 = 1e-5;
 /// How many times as far from optimal as asked for a solve may end when rounding lets it come no nearer.
 const NEAR: f64 = 1e4;
-/// Largest violation of a constraint that is let pass, in units of the capacity (rates) and of what it moves
-/// in a step (queues).
-const FEASIBLE: f64 = 1e-8;
 /// Distance from the optimal objective, relative to it, at which a solve ends.
 const OBJECTIVE: f64 = 1e-7;
 /// Share of the start's excess slack that may be left.
@@ -287,15 +287,11 @@ impl Row {
 }
 
 impl<const M: usize, const O: usize> Interior<M, O> {
-    /// Solves a checked problem; `solution`'s arrays have their lengths.
-    pub fn solve(&mut self, problem: &Problem, solution: &mut Solution) {
-        solution.iterations = 0;
-        solution.fallback = false;
-        solution.residuals = Residuals::default();
-        if problem.circuits() == 0 || problem.capacity == 0.0 {
-            return;
-        }
-        form::load(self, problem);
+    /// Solves a checked problem with circuits and a capacity above zero; `None` if it comes nowhere
+    /// near the optimum. Counts `iterations` up.
+    pub fn solve(&mut self, problem: &Problem, iterations: &mut u32) -> Option<Residuals> {
+        let last = *iterations + ITERATIONS;
+        centre::load(self, problem);
         let horizon = problem.horizon;
         self.inverse.resize(block_index(horizon, 0), [[Lane::ZERO; M]; M]);
         self.transfer.resize(horizon, [[Lane::ZERO; M]; M]);
@@ -317,26 +313,37 @@ impl<const M: usize, const O: usize> Interior<M, O> {
                 }
             }
             let stuck = distance.is_nan() || distance > 1e4 * least && least < NEAR;
-            if least <= 1.0
-                || stuck
-                || solution.iterations == ITERATIONS
-                || !self.iterate(now.complementarity)
-            {
+            if least <= 1.0 || stuck || *iterations == last || !self.iterate(now.complementarity) {
                 break;
             }
-            solution.iterations += 1;
+            *iterations += 1;
         }
-        solution.residuals = best;
-        if least <= NEAR {
-            for (best, step) in self.best.iter().zip(&mut self.steps) {
-                step.rate = *best;
+        for (best, step) in self.best.iter().zip(&mut self.steps) {
+            step.rate = *best;
+        }
+        (least <= NEAR).then_some(best)
+    }
+
+    /// Hands rates, prices and multipliers over.
+    pub fn hand_over(&self, dual: &mut Dual<M>) {
+        for (costs, rows) in dual.costs.iter_mut().zip(self.coupling.chunks_exact(M)) {
+            for (price, row) in costs.price.iter_mut().zip(rows) {
+                *price = row.price;
             }
         }
-        if least > NEAR || form::excess(self, problem) > FEASIBLE {
-            form::safe_rates(self, problem);
-            solution.fallback = true;
+        for (to, from) in dual.steps.iter_mut().zip(&self.steps) {
+            to.rate = from.rate;
+            let force = &mut to.force;
+            force.source = from.source.price;
+            force.limit = from.out[0].limit.price;
+            for m in 0..M {
+                force.lower[m] = from.lower[m].price;
+            }
+            for (o, out) in from.out.iter().enumerate() {
+                force.low[o + 1] = out.low.price;
+                force.high[o + 1] = out.high.price + out.toll;
+            }
         }
-        form::store(self, problem, solution);
     }
 
     /// Gradient of the Lagrangian, factors, and the sum of the inverse Hessians.
@@ -652,42 +659,4 @@ impl<const M: usize, const O: usize> Step<M, O> {
             [&out.limit, &out.low, &out.high, &out.over].into_iter().for_each(|pair| progress.note(pair));
         }
     }
-}
-
-/// Replaces the lower half of a symmetric matrix by its Cholesky factor, with inverse diagonal; false if it
-/// is not positive definite.
-fn cholesky(matrix: &mut [f64], size: usize) -> bool {
-    for i in 0..size {
-        let (above, row) = matrix.split_at_mut(i * size);
-        for j in 0..i {
-            let other = &above[j * size..];
-            let dot: f64 = row[..j].iter().zip(&other[..j]).map(|(a, b)| a * b).sum();
-            row[j] = (row[j] - dot) * other[j];
-        }
-        let left = row[i] - row[..i].iter().map(|a| a * a).sum::<f64>();
-        if left.is_nan() || left <= 0.0 {
-            return false;
-        }
-        row[i] = 1.0 / left.sqrt();
-    }
-    true
-}
-
-fn solve_cholesky(factor: &[f64], rhs: &mut [f64]) {
-    let size = rhs.len();
-    for i in 0..size {
-        let dot: f64 = factor[i * size..][..i].iter().zip(&rhs[..i]).map(|(a, b)| a * b).sum();
-        rhs[i] = (rhs[i] - dot) * factor[i * size + i];
-    }
-    for i in (0..size).rev() {
-        rhs[i] *= factor[i * size + i];
-        for j in 0..i {
-            rhs[j] -= factor[i * size + j] * rhs[i];
-        }
-    }
-}
-
-/// Blocks of lanes needed for `circuits`.
-pub(super) fn blocks(circuits: usize) -> usize {
-    circuits.div_ceil(LANES)
 }

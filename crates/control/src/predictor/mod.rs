@@ -10,6 +10,10 @@
 
 #![expect(clippy::needless_range_loop, reason = "rates, rows and queues share an index")]
 
+mod centre;
+mod cholesky;
+mod circuit;
+mod dual;
 pub mod exchange;
 mod form;
 mod interior;
@@ -18,6 +22,7 @@ mod riccati;
 
 use std::fmt;
 
+use dual::{Dual, FIRM, QUICK};
 use interior::Interior;
 
 /// Which optimal control problem.
@@ -338,12 +343,12 @@ pub struct Solution {
     pub fallback: bool,
 }
 
-/// Distances from the optimality conditions, relative to each step's weight.
+/// Distances from the optimality conditions, in units of the capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Residuals {
-    /// Largest gradient of the Lagrangian.
+    /// Largest gradient: of the dual function, that is how far the rates' sums are off.
     pub dual: f64,
-    /// Average product of slack and multiplier.
+    /// How far slacks and multipliers are from complementary.
     pub complementarity: f64,
 }
 
@@ -351,9 +356,77 @@ pub struct Residuals {
 /// solve allocates nothing.
 #[derive(Debug, Default)]
 pub struct Solver {
-    prototype: Interior<2, 1>,
-    journal: Interior<3, 2>,
+    prototype: Method<2, 1>,
+    journal: Method<3, 2>,
     fallbacks: u64,
+}
+
+/// Largest violation of a constraint that is let pass, in units of the capacity (rates) and of what it moves
+/// in a step (queues).
+const FEASIBLE: f64 = 1e-8;
+
+/// The quick method and the sure one, for problems with `M` rates per circuit and step, `O = M - 1` of them
+/// outgoing.
+#[derive(Debug, Default)]
+struct Method<const M: usize, const O: usize> {
+    dual: Dual<M>,
+    interior: Interior<M, O>,
+    /// Rates in reserve.
+    kept: Vec<circuit::Step<M>>,
+}
+
+impl<const M: usize, const O: usize> Method<M, O> {
+    /// Solves a checked problem; `solution`'s arrays have their lengths.
+    fn solve(&mut self, problem: &Problem, solution: &mut Solution) {
+        if problem.circuits() == 0 || problem.capacity == 0.0 {
+            problem.complete(solution);
+            return;
+        }
+        form::load(&mut self.dual, problem);
+        let exact;
+        (solution.residuals, exact) = self.dual.clear(&QUICK, &mut solution.iterations);
+        let found = if exact { self.answer(problem, solution) } else { self.solve_surely(problem, solution) };
+        if !found {
+            form::safe_rates(&mut self.dual, problem);
+            form::store(&self.dual, problem, solution);
+            problem.complete(solution);
+            solution.fallback = true;
+        }
+    }
+
+    /// For problems whose prices are not found quickly: the interior point method, made exact by clearing
+    /// from its prices, or if that fails from the start with hard springs; whichever is cheaper.
+    fn solve_surely(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
+        let near = self.interior.solve(problem, &mut solution.iterations);
+        self.interior.hand_over(&mut self.dual);
+        let mut exact;
+        (solution.residuals, exact) = self.dual.clear(&QUICK, &mut solution.iterations);
+        if exact {
+            return self.answer(problem, solution);
+        }
+        form::load(&mut self.dual, problem);
+        (solution.residuals, exact) = self.dual.clear(&FIRM, &mut solution.iterations);
+        let exact = exact && self.answer(problem, solution);
+        let Some(residuals) = near else { return exact };
+        let (objective, other) = (solution.objective, solution.residuals);
+        self.kept.clone_from(&self.dual.steps);
+        self.interior.hand_over(&mut self.dual);
+        if self.answer(problem, solution) && (!exact || solution.objective < objective) {
+            solution.residuals = residuals;
+            return true;
+        }
+        self.dual.steps.clone_from(&self.kept);
+        solution.residuals = other;
+        exact && self.answer(problem, solution)
+    }
+
+    /// Writes the rates as the solution, moved into their bounds; false if a constraint is then violated.
+    fn answer(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
+        form::settle(&mut self.dual, problem);
+        form::store(&self.dual, problem, solution);
+        problem.complete(solution);
+        form::excess(&self.dual, problem) <= FEASIBLE
+    }
 }
 
 impl Solver {
@@ -386,12 +459,14 @@ impl Solver {
             values.clear();
             values.resize(length, 0.0);
         }
+        solution.iterations = 0;
+        solution.fallback = false;
+        solution.residuals = Residuals::default();
         match problem.kind {
             Kind::Prototype => self.prototype.solve(problem, solution),
             Kind::Journal => self.journal.solve(problem, solution),
         }
         self.fallbacks += u64::from(solution.fallback);
-        problem.complete(solution);
         Ok(())
     }
 }

@@ -125,9 +125,9 @@ pub fn reference(problem: &Problem) -> Option<Reference> {
     let cones: [SupportedConeT<f64>; 2] = [ZeroConeT(equalities), NonnegativeConeT(inequalities)];
     let settings = DefaultSettings {
         verbose: false,
-        tol_gap_abs: 1e-10,
-        tol_gap_rel: 1e-10,
-        tol_feas: 1e-10,
+        tol_gap_abs: 1e-13,
+        tol_gap_rel: 1e-13,
+        tol_feas: 1e-12,
         ..DefaultSettings::default()
     };
     let mut solver = DefaultSolver::new(&p, &linear, &a, &rows.bound, &cones, settings).unwrap();

@@ -1,0 +1,201 @@
+//! A strictly feasible, exactly centred start for the interior point method.
+
+use super::Problem;
+use super::form::{Bounds, EXACT, ROOM, STATES, blocks};
+use super::interior::{Interior, Out, Pair, Row, Step};
+use super::lane::LANES;
+
+/// How much of its fair share a rate gets at the start.
+const START: f64 = 0.7;
+/// Complementarity at the end, relative to the weights of the rates.
+const END_GAP: f64 = 3e-10;
+
+/// Constants of one solve.
+#[derive(Debug, Default)]
+pub(super) struct Scale {
+    pub horizon: usize,
+    /// Curvature of the incoming, outgoing and virtual rates, per step.
+    pub cost: Vec<[f64; 3]>,
+    /// Complementarity at which the solve ends.
+    pub gap: f64,
+    /// Sum of all pairs' weights.
+    pub weights: f64,
+}
+
+/// Loads a checked problem with circuits and a capacity above zero, and a centred interior point.
+pub(super) fn load<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem) {
+    let (n, steps) = (problem.circuits(), problem.horizon);
+    let weights = &problem.weights;
+    let share = 1.0 / n as f64;
+    let scale = &mut core.scale;
+    scale.horizon = steps;
+    scale.cost.clear();
+    for step in 0..steps {
+        let discount = weights.discount(step);
+        let curvature = [weights.input, weights.output, weights.virtual_output];
+        scale.cost.push(curvature.map(|weight| 2.0 * discount * weight));
+    }
+    core.steps.clear();
+    core.steps.resize(blocks(n) * steps, Step::EMPTY);
+    fill_rates(core, problem);
+    core.ahead = 1.0;
+
+    let overflow = weights.overflow * problem.dt * problem.scaling * n as f64 / problem.capacity;
+    let overflow = overflow.min(EXACT * (weights.input + weights.output));
+    core.coupling.clear();
+    core.coupling.resize(M * steps, Row::ABSENT);
+    let press = pressure(core, problem, overflow);
+    core.scale.gap = END_GAP / (1.0 + press[0] / weights.output);
+    for block in 0..blocks(n) {
+        for lane in 0..LANES {
+            let circuit = block * LANES + lane;
+            let bounds = (circuit < n).then(|| Bounds::of(problem, circuit));
+            let (mut queues, mut moving) = ([0.0; M], [false; M]);
+            for (step, at) in core.steps[block * steps..][..steps].iter_mut().enumerate() {
+                let cost = core.scale.cost[step].map(|cost| cost + press[step]);
+                for m in 0..M {
+                    let (rate, free) = (at.rate[m].0[lane], at.free[m].0[lane] > 0.0);
+                    let row = &mut core.coupling[step * M + m];
+                    queues[m] += rate;
+                    row.slack -= rate;
+                    if free {
+                        moving[m] = true;
+                        row.weight = cost[m];
+                        put(&mut at.lower[m], lane, rate, cost[m], share);
+                    }
+                }
+                let reach = (step + 1) as f64;
+                let Some(bounds) = &bounds else { continue };
+                for (o, out) in at.out.iter_mut().enumerate() {
+                    let room = bounds.queue_room - (queues[0] - queues[o + 1]);
+                    let weight = cost[o + 1] * room.abs().clamp(0.1 * share, share);
+                    if problem.s_max <= ROOM * problem.capacity * problem.dt {
+                        out.toll.0[lane] = overflow;
+                    } else if bounds.queue_room < reach.min(bounds.least_source[step]) {
+                        put_soft(out, lane, room, weight, overflow);
+                    }
+                }
+                if moving[0] && bounds.source[step] < reach {
+                    put(&mut at.source, lane, bounds.source[step] - queues[0], cost[0], share);
+                }
+                if at.free[1].0[lane] > 0.0 && bounds.limit[step] < 1.0 {
+                    let room = bounds.limit[step] - at.rate[1].0[lane];
+                    put(&mut at.out[0].limit, lane, room, cost[1], share);
+                }
+                for (o, out) in at.out.iter_mut().enumerate() {
+                    if moving[o + 1] && bounds.queue < reach {
+                        let room = bounds.queue + queues[0] - queues[o + 1];
+                        put(&mut out.low, lane, room, cost[o + 1], share);
+                    }
+                }
+            }
+        }
+    }
+    core.scale.weights = 0.0;
+    for at in &core.steps {
+        let outs = at.out.iter().flat_map(|out| [&out.limit, &out.low, &out.high, &out.over]);
+        let pairs = at.lower.iter().chain([&at.source]).chain(outs);
+        core.scale.weights += pairs.map(|pair| pair.weight.sum()).sum::<f64>();
+    }
+    for row in &mut core.coupling {
+        if row.weight > 0.0 {
+            row.weight *= row.slack;
+            row.price = row.weight / row.slack;
+        }
+        core.scale.weights += row.weight;
+    }
+}
+
+/// What the queues that start near or above their bound press with on the rates of each step: the most
+/// that their penalties add up to from there on.
+fn pressure<const M: usize, const O: usize>(
+    core: &Interior<M, O>,
+    problem: &Problem,
+    overflow: f64,
+) -> [f64; STATES] {
+    let (n, steps) = (problem.circuits(), problem.horizon);
+    let mut press = [0.0f64; STATES];
+    for circuit in 0..n {
+        let room = Bounds::of(problem, circuit).queue_room;
+        let block_steps = &core.steps[circuit / LANES * steps..][..steps];
+        let (mut net, mut near) = (0.0, [false; STATES]);
+        for (step, at) in block_steps.iter().enumerate() {
+            net += at.rate[0].0[circuit % LANES] - at.rate[1].0[circuit % LANES];
+            near[step] = room - net < 1.0 / n as f64;
+        }
+        let mut own = 0.0;
+        for step in (0..steps).rev() {
+            own += if near[step] { overflow } else { 0.0 };
+            press[step] = press[step].max(own);
+        }
+    }
+    press
+}
+
+/// A pair whose price starts near that of the rates, and whose slack starts no smaller than a fair share.
+fn put(pair: &mut Pair, lane: usize, room: f64, price: f64, share: f64) {
+    let slack = room.max(share);
+    set(pair, lane, slack, price * slack.min(10.0 * share));
+    pair.excess.0[lane] = slack - room;
+}
+
+fn set(pair: &mut Pair, lane: usize, slack: f64, weight: f64) {
+    pair.slack.0[lane] = slack;
+    pair.price.0[lane] = weight / slack;
+    pair.weight.0[lane] = weight;
+}
+
+/// The centre of a bound that may be exceeded at a linear cost: slack `h` and excess `e` with `h - e = room`
+/// whose multipliers `t/h` and `t/e` add up to the cost.
+fn put_soft(out: &mut Out, lane: usize, room: f64, weight: f64, cost: f64) {
+    let aim = weight;
+    let root = (cost * room).hypot(2.0 * aim);
+    // Of h and e the one that is not a difference of large numbers, then the other.
+    let (slack, excess) = if room >= 0.0 {
+        let slack = (cost * room + 2.0 * aim + root) / (2.0 * cost);
+        (slack, aim / (cost - aim / slack))
+    } else {
+        let excess = (-cost * room + 2.0 * aim + root) / (2.0 * cost);
+        (aim / (cost - aim / excess), excess)
+    };
+    set(&mut out.high, lane, slack, weight);
+    set(&mut out.over, lane, excess, weight);
+}
+
+/// Gives every free rate its fair share of the capacity, short of every bound, leaving room for the
+/// later steps.
+fn fill_rates<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem) {
+    let (n, steps) = (problem.circuits(), problem.horizon);
+    let share = 1.0 / n as f64;
+    let mut left = [1.0; STATES];
+    for step in 0..steps.min(2) {
+        let fixed = (0..n).filter(|&circuit| problem.fixes(circuit, step));
+        left[step] -=
+            fixed.map(|circuit| problem.vsrc[circuit * steps + step]).sum::<f64>() / problem.capacity;
+    }
+    for circuit in 0..n {
+        let bounds = Bounds::of(problem, circuit);
+        let (first, lane) = (circuit / LANES * steps, circuit % LANES);
+        let mut queues = [0.0; M];
+        for step in 0..steps {
+            let at = &mut core.steps[first + step];
+            // What has room is free, and takes the smaller of its fair share and its room.
+            let later = (steps - step + 1) as f64;
+            let take = |fair: f64, room: f64, own: f64| match room.min(own) > ROOM {
+                false => (0.0, 0.0),
+                true => (START * fair.min(own).min(room / later), 1.0),
+            };
+            for m in 0..M {
+                let (rate, free) = match (m, bounds.fixed[step]) {
+                    (0, Some(rate)) => (rate, 0.0),
+                    (0, None) => take(share * left[step], bounds.least_source[step] - queues[0], left[step]),
+                    (1, _) => take(share, bounds.queue + queues[0] - queues[1], bounds.limit[step]),
+                    _ => take(share, bounds.queue + queues[0] - queues[m], 1.0),
+                };
+                at.rate[m].0[lane] = rate;
+                at.free[m].0[lane] = free;
+                queues[m] += rate;
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Prices that clear the capacity: Newton's method on the multipliers of the coupling rows.
+//!
+//! Circuits touch each other only in the rows that bound the sums of their rates. Given prices for these,
+//! every circuit answers alone ([`super::circuit`]); how far the answers overfill the rows is the gradient
+//! of the dual function, the sum of the circuits' inverse Hessians its curvature. The dual function is
+//! concave and piecewise quadratic, so Newton's method with a line search ends after finitely many pieces.
+
+use super::Residuals;
+use super::cholesky::{cholesky, solve_cholesky};
+use super::circuit::{Block, Costs, Springs, Start, Step, Work};
+use super::lane::{LANES, Lane};
+use super::riccati::{Mat, Vector, add_inverse, block_index};
+
+/// Overfilled rows and violated constraints at which a solve ends, in units of the capacity.
+const CLOSE: f64 = 1e-10;
+/// Stiffness in the first pass relative to the step's curvature, and how it grows from pass to pass.
+const FIRST: f64 = 30.0;
+const GROWTH: f64 = 3.0;
+
+/// How prices are looked for.
+pub(super) struct Manner {
+    /// Passes over all circuits before giving up.
+    passes: u32,
+    /// How much the first steps of the prices are held back, relative to the circuits' curvature.
+    caution: f64,
+    /// Stiffness relative to the largest as long as the prices are far off.
+    soft: f64,
+}
+
+/// For most problems.
+pub(super) const QUICK: Manner = Manner { passes: 40, caution: 0.1, soft: 3e-5 };
+/// For those whose queues press so hard against their bounds that soft springs give way for too long.
+pub(super) const FIRM: Manner = Manner { passes: 400, caution: 0.3, soft: 1e-2 };
+
+/// The method's memory for problems with `M` rates per circuit and step.
+#[derive(Debug, Default)]
+pub(super) struct Dual<const M: usize> {
+    /// Blocks of [`LANES`] circuits, step after step.
+    pub steps: Vec<Step<M>>,
+    pub starts: Vec<Start>,
+    pub costs: Vec<Costs<M>>,
+    pub springs: Springs,
+    /// The prices' upper bounds.
+    pub most: Vec<[f64; M]>,
+    work: Vec<Work<M>>,
+    /// By how much the answers overfill each row.
+    excess: Vec<[f64; M]>,
+    sums: Vec<Vector<M>>,
+    inverse: Vec<Mat<M>>,
+    transfer: Vec<Mat<M>>,
+    schur: Vec<f64>,
+    shift: Vec<f64>,
+    rows: Vec<(usize, usize)>,
+    /// Prices the line search starts from, and where it goes.
+    base: Vec<[f64; M]>,
+    along: Vec<[f64; M]>,
+}
+
+impl<const M: usize> Dual<M> {
+    /// Takes memory for a loaded problem.
+    pub fn prepare(&mut self) {
+        let horizon = self.costs.len();
+        self.work.clear();
+        self.work.resize(horizon, Work::EMPTY);
+        self.sums.resize(horizon, [Lane::ZERO; M]);
+        self.excess.resize(horizon, [0.0; M]);
+        self.base.resize(horizon, [0.0; M]);
+        self.along.clear();
+        self.along.resize(horizon, [0.0; M]);
+        self.inverse.resize(block_index(horizon, 0), [[Lane::ZERO; M]; M]);
+        self.transfer.resize(horizon, [[Lane::ZERO; M]; M]);
+    }
+
+    /// Looks for the prices that clear the capacity, from those there are. Returns how far it is from these,
+    /// and whether that is close; counts `iterations` up.
+    pub fn clear(&mut self, manner: &Manner, iterations: &mut u32) -> (Residuals, bool) {
+        let mut search = Search { caution: manner.caution, ..Search::default() };
+        let (mut last, mut growth) = (1.0f64, FIRST);
+        let mut residuals = Residuals::default();
+        for _ in 0..manner.passes {
+            // Soft springs let the first answers be found in few steps; what they give way, their rest
+            // forces make up for.
+            let most = self.springs.stiffness * (manner.soft / last).clamp(manner.soft, 1.0);
+            for costs in &mut self.costs {
+                costs.stiffness = (growth * costs.curvature[0]).min(most);
+            }
+            growth *= GROWTH;
+            let stretch = self.answer();
+            *iterations += 1;
+            let mut worst = 0.0f64;
+            for (excess, costs) in self.excess.iter().zip(&self.costs) {
+                for m in 0..M {
+                    worst = worst.max(if costs.price[m] > 0.0 { excess[m].abs() } else { excess[m] });
+                }
+            }
+            last = worst.max(stretch);
+            residuals = Residuals { dual: worst, complementarity: stretch };
+            if last <= CLOSE {
+                return (residuals, true);
+            }
+            self.move_prices(&mut search);
+        }
+        (residuals, false)
+    }
+
+    /// All circuits' answer to the prices. Returns how far their constraints are off.
+    fn answer(&mut self) -> f64 {
+        let horizon = self.costs.len();
+        self.sums.fill([Lane::ZERO; M]);
+        self.inverse.fill([[Lane::ZERO; M]; M]);
+        let mut stretch = 0.0f64;
+        for (start, steps) in self.starts.iter().zip(self.steps.chunks_exact_mut(horizon)) {
+            let mut block = Block { start, steps, costs: &self.costs, springs: self.springs };
+            stretch = stretch.max(block.answer(&mut self.work));
+            for (sum, step) in self.sums.iter_mut().zip(block.steps.iter()) {
+                for m in 0..M {
+                    let rate = if m == 1 { step.rate[m].min(step.limit) } else { step.rate[m] };
+                    sum[m] += rate.max(Lane::ZERO);
+                }
+            }
+            add_inverse(self.work.iter().map(|work| &work.factor), &mut self.transfer, &mut self.inverse);
+        }
+        for (excess, sum) in self.excess.iter_mut().zip(&self.sums) {
+            for m in 0..M {
+                excess[m] = sum[m].sum() - 1.0;
+            }
+        }
+        stretch
+    }
+
+    /// The next prices to try.
+    fn move_prices(&mut self, search: &mut Search) {
+        let horizon = self.costs.len();
+        let slope: f64 = dot(&self.excess, &self.along);
+        if search.slope > 0.0 && slope < -0.5 * search.slope && search.tries < 6 {
+            // Too far: back to where the slope along the way is about zero.
+            search.length *= (search.slope / (search.slope - slope)).max(0.05);
+            search.tries += 1;
+            search.caution = (search.caution * 4.0).min(1.0);
+            for k in 0..horizon {
+                for m in 0..M {
+                    self.costs[k].price[m] = self.base[k][m] + search.length * self.along[k][m];
+                }
+            }
+            return;
+        }
+        if search.tries == 0 {
+            search.caution =
+                (search.caution * if slope > -0.1 * search.slope { 0.1 } else { 1.0 }).max(1e-12);
+        }
+        self.rows.clear();
+        for k in 0..horizon {
+            for m in 0..M {
+                let (price, excess) = (self.costs[k].price[m], self.excess[k][m]);
+                if price > 0.0 || excess > 0.0 {
+                    self.rows.push((k, m));
+                }
+            }
+        }
+        let size = self.rows.len();
+        self.schur.clear();
+        self.schur.resize(size * size, 0.0);
+        self.shift.clear();
+        for (i, &(k, a)) in self.rows.iter().enumerate() {
+            for (j, &(l, b)) in self.rows[..=i].iter().enumerate() {
+                self.schur[i * size + j] = self.inverse[block_index(k, l)][a][b].sum();
+            }
+            // Held back, so that a price to which few answer stays where they do.
+            let circuits = (self.starts.len() * LANES) as f64;
+            self.schur[i * size + i] += (search.caution * circuits + 1e-9) / self.costs[k].curvature[a];
+            self.shift.push(self.excess[k][a]);
+        }
+        if !cholesky(&mut self.schur, size) {
+            return;
+        }
+        solve_cholesky(&self.schur, &mut self.shift);
+        self.along.fill([0.0; M]);
+        for (k, costs) in self.costs.iter().enumerate() {
+            self.base[k] = costs.price;
+        }
+        for (&(k, m), shift) in self.rows.iter().zip(&self.shift) {
+            let price = &mut self.costs[k].price[m];
+            *price = (*price + shift).clamp(0.0, self.most[k][m]);
+            self.along[k][m] = *price - self.base[k][m];
+        }
+        *search =
+            Search { slope: dot(&self.excess, &self.along), length: 1.0, tries: 0, caution: search.caution };
+    }
+}
+
+/// A line search: the slope it began with, how far it goes, how often it was shortened, and how much the
+/// prices are held back.
+#[derive(Debug, Default)]
+struct Search {
+    slope: f64,
+    length: f64,
+    tries: u32,
+    caution: f64,
+}
+
+fn dot<const M: usize>(a: &[[f64; M]], b: &[[f64; M]]) -> f64 {
+    a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| a * b).sum()
+}
