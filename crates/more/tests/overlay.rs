@@ -218,6 +218,14 @@ fn a_flood_of_acknowledgements_is_bounded_by_the_data_that_paid_for_them() {
     let counters = world.nodes[2].counters();
     assert_eq!(counters.forged + counters.flooding, 6000);
     assert!(counters.flooding >= 1900, "{counters:?}");
+    // Answers over receiver paths are acknowledgements too.
+    let mut junk = vec![3; DATA_SIZE];
+    for i in 0..5000u32 {
+        junk[40..44].copy_from_slice(&i.to_le_bytes());
+        assert!(world.nodes[3].handle(Time::ZERO, &junk).is_none());
+    }
+    let counters = world.nodes[3].counters();
+    assert_eq!((counters.forged + counters.flooding, counters.flooding >= 900), (5000, true));
 }
 
 #[test]

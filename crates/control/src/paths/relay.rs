@@ -49,22 +49,38 @@ impl Relay {
         self.stamp
     }
 
-    /// Begins new seconds up to `now`.
+    /// Begins new seconds up to `now`. After a minute without load an offer has nowhere left to go, so that a
+    /// clock that jumps costs no more than that.
     fn advance(&mut self, now: Time) {
-        while now >= self.reset {
+        if now < self.reset {
+            return;
+        }
+        let seconds = now.since(self.reset).0 / SECOND.0 + 1;
+        for _ in 0..seconds.min(64) {
             if let Some(share) = &mut self.share {
                 share.second(self.limit, self.offered);
                 self.stamp = share.stamp() as f32;
             }
             (self.passed, self.offered) = (0.0, 0.0);
-            self.reset += SECOND;
         }
+        self.reset = Time(self.reset.0.saturating_add(seconds.saturating_mul(SECOND.0)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_jumps_begins_one_second() {
+        let offers = FairShareParameters { packet: 1500.0, kappa: 0.1, lambda: 4.0, eta: 0.93, grain: 1.0 };
+        let mut relay = Relay::new(4000.0, Span::from_millis(300), 2, Some(offers));
+        for far in [Time(1 << 40), Time(1 << 62), Time(u64::MAX - 1)] {
+            assert_eq!((0..5).filter(|_| relay.arrive(far, 1500.0)).count(), 2);
+            assert_eq!(relay.stamp(), 4000.0, "nothing was offered for long");
+        }
+        assert!(!relay.arrive(Time::ZERO, 1500.0), "a clock that jumps back begins none");
+    }
 
     #[test]
     fn a_second_passes_its_limit_and_no_more() {
