@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
-use tidegate_control::units::Span;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::InputError;
 use tidegate_net::clock;
 use tidegate_net::flashflow::config::{
@@ -19,11 +20,11 @@ use tidegate_net::flashflow::config::{
 use tidegate_net::flashflow::daemon::{self, Daemon};
 use tidegate_net::flashflow::ledger::{Ledger, Record, relay_name};
 use tidegate_net::flashflow::relay::{Limits, Relay};
-use tidegate_net::flashflow::{background, measurer, status, store};
+use tidegate_net::flashflow::{background, capacity, delay, measurer, status, store};
 use tidegate_net::identity::{Identity, hex};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket, UdpSocket};
 
-use crate::{Failure, flashflow_demo};
+use crate::{Failure, flashflow_compare, flashflow_demo};
 
 /// Measure the capacity of relays with a team of measurers (FlashFlow)
 #[derive(clap::Args)]
@@ -44,9 +45,39 @@ enum Role {
     Relay(Config),
     /// Run a measurer
     Measurer(Config),
+    /// Find out how much a measurer can send and receive: UDP to and from all others at once
+    MeasurerCapacity {
+        #[command(flatten)]
+        config: Config,
+        /// What it sends at most, and each of the others to it
+        #[arg(long)]
+        rate: Rate,
+        /// How long, in whole seconds
+        #[arg(long, default_value = "60 s")]
+        duration: Span,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Send clients' traffic through a relay, for demonstrations
     #[command(hide = true)]
     Background(Config),
+    /// Be a path of a given delay to a relay, for demonstrations
+    #[command(hide = true)]
+    Delay {
+        /// One way
+        #[arg(long)]
+        delay: Span,
+        /// Standard deviation of what is added
+        #[arg(long, default_value = "0 s")]
+        jitter: Span,
+        /// Where the path leads
+        #[arg(long)]
+        to: SocketAddr,
+        /// Of the jitter
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Run the coordinator: follow the schedule until stopped
     Coordinator {
         #[command(flatten)]
@@ -68,6 +99,7 @@ enum Role {
     },
     /// Print the bandwidth file that follows from the coordinator's state
     BandwidthFile(Config),
+    Compare(flashflow_compare::Arguments),
     /// Check configuration files of any role
     CheckConfig {
         /// Of which role
@@ -98,12 +130,22 @@ enum ConfigRole {
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.role {
         Role::Demo(arguments) => return flashflow_demo::main(&arguments),
+        Role::Compare(arguments) => return flashflow_compare::main(&arguments),
         Role::Keygen { file } => keygen(&file)?,
         Role::Relay(Config { config }) => relay(&RelayConfig::load(&config).map_err(input)?)?,
         Role::Measurer(Config { config }) => run_measurer(MeasurerConfig::load(&config).map_err(input)?)?,
+        Role::MeasurerCapacity { config, rate, duration, json } => {
+            measurer_capacity(&MeasurerConfig::load(&config.config).map_err(input)?, rate, duration, json)?
+        }
         Role::Background(Config { config }) => {
             run_background(BackgroundConfig::load(&config).map_err(input)?)?
         }
+        Role::Delay { delay, jitter, to, seed } => on_this_thread(async {
+            let listener = listen("127.0.0.1:0".parse().expect("an address")).await?;
+            delay::run(listener, to, delay::Path { delay, jitter }, Seed::root(seed)).await;
+            Ok(())
+        })
+        .map(drop)?,
         Role::Coordinator { config, once } => coordinator(coordinator_config(&config)?, once)?,
         Role::Schedule { config, period, json } => schedule(&coordinator_config(&config)?, period, json)?,
         Role::BandwidthFile(config) => {
@@ -153,6 +195,8 @@ fn log(event: &Value) {
 
 /// Runs a role on this thread until it ends or the process is told to.
 fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<Option<T>, Failure> {
+    // Fewer than we could have do as well, for as long as they last.
+    let _ = tidegate_net::descriptors::raise();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(other)?;
     let local = tokio::task::LocalSet::new();
     runtime.block_on(local.run_until(async {
@@ -166,10 +210,17 @@ fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<O
     }))
 }
 
+/// Connections that wait to be accepted: a crowd that comes at once fits.
+const BACKLOG: u32 = 4096;
+
 async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|cause| other(format!("cannot listen on {address}: {cause}")))?;
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let listener = socket.and_then(|socket| {
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    });
+    let listener = listener.map_err(|cause| other(format!("cannot listen on {address}: {cause}")))?;
     let address = listener.local_addr().map_err(other)?;
     log(&json!({ "event": "listening", "address": address.to_string() }));
     Ok(listener)
@@ -222,9 +273,56 @@ fn run_measurer(config: MeasurerConfig) -> Result<(), Failure> {
     let identity = Arc::new(Identity::load(&config.identity).map_err(other)?);
     on_this_thread(async {
         let listener = listen(config.listen).await?;
-        measurer::serve(listener, identity, config.settings).await.map_err(other)
+        let (capacity, rate) = (config.capacity, config.settings.rate);
+        let probes = async {
+            match &capacity {
+                Some((address, peers)) => {
+                    let socket = UdpSocket::bind(address).await;
+                    let socket =
+                        socket.map_err(|cause| other(format!("cannot listen on udp {address}: {cause}")))?;
+                    capacity::serve(socket, &identity, peers, rate).await.map_err(other)
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            result = measurer::serve(listener, identity.clone(), config.settings) => result.map_err(other),
+            result = probes => result,
+        }
     })
     .map(drop)
+}
+
+fn measurer_capacity(config: &MeasurerConfig, rate: Rate, span: Span, json: bool) -> Result<(), Failure> {
+    let seconds = span.0 / 1_000_000_000;
+    let Some((listen, peers)) = &config.capacity else {
+        return Err(other("the configuration has no [capacity] with the other measurers"));
+    };
+    if !(1..=capacity::MAX_SECONDS).contains(&seconds) || Span::from_secs(seconds) != span || rate.0 == 0 {
+        return Err(other("give a rate above zero and a duration of 1 s to 120 s in whole seconds"));
+    }
+    let identity = Identity::load(&config.identity).map_err(other)?;
+    // The measurer itself may be running and have the port; the others know us by our key.
+    let ours = SocketAddr::new(listen.ip(), 0);
+    let rate = Rate(rate.0.min(config.settings.rate));
+    let capacity = on_this_thread(async {
+        let socket = UdpSocket::bind(ours).await.map_err(other)?;
+        capacity::probe(socket, &identity, peers, rate, seconds).await.map_err(other)
+    })?;
+    let Some(capacity) = capacity else { return Ok(()) };
+    if json {
+        let bits = |(received, sent): &(u64, u64)| json!({ "received": received * 8, "sent": sent * 8 });
+        println!(
+            "{}",
+            json!({ "capacity_bits_per_s": capacity.rate.0, "incomplete_seconds": capacity.incomplete,
+                "per_second_bits": capacity.seconds.iter().map(bits).collect::<Vec<_>>() })
+        );
+    } else {
+        let (whole, lost) = (capacity.seconds.len(), capacity.incomplete);
+        println!("# {whole} seconds with {} other measurers, {lost} incomplete", peers.len());
+        println!("capacity = \"{}\"", capacity.rate);
+    }
+    Ok(())
 }
 
 fn run_background(config: BackgroundConfig) -> Result<(), Failure> {

@@ -32,6 +32,9 @@ pub struct Arguments {
     /// What is guessed of the relay before it is measured (default: its rate, or 1 Gbit/s)
     #[arg(long)]
     guess: Option<Rate>,
+    /// How far measurers and relay are apart, one way
+    #[arg(long)]
+    delay: Option<Span>,
     /// Print the verdict as a JSON object
     #[arg(long)]
     json: bool,
@@ -77,10 +80,14 @@ fn other(error: impl std::fmt::Display) -> Failure {
 
 /// Starts a role; its events come out of the stream.
 fn spawn(processes: &mut Processes, role: &str, config: &Path, more: &[&str]) -> Result<Events, Failure> {
+    let config = config.display().to_string();
+    spawn_with(processes, role, &[&["--config", &config], more].concat())
+}
+
+fn spawn_with(processes: &mut Processes, role: &str, arguments: &[&str]) -> Result<Events, Failure> {
     let mut child = Command::new(std::env::current_exe().map_err(other)?)
-        .args(["flashflow", role, "--config"])
-        .arg(config)
-        .args(more)
+        .args(["flashflow", role])
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -159,6 +166,13 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut relay_events = spawn(&mut processes, "relay", &file, &[])?;
     let relay_address = relay_events.address()?;
 
+    let measured_at = match arguments.delay {
+        Some(delay) => {
+            let (delay, to) = (delay.to_string(), relay_address.as_str());
+            spawn_with(&mut processes, "delay", &["--delay", &delay, "--to", to])?.address()?
+        }
+        None => relay_address.clone(),
+    };
     let (fingerprint, onion) = (hex(&relay.fingerprint()), hex(&relay.relay_public().onion));
     let background = arguments.background.unwrap_or(match arguments.rate {
         Rate::UNLIMITED => Rate(20_000_000),
@@ -184,7 +198,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut config = format!(
         "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth_file = \"v3bw\"\nfirst_guess = \"{guess}\"\n\
          slot = \"{} s\"\n\n[parameters]\nduration = \"{}\"\nsockets = {}\n\n\
-         [[relay]]\nnickname = \"target\"\naddress = \"{relay_address}\"\nfingerprint = \"{fingerprint}\"\n\
+         [[relay]]\nnickname = \"target\"\naddress = \"{measured_at}\"\nfingerprint = \"{fingerprint}\"\n\
          onion_key = \"{onion}\"\n",
         seconds + 15,
         arguments.duration,
@@ -214,8 +228,10 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (tell, own_count) = mpsc::channel();
     std::thread::spawn(move || relay_events.for_each(|event| drop(tell.send(event))));
     let events = spawn(&mut processes, "coordinator", &file, &["--once"])?;
-    let demo = follow(events, arguments.json);
+    let relay_process = processes.0[0].id();
+    let demo = follow(events, arguments.json, relay_process);
     let own_count: Vec<Value> = own_count.try_iter().collect();
+    let rate_of_processor = demo.bits_per_cpu_s();
     let result =
         demo.result.ok_or_else(|| other(demo.failure.unwrap_or("no measurement was complete".into())))?;
     let estimate = result["estimate_bits_per_s"].as_u64().unwrap_or(0);
@@ -231,6 +247,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
             "high_bits_per_s": result["high_bits_per_s"],
             "allocated_bits_per_s": result["allocated_bits_per_s"],
             "cells_checked": result["cells_checked"],
+            "relay_bits_per_cpu_s": rate_of_processor,
             "bandwidth_file": text,
         });
         if keep {
@@ -280,16 +297,34 @@ fn truth(rate: Rate, own_count: &[Value]) -> u64 {
 struct Followed {
     result: Option<Value>,
     seconds: Vec<Value>,
+    /// The relay's processor time at the end of each second, in seconds.
+    processor: Vec<f64>,
     failure: Option<String>,
 }
 
+impl Followed {
+    /// What the relay forwarded per second of its processor, from the second second on.
+    fn bits_per_cpu_s(&self) -> Option<u64> {
+        let bits = self.seconds.iter().skip(1).filter_map(|second| second["sum_bits_per_s"].as_f64());
+        let time = self.processor.last()? - self.processor.first()?;
+        (time > 0.0).then(|| (bits.sum::<f64>() / time) as u64)
+    }
+}
+
+/// Processor time of a process with one thread, in seconds (proc(5), schedstat).
+fn processor_time(process: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{process}/schedstat")).ok()?;
+    Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e9)
+}
+
 /// Shows the coordinator's events as they come, and keeps those of the last measurement.
-fn follow(events: Events, quiet: bool) -> Followed {
-    let mut followed = Followed { result: None, seconds: Vec::new(), failure: None };
+fn follow(events: Events, quiet: bool, relay: u32) -> Followed {
+    let mut followed = Followed { result: None, seconds: Vec::new(), processor: Vec::new(), failure: None };
     for event in events {
         let line = match event["event"].as_str() {
             Some("attempt") => {
                 followed.seconds.clear();
+                followed.processor.clear();
                 format!(
                     "measuring with {} of measurers' capacity (guess {})",
                     mbit(&event["allocated_bits_per_s"]),
@@ -305,6 +340,7 @@ fn follow(events: Events, quiet: bool) -> Followed {
                     mbit(&event["sum_bits_per_s"])
                 );
                 followed.seconds.push(event);
+                followed.processor.extend(processor_time(relay));
                 line
             }
             Some("result") => {

@@ -5,7 +5,9 @@
 mod console;
 mod fairness;
 mod flashflow;
+mod flashflow_compare;
 mod flashflow_demo;
+mod flashflow_loopback;
 mod more;
 mod more_live;
 mod more_streams;

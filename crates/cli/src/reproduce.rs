@@ -10,13 +10,15 @@ use tidegate_lab::report::{folder, manifest_of_outcomes, outcome_table, page_of_
 use tidegate_lab::scoreboard::{RunError, Runner, Scale, experiment, scenario_runner, verdict};
 
 use crate::console::{Console, terminal_width};
-use crate::{Failure, more_live};
+use crate::{Failure, flashflow_loopback, more_live};
 
 /// Everything that can measure an experiment: one line each.
 const RUNNERS: &[(&str, Runner)] = &[
     ("scenario", scenario_runner::run),
     ("parallel-paths", parallel_paths::run),
     ("flashflow", flashflow::run),
+    ("flashflow-bounds", flashflow::bounds),
+    ("flashflow-loopback", flashflow_loopback::run),
     ("more-live", more_live::run),
 ];
 

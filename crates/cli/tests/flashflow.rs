@@ -115,16 +115,7 @@ fn the_demo_measures_keeps_and_replays_through_a_kill() {
     stem_reads(&scratch.0.join("v3bw"));
 
     // The same roles again; the coordinator is killed in the middle of a measurement.
-    let mut roles = Vec::new();
-    let mut configuration = fs::read_to_string(&config).unwrap();
-    for name in ["relay", "measurer0", "measurer1", "measurer2"] {
-        let kind = if name == "relay" { "relay" } else { "measurer" };
-        let mut role = Role::start(&[kind, "--config", &scratch.file(&format!("{name}.toml"))]);
-        let address = role.wait_for("listening")["address"].as_str().unwrap().to_owned();
-        configuration = with_address(&configuration, name, &address);
-        roles.push(role);
-    }
-    fs::write(&config, configuration).unwrap();
+    let _roles = restart(&scratch);
     let mut coordinator = Role::start(&["coordinator", "--once", "--config", &config]);
     coordinator.wait_for("second");
     coordinator.child.kill().unwrap();
@@ -142,6 +133,133 @@ fn the_demo_measures_keeps_and_replays_through_a_kill() {
     assert_eq!(weight(&after), weight(&file));
     assert!(after.contains("error_misc=1"), "the interrupted one counts as failed: {after}");
     status_page(&config);
+}
+
+/// Starts the demo's relay and measurers again; the coordinator's configuration learns where they are.
+fn restart(scratch: &Scratch) -> Vec<Role> {
+    let config = scratch.file("coordinator.toml");
+    let mut configuration = fs::read_to_string(&config).unwrap();
+    let mut roles = Vec::new();
+    for name in ["relay", "measurer0", "measurer1", "measurer2"] {
+        let kind = if name == "relay" { "relay" } else { "measurer" };
+        let mut role = Role::start(&[kind, "--config", &scratch.file(&format!("{name}.toml"))]);
+        let address = role.wait_for("listening")["address"].as_str().unwrap().to_owned();
+        configuration = with_address(&configuration, name, &address);
+        roles.push(role);
+    }
+    fs::write(&config, configuration).unwrap();
+    roles
+}
+
+/// Ten thousand connections that never say anything: the relay is measured all the same, and has forgotten
+/// them soon after.
+#[test]
+fn ten_thousand_silent_connections_do_not_stop_a_measurement() {
+    let scratch = Scratch::new("crowd");
+    demo(&scratch);
+    fs::remove_dir_all(scratch.0.join("state")).unwrap();
+    let mut roles = restart(&scratch);
+    let limit = tidegate_net::descriptors::raise().unwrap();
+    let count = limit.saturating_sub(500).min(10_000) as usize;
+    if count < 10_000 {
+        eprintln!("this process may open {limit} files: {count} connections instead of 10,000");
+    }
+    let config = scratch.file("coordinator.toml");
+    let text_of = fs::read_to_string(&config).unwrap();
+    let at = text_of.find("nickname = \"target\"\naddress = \"").unwrap() + 31;
+    let address = text_of[at..].split('"').next().unwrap().to_owned();
+    let crowd: Vec<TcpStream> = (0..count).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let output = run(&["coordinator", "--once", "--config", &config]);
+    let said = text(&output);
+    assert!(output.status.success() && said.contains("\"event\":\"result\""), "{said}");
+    let mut most = 0;
+    // One event a second: at the latest half a minute after the last connection.
+    for _ in 0..60 {
+        let now = roles[0].wait_for("second")["connections"].as_u64().unwrap() as usize;
+        most = most.max(now);
+        // On a busy machine the first have been given up by the time the last are there.
+        if most >= count / 2 && now < count / 10 {
+            return drop(crowd);
+        }
+    }
+    panic!("{most} connections at most");
+}
+
+#[test]
+fn a_lost_measurer_is_named_and_the_kill_switch_stops_everything() {
+    let scratch = Scratch::new("stop");
+    demo(&scratch);
+    fs::remove_dir_all(scratch.0.join("state")).unwrap();
+    let config = scratch.file("coordinator.toml");
+    let mut roles = restart(&scratch);
+    let mut once = Role::start(&["coordinator", "--once", "--config", &config]);
+    once.wait_for("second");
+    roles[1].child.kill().unwrap();
+    let failure = once.wait_for("failure");
+    assert_eq!((failure["by"].as_str(), failure["reason"].as_str()), (Some("measurer0"), Some("lost")));
+    drop(once);
+    drop(roles);
+
+    // The daemon follows the schedule: one slot a period, so the measurement begins at once.
+    fs::remove_dir_all(scratch.0.join("state")).unwrap();
+    let _roles = restart(&scratch);
+    let text_of = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("period = \"18 s\"\n{text_of}")).unwrap();
+    let mut daemon = Role::start(&["coordinator", "--config", &config]);
+    daemon.wait_for("second");
+    fs::write(scratch.0.join("state/stop"), "").unwrap();
+    assert_eq!(daemon.wait_for("kill-switch")["on"], true);
+    assert_eq!(daemon.wait_for("failure")["reason"], "stopped");
+    fs::remove_file(scratch.0.join("state/stop")).unwrap();
+    assert_eq!(daemon.wait_for("kill-switch")["on"], false);
+    // The next period's slot measures again.
+    assert_eq!(daemon.wait_for("result")["relay"], "target");
+    assert!(run(&["verify", "--config", &config]).status.success());
+}
+
+#[test]
+fn measurers_find_their_capacity_by_udp() {
+    let scratch = Scratch::new("capacity");
+    fs::create_dir(&scratch.0).unwrap();
+    let port = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let members: Vec<(String, u16)> = ["a", "b", "c"]
+        .iter()
+        .map(|name| {
+            let output = run(&["keygen", &scratch.file(&format!("{name}.key"))]);
+            let key = text(&output).lines().find_map(|l| l.strip_prefix("onion_key = ").map(String::from));
+            (key.unwrap(), port())
+        })
+        .collect();
+    for (n, name) in ["a", "b", "c"].iter().enumerate() {
+        let mut config = format!(
+            "listen = \"127.0.0.1:0\"\nidentity = \"{name}.key\"\nrate = \"8 Mbit/s\"\n\
+             coordinators = [\"{}\"]\n[capacity]\nlisten = \"127.0.0.1:{}\"\n",
+            "aa".repeat(32),
+            members[n].1
+        );
+        for (m, (key, port)) in members.iter().enumerate().filter(|(m, _)| *m != n) {
+            config.push_str(&format!(
+                "[[capacity.peer]]\nname = \"{m}\"\naddress = \"127.0.0.1:{port}\"\nonion_key = {key}\n"
+            ));
+        }
+        fs::write(scratch.file(&format!("{name}.toml")), config).unwrap();
+    }
+    let mut roles: Vec<Role> = ["b", "c"]
+        .map(|n| Role::start(&["measurer", "--config", &scratch.file(&format!("{n}.toml"))]))
+        .into();
+    roles.iter_mut().for_each(|role| drop(role.wait_for("listening")));
+    let config = scratch.file("a.toml");
+    let capacity = |more: &[&str]| {
+        run(&[&["measurer-capacity", "--config", &config, "--rate", "8 Mbit/s"], more].concat())
+    };
+    let output = capacity(&["--duration", "2 s", "--json"]);
+    let answer: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    let found = answer["capacity_bits_per_s"].as_u64().unwrap();
+    assert!((3_000_000..=8_800_000).contains(&found), "{answer}");
+    assert!(text(&capacity(&["--duration", "200 s"])).contains("1 s to 120 s"));
+    roles.truncate(1);
+    assert!(text(&capacity(&["--duration", "1 s"])).contains("does not answer"));
 }
 
 /// Puts a role's new address where the configuration has its old one.
@@ -208,6 +326,47 @@ fn status_page(config: &str) {
             assert!(dom.contains("<td>target</td>") && dom.contains("id=\"relays\""), "{dom}");
         }
         Err(_) => eprintln!("chromium is not installed: the page was not opened in a browser"),
+    }
+}
+
+#[test]
+fn weights_are_compared_with_a_consensus() {
+    let scratch = Scratch::new("compare");
+    fs::create_dir(&scratch.0).unwrap();
+    let file = |name: &str, weights: [u64; 3]| {
+        let lines: String = weights
+            .iter()
+            .enumerate()
+            .map(|(n, weight)| format!("node_id=${} bw={weight} nick=r{n}\n", format!("{n:02X}").repeat(20)))
+            .collect();
+        fs::write(scratch.0.join(name), format!("1600000000\nversion=1.5.0\n=====\n{lines}")).unwrap();
+        scratch.file(name)
+    };
+    let (a, b) = (file("a", [100, 100, 200]), file("b", [300, 100, 0]));
+    let output = run(&["compare", &a, &b, "--json"]);
+    let answer: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    assert_eq!(answer["common"], 3);
+    assert!((answer["network_weight_error"].as_f64().unwrap() - 0.5).abs() < 1e-9, "{answer}");
+    for (name, content) in [
+        ("twice", "1\n=====\nnode_id=$00 bw=1\n"),
+        ("number", "1\n=====\nnode_id=$0000000000000000000000000000000000000000 bw=-1\n"),
+        ("time", "yesterday\n=====\n"),
+    ] {
+        fs::write(scratch.0.join(name), content).unwrap();
+        assert_eq!(run(&["compare", &a, &scratch.file(name)]).status.code(), Some(2), "{name}");
+    }
+    // The live network's own weights of two years, where they are here.
+    let data = std::env::var("TIDEGATE_DATA").unwrap_or_else(|_| "../../../shared/data".into());
+    let at = |name: &str| format!("{data}/consensus/{name}-consensus-microdesc.xz");
+    let years = ["2024-05-17-17-00-00", "2025-08-08-09-00-00"].map(at);
+    if years.iter().all(|path| Path::new(path).exists()) {
+        // Microdescriptor consensuses name relays by their identity, too.
+        let output = run(&["compare", &years[0], &years[1], "--json"]);
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(answer["common"].as_u64().unwrap() > 3000, "{answer}");
+        let error = answer["network_weight_error"].as_f64().unwrap();
+        assert!((0.05..0.9).contains(&error), "{error}");
     }
 }
 

@@ -7,6 +7,7 @@
 //! [`more`] runs a peer of the overlay of per-packet paths, [`more_streams`] local connections over it.
 
 pub mod clock;
+pub mod descriptors;
 pub mod flashflow;
 pub mod identity;
 pub mod more;

@@ -2,7 +2,7 @@
 //!
 //! Nothing here touches a disk: a file is built, checked and turned into text.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::schedule::RelayId;
@@ -175,6 +175,63 @@ impl Line {
     }
 }
 
+/// Why a bandwidth file cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadError {
+    /// Which line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub cause: &'static str,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.cause)
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// The weights in anybody's bandwidth file, in kB/s. Lines that must not be voted on count as well; keys other
+/// than `node_id` and `bw` are ignored, as tor does.
+///
+/// # Errors
+/// If it is no bandwidth file, or names a relay twice.
+pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
+    let mut weights = BTreeMap::new();
+    for (n, line) in text.lines().enumerate() {
+        let fail = |cause| Err(ReadError { line: n + 1, cause });
+        if n == 0 {
+            if line.parse::<u64>().is_err() {
+                return fail("a bandwidth file begins with a Unix time");
+            }
+            continue;
+        }
+        let value = |key: &str| line.split(' ').find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
+        let Some(id) = value("node_id") else { continue };
+        let (Some(id), Some(Ok(weight))) = (unhex(id), value("bw").map(str::parse)) else {
+            return fail("no identity of 40 hexadecimal digits, or no bw of kB/s");
+        };
+        if weights.insert(id, weight).is_some() {
+            return fail("names a relay for the second time");
+        }
+    }
+    if text.is_empty() { Err(ReadError { line: 1, cause: "is empty" }) } else { Ok(weights) }
+}
+
+fn unhex(text: &str) -> Option<RelayId> {
+    let digits = text.strip_prefix('$').unwrap_or(text).as_bytes();
+    let mut id = [0; 20];
+    if digits.len() != 40 {
+        return None;
+    }
+    for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
+        let digit = |d: u8| char::from(d).to_digit(16);
+        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
+    }
+    Some(id)
+}
+
 fn hex(id: &RelayId) -> String {
     id.iter().map(|byte| format!("{byte:02X}")).collect()
 }
@@ -198,6 +255,22 @@ pub fn iso(unix: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_can_be_read_and_nonsense_not() {
+        let text = "1600000000\nversion=1.5.0\n=====\nnode_id=$00000000000000000000000000000000000000Ab bw=7 x\n\
+            bw=9 node_id=$01000000000000000000000000000000000000ff vote=0\n";
+        let weights = read_weights(text).unwrap();
+        assert_eq!(weights.values().copied().collect::<Vec<_>>(), [7, 9]);
+        assert_eq!(weights.keys().next().unwrap()[19], 0xab);
+        let after = |tail: &str| read_weights(&format!("{text}{tail}")).map_err(|error| error.line);
+        assert_eq!(after("node_id=$00000000000000000000000000000000000000ab bw=7\n"), Err(6));
+        assert_eq!(after("node_id=$00 bw=7\n"), Err(6));
+        assert_eq!(after("node_id=$02000000000000000000000000000000000000ff bw=1.5\n"), Err(6));
+        assert_eq!(after("node_id=$02000000000000000000000000000000000000ff\n"), Err(6));
+        assert_eq!(read_weights("").unwrap_err().line, 1);
+        assert_eq!(read_weights("\u{0}\n").unwrap_err().line, 1);
+    }
 
     fn line(n: u8) -> Line {
         Line {

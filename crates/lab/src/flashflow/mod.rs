@@ -80,6 +80,26 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
+/// The arithmetic of table 2: what liars gain at most, and slots for a network as large as that of July 2019.
+///
+/// # Errors
+/// None; it is a runner like the others.
+pub fn bounds(_: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
+    /// Sums of the relays' and the team's capacities in Gbit/s, and a slot's length (section 7).
+    const NETWORK: (f64, f64, f64) = (608.0, 3.0, 30.0);
+    /// PeerFlow: an adversary's weight grows by up to `2 / tau` with a share `tau` of trusted weight (section 8).
+    const TRUSTED: f64 = 0.2;
+    let parameters = tidegate_control::flashflow::Parameters::default();
+    let slots = (NETWORK.0 * parameters.excess_factor() / NETWORK.1).ceil();
+    let mut measured = Measured::default();
+    let advantage = tidegate_control::flashflow::bounds::inflation(parameters.background);
+    measured.push("flashflow.advantage", advantage);
+    measured.push("flashflow.slots", slots);
+    measured.push("flashflow.hours", slots * NETWORK.2 / 3600.0);
+    measured.push("peerflow.advantage", 2.0 / TRUSTED);
+    Ok(measured)
+}
+
 /// One estimate.
 struct Point {
     ratio: f64,
@@ -135,26 +155,11 @@ impl Groups {
 
     fn finish(&self, measured: &mut Measured) {
         for (name, group) in &self.named {
-            let mut push = |measure: &str, value: f64| measured.push(format!("{name}.{measure}"), value);
-            let runs = (group.points.len() + group.failed) as f64;
-            push("runs", runs);
-            push("failed", group.failed as f64);
-            if group.points.is_empty() {
-                continue;
-            }
-            let ratios = sorted(group.points.iter().map(|p| p.ratio));
-            let mbit = sorted(group.points.iter().map(|p| p.mbit));
-            for (measure, share) in
-                [("min", 0.0), ("p025", 0.025), ("median", 0.5), ("p975", 0.975), ("max", 1.0)]
-            {
-                push(measure, quantile(&ratios, share));
-            }
-            push("mbit", quantile(&mbit, 0.5));
-            for (measure, low, high) in
-                [("within_10_5", 0.90, 1.05), ("within_11", 0.89, 1.11), ("within_20_5", 0.80, 1.05)]
-            {
-                let inside = ratios.iter().filter(|ratio| (low..=high).contains(*ratio)).count();
-                push(measure, inside as f64 / runs);
+            let ratios: Vec<f64> = group.points.iter().map(|p| p.ratio).collect();
+            push_ratios(measured, name, &ratios, group.failed);
+            if !group.points.is_empty() {
+                let mbit = sorted(group.points.iter().map(|p| p.mbit));
+                measured.push(format!("{name}.mbit"), quantile(&mbit, 0.5));
             }
         }
     }
@@ -178,6 +183,27 @@ impl Groups {
             Curve { name: name.clone(), points: points.collect() }
         };
         self.distributions.iter().map(curve).collect()
+    }
+}
+
+/// Adds what rows ask about estimates over capacities, see the [module](self).
+pub fn push_ratios(measured: &mut Measured, name: &str, ratios: &[f64], failed: usize) {
+    let mut push = |measure: &str, value: f64| measured.push(format!("{name}.{measure}"), value);
+    let runs = (ratios.len() + failed) as f64;
+    push("runs", runs);
+    push("failed", failed as f64);
+    if ratios.is_empty() {
+        return;
+    }
+    let ratios = sorted(ratios.iter().copied());
+    for (measure, share) in [("min", 0.0), ("p025", 0.025), ("median", 0.5), ("p975", 0.975), ("max", 1.0)] {
+        push(measure, quantile(&ratios, share));
+    }
+    for (measure, low, high) in
+        [("within_10_5", 0.90, 1.05), ("within_11", 0.89, 1.11), ("within_20_5", 0.80, 1.05)]
+    {
+        let inside = ratios.iter().filter(|ratio| (low..=high).contains(*ratio)).count();
+        push(measure, inside as f64 / runs);
     }
 }
 

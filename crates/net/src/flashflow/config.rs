@@ -18,7 +18,7 @@ use tidegate_proto::flashflow::message::{Fingerprint, MAX_MEASURERS, MAX_SECONDS
 use tidegate_proto::flashflow::relay;
 
 use super::coordinator::Contact;
-use super::{measurer, stock};
+use super::{capacity, measurer, stock};
 use crate::identity::unhex;
 
 /// What is wrong with a configuration, and where.
@@ -239,6 +239,8 @@ pub struct MeasurerConfig {
     pub identity: PathBuf,
     /// Who may use it, and how much it does.
     pub settings: measurer::Settings,
+    /// How its capacity is probed: where it listens for datagrams, and the other measurers.
+    pub capacity: Option<(SocketAddr, Vec<capacity::Peer>)>,
 }
 
 #[derive(Deserialize)]
@@ -250,6 +252,23 @@ struct MeasurerFile {
     workers: Option<usize>,
     #[serde(default, deserialize_with = "optional_quantity")]
     rate: Option<Rate>,
+    capacity: Option<CapacityTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CapacityTable {
+    listen: SocketAddr,
+    #[serde(default)]
+    peer: Vec<PeerTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PeerTable {
+    name: String,
+    address: SocketAddr,
+    onion_key: Hex<32>,
 }
 
 impl MeasurerConfig {
@@ -273,10 +292,20 @@ impl MeasurerConfig {
             return Err(fail("rate is zero"));
         }
         let coordinators = file.coordinators.into_iter().map(|hex| hex.0).collect();
+        let capacity = file.capacity.map(|table| {
+            let peers = table.peer.into_iter();
+            let peers =
+                peers.map(|p| capacity::Peer { name: p.name, address: p.address, onion_key: p.onion_key.0 });
+            (table.listen, peers.collect::<Vec<_>>())
+        });
+        if capacity.as_ref().is_some_and(|(_, peers)| !(1..=MAX_MEASURERS).contains(&peers.len())) {
+            return Err(fail("capacity.peer: give 1 to 10 other measurers"));
+        }
         Ok(MeasurerConfig {
             listen: file.listen,
             identity: beside(path, &file.identity),
             settings: measurer::Settings { coordinators, workers, rate },
+            capacity,
         })
     }
 }

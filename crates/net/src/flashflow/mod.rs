@@ -1,9 +1,11 @@
 //! FlashFlow's roles on sockets: tokio and TLS under the machines of `proto::flashflow`.
 
 pub mod background;
+pub mod capacity;
 pub mod config;
 pub mod coordinator;
 pub mod daemon;
+pub mod delay;
 pub mod ledger;
 pub mod link;
 pub mod measurer;

@@ -17,4 +17,5 @@ pub mod load;
 pub mod measurer;
 pub mod message;
 pub mod pace;
+pub mod probe;
 pub mod relay;

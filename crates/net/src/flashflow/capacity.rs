@@ -1,0 +1,370 @@
+//! How much a measurer can send and receive: all others send to it and take from it by UDP at the same time
+//! (section 6.1 and appendix B, there with iPerf). Datagrams and keys are [`tidegate_proto::flashflow::probe`]'s.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::bucket::{BucketPlan, TokenBucket};
+pub use tidegate_proto::flashflow::probe::MAX_SECONDS;
+use tidegate_proto::flashflow::probe::{DATAGRAM, HEAD, Head, Key, Kind, Nonce, Sender, beginning};
+use tokio::net::UdpSocket;
+
+use crate::clock;
+use crate::identity::{Identity, random};
+
+/// A start is said again after this, and so many times.
+const AGAIN: Span = Span::from_millis(250);
+const TRIES: usize = 20;
+/// A session whose peer has been silent this long is over.
+const SILENCE: Span = Span::from_secs(3);
+/// Last reports may be this late.
+const LATE: Span = Span::from_secs(2);
+/// The last so many seconds are reported again and again, [`AGAIN`]: datagrams get lost.
+const REPORTED: u64 = 3;
+/// Pause of a sender that has used up its rate.
+const REFILL: Span = Span::from_millis(1);
+/// Datagrams handled before the clock is looked at.
+const AT_ONCE: usize = 64;
+
+/// Another measurer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// For results.
+    pub name: String,
+    /// Where its UDP socket listens.
+    pub address: SocketAddr,
+    /// Its public key.
+    pub onion_key: [u8; 32],
+}
+
+/// What a probe gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Bytes per second that arrived here, and that the others say arrived there.
+    pub seconds: Vec<(u64, u64)>,
+    /// Seconds of which not all others reported: they do not count.
+    pub incomplete: usize,
+    /// Median over seconds of the smaller direction, in bits per second.
+    pub rate: Rate,
+}
+
+/// Our name in datagrams and a key per peer.
+struct Keys {
+    ours: Sender,
+    peers: BTreeMap<Sender, (Key, usize)>,
+}
+
+impl Keys {
+    fn new(identity: &Identity, peers: &[Peer]) -> Keys {
+        let name = |key: &[u8; 32]| key[..8].try_into().expect("8 bytes");
+        let secret = identity.schedule_secret();
+        let shared = |peer: &Peer| Key::of_pair(&x25519_dalek::x25519(secret, peer.onion_key));
+        let peers = peers.iter().enumerate().map(|(i, peer)| (name(&peer.onion_key), (shared(peer), i)));
+        Keys { ours: name(&identity.relay_public().onion), peers: peers.collect() }
+    }
+}
+
+/// Sends data at a rate.
+struct Load {
+    bucket: TokenBucket,
+    next: u64,
+}
+
+impl Load {
+    fn new(rate: u64) -> Load {
+        let bytes = rate / 8;
+        let bucket = TokenBucket::new(BucketPlan {
+            rate_bytes_per_s: bytes,
+            burst_bytes: (bytes / 100).max(DATAGRAM as u64),
+            refill_every: REFILL,
+            drop_fractions: false,
+        });
+        Load { bucket, next: 0 }
+    }
+
+    /// Sends what may go now.
+    fn send(&mut self, socket: &UdpSocket, to: SocketAddr, ours: Sender, key: &Key) {
+        let mut datagram = [0; DATAGRAM];
+        for _ in 0..AT_ONCE {
+            if self.bucket.available(clock::now()) < DATAGRAM as u64 {
+                return;
+            }
+            let head = Head { kind: Kind::Data, sender: ours, nonce: [0; 16], number: self.next, value: 0 };
+            datagram[..HEAD].copy_from_slice(&head.seal(key));
+            self.bucket.take(DATAGRAM as u64);
+            // Lost here or on the way: UDP knows no difference.
+            if socket.try_send_to(&datagram, to).is_err() {
+                return;
+            }
+            self.next += 1;
+        }
+    }
+}
+
+/// Waits until datagrams are here or a sender may go on, and takes those that are here.
+async fn receive(socket: &UdpSocket, until: Time, mut take: impl FnMut(&[u8], SocketAddr)) -> io::Result<()> {
+    tokio::select! {
+        ready = socket.readable() => ready?,
+        () = clock::until(until) => {}
+    }
+    let mut buffer = [0; DATAGRAM + 1];
+    for _ in 0..AT_ONCE {
+        match socket.try_recv_from(&mut buffer) {
+            Ok((count, from)) => take(&buffer[..count], from),
+            // Nothing more, or what an earlier datagram met: its receiver may not be there yet.
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+/// A probe that a peer began.
+struct Session {
+    key: Key,
+    with: Sender,
+    to: SocketAddr,
+    /// Set with the first data.
+    since: Option<Time>,
+    heard: Time,
+    seconds: u64,
+    counts: Vec<u64>,
+    load: Load,
+    report_due: Time,
+}
+
+/// Answers probes of `peers`, one at a time and at no more than `rate` bits per second, until dropped.
+///
+/// # Errors
+/// If the socket fails.
+pub async fn serve(socket: UdpSocket, identity: &Identity, peers: &[Peer], rate: u64) -> io::Result<()> {
+    let keys = Keys::new(identity, peers);
+    // What was last answered to whom: at most one per peer.
+    let mut answered: BTreeMap<Sender, (Nonce, Nonce)> = BTreeMap::new();
+    let mut session: Option<Session> = None;
+    loop {
+        let until = if session.is_some() { clock::now() + REFILL } else { Time::NEVER };
+        receive(&socket, until, |datagram, from| {
+            let Some((sender, (pair, _))) =
+                Head::claimed(datagram).and_then(|s| keys.peers.get_key_value(&s))
+            else {
+                return;
+            };
+            let now = clock::now();
+            let mut of_session = None;
+            if let Some(current) = session.as_mut().filter(|session| session.with == *sender) {
+                of_session = Head::open(datagram, &current.key);
+                if let Some(Head { kind: Kind::Data, .. }) = of_session {
+                    let since = *current.since.get_or_insert(now);
+                    current.heard = now;
+                    let second = (now.since(since).0 / 1_000_000_000).min(current.seconds) as usize;
+                    current.counts.resize(current.counts.len().max(second + 1), 0);
+                    current.counts[second] += datagram.len() as u64;
+                }
+            }
+            if of_session.is_some() || session.as_ref().is_some_and(|session| session.since.is_some()) {
+                return;
+            }
+            let Some(start) = Head::open(datagram, pair).filter(|head| head.kind == Kind::Start) else {
+                return;
+            };
+            if !(1..=MAX_SECONDS).contains(&start.number) || start.value == 0 {
+                return;
+            }
+            let again = answered.get(sender).filter(|(theirs, _)| *theirs == start.nonce);
+            let ours = again.map_or_else(random, |(_, ours)| *ours);
+            answered.insert(*sender, (start.nonce, ours));
+            let number = beginning(&start.nonce);
+            let challenge = Head { kind: Kind::Challenge, sender: keys.ours, nonce: ours, number, value: 0 };
+            let _ = socket.try_send_to(&challenge.seal(pair), from);
+            session = Some(Session {
+                key: pair.of_session(&start.nonce, &ours),
+                with: *sender,
+                to: from,
+                since: None,
+                heard: now,
+                seconds: start.number,
+                counts: Vec::new(),
+                load: Load::new(start.value.min(rate)),
+                report_due: Time::ZERO,
+            });
+        })
+        .await?;
+        let Some(current) = &mut session else { continue };
+        let now = clock::now();
+        if now > current.heard + SILENCE {
+            session = None;
+            continue;
+        }
+        if let Some(since) = current.since {
+            if now < since + Span::from_secs(current.seconds) {
+                current.load.send(&socket, current.to, keys.ours, &current.key);
+            }
+            if now >= current.report_due {
+                current.report_due = now + AGAIN;
+                report(&socket, keys.ours, current, now.since(since).0 / 1_000_000_000);
+            }
+        }
+    }
+}
+
+/// Says what arrived in the last seconds that are over.
+fn report(socket: &UdpSocket, ours: Sender, session: &Session, over: u64) {
+    let over = over.min(session.seconds);
+    for second in over.saturating_sub(REPORTED)..over {
+        let value = session.counts.get(second as usize).copied().unwrap_or(0);
+        let head = Head { kind: Kind::Report, sender: ours, nonce: [0; 16], number: second, value };
+        let _ = socket.try_send_to(&head.seal(&session.key), session.to);
+    }
+}
+
+/// One peer of a probe that we began.
+struct Other {
+    key: Option<Key>,
+    load: Load,
+    reports: BTreeMap<u64, u64>,
+}
+
+/// Probes with all `peers` at the same time: sends at most `rate` bits per second in all, and lets each send
+/// as much.
+///
+/// # Errors
+/// If a peer does not answer, or the socket fails.
+pub async fn probe(
+    socket: UdpSocket,
+    identity: &Identity,
+    peers: &[Peer],
+    rate: Rate,
+    seconds: u64,
+) -> io::Result<Capacity> {
+    let keys = Keys::new(identity, peers);
+    let nonce: Nonce = random();
+    let share = (rate.0 / peers.len().max(1) as u64).max(1);
+    let mut others: Vec<Other> =
+        peers.iter().map(|_| Other { key: None, load: Load::new(share), reports: BTreeMap::new() }).collect();
+    for _ in 0..TRIES {
+        let silent: BTreeSet<usize> = (0..peers.len()).filter(|i| others[*i].key.is_none()).collect();
+        if silent.is_empty() {
+            break;
+        }
+        for (pair, i) in keys.peers.values().filter(|(_, i)| silent.contains(i)) {
+            let head = Head { kind: Kind::Start, sender: keys.ours, nonce, number: seconds, value: rate.0 };
+            let _ = socket.try_send_to(&head.seal(pair), peers[*i].address);
+        }
+        let end = clock::now() + AGAIN;
+        while clock::now() < end && others.iter().any(|other| other.key.is_none()) {
+            receive(&socket, end, |datagram, _| {
+                let Some((pair, i)) = Head::claimed(datagram).and_then(|s| keys.peers.get(&s)) else {
+                    return;
+                };
+                if let Some(head) = Head::open(datagram, pair)
+                    && head.kind == Kind::Challenge
+                    && head.number == beginning(&nonce)
+                {
+                    others[*i].key = Some(pair.of_session(&nonce, &head.nonce));
+                }
+            })
+            .await?;
+        }
+    }
+    if let Some(i) = others.iter().position(|other| other.key.is_none()) {
+        let cause = format!("{} at {} does not answer, or is being used", peers[i].name, peers[i].address);
+        return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
+    }
+    let since = clock::now();
+    let mut received = vec![0u64; seconds as usize];
+    let complete = |other: &Other| other.reports.len() as u64 == seconds;
+    while clock::now() < since + Span::from_secs(seconds) + LATE && !others.iter().all(complete) {
+        receive(&socket, clock::now() + REFILL, |datagram, _| {
+            let Some((_, i)) = Head::claimed(datagram).and_then(|s| keys.peers.get(&s)) else { return };
+            let other = &mut others[*i];
+            let Some(head) = other.key.as_ref().and_then(|key| Head::open(datagram, key)) else { return };
+            match head.kind {
+                Kind::Data => {
+                    let second = (clock::now().since(since).0 / 1_000_000_000) as usize;
+                    if let Some(count) = received.get_mut(second) {
+                        *count += datagram.len() as u64;
+                    }
+                }
+                Kind::Report if head.number < seconds => {
+                    other.reports.insert(head.number, head.value);
+                }
+                _ => {}
+            }
+        })
+        .await?;
+        for (other, peer) in others.iter_mut().zip(peers) {
+            // A little longer than the seconds counted, so that the last reports have someone to go to.
+            if let Some(key) = &other.key {
+                other.load.send(&socket, peer.address, keys.ours, key);
+            }
+        }
+    }
+    let mut result = Capacity { seconds: Vec::new(), incomplete: 0, rate: Rate(0) };
+    for (second, received) in received.iter().enumerate() {
+        let reported: Option<u64> = others.iter().map(|other| other.reports.get(&(second as u64))).sum();
+        match reported {
+            Some(sent) => result.seconds.push((*received, sent)),
+            None => result.incomplete += 1,
+        }
+    }
+    let mut smaller: Vec<u64> = result.seconds.iter().map(|(a, b)| *a.min(b)).collect();
+    smaller.sort_unstable();
+    if let Some(median) = smaller.get(smaller.len() / 2) {
+        result.rate = Rate::from_bytes_per_s(*median);
+    }
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn socket() -> UdpSocket {
+        UdpSocket::bind("127.0.0.1:0").await.unwrap()
+    }
+
+    fn peer(name: &str, socket: &UdpSocket, identity: &Identity) -> Peer {
+        let onion_key = identity.relay_public().onion;
+        Peer { name: name.into(), address: socket.local_addr().unwrap(), onion_key }
+    }
+
+    #[tokio::test]
+    async fn rates_are_found_and_strangers_get_nothing() {
+        let (us, a, b) = (Identity::generate(), Identity::generate(), Identity::generate());
+        let (at_us, at_a, at_b) = (socket().await, socket().await, socket().await);
+        let ours = [peer("us", &at_us, &us)];
+        let peers = [peer("a", &at_a, &a), peer("b", &at_b, &b)];
+        let stranger = Identity::generate();
+        let at_stranger = socket().await;
+        // A start under a key that nobody knows, noise, and a head whose code is wrong.
+        let shared = x25519_dalek::x25519(stranger.schedule_secret(), peers[0].onion_key);
+        let sender = stranger.relay_public().onion[..8].try_into().unwrap();
+        let start = Head { kind: Kind::Start, sender, nonce: [0; 16], number: 1, value: 1_000_000 };
+        at_stranger.send_to(&start.seal(&Key::of_pair(&shared)), peers[0].address).await.unwrap();
+        at_stranger.send_to(&[0xff; 300], peers[0].address).await.unwrap();
+        let mut forged = start;
+        forged.sender = us.relay_public().onion[..8].try_into().unwrap();
+        at_stranger.send_to(&forged.seal(&Key::of_pair(&shared)), peers[0].address).await.unwrap();
+        let capacity = tokio::select! {
+            _ = serve(at_a, &a, &ours, 4_000_000) => unreachable!("it serves for ever"),
+            _ = serve(at_b, &b, &ours, 4_000_000) => unreachable!("it serves for ever"),
+            capacity = probe(at_us, &us, &peers, Rate(6_000_000), 2) => capacity.unwrap(),
+        };
+        // 6 Mbit/s leave, 8 arrive: the smaller counts. Loose, for this machine may be busy.
+        assert!((3_000_000..=6_500_000).contains(&capacity.rate.0), "{capacity:?}");
+        assert_eq!(capacity.seconds.len() + capacity.incomplete, 2);
+        let answer = at_stranger.try_recv_from(&mut [0; 100]).map(|(count, _)| count);
+        assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::WouldBlock, "no answer to strangers");
+    }
+
+    #[tokio::test]
+    async fn a_silent_peer_is_named() {
+        let (us, a) = (Identity::generate(), Identity::generate());
+        let (at_us, at_a) = (socket().await, socket().await);
+        let peers = [peer("nobody", &at_a, &a)];
+        let error = probe(at_us, &us, &peers, Rate(1_000_000), 1).await.unwrap_err();
+        assert!(error.to_string().contains("nobody at 127.0.0.1"), "{error}");
+    }
+}

@@ -1,0 +1,179 @@
+//! Datagrams by which measurers learn how much they can send and receive (section 6.1: UDP from and to all
+//! others at the same time), and who may send them.
+//!
+//! Every datagram begins with a [`Head`] of [`HEAD`] bytes that ends in a code over the rest, under a key that
+//! only the two measurers have. Whoever has no key costs one such code per datagram, whatever it contains, and
+//! gets no answer; whoever has one gets none larger than what it sent.
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+/// Bytes of a head.
+pub const HEAD: usize = 64;
+/// Bytes of a datagram with data: with IP and UDP headers it fits into any path.
+pub const DATAGRAM: usize = 1200;
+/// Longest probe in seconds.
+pub const MAX_SECONDS: u64 = 120;
+
+const MAGIC: [u8; 7] = *b"TGprobe";
+const CODE: usize = 16;
+
+/// Who sends: the beginning of its public key.
+pub type Sender = [u8; 8];
+/// A fresh random number of one side.
+pub type Nonce = [u8; 16];
+
+/// What a datagram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Probe with me: `number` seconds, at most `value` bit/s towards me. Under the pair's key.
+    Start = 1,
+    /// My nonce; `number` is the beginning of yours. Under the pair's key.
+    Challenge = 2,
+    /// The `number`th datagram of data. Under the session's key, which proves both nonces to be fresh.
+    Data = 3,
+    /// In second `number` I received `value` bytes. Under the session's key.
+    Report = 4,
+}
+
+/// What a datagram says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// What it is.
+    pub kind: Kind,
+    /// From whom.
+    pub sender: Sender,
+    /// The sender's nonce in `Start` and `Challenge`; zero elsewhere.
+    pub nonce: Nonce,
+    /// See [`Kind`].
+    pub number: u64,
+    /// See [`Kind`].
+    pub value: u64,
+}
+
+/// A key that two measurers share.
+#[derive(Clone)]
+pub struct Key(Hmac<Sha256>);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+impl Key {
+    /// A pair's key, from what X25519 of their keys gives.
+    pub fn of_pair(shared: &[u8; 32]) -> Key {
+        Key::derive(shared, &[b"tidegate probe 1, pair"])
+    }
+
+    /// A session's key, from the initiator's and the other's nonce.
+    pub fn of_session(&self, initiator: &Nonce, other: &Nonce) -> Key {
+        let mut mac = self.0.clone();
+        for part in [b"tidegate probe 1, session".as_slice(), initiator, other] {
+            mac.update(part);
+        }
+        Key::new(&mac.finalize().into_bytes())
+    }
+
+    fn derive(secret: &[u8], parts: &[&[u8]]) -> Key {
+        let Key(mut mac) = Key::new(secret);
+        parts.iter().for_each(|part| mac.update(part));
+        Key::new(&mac.finalize().into_bytes())
+    }
+
+    fn new(bytes: &[u8]) -> Key {
+        Key(Hmac::new_from_slice(bytes).expect("HMAC takes keys of any length"))
+    }
+}
+
+impl Head {
+    /// The head's bytes.
+    pub fn seal(&self, key: &Key) -> [u8; HEAD] {
+        let mut bytes = [0; HEAD];
+        bytes[..7].copy_from_slice(&MAGIC);
+        bytes[7] = self.kind as u8;
+        bytes[8..16].copy_from_slice(&self.sender);
+        bytes[16..32].copy_from_slice(&self.nonce);
+        bytes[32..40].copy_from_slice(&self.number.to_be_bytes());
+        bytes[40..48].copy_from_slice(&self.value.to_be_bytes());
+        let code = key.0.clone().chain_update(&bytes[..HEAD - CODE]).finalize().into_bytes();
+        bytes[HEAD - CODE..].copy_from_slice(&code[..CODE]);
+        bytes
+    }
+
+    /// Who claims to have sent a datagram: which key to try. Nothing is proved by it.
+    pub fn claimed(datagram: &[u8]) -> Option<Sender> {
+        let fine = datagram.len() >= HEAD && datagram.len() <= DATAGRAM && datagram[..7] == MAGIC;
+        fine.then(|| datagram[8..16].try_into().expect("8 bytes"))
+    }
+
+    /// The head of a datagram, if its code is right under the key. Takes the same time whether it is or not.
+    pub fn open(datagram: &[u8], key: &Key) -> Option<Head> {
+        let bytes: &[u8; HEAD] = datagram.get(..HEAD)?.try_into().ok()?;
+        let mac = key.0.clone().chain_update(&bytes[..HEAD - CODE]);
+        mac.verify_truncated_left(&bytes[HEAD - CODE..]).ok()?;
+        let kind = match bytes[7] {
+            1 => Kind::Start,
+            2 => Kind::Challenge,
+            3 => Kind::Data,
+            4 => Kind::Report,
+            _ => return None,
+        };
+        let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        Some(Head {
+            kind,
+            sender: bytes[8..16].try_into().expect("8 bytes"),
+            nonce: bytes[16..32].try_into().expect("16 bytes"),
+            number: number(32),
+            value: number(40),
+        })
+    }
+}
+
+/// The first bytes of a nonce, as a `Challenge` names it.
+pub fn beginning(nonce: &Nonce) -> u64 {
+    u64::from_be_bytes(nonce[..8].try_into().expect("8 bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn head() -> Head {
+        Head { kind: Kind::Start, sender: [1; 8], nonce: [2; 16], number: 30, value: 1_000_000_000 }
+    }
+
+    #[test]
+    fn heads_come_back_and_every_changed_bit_is_noticed() {
+        let key = Key::of_pair(&[7; 32]);
+        for kind in [Kind::Start, Kind::Challenge, Kind::Data, Kind::Report] {
+            let head = Head { kind, ..head() };
+            let bytes = head.seal(&key);
+            assert_eq!(Head::claimed(&bytes), Some([1; 8]));
+            assert_eq!(Head::open(&bytes, &key), Some(head));
+            for bit in 0..HEAD * 8 {
+                let mut changed = bytes;
+                changed[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Head::open(&changed, &key), None, "bit {bit}");
+            }
+            let session = key.of_session(&[1; 16], &[2; 16]);
+            assert_eq!(Head::open(&bytes, &session), None);
+            assert_eq!(Head::open(&head.seal(&session), &key.of_session(&[2; 16], &[1; 16])), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), magic: bool) {
+            let mut bytes = bytes;
+            if magic && bytes.len() >= 7 {
+                bytes[..7].copy_from_slice(&MAGIC);
+            }
+            prop_assert_eq!(Head::claimed(&bytes).is_some(), magic && bytes.len() >= HEAD);
+            prop_assert_eq!(Head::open(&bytes, &Key::of_pair(&[0; 32])), None);
+        }
+    }
+}
