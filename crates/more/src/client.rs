@@ -21,8 +21,6 @@ use crate::onion::{ANNEX, Entropy, Hop, PacketId};
 const WAITING: usize = 1024;
 /// Receiver paths in store; more are dropped.
 const STORE: usize = 2048;
-/// Paths that are tried before it is said that none can be used now.
-const TRIES: usize = 16;
 /// The shortest and the longest pause between letters that carry nothing, on a stream on which nothing comes.
 const POLLS: [Span; 2] = [Span::from_millis(20), Span::from_secs(1)];
 
@@ -256,8 +254,11 @@ impl Client {
 
     /// A sender path into the first receiver path that can be used now.
     fn draw(&mut self, now: Time, random: &mut Random) -> Option<(Path, Memos, ReceiverPath)> {
-        for place in 0..self.store.len().min(TRIES) {
+        for place in 0..self.store.len() {
             let entry = self.store[place].entry();
+            if entry != self.me.peer && !self.flights.sender.has_rate(entry) {
+                continue;
+            }
             if let Some((path, memos)) = self.flights.draw_path_into(now, entry, random) {
                 return self.store.remove(place).map(|into| (path, memos, into));
             }

@@ -348,3 +348,12 @@ fn streams_are_bounded_and_refusals_are_heard() {
     assert!(refused && world.service.counters.letters > before);
     assert_eq!(world.service.sweep(world.now + Span::from_secs(61)), [STREAM]);
 }
+
+#[test]
+fn first_relays_that_offer_nothing_to_the_sender_do_not_hold_a_stream_back() {
+    for guards in [vec![], vec![1, 2, 5]] {
+        let mut world = World::new("explicit-or-aimd", &guards);
+        world.exchange(100, 60_000, 6);
+        world.check(100, 60_000, "196 answers within six seconds of slow start");
+    }
+}

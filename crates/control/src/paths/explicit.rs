@@ -75,18 +75,26 @@ pub struct ExplicitParameters {
 pub struct Explicit {
     parameters: ExplicitParameters,
     peers: Vec<Offered>,
+    /// Mean of the last offers of all, weighted by their acknowledgements; zero before the first.
+    usual: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Offered {
     rate: f64,
     starting: bool,
+    /// Whether a packet through it was lost.
+    lost: bool,
 }
+
+/// Weight of one offer in `Explicit::usual`.
+const WEIGHT: f64 = 0.01;
 
 impl Explicit {
     /// Every peer starts with one packet per second and gains one per acknowledgement up to its offer.
     pub fn new(peers: usize, parameters: ExplicitParameters) -> Explicit {
-        Explicit { parameters, peers: vec![Offered { rate: parameters.packet, starting: true }; peers] }
+        let peer = Offered { rate: parameters.packet, starting: true, lost: false };
+        Explicit { parameters, peers: vec![peer; peers], usual: 0.0 }
     }
 }
 
@@ -97,6 +105,9 @@ impl Controller for Explicit {
 
     fn feedback(&mut self, _now: Time, peer: Peer, _memo: Memo, feedback: Feedback) -> f64 {
         let ExplicitParameters { packet, beta } = self.parameters;
+        if let Feedback::Acked { stamp: Some(offer), .. } = feedback {
+            self.usual += if self.usual > 0.0 { WEIGHT * (offer - self.usual) } else { offer };
+        }
         let state = &mut self.peers[usize::from(peer)];
         match feedback {
             Feedback::Acked { stamp: Some(offer), .. } if state.starting => {
@@ -108,8 +119,14 @@ impl Controller for Explicit {
                 state.starting = false;
                 state.rate = stamp.unwrap_or(state.rate * beta).min(state.rate);
             }
-            Feedback::TimedOut => state.rate *= beta,
-            Feedback::Acked { stamp: None, .. } | Feedback::Passed => {}
+            Feedback::TimedOut => (state.rate, state.lost) = (state.rate * beta, true),
+            // A receiver path's first relay cannot write to this source: it is taken to offer what others do,
+            // with slow start and additive increase on the way there.
+            Feedback::Acked { stamp: None, .. } => {
+                let step = if state.lost { packet * packet / state.rate } else { packet };
+                state.rate = state.rate.max((state.rate + step).min(self.usual));
+            }
+            Feedback::Passed => {}
         }
         state.rate = state.rate.max(packet);
         state.rate
@@ -160,5 +177,18 @@ mod tests {
         assert_eq!(source.feedback(Time::ZERO, 0, 0, Feedback::Passed), 9000.0);
         assert_eq!(source.feedback(Time::ZERO, 0, 0, Feedback::Refused { stamp: Some(7000.0) }), 7000.0);
         assert_eq!(source.feedback(Time::ZERO, 0, 0, Feedback::TimedOut), 3500.0);
+    }
+
+    #[test]
+    fn who_cannot_offer_is_taken_to_offer_what_others_do() {
+        let mut source = Explicit::new(2, ExplicitParameters { packet: 1500.0, beta: 0.5 });
+        let ack = |stamp| Feedback::Acked { round_trip: 0.1, stamp };
+        assert_eq!(source.feedback(Time::ZERO, 1, 0, ack(None)), 1500.0, "nobody offered anything yet");
+        source.feedback(Time::ZERO, 0, 0, ack(Some(4000.0)));
+        assert_eq!(source.feedback(Time::ZERO, 1, 0, ack(None)), 3000.0);
+        assert_eq!(source.feedback(Time::ZERO, 1, 0, ack(None)), 4000.0);
+        assert_eq!(source.feedback(Time::ZERO, 1, 0, ack(None)), 4000.0);
+        assert_eq!(source.feedback(Time::ZERO, 1, 0, Feedback::TimedOut), 2000.0);
+        assert_eq!(source.feedback(Time::ZERO, 1, 0, ack(None)), 3125.0, "by M per round of the rate");
     }
 }
