@@ -15,6 +15,19 @@ pub fn red(text: &str) -> String {
     if std::io::stderr().is_terminal() { format!("\x1b[1;31m{text}\x1b[0m") } else { text.to_owned() }
 }
 
+/// Ends the process without a word, as SIGPIPE would, when whoever reads standard output has gone away
+/// (`tidegate ... | head`); without this `println!` panics.
+pub fn end_quietly_on_closed_pipe() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload().downcast_ref::<String>().map_or("", String::as_str);
+        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            std::process::exit(141);
+        }
+        report(panic);
+    }));
+}
+
 /// Columns of the terminal on standard output, if it is one.
 pub fn terminal_width() -> Option<u16> {
     rustix::termios::tcgetwinsize(std::io::stdout())

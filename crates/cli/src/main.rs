@@ -1,6 +1,7 @@
 //! `tidegate`: simulate, measure and run traffic control for onion-routed overlays.
 //!
-//! One file per subcommand. Exit codes: 0 done, 1 failed, 2 the input is wrong, 130 stopped by Ctrl-C.
+//! One file per subcommand. Exit codes: 0 done, 1 failed, 2 the input is wrong, 130 stopped by Ctrl-C,
+//! 141 when nobody reads standard output any more.
 
 mod console;
 mod fairness;
@@ -38,6 +39,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    console::end_quietly_on_closed_pipe();
     let result = match Arguments::parse().command {
         Command::Run(arguments) => run::main(arguments),
         Command::More(arguments) => more::main(arguments),

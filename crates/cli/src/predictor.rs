@@ -33,7 +33,7 @@ struct Solve {
     /// Print JSON: an object for a problem, a list for a list
     #[arg(long)]
     json: bool,
-    /// Draw the trajectories (the paper's Figure 3) as SVG
+    /// Draw the trajectories of the first problem's first 7 circuits (the paper's Figure 3) as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -88,7 +88,16 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
     if let Some(place) = &arguments.plot {
         let drawing = match answers.first() {
-            Some((problem, solution, _)) => figure_3(problem, solution),
+            Some((problem, solution, _)) => {
+                let (circuits, problems) = (problem.circuits(), answers.len());
+                if circuits > COLOURS.len() {
+                    eprintln!("the plot shows the first {} of {circuits} circuits", COLOURS.len());
+                }
+                if problems > 1 {
+                    eprintln!("the plot shows the first of {problems} problems");
+                }
+                figure_3(problem, solution)
+            }
             None => return Err(Failure::Other("there is no problem to draw".into())),
         };
         std::fs::write(place, drawing)

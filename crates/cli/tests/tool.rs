@@ -177,3 +177,25 @@ fn flashflow_experiments_run_in_simulated_time() {
     let rows = rows.as_array().unwrap();
     assert!(rows.len() >= 6 && rows.iter().all(|row| row["verdict"] == "holds"), "{rows:#?}");
 }
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut problem: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(root().join("examples/predictor/figure-3.json")).unwrap())
+            .unwrap();
+    // More than a pipe holds, so that writing cannot end before the reader does.
+    problem = serde_json::Value::Array(vec![problem; 100]);
+    let scratch = Scratch::new("pipe");
+    let file = scratch.path("problems.json");
+    std::fs::write(&file, problem.to_string()).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["predictor", "solve", &file, "--json"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(141));
+}

@@ -157,7 +157,10 @@ impl Sharing {
         // No open circuit crosses an empty resource: any positive capacity does for it.
         let positive = |capacity: &f64| if *capacity > negligible { capacity / scale } else { 1.0 };
         let capacities: Vec<f64> = self.capacities.iter().map(positive).collect();
-        for (&circuit, rate) in open.iter().zip(project(&paths, &capacities, upper / scale)?) {
+        for (&circuit, rate) in open.iter().zip(
+            project(&paths, &capacities, upper / scale, false)
+                .or_else(|_| project(&paths, &capacities, upper / scale, true))?,
+        ) {
             rates[circuit] = rate * scale;
         }
         Ok(rates)
@@ -166,12 +169,21 @@ impl Sharing {
 
 /// The point of `{r >= 0, load(r) <= capacity}` nearest to `(upper, .., upper)`, by a primal-dual interior
 /// point method with Mehrotra's corrector; the multipliers of the resources couple the circuits.
-fn project(paths: &[&[usize]], capacities: &[f64], upper: f64) -> Result<Vec<f64>, FairnessError> {
+/// If `careful`, without the corrector and always towards the centre, which takes longer.
+fn project(
+    paths: &[&[usize]],
+    capacities: &[f64],
+    upper: f64,
+    careful: bool,
+) -> Result<Vec<f64>, FairnessError> {
     const ITERATIONS: usize = 200;
     let (n, m) = (paths.len(), capacities.len());
     let (mut r, mut z, mut s, mut price) = (vec![upper; n], vec![1.0; n], vec![1.0; m], vec![1.0; m]);
     let (mut dr, mut dz, mut ds, mut dprice) = (vec![0.0; n], vec![0.0; n], vec![0.0; m], vec![0.0; m]);
-    let mut worst = f64::INFINITY;
+    let (mut worst, mut left) = (f64::INFINITY, f64::INFINITY);
+    // How far the last step went: after a short one the next aims nearer to the centre and corrects nothing,
+    // without which the method can go round in circles.
+    let mut last: f64 = 1.0;
     for _ in 0..ITERATIONS {
         let dual: Vec<f64> = (0..n).map(|i| r[i] - upper + total(paths[i], &price) - z[i]).collect();
         let mut primal: Vec<f64> = (0..m).map(|j| s[j] - capacities[j]).collect();
@@ -183,6 +195,7 @@ fn project(paths: &[&[usize]], capacities: &[f64], upper: f64) -> Result<Vec<f64
             sum / (n + m) as f64
         };
         let mu = gap(&r, &z, &s, &price);
+        left = mu;
         worst = dual.iter().chain(&primal).fold(0.0, |worst: f64, value| worst.max(value.abs()));
         if worst <= 1e-11 && mu <= 1e-22 {
             break;
@@ -198,6 +211,7 @@ fn project(paths: &[&[usize]], capacities: &[f64], upper: f64) -> Result<Vec<f64
             schur[j * m + j] += s[j] / price[j];
         }
         cholesky(&mut schur, m);
+        let short = careful || last < 0.9;
         let mut step = 1.0;
         // First towards complementarity zero, then with the second-order terms that step would leave.
         for corrector in [false, true] {
@@ -206,11 +220,12 @@ fn project(paths: &[&[usize]], capacities: &[f64], upper: f64) -> Result<Vec<f64
                     x.iter().zip(dx).map(|(x, dx)| x + step * dx).collect()
                 };
                 let after = gap(&moved(&r, &dr), &moved(&z, &dz), &moved(&s, &ds), &moved(&price, &dprice));
-                mu * (after / mu).powi(3)
+                mu * (after / mu).powi(3).max(if short { 0.3 } else { 0.0 })
             } else {
                 0.0
             };
-            let second = if corrector { 1.0 } else { 0.0 };
+            // What the first direction leaves if it is taken as far as it may.
+            let second = if corrector && !short { step * step } else { 0.0 };
             let rz: Vec<f64> = (0..n).map(|i| r[i] * z[i] + second * dr[i] * dz[i] - target).collect();
             let rs: Vec<f64> =
                 (0..m).map(|j| s[j] * price[j] + second * ds[j] * dprice[j] - target).collect();
@@ -239,11 +254,13 @@ fn project(paths: &[&[usize]], capacities: &[f64], upper: f64) -> Result<Vec<f64
             step = limit(&r, &dr).min(limit(&z, &dz)).min(limit(&s, &ds)).min(limit(&price, &dprice));
             step = (0.995 * step).min(1.0);
         }
+        last = step;
         for (x, dx) in [(&mut r, &dr), (&mut z, &dz), (&mut s, &ds), (&mut price, &dprice)] {
             x.iter_mut().zip(dx).for_each(|(x, dx)| *x = (*x + step * dx).max(f64::MIN_POSITIVE));
         }
     }
-    if worst <= 1e-9 { Ok(r) } else { Err(FairnessError::NotConverged(worst)) }
+    let off = worst.max(1e-3 * left.sqrt());
+    if off <= 1e-9 { Ok(r) } else { Err(FairnessError::NotConverged(off)) }
 }
 
 fn total(path: &[usize], values: &[f64]) -> f64 {
@@ -308,6 +325,18 @@ mod tests {
         close(&lot.theorem3(1.0).unwrap(), &[1.0 / 3.0, 2.0 / 3.0, 2.0 / 3.0]);
         close(&lot.theorem3(2.0).unwrap(), &[0.0, 1.0, 1.0]);
         close(&lot.theorem3(50.0).unwrap(), &[0.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn theorem_3_does_not_go_round_in_circles() {
+        let network = sharing(&[42.324, 10.0], &[&[1, 0, 0, 1], &[1, 0, 1, 1], &[0, 0, 0]]);
+        let rates = network.theorem3(42.324).unwrap();
+        // Both resources are full, and no circuit is at zero.
+        close(
+            &network.crossings().iter().map(|list| list.iter().map(|&i| rates[i]).sum()).collect::<Vec<_>>(),
+            &[42.324, 10.0],
+        );
+        assert!(rates.iter().all(|rate| *rate > 1.0), "{rates:?}");
     }
 
     #[test]
