@@ -149,9 +149,10 @@ pub(super) struct Block<'a, const M: usize> {
 
 impl<const M: usize> Block<'_, M> {
     /// Answers the prices: minimises each circuit's function, then takes the springs' forces as the new
-    /// multipliers. Returns the largest change of these as a stretch. `work` holds the factors at the solution.
+    /// multipliers. Returns the largest change of these as a stretch, and adds the Newton steps' worth to
+    /// `effort`. `work` holds the factors at the solution.
     #[inline(always)]
-    pub fn answer(&mut self, work: &mut [Work<M>]) -> f64 {
+    pub fn answer(&mut self, work: &mut [Work<M>], effort: &mut usize) -> f64 {
         self.differentiate(work);
         let mut taken = 0;
         loop {
@@ -164,6 +165,8 @@ impl<const M: usize> Block<'_, M> {
                 }
             }
             taken += 1;
+            // A search looks at a dozen slopes, each half the work of a step.
+            *effort += if full { 1 } else { 1 + ROUNDS / 2 };
             let (changed, worst) = self.differentiate(work);
             let (mut settled, mut off) = (true, 0.0f64);
             for i in 0..LANES {

@@ -19,8 +19,8 @@ const GROWTH: f64 = 3.0;
 
 /// How prices are looked for.
 pub(super) struct Manner {
-    /// Passes over all circuits before giving up.
-    passes: u32,
+    /// Newton steps per four circuits after which to give up.
+    steps: usize,
     /// How much the first steps of the prices are held back, relative to the circuits' curvature.
     caution: f64,
     /// Stiffness relative to the largest as long as the prices are far off.
@@ -28,9 +28,9 @@ pub(super) struct Manner {
 }
 
 /// For most problems.
-pub(super) const QUICK: Manner = Manner { passes: 40, caution: 0.1, soft: 3e-5 };
+pub(super) const QUICK: Manner = Manner { steps: 100, caution: 0.1, soft: 3e-5 };
 /// For those whose queues press so hard against their bounds that soft springs give way for too long.
-pub(super) const FIRM: Manner = Manner { passes: 400, caution: 0.3, soft: 1e-2 };
+pub(super) const FIRM: Manner = Manner { steps: 25_000, caution: 0.3, soft: 1e-2 };
 
 /// The method's memory for problems with `M` rates per circuit and step.
 #[derive(Debug, Default)]
@@ -53,6 +53,8 @@ pub(super) struct Dual<const M: usize> {
     rows: Vec<(usize, usize)>,
     /// Prices the line search starts from, and where it goes.
     base: Vec<[f64; M]>,
+    /// Newton steps of blocks in this search for prices.
+    effort: usize,
     along: Vec<[f64; M]>,
 }
 
@@ -77,12 +79,14 @@ impl<const M: usize> Dual<M> {
         let mut search = Search { caution: manner.caution, ..Search::default() };
         let (mut last, mut growth) = (1.0f64, FIRST);
         let mut residuals = Residuals::default();
-        for _ in 0..manner.passes {
+        self.effort = 0;
+        let most = manner.steps * self.starts.len();
+        while self.effort < most {
             // Soft springs let the first answers be found in few steps; what they give way, their rest
             // forces make up for.
-            let most = self.springs.stiffness * (manner.soft / last).clamp(manner.soft, 1.0);
+            let hardest = self.springs.stiffness * (manner.soft / last).clamp(manner.soft, 1.0);
             for costs in &mut self.costs {
-                costs.stiffness = (growth * costs.curvature[0]).min(most);
+                costs.stiffness = (growth * costs.curvature[0]).min(hardest);
             }
             growth *= GROWTH;
             let stretch = self.answer();
@@ -111,7 +115,7 @@ impl<const M: usize> Dual<M> {
         let mut stretch = 0.0f64;
         for (start, steps) in self.starts.iter().zip(self.steps.chunks_exact_mut(horizon)) {
             let mut block = Block { start, steps, costs: &self.costs, springs: self.springs };
-            stretch = stretch.max(block.answer(&mut self.work));
+            stretch = stretch.max(block.answer(&mut self.work, &mut self.effort));
             for (sum, step) in self.sums.iter_mut().zip(block.steps.iter()) {
                 for m in 0..M {
                     let rate = if m == 1 { step.rate[m].min(step.limit) } else { step.rate[m] };

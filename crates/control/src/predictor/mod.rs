@@ -365,6 +365,9 @@ pub struct Solver {
 /// in a step (queues).
 const FEASIBLE: f64 = 1e-8;
 
+/// Up to how many circuits an exact answer is looked for at any price.
+const FEW: usize = 16;
+
 /// The quick method and the sure one, for problems with `M` rates per circuit and step, `O = M - 1` of them
 /// outgoing.
 #[derive(Debug, Default)]
@@ -402,6 +405,12 @@ impl<const M: usize, const O: usize> Method<M, O> {
         let mut exact;
         (solution.residuals, exact) = self.dual.clear(&QUICK, &mut solution.iterations);
         if exact {
+            return self.answer(problem, solution);
+        }
+        if problem.circuits() > FEW {
+            let Some(residuals) = near else { return false };
+            self.interior.hand_over(&mut self.dual);
+            solution.residuals = residuals;
             return self.answer(problem, solution);
         }
         form::load(&mut self.dual, problem);
