@@ -8,6 +8,7 @@ pub mod experiment;
 pub mod expression;
 mod ranking;
 pub mod scenario_runner;
+pub mod sweep;
 pub mod verdict;
 
 use std::collections::BTreeMap;

@@ -20,18 +20,18 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::ranking::{self, Criteria};
+use super::sweep::{Entry, Sweep};
 use super::{Curve, Experiment, Figure, Measured, RunError, Scale};
 use crate::monitor::Monitor;
 use crate::results::{Results, flatten, whole_summary};
 use crate::runs;
-use crate::scenario::Scenario;
 
 /// `[parameters]` of the runner.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Parameters {
     /// Scenario files by name; paths count from the experiment's folder.
-    pub scenarios: BTreeMap<String, String>,
+    pub scenarios: BTreeMap<String, Entry>,
     /// Overrides of every scenario, as TOML text.
     #[serde(default)]
     pub overrides: Vec<String>,
@@ -40,6 +40,8 @@ pub struct Parameters {
     pub seeds: u32,
     /// Metrics that the systems are ranked by.
     pub rank: Option<Criteria>,
+    /// Curves over the scenarios ([`super::sweep`]).
+    pub sweep: Option<Sweep>,
 }
 
 fn one() -> u32 {
@@ -50,8 +52,8 @@ fn one() -> u32 {
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: Parameters = experiment.parameters(scale)?;
     let mut measured = Measured::default();
-    for (name, path) in &parameters.scenarios {
-        let scenario = Scenario::load(&experiment.folder.join(path), &parameters.overrides)?;
+    for (name, entry) in &parameters.scenarios {
+        let scenario = entry.load(&experiment.folder, &parameters.overrides)?;
         let runs = runs::run_all(&scenario, parameters.seeds, monitor)?;
         if !runs.missing.is_empty() {
             return Err(RunError::Stopped);
@@ -76,13 +78,20 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let results = Results::new(&scenario, &runs);
         measured.figures.extend(figures(name, &results));
     }
+    if let Some(sweep) = &parameters.sweep {
+        let curves = sweep.figures(&measured.values);
+        measured.figures.splice(0..0, curves);
+    }
     Ok(measured)
 }
 
 /// Rates of each system over time, and the latency's distribution.
 fn figures(name: &str, results: &Results<'_>) -> Vec<Figure> {
     let mut all = Vec::new();
-    for system in &results.systems {
+    // Many curves in one picture say nothing.
+    let few = |names: &[String]| names.len() <= 20;
+    let drawn = results.systems.iter().filter(|system| few(&system.runs[0].metrics.delivered.names));
+    for system in drawn {
         let series = &system.runs[0].metrics.delivered;
         let step = series.step.as_secs_f64();
         let curves = series.names.iter().zip(&series.curves).map(|(name, curve)| Curve {

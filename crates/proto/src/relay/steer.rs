@@ -46,7 +46,7 @@ impl<O: Onion> Relay<O> {
     /// tells the neighbours.
     pub fn act(&mut self, now: Time) {
         let Some(mut controller) = self.controller.take() else { return };
-        let Parameters { step, carry, parts, exchange, .. } = *controller.parameters();
+        let Parameters { step, carry, parts, exchange, tell_source, .. } = *controller.parameters();
         let dt = step.as_secs_f64();
         let mut row = 0;
         for (key, circuit) in &mut self.circuits {
@@ -64,9 +64,12 @@ impl<O: Onion> Relay<O> {
                 let share = if circuit.edge.is_some() { send / f64::from(parts) } else { send };
                 (share, if share < send { share } else { 0.0 }, plan.intake[0] * dt)
             });
+            let waiting = f64::from(self.links.backlog(circuit.prev));
             self.links.allow(now, circuit.prev, send, share, carry);
             if let Some(edge) = circuit.edge.as_deref_mut() {
-                edge.allow(take, carry);
+                // What waits at the server need not wait here.
+                let needed = (plan.map_or(1.0, |plan| plan.output[0] * dt + 1.0) - waiting).max(0.0);
+                edge.allow(if tell_source { take.min(needed) } else { take }, carry);
             }
             let flows = plan.is_some();
             if controller.must_tell(key, flows) {

@@ -94,7 +94,7 @@ impl Default for Parameters {
             horizon: 10,
             capacity_share: 0.85,
             s_max: 2.0,
-            s_max_time: Span::from_millis(80),
+            s_max_time: Span::from_millis(400),
             tell_source: true,
             scaling: 50.0,
             delay: Span::from_millis(40),

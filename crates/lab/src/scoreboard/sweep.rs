@@ -1,0 +1,112 @@
+//! Scenarios that differ in one number, and the curves that they make.
+//!
+//! ```toml
+//! [parameters.scenarios]
+//! n100 = { file = "../random.toml", overrides = ["..."] }
+//! n500 = { file = "../random.toml", overrides = ["..."] }
+//! [parameters.sweep]
+//! x = "circuits"
+//! values = { n100 = 100, n500 = 500 }
+//! quantities = ["latency_from_departure_mean_s"]
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{Curve, Figure};
+use crate::input::InputError;
+use crate::scenario::Scenario;
+
+/// A scenario of an experiment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Entry {
+    /// A file.
+    File(String),
+    /// A file with overrides of its own, which come after those of all.
+    Varied {
+        /// The file.
+        file: String,
+        /// TOML texts.
+        overrides: Vec<String>,
+    },
+}
+
+impl Entry {
+    /// Reads it; paths count from `folder`.
+    pub fn load(&self, folder: &Path, overrides: &[String]) -> Result<Scenario, InputError> {
+        match self {
+            Entry::File(file) => Scenario::load(&folder.join(file), overrides),
+            Entry::Varied { file, overrides: own } => {
+                Scenario::load(&folder.join(file), &[overrides, own].concat())
+            }
+        }
+    }
+}
+
+/// Curves over scenarios, one per system.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Sweep {
+    /// What the number is, with its unit.
+    pub x: String,
+    /// The number of each scenario.
+    pub values: BTreeMap<String, f64>,
+    /// A figure for each of these metrics.
+    pub quantities: Vec<String>,
+}
+
+impl Sweep {
+    /// A figure per quantity, a curve per system, the mean over seeds.
+    pub fn figures(&self, measured: &BTreeMap<String, Vec<f64>>) -> Vec<Figure> {
+        let figure = |quantity: &String| {
+            let mut curves: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+            for (scenario, x) in &self.values {
+                for (name, values) in measured {
+                    let system = name
+                        .strip_prefix(scenario.as_str())
+                        .and_then(|rest| rest.strip_prefix('.'))
+                        .and_then(|rest| rest.strip_suffix(quantity.as_str()))
+                        .and_then(|rest| rest.strip_suffix('.'));
+                    if let Some(system) = system {
+                        let mean = values.iter().sum::<f64>() / values.len() as f64;
+                        curves.entry(system).or_default().push((*x, mean));
+                    }
+                }
+            }
+            let curve = |(name, mut points): (&str, Vec<(f64, f64)>)| {
+                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                Curve { name: name.to_owned(), points }
+            };
+            let curves = curves.into_iter().map(curve).collect();
+            Figure { title: quantity.clone(), x: self.x.clone(), y: quantity.clone(), curves }
+        };
+        self.quantities.iter().map(figure).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_are_ordered_and_means() {
+        let sweep = Sweep {
+            x: "circuits".into(),
+            values: [("n1000".to_owned(), 1000.0), ("n10".to_owned(), 10.0)].into(),
+            quantities: vec!["latency".into()],
+        };
+        let measured = [
+            ("n10.vanilla.latency", vec![1.0, 3.0]),
+            ("n10.vanilla.latency.other", vec![9.0]),
+            ("n1000.vanilla.latency", vec![5.0]),
+            ("n1000.pctcp.latency", vec![4.0]),
+        ];
+        let measured = measured.map(|(name, values)| (name.to_owned(), values)).into();
+        let figures = sweep.figures(&measured);
+        let points: Vec<_> = figures[0].curves.iter().map(|curve| (&*curve.name, &*curve.points)).collect();
+        assert_eq!(points, [("pctcp", &[(1000.0, 4.0)][..]), ("vanilla", &[(10.0, 2.0), (1000.0, 5.0)])]);
+    }
+}
