@@ -1,0 +1,178 @@
+//! What a PredicTor relay makes of neighbours that lie, babble, repeat themselves or are silent.
+
+use proptest::prelude::*;
+use tidegate_control::predictor::Kind;
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::cell::{Cell, CircId, Command};
+use tidegate_proto::flow::Control;
+use tidegate_proto::flow::predictor::wire::{self, About, Heard};
+use tidegate_proto::flow::predictor::{Controller, Measured, Parameters, Source};
+use tidegate_proto::links::Config;
+use tidegate_proto::node::{CircuitKey, Node};
+use tidegate_proto::onion::{Clear, Onion};
+use tidegate_proto::relay::Relay;
+
+const STEP: Span = Span::from_millis(40);
+/// 1000 cells of 512 bytes a second, of which circuits get 850.
+const BYTES_PER_S: f64 = 512_000.0;
+const CAPACITY: f64 = 850.0;
+
+/// What the predecessor of the bad circuit says in a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bad {
+    Greedy,
+    NotNumbers,
+    TooLong,
+    WrongKind,
+    WrongStep,
+    Replayed,
+    Absent,
+    FromTheFuture,
+}
+
+/// A middle relay with three circuits. The predecessors of circuits 0 and 1 always have more and plan what
+/// they are granted; that of circuit 2 misbehaves. Gives what each circuit is granted at last, and the
+/// trajectories refused.
+fn grants(problem: Kind, bad: Bad) -> ([f64; 3], u64) {
+    let mut controller = Controller::new(Parameters { problem, ..Parameters::default() }, BYTES_PER_S);
+    let mut granted = [[0.0; 10]; 3];
+    for step in 1..80u64 {
+        let now = Time(STEP.0 * step);
+        let solved = Time(now.0 - STEP.0);
+        let mut hear = |circuit: u32, about, solved, step, values: &[f64]| {
+            let heard = Heard { circ: 0, about, solved, step, values };
+            controller.hear(now, CircuitKey(circuit), about != About::Intake, &heard);
+        };
+        for circuit in 0..3u32 {
+            hear(circuit, About::Intake, solved, STEP, &[1000.0; 10]);
+        }
+        for circuit in 0..2 {
+            let plan = granted[circuit as usize];
+            hear(circuit, About::Output, solved, STEP, &plan);
+            hear(circuit, About::Queue, solved, STEP, &[100.0; 10]);
+            hear(circuit, About::Virtual, solved, STEP, &[CAPACITY; 10]);
+        }
+        for about in [About::Output, About::Queue, About::Virtual] {
+            match bad {
+                Bad::Greedy => hear(2, about, solved, STEP, &[f64::MAX; 10]),
+                Bad::NotNumbers => hear(2, about, solved, STEP, &[f64::NAN; 10]),
+                Bad::TooLong => hear(2, about, solved, STEP, &[500.0; 11]),
+                Bad::WrongKind => hear(2, About::Intake, solved, STEP, &[0.0; 12]),
+                Bad::WrongStep => hear(2, about, solved, Span::from_millis(1), &[500.0; 10]),
+                Bad::Replayed => hear(2, about, Time(STEP.0), STEP, &[1e9; 10]),
+                Bad::FromTheFuture => hear(2, about, Time(u64::MAX - step), STEP, &[1e9; 10]),
+                Bad::Absent => {}
+            }
+        }
+        controller.begin();
+        for circuit in 0..3 {
+            let circuit = CircuitKey(circuit);
+            controller.add(now, &Measured { circuit, queue: 2, source: Source::Relay, to_client: false });
+        }
+        controller.solve();
+        for (row, granted) in granted.iter_mut().enumerate() {
+            let plan = controller.plan(row).unwrap();
+            let total = |values: &[f64]| values.iter().all(|value| (0.0..=CAPACITY + 1e-3).contains(value));
+            assert!(total(plan.intake) && total(plan.output), "{bad:?}: {plan:?}");
+            // What the neighbour plans next: our grant two steps on, as its own controller aligns it.
+            for (at, grant) in granted.iter_mut().enumerate() {
+                *grant = plan.intake[(at + 2).min(9)];
+            }
+        }
+    }
+    (granted.map(|steps| steps[0]), controller.totals().refused)
+}
+
+#[test]
+fn no_predecessor_takes_more_than_its_share_from_others() {
+    for problem in [Kind::Prototype, Kind::Journal] {
+        for bad in [
+            Bad::Greedy,
+            Bad::NotNumbers,
+            Bad::TooLong,
+            Bad::WrongKind,
+            Bad::WrongStep,
+            Bad::Replayed,
+            Bad::FromTheFuture,
+            Bad::Absent,
+        ] {
+            let (granted, refused) = grants(problem, bad);
+            for honest in &granted[..2] {
+                assert!(*honest >= 0.9 * CAPACITY / 3.0, "{problem:?}, {bad:?}: {granted:?}");
+            }
+            let believed = matches!(bad, Bad::Greedy | Bad::Absent);
+            assert_eq!(refused == 0, believed, "{bad:?}: {refused} refused");
+        }
+    }
+}
+
+#[test]
+fn claims_of_a_silent_predecessor_expire() {
+    let mut controller = Controller::new(Parameters::default(), BYTES_PER_S);
+    let heard = Heard { circ: 0, about: About::Output, solved: Time(1), step: STEP, values: &[800.0; 10] };
+    controller.hear(Time(1), CircuitKey(0), true, &heard);
+    let measured = Measured { circuit: CircuitKey(0), queue: 0, source: Source::Relay, to_client: true };
+    controller.begin();
+    assert!(controller.add(Time(STEP.0), &measured), "a missing message is bridged");
+    controller.begin();
+    assert!(!controller.add(Time(STEP.0 * 30), &measured), "but not for ever");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever two neighbours say, rates stay within the capacity.
+    #[test]
+    fn no_message_breaks_the_controller(
+        messages in proptest::collection::vec(
+            (0..4usize, 0..4u32, any::<bool>(), any::<u64>(), proptest::collection::vec(any::<f64>(), 0..12)),
+            0..40,
+        ),
+        queues in proptest::collection::vec(0..2000u32, 4),
+        journal in any::<bool>(),
+    ) {
+        let problem = if journal { Kind::Journal } else { Kind::Prototype };
+        let mut controller = Controller::new(Parameters { problem, ..Parameters::default() }, BYTES_PER_S);
+        let kinds = [About::Intake, About::Output, About::Queue, About::Virtual];
+        let now = Time(STEP.0 * 100);
+        for (about, circuit, from_predecessor, solved, values) in &messages {
+            let heard =
+                Heard { circ: 0, about: kinds[*about], solved: Time(*solved), step: STEP, values };
+            controller.hear(now, CircuitKey(*circuit), *from_predecessor, &heard);
+        }
+        controller.begin();
+        for (circuit, queue) in (0..).zip(queues) {
+            let source = if circuit == 0 { Source::Server(f64::INFINITY) } else { Source::Relay };
+            let circuit = CircuitKey(circuit);
+            controller.add(now, &Measured { circuit, queue, source, to_client: circuit.0 == 1 });
+        }
+        let n = controller.solve();
+        for step in 0..10 {
+            let plans = (0..n).map(|row| controller.plan(row).unwrap());
+            let (intake, output) =
+                plans.fold((0.0, 0.0), |sum, plan| (sum.0 + plan.intake[step], sum.1 + plan.output[step]));
+            prop_assert!(intake <= CAPACITY + 1e-3 && output <= CAPACITY + 1e-3, "{intake} {output}");
+        }
+    }
+
+    /// Cells of garbage, and messages about circuits that are not ours, are counted and forgotten.
+    #[test]
+    fn no_cell_brings_a_relay_down(bytes in proptest::collection::vec(any::<u8>(), 1..507)) {
+        let config =
+            Config { control: Control::Predictor(Parameters::default()), bandwidth: 1e6, ..Config::default() };
+        let mut relay = Relay::<Clear>::new(Clear, config);
+        let channel = relay.channel_accepted(None);
+        let mut stranger = Vec::new();
+        let values = &[1.0; 10];
+        let heard = Heard { circ: 5, about: About::Intake, solved: Time(1), step: STEP, values };
+        wire::write(&heard, &mut stranger);
+        for body in [bytes, stranger] {
+            let cell = Cell { circ: CircId(0), command: Command::Plan, body: Clear::bared(body) };
+            relay.cell(Time(2), channel, cell);
+        }
+        prop_assert!(relay.control_totals().unwrap().refused >= 2);
+        relay.solve(Time(3));
+        relay.act(Time(3));
+        prop_assert!(relay.poll().is_none());
+    }
+}
