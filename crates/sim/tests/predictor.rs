@@ -67,7 +67,13 @@ fn system(transport: Transport, parameters: Parameters) -> System {
         connection_half_life: None,
         switching: None,
         control: Control::Predictor(Parameters { windows, ..parameters }),
-        tcp: tcp::Config { congestion: Congestion::None, ..tcp::Config::default() },
+        tcp: tcp::Config {
+            congestion: Congestion::None,
+            bursts: false,
+            send_buffer: tcp::Buffer::Fixed(131_072),
+            receive_buffer: tcp::Buffer::Fixed(131_072),
+            ..tcp::Config::default()
+        },
         output_buffer: OutputBuffer { high_bytes: 514, low_bytes: 0 },
         tls_record_overhead: 0,
         tls_record_cells: 1,
@@ -107,7 +113,9 @@ fn rates_are_equal_and_latency_is_near_its_floor() {
     for (transport, exchange) in
         [(Transport::PerCircuit, Exchange::OutOfBand), (Transport::Vanilla, Exchange::OutOfBand)]
     {
-        let (rates, latency) = closed_loop(transport, Parameters { exchange, ..Parameters::default() });
+        let s_max_time = Span::from_millis(80);
+        let parameters = Parameters { exchange, s_max_time, ..Parameters::default() };
+        let (rates, latency) = closed_loop(transport, parameters);
         assert!(rates.iter().sum::<f64>() >= 400.0, "{rates:?}");
         assert!(fairness(rates) >= 0.99, "{rates:?}");
         assert!((80.0..=95.0).contains(&latency), "{transport:?}: {latency} ms");
@@ -118,7 +126,7 @@ fn rates_are_equal_and_latency_is_near_its_floor() {
 fn the_journals_problem_and_random_phases_hold_rates_equal() {
     let out_of_band = Parameters { exchange: Exchange::OutOfBand, ..Parameters::default() };
     for parameters in [
-        Parameters { problem: Kind::Journal, ..out_of_band },
+        Parameters { problem: Kind::Journal, s_max_time: Span::from_millis(40), ..out_of_band },
         Parameters { phases: Phases::Random, drift: 1e-4, ..out_of_band },
     ] {
         let (rates, latency) = closed_loop(Transport::PerCircuit, parameters);

@@ -111,10 +111,10 @@ fn every_combination_is_a_system() {
     let text = bottleneck().replacen(from, &format!("{choices}{from}"), 1);
     let scenario = parse(&text, &["every-system.kist.buffer-factor = 2.0"]).unwrap();
     let names: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
-    assert_eq!(names, ["vanilla", "pctcp", "new-fifo", "old-fifo", "new-kist", "old-kist"]);
-    let kist = scenario.systems[4].kist.unwrap();
+    assert_eq!(names, ["vanilla", "pctcp", "predictor", "new-fifo", "old-fifo", "new-kist", "old-kist"]);
+    let kist = scenario.systems[5].kist.unwrap();
     assert_eq!(
-        (scenario.systems[4].transport, kist.interval),
+        (scenario.systems[5].transport, kist.interval),
         (Transport::PerCircuit, Span::from_millis(20))
     );
     assert_eq!(kist.buffer_factor, 2.0, "every-system applies");

@@ -68,7 +68,7 @@ impl<O: Onion> Relay<O> {
             self.links.allow(now, circuit.prev, send, share, carry);
             if let Some(edge) = circuit.edge.as_deref_mut() {
                 // What waits at the server need not wait here.
-                let needed = (plan.map_or(1.0, |plan| plan.output[0] * dt + 1.0) - waiting).max(0.0);
+                let needed = (plan.map_or(1.0, |plan| 2.0 * plan.output[0] * dt + 1.0) - waiting).max(0.0);
                 edge.allow(if tell_source { take.min(needed) } else { take }, carry);
             }
             let flows = plan.is_some();
