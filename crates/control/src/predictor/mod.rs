@@ -374,8 +374,6 @@ const FEW: usize = 16;
 struct Method<const M: usize, const O: usize> {
     dual: Dual<M>,
     interior: Interior<M, O>,
-    /// Rates in reserve.
-    kept: Vec<circuit::Step<M>>,
 }
 
 impl<const M: usize, const O: usize> Method<M, O> {
@@ -398,7 +396,7 @@ impl<const M: usize, const O: usize> Method<M, O> {
     }
 
     /// For problems whose prices are not found quickly: the interior point method, made exact by clearing
-    /// from its prices, or if that fails from the start with hard springs; whichever is cheaper.
+    /// from its prices, or, if that fails and there are few, from the start with hard springs.
     fn solve_surely(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
         let near = self.interior.solve(problem, &mut solution.iterations);
         self.interior.hand_over(&mut self.dual);
@@ -407,25 +405,18 @@ impl<const M: usize, const O: usize> Method<M, O> {
         if exact {
             return self.answer(problem, solution);
         }
-        if problem.circuits() > FEW {
-            let Some(residuals) = near else { return false };
+        if let Some(residuals) = near {
             self.interior.hand_over(&mut self.dual);
             solution.residuals = residuals;
-            return self.answer(problem, solution);
+            if self.answer(problem, solution) {
+                return true;
+            }
+        }
+        if problem.circuits() > FEW {
+            return false;
         }
         form::load(&mut self.dual, problem);
         (solution.residuals, exact) = self.dual.clear(&FIRM, &mut solution.iterations);
-        let exact = exact && self.answer(problem, solution);
-        let Some(residuals) = near else { return exact };
-        let (objective, other) = (solution.objective, solution.residuals);
-        self.kept.clone_from(&self.dual.steps);
-        self.interior.hand_over(&mut self.dual);
-        if self.answer(problem, solution) && (!exact || solution.objective < objective) {
-            solution.residuals = residuals;
-            return true;
-        }
-        self.dual.steps.clone_from(&self.kept);
-        solution.residuals = other;
         exact && self.answer(problem, solution)
     }
 
