@@ -56,7 +56,7 @@ fn a_run_prints_json_and_leaves_a_folder() {
         serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
     };
     let (one, two) = (run("1"), run("2"));
-    for system in ["vanilla", "pctcp"] {
+    for system in ["vanilla", "pctcp", "predictor"] {
         let digests = &one["systems"][system]["digest"];
         assert!(digests.is_string() || digests.is_array());
         assert_eq!(*digests, two["systems"][system]["digest"], "on any number of threads");
@@ -94,13 +94,13 @@ fn page_draws(page: &Path) {
         return;
     };
     let page = String::from_utf8_lossy(&output.stdout);
-    // Two systems: rates, backlog, and two views of latency.
+    // Three systems: rates and backlog of each, and two views of latency.
     assert!(
-        page.contains("data-drawn=\"6\""),
+        page.contains("data-drawn=\"8\""),
         "the script ended early: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert_eq!(page.matches("<canvas").count(), 6);
+    assert_eq!(page.matches("<canvas").count(), 8);
     assert!(page.contains("at the middle"), "the anatomy of latency is drawn");
 }
 
