@@ -94,13 +94,13 @@ fn page_draws(page: &Path) {
         return;
     };
     let page = String::from_utf8_lossy(&output.stdout);
-    // Three systems: rates and backlog of each, and two views of latency.
+    // Three systems: rates and backlog of each, two views of latency, and the first bytes after the warm-up.
     assert!(
-        page.contains("data-drawn=\"8\""),
+        page.contains("data-drawn=\"9\""),
         "the script ended early: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert_eq!(page.matches("<canvas").count(), 8);
+    assert_eq!(page.matches("<canvas").count(), 9);
     assert!(page.contains("at the middle"), "the anatomy of latency is drawn");
 }
 

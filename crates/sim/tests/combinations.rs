@@ -186,7 +186,9 @@ proptest! {
         prop_assert_eq!(delivered + under_way, wanted);
         prop_assert!(done >= 12, "{} downloads: {}", done, system.name);
         let longest = waits.values().max().copied().unwrap_or_default();
-        prop_assert!(longest < Span::from_secs(10), "{} without a byte: {}", longest, system.name);
+        // Under EWMA one of six that was alone waits at a relay until the others' counts pass what is left of
+        // its own: log2(6) half-lives, 5.2 s; and that at three relays.
+        prop_assert!(longest < Span::from_secs(16), "{} without a byte: {}", longest, system.name);
     }
 }
 
