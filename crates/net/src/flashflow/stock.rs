@@ -41,6 +41,9 @@ const STREAMS: usize = 3;
 /// How long clients may take to learn the network, and to open circuits and streams.
 const LEARNING: Span = Span::from_secs(60);
 const OPENING: Span = Span::from_secs(30);
+/// How long one circuit or stream may take before another is tried, and the pause before that.
+const PATIENCE: Span = Span::from_secs(6);
+const PAUSE: Span = Span::from_millis(500);
 /// Connections that the source has accepted and that have not shown the token.
 const STRANGERS: usize = 64;
 
@@ -190,12 +193,21 @@ async fn client(
     .await?;
     let mut streams = Vec::new();
     let end = clock::now() + OPENING;
-    for _ in 0..CIRCUITS {
-        let Ok(circuit) = before(end, tor.circuit(path)).await else { continue };
-        for _ in 0..STREAMS {
-            if let Ok(stream) = before(end, tor.stream(circuit, source)).await {
-                streams.push(stream);
+    let patience = || end.min(clock::now() + PATIENCE);
+    let mut circuits = 0;
+    while circuits < CIRCUITS && clock::now() < end {
+        let before_it = streams.len();
+        if let Ok(circuit) = before(patience(), tor.circuit(path)).await {
+            for _ in 0..STREAMS {
+                if let Ok(stream) = before(patience(), tor.stream(circuit, source)).await {
+                    streams.push(stream);
+                }
             }
+        }
+        // A network that has just started refuses some, or leaves them without an answer.
+        match streams.len() > before_it {
+            true => circuits += 1,
+            false => clock::until(end.min(clock::now() + PAUSE)).await,
         }
     }
     Ok((tor, streams))
