@@ -172,9 +172,4 @@ impl<T> Flights<T> {
             self.packets.retain(|_, flight| !flight.timed_out);
         }
     }
-
-    /// How many packets may still be acknowledged in time.
-    pub fn in_time(&self) -> usize {
-        self.deadlines.len()
-    }
 }

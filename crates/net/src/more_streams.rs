@@ -444,9 +444,7 @@ fn supply(
     random: &mut Random,
 ) {
     let mut fresh: Vec<_> = descriptor.paths.iter().filter(|path| !read.contains(&path.to_bytes())).collect();
-    for last in (1..fresh.len()).rev() {
-        fresh.swap(last, random.below(last + 1));
-    }
+    random.shuffle(&mut fresh);
     client.supply(fresh.into_iter().cloned());
     *read = descriptor.paths.iter().map(|path| path.to_bytes()).collect();
 }

@@ -1,47 +1,22 @@
 //! A local application talks to a hidden target through SOCKS5, on loopback.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_control::paths::parameters::Parameters;
-use tidegate_control::units::Span;
+use loopback::{PEERS, directory};
 use tidegate_more::descriptor::Descriptor;
-use tidegate_more::directory::{Directory, Hex, PeerEntry, authority_key};
-use tidegate_more::node::Node;
+use tidegate_more::directory::Directory;
 use tidegate_net::more::{Role, Settings, run};
 use tidegate_net::more_streams::{Front, Serving, serve, socks};
 
-const PEERS: u16 = 7;
+mod loopback;
+
 const NAME: &str = "echo.more";
 
-fn secret(peer: u16) -> [u8; 32] {
-    [peer as u8 + 1; 32]
-}
-
 fn settings(directory: &Directory, me: u16) -> Settings {
-    Settings {
-        directory: directory.clone(),
-        me,
-        secret: secret(me),
-        limit: 2_000_000.0,
-        hops: 2,
-        parameters: Parameters::named("explicit", 1500.0).expect("known"),
-        attempt_every: Span::from_millis(1),
-        guards: Vec::new(),
-    }
-}
-
-fn directory() -> Directory {
-    let sockets: Vec<UdpSocket> =
-        (0..PEERS).map(|_| UdpSocket::bind("127.0.0.1:0").expect("loopback has ports")).collect();
-    let peers = sockets.iter().zip(0..PEERS).map(|(socket, peer)| PeerEntry {
-        address: socket.local_addr().expect("bound"),
-        key: Hex(Node::new(secret(peer), 0.0, Span::ZERO, 1, None).key()),
-    });
-    let text = Directory { epoch: 1, peers: peers.collect() }.write(&[3; 32]);
-    Directory::parse(&text, &authority_key(&[3; 32])).expect("as written")
+    Settings { hops: 2, ..loopback::settings(directory, me, "explicit") }
 }
 
 /// Asks the front for a connection to a name; the second byte of its reply.

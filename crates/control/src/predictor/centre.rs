@@ -1,7 +1,7 @@
 //! A strictly feasible, exactly centred start for the interior point method.
 
 use super::Problem;
-use super::form::{Bounds, EXACT, ROOM, STATES, blocks};
+use super::form::{Bounds, EXACT, ROOM, STATES, blocks, left_by_fixed};
 use super::interior::{Interior, Out, Pair, Row, Step};
 use super::lane::LANES;
 
@@ -167,12 +167,7 @@ fn put_soft(out: &mut Out, lane: usize, room: f64, weight: f64, cost: f64) {
 fn fill_rates<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let share = 1.0 / n as f64;
-    let mut left = [1.0; STATES];
-    for step in 0..steps.min(2) {
-        let fixed = (0..n).filter(|&circuit| problem.fixes(circuit, step));
-        left[step] -=
-            fixed.map(|circuit| problem.vsrc[circuit * steps + step]).sum::<f64>() / problem.capacity;
-    }
+    let left = left_by_fixed(problem);
     for circuit in 0..n {
         let bounds = Bounds::of(problem, circuit);
         let (first, lane) = (circuit / LANES * steps, circuit % LANES);

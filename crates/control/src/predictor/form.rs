@@ -117,16 +117,20 @@ pub(super) fn load<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
     }
 }
 
+/// What the fixed rates leave of the capacity for the others, per step, as a share of it.
+pub(super) fn left_by_fixed(problem: &Problem) -> [f64; STATES] {
+    let mut left = [1.0; STATES];
+    for (step, left) in left.iter_mut().enumerate().take(problem.horizon.min(2)) {
+        *left -= problem.fixed_sum(step) / problem.capacity;
+    }
+    left
+}
+
 /// Gives every free rate its fair share of the capacity, as far as source, queue and successor allow.
 pub(super) fn safe_rates<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let share = 1.0 / n as f64;
-    let mut left = [1.0; STATES];
-    for step in 0..steps.min(2) {
-        let fixed = (0..n).filter(|&circuit| problem.fixes(circuit, step));
-        left[step] -=
-            fixed.map(|circuit| problem.vsrc[circuit * steps + step]).sum::<f64>() / problem.capacity;
-    }
+    let left = left_by_fixed(problem);
     for circuit in 0..n {
         let bounds = Bounds::of(problem, circuit);
         let (first, lane) = (circuit / LANES * steps, circuit % LANES);

@@ -206,6 +206,12 @@ impl Problem {
         self.kind == Kind::Prototype && step < 2 && !self.first_hop[circuit]
     }
 
+    /// The sum of the incoming rates that are fixed in a step, cells/s.
+    fn fixed_sum(&self, step: usize) -> f64 {
+        let fixed = (0..self.circuits()).filter(|&circuit| self.fixes(circuit, step));
+        fixed.map(|circuit| self.vsrc[circuit * self.horizon + step]).sum()
+    }
+
     /// Checks lengths, ranges and feasibility. Rates of zero are always feasible but for the fixed ones, so
     /// these alone can make a checked problem infeasible.
     pub fn check(&self) -> Result<(), Refusal> {
@@ -265,8 +271,7 @@ impl Problem {
             }
         }
         for step in 0..self.horizon.min(2) {
-            let fixed = (0..n).filter(|&circuit| self.fixes(circuit, step));
-            let sum: f64 = fixed.map(|circuit| self.vsrc[circuit * self.horizon + step]).sum();
+            let sum = self.fixed_sum(step);
             if sum > self.capacity * (1.0 + 1e-9) {
                 return Err(Refusal::FixedRates { step, sum, capacity: self.capacity });
             }
