@@ -36,6 +36,10 @@ struct Parameters {
     bytes: u64,
     /// The simulator's delay per link.
     delay: Quantity<Span>,
+    /// The least time between two attempts of a sender: without congestion it sets the pace. As `tidegate more`
+    /// has it, unless given.
+    #[serde(default = "attempt_every")]
+    attempt_every: Quantity<Span>,
     case: BTreeMap<String, Case>,
 }
 
@@ -47,8 +51,10 @@ struct Case {
     set: BTreeMap<String, f64>,
 }
 
-/// As `tidegate more` has it.
-const ATTEMPT_EVERY: Span = Span::from_millis(5);
+fn attempt_every() -> Quantity<Span> {
+    Quantity(Span::from_millis(5))
+}
+
 /// A transfer that is slower than this many bytes per second has failed.
 const SLOWEST: u64 = 4000;
 
@@ -72,7 +78,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
             limit: parameters.limit.0.as_bytes_per_s(),
             delays: Delays::Constant(parameters.delay.0),
             jitter: 0.1,
-            attempt_every: ATTEMPT_EVERY,
+            attempt_every: parameters.attempt_every.0,
             bytes: parameters.bytes,
             deadline: Span::from_secs(seconds),
         };
@@ -159,6 +165,7 @@ impl Processes {
         command.args(["more", role, "--controller", &case.controller]);
         command.args(["--number", &peer.to_string(), "--hops", &parameters.hops.to_string()]);
         command.args(["--limit", &parameters.limit.0.to_string()]).arg("--overlay").arg(&self.folder);
+        command.args(["--attempt-every", &parameters.attempt_every.0.to_string()]);
         for (symbol, value) in &case.set {
             command.args(["--set", &format!("{symbol}={value}")]);
         }
