@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
+use tidegate_control::units::Span;
 use tidegate_lab::input::{InputError, Source};
 use tidegate_more::descriptor::Descriptor;
 use tidegate_more::directory::Hex;
@@ -10,6 +11,9 @@ use tidegate_net::more_streams::{self, Front, Serving};
 
 use crate::Failure;
 use crate::more::{PeerArguments, read, write};
+
+/// For an application's part of the SOCKS handshake.
+const HANDSHAKE: Span = Span::from_secs(10);
 
 /// Hides a local server.
 pub fn serve(peer: &PeerArguments, target: SocketAddr, publish: &Path, paths: usize) -> Result<(), Failure> {
@@ -51,6 +55,6 @@ pub fn socks(peer: &PeerArguments, receiver: &Path, listen: SocketAddr) -> Resul
     eprintln!("SOCKS5 on {listen} to {}", names.join(" or "));
     let reread =
         &mut || std::fs::read_to_string(receiver).ok().and_then(|text| Descriptor::parse(&text).ok());
-    let front = Front { listener, receiver: descriptor, names, reread };
+    let front = Front { listener, receiver: descriptor, names, reread, handshake: HANDSHAKE };
     peer.run(|settings, stop| more_streams::socks(settings, front, stop))
 }

@@ -8,7 +8,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::sender::Sender;
@@ -23,7 +22,7 @@ use tidegate_more::service::Service;
 use tidegate_more::socks::{Handshake, Host, Reply, Step, reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::clock;
 use crate::more::{LivePeer, Settings, Summary, entropy, invalid};
@@ -32,9 +31,13 @@ use crate::more::{LivePeer, Settings, Summary, entropy, invalid};
 const BLOCK: usize = 16 * 1024;
 /// Bytes that may wait for a local connection before no more are asked for.
 const QUEUED: usize = 256 * 1024;
-/// Local connections at once.
-const CONNECTIONS: usize = 128;
-/// For the handshake, and for the receiver's first answer.
+/// Streams at once: an application that wants another is refused.
+const STREAMS: usize = 128;
+/// Handshakes at once; more connections wait to be accepted.
+const HANDSHAKES: usize = 64;
+/// What local connections may bring in one turn, as [`Wire::letters`] bounds what the overlay may.
+const TURN: usize = 64;
+/// For the receiver's first answer.
 const PATIENCE: Span = Span::from_secs(60);
 /// How often files are looked at, and streams that are over forgotten.
 const SWEEP: Span = Span::from_secs(2);
@@ -43,8 +46,8 @@ const NAP: Span = Span::from_millis(20);
 
 /// Something happened at a local connection.
 enum Local {
-    /// An application wants a stream.
-    Wants(TcpStream, Vec<u8>),
+    /// An application wants a stream. Its handshake counts until that is heard.
+    Wants(TcpStream, Vec<u8>, OwnedSemaphorePermit),
     /// Bytes of a stream.
     Bytes(u64, Vec<u8>),
     /// Nothing more will come.
@@ -167,6 +170,39 @@ impl Wire {
     }
 }
 
+/// What woke a peer, beside the events of local connections.
+enum Woken {
+    /// Datagrams wait.
+    Datagrams(io::Result<()>),
+    /// A local connection came.
+    Accepted(TcpStream),
+    /// Local connections have something, or the time has come.
+    Nothing,
+}
+
+/// Sleeps until something happens. All get their turns: neither a flood of datagrams keeps local connections
+/// waiting nor the other way round.
+async fn woken(
+    datagrams: impl Future<Output = io::Result<()>>,
+    accept: impl Future<Output = TcpStream>,
+    local: &mut mpsc::Receiver<Local>,
+    heard: &mut Vec<Local>,
+    until: Time,
+) -> Woken {
+    let woken = tokio::select! {
+        ready = datagrams => Woken::Datagrams(ready),
+        tcp = accept => Woken::Accepted(tcp),
+        _ = local.recv_many(heard, TURN) => Woken::Nothing,
+        () = clock::until(until) => Woken::Nothing,
+    };
+    while heard.len() < TURN
+        && let Ok(event) = local.try_recv()
+    {
+        heard.push(event);
+    }
+    woken
+}
+
 fn number() -> u64 {
     u64::from_le_bytes(entropy()[..8].try_into().expect("eight bytes"))
 }
@@ -220,6 +256,7 @@ async fn serve_all(settings: &Settings, serving: Serving<'_>, stop: &AtomicBool)
     let mut service = Service::new(me, keys, settings.hops, settings.guards.clone(), serving.key);
     let mut random: Random = Seed::root(number()).random();
     let (events, mut local) = mpsc::channel(256);
+    let mut heard = Vec::new();
     let mut pumps: BTreeMap<u64, Pump> = BTreeMap::new();
     let mut descriptor = Descriptor {
         name: tidegate_more::directory::authority_key(&serving.name),
@@ -241,22 +278,24 @@ async fn serve_all(settings: &Settings, serving: Serving<'_>, stop: &AtomicBool)
             }
             service.sweep(now).iter().for_each(|stream| drop(pumps.remove(stream)));
         }
-        tokio::select! {
-            biased;
-            ready = wire.socket.readable() => ready?,
-            event = local.recv() => match event {
-                Some(Local::Bytes(stream, bytes)) => {
+        let nobody = std::future::pending();
+        let woken = woken(wire.socket.readable(), nobody, &mut local, &mut heard, now + NAP).await;
+        if let Woken::Datagrams(ready) = woken {
+            ready?;
+        }
+        for event in heard.drain(..) {
+            match event {
+                Local::Bytes(stream, bytes) => {
                     service.write(stream, &bytes);
                     pumps.entry(stream).and_modify(|pump| pump.granted = false);
                 }
-                Some(Local::End(stream)) => service.end(stream),
-                Some(Local::Unreachable(stream)) => {
+                Local::End(stream) => service.end(stream),
+                Local::Unreachable(stream) => {
                     service.refuse(stream);
                     pumps.remove(&stream);
                 }
-                Some(Local::Wants(..)) | None => {}
-            },
-            () = clock::until(now + NAP) => {}
+                Local::Wants(..) => {}
+            }
         }
         for letter in wire.letters() {
             let Opened::Letter { id, payload, .. } = letter else { continue };
@@ -295,6 +334,8 @@ pub struct Front<'a> {
     pub names: Vec<String>,
     /// Reads the descriptor again when receiver paths run out.
     pub reread: &'a mut dyn FnMut() -> Option<Descriptor>,
+    /// How long an application may take until it has said what it wants.
+    pub handshake: Span,
 }
 
 /// Takes local connections over receiver paths until `stop` is set.
@@ -344,7 +385,8 @@ async fn socks_all(settings: &Settings, mut front: Front<'_>, stop: &AtomicBool)
     let listener = TcpListener::from_std(front.listener)?;
     let (events, mut local) = mpsc::channel(256);
     let names = Arc::new(std::mem::take(&mut front.names));
-    let open = Arc::new(AtomicUsize::new(0));
+    let places = Arc::new(Semaphore::new(HANDSHAKES));
+    let mut heard = Vec::new();
     let mut streams: BTreeMap<u64, Fronted> = BTreeMap::new();
     let mut sweep = clock::now() + SWEEP;
     while !stop.load(Ordering::Relaxed) {
@@ -359,31 +401,47 @@ async fn socks_all(settings: &Settings, mut front: Front<'_>, stop: &AtomicBool)
             }
         }
         let until = client.next_time().min(now + NAP);
-        tokio::select! {
-            biased;
-            ready = wire.socket.readable() => ready?,
-            accepted = listener.accept(), if open.load(Ordering::Relaxed) < CONNECTIONS => {
-                if let Ok((tcp, _)) = accepted {
-                    tokio::spawn(shake_hands(tcp, Arc::clone(&names), events.clone()));
-                }
+        let accept = async {
+            if places.available_permits() > 0
+                && let Ok((tcp, _)) = listener.accept().await
+            {
+                return tcp;
             }
-            event = local.recv() => match event {
-                Some(Local::Wants(tcp, rest)) => {
+            // Until another turn: there are enough, or not enough descriptors.
+            std::future::pending().await
+        };
+        match woken(wire.socket.readable(), accept, &mut local, &mut heard, until).await {
+            Woken::Datagrams(ready) => ready?,
+            Woken::Accepted(tcp) => {
+                let place = Arc::clone(&places).try_acquire_owned().expect("only this task takes them");
+                let (names, events) = (Arc::clone(&names), events.clone());
+                tokio::spawn(shake_hands(tcp, names, front.handshake, place, events));
+            }
+            Woken::Nothing => {}
+        }
+        for event in heard.drain(..) {
+            match event {
+                Local::Wants(tcp, rest, place) => {
+                    drop(place);
                     let stream = number();
-                    client.open(stream, now);
-                    client.write(stream, &rest);
                     let pump = Pump::start(stream, std::future::ready(Ok(tcp)), events.clone());
-                    streams.insert(stream, Fronted { pump, opened: false, ended: false, since: now });
+                    let mut fronted = Fronted { pump, opened: false, ended: false, since: now };
+                    if streams.len() < STREAMS {
+                        client.open(stream, now);
+                        client.write(stream, &rest);
+                        streams.insert(stream, fronted);
+                    } else {
+                        fronted.refuse(Reply::Failure);
+                    }
                 }
-                Some(Local::Bytes(stream, bytes)) => {
+                Local::Bytes(stream, bytes) => {
                     wire.summary.bytes += bytes.len() as u64;
                     client.write(stream, &bytes);
                     streams.entry(stream).and_modify(|fronted| fronted.pump.granted = false);
                 }
-                Some(Local::End(stream)) => client.end(stream),
-                Some(Local::Unreachable(_)) | None => {}
-            },
-            () = clock::until(until) => {}
+                Local::End(stream) => client.end(stream),
+                Local::Unreachable(_) => {}
+            }
         }
         for letter in wire.letters() {
             let Opened::Letter { id, annex, payload } = letter else { continue };
@@ -418,7 +476,6 @@ async fn socks_all(settings: &Settings, mut front: Front<'_>, stop: &AtomicBool)
             }
         }
         streams.retain(|_, fronted| !fronted.ended);
-        open.store(streams.len(), Ordering::Relaxed);
     }
     wire.summary.node = wire.node.counters();
     wire.summary.upload = client.progress();
@@ -450,10 +507,19 @@ fn supply(
 }
 
 /// Speaks SOCKS5 with an application and asks for a stream if it names the receiver.
-async fn shake_hands(tcp: TcpStream, names: Arc<Vec<String>>, events: mpsc::Sender<Local>) {
-    let wait = Duration::from_nanos(PATIENCE.0 / 6);
-    if let Ok(Some((tcp, rest))) = tokio::time::timeout(wait, asked(tcp, &names)).await {
-        let _ = events.send(Local::Wants(tcp, rest)).await;
+async fn shake_hands(
+    tcp: TcpStream,
+    names: Arc<Vec<String>>,
+    patience: Span,
+    place: OwnedSemaphorePermit,
+    events: mpsc::Sender<Local>,
+) {
+    let asked = tokio::select! {
+        asked = asked(tcp, &names) => asked,
+        () = clock::until(clock::now() + patience) => None,
+    };
+    if let Some((tcp, rest)) = asked {
+        let _ = events.send(Local::Wants(tcp, rest, place)).await;
     }
 }
 
@@ -486,5 +552,48 @@ async fn asked(mut tcp: TcpStream, names: &[String]) -> Option<(TcpStream, Vec<u
                 return None;
             }
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Datagrams that never cease, as `select!` in a fixed order would see them.
+    #[test]
+    fn a_socket_that_is_always_ready_leaves_turns_for_local_connections() {
+        let runtime = runtime().expect("threads have memory");
+        runtime.block_on(async {
+            let (events, mut local) = mpsc::channel(256);
+            let mut heard = Vec::new();
+            for n in 0..200 {
+                events.send(Local::End(n)).await.expect("there is room");
+            }
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
+            let address = listener.local_addr().expect("bound");
+            let _application = TcpStream::connect(address).await.expect("listens");
+            let accept = async { listener.accept().await.expect("connected").0 };
+            tokio::pin!(accept);
+            let (mut accepted, mut ended, mut flooded) = (0, 0, 0);
+            // Each way is drawn with the same chance: a thousand turns without one of them do not happen.
+            for _ in 0..1000 {
+                let ready = std::future::ready(Ok(()));
+                let until = clock::now() + PATIENCE;
+                let woken = match accepted {
+                    0 => woken(ready, &mut accept, &mut local, &mut heard, until).await,
+                    _ => woken(ready, std::future::pending(), &mut local, &mut heard, until).await,
+                };
+                match woken {
+                    Woken::Datagrams(ready) => flooded += u32::from(ready.is_ok()),
+                    Woken::Accepted(_) => accepted += 1,
+                    Woken::Nothing => {}
+                }
+                assert!(heard.len() <= TURN, "a turn is bounded");
+                ended += heard.drain(..).len();
+                tokio::task::yield_now().await;
+            }
+            assert_eq!((accepted, ended), (1, 200));
+            assert!(flooded > 500, "{flooded}");
+        });
     }
 }

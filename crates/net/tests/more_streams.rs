@@ -1,11 +1,12 @@
 //! A local application talks to a hidden target through SOCKS5, on loopback.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use loopback::{PEERS, directory};
+use tidegate_control::units::Span;
 use tidegate_more::descriptor::Descriptor;
 use tidegate_more::directory::Directory;
 use tidegate_net::more::{Role, Settings, run};
@@ -30,8 +31,9 @@ fn ask(front: SocketAddr, name: &str) -> (TcpStream, u8) {
     (tcp, answer[3])
 }
 
-/// Runs an overlay with a hidden `target`, and `talk` against its SOCKS5 front.
-fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr)) {
+/// Runs an overlay with a hidden `target`, and `talk` against its SOCKS5 front and the UDP address of the front's
+/// peer.
+fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr)) {
     let directory = directory();
     let stop = AtomicBool::new(false);
     let published: Mutex<Option<Descriptor>> = Mutex::new(None);
@@ -60,30 +62,40 @@ fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr)) {
         let published = &published;
         scope.spawn(move || {
             let reread = &mut || published.lock().expect("not poisoned").clone();
-            let front = Front { listener, receiver, names: vec![NAME.into()], reread };
+            let front = Front {
+                listener,
+                receiver,
+                names: vec![NAME.into()],
+                reread,
+                handshake: Span::from_millis(300),
+            };
             socks(&settings(directory, 0), front, stop).expect("fronts")
         });
-        talk(front);
+        talk(front, directory.peers[0].address);
         stop.store(true, Ordering::Relaxed);
     });
 }
 
-#[test]
-fn an_application_talks_to_a_hidden_target_through_the_front() {
+/// A target that answers with what it heard, reversed.
+fn reversing() -> SocketAddr {
     let target = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
     let address = target.local_addr().expect("bound");
     std::thread::spawn(move || {
-        for tcp in target.incoming().flatten() {
+        for mut tcp in target.incoming().flatten() {
             std::thread::spawn(move || {
                 let mut heard = Vec::new();
-                let mut tcp = tcp;
                 tcp.read_to_end(&mut heard).expect("ends");
                 heard.reverse();
                 tcp.write_all(&heard).expect("answers");
             });
         }
     });
-    with_overlay(address, |front| {
+    address
+}
+
+#[test]
+fn an_application_talks_to_a_hidden_target_through_the_front() {
+    with_overlay(reversing(), |front, _| {
         let content: Vec<u8> = (0..9_000u32).map(|i| ((i * i) >> 4) as u8).collect();
         let streams: Vec<_> = [9_000, 1, 0]
             .map(|length| {
@@ -121,13 +133,51 @@ fn an_application_talks_to_a_hidden_target_through_the_front() {
 #[test]
 fn a_target_that_is_not_there_is_a_refusal() {
     let nobody = TcpListener::bind("127.0.0.1:0").expect("loopback has ports").local_addr().expect("bound");
-    with_overlay(nobody, |front| {
+    with_overlay(nobody, |front, _| {
         let (mut tcp, code) = ask(front, NAME);
         // Whether the first answer already knows depends on what is faster; then the connection just ends.
         assert!([0, 5].contains(&code), "{code}");
         let mut answer = Vec::new();
         let _ = tcp.read_to_end(&mut answer);
         assert!(answer.is_empty());
+    });
+}
+
+/// More connections than there may be handshakes say nothing, or half of something, while datagrams of nobody
+/// pour in: an application is served all the same, and the silent ones are gone after their time.
+#[test]
+fn silent_connections_and_a_flood_do_not_keep_an_application_out() {
+    with_overlay(reversing(), |front, peer| {
+        let silent: Vec<TcpStream> = (0..200)
+            .map(|n| {
+                let mut tcp = TcpStream::connect(front).expect("listens");
+                tcp.write_all(&[5, 1, 0][..n % 4]).expect("sent");
+                tcp
+            })
+            .collect();
+        let flooding = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback has ports");
+                while flooding.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(&[9; 100], peer);
+                }
+            });
+            let (mut tcp, code) = ask(front, NAME);
+            assert_eq!(code, 0);
+            tcp.write_all(b"through").expect("sent");
+            tcp.shutdown(Shutdown::Write).expect("ends");
+            let mut answer = Vec::new();
+            tcp.read_to_end(&mut answer).expect("answers and ends");
+            assert_eq!(answer, b"hguorht");
+            flooding.store(false, Ordering::Relaxed);
+        });
+        for (n, mut tcp) in silent.into_iter().enumerate() {
+            let mut answer = Vec::new();
+            // Closed, or reset where something was not read.
+            let _ = tcp.read_to_end(&mut answer);
+            assert_eq!(answer, if n % 4 == 3 { &[5, 0][..] } else { &[] });
+        }
     });
 }
 
@@ -143,7 +193,13 @@ fn settings_that_cannot_work_are_refused() {
     assert_eq!(serve(&wrong, serving, &stop).expect_err("five hops").kind(), kind);
     let listener = || TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
     let receiver = Descriptor { name: [0; 32], epoch: 2, key: [0; 32], paths: vec![] };
-    let front = Front { listener: listener(), receiver, names: vec![], reread: &mut || None };
+    let front = Front {
+        listener: listener(),
+        receiver,
+        names: vec![],
+        reread: &mut || None,
+        handshake: Span::from_secs(1),
+    };
     assert_eq!(socks(&settings(&directory, 0), front, &stop).expect_err("another epoch").kind(), kind);
     let wrong = Settings { guards: vec![9], ..settings(&directory, 0) };
     assert_eq!(run(&wrong, Role::Relay, &stop).expect_err("no such guard").kind(), kind);
