@@ -62,21 +62,16 @@ enum Role {
     /// Send clients' traffic through a relay, for demonstrations
     #[command(hide = true)]
     Background(Config),
-    /// Be a path of a given delay to a relay, for demonstrations
-    #[command(hide = true)]
+    /// Be a path of a given delay: pass connections to it on, every byte later
     Delay {
-        /// One way
-        #[arg(long)]
-        delay: Span,
-        /// Standard deviation of what is added
-        #[arg(long, default_value = "0 s")]
-        jitter: Span,
+        #[command(flatten)]
+        path: PathArguments,
         /// Where the path leads
         #[arg(long)]
         to: SocketAddr,
-        /// Of the jitter
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
+        /// Where it begins
+        #[arg(long, default_value = "127.0.0.1:0")]
+        listen: SocketAddr,
     },
     /// Run the coordinator: follow the schedule until stopped
     Coordinator {
@@ -119,6 +114,26 @@ struct Config {
     config: PathBuf,
 }
 
+/// How far apart two roles are.
+#[derive(clap::Args)]
+pub struct PathArguments {
+    /// How far measurers and relay are apart, one way: at most 10 s
+    #[arg(long, default_value = "0 s", value_parser = way)]
+    pub delay: Span,
+    /// What is added to it, differently for every piece read: the positive half of a normal distribution of this
+    /// standard deviation; nothing overtakes
+    #[arg(long, default_value = "0 s", value_parser = way)]
+    pub jitter: Span,
+    /// Of the jitter
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+fn way(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error: tidegate_control::units::UnitError| error.to_string())?;
+    if span > delay::LONGEST { Err(format!("give at most {}", delay::LONGEST)) } else { Ok(span) }
+}
+
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ConfigRole {
     Relay,
@@ -140,12 +155,14 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Role::Background(Config { config }) => {
             run_background(BackgroundConfig::load(&config).map_err(input)?)?
         }
-        Role::Delay { delay, jitter, to, seed } => on_this_thread(async {
-            let listener = listen("127.0.0.1:0".parse().expect("an address")).await?;
-            delay::run(listener, to, delay::Path { delay, jitter }, Seed::root(seed)).await;
-            Ok(())
-        })
-        .map(drop)?,
+        Role::Delay { path: PathArguments { delay, jitter, seed }, to, listen: from } => {
+            on_this_thread(async {
+                let listener = listen(from).await?;
+                delay::run(listener, to, delay::Path { delay, jitter }, Seed::root(seed)).await;
+                Ok(())
+            })
+            .map(drop)?
+        }
         Role::Coordinator { config, once } => coordinator(coordinator_config(&config)?, once)?,
         Role::Schedule { config, period, json } => schedule(&coordinator_config(&config)?, period, json)?,
         Role::BandwidthFile(config) => {

@@ -13,6 +13,7 @@ use tidegate_net::flashflow::background::EXIT;
 use tidegate_net::identity::{Identity, hex, random};
 
 use crate::Failure;
+use crate::flashflow::PathArguments;
 
 /// Measure a relay on this machine: all roles as processes on loopback
 #[derive(clap::Args)]
@@ -32,9 +33,8 @@ pub struct Arguments {
     /// What is guessed of the relay before it is measured (default: its rate, or 1 Gbit/s)
     #[arg(long)]
     guess: Option<Rate>,
-    /// How far measurers and relay are apart, one way
-    #[arg(long)]
-    delay: Option<Span>,
+    #[command(flatten)]
+    path: PathArguments,
     /// Print the verdict as a JSON object
     #[arg(long)]
     json: bool,
@@ -166,12 +166,13 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut relay_events = spawn(&mut processes, "relay", &file, &[])?;
     let relay_address = relay_events.address()?;
 
-    let measured_at = match arguments.delay {
-        Some(delay) => {
-            let (delay, to) = (delay.to_string(), relay_address.as_str());
-            spawn_with(&mut processes, "delay", &["--delay", &delay, "--to", to])?.address()?
-        }
-        None => relay_address.clone(),
+    let PathArguments { delay, jitter, seed } = arguments.path;
+    let measured_at = if (delay, jitter) == (Span::ZERO, Span::ZERO) {
+        relay_address.clone()
+    } else {
+        let (delay, jitter, seed) = (delay.to_string(), jitter.to_string(), seed.to_string());
+        let path = ["--delay", &delay, "--jitter", &jitter, "--seed", &seed, "--to", &relay_address];
+        spawn_with(&mut processes, "delay", &path)?.address()?
     };
     let (fingerprint, onion) = (hex(&relay.fingerprint()), hex(&relay.relay_public().onion));
     let background = arguments.background.unwrap_or(match arguments.rate {

@@ -1,86 +1,156 @@
-//! A path of a given delay, for machines whose kernel can make none: connections are passed on, and every
-//! byte waits as long as the path is. Jitter is seeded and never lets bytes overtake.
+//! A path of a given delay for machines whose kernel can make none: connections are passed on, and every byte
+//! goes through a [`DelayLine`].
 
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
 
-use tidegate_control::random::{Random, Seed};
-use tidegate_control::units::{Span, Time};
+use tidegate_control::random::Seed;
+use tidegate_control::units::Span;
+use tidegate_proto::flashflow::delay_line::DelayLine;
+pub use tidegate_proto::flashflow::delay_line::{LONGEST, Path};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 use crate::clock;
 
-/// One way of a path.
-#[derive(Clone, Copy, Debug)]
-pub struct Path {
-    /// What every byte waits.
-    pub delay: Span,
-    /// Standard deviation of what is added to it.
-    pub jitter: Span,
-}
-
-/// Bytes under way in one direction of a connection, at most: a second of 1 Gbit/s.
-const MOST: usize = 128 << 20;
+/// Bytes under way on all connections together: a second of 2 Gbit/s. Each direction of a connection may hold
+/// one [`CHUNK`] beyond that.
+const MOST: usize = 256 << 20;
 /// Read at once.
 const CHUNK: usize = 1 << 16;
+/// Connections at once; more wait to be accepted.
+const CONNECTIONS: usize = 1024;
 
 /// Passes connections on to `to` until dropped. Must run inside a [`tokio::task::LocalSet`].
 pub async fn run(listener: TcpListener, to: SocketAddr, path: Path, seed: Seed) {
+    let (places, held) = (Arc::new(Semaphore::new(CONNECTIONS)), Rc::new(Cell::new(0)));
     for n in 0.. {
+        let place = places.clone().acquire_owned().await.expect("it is never closed");
         let Ok((near, _)) = listener.accept().await else {
             clock::until(clock::now() + Span::from_millis(50)).await;
             continue;
         };
-        let seed = seed.fork_index(n);
-        // How a connection ends concerns nobody else.
-        tokio::task::spawn_local(async move { join(near, to, path, seed).await.unwrap_or_default() });
+        let (seed, held) = (seed.fork_index(n), held.clone());
+        tokio::task::spawn_local(async move {
+            // How a connection ends concerns nobody else.
+            join(near, to, path, seed, &held).await.unwrap_or_default();
+            drop(place);
+        });
     }
 }
 
-async fn join(near: TcpStream, to: SocketAddr, path: Path, seed: Seed) -> io::Result<()> {
+async fn join(near: TcpStream, to: SocketAddr, path: Path, seed: Seed, held: &Cell<usize>) -> io::Result<()> {
     // The handshake's way there and back.
     clock::until(clock::now() + path.delay * 2).await;
     let far = TcpStream::connect(to).await?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
     let ((near_reader, near_writer), (far_reader, far_writer)) = (near.into_split(), far.into_split());
-    let there = carry(near_reader, far_writer, path, seed.fork("there").random());
-    let back = carry(far_reader, near_writer, path, seed.fork("back").random());
+    let way = |name| Way { line: DelayLine::new(path, seed.fork(name).random()), together: held };
+    let there = way("there").carry(near_reader, far_writer);
+    let back = way("back").carry(far_reader, near_writer);
     tokio::try_join!(there, back).map(drop)
 }
 
-/// Carries bytes until the reader ends and all of them have left.
-async fn carry(
-    mut reader: impl AsyncRead + Unpin,
-    mut writer: impl AsyncWrite + Unpin,
-    path: Path,
-    mut random: Random,
-) -> io::Result<()> {
-    let mut under_way: VecDeque<(Time, Vec<u8>)> = VecDeque::new();
-    let (mut held, mut last, mut open) = (0, Time::ZERO, true);
-    let mut buffer = vec![0; CHUNK];
-    while open || !under_way.is_empty() {
-        let due = under_way.front().map_or(Time::NEVER, |(due, _)| *due);
-        tokio::select! {
-            read = reader.read(&mut buffer), if open && held < MOST => {
-                let count = read?;
-                open = count > 0;
-                let extra = random.normal(0.0, path.jitter.0 as f64).max(0.0);
-                last = last.max(clock::now() + path.delay + Span(extra as u64));
-                if open {
-                    held += count;
-                    under_way.push_back((last, buffer[..count].to_vec()));
+/// One direction of a connection.
+struct Way<'a> {
+    line: DelayLine,
+    /// What all lines hold.
+    together: &'a Cell<usize>,
+}
+
+impl Drop for Way<'_> {
+    fn drop(&mut self) {
+        self.together.set(self.together.get() - self.line.held());
+    }
+}
+
+impl Way<'_> {
+    /// Carries bytes until the reader ends and all of them have left.
+    async fn carry(
+        mut self,
+        mut reader: impl AsyncRead + Unpin,
+        mut writer: impl AsyncWrite + Unpin,
+    ) -> io::Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        let mut open = true;
+        while open || self.line.held() > 0 {
+            tokio::select! {
+                read = reader.read(&mut buffer), if open && self.line.takes(self.together.get(), MOST) => {
+                    let count = read?;
+                    open = count > 0;
+                    if open {
+                        self.together.set(self.together.get() + count);
+                        self.line.push(clock::now(), buffer[..count].to_vec());
+                    }
                 }
-            }
-            () = clock::until(due) => {
-                if let Some((_, bytes)) = under_way.pop_front() {
-                    writer.write_all(&bytes).await?;
-                    held -= bytes.len();
+                () = clock::until(self.line.next_time()) => {
+                    while let Some(bytes) = self.line.pop(clock::now()) {
+                        self.together.set(self.together.get() - bytes.len());
+                        writer.write_all(&bytes).await?;
+                    }
                 }
             }
         }
+        writer.shutdown().await
     }
-    writer.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What goes in comes out, in order, in both directions, not before its time; and all of the room is free
+    /// again afterwards, also after a connection that was cut.
+    #[test]
+    fn bytes_cross_a_path_late_in_order_and_leave_nothing_behind() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        runtime.block_on(local.run_until(async {
+            let far = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let to = far.local_addr().unwrap();
+            let near = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let entry = near.local_addr().unwrap();
+            let path = Path { delay: Span::from_millis(20), jitter: Span::from_millis(3) };
+            tokio::task::spawn_local(run(near, to, path, Seed::root(1)));
+            let content: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+            let before = clock::now();
+            let (mut reader, mut writer) = TcpStream::connect(entry).await.unwrap().into_split();
+            let sending = async {
+                writer.write_all(&content).await.unwrap();
+                writer.shutdown().await.unwrap();
+            };
+            let echoing = async {
+                let (mut tcp, _) = far.accept().await.unwrap();
+                let (mut reader, mut writer) = tcp.split();
+                tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+                writer.shutdown().await.unwrap();
+            };
+            let mut back = Vec::new();
+            let (.., read) = tokio::join!(sending, echoing, reader.read_to_end(&mut back));
+            assert_eq!(read.unwrap(), content.len());
+            assert!(back == content, "in order");
+            // The handshake, the way there, and the way back.
+            assert!(clock::now().since(before) >= path.delay * 4);
+
+            let held = Cell::new(0);
+            let (a, b) = tokio::io::duplex(100);
+            let (_keep, gone) = tokio::io::duplex(100);
+            drop(_keep);
+            let way = Way { line: DelayLine::new(path, Seed::root(2).random()), together: &held };
+            let (_, mut feed) = tokio::io::split(b);
+            let (cut, ()) = tokio::join!(way.carry(a, gone), async {
+                for _ in 0..50 {
+                    let _ = feed.write_all(&[1; 50]).await;
+                }
+                drop(feed);
+            });
+            assert!(cut.is_err(), "nobody takes it");
+            assert_eq!(held.get(), 0);
+        }));
+    }
 }

@@ -8,10 +8,12 @@
 //! for the agreed seconds while measurers say `Count` and the relay says `Background` each second.
 //!
 //! [`coordinator`], [`measurer`] and [`relay`] are the three machines. [`load`] is how fast a measurer sends,
-//! [`pace`] the relay's scheduler for what it forwards meanwhile.
+//! [`pace`] the relay's scheduler for what it forwards meanwhile. [`delay_line`] is a path between them where the
+//! kernel has none.
 
 pub mod cell;
 pub mod coordinator;
+pub mod delay_line;
 pub mod echo;
 pub mod load;
 pub mod measurer;
