@@ -2,15 +2,21 @@
 //! own. How well it measures depends on what else the machine does.
 
 use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::flashflow::push_ratios;
 use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
+
+/// As relays without a limit are written.
+const UNLIMITED: &str = "unlimited";
 
 /// `[parameters]`.
 #[derive(Deserialize)]
@@ -20,14 +26,24 @@ struct Parameters {
     duration: String,
     /// Measurements of each relay.
     repetitions: u32,
+    /// Another number for relays named here.
+    #[serde(default)]
+    repetitions_of: BTreeMap<String, u32>,
+    /// File that keeps every measurement as soon as it ends: a series that was stopped goes on where it was.
+    kept: Option<PathBuf>,
     /// Sockets over all measurers.
     #[serde(default = "default_sockets")]
     sockets: Vec<u16>,
     /// Clients' traffic besides.
     #[serde(default = "none")]
     background: String,
-    /// One way between the measurers and the relay.
-    delay: Option<String>,
+    /// One way between the measurers and the relay, what is added to it, and the seed of that.
+    #[serde(default = "no_time")]
+    delay: String,
+    #[serde(default = "no_time")]
+    jitter: String,
+    #[serde(default = "one")]
+    seed: u64,
     /// Relays' limits by the name that quantities begin with.
     relay: BTreeMap<String, String>,
 }
@@ -40,6 +56,14 @@ fn none() -> String {
     "0 Mbit/s".into()
 }
 
+fn no_time() -> String {
+    "0 s".into()
+}
+
+fn one() -> u64 {
+    1
+}
+
 #[derive(Default)]
 struct Series {
     ratios: Vec<f64>,
@@ -48,36 +72,149 @@ struct Series {
     failed: usize,
 }
 
-/// Measures an experiment. Quantities are those of the runner `flashflow`, and `gbit_per_cpu_s`: what the relay
-/// forwarded per second of its processor time, the median measurement.
+/// One measurement to make.
+struct Task<'a> {
+    relay: &'a str,
+    rate: &'a str,
+    sockets: u16,
+}
+
+/// Measures an experiment. Quantities are those of the runner `flashflow`, of `all` relays and of `limited` ones
+/// together as well, and `gbit_per_cpu_s`: what the relay forwarded per second of its processor time, the
+/// median measurement.
 ///
 /// # Errors
 /// [`RunError::Input`] for parameters that mean nothing.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: Parameters = experiment.parameters(scale)?;
     check(&parameters, experiment)?;
+    let tasks = parameters.tasks();
+    let mut kept = parameters.kept.as_deref().map(Kept::open).transpose().map_err(cannot_keep)?;
     let mut series: BTreeMap<String, Series> = BTreeMap::new();
-    let total = parameters.relay.len() * parameters.sockets.len() * parameters.repetitions as usize;
-    let mut done = 0;
-    for _ in 0..parameters.repetitions {
-        for (name, rate) in &parameters.relay {
-            for sockets in &parameters.sockets {
-                monitor.progress("measurements", name, done as f64 / total as f64);
-                if monitor.stopped() {
-                    return Err(RunError::Stopped);
-                }
-                done += 1;
-                let verdict = demo(&parameters, rate, *sockets)?;
-                let name = match parameters.sockets.len() {
-                    1 => name.clone(),
-                    _ => format!("{name}.sockets-{sockets}"),
-                };
-                for name in [name, "all".to_owned()] {
-                    series.entry(name).or_default().add(verdict.as_ref());
-                }
+    let mut from_before = 0;
+    for (done, task) in tasks.iter().enumerate() {
+        monitor.progress("measurements", task.relay, done as f64 / tasks.len() as f64);
+        let settings = parameters.settings(task);
+        let verdict = match kept.as_mut().and_then(|kept| kept.take(&settings)) {
+            Some(verdict) => {
+                from_before += 1;
+                verdict
             }
+            None => {
+                let verdict = if monitor.stopped() { None } else { Some(demo(&settings)?) };
+                // What the user's stop broke off has not failed.
+                let Some(verdict) = verdict.filter(|_| !monitor.stopped()) else {
+                    return Err(RunError::Stopped);
+                };
+                if let Some(kept) = &mut kept {
+                    kept.add(&settings, &verdict).map_err(cannot_keep)?;
+                }
+                verdict
+            }
+        };
+        let name = match parameters.sockets.len() {
+            1 => task.relay.to_owned(),
+            _ => format!("{}.sockets-{}", task.relay, task.sockets),
+        };
+        let limited = (task.rate != UNLIMITED).then(|| "limited".to_owned());
+        for name in [name, "all".to_owned()].into_iter().chain(limited) {
+            series.entry(name).or_default().add(&verdict);
         }
     }
+    let (total, duration) = (tasks.len(), &parameters.duration);
+    let mut measured = finish(series);
+    measured.notes.push(format!("Live: {total} measurements of {duration} over sockets on loopback."));
+    if from_before > 0 {
+        measured.notes.push(format!("{from_before} of them were made before this run was started."));
+    }
+    if let Some(kept) = kept {
+        kept.complete().map_err(cannot_keep)?;
+    }
+    Ok(measured)
+}
+
+fn cannot_keep(error: io::Error) -> RunError {
+    RunError::Failed(format!("the file `kept` cannot be used: {error}"))
+}
+
+impl Parameters {
+    /// Every relay once, then all again: a series that is cut short is one of fewer repetitions.
+    fn tasks(&self) -> Vec<Task<'_>> {
+        let repetitions = |relay: &String| *self.repetitions_of.get(relay).unwrap_or(&self.repetitions);
+        let most = self.relay.keys().map(repetitions).max().unwrap_or(0);
+        let mut tasks = Vec::new();
+        for repetition in 0..most {
+            for (relay, rate) in self.relay.iter().filter(|(relay, _)| repetition < repetitions(relay)) {
+                tasks.extend(self.sockets.iter().map(|sockets| Task { relay, rate, sockets: *sockets }));
+            }
+        }
+        tasks
+    }
+
+    /// The demo's arguments: what makes two measurements repetitions of one another.
+    fn settings(&self, task: &Task) -> Vec<String> {
+        [
+            ("--rate", task.rate),
+            ("--duration", &self.duration),
+            ("--sockets", &task.sockets.to_string()),
+            ("--background", &self.background),
+            ("--delay", &self.delay),
+            ("--jitter", &self.jitter),
+            ("--seed", &self.seed.to_string()),
+        ]
+        .iter()
+        .flat_map(|(name, value)| [name.to_string(), value.to_string()])
+        .collect()
+    }
+}
+
+/// Measurements of a series that is not complete, a line of JSON each: `{"settings": [..], "verdict": {..}}`, the
+/// verdict `null` if it failed.
+struct Kept {
+    path: PathBuf,
+    file: File,
+    /// Those not yet taken, in order.
+    left: Vec<(Vec<String>, Value)>,
+}
+
+impl Kept {
+    fn open(path: &Path) -> io::Result<Kept> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = File::options().read(true).append(true).create(true).open(path)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        if !text.is_empty() && !text.ends_with('\n') {
+            // The tool was killed while it wrote that line.
+            file.write_all(b"\n")?;
+        }
+        let parse = |line: &str| -> Option<(Vec<String>, Value)> {
+            let mut line: Value = serde_json::from_str(line).ok()?;
+            Some((serde_json::from_value(line["settings"].take()).ok()?, line["verdict"].take()))
+        };
+        let left = text.lines().filter_map(parse).collect();
+        Ok(Kept { path: path.to_owned(), file, left })
+    }
+
+    /// A measurement with these settings, if there is another one.
+    fn take(&mut self, settings: &[String]) -> Option<Value> {
+        let at = self.left.iter().position(|(kept, _)| kept == settings)?;
+        Some(self.left.remove(at).1)
+    }
+
+    fn add(&mut self, settings: &[String], verdict: &Value) -> io::Result<()> {
+        writeln!(self.file, "{}", json!({ "settings": settings, "verdict": verdict }))?;
+        self.file.sync_data()
+    }
+
+    /// The series is complete: the next one begins anew, and this one stays beside it.
+    fn complete(self) -> io::Result<()> {
+        fs::rename(&self.path, self.path.with_extension("complete.jsonl"))
+    }
+}
+
+fn finish(series: BTreeMap<String, Series>) -> Measured {
     let mut measured = Measured::default();
     let mut curves = Vec::new();
     for (name, mut series) in series {
@@ -97,17 +234,15 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     }
     let (x, y) = ("estimate / capacity".into(), "share of measurements".into());
     measured.figures.push(Figure { title: "Estimates over capacities".into(), x, y, curves });
-    let duration = &parameters.duration;
-    measured.notes.push(format!("Live: {total} measurements of {duration} over sockets on loopback."));
-    Ok(measured)
+    measured
 }
 
 impl Series {
-    fn add(&mut self, verdict: Option<&Value>) {
-        let Some(verdict) = verdict else {
+    fn add(&mut self, verdict: &Value) {
+        if verdict.is_null() {
             self.failed += 1;
             return;
-        };
+        }
         let number = |key: &str| verdict[key].as_f64().unwrap_or(f64::NAN);
         self.ratios.push(number("estimate_bits_per_s") / number("truth_bits_per_s"));
         self.mbit.push(number("estimate_bits_per_s") / 1e6);
@@ -125,10 +260,13 @@ fn check(parameters: &Parameters, experiment: &Experiment) -> Result<(), InputEr
             return fail(error.to_string());
         }
     }
-    for span in parameters.delay.iter().chain([&parameters.duration]) {
+    for span in [&parameters.delay, &parameters.jitter, &parameters.duration] {
         if let Err(error) = span.parse::<Span>() {
             return fail(error.to_string());
         }
+    }
+    if let Some(name) = parameters.repetitions_of.keys().find(|name| !parameters.relay.contains_key(*name)) {
+        return fail(format!("repetitions-of names `{name}`, which is no relay"));
     }
     if parameters.repetitions == 0 || parameters.relay.is_empty() || parameters.sockets.is_empty() {
         return fail("measures nothing: repetitions, relay or sockets is empty".into());
@@ -136,17 +274,11 @@ fn check(parameters: &Parameters, experiment: &Experiment) -> Result<(), InputEr
     Ok(())
 }
 
-/// One measurement; `None` if it failed.
-fn demo(parameters: &Parameters, rate: &str, sockets: u16) -> Result<Option<Value>, RunError> {
-    let fail = |error: std::io::Error| RunError::Failed(error.to_string());
+/// One measurement; null if it failed.
+fn demo(settings: &[String]) -> Result<Value, RunError> {
+    let fail = |error: io::Error| RunError::Failed(error.to_string());
     let mut command = Command::new(std::env::current_exe().map_err(fail)?);
-    command
-        .args(["flashflow", "demo", "--json", "--rate", rate, "--duration", &parameters.duration])
-        .args(["--sockets", &sockets.to_string(), "--background", &parameters.background])
-        .stderr(Stdio::null());
-    if let Some(delay) = &parameters.delay {
-        command.args(["--delay", delay]);
-    }
+    command.args(["flashflow", "demo", "--json"]).args(settings).stderr(Stdio::null());
     let output = command.output().map_err(fail)?;
-    Ok(serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success()))
+    Ok(serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success()).unwrap_or_default())
 }
