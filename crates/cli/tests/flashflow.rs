@@ -177,8 +177,8 @@ fn ten_thousand_silent_connections_do_not_stop_a_measurement() {
     for _ in 0..60 {
         let now = roles[0].wait_for("second")["connections"].as_u64().unwrap() as usize;
         most = most.max(now);
-        // On a busy machine the first have been given up by the time the last are there.
-        if most >= count / 2 && now < count / 10 {
+        // On a busy machine some of the first have been given up by the time the last are there.
+        if most >= count / 10 * 9 && now < count / 10 {
             return drop(crowd);
         }
     }
@@ -287,34 +287,57 @@ fn stem_reads(path: &Path) {
     assert!(String::from_utf8_lossy(&output.stdout).trim().parse::<u64>().unwrap() > 1000);
 }
 
-/// The page of a running daemon, asked for by hand and, where it is installed, by Chromium.
+/// What the status page's server at `port` answers, as soon as it is there.
+fn get(port: u16, request: &str) -> String {
+    let mut stream = (0..100)
+        .find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            TcpStream::connect(("127.0.0.1", port)).ok()
+        })
+        .expect("the page is served");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+fn status(port: u16) -> Value {
+    let answer = get(port, "GET /status.json HTTP/1.1\r\nHost: x\r\n\r\n");
+    serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The page of a running daemon, asked for by hand and, where it is installed, by Chromium. Beside the relay
+/// that was measured there is a stock one, which is not to be.
 fn status_page(config: &str) {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let text_of = fs::read_to_string(config).unwrap();
-    fs::write(config, format!("status = \"127.0.0.1:{port}\"\n{text_of}")).unwrap();
+    let id = "ee".repeat(20);
+    let text_of = format!(
+        "status = \"127.0.0.1:{port}\"\nopt_out = [\"{id}\"]\n{text_of}\n[[relay]]\nnickname = \"old\"\n\
+         target = \"stock\"\naddress = \"127.0.0.1:3\"\nid = \"{id}\"\n\n[stock]\n\
+         far_end = \"00000000000000000000000000000000000000cc\"\nlisten = \"127.0.0.1:0\"\n\
+         capacity = \"300 Mbit/s\"\n"
+    );
+    fs::write(config, text_of).unwrap();
     let mut daemon = Role::start(&["coordinator", "--config", config]);
     daemon.wait_for("started");
-    let get = |request: &str| {
-        let mut stream = (0..100)
-            .find_map(|_| {
-                std::thread::sleep(std::time::Duration::from_millis(50));
-                TcpStream::connect(("127.0.0.1", port)).ok()
-            })
-            .expect("the page is served");
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        let _ = stream.read_to_string(&mut answer);
-        answer
-    };
-    let page = get("GET / HTTP/1.1\r\n\r\n");
+    let page = get(port, "GET / HTTP/1.1\r\n\r\n");
     assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("<td>target</td>"), "{page}");
-    assert!(get("GET /metrics HTTP/1.1\r\n\r\n").contains("\ntidegate_flashflow_measured_relays 1\n"));
-    let json = get("GET /status.json HTTP/1.1\r\nHost: x\r\n\r\n");
-    let document: Value = serde_json::from_str(json.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    assert!(get(port, "GET /metrics HTTP/1.1\r\n\r\n").contains("\ntidegate_flashflow_measured_relays 1\n"));
+    let document = status(port);
     assert_eq!(document["relays"][0]["nickname"], "target");
-    assert!(get("GET /../etc/passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-    assert!(get("POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-    assert_eq!(get(&"x".repeat(10_000)), "");
+    assert_eq!(document["relays"][0]["target"], "flashflow");
+    assert_eq!(
+        (&document["relays"][1]["target"], &document["relays"][1]["opted_out"]),
+        (&"stock".into(), &true.into())
+    );
+    assert!(get(port, "GET /../etc/passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    assert!(get(port, "POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+    assert_eq!(get(port, &"x".repeat(10_000)), "");
     let chromium = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
         .arg(format!("http://127.0.0.1:{port}/"))
@@ -323,10 +346,115 @@ fn status_page(config: &str) {
     match chromium {
         Ok(output) => {
             let dom = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(dom.contains("<td>target</td>") && dom.contains("id=\"relays\""), "{dom}");
+            assert!(dom.contains("id=\"relays\""), "{dom}");
+            assert!(dom.contains("<td>target</td><td>flashflow</td>"), "{dom}");
+            assert!(dom.contains("<td>old</td><td>stock (weaker: a lower bound)</td>"), "{dom}");
         }
         Err(_) => eprintln!("chromium is not installed: the page was not opened in a browser"),
     }
+}
+
+/// Relays of one address are measured in one slot: by the daemon, with the same measurers, at the same time.
+#[test]
+fn the_daemon_measures_two_relays_in_one_slot() {
+    let scratch = Scratch::new("pair");
+    demo(&scratch);
+    fs::remove_dir_all(scratch.0.join("state")).unwrap();
+    let _roles = restart(&scratch);
+    let made = text(&run(&["keygen", &scratch.file("second.key")]));
+    let keys: String = made.lines().take(2).map(|line| format!("{line}\n")).collect();
+    let relay = fs::read_to_string(scratch.file("relay.toml")).unwrap();
+    let relay = relay.replace("relay.key", "second.key").replace("20 Mbit/s", "10 Mbit/s");
+    fs::write(scratch.file("second.toml"), relay).unwrap();
+    let mut second = Role::start(&["relay", "--config", &scratch.file("second.toml")]);
+    let address = second.wait_for("listening")["address"].as_str().unwrap().to_owned();
+    let (config, port) = (scratch.file("coordinator.toml"), free_port());
+    // Both together ask for 2 x 2.953 x 20 Mbit/s: that fits the budget once.
+    let text_of = format!(
+        "period = \"18 s\"\nbudget = \"120 Mbit/s\"\nstatus = \"127.0.0.1:{port}\"\n{}\n\
+         [[relay]]\nnickname = \"second\"\naddress = \"{address}\"\n{keys}",
+        fs::read_to_string(&config).unwrap()
+    );
+    fs::write(&config, text_of).unwrap();
+    let mut daemon = Role::start(&["coordinator", "--config", &config]);
+    let attempts = [daemon.wait_for("attempt"), daemon.wait_for("attempt")];
+    assert_ne!(attempts[0]["relay"], attempts[1]["relay"]);
+    let allocated = |n: usize| attempts[n]["allocated_bits_per_s"].as_u64().unwrap();
+    assert!(allocated(0) > 50_000_000 && allocated(0) + allocated(1) <= 120_000_000, "{attempts:?}");
+    daemon.wait_for("second");
+    let document = status(port);
+    let current = document["current"].as_array().unwrap();
+    assert_eq!(current.len(), 2, "{document}");
+    assert!(current.iter().all(|current| current["target"] == "flashflow"), "{document}");
+    let mut results = [daemon.wait_for("result"), daemon.wait_for("result")];
+    results.sort_by_key(|result| result["relay"] != "target");
+    for (result, (name, limit)) in results.iter().zip([("target", 20_000_000), ("second", 10_000_000)]) {
+        assert_eq!(result["relay"], name);
+        // A loaded machine measures badly; that neither got the other's is what counts here.
+        let estimate = result["estimate_bits_per_s"].as_u64().unwrap();
+        assert!((limit / 2..=limit * 7 / 5).contains(&estimate), "{result}");
+    }
+    daemon.wait_for("file");
+    drop(daemon);
+    let output = run(&["verify", "--config", &config]);
+    assert!(output.status.success() && text(&output).contains("2 results"), "{}", text(&output));
+    let file = fs::read_to_string(scratch.0.join("v3bw")).unwrap();
+    assert!(file.contains("nick=target") && file.contains("nick=second"), "{file}");
+}
+
+/// A series of live measurements that was stopped keeps what it has, and goes on from there.
+#[test]
+fn a_series_goes_on_where_it_was_stopped() {
+    let scratch = Scratch::new("series");
+    let folder = scratch.0.join("experiments/ours/series");
+    fs::create_dir_all(&folder).unwrap();
+    let kept = scratch.file("kept/series.jsonl");
+    fs::create_dir(scratch.0.join("kept")).unwrap();
+    let row = |measure: &str, value: f64| {
+        format!(
+            "[[row]]\nquantity = \"{measure}\"\nmeasure = \"{measure}\"\npublished = {value}\ntolerance = \"0.01\"\n"
+        )
+    };
+    let experiment = format!(
+        "title = \"t\"\nsource = \"s\"\nrunner = \"flashflow-loopback\"\n[parameters]\nduration = \"2 s\"\n\
+         repetitions = 2\nrepetitions-of = {{ b = 1 }}\nsockets = [6]\nkept = \"{kept}\"\n\
+         relay = {{ a = \"10 Mbit/s\", b = \"20 Mbit/s\" }}\n{}{}{}{}",
+        row("all.runs", 3.0),
+        row("a.failed", 1.0),
+        row("a.max", 3.0),
+        row("limited.runs", 3.0)
+    );
+    fs::write(folder.join("experiment.toml"), experiment).unwrap();
+    let settings = |rate: &str| {
+        let rest = "--duration|2 s|--sockets|6|--background|0 Mbit/s|--delay|0 s|--jitter|0 s|--seed|1";
+        let all = format!("--rate|{rate}|{rest}");
+        all.split('|').map(String::from).collect::<Vec<_>>()
+    };
+    let line = |rate: &str, verdict: Value| {
+        format!("{}\n", serde_json::json!({ "settings": settings(rate), "verdict": verdict }))
+    };
+    let verdict =
+        |estimate: u64| serde_json::json!({ "estimate_bits_per_s": estimate, "truth_bits_per_s": 10 });
+    let before = [
+        line("10 Mbit/s", verdict(30)),
+        line("10 Mbit/s", Value::Null),
+        line("99 Mbit/s", verdict(90)),
+        "{\"settings\": [\"--ra".into(),
+    ];
+    fs::write(&kept, before.concat()).unwrap();
+    let output = Command::new(TIDEGATE)
+        .args(["reproduce", "ours/series", "--json", "--experiments", &scratch.file("experiments")])
+        .args(["--out", &scratch.file("out")])
+        .output()
+        .unwrap();
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    let rows = rows.as_array().unwrap();
+    assert!(rows.len() == 4 && rows.iter().all(|row| row["verdict"] == "holds"), "{rows:#?}");
+    assert!(!Path::new(&kept).exists(), "the series is complete");
+    let complete = fs::read_to_string(scratch.0.join("kept/series.complete.jsonl")).unwrap();
+    let last: Value = serde_json::from_str(complete.lines().last().unwrap()).unwrap();
+    assert_eq!((complete.lines().count(), &last["settings"][1]), (5, &"20 Mbit/s".into()));
+    assert!(last["verdict"]["estimate_bits_per_s"].as_u64().unwrap() > 0);
 }
 
 #[test]

@@ -366,9 +366,19 @@ pub struct MeasurerEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// By echo cells: its certificate, and its keys.
-    Echo(Fingerprint, RelayPublic),
+    Flashflow(Fingerprint, RelayPublic),
     /// A stock Tor relay, by ordinary circuits: see [`super::stock`].
     Stock,
+}
+
+impl Target {
+    /// As configurations, logs and the status page name it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Target::Flashflow(..) => "flashflow",
+            Target::Stock => "stock",
+        }
+    }
 }
 
 /// A relay of the network.
@@ -481,7 +491,7 @@ impl StockTable {
 #[serde(rename_all = "kebab-case")]
 enum TargetKind {
     #[default]
-    Echo,
+    Flashflow,
     Stock,
 }
 
@@ -616,13 +626,13 @@ impl ParametersTable {
 impl RelayTable {
     fn entry(self) -> Result<RelayEntry, String> {
         let (id, target) = match (self.target, self.fingerprint, self.onion_key, self.id) {
-            (TargetKind::Echo, Some(fingerprint), Some(onion), id) => {
+            (TargetKind::Flashflow, Some(fingerprint), Some(onion), id) => {
                 // A relay of tidegate is named after its certificate.
                 let own: RelayId = fingerprint.0[..20].try_into().expect("a fingerprint has 32 bytes");
                 let keys = RelayPublic { identity: own, onion: onion.0 };
-                (id.map_or(own, |id| id.0), Target::Echo(fingerprint.0, keys))
+                (id.map_or(own, |id| id.0), Target::Flashflow(fingerprint.0, keys))
             }
-            (TargetKind::Echo, ..) => {
+            (TargetKind::Flashflow, ..) => {
                 let name = self.nickname;
                 return Err(format!(
                     "relay {name} lacks its fingerprint or onion_key (or target = \"stock\")"
@@ -693,7 +703,9 @@ mod tests {
         let config = CoordinatorConfig::load(scratch.with(&coordinator())).unwrap();
         assert_eq!(config.identity, scratch.0.parent().unwrap().join("c.toml"));
         assert_eq!(config.budget, Rate(1_000_000_000), "no more than the team has");
-        let Target::Echo(fingerprint, _) = &config.relays[0].target else { panic!("echo is the default") };
+        let Target::Flashflow(fingerprint, _) = &config.relays[0].target else {
+            panic!("flashflow is the default")
+        };
         assert_eq!(config.relays[0].id[..], fingerprint[..20]);
         let stock = format!("{}{STOCK}", coordinator());
         let config = CoordinatorConfig::load(scratch.with(&stock)).unwrap();

@@ -61,6 +61,8 @@ impl From<std::io::Error> for DaemonError {
 pub struct Current {
     /// The relay's nickname.
     pub relay: String,
+    /// How it is measured: [`Target::name`].
+    pub target: &'static str,
     /// Seconds complete.
     pub seconds: u16,
     /// What the last of them showed, in bits per second: measurement, background.
@@ -405,16 +407,17 @@ impl Daemon {
                 allocated: allocated.0,
                 parameters,
             });
-            let current = Current { relay: entry.nickname.clone(), ..Current::default() };
+            let (relay, target) = (entry.nickname.clone(), entry.target.name());
+            let current = Current { relay, target, ..Current::default() };
             shared.current.insert(id.clone(), current);
             (shared.log)(&json!({ "event": "attempt", "id": id, "relay": entry.nickname,
                 "guess_bits_per_s": placement.guess.0, "allocated_bits_per_s": allocated.0,
-                "target": if entry.target == Target::Stock { "stock" } else { "echo" } }));
+                "target": entry.target.name() }));
         }
         let hear = |number: u16, second: &SecondRecord| self.hear(&id, number, second);
         let stop = self.stop.subscribe();
         let (result, names) = match &entry.target {
-            Target::Echo(fingerprint, keys) => {
+            Target::Flashflow(fingerprint, keys) => {
                 let relay = Contact { address: entry.address, fingerprint: *fingerprint };
                 let (order, contacts, names) = self.order(relay, keys, &shares, token);
                 (measure(&self.identity, relay, &contacts, order, stop, hear).await, names)

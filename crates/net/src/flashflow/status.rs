@@ -85,6 +85,7 @@ fn document(shared: &Shared) -> Value {
         json!({
             "nickname": relay.nickname,
             "id": relay_name(&relay.id),
+            "target": relay.target.name(),
             "estimate_bits_per_s": good.map(|good| good.estimate.0),
             "conclusive": good.map(|good| good.conclusive),
             "measured_unix": good.map(|good| good.unix),
@@ -95,7 +96,7 @@ fn document(shared: &Shared) -> Value {
         })
     });
     let current = shared.current.values().map(|current| {
-        json!({ "relay": current.relay, "seconds": current.seconds,
+        json!({ "relay": current.relay, "target": current.target, "seconds": current.seconds,
             "measurement_bits_per_s": current.last.0, "background_bits_per_s": current.last.1 })
     });
     let errors = shared
@@ -117,6 +118,12 @@ fn document(shared: &Shared) -> Value {
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// How something is measured, and what that is worth.
+fn target(value: &Value) -> String {
+    let weaker = if value["target"] == "stock" { " (weaker: a lower bound)" } else { "" };
+    format!("{}{weaker}", value["target"].as_str().unwrap_or(""))
 }
 
 fn mbit(value: &Value) -> String {
@@ -146,6 +153,7 @@ fn page(shared: &Shared) -> String {
         let verdict = if r["opted_out"] == true { "opted out" } else { verdict };
         vec![
             text("nickname"),
+            target(r),
             mbit(&r["estimate_bits_per_s"]),
             verdict.into(),
             time(&r["measured_unix"]),
@@ -156,6 +164,7 @@ fn page(shared: &Shared) -> String {
     let current = rows("current", &|c| {
         vec![
             c["relay"].as_str().unwrap_or("").into(),
+            target(c),
             c["seconds"].to_string(),
             mbit(&c["measurement_bits_per_s"]),
             mbit(&c["background_bits_per_s"]),
@@ -172,9 +181,9 @@ fn page(shared: &Shared) -> String {
          padding:0 1em}}table{{border-collapse:collapse;width:100%}}td,th{{text-align:left;padding:.2em .8em .2em 0;\
          border-bottom:1px solid #8884}}</style>\n<h1>FlashFlow coordinator</h1>\n\
          <p id=state>{state}; period {}, slot {} of {}; {}</p>\n\
-         <h2>Under way</h2><table id=current><tr><th>relay<th>seconds<th>measurement, Mbit/s<th>background, Mbit/s</tr>\n\
-         {current}</table>\n<h2>Relays</h2><table id=relays><tr><th>relay<th>Mbit/s<th>result<th>measured (UTC)\
-         <th>slots<th>attempts</tr>\n{relays}</table>\n<h2>Errors</h2><table id=errors><tr><th>when (UTC)<th>relay\
+         <h2>Under way</h2><table id=current><tr><th>relay<th>target<th>seconds<th>measurement, Mbit/s\
+         <th>background, Mbit/s</tr>\n{current}</table>\n<h2>Relays</h2><table id=relays><tr><th>relay<th>target<th>Mbit/s<th>result\
+         <th>measured (UTC)<th>slots<th>attempts</tr>\n{relays}</table>\n<h2>Errors</h2><table id=errors><tr><th>when (UTC)<th>relay\
          <th>reason</tr>\n{errors}</table></html>\n",
         shared.position.0,
         shared.position.1,
