@@ -13,6 +13,7 @@ mod more;
 mod more_live;
 mod more_streams;
 mod predictor;
+mod predictor_open_loop;
 mod reproduce;
 mod run;
 

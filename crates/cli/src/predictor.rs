@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
 use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::scoreboard::{Curve, Figure};
 
 use crate::Failure;
 use crate::fairness::read_json;
@@ -66,24 +67,16 @@ struct Fields {
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let Command::Solve(arguments) = arguments.command;
     let source = Source::read(&arguments.file).map_err(Failure::Input)?;
-    let (values, listed) = match read_json::<Input>(&source)? {
-        Input::Many(values) => (values, true),
-        Input::One(value) => (vec![value], false),
-    };
+    let (problems, listed) = read(&source)?;
     let mut solver = Solver::new();
     let mut answers = Vec::new();
-    for (index, value) in values.into_iter().enumerate() {
-        let place = if listed { format!("problem {index}: ") } else { String::new() };
-        let wrong = |cause: String| {
-            let cure = "see examples/predictor for a problem that works";
-            Failure::Input(InputError::new(source.file.clone(), format!("{place}{cause}"), cure))
-        };
-        let fields: Fields = serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
-        let problem = problem_of(fields).map_err(wrong)?;
+    for (index, problem) in problems.into_iter().enumerate() {
         let mut solution = Solution::default();
         #[expect(clippy::disallowed_methods, reason = "the tool's edge times the solve for the user")]
         let start = Instant::now();
-        solver.solve(&problem, &mut solution).map_err(|refusal| wrong(refusal.to_string()))?;
+        solver
+            .solve(&problem, &mut solution)
+            .map_err(|refusal| wrong(&source, listed.then_some(index), refusal.to_string()))?;
         answers.push((problem, solution, start.elapsed().as_secs_f64()));
     }
     if let Some(place) = &arguments.plot {
@@ -96,7 +89,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
                 if problems > 1 {
                     eprintln!("the plot shows the first of {problems} problems");
                 }
-                figure_3(problem, solution)
+                drawing(&figure_3(problem, solution), problem.horizon)
             }
             None => return Err(Failure::Other("there is no problem to draw".into())),
         };
@@ -116,12 +109,38 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn problem_of(fields: Fields) -> Result<Problem, String> {
-    let kind = match fields.problem.as_str() {
-        "2020" | "predictor-2020" => Kind::Prototype,
-        "journal" | "predictor" => Kind::Journal,
-        other => return Err(format!("`problem` is \"{other}\"; it is \"2020\" or \"journal\"")),
+/// The problems of a file, and whether it is a list of them.
+pub fn read(source: &Source) -> Result<(Vec<Problem>, bool), Failure> {
+    let (values, listed) = match read_json::<Input>(source)? {
+        Input::Many(values) => (values, true),
+        Input::One(value) => (vec![value], false),
     };
+    let problem = |(index, value)| {
+        serde_json::from_value(value)
+            .map_err(|error| error.to_string())
+            .and_then(problem_of)
+            .map_err(|cause| wrong(source, listed.then_some(index), cause))
+    };
+    Ok((values.into_iter().enumerate().map(problem).collect::<Result<_, _>>()?, listed))
+}
+
+fn wrong(source: &Source, number: Option<usize>, cause: String) -> Failure {
+    let place = number.map_or_else(String::new, |number| format!("problem {number}: "));
+    let cure = "see examples/predictor for a problem that works";
+    Failure::Input(InputError::new(source.file.clone(), format!("{place}{cause}"), cure))
+}
+
+/// Which optimal control problem a name means.
+pub fn kind_named(name: &str) -> Result<Kind, String> {
+    match name {
+        "2020" | "predictor-2020" => Ok(Kind::Prototype),
+        "journal" | "predictor" => Ok(Kind::Journal),
+        other => Err(format!("`problem` is \"{other}\"; it is \"2020\" or \"journal\"")),
+    }
+}
+
+fn problem_of(fields: Fields) -> Result<Problem, String> {
+    let kind = kind_named(&fields.problem)?;
     let (n, steps) = (fields.s0.len(), fields.horizon);
     let flat = |name: &str, rows: Vec<Vec<f64>>| {
         if rows.len() != n {
@@ -212,53 +231,72 @@ fn table(problem: &Problem, solution: &Solution, seconds: f64) -> String {
 /// Colours that differ to colour-blind eyes and in grey (Okabe and Ito).
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
-/// A panel: its title, how many points a circuit has, and the value at (circuit, point).
-type Panel<'a> = (&'static str, usize, Box<dyn Fn(usize, usize) -> f64 + 'a>);
-
 /// The paper's Figure 3: incoming and outgoing rates, and queues here and at the predecessor, step by step.
-fn figure_3(problem: &Problem, solution: &Solution) -> String {
+/// Rates hold for a step, queues are points joined by lines.
+pub fn figure_3(problem: &Problem, solution: &Solution) -> Vec<Figure> {
     let steps = problem.horizon;
-    let source = |circuit: usize, step: usize| {
-        problem.ssrc[circuit * steps + step.min(steps - 1)] - solution.d[circuit * (steps + 1) + step]
+    let figure = |title: &str, points: &dyn Fn(usize) -> Vec<(f64, f64)>| Figure {
+        title: title.to_owned(),
+        x: "step".into(),
+        y: title.to_owned(),
+        curves: (0..problem.circuits().min(COLOURS.len()))
+            .map(|circuit| Curve { name: format!("circuit {}", circuit + 1), points: points(circuit) })
+            .collect(),
     };
-    let (rate, state) = (|i: usize, k: usize| i * steps + k, |i: usize, k: usize| i * (steps + 1) + k);
-    let mut panels: Vec<Panel<'_>> = vec![
-        ("incoming rate, cells/s", steps, Box::new(move |i, k| solution.v_in[rate(i, k)])),
-        ("outgoing rate, cells/s", steps, Box::new(move |i, k| solution.v_out[rate(i, k)])),
-        ("circuit queue, cells", steps + 1, Box::new(move |i, k| solution.s[state(i, k)])),
-        ("predecessor's queue, cells", steps + 1, Box::new(source)),
+    let rates = |title: &str, values: &[f64]| {
+        figure(title, &|circuit| {
+            let row = (0u32..).zip(&values[circuit * steps..][..steps]);
+            // A chart has one value at a place, so a step ends just before the next begins.
+            row.flat_map(|(k, rate)| [(f64::from(k), *rate), (f64::from(k + 1) - 1e-6, *rate)]).collect()
+        })
+    };
+    let states = |title: &str, value: &dyn Fn(usize, usize) -> f64| {
+        figure(title, &|circuit| (0..=steps).map(|k| (k as f64, value(circuit, k))).collect())
+    };
+    let mut figures = vec![
+        rates("incoming rate, cells/s", &solution.v_in),
+        rates("outgoing rate, cells/s", &solution.v_out),
+        states("circuit queue, cells", &|circuit, k| solution.s[circuit * (steps + 1) + k]),
+        states("predecessor's queue, cells", &|circuit, k| predecessor(problem, solution, circuit, k)),
     ];
     if problem.kind == Kind::Journal {
-        let virtual_rate = move |i: usize, k: usize| solution.vv_out[rate(i, k)];
-        panels.insert(2, ("virtual outgoing rate, cells/s", steps, Box::new(virtual_rate)));
+        figures.insert(2, rates("virtual outgoing rate, cells/s", &solution.vv_out));
     }
+    figures
+}
+
+/// The predecessor's queue of a circuit as the controller expects it at a step (eq. 14a).
+pub fn predecessor(problem: &Problem, solution: &Solution, circuit: usize, step: usize) -> f64 {
+    let steps = problem.horizon;
+    problem.ssrc[circuit * steps + step.min(steps - 1)] - solution.d[circuit * (steps + 1) + step]
+}
+
+/// Figures over `steps` steps, one below the other, as SVG.
+fn drawing(figures: &[Figure], steps: usize) -> String {
     let (width, height, left, top) = (640.0, 150.0, 60.0, 30.0);
-    let total = top + panels.len() as f64 * (height + 40.0) + 20.0;
+    let across = width / steps as f64;
+    let total = top + figures.len() as f64 * (height + 40.0) + 20.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {total:.0}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
         width + left + 130.0
     );
-    let shown = problem.circuits().min(COLOURS.len());
-    for (circuit, colour) in COLOURS.iter().enumerate().take(shown) {
+    let legend = figures.first().map_or(&[][..], |figure| &figure.curves);
+    for (circuit, (curve, colour)) in legend.iter().zip(COLOURS).enumerate() {
         let y = top + 14.0 + circuit as f64 * 18.0;
         let _ = writeln!(
             svg,
-            "<rect x=\"{x}\" y=\"{:.0}\" width=\"14\" height=\"4\" fill=\"{}\"/>\
-             <text x=\"{:.0}\" y=\"{y:.0}\">circuit {}</text>",
+            "<rect x=\"{x}\" y=\"{:.0}\" width=\"14\" height=\"4\" fill=\"{colour}\"/>\
+             <text x=\"{:.0}\" y=\"{y:.0}\">{}</text>",
             y - 6.0,
-            colour,
             left + width + 40.0,
-            circuit + 1,
+            curve.name,
             x = left + width + 20.0,
         );
     }
-    for (index, (title, points, value)) in panels.iter().enumerate() {
-        let (y0, across) = (top + index as f64 * (height + 40.0), width / steps as f64);
-        let largest = (0..shown)
-            .flat_map(|i| (0..*points).map(move |k| (i, k)))
-            .map(|(i, k)| value(i, k))
-            .fold(1e-9, f64::max);
+    for (index, Figure { title, curves, .. }) in figures.iter().enumerate() {
+        let y0 = top + index as f64 * (height + 40.0);
+        let largest = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).fold(1e-9, f64::max);
         let _ = writeln!(
             svg,
             "<text x=\"{left}\" y=\"{:.0}\">{title}</text>\
@@ -279,23 +317,17 @@ fn figure_3(problem: &Problem, solution: &Solution) -> String {
                 y0 + height + 14.0
             );
         }
-        for circuit in 0..shown {
+        for (circuit, (curve, colour)) in curves.iter().zip(COLOURS).enumerate() {
             let mut path = String::new();
-            for k in 0..*points {
-                let y = y0 + height * (1.0 - value(circuit, k).max(0.0) / largest);
-                let x = left + k as f64 * across;
-                let verb = if k == 0 { 'M' } else { 'L' };
-                // Rates hold for a step, queues are points joined by lines.
-                let _ = match *points == steps {
-                    true => write!(path, "{verb}{x:.1} {y:.1}L{:.1} {y:.1}", x + across),
-                    false => write!(path, "{verb}{x:.1} {y:.1}"),
-                };
+            for (x, value) in &curve.points {
+                let (x, y) = (left + x * across, y0 + height * (1.0 - value.max(0.0) / largest));
+                let verb = if path.is_empty() { 'M' } else { 'L' };
+                let _ = write!(path, "{verb}{x:.1} {y:.1}");
             }
             let dash = ["none", "6 3", "2 3"][circuit % 3];
             let _ = writeln!(
                 svg,
-                "<path d=\"{path}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-dasharray=\"{dash}\"/>",
-                COLOURS[circuit]
+                "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dash}\"/>"
             );
         }
     }

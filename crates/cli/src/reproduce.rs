@@ -10,7 +10,7 @@ use tidegate_lab::report::{folder, manifest_of_outcomes, outcome_table, page_of_
 use tidegate_lab::scoreboard::{RunError, Runner, Scale, experiment, scenario_runner, verdict};
 
 use crate::console::{Console, terminal_width};
-use crate::{Failure, flashflow_loopback, more_live};
+use crate::{Failure, flashflow_loopback, more_live, predictor_open_loop};
 
 /// Everything that can measure an experiment: one line each.
 const RUNNERS: &[(&str, Runner)] = &[
@@ -20,6 +20,7 @@ const RUNNERS: &[(&str, Runner)] = &[
     ("flashflow-bounds", flashflow::bounds),
     ("flashflow-loopback", flashflow_loopback::run),
     ("more-live", more_live::run),
+    ("predictor-open-loop", predictor_open_loop::run),
 ];
 
 /// Measure what papers published, and print theirs beside ours

@@ -179,6 +179,23 @@ fn flashflow_experiments_run_in_simulated_time() {
 }
 
 #[test]
+fn figure_3_is_reproduced_and_drawn() {
+    let scratch = Scratch::new("figure-3");
+    let out = scratch.path("o");
+    let output = tidegate(&["reproduce", "predictor/figure-3", "--json", "--out", &out]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert!(rows.len() >= 14 && rows.iter().all(|row| row["verdict"] == "holds"), "{rows:#?}");
+    let page = std::fs::read_to_string(Path::new(&out).join("report.html")).unwrap();
+    for title in
+        ["prototype: outgoing rate", "journal: virtual outgoing rate", "journal: predecessor's queue"]
+    {
+        assert!(page.contains(title), "{title} is not drawn");
+    }
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let mut problem: serde_json::Value =
         serde_json::from_slice(&std::fs::read(root().join("examples/predictor/figure-3.json")).unwrap())
