@@ -66,19 +66,24 @@ impl Recorder for Digest {
                 sample.sent_bytes,
                 sample.received_bytes,
             ]),
-            Observation::HostTotals { host, totals } => self.words(&[
-                13,
-                host.0.into(),
-                totals.cells_processed,
-                totals.sent_bytes,
-                totals.received_bytes,
-                totals.dropped_packets,
-                totals.retransmissions,
-                totals.timeouts,
-                totals.connections,
-                totals.uplink_busy.0,
-                totals.downlink_busy.0,
-            ]),
+            Observation::HostTotals { host, totals } => {
+                self.words(&[
+                    13,
+                    host.0.into(),
+                    totals.cells_processed,
+                    totals.sent_bytes,
+                    totals.received_bytes,
+                    totals.dropped_packets,
+                    totals.retransmissions,
+                    totals.timeouts,
+                    totals.connections,
+                    totals.uplink_busy.0,
+                    totals.downlink_busy.0,
+                ]);
+                if let Some(did) = totals.control {
+                    self.words(&[did.solves, did.circuits, did.fallbacks, did.refused, did.sent_bytes]);
+                }
+            }
             Observation::RunTotals { events, cells_delivered, peak_pending_events } => {
                 self.words(&[14, *events, *cells_delivered, *peak_pending_events]);
             }

@@ -5,6 +5,7 @@
 //! [`crate::digest::Digest`] folds the same stream into one number: two runs agree if their digests do.
 
 use tidegate_control::units::{Span, Time};
+use tidegate_proto::flow::predictor::Totals;
 
 /// A circuit of one run, numbered in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,6 +140,8 @@ pub struct HostTotals {
     pub uplink_busy: Span,
     /// Time the downlink was sending.
     pub downlink_busy: Span,
+    /// What the relay's PredicTor controller did, if it has one.
+    pub control: Option<Totals>,
 }
 
 /// Takes the observations of one run, in order of time.

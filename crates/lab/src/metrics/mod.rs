@@ -367,6 +367,14 @@ impl<'a> Fold<'a> {
         all.retransmissions += totals.retransmissions;
         all.timeouts += totals.timeouts;
         all.connections += totals.connections;
+        if let Some(did) = totals.control {
+            let all = all.control.get_or_insert_default();
+            all.solves += did.solves;
+            all.circuits += did.circuits;
+            all.fallbacks += did.fallbacks;
+            all.refused += did.refused;
+            all.sent_bytes += did.sent_bytes;
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use tidegate_sim::observe::HostTotals;
 
 use super::fairness::Fairness;
 use super::histogram::Histogram;
@@ -61,6 +62,7 @@ pub(super) fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     let peak = |value: fn(&RelayRow) -> u64| fold.relays.values().map(value).max();
     put("descriptors_peak_per_relay", json!(peak(|row| row.totals.peak_descriptors)));
     put("kernel_peak_bytes_per_relay", json!(peak(|row| row.totals.peak_kernel_bytes)));
+    put("control", control(&fold.totals));
     put("events", json!(fold.run.0));
     put("peak_pending_events", json!(fold.run.2));
     Value::Object(all)
@@ -159,5 +161,21 @@ fn relay(row: &RelayRow) -> Value {
     all.insert("retransmissions".into(), json!(row.totals.retransmissions));
     all.insert("descriptors_peak".into(), json!(row.totals.peak_descriptors));
     all.insert("kernel_peak_bytes".into(), json!(row.totals.peak_kernel_bytes));
+    if row.totals.control.is_some() {
+        all.insert("control".into(), control(&row.totals));
+    }
     Value::Object(all)
+}
+
+/// What PredicTor's controllers did in the whole run; null without any.
+fn control(totals: &HostTotals) -> Value {
+    totals.control.map_or(Value::Null, |did| {
+        json!({
+            "solves": did.solves,
+            "circuits_per_solve": did.circuits as f64 / did.solves.max(1) as f64,
+            "fallbacks": did.fallbacks,
+            "refused_trajectories": did.refused,
+            "message_bytes": did.sent_bytes,
+        })
+    })
 }

@@ -6,6 +6,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::bucket::TokenBucket;
 use tidegate_proto::cell::CELL_BYTES;
 use tidegate_proto::client::Client;
+use tidegate_proto::flow::predictor::Totals;
 use tidegate_proto::links::{ChannelId, Config, kist};
 use tidegate_proto::node::StreamKey;
 use tidegate_proto::onion::Clear;
@@ -126,6 +127,14 @@ impl HostState {
         match &self.machine {
             Machine::Relay(relay) => relay.cells_processed(),
             Machine::Client(_) => 0,
+        }
+    }
+
+    /// What a relay's controller has done, if it has one.
+    pub fn control_totals(&self) -> Option<Totals> {
+        match &self.machine {
+            Machine::Relay(relay) => relay.control_totals(),
+            Machine::Client(_) => None,
         }
     }
 

@@ -261,6 +261,7 @@ impl<'a, R: Recorder> World<'a, R> {
                 dropped_packets: net.up.dropped + net.down.dropped + net.lost,
                 uplink_busy: net.up.busy,
                 downlink_busy: net.down.busy,
+                control: host.control_totals(),
                 ..host.totals
             };
             self.record(Observation::HostTotals { host: Host(index as u32), totals });
