@@ -6,6 +6,7 @@ use tidegate_control::predictor::Kind;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_sim::observe::Observation;
+use tidegate_sim::plan::predictor::wire::Encoding;
 use tidegate_sim::plan::predictor::{Exchange, Parameters, Phases};
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp::{self, Congestion};
@@ -85,6 +86,12 @@ fn system(transport: Transport, parameters: Parameters) -> System {
 
 /// Rates of the three circuits in kB/s, and the mean latency from the exit's queue on in ms, after 4 s.
 fn closed_loop(transport: Transport, parameters: Parameters) -> ([f64; 3], f64) {
+    let (rates, latency, _) = closed_loop_and_messages(transport, parameters);
+    (rates, latency)
+}
+
+/// The same, and the bytes of messages in the whole run.
+fn closed_loop_and_messages(transport: Transport, parameters: Parameters) -> ([f64; 3], f64, u64) {
     let (plan, lead) = (bottleneck(10), Time::ZERO + Span::from_secs(4));
     let mut seen = Vec::new();
     let system = system(transport, parameters);
@@ -99,7 +106,11 @@ fn closed_loop(transport: Transport, parameters: Parameters) -> ([f64; 3], f64) 
             cells += 1.0;
         }
     }
-    (rates, latency / cells)
+    let messages = seen.iter().map(|(_, what)| match what {
+        Observation::HostTotals { totals, .. } => totals.control.map_or(0, |control| control.sent_bytes),
+        _ => 0,
+    });
+    (rates, latency / cells, messages.sum())
 }
 
 /// Share of the traffic that is within an equal share of all, which here is max-min fair.
@@ -120,6 +131,19 @@ fn rates_are_equal_and_latency_is_near_its_floor() {
         assert!(fairness(rates) >= 0.99, "{rates:?}");
         assert!((80.0..=95.0).contains(&latency), "{transport:?}: {latency} ms");
     }
+}
+
+#[test]
+fn in_band_the_compact_encoding_costs_a_tenth_and_nothing_else() {
+    let plain = Parameters { drain: Span::from_millis(400), ..Parameters::default() };
+    let compact = Parameters { encoding: Encoding::Compact { resolution: 1.0 / 32.0 }, ..plain };
+    let (_, plainly, plain_bytes) = closed_loop_and_messages(Transport::PerCircuit, plain);
+    let (rates, latency, bytes) = closed_loop_and_messages(Transport::PerCircuit, compact);
+    assert!(10 * bytes <= plain_bytes, "{bytes} of {plain_bytes} bytes");
+    assert!(latency <= plainly + 2.0, "{latency} ms against {plainly}");
+    assert!(rates.iter().sum::<f64>() >= 400.0, "{rates:?}");
+    assert!(fairness(rates) >= 0.99, "{rates:?}");
+    assert!((80.0..=95.0).contains(&latency), "{latency} ms");
 }
 
 #[test]

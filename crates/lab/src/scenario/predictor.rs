@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use tidegate_control::predictor::Kind;
 use tidegate_control::units::Span;
 use tidegate_sim::plan::Windows;
-use tidegate_sim::plan::predictor::{Clocks, Exchange, Parameters, Phases, wire};
+use tidegate_sim::plan::predictor::wire::{self, Encoding};
+use tidegate_sim::plan::predictor::{Clocks, Exchange, Parameters, Phases};
 
 use super::quantity::Quantity;
 
@@ -24,6 +25,9 @@ pub struct PredictorFile {
     pub queue: f64,
     /// or, if that is more, what a circuit sends in this time if all get the same (the prototype: `"0 s"`).
     pub queue_time: Quantity<Span>,
+    /// A circuit's queue is to drain in this time: the relay before is granted so much less. `"0 s"` (the
+    /// prototype): never.
+    pub drain: Quantity<Span>,
     /// What a server has waiting counts as queue of its exit; the prototype has `false`.
     pub tell_source: bool,
     /// What rates and queues are divided by in the objective.
@@ -33,6 +37,12 @@ pub struct PredictorFile {
     /// `"in-band"`: messages are cells on the relays' connections; `"out-of-band"`: they go past the network
     /// and take exactly `delay`.
     pub exchange: ExchangeName,
+    /// `"plain"`: trajectories are told in every step as doubles, or `"compact"`: quantised, and only when the
+    /// neighbour cannot tell by itself.
+    pub encoding: EncodingName,
+    /// Compact: how far from the plan the neighbour's idea of its next steps may be, as a share of the plan's
+    /// largest value.
+    pub resolution: f64,
     /// What is left of a cell may be sent in the next step.
     pub carry: bool,
     /// Parts in which a step's cells are let go, spread evenly over it; 1: all at once, as in the prototype.
@@ -73,6 +83,16 @@ pub enum ExchangeName {
     OutOfBand,
 }
 
+/// How trajectories are written.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EncodingName {
+    /// As doubles.
+    Plain,
+    /// As few bytes.
+    Compact,
+}
+
 /// When relays solve.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -103,10 +123,13 @@ impl Default for PredictorFile {
             capacity_share: prototype.capacity_share,
             queue: prototype.s_max,
             queue_time: Quantity(prototype.s_max_time),
+            drain: Quantity(prototype.drain),
             tell_source: prototype.tell_source,
             scaling: prototype.scaling,
             delay: Quantity(prototype.delay),
             exchange: ExchangeName::InBand,
+            encoding: EncodingName::Plain,
+            resolution: 1.0 / 32.0,
             carry: prototype.carry,
             parts: prototype.parts,
             first: Quantity(prototype.first),
@@ -133,12 +156,17 @@ impl PredictorFile {
             capacity_share: self.capacity_share,
             s_max: self.queue,
             s_max_time: self.queue_time.0,
+            drain: self.drain.0,
             tell_source: self.tell_source,
             scaling: self.scaling,
             delay: self.delay.0,
             exchange: match self.exchange {
                 ExchangeName::InBand => Exchange::InBand,
                 ExchangeName::OutOfBand => Exchange::OutOfBand,
+            },
+            encoding: match self.encoding {
+                EncodingName::Plain => Encoding::Plain,
+                EncodingName::Compact => Encoding::Compact { resolution: self.resolution },
             },
             carry: self.carry,
             parts: self.parts,
@@ -191,6 +219,16 @@ impl PredictorFile {
                 self.delay.0 > Span::from_secs(10),
                 "predictor: `delay` is above 10 s",
                 "the delay from relay to relay: \"40 ms\"",
+            ),
+            (
+                !finite(self.resolution, 1e-4, 1.0),
+                "predictor: `resolution` is not in 1e-4..=1",
+                "what loses nothing visible: 0.03",
+            ),
+            (
+                self.drain.0 > Span::ZERO && self.drain.0 < step,
+                "predictor: `drain` is shorter than a step",
+                "ten steps: \"400 ms\", or \"0 s\" for never",
             ),
             (!(1..=1000).contains(&self.parts), "predictor: `parts` is not in 1..=1000", "all at once: 1"),
             (!finite(self.drift, 0.0, 0.1), "predictor: `drift` is not in 0..=0.1", "a quartz: 1e-4"),

@@ -8,7 +8,7 @@ use super::Relay;
 use crate::cell::CircId;
 use crate::flow::predictor::wire::{self, About, Heard};
 use crate::flow::predictor::{Controller, Exchange, Measured, Parameters, Source, Totals};
-use crate::links::{ChannelId, LegId, Links, Side};
+use crate::links::{ChannelId, Side};
 use crate::node::CircuitKey;
 use crate::onion::Onion;
 
@@ -42,21 +42,17 @@ impl<O: Onion> Relay<O> {
         Some(controller.solve())
     }
 
-    /// Acts on the plans of the last solve: sets how much each circuit may send and take in this step, and
-    /// tells the neighbours.
+    /// Acts on the plans of the last solve: tells the neighbours, then sets how much each circuit may send and
+    /// take in this step.
     pub fn act(&mut self, now: Time) {
         let Some(mut controller) = self.controller.take() else { return };
-        let Parameters { step, carry, parts, exchange, tell_source, .. } = *controller.parameters();
+        // Messages leave before the cells that this step lets go.
+        self.tell(now, &mut controller);
+        let Parameters { step, carry, parts, tell_source, .. } = *controller.parameters();
         let dt = step.as_secs_f64();
         let mut row = 0;
         for (key, circuit) in &mut self.circuits {
-            let key = CircuitKey(key as u32);
-            // Circuits may have ended since the solve.
-            while controller.plan(row).is_some_and(|plan| plan.circuit < key) {
-                row += 1;
-            }
-            let plan = controller.plan(row).filter(|plan| plan.circuit == key);
-            row += usize::from(plan.is_some());
+            let plan = controller.next_plan(&mut row, CircuitKey(key as u32));
             // A circuit that was idle may send a cell at once when one comes.
             let (send, share, take) = plan.map_or((1.0, 0.0, 1.0), |plan| {
                 let send = plan.output[0] * dt;
@@ -71,13 +67,7 @@ impl<O: Onion> Relay<O> {
                 let needed = (plan.map_or(1.0, |plan| 2.0 * plan.output[0] * dt + 1.0) - waiting).max(0.0);
                 edge.allow(if tell_source { take.min(needed) } else { take }, carry);
             }
-            let flows = plan.is_some();
-            if controller.must_tell(key, flows) {
-                let news = News { now, row: flows.then(|| row - 1), prev: circuit.prev, next: circuit.next };
-                tell(&mut self.links, &mut controller, &news);
-            }
         }
-        controller.count_bytes(true, self.links.send_told(now, exchange == Exchange::OutOfBand));
         for row in 0.. {
             let Some(plan) = controller.plan(row) else { break };
             if self.circuits.contains(plan.circuit.0 as usize) {
@@ -85,6 +75,48 @@ impl<O: Onion> Relay<O> {
             }
         }
         self.controller = Some(controller);
+    }
+
+    /// Tells the neighbours of every circuit: the predecessor what we take, the successor what we send.
+    fn tell(&mut self, now: Time, controller: &mut Controller) {
+        const IDLE: [f64; Problem::MAX_HORIZON] = [0.0; Problem::MAX_HORIZON];
+        let Parameters { step, horizon, exchange, .. } = *controller.parameters();
+        let aside = exchange == Exchange::OutOfBand;
+        let idle = &IDLE[..horizon];
+        let mut telling = controller.take_telling();
+        let (mut row, mut sent) = (0, 0);
+        for (key, circuit) in &self.circuits {
+            let key = CircuitKey(key as u32);
+            let flows = controller.next_plan(&mut row, key).is_some();
+            if !controller.must_tell(key, flows) {
+                continue;
+            }
+            let plan = if flows { controller.plan(row - 1) } else { None };
+            let [intake, output, queue, unhindered] = plan.map_or([idle, idle, idle, &[]], |plan| {
+                [plan.intake, plan.output, plan.queue, plan.unhindered]
+            });
+            let prev = Some(circuit.prev).filter(|prev| self.links.is_to_relay(*prev));
+            let about = [
+                (circuit.next, About::Intake, intake),
+                (prev, About::Output, output),
+                (prev, About::Queue, queue),
+                (prev, About::Virtual, unhindered),
+            ];
+            let flow = output.iter().fold(0.0, |most: f64, rate| most.max(*rate)) * step.as_secs_f64();
+            let mut last = None;
+            for (leg, about, values) in about {
+                let Some(leg) = leg.filter(|_| !values.is_empty()) else { continue };
+                let Some(bytes) = telling.prepare(now, key, (about, flow), values) else { continue };
+                sent += self.links.tell(now, leg, bytes, aside, |circ, out| {
+                    let trajectory = Heard { circ: circ.0, about, solved: now, step, values };
+                    telling.write(&trajectory, last == Some(leg), out);
+                });
+                last = Some(leg);
+            }
+        }
+        sent += self.links.send_told(now, aside);
+        controller.return_telling(telling);
+        controller.count_bytes(true, sent);
     }
 
     /// Lets every circuit send another part of what it may send in this step.
@@ -97,53 +129,23 @@ impl<O: Onion> Relay<O> {
         let links = &mut self.links;
         if let Some(controller) = &mut self.controller {
             let bytes = O::bare(&body);
-            controller.count_bytes(false, bytes.len() as u64);
+            let agreed = (now, controller.parameters().step);
+            let refused = controller.totals().refused;
             let mut values = controller.take_values();
-            let read =
-                wire::read(bytes, &mut values, |heard| match links.circuit_of(channel, CircId(heard.circ)) {
+            let read = wire::read(bytes, agreed, &mut values, |heard| {
+                match links.circuit_of(channel, CircId(heard.circ)) {
                     Some((circuit, side)) => controller.hear(now, circuit, side == Side::Next, heard),
                     None => controller.refuse(),
-                });
+                }
+            });
             if read.is_err() {
                 controller.refuse();
+            }
+            if controller.totals().refused == refused {
+                controller.count_bytes(false, bytes.len() as u64);
             }
             controller.return_values(values);
         }
         links.recycle(O::recycle(body));
     }
-}
-
-/// What is told of one circuit.
-struct News {
-    now: Time,
-    /// Its plan; without one it is idle.
-    row: Option<usize>,
-    prev: LegId,
-    next: Option<LegId>,
-}
-
-/// Tells a circuit's neighbours: the predecessor what we take, the successor what we send.
-fn tell<O: Onion>(links: &mut Links<O>, controller: &mut Controller, news: &News) {
-    const IDLE: [f64; Problem::MAX_HORIZON] = [0.0; Problem::MAX_HORIZON];
-    let Parameters { step, horizon, exchange, .. } = *controller.parameters();
-    let idle = &IDLE[..horizon];
-    let plan = news.row.and_then(|row| controller.plan(row));
-    let [intake, output, queue, unhindered] =
-        plan.map_or([idle, idle, idle, &[]], |plan| [plan.intake, plan.output, plan.queue, plan.unhindered]);
-    let prev = Some(news.prev).filter(|prev| links.is_to_relay(*prev));
-    let about = [
-        (news.next, About::Intake, intake),
-        (prev, About::Output, output),
-        (prev, About::Queue, queue),
-        (prev, About::Virtual, unhindered),
-    ];
-    let mut sent = 0;
-    for (leg, about, values) in about {
-        let Some(leg) = leg.filter(|_| !values.is_empty()) else { continue };
-        let bytes = wire::plain_bytes(values.len());
-        sent += links.tell(news.now, leg, bytes, exchange == Exchange::OutOfBand, |circ, out| {
-            wire::write(&Heard { circ: circ.0, about, solved: news.now, step, values }, out);
-        });
-    }
-    controller.count_bytes(true, sent);
 }

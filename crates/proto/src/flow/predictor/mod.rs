@@ -5,6 +5,8 @@
 //! [`Controller::add`]), the controller solves ([`Controller::solve`]), and the relay acts: it lets each circuit
 //! send so many cells in this step, and tells its neighbours the rest of the plan ([`wire`]).
 
+mod compact;
+mod telling;
 pub mod wire;
 
 use tidegate_control::predictor::exchange::{align, believe, share_fixed, source};
@@ -13,7 +15,8 @@ use tidegate_control::units::{Span, Time};
 
 use super::Windows;
 use crate::node::CircuitKey;
-use wire::{About, Heard};
+pub(crate) use telling::Telling;
+use wire::{About, Encoding, Heard};
 
 /// PredicTor's parameters; the same at every relay.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,6 +35,9 @@ pub struct Parameters {
     pub s_max: f64,
     /// or, if that is more, what a circuit sends in this time if all get the same (prototype: zero).
     pub s_max_time: Span,
+    /// A circuit's queue is to drain in this time: its predecessor is granted so much less (prototype: zero,
+    /// never).
+    pub drain: Span,
     /// Where data enters the overlay, what the server has waiting counts as queue towards the successor.
     /// In the prototype only the relay's own queue does, which must then be long enough for a step.
     pub tell_source: bool,
@@ -41,6 +47,8 @@ pub struct Parameters {
     pub delay: Span,
     /// How neighbours' messages travel.
     pub exchange: Exchange,
+    /// How they are written; any relay reads both.
+    pub encoding: Encoding,
     /// The part of a cell that a step's rate leaves over may be sent in the next step; the prototype
     /// forgets it.
     pub carry: bool,
@@ -95,10 +103,12 @@ impl Default for Parameters {
             capacity_share: 0.85,
             s_max: 2.0,
             s_max_time: Span::from_millis(400),
+            drain: Span::ZERO,
             tell_source: true,
             scaling: 50.0,
             delay: Span::from_millis(40),
             exchange: Exchange::InBand,
+            encoding: Encoding::Plain,
             carry: true,
             parts: 8,
             first: Span::from_millis(100),
@@ -185,6 +195,7 @@ pub struct Controller {
     /// Four trajectories of `horizon` values per circuit, by [`About`]. At a circuit's first hop that of
     /// [`About::Output`] holds our own last wish.
     trajectories: Vec<f64>,
+    telling: Telling,
     work: Vec<f64>,
     totals: Totals,
 }
@@ -223,6 +234,7 @@ impl Controller {
             rows: Vec::new(),
             slots: Vec::new(),
             trajectories: Vec::new(),
+            telling: Telling::new(&parameters),
             work: Vec::new(),
             totals: Totals::default(),
         }
@@ -252,6 +264,7 @@ impl Controller {
         if let Some(slot) = self.slots.get_mut(circuit.0 as usize) {
             *slot = Slot::default();
         }
+        self.telling.forget(circuit);
     }
 
     /// A neighbour of a circuit says something; `from_predecessor`: the one that sends us cells.
@@ -266,8 +279,8 @@ impl Controller {
         let sound = from_predecessor == (heard.about != About::Intake)
             && (1..=horizon).contains(&heard.values.len())
             && heard.step == step
-            // What was said before is not said again.
-            && (heard.solved > slot.stamps[kind] || slot.lengths[kind] == 0)
+            // What was said before is not said again, nor more than once in a step.
+            && (heard.solved.0 > slot.stamps[kind].0.saturating_add(step.0 / 2) || slot.lengths[kind] == 0)
             && heard.values.iter().all(|value| !value.is_nan());
         if !sound {
             self.totals.refused += 1;
@@ -290,7 +303,8 @@ impl Controller {
         self.totals.refused += 1;
     }
 
-    /// Bytes of messages were sent or received.
+    /// Bytes of messages were sent, or received and believed: a neighbour that babbles must not make us think
+    /// that nothing of our bandwidth is left.
     pub fn count_bytes(&mut self, sent: bool, bytes: u64) {
         self.overhead[usize::from(!sent)] += bytes;
         if sent {
@@ -389,6 +403,7 @@ impl Controller {
                 }
             }
         }
+        self.drain();
         self.totals.solves += 1;
         self.totals.circuits += n as u64;
         for (row, circuit) in self.rows.iter().enumerate().filter(|(row, _)| self.problem.first_hop[*row]) {
@@ -399,6 +414,23 @@ impl Controller {
             self.slots[index].lengths[About::Output as usize] = horizon as u16;
         }
         n
+    }
+
+    /// What waits already need not come: relays grant so much less that it drains. The problem alone lets a
+    /// queue that a transient has left stand for ever, since both rates can be as high as the capacity.
+    fn drain(&mut self) {
+        let Parameters { horizon, drain, .. } = self.parameters;
+        if drain == Span::ZERO {
+            return;
+        }
+        let grants = self.solution.v_in.chunks_mut(horizon);
+        for (row, grants) in grants.enumerate().filter(|(row, _)| !self.problem.first_hop[*row]) {
+            // A cell on its way through is no queue.
+            let less = (self.problem.s0[row] - 1.0).max(0.0) / drain.as_secs_f64();
+            for grant in grants {
+                *grant = (*grant - less).max(0.0);
+            }
+        }
     }
 
     /// The plan for the circuit that was number `row` of those that took part in the last solve.
@@ -415,6 +447,17 @@ impl Controller {
         })
     }
 
+    /// The plan for a circuit, if it took part in the last solve. Circuits are asked for in order, and some that
+    /// took part may have ended since; `row` goes along, from 0.
+    pub(crate) fn next_plan(&self, row: &mut usize, circuit: CircuitKey) -> Option<Plan<'_>> {
+        while self.rows.get(*row).is_some_and(|other| *other < circuit) {
+            *row += 1;
+        }
+        let plan = self.plan(*row).filter(|plan| plan.circuit == circuit);
+        *row += usize::from(plan.is_some());
+        plan
+    }
+
     /// Working memory to read messages into; give it back.
     pub(crate) fn take_values(&mut self) -> Vec<f64> {
         std::mem::take(&mut self.work)
@@ -424,9 +467,19 @@ impl Controller {
         self.work = values;
     }
 
+    /// What writes messages; give it back.
+    pub(crate) fn take_telling(&mut self) -> Telling {
+        std::mem::take(&mut self.telling)
+    }
+
+    pub(crate) fn return_telling(&mut self, telling: Telling) {
+        self.telling = telling;
+    }
+
     /// The circuit has a new neighbour, who must be told as well.
     pub fn extended(&mut self, circuit: CircuitKey) {
         self.slot(circuit).0.quiet = false;
+        self.telling.forget(circuit);
     }
 
     /// Whether there is something to tell a circuit's neighbours: its plan if it `flows`, else, once, that it

@@ -1,13 +1,29 @@
 //! How neighbours' trajectories look in a cell.
 //!
 //! A cell carries trajectories one after the other, all of circuits that pass between the two relays. The
-//! plain encoding is the one whose size the paper worries about: 19 bytes and a double per step each.
+//! plain encoding is the one whose size the paper worries about: 19 bytes and a double per step each. The other
+//! is [`compact`]; a relay reads both.
 
+use super::compact;
 use tidegate_control::units::{Span, Time};
 
 /// Bytes of trajectories in one cell at most: with the header of a variable-length cell (7 bytes; tor-spec,
 /// "Cell packet format") it is as long as an ordinary cell.
 pub const BODY_BYTES: usize = 507;
+
+/// How trajectories are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Encoding {
+    /// Each in each step, as doubles.
+    #[default]
+    Plain,
+    /// Quantised, and only when the neighbour cannot tell by itself.
+    Compact {
+        /// How far from the plan the neighbour's idea of its next steps may be, as a share of the plan's
+        /// largest value.
+        resolution: f64,
+    },
+}
 
 /// What a trajectory says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +39,7 @@ pub enum About {
 }
 
 impl About {
-    const ALL: [About; 4] = [About::Intake, About::Output, About::Queue, About::Virtual];
+    pub(super) const ALL: [About; 4] = [About::Intake, About::Output, About::Queue, About::Virtual];
 }
 
 /// A trajectory as it came.
@@ -67,10 +83,12 @@ pub fn write(trajectory: &Heard<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads the trajectories of a cell, in order; `values` is working memory. What stands before a malformed
-/// part has been handed over already.
+/// Reads the trajectories of a cell that came at `now`, in order; `values` is working memory. The compact
+/// encoding counts in steps, whose length is agreed. What stands before a malformed part has been handed over
+/// already.
 pub fn read(
     mut bytes: &[u8],
+    (now, step): (Time, Span),
     values: &mut Vec<f64>,
     mut each: impl FnMut(&Heard<'_>),
 ) -> Result<(), Malformed> {
@@ -78,6 +96,9 @@ pub fn read(
         let (head, tail) = bytes.split_first_chunk().ok_or(Malformed)?;
         *bytes = tail;
         Ok(*head)
+    }
+    if compact::is_compact(bytes) {
+        return compact::read(bytes, (now, step), values, each);
     }
     while !bytes.is_empty() {
         let [about] = take(&mut bytes)?;
@@ -117,13 +138,13 @@ mod tests {
         assert_eq!(plain_bytes(10), 99, "specified size");
         let mut seen = 0;
         let mut values = Vec::new();
-        read(&bytes, &mut values, |heard| {
+        read(&bytes, (Time::ZERO, step), &mut values, |heard| {
             assert_eq!(*heard, sent[seen]);
             seen += 1;
         })
         .unwrap();
         assert_eq!(seen, 3);
-        assert_eq!(read(&bytes[..bytes.len() - 1], &mut values, |_| {}), Err(Malformed));
+        assert_eq!(read(&bytes[..bytes.len() - 1], (Time::ZERO, step), &mut values, |_| {}), Err(Malformed));
     }
 
     proptest! {
@@ -131,8 +152,9 @@ mod tests {
         fn no_bytes_bring_the_reader_down(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let mut values = Vec::new();
             let mut count = 0;
-            let _ = read(&bytes, &mut values, |heard| count += heard.values.len());
-            prop_assert!(count <= bytes.len() / 8);
+            let agreed = (Time(1 << 40), Span::from_millis(40));
+            let _ = read(&bytes, agreed, &mut values, |heard| count += heard.values.len());
+            prop_assert!(count <= 4 * bytes.len());
         }
     }
 }

@@ -1,0 +1,180 @@
+//! What a relay tells its neighbours, and what it has told them.
+
+use tidegate_control::predictor::Kind;
+use tidegate_control::units::{Span, Time};
+
+use super::Parameters;
+use super::compact::Pieces;
+use super::wire::{self, About, Encoding, Heard};
+use crate::node::CircuitKey;
+
+/// Steps after which a trajectory is told again although the neighbour can tell by itself; much fewer than it
+/// is patient for.
+const REPEAT: u64 = 10;
+
+/// What a neighbour knows of one trajectory; its values lie in [`Telling::values`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    solved: Time,
+    /// Zero if it knows nothing.
+    length: u16,
+}
+
+/// Writes trajectories; with the compact encoding those only that neighbours do not know.
+#[derive(Debug, Default)]
+pub(crate) struct Telling {
+    encoding: Encoding,
+    step: Span,
+    horizon: usize,
+    /// By circuit and [`About`].
+    known: Vec<[Known; 4]>,
+    /// As neighbours read them, `horizon` each.
+    values: Vec<f64>,
+    /// First steps of what we take that no predecessor can act on.
+    past: usize,
+    pieces: Pieces,
+    wanted: Vec<f64>,
+    work: Vec<f64>,
+}
+
+impl Telling {
+    pub(super) fn new(parameters: &Parameters) -> Telling {
+        let Parameters { encoding, step, horizon, delay, problem, .. } = *parameters;
+        let past = match problem {
+            Kind::Prototype => (2 * delay.0 / step.0) as usize,
+            Kind::Journal => 0,
+        };
+        Telling { encoding, step, horizon, past, ..Telling::default() }
+    }
+
+    /// The circuit is gone, or has a neighbour who knows nothing.
+    pub(super) fn forget(&mut self, circuit: CircuitKey) {
+        if let Some(known) = self.known.get_mut(circuit.0 as usize) {
+            *known = Default::default();
+        }
+    }
+
+    /// Prepares one of the trajectories of the solve at `now` to be [written](Self::write); the bytes of it at
+    /// most. None if the neighbour knows it. `flow`: cells that the circuit sends in a step at most.
+    pub(crate) fn prepare(
+        &mut self,
+        now: Time,
+        circuit: CircuitKey,
+        (about, flow): (About, f64),
+        values: &[f64],
+    ) -> Option<usize> {
+        let Encoding::Compact { resolution } = self.encoding else {
+            return Some(wire::plain_bytes(values.len()));
+        };
+        let (index, what) = (circuit.0 as usize, (about, self.step));
+        if self.known.len() <= index {
+            self.known.resize(index + 1, Default::default());
+            self.values.resize((index + 1) * 4 * self.horizon, 0.0);
+        }
+        let known = &mut self.known[index][about as usize];
+        let theirs = &mut self.values[(4 * index + about as usize) * self.horizon..][..self.horizon];
+        self.pieces.choose_quantum(what, (values, flow), resolution);
+        // By the time that the predecessor acts on what we take, and its cells are here, these steps are over.
+        let past = if about == About::Intake { self.past.min(values.len() - 1) } else { 0 };
+        self.wanted.clear();
+        self.wanted.extend_from_slice(values);
+        self.wanted[..past].fill(values[past]);
+        let values = &self.wanted;
+        let elapsed = now.since(known.solved).0 as f64 / self.step.0 as f64;
+        if elapsed < REPEAT as f64
+            && self.pieces.is_known(what, values, &theirs[..known.length.into()], elapsed, &mut self.work)
+        {
+            return None;
+        }
+        self.pieces.fit(what, values, &mut self.work);
+        theirs[..self.work.len()].copy_from_slice(&self.work);
+        *known = Known { solved: now, length: self.work.len() as u16 };
+        Some(self.pieces.most_bytes())
+    }
+
+    /// Appends what was prepared to a cell; `same`: the trajectory before it is of the same circuit.
+    pub(crate) fn write(&self, trajectory: &Heard<'_>, same: bool, out: &mut Vec<u8>) {
+        match self.encoding {
+            Encoding::Plain => wire::write(trajectory, out),
+            Encoding::Compact { .. } => self.pieces.write(trajectory, same, out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tidegate_control::predictor::exchange::align;
+
+    use super::*;
+
+    const STEP: Span = Span::from_millis(40);
+    const RESOLUTION: f64 = 1.0 / 16.0;
+
+    fn compact() -> Telling {
+        let encoding = Encoding::Compact { resolution: RESOLUTION };
+        Telling::new(&Parameters { encoding, ..Parameters::default() })
+    }
+
+    /// What is told at a step, if anything is.
+    fn told(telling: &mut Telling, step: u64, values: &[f64]) -> Option<Vec<u8>> {
+        let (now, about) = (Time(STEP.0 * step), About::Intake);
+        telling.prepare(now, CircuitKey(3), (about, 0.0), values)?;
+        let mut cell = Vec::new();
+        telling.write(&Heard { circ: 3, about, solved: now, step: STEP, values }, false, &mut cell);
+        Some(cell)
+    }
+
+    #[test]
+    fn what_neighbours_know_is_told_seldom() {
+        let mut telling = compact();
+        let often = |telling: &mut Telling, steps: std::ops::Range<u64>| {
+            steps.filter(|step| told(telling, *step, &[200.0; 10]).is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(often(&mut telling, 0..35), [0, 10, 20, 30]);
+        telling.forget(CircuitKey(3));
+        assert_eq!(often(&mut telling, 35..40), [35], "a new neighbour is told");
+        assert!(told(&mut telling, 40, &[0.0; 10]).is_some(), "it has come to an end");
+        assert!(told(&mut telling, 41, &[0.01; 10]).is_none(), "next to nothing");
+        // What was planned comes true; the first two steps are over before anybody can act on them.
+        let plan = |first: u64| (first..first + 10).map(|step| if step < 5 { 300.0 } else { 100.0 });
+        assert!(told(&mut telling, 42, &plan(0).collect::<Vec<_>>()).is_some());
+        assert!(told(&mut telling, 43, &plan(1).collect::<Vec<_>>()).is_none());
+        let unimportant: Vec<f64> = [0.0, 50.0].into_iter().chain(plan(4).take(8)).collect();
+        assert!(told(&mut telling, 44, &unimportant).is_none());
+    }
+
+    proptest! {
+        /// Whatever the plans are, the neighbour's idea of the next steps is as near as was asked for.
+        #[test]
+        fn neighbours_are_never_far_off(
+            plans in proptest::collection::vec(proptest::collection::vec(0.0..500.0f64, 10), 1..30),
+            repeats in proptest::collection::vec(1..5usize, 30),
+        ) {
+            let mut telling = compact();
+            let (mut heard, mut solved, mut step) = (Vec::new(), 0, 0);
+            let mut values = Vec::new();
+            for (plan, repeat) in plans.iter().zip(repeats) {
+                for _ in 0..repeat {
+                    if let Some(cell) = told(&mut telling, step, plan) {
+                        let now = Time(STEP.0 * (step + 1));
+                        wire::read(&cell, (now, STEP), &mut values, |trajectory| {
+                            heard = trajectory.values.to_vec();
+                            solved = trajectory.solved.0 / STEP.0;
+                        })
+                        .unwrap();
+                        prop_assert_eq!(solved, step);
+                        prop_assert!(cell.len() <= 3 + 2 + 2 * 10);
+                    }
+                    let mut theirs = [0.0; 10];
+                    align(&heard, (step - solved) as f64, &mut theirs);
+                    let largest = plan.iter().fold(25.0, |most: f64, value| value.max(most));
+                    for (plan, theirs) in plan.iter().zip(theirs).skip(2) {
+                        prop_assert!((plan - theirs).abs() <= RESOLUTION * largest + 1e-9);
+                    }
+                    step += 1;
+                }
+            }
+        }
+    }
+}
