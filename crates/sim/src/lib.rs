@@ -7,6 +7,7 @@ pub mod codel;
 pub mod digest;
 pub mod faults;
 pub mod flashflow;
+pub mod lies;
 pub mod link;
 pub mod markov;
 pub mod observe;

@@ -261,6 +261,29 @@ pub enum FaultKind {
     LinkDown { host: u32 },
     /// The host stops: connections to it break, its circuits are gone; it comes back empty.
     HostDown { host: u32 },
+    /// Under [`Control::Predictor`], the relay tells its neighbours lies. It otherwise works.
+    Lies { host: u32, lie: Lie },
+}
+
+/// What a relay tells its neighbours instead of its controller's trajectories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// That it will take and send without bound, and has endless queues.
+    Greedy,
+    /// That it will take nothing, and sends without bound.
+    Denying,
+    /// Values that are not numbers.
+    NotNumbers,
+    /// Trajectories beyond the horizon.
+    TooLong,
+    /// A hundred trajectories instead of each one, of circuits that exist and that do not.
+    TooMany,
+    /// Its first message, again and again.
+    Replayed,
+    /// Random bytes.
+    Garbage,
+    /// Nothing.
+    Absent,
 }
 
 /// How an exit puts the bytes of a stream into cells.

@@ -173,7 +173,9 @@ impl<T> Underlay<T> {
                 FaultKind::Drop { between: (a, b), .. }
                 | FaultKind::Delay { between: (a, b), .. }
                 | FaultKind::Partition { between: (a, b) } => a.max(b) < paths.locations(),
-                FaultKind::LinkDown { host } | FaultKind::HostDown { host } => (host as usize) < hosts.len(),
+                FaultKind::LinkDown { host }
+                | FaultKind::HostDown { host }
+                | FaultKind::Lies { host, .. } => (host as usize) < hosts.len(),
             };
             assert!(exists, "{kind:?} befalls nothing");
         }

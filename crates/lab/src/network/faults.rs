@@ -1,13 +1,29 @@
 //! What goes wrong in a run: `[[fault]]` tables, checked and planned.
 
 use tidegate_control::units::Time;
-use tidegate_sim::plan::{Fault, FaultKind};
+use tidegate_sim::plan::{Fault, FaultKind, Lie};
 
 use super::hosts::Hosts;
 use crate::input::{InputError, Source, suggest};
 use crate::scenario::file::{FaultFile, File, Name};
 
-const KINDS: &[&str] = &["drop", "delay", "partition", "link-down", "host-down"];
+const KINDS: &[&str] = &["drop", "delay", "partition", "link-down", "host-down", "lies"];
+
+/// What relays under PredicTor may tell their neighbours instead of their plans.
+const LIES: &[(&str, Lie)] = &[
+    ("greedy", Lie::Greedy),
+    ("denying", Lie::Denying),
+    ("not-numbers", Lie::NotNumbers),
+    ("too-long", Lie::TooLong),
+    ("too-many", Lie::TooMany),
+    ("replayed", Lie::Replayed),
+    ("garbage", Lie::Garbage),
+    ("absent", Lie::Absent),
+];
+
+fn lie(name: &str) -> Option<Lie> {
+    LIES.iter().find(|(known, _)| *known == name).map(|(_, lie)| *lie)
+}
 
 /// Names, probabilities and times of all faults.
 pub(crate) fn check_faults(file: &File, source: &Source) -> Result<(), InputError> {
@@ -37,6 +53,11 @@ pub(crate) fn check_faults(file: &File, source: &Source) -> Result<(), InputErro
                 "add it",
             ));
         }
+        if let Some(name) = fault.lie.as_ref().filter(|name| lie(name.get_ref()).is_none()) {
+            let known: Vec<&str> = LIES.iter().map(|(known, _)| *known).collect();
+            let cause = format!("there is no lie `{}`", name.get_ref());
+            return Err(source.error(name.span(), cause, suggest(name.get_ref(), &known)));
+        }
         if fault.probability.is_some_and(|p| !(0.0..=1.0).contains(&p)) {
             return Err(source.error(spanned.span(), "`probability` is not in 0..=1", "1 drops everything"));
         }
@@ -49,7 +70,8 @@ pub(crate) fn check_faults(file: &File, source: &Source) -> Result<(), InputErro
 
 fn missing_key(fault: &FaultFile) -> Option<&'static str> {
     match fault.kind.get_ref().as_str() {
-        "link-down" | "host-down" => fault.host.is_none().then_some("host"),
+        "lies" if fault.lie.is_none() => Some("lie"),
+        "link-down" | "host-down" | "lies" => fault.host.is_none().then_some("host"),
         _ if fault.between.is_none() => Some("between"),
         "drop" => fault.probability.is_none().then_some("probability"),
         "delay" => fault.extra.is_none().then_some("extra"),
@@ -78,6 +100,10 @@ pub(super) fn plan(file: &File, source: &Source, hosts: &Hosts) -> Result<Vec<Fa
             "delay" => FaultKind::Delay { between: between()?, extra: fault.extra.expect("checked").0 },
             "partition" => FaultKind::Partition { between: between()? },
             "link-down" => FaultKind::LinkDown { host: named(&fault.host)? },
+            "lies" => FaultKind::Lies {
+                host: named(&fault.host)?,
+                lie: fault.lie.as_ref().and_then(|name| lie(name.get_ref())).expect("checked"),
+            },
             _ => FaultKind::HostDown { host: named(&fault.host)? },
         };
         let until = fault.until.map_or(file.duration.get_ref().0, |until| until.0);

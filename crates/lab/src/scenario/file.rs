@@ -524,7 +524,7 @@ pub struct UserFile {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FaultFile {
-    /// `drop`, `delay`, `partition`, `link-down` or `host-down`.
+    /// `drop`, `delay`, `partition`, `link-down`, `host-down` or `lies`.
     pub kind: Name,
     /// The two hosts, for what happens between them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -535,6 +535,10 @@ pub struct FaultFile {
     /// `drop`: the probability.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
+    /// `lies`: what the relay tells its neighbours instead of its PredicTor controller's plans: `greedy`,
+    /// `denying`, `not-numbers`, `too-long`, `too-many`, `replayed`, `garbage` or `absent`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lie: Option<Name>,
     /// `delay`: how much longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extra: Option<Quantity<Span>>,

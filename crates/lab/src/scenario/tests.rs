@@ -61,6 +61,13 @@ fn mistakes_name_place_cause_and_cure() {
     assert!(said.contains("`horizon` is not in 1..=61"), "{said}");
     let said = complaint("control = \"predictor\"", "control = \"predictor\"\nswitching = \"connection\"");
     assert!(said.contains("do not combine") && said.contains("drop `switching`"), "{said}");
+    let said = complaint("exchange = \"out-of-band\"", "encoding = \"compact\", resolution = 0.0");
+    assert!(said.contains("`resolution` is not in 1e-4..=1"), "{said}");
+    let lie = "[[fault]]\nkind = \"lies\"\nhost = \"btlnk\"\nlie = \"gredy\"\n\n[underlay]";
+    let said = complaint("[underlay]", lie);
+    assert!(said.contains("there is no lie `gredy`") && said.contains("`greedy`?"), "{said}");
+    let said = complaint("[underlay]", &lie.replace("lie = ", "# "));
+    assert!(said.contains("a fault of kind `lies` needs `lie`"), "{said}");
     let kist = "[[system]]\nname = \"vanilla\"\nchannel-scheduler = \"kist\"";
     let said = complaint("[[system]]\nname = \"vanilla\"", &kist.replace("kist", "kits"));
     assert!(said.starts_with("x.toml:") && said.contains(": there is no channel scheduler `kits`"), "{said}");

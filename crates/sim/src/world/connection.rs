@@ -426,7 +426,7 @@ impl<R: Recorder> World<'_, R> {
         let Some(end) = self.end(id) else { return true };
         let (host, attached) = (end.host, end.attached);
         if let Attached::Channel(channel) = attached {
-            self.hosts[host as usize].node().cell(now, channel, cell);
+            self.hand_over(id, (host, channel), cell);
         }
         record_done
     }

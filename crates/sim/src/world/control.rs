@@ -1,15 +1,15 @@
 //! Relays' controllers (PredicTor), step by step, and their messages where these go past the network.
 
 use tidegate_control::units::Span;
-use tidegate_proto::cell::Cell;
+use tidegate_proto::cell::{Cell, Command};
 use tidegate_proto::flow::predictor::{Parameters, Phases};
 use tidegate_proto::links::ChannelId;
-use tidegate_proto::onion::Clear;
+use tidegate_proto::onion::{Clear, Onion};
 
-use super::connection::Attached;
+use super::connection::{Attached, EndId};
 use super::host::Machine;
 use super::{Event, World};
-use crate::observe::Recorder;
+use crate::observe::{Host, Recorder};
 use crate::plan::Control;
 
 impl<R: Recorder> World<'_, R> {
@@ -88,12 +88,29 @@ impl<R: Recorder> World<'_, R> {
     }
 
     pub(super) fn aside_arrives(&mut self, message: usize) {
-        let (end, cell) = self.asides.remove(message);
-        let now = self.now;
-        let Some(end) = self.end(end) else { return };
+        let (id, cell) = self.asides.remove(message);
+        let Some(end) = self.end(id) else { return };
         if let (Attached::Channel(channel), host) = (end.attached, end.host) {
-            self.hosts[host as usize].node().cell(now, channel, cell);
+            self.hand_over(id, (host, channel), cell);
             self.drain(host);
+        }
+    }
+
+    /// A cell has come to this end of a connection; in place of messages of relays that lie come their lies.
+    pub(super) fn hand_over(&mut self, id: EndId, (host, channel): (u32, ChannelId), cell: Cell<Clear>) {
+        let now = self.now;
+        let lie = match cell.command {
+            Command::Plan => self.end(id.other()).map(|writer| Host(writer.host)),
+            _ => None,
+        };
+        let lie = lie.and_then(|writer| self.lies.of(writer, now));
+        let (Some(lie), Some(&Parameters { step, .. })) = (lie, self.predictor()) else {
+            return self.hosts[host as usize].node().cell(now, channel, cell);
+        };
+        let connection = (id.connection.0, id.side);
+        for body in self.lies.instead(lie, (now, step), connection, Clear::recycle(cell.body)) {
+            let cell = Cell { body: Clear::bared(body), ..cell };
+            self.hosts[host as usize].node().cell(now, channel, cell);
         }
     }
 }

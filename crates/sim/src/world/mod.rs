@@ -30,6 +30,7 @@ use tidegate_proto::onion::Clear;
 use tidegate_proto::pool::Pool;
 
 use crate::faults;
+use crate::lies::Lies;
 use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
 use crate::plan::{HostPlan, Plan, Role, System, Transport};
 use crate::queue::Queue;
@@ -152,6 +153,7 @@ struct World<'a, R: Recorder> {
     users: Users,
     /// Where the phases and clocks of controllers are drawn from.
     controllers: Seed,
+    lies: Lies,
     /// Data cells packaged for clients, to pick those that are followed.
     packaged: u64,
     cells_delivered: u64,
@@ -207,6 +209,7 @@ impl<'a, R: Recorder> World<'a, R> {
             tcp_parameters: [system.tcp.clone(), loopback, ipsec],
             users: Users::new(plan, seed.fork("users")),
             controllers: seed.fork("controllers"),
+            lies: Lies::new(&plan.faults),
             packaged: 0,
             cells_delivered: 0,
         }

@@ -1,0 +1,101 @@
+//! What relays that lie tell their neighbours instead of their controllers' trajectories.
+
+use std::collections::BTreeMap;
+
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::flow::predictor::wire::{self, About, BODY_BYTES, Heard};
+
+use crate::observe::Host;
+use crate::plan::{Fault, FaultKind, Lie};
+
+/// Times that a message is told where there are [too many](Lie::TooMany).
+const MANY: u32 = 100;
+
+/// All relays' lies.
+#[derive(Debug, Default)]
+pub struct Lies {
+    rules: Vec<(Host, Lie, Time, Time)>,
+    /// The first message of those that repeat it for ever, by whatever tells connections apart.
+    first: BTreeMap<(u32, u8), Vec<u8>>,
+}
+
+impl Lies {
+    /// The faults that are lies.
+    pub fn new(faults: &[Fault]) -> Lies {
+        let rules = faults.iter().filter_map(|fault| match fault.kind {
+            FaultKind::Lies { host, lie } => Some((Host(host), lie, fault.from, fault.until)),
+            _ => None,
+        });
+        Lies { rules: rules.collect(), first: BTreeMap::new() }
+    }
+
+    /// The lie of a host at a time, if it lies.
+    pub fn of(&self, host: Host, now: Time) -> Option<Lie> {
+        let rule =
+            self.rules.iter().find(|(liar, _, from, until)| *liar == host && (*from..*until).contains(&now));
+        rule.map(|(_, lie, ..)| *lie)
+    }
+
+    /// The messages that come instead of the message `told` on a connection. Steps are `step` long.
+    pub fn instead(
+        &mut self,
+        lie: Lie,
+        (now, step): (Time, Span),
+        connection: (u32, u8),
+        told: Vec<u8>,
+    ) -> Vec<Vec<u8>> {
+        let values = |value: f64, length: usize| {
+            forge(&told, (now, step), |heard, out| {
+                out.write(&Heard { values: &vec![value; length], ..*heard });
+            })
+        };
+        match lie {
+            Lie::Greedy => forge(&told, (now, step), |heard, out| {
+                out.write(&Heard { values: &vec![f64::MAX; heard.values.len()], ..*heard });
+            }),
+            Lie::Denying => forge(&told, (now, step), |heard, out| {
+                let value = if heard.about == About::Intake { 0.0 } else { f64::MAX };
+                out.write(&Heard { values: &vec![value; heard.values.len()], ..*heard });
+            }),
+            Lie::NotNumbers => values(f64::NAN, 10),
+            Lie::TooLong => values(1.0, 60),
+            Lie::TooMany => forge(&told, (now, step), |heard, out| {
+                for copy in 0..MANY {
+                    let solved = Time(heard.solved.0.saturating_add(copy.into()));
+                    out.write(&Heard { circ: heard.circ.wrapping_add(copy), solved, ..*heard });
+                }
+            }),
+            Lie::Replayed => vec![self.first.entry(connection).or_insert(told).clone()],
+            Lie::Garbage => {
+                let garble = |byte: &u8| byte.wrapping_mul(167).wrapping_add(now.0 as u8);
+                vec![told.iter().map(garble).collect()]
+            }
+            Lie::Absent => Vec::new(),
+        }
+    }
+}
+
+/// Trajectories on as many messages as they take.
+#[derive(Default)]
+struct Messages {
+    full: Vec<Vec<u8>>,
+    last: Vec<u8>,
+}
+
+impl Messages {
+    fn write(&mut self, trajectory: &Heard<'_>) {
+        if self.last.len() + wire::plain_bytes(trajectory.values.len()) > BODY_BYTES {
+            self.full.push(std::mem::take(&mut self.last));
+        }
+        wire::write(trajectory, &mut self.last);
+    }
+}
+
+/// What `lie` makes of each trajectory of a message.
+fn forge(told: &[u8], agreed: (Time, Span), mut lie: impl FnMut(&Heard<'_>, &mut Messages)) -> Vec<Vec<u8>> {
+    let mut messages = Messages::default();
+    let read = wire::read(told, agreed, &mut Vec::new(), |heard| lie(heard, &mut messages));
+    debug_assert_eq!(read, Ok(()), "the relay's own message");
+    messages.full.push(messages.last);
+    messages.full
+}
