@@ -20,8 +20,10 @@ use super::{Problem, Residuals};
 
 /// Iterations after which the safe rates are taken; a solve needs 8 to 50.
 const ITERATIONS: u32 = 100;
-/// Most centrings in an iteration.
+/// Most centrings in an iteration, and the length of a step from which on none is tried: each costs half an
+/// iteration.
 const CORRECTORS: usize = 2;
+const LONG: f64 = 0.5;
 /// Gradient of the Lagrangian, relative to the step's discount, at which a solve ends.
 const GRADIENT: f64 = 1e-5;
 /// How many times as far from optimal as asked for a solve may end when rounding lets it come no nearer.
@@ -287,9 +289,10 @@ impl Row {
 }
 
 impl<const M: usize, const O: usize> Interior<M, O> {
-    /// Solves a checked problem with circuits and a capacity above zero; `None` if it comes nowhere
-    /// near the optimum. Counts `iterations` up.
-    pub fn solve(&mut self, problem: &Problem, iterations: &mut u32) -> Option<Residuals> {
+    /// Solves a checked problem with circuits and a capacity above zero: how far from optimal it ends, and how
+    /// many times as far as asked for (up to one: solved); `None` if it comes nowhere near the optimum. Counts
+    /// `iterations` up.
+    pub fn solve(&mut self, problem: &Problem, iterations: &mut u32) -> Option<(Residuals, f64)> {
         let last = *iterations + ITERATIONS;
         centre::load(self, problem);
         let horizon = problem.horizon;
@@ -321,7 +324,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
         for (best, step) in self.best.iter().zip(&mut self.steps) {
             step.rate = *best;
         }
-        (least <= NEAR).then_some(best)
+        (least <= NEAR).then_some((best, least))
     }
 
     /// Hands rates, prices and multipliers over.
@@ -414,7 +417,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
         self.direct(&Goal::Corrected { mu: target });
         let (mut length, _) = self.answer();
         for _ in 0..CORRECTORS {
-            if length >= 0.9 {
+            if length >= LONG {
                 break;
             }
             self.kept.clone_from(&self.steps);

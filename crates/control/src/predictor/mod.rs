@@ -373,12 +373,19 @@ const FEASIBLE: f64 = 1e-8;
 /// Up to how many circuits an exact answer is looked for at any price.
 const FEW: usize = 16;
 
+/// Most solves in a row for which the quick search is left out.
+const LONGEST_PAUSE: u32 = 63;
+
 /// The quick method and the sure one, for problems with `M` rates per circuit and step, `O = M - 1` of them
 /// outgoing.
 #[derive(Debug, Default)]
 struct Method<const M: usize, const O: usize> {
     dual: Dual<M>,
     interior: Interior<M, O>,
+    /// Solves for which the quick search is left out, and for how many it was after it last failed: a
+    /// relay whose queues are full meets one problem like another.
+    pause: u32,
+    last_pause: u32,
 }
 
 impl<const M: usize, const O: usize> Method<M, O> {
@@ -389,9 +396,11 @@ impl<const M: usize, const O: usize> Method<M, O> {
             return;
         }
         form::load(&mut self.dual, problem);
-        let exact;
-        (solution.residuals, exact) = self.dual.clear(&QUICK, &mut solution.iterations);
-        let found = if exact { self.answer(problem, solution) } else { self.solve_surely(problem, solution) };
+        let found = if self.search(solution) {
+            self.answer(problem, solution)
+        } else {
+            self.solve_surely(problem, solution)
+        };
         if !found {
             form::safe_rates(&mut self.dual, problem);
             form::store(&self.dual, problem, solution);
@@ -400,17 +409,40 @@ impl<const M: usize, const O: usize> Method<M, O> {
         }
     }
 
-    /// For problems whose prices are not found quickly: the interior point method, made exact by clearing
-    /// from its prices, or, if that fails and there are few, from the start with hard springs.
+    /// The quick search, unless it has failed lately.
+    fn search(&mut self, solution: &mut Solution) -> bool {
+        if self.pause > 0 {
+            self.pause -= 1;
+            return false;
+        }
+        let exact;
+        (solution.residuals, exact) = self.dual.clear(&QUICK, &mut solution.iterations);
+        self.last_pause = if exact { 0 } else { (2 * self.last_pause + 1).min(LONGEST_PAUSE) };
+        self.pause = self.last_pause;
+        exact
+    }
+
+    /// For problems whose prices are not found quickly: the interior point method. If rounding lets it come
+    /// only near, its answer is made exact by clearing from its prices, or, if that fails and there are few,
+    /// from the start with hard springs.
     fn solve_surely(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
         let near = self.interior.solve(problem, &mut solution.iterations);
         self.interior.hand_over(&mut self.dual);
+        if let Some((residuals, distance)) = near
+            && distance <= 1.0
+        {
+            solution.residuals = residuals;
+            if self.answer(problem, solution) {
+                return true;
+            }
+            self.interior.hand_over(&mut self.dual);
+        }
         let mut exact;
         (solution.residuals, exact) = self.dual.clear(&QUICK, &mut solution.iterations);
         if exact {
             return self.answer(problem, solution);
         }
-        if let Some(residuals) = near {
+        if let Some((residuals, _)) = near {
             self.interior.hand_over(&mut self.dual);
             solution.residuals = residuals;
             if self.answer(problem, solution) {
