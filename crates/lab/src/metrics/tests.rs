@@ -171,6 +171,15 @@ fn a_whole_run_adds_up_and_repeats() {
     assert_ne!(runs.finished[0].digest, runs.finished[1].digest, "systems differ");
     let results = crate::results::Results::new(&scenario, &runs);
     let document = results.document();
+    let control = |system: &str| &document["systems"][system]["control"];
+    // Six relays, 73 times each: from 100 ms on every 40 ms, the last instant included.
+    assert_eq!(control("predictor")["solves"], 438.0);
+    assert_eq!(control("predictor")["fallbacks"], 0.0);
+    assert!(control("vanilla").is_null());
+    let relays = document["systems"]["predictor"]["relays"].as_object().unwrap();
+    assert!(relays.values().all(|relay| relay["control"]["solves"] == 73.0), "{relays:?}");
+    let sent: f64 = relays.values().map(|relay| relay["control"]["message_bytes"].as_f64().unwrap()).sum();
+    assert!(sent > 0.0 && control("predictor")["message_bytes"] == sent, "{sent}");
     for system in ["vanilla", "pctcp", "predictor"] {
         let all = &document["systems"][system];
         let total = all["throughput_total_bytes_per_s"].as_f64().unwrap();

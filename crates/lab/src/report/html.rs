@@ -142,13 +142,18 @@ fn summary(results: &Results<'_>) -> HtmlTable {
         ("Backlog, mean", "backlog_mean_bytes", 1e-3, "kB"),
         ("Cells in circuit queues, mean per relay", "queue_mean_cells_per_relay", 1.0, "cells"),
         ("Retransmissions", "retransmissions", 1.0, ""),
+        ("Controllers' solves", "control.solves", 1.0, ""),
+        ("Solves that ended in safe rates", "control.fallbacks", 1.0, ""),
+        ("Trajectories refused", "control.refused_trajectories", 1.0, ""),
+        ("Controllers' messages", "control.message_bytes", 1e-3, "kB"),
         ("Cells delivered", "cells_delivered", 1.0, ""),
         ("Cells simulated per CPU-second", "cells_per_cpu_s", 1.0, ""),
     ];
     let rows = rows.into_iter().filter_map(|(label, key, scale, unit)| {
+        let path: Vec<&str> = key.split('.').collect();
         let cell = |system: &SystemResult<'_>| {
-            let value = system.number(&[key])?;
-            let width = system.half_width(&[key]);
+            let value = system.number(&path)?;
+            let width = system.half_width(&path);
             let width = width.map(|width| format!(" ± {}", short(width * scale))).unwrap_or_default();
             Some(format!("{}{width} {unit}", short(value * scale)).trim_end().to_owned())
         };

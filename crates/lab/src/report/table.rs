@@ -85,6 +85,11 @@ pub fn summary_table(results: &Results<'_>) -> String {
     row("cells in circuit queues, mean per relay", &["queue_mean_cells_per_relay"], Show::Count);
     row("retransmissions", &["retransmissions"], Show::Count);
     row("TCP timeouts", &["tcp_timeouts"], Show::Count);
+    row("controllers' solves", &["control", "solves"], Show::Count);
+    row("  that ended in safe rates", &["control", "fallbacks"], Show::Count);
+    row("  circuits in each, mean", &["control", "circuits_per_solve"], Show::Count);
+    row("  trajectories refused", &["control", "refused_trajectories"], Show::Count);
+    row("  messages sent, kB", &["control", "message_bytes"], Show::Kilobytes);
     row("cells delivered", &["cells_delivered"], Show::Count);
     row("cells per CPU-second", &["cells_per_cpu_s"], Show::Count);
     table.to_string()
