@@ -100,12 +100,9 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
                 from_before += 1;
                 verdict
             }
+            None if monitor.stopped() => return Err(RunError::Stopped),
             None => {
-                let verdict = if monitor.stopped() { None } else { Some(demo(&settings)?) };
-                // What the user's stop broke off has not failed.
-                let Some(verdict) = verdict.filter(|_| !monitor.stopped()) else {
-                    return Err(RunError::Stopped);
-                };
+                let verdict = demo(&settings)?;
                 if let Some(kept) = &mut kept {
                     kept.add(&settings, &verdict).map_err(cannot_keep)?;
                 }
@@ -274,11 +271,15 @@ fn check(parameters: &Parameters, experiment: &Experiment) -> Result<(), InputEr
     Ok(())
 }
 
-/// One measurement; null if it failed.
+/// One measurement; null if it failed. One that the user broke off has not.
 fn demo(settings: &[String]) -> Result<Value, RunError> {
     let fail = |error: io::Error| RunError::Failed(error.to_string());
     let mut command = Command::new(std::env::current_exe().map_err(fail)?);
     command.args(["flashflow", "demo", "--json"]).args(settings).stderr(Stdio::null());
     let output = command.output().map_err(fail)?;
+    if output.status.code().is_none() {
+        // By a signal, which may not have reached us yet.
+        return Err(RunError::Stopped);
+    }
     Ok(serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success()).unwrap_or_default())
 }

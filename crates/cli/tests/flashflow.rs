@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -442,11 +443,20 @@ fn a_series_goes_on_where_it_was_stopped() {
         "{\"settings\": [\"--ra".into(),
     ];
     fs::write(&kept, before.concat()).unwrap();
-    let output = Command::new(TIDEGATE)
+    let mut reproduce = Command::new(TIDEGATE);
+    reproduce
         .args(["reproduce", "ours/series", "--json", "--experiments", &scratch.file("experiments")])
         .args(["--out", &scratch.file("out")])
-        .output()
-        .unwrap();
+        .stdout(Stdio::piped());
+    // As a terminal does it: everybody hears of it, the measurement under way too. It is none that failed.
+    let mut stopped = reproduce.process_group(0).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let group = format!("-{}", stopped.id());
+    assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
+    stopped.wait().unwrap();
+    let lines = fs::read_to_string(&kept).unwrap();
+    assert_eq!(lines.trim_end(), before.concat());
+    let output = reproduce.output().unwrap();
     let rows: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
     let rows = rows.as_array().unwrap();
     assert!(rows.len() == 4 && rows.iter().all(|row| row["verdict"] == "holds"), "{rows:#?}");
