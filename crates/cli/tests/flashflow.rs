@@ -355,7 +355,8 @@ fn status_page(config: &str) {
     }
 }
 
-/// Relays of one address are measured in one slot: by the daemon, with the same measurers, at the same time.
+/// Relays of one address are measured in one slot: by the daemon, with the same measurers, at the same time. The
+/// second one is 20 ms and jitter away.
 #[test]
 fn the_daemon_measures_two_relays_in_one_slot() {
     let scratch = Scratch::new("pair");
@@ -369,6 +370,9 @@ fn the_daemon_measures_two_relays_in_one_slot() {
     fs::write(scratch.file("second.toml"), relay).unwrap();
     let mut second = Role::start(&["relay", "--config", &scratch.file("second.toml")]);
     let address = second.wait_for("listening")["address"].as_str().unwrap().to_owned();
+    let mut path =
+        Role::start(&["delay", "--delay", "20 ms", "--jitter", "1 ms", "--seed", "3", "--to", &address]);
+    let address = path.wait_for("listening")["address"].as_str().unwrap().to_owned();
     let (config, port) = (scratch.file("coordinator.toml"), free_port());
     // Both together ask for 2 x 2.953 x 20 Mbit/s: that fits the budget once.
     let text_of = format!(
@@ -548,6 +552,9 @@ fn keys_configurations_and_schedules_are_checked() {
         "{}",
         text(&output)
     );
+    let output = run(&["delay", "--delay", "11 s", "--to", "127.0.0.1:1"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output).contains("at most 10 s"), "{}", text(&output));
     for role in ["relay", "measurer", "coordinator"] {
         for bad in ["/nonexistent", "/dev/null", TIDEGATE] {
             assert_eq!(run(&["check-config", role, bad]).status.code(), Some(2), "{role} {bad}");
