@@ -8,6 +8,7 @@
 //! x = "circuits"
 //! values = { n100 = 100, n500 = 500 }
 //! quantities = ["latency_from_departure_mean_s"]
+//! trades = [["control.message_bytes", "latency_from_departure_mean_s"]]
 //! ```
 
 use std::collections::BTreeMap;
@@ -55,36 +56,63 @@ pub struct Sweep {
     /// The number of each scenario.
     pub values: BTreeMap<String, f64>,
     /// A figure for each of these metrics.
+    #[serde(default)]
     pub quantities: Vec<String>,
+    /// A figure for each of these pairs of metrics: the second over the first, a point per scenario.
+    #[serde(default)]
+    pub trades: Vec<[String; 2]>,
 }
 
 impl Sweep {
-    /// A figure per quantity, a curve per system, the mean over seeds.
+    /// A figure per quantity, then one per trade; a curve per system, the mean over seeds.
     pub fn figures(&self, measured: &BTreeMap<String, Vec<f64>>) -> Vec<Figure> {
-        let figure = |quantity: &String| {
-            let mut curves: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
-            for (scenario, x) in &self.values {
-                for (name, values) in measured {
-                    let system = name
-                        .strip_prefix(scenario.as_str())
-                        .and_then(|rest| rest.strip_prefix('.'))
-                        .and_then(|rest| rest.strip_suffix(quantity.as_str()))
-                        .and_then(|rest| rest.strip_suffix('.'));
-                    if let Some(system) = system {
-                        let mean = values.iter().sum::<f64>() / values.len() as f64;
-                        curves.entry(system).or_default().push((*x, mean));
-                    }
+        let quantities = self.quantities.iter().map(|quantity| Figure {
+            title: quantity.clone(),
+            x: self.x.clone(),
+            y: quantity.clone(),
+            curves: self.curves(measured, quantity, |scenario, _| Some(self.values[scenario])),
+        });
+        let trades = self.trades.iter().map(|[x, y]| Figure {
+            title: format!("{y} over {x}"),
+            x: x.clone(),
+            y: y.clone(),
+            curves: self.curves(measured, y, |scenario, system| {
+                measured.get(&format!("{scenario}.{system}.{x}")).map(|values| mean(values))
+            }),
+        });
+        quantities.chain(trades).collect()
+    }
+
+    /// A curve per system of a metric over `x`, a function of scenario and system.
+    fn curves(
+        &self,
+        measured: &BTreeMap<String, Vec<f64>>,
+        metric: &str,
+        x: impl Fn(&str, &str) -> Option<f64>,
+    ) -> Vec<Curve> {
+        let mut curves: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+        for scenario in self.values.keys() {
+            for (name, values) in measured {
+                let system = name
+                    .strip_prefix(scenario.as_str())
+                    .and_then(|rest| rest.strip_prefix('.'))
+                    .and_then(|rest| rest.strip_suffix(metric))
+                    .and_then(|rest| rest.strip_suffix('.'));
+                if let Some((system, x)) = system.and_then(|system| Some((system, x(scenario, system)?))) {
+                    curves.entry(system).or_default().push((x, mean(values)));
                 }
             }
-            let curve = |(name, mut points): (&str, Vec<(f64, f64)>)| {
-                points.sort_by(|a, b| a.0.total_cmp(&b.0));
-                Curve { name: name.to_owned(), points }
-            };
-            let curves = curves.into_iter().map(curve).collect();
-            Figure { title: quantity.clone(), x: self.x.clone(), y: quantity.clone(), curves }
+        }
+        let curve = |(name, mut points): (&str, Vec<(f64, f64)>)| {
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Curve { name: name.to_owned(), points }
         };
-        self.quantities.iter().map(figure).collect()
+        curves.into_iter().map(curve).collect()
     }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 #[cfg(test)]
@@ -97,16 +125,21 @@ mod tests {
             x: "circuits".into(),
             values: [("n1000".to_owned(), 1000.0), ("n10".to_owned(), 10.0)].into(),
             quantities: vec!["latency".into()],
+            trades: vec![["cost".into(), "latency".into()]],
         };
         let measured = [
             ("n10.vanilla.latency", vec![1.0, 3.0]),
             ("n10.vanilla.latency.other", vec![9.0]),
             ("n1000.vanilla.latency", vec![5.0]),
             ("n1000.pctcp.latency", vec![4.0]),
+            ("n10.vanilla.cost", vec![8.0]),
+            ("n1000.vanilla.cost", vec![7.0]),
         ];
         let measured = measured.map(|(name, values)| (name.to_owned(), values)).into();
         let figures = sweep.figures(&measured);
         let points: Vec<_> = figures[0].curves.iter().map(|curve| (&*curve.name, &*curve.points)).collect();
         assert_eq!(points, [("pctcp", &[(1000.0, 4.0)][..]), ("vanilla", &[(10.0, 2.0), (1000.0, 5.0)])]);
+        let trades: Vec<_> = figures[1].curves.iter().map(|curve| (&*curve.name, &*curve.points)).collect();
+        assert_eq!(trades, [("vanilla", &[(7.0, 5.0), (8.0, 2.0)][..])], "pctcp's cost is not known");
     }
 }
