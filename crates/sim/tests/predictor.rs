@@ -135,8 +135,9 @@ fn rates_are_equal_and_latency_is_near_its_floor() {
 
 #[test]
 fn in_band_the_compact_encoding_costs_a_tenth_and_nothing_else() {
-    let plain = Parameters { drain: Span::from_millis(400), ..Parameters::default() };
-    let compact = Parameters { encoding: Encoding::Compact { resolution: 1.0 / 32.0 }, ..plain };
+    let compact = Parameters::default();
+    assert!(matches!(compact.encoding, Encoding::Compact { .. }) && compact.exchange == Exchange::InBand);
+    let plain = Parameters { encoding: Encoding::Plain, ..compact };
     let (_, plainly, plain_bytes) = closed_loop_and_messages(Transport::PerCircuit, plain);
     let (rates, latency, bytes) = closed_loop_and_messages(Transport::PerCircuit, compact);
     assert!(10 * bytes <= plain_bytes, "{bytes} of {plain_bytes} bytes");
@@ -144,6 +145,16 @@ fn in_band_the_compact_encoding_costs_a_tenth_and_nothing_else() {
     assert!(rates.iter().sum::<f64>() >= 400.0, "{rates:?}");
     assert!(fairness(rates) >= 0.99, "{rates:?}");
     assert!((80.0..=95.0).contains(&latency), "{latency} ms");
+}
+
+#[test]
+fn queues_drain() {
+    let never = Parameters { exchange: Exchange::OutOfBand, drain: Span::ZERO, ..Parameters::default() };
+    let drained = Parameters { drain: Span::from_millis(120), ..never };
+    let (_, standing) = closed_loop(Transport::PerCircuit, never);
+    let (rates, latency) = closed_loop(Transport::PerCircuit, drained);
+    assert!(latency <= standing - 3.0, "{latency} ms against {standing}");
+    assert!(rates.iter().sum::<f64>() >= 400.0 && fairness(rates) >= 0.99, "{rates:?}");
 }
 
 #[test]

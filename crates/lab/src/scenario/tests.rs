@@ -57,11 +57,12 @@ fn mistakes_name_place_cause_and_cure() {
     let said = complaint("transport = \"pctcp\"", "transport = \"pctpc\"");
     assert!(said.starts_with(&place("\"pctcp\"\n\n[[system]]")), "{said}");
     assert!(said.contains("there is no transport `pctpc`") && said.contains("`pctcp`?"), "{said}");
-    let said = complaint("exchange = \"out-of-band\"", "horizon = 0");
+    let control = "control = \"predictor\"";
+    let said = complaint(control, "control = \"predictor\"\npredictor = { horizon = 0 }");
     assert!(said.contains("`horizon` is not in 1..=61"), "{said}");
-    let said = complaint("control = \"predictor\"", "control = \"predictor\"\nswitching = \"connection\"");
+    let said = complaint(control, "control = \"predictor\"\nswitching = \"connection\"");
     assert!(said.contains("do not combine") && said.contains("drop `switching`"), "{said}");
-    let said = complaint("exchange = \"out-of-band\"", "encoding = \"compact\", resolution = 0.0");
+    let said = complaint(control, "control = \"predictor\"\npredictor = { resolution = 0.0 }");
     assert!(said.contains("`resolution` is not in 1e-4..=1"), "{said}");
     let lie = "[[fault]]\nkind = \"lies\"\nhost = \"btlnk\"\nlie = \"gredy\"\n\n[underlay]";
     let said = complaint("[underlay]", lie);

@@ -26,6 +26,10 @@ const QUANTUM_OFFSET: i32 = 16;
 const LONGEST: u64 = 4;
 /// Quanta in a value at most.
 const MOST: f64 = (1 << 24) as f64;
+/// What was told so many steps ago at most
+const JUST_NOW: f64 = 1.5;
+/// may be off by so many quanta until the next step: plans flicker by a cell per step.
+const FRESH_ROOM: f64 = 4.0;
 /// Parts of a step in which solves are timed.
 const TICKS: u64 = 256;
 
@@ -119,7 +123,8 @@ impl Pieces {
             return false;
         }
         let quantum = self.quantum(about, step);
-        values.iter().zip(theirs).all(|(value, theirs)| (value - *theirs).abs() <= quantum)
+        let room = if elapsed < JUST_NOW { FRESH_ROOM * quantum } else { quantum };
+        values.iter().zip(theirs).all(|(value, theirs)| (value - *theirs).abs() <= room)
     }
 
     /// Finds straight pieces that stay within a quantum of the values, and `theirs`, what the neighbour will make of them.

@@ -145,7 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the plans are, the neighbour's idea of the next steps is as near as was asked for.
+        /// Whatever the plans are, the neighbour's idea of the next steps is as near as was asked for, but for
+        /// a step after it was told something.
         #[test]
         fn neighbours_are_never_far_off(
             plans in proptest::collection::vec(proptest::collection::vec(0.0..500.0f64, 10), 1..30),
@@ -170,7 +171,8 @@ mod tests {
                     align(&heard, (step - solved) as f64, &mut theirs);
                     let largest = plan.iter().fold(25.0, |most: f64, value| value.max(most));
                     for (plan, theirs) in plan.iter().zip(theirs).skip(2) {
-                        prop_assert!((plan - theirs).abs() <= RESOLUTION * largest + 1e-9);
+                        let room = if step == solved + 1 { 4.0 } else { 1.0 };
+                        prop_assert!((plan - theirs).abs() <= room * RESOLUTION * largest + 1e-9);
                     }
                     step += 1;
                 }
