@@ -5,6 +5,8 @@
 //! of the dual function, the sum of the circuits' inverse Hessians its curvature. The dual function is
 //! concave and piecewise quadratic, so Newton's method with a line search ends after finitely many pieces.
 
+use pulp::{Arch, Simd, WithSimd};
+
 use super::Residuals;
 use super::cholesky::{cholesky, solve_cholesky};
 use super::circuit::{Block, Costs, Springs, Start, Step, Work};
@@ -109,6 +111,17 @@ impl<const M: usize> Dual<M> {
 
     /// All circuits' answer to the prices. Returns how far their constraints are off.
     fn answer(&mut self) -> f64 {
+        let stretch = Arch::new().dispatch(Answer(self));
+        for (excess, sum) in self.excess.iter_mut().zip(&self.sums) {
+            for m in 0..M {
+                excess[m] = sum[m].sum() - 1.0;
+            }
+        }
+        stretch
+    }
+
+    #[inline(always)]
+    fn answer_circuits(&mut self) -> f64 {
         let horizon = self.costs.len();
         self.sums.fill([Lane::ZERO; M]);
         self.inverse.fill([[Lane::ZERO; M]; M]);
@@ -123,11 +136,6 @@ impl<const M: usize> Dual<M> {
                 }
             }
             add_inverse(self.work.iter().map(|work| &work.factor), &mut self.transfer, &mut self.inverse);
-        }
-        for (excess, sum) in self.excess.iter_mut().zip(&self.sums) {
-            for m in 0..M {
-                excess[m] = sum[m].sum() - 1.0;
-            }
         }
         stretch
     }
@@ -189,6 +197,18 @@ impl<const M: usize> Dual<M> {
         }
         *search =
             Search { slope: dot(&self.excess, &self.along), length: 1.0, tries: 0, caution: search.caution };
+    }
+}
+
+/// All circuits' answer as a thing that can be compiled for several kinds of processor.
+struct Answer<'a, const M: usize>(&'a mut Dual<M>);
+
+impl<const M: usize> WithSimd for Answer<'_, M> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> f64 {
+        self.0.answer_circuits()
     }
 }
 

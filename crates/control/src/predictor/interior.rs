@@ -12,6 +12,8 @@
 //! converge with it and not long after it.
 
 use super::centre::{self, Scale};
+use pulp::{Arch, Simd, WithSimd};
+
 use super::cholesky::{cholesky, solve_cholesky};
 use super::dual::Dual;
 use super::lane::{LANES, Lane};
@@ -351,6 +353,20 @@ impl<const M: usize, const O: usize> Interior<M, O> {
 
     /// Gradient of the Lagrangian, factors, and the sum of the inverse Hessians.
     fn differentiate(&mut self) -> Residuals {
+        let Derived { worst, product, weights, value } = Arch::new().dispatch(Differentiate(self, ()));
+        let (mut product, mut weights) = (product.sum(), weights.sum());
+        for row in &self.coupling {
+            product += row.slack * row.price;
+            weights += row.weight;
+        }
+        let complementarity = if weights > 0.0 { product / weights } else { 0.0 };
+        self.scale.gap = self.scale.gap.min((OBJECTIVE * value.sum() / weights).max(1e-13));
+        Residuals { dual: worst.largest(), complementarity }
+    }
+
+    /// The circuits' part of it.
+    #[inline(always)]
+    fn differentiate_circuits(&mut self, (): ()) -> Derived {
         let horizon = self.scale.horizon;
         let mut worst = Lane::ZERO;
         let (mut product, mut weights, mut value) = (Lane::ZERO, Lane::ZERO, Lane::ZERO);
@@ -395,14 +411,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
             let factors = block.iter().map(|step| &step.factor);
             add_inverse(factors, &mut self.transfer, &mut self.inverse);
         }
-        let (mut product, mut weights) = (product.sum(), weights.sum());
-        for row in &self.coupling {
-            product += row.slack * row.price;
-            weights += row.weight;
-        }
-        let complementarity = if weights > 0.0 { product / weights } else { 0.0 };
-        self.scale.gap = self.scale.gap.min((OBJECTIVE * value.sum() / weights).max(1e-13));
-        Residuals { dual: worst.largest(), complementarity }
+        Derived { worst, product, weights, value }
     }
 
     /// One predictor-corrector step; false if it could not be computed.
@@ -436,19 +445,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
             return false;
         }
         let along = Lane::all(length);
-        for step in &mut self.steps {
-            for m in 0..M {
-                step.rate[m] += along * step.open[m];
-                step.lower[m].advance(along);
-            }
-            step.source.advance(along);
-            for out in &mut step.out {
-                out.limit.advance(along);
-                out.low.advance(along);
-                out.high.advance(along);
-                out.over.advance(along);
-            }
-        }
+        Arch::new().dispatch(Advance(self, along));
         for row in &mut self.coupling {
             row.slack += length * row.slack_step;
             row.price += length * row.price_step;
@@ -478,26 +475,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
 
     /// Right-hand sides, and the coupling multipliers' step.
     fn direct(&mut self, goal: &Goal) {
-        let horizon = self.scale.horizon;
-        let ahead = Lane::all(self.ahead);
-        self.moved.fill([Lane::ZERO; M]);
-        for block in self.steps.chunks_exact_mut(horizon) {
-            let mut pull = [Lane::ZERO; M];
-            for step in block.iter_mut().rev() {
-                step.aim(goal, ahead);
-                for m in 0..M {
-                    pull[m] += step.queue_pull[m];
-                }
-                step.open = step.factor.backward(&step.target, &mut pull);
-            }
-            let mut queues = [Lane::ZERO; M];
-            for (step, moved) in block.iter().zip(&mut self.moved) {
-                let rate = step.factor.forward(&step.open, &mut queues);
-                for m in 0..M {
-                    moved[m] += rate[m];
-                }
-            }
-        }
+        Arch::new().dispatch(Direct(self, *goal));
         for (index, row) in self.coupling.iter_mut().enumerate() {
             if row.weight > 0.0 {
                 row.off = row.off(goal);
@@ -513,6 +491,83 @@ impl<const M: usize, const O: usize> Interior<M, O> {
     /// All steps that follow from the coupling multipliers' step. Returns the largest step length and the
     /// change of the average complementarity along the way.
     fn answer(&mut self) -> (f64, impl Fn(f64) -> f64 + use<M, O>) {
+        let progress = Arch::new().dispatch(Answer(self, ()));
+        let (mut shrink, mut linear, mut quadratic) =
+            (progress.shrink.largest(), progress.linear.sum(), progress.quadratic.sum());
+        for (index, row) in self.coupling.iter_mut().enumerate() {
+            if row.weight == 0.0 {
+                continue;
+            }
+            row.price_step = self.shift[index];
+            row.slack_step = -(row.off + row.slack * row.price_step) / row.price;
+            shrink = shrink.max(-row.slack_step / row.slack).max(-row.price_step / row.price);
+            linear += row.slack * row.price_step + row.price * row.slack_step;
+            quadratic += row.slack_step * row.price_step;
+        }
+        let weights = self.scale.weights;
+        let length = if shrink.is_nan() { f64::NAN } else { 1.0 / shrink.max(1.0) };
+        (length, move |length: f64| (length * linear + length * length * quadratic) / weights)
+    }
+}
+
+/// A pass over all circuits as a thing that can be compiled for several kinds of processor.
+macro_rules! passes {
+    ($($pass:ident: $method:ident($argument:ty) -> $output:ty;)*) => {$(
+        struct $pass<'a, const M: usize, const O: usize>(&'a mut Interior<M, O>, $argument);
+
+        impl<const M: usize, const O: usize> WithSimd for $pass<'_, M, O> {
+            type Output = $output;
+
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, _: S) -> $output {
+                self.0.$method(self.1)
+            }
+        }
+    )*};
+}
+passes! {
+    Differentiate: differentiate_circuits(()) -> Derived;
+    Direct: direct_circuits(Goal) -> ();
+    Answer: answer_circuits(()) -> Progress;
+    Advance: advance_circuits(Lane) -> ();
+}
+
+/// What [`Interior::differentiate`] adds up over the circuits.
+struct Derived {
+    worst: Lane,
+    product: Lane,
+    weights: Lane,
+    value: Lane,
+}
+
+/// The passes themselves, where the time goes.
+impl<const M: usize, const O: usize> Interior<M, O> {
+    #[inline(always)]
+    fn direct_circuits(&mut self, goal: Goal) {
+        let horizon = self.scale.horizon;
+        let ahead = Lane::all(self.ahead);
+        self.moved.fill([Lane::ZERO; M]);
+        for block in self.steps.chunks_exact_mut(horizon) {
+            let mut pull = [Lane::ZERO; M];
+            for step in block.iter_mut().rev() {
+                step.aim(&goal, ahead);
+                for m in 0..M {
+                    pull[m] += step.queue_pull[m];
+                }
+                step.open = step.factor.backward(&step.target, &mut pull);
+            }
+            let mut queues = [Lane::ZERO; M];
+            for (step, moved) in block.iter().zip(&mut self.moved) {
+                let rate = step.factor.forward(&step.open, &mut queues);
+                for m in 0..M {
+                    moved[m] += rate[m];
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn answer_circuits(&mut self, (): ()) -> Progress {
         let horizon = self.scale.horizon;
         let mut progress = Progress::NONE;
         for block in self.steps.chunks_exact_mut(horizon) {
@@ -543,21 +598,24 @@ impl<const M: usize, const O: usize> Interior<M, O> {
                 step.note(&mut progress);
             }
         }
-        let (mut shrink, mut linear, mut quadratic) =
-            (progress.shrink.largest(), progress.linear.sum(), progress.quadratic.sum());
-        for (index, row) in self.coupling.iter_mut().enumerate() {
-            if row.weight == 0.0 {
-                continue;
+        progress
+    }
+
+    #[inline(always)]
+    fn advance_circuits(&mut self, along: Lane) {
+        for step in &mut self.steps {
+            for m in 0..M {
+                step.rate[m] += along * step.open[m];
+                step.lower[m].advance(along);
             }
-            row.price_step = self.shift[index];
-            row.slack_step = -(row.off + row.slack * row.price_step) / row.price;
-            shrink = shrink.max(-row.slack_step / row.slack).max(-row.price_step / row.price);
-            linear += row.slack * row.price_step + row.price * row.slack_step;
-            quadratic += row.slack_step * row.price_step;
+            step.source.advance(along);
+            for out in &mut step.out {
+                out.limit.advance(along);
+                out.low.advance(along);
+                out.high.advance(along);
+                out.over.advance(along);
+            }
         }
-        let weights = self.scale.weights;
-        let length = if shrink.is_nan() { f64::NAN } else { 1.0 / shrink.max(1.0) };
-        (length, move |length: f64| (length * linear + length * length * quadratic) / weights)
     }
 }
 
