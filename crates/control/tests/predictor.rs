@@ -55,6 +55,7 @@ fn size(draws: &mut Random, index: usize) -> usize {
 /// A random problem, one in two with something degenerate about it.
 fn draw(kind: Kind, index: usize, largest: usize) -> Problem {
     let mut draws = Seed::root(2022).fork("problems").fork_index(index as u64).random();
+    let mut unbounded = Seed::root(2022).fork("unbounded").fork_index(index as u64).random();
     let n = size(&mut draws, index).min(largest);
     let unit = match draws.below(8) {
         0 => 1e-6,
@@ -83,6 +84,7 @@ fn draw(kind: Kind, index: usize, largest: usize) -> Problem {
         });
         let first_hop = draws.chance(0.2);
         problem.first_hop.push(first_hop);
+        problem.unbounded.push(unbounded.chance(0.1));
         let (limit, plan, stock) =
             (draws.uniform(0.0, 4.0), draws.uniform(0.0, 2.0), draws.uniform(0.0, 6.0));
         let nothing = draws.chance(0.2);

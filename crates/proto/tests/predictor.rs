@@ -33,8 +33,8 @@ enum Bad {
 /// A middle relay with three circuits. The predecessors of circuits 0 and 1 always have more and plan what
 /// they are granted; that of circuit 2 misbehaves. Gives what each circuit is granted at last, and the
 /// trajectories refused.
-fn grants(problem: Kind, bad: Bad) -> ([f64; 3], u64) {
-    let mut controller = Controller::new(Parameters { problem, ..Parameters::default() }, BYTES_PER_S);
+fn grants(parameters: Parameters, bad: Bad) -> ([f64; 3], u64) {
+    let mut controller = Controller::new(parameters, BYTES_PER_S);
     let mut granted = [[0.0; 10]; 3];
     for step in 1..80u64 {
         let now = Time(STEP.0 * step);
@@ -85,7 +85,12 @@ fn grants(problem: Kind, bad: Bad) -> ([f64; 3], u64) {
 
 #[test]
 fn no_predecessor_takes_more_than_its_share_from_others() {
-    for problem in [Kind::Prototype, Kind::Journal] {
+    let prototype = Parameters::default();
+    for parameters in [
+        prototype,
+        Parameters { problem: Kind::Journal, ..prototype },
+        Parameters { estimate_delay: true, lasting_grants: true, ..prototype },
+    ] {
         for bad in [
             Bad::Greedy,
             Bad::NotNumbers,
@@ -96,12 +101,53 @@ fn no_predecessor_takes_more_than_its_share_from_others() {
             Bad::FromTheFuture,
             Bad::Absent,
         ] {
-            let (granted, refused) = grants(problem, bad);
+            let (granted, refused) = grants(parameters, bad);
             for honest in &granted[..2] {
-                assert!(*honest >= 0.9 * CAPACITY / 3.0, "{problem:?}, {bad:?}: {granted:?}");
+                assert!(*honest >= 0.9 * CAPACITY / 3.0, "{parameters:?}, {bad:?}: {granted:?}");
             }
             let believed = matches!(bad, Bad::Greedy | Bad::Absent);
             assert_eq!(refused == 0, believed, "{bad:?}: {refused} refused");
+        }
+    }
+}
+
+#[test]
+fn what_is_on_a_relays_own_machine_takes_nothing_of_its_capacity() {
+    // Circuit 0 begins here, circuit 1 ends here, circuit 2 passes; all neighbours have and take what they can.
+    for (local_ends, share) in [(false, 3.0), (true, 2.0)] {
+        let parameters = Parameters { local_ends, lasting_grants: true, ..Parameters::default() };
+        let mut controller = Controller::new(parameters, BYTES_PER_S);
+        let mut plans = [[0.0; 10]; 3];
+        for step in 1..80u64 {
+            let (now, solved) = (Time(STEP.0 * step), Time(STEP.0 * (step - 1)));
+            let mut hear = |circuit: u32, about, values: &[f64]| {
+                let heard = Heard { circ: 0, about, solved, step: STEP, values };
+                controller.hear(now, CircuitKey(circuit), about != About::Intake, &heard);
+            };
+            for circuit in [0, 2] {
+                hear(circuit, About::Intake, &[1000.0; 10]);
+            }
+            for circuit in [1, 2] {
+                hear(circuit, About::Output, &plans[circuit as usize]);
+                hear(circuit, About::Queue, &[100.0; 10]);
+            }
+            controller.begin();
+            for (circuit, queue) in [(0, 20), (1, 0), (2, 2)] {
+                let circuit = CircuitKey(circuit);
+                let source = if circuit.0 == 0 { Source::Server(f64::INFINITY) } else { Source::Relay };
+                controller.add(now, &Measured { circuit, queue, source, to_client: circuit.0 == 1 });
+            }
+            controller.solve();
+            for (row, plan) in plans.iter_mut().enumerate() {
+                let intake = controller.plan(row).unwrap().intake;
+                *plan = std::array::from_fn(|at| intake[(at + 2).min(9)]);
+            }
+        }
+        let [begins, passes] = [0, 2].map(|row| controller.plan(row).unwrap().output[0]);
+        let ends = controller.plan(1).unwrap().intake[0];
+        for (what, rate) in [("begins", begins), ("ends", ends), ("passes", passes)] {
+            let due = CAPACITY / share;
+            assert!((rate - due).abs() <= 0.05 * due, "{local_ends}: the circuit that {what} has {rate}");
         }
     }
 }

@@ -158,6 +158,27 @@ fn queues_drain() {
 }
 
 #[test]
+fn lasting_grants_need_no_queue_where_messages_miss_a_solve() {
+    let closed = |lasting_grants| {
+        let late = Parameters {
+            phases: Phases::Random,
+            exchange: Exchange::OutOfBand,
+            drain: Span::ZERO,
+            s_max_time: Span::ZERO,
+            lasting_grants,
+            estimate_delay: true,
+            ..Parameters::default()
+        };
+        closed_loop(Transport::PerCircuit, late)
+    };
+    let (rates, latency) = closed(true);
+    assert!(rates.iter().sum::<f64>() >= 400.0 && fairness(rates) >= 0.99, "{rates:?}");
+    assert!(latency <= 140.0, "{latency} ms");
+    let (rates, _) = closed(false);
+    assert!(rates.iter().sum::<f64>() <= 300.0, "the prototype's plans end too early: {rates:?}");
+}
+
+#[test]
 fn the_journals_problem_and_random_phases_hold_rates_equal() {
     let out_of_band = Parameters { exchange: Exchange::OutOfBand, ..Parameters::default() };
     for parameters in [

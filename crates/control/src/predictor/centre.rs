@@ -69,7 +69,7 @@ pub(super) fn load<const M: usize, const O: usize>(core: &mut Interior<M, O>, pr
                 for (o, out) in at.out.iter_mut().enumerate() {
                     let room = bounds.queue_room - (queues[0] - queues[o + 1]);
                     let weight = cost[o + 1] * room.abs().clamp(0.1 * share, share);
-                    if problem.s_max <= ROOM * problem.capacity * problem.dt {
+                    if problem.queue_bound(circuit) <= ROOM * problem.capacity * problem.dt {
                         out.toll.0[lane] = overflow;
                     } else if bounds.queue_room < reach.min(bounds.least_source[step]) {
                         put_soft(out, lane, room, weight, overflow);

@@ -21,6 +21,20 @@ pub fn align(heard: &[f64], elapsed: f64, ours: &mut [f64]) {
     }
 }
 
+/// Takes a neighbour's grants to last: from the second free step on they are at least the mean of the first two
+/// free ones. The first `fixed` steps answer what was sent already.
+///
+/// A plan ends where the queue that it may fill is full, although the neighbour goes on taking cells as it passes
+/// them on. Both sides of a link then plan to stop soon, and grant each other less than they could.
+pub fn last(grants: &mut [f64], fixed: usize) {
+    if let Some([first, rest @ ..]) = grants.get_mut(fixed..)
+        && let Some(second) = rest.first()
+    {
+        let level = (*first + second) / 2.0;
+        rest.iter_mut().for_each(|grant| *grant = grant.max(level));
+    }
+}
+
 /// Cuts values to `0..=most`. False, and nothing believed, if one is not a number.
 pub fn believe(values: &mut [f64], most: f64) -> bool {
     let sound = values.iter().all(|value| !value.is_nan());
@@ -110,6 +124,18 @@ mod tests {
             let sum: f64 = aligned(&heard, elapsed, 7).iter().sum();
             let before = 3.0 * -elapsed;
             assert!((sum - 9.0 - before).abs() < 1e-12, "{elapsed}: {sum}");
+        }
+    }
+
+    #[test]
+    fn grants_last_at_the_level_of_the_first_free_ones() {
+        let mut grants = [9.0, 9.0, 4.0, 2.0, 5.0, 0.0];
+        last(&mut grants, 2);
+        assert_eq!(grants, [9.0, 9.0, 4.0, 3.0, 5.0, 3.0]);
+        for short in [&mut [][..], &mut [7.0], &mut [7.0, 6.0], &mut [7.0, 6.0, 5.0]] {
+            let before = short.to_vec();
+            last(short, 2);
+            assert_eq!(short, before, "nothing to go by");
         }
     }
 

@@ -42,7 +42,7 @@ impl Bounds {
             least_source: [far; STATES],
             limit: [1.0; STATES],
             queue: (problem.s0[circuit] * per_step).min(far),
-            queue_room: ((problem.s_max - problem.s0[circuit]) * per_step).clamp(-far, far),
+            queue_room: ((problem.queue_bound(circuit) - problem.s0[circuit]) * per_step).clamp(-far, far),
         };
         let mut planned = 0.0;
         for step in 0..steps {

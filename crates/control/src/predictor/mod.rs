@@ -96,6 +96,8 @@ pub struct Problem {
     /// Whether this relay is where the circuit's data enters the overlay: its first rates are then free,
     /// while elsewhere the prototype takes the first two incoming rates as the predecessor has fixed them.
     pub first_hop: Vec<bool>,
+    /// Whether a circuit's queue may be as long as it likes; circuits beyond its end are bound by `s_max`.
+    pub unbounded: Vec<bool>,
 }
 
 /// Why a problem is refused.
@@ -183,6 +185,7 @@ impl Problem {
             vsrc: Vec::new(),
             vvsrc: Vec::new(),
             first_hop: Vec::new(),
+            unbounded: Vec::new(),
         }
     }
 
@@ -199,6 +202,12 @@ impl Problem {
         self.vsrc.clear();
         self.vvsrc.clear();
         self.first_hop.clear();
+        self.unbounded.clear();
+    }
+
+    /// The (soft) bound of a circuit's queue, cells; infinite for none.
+    pub fn queue_bound(&self, circuit: usize) -> f64 {
+        if self.unbounded.get(circuit) == Some(&true) { f64::INFINITY } else { self.s_max }
     }
 
     /// Whether the problem fixes this circuit's incoming rate in this step to the predecessor's plan.
@@ -293,7 +302,7 @@ impl Problem {
                 let (at, state) = (circuit * steps + step, circuit * (steps + 1) + step);
                 solution.s[state] = queue;
                 solution.d[state] = change;
-                solution.eps[state] = (queue - self.s_max).max(0.0);
+                solution.eps[state] = (queue - self.queue_bound(circuit)).max(0.0);
                 overflow += solution.eps[state] / self.scaling;
                 if step == steps {
                     break;
@@ -313,7 +322,7 @@ impl Problem {
                 for step in 0..steps {
                     let at = circuit * steps + step;
                     queue += self.dt * (solution.v_in[at] - solution.vv_out[at]);
-                    overflow += (queue - self.s_max).max(0.0) / self.scaling;
+                    overflow += (queue - self.queue_bound(circuit)).max(0.0) / self.scaling;
                 }
             }
         }

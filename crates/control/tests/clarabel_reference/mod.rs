@@ -53,7 +53,7 @@ pub fn reference(problem: &Problem) -> Option<Reference> {
     let mut constant = 0.0;
     for i in 0..n {
         let s0 = problem.s0[i] / unit;
-        let s_max = (problem.s_max / unit).min(s0 + 2.0 * steps as f64);
+        let s_max = (problem.queue_bound(i) / unit).min(s0 + 2.0 * steps as f64);
         constant += overflow * (s0 - s_max).max(0.0);
         let mut plan = 0.0;
         let mut requested = 0.0;

@@ -34,6 +34,13 @@ pub struct PredictorFile {
     pub scaling: f64,
     /// One-way delay between relays that plans are made for.
     pub delay: Quantity<Span>,
+    /// `delay` is only where estimates from messages' time stamps begin.
+    pub estimate_delay: bool,
+    /// Servers are on the exits' machines and clients on the guards': what passes between them takes nothing of
+    /// a relay's capacity.
+    pub local_ends: bool,
+    /// What a successor grants is taken to last beyond the end of its plan.
+    pub lasting_grants: bool,
     /// `"in-band"`: messages are cells on the relays' connections; `"out-of-band"`: they go past the network
     /// and take exactly `delay`.
     pub exchange: ExchangeName,
@@ -127,6 +134,9 @@ impl Default for PredictorFile {
             tell_source: prototype.tell_source,
             scaling: prototype.scaling,
             delay: Quantity(prototype.delay),
+            estimate_delay: prototype.estimate_delay,
+            local_ends: prototype.local_ends,
+            lasting_grants: prototype.lasting_grants,
             exchange: ExchangeName::InBand,
             encoding: EncodingName::Compact,
             resolution: 1.0 / 16.0,
@@ -160,6 +170,9 @@ impl PredictorFile {
             tell_source: self.tell_source,
             scaling: self.scaling,
             delay: self.delay.0,
+            estimate_delay: self.estimate_delay,
+            local_ends: self.local_ends,
+            lasting_grants: self.lasting_grants,
             exchange: match self.exchange {
                 ExchangeName::InBand => Exchange::InBand,
                 ExchangeName::OutOfBand => Exchange::OutOfBand,
@@ -229,6 +242,16 @@ impl PredictorFile {
                 self.drain.0 > Span::ZERO && self.drain.0 < step,
                 "predictor: `drain` is shorter than a step",
                 "three steps: \"120 ms\", or \"0 s\" for never",
+            ),
+            (
+                self.estimate_delay && matches!(self.clocks, ClocksName::Own),
+                "predictor: `estimate-delay` goes by the senders' clocks, and `clocks` is \"own\"",
+                "`clocks = \"shared\"`, or no estimate",
+            ),
+            (
+                self.local_ends && matches!(self.problem, ProblemName::Journal),
+                "predictor: `local-ends` is for the prototype's problem",
+                "`problem = \"2020\"`",
             ),
             (!(1..=1000).contains(&self.parts), "predictor: `parts` is not in 1..=1000", "all at once: 1"),
             (!finite(self.drift, 0.0, 0.1), "predictor: `drift` is not in 0..=0.1", "a quartz: 1e-4"),

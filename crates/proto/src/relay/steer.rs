@@ -48,24 +48,28 @@ impl<O: Onion> Relay<O> {
         let Some(mut controller) = self.controller.take() else { return };
         // Messages leave before the cells that this step lets go.
         self.tell(now, &mut controller);
-        let Parameters { step, carry, parts, tell_source, .. } = *controller.parameters();
+        let Parameters { step, carry, parts, tell_source, local_ends, .. } = *controller.parameters();
         let dt = step.as_secs_f64();
         let mut row = 0;
         for (key, circuit) in &mut self.circuits {
             let plan = controller.next_plan(&mut row, CircuitKey(key as u32));
             // A circuit that was idle may send a cell at once when one comes.
             let (send, share, take) = plan.map_or((1.0, 0.0, 1.0), |plan| {
+                if local_ends && !self.links.is_to_relay(circuit.prev) {
+                    return (f64::INFINITY, 0.0, f64::INFINITY);
+                }
                 let send = plan.output[0] * dt;
                 // What comes from relays is spread already.
                 let share = if circuit.edge.is_some() { send / f64::from(parts) } else { send };
-                (share, if share < send { share } else { 0.0 }, plan.intake[0] * dt)
+                let take = if local_ends { f64::INFINITY } else { plan.intake[0] * dt };
+                (share, if share < send { share } else { 0.0 }, take)
             });
             let waiting = f64::from(self.links.backlog(circuit.prev));
             self.links.allow(now, circuit.prev, send, share, carry);
             if let Some(edge) = circuit.edge.as_deref_mut() {
                 // What waits at the server need not wait here.
                 let needed = (plan.map_or(1.0, |plan| 2.0 * plan.output[0] * dt + 1.0) - waiting).max(0.0);
-                edge.allow(if tell_source { take.min(needed) } else { take }, carry);
+                edge.allow(if tell_source || local_ends { take.min(needed) } else { take }, carry);
             }
         }
         for row in 0.. {

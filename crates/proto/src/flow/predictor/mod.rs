@@ -6,15 +6,17 @@
 //! send so many cells in this step, and tells its neighbours the rest of the plan ([`wire`]).
 
 mod compact;
+mod delay;
 mod telling;
 pub mod wire;
 
-use tidegate_control::predictor::exchange::{align, believe, share_fixed, source};
+use tidegate_control::predictor::exchange::{align, believe, last, share_fixed, source};
 use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
 use tidegate_control::units::{Span, Time};
 
 use super::Windows;
 use crate::node::CircuitKey;
+use delay::Delay;
 pub(crate) use telling::Telling;
 use wire::{About, Encoding, Heard};
 
@@ -45,6 +47,14 @@ pub struct Parameters {
     pub scaling: f64,
     /// One-way delay between neighbours that plans are made for (40 ms).
     pub delay: Span,
+    /// Whether `delay` is only the first belief, and each circuit's delays are estimated from the time stamps of
+    /// its neighbours' messages; with shared clocks only.
+    pub estimate_delay: bool,
+    /// Whether servers are on the exits' machines and clients on the guards': what passes between them takes
+    /// nothing of a relay's capacity. The prototype counts it all the same.
+    pub local_ends: bool,
+    /// Whether a successor's grants are taken to last ([`last`]); in the prototype they end with its plan.
+    pub lasting_grants: bool,
     /// How neighbours' messages travel.
     pub exchange: Exchange,
     /// How they are written; any relay reads both.
@@ -107,6 +117,9 @@ impl Default for Parameters {
             tell_source: true,
             scaling: 50.0,
             delay: Span::from_millis(40),
+            estimate_delay: false,
+            local_ends: false,
+            lasting_grants: false,
             exchange: Exchange::InBand,
             encoding: Encoding::Compact { resolution: 1.0 / 16.0 },
             carry: true,
@@ -123,6 +136,8 @@ impl Default for Parameters {
 /// Messages older than so many steps are not believed to be fresher, nor is a predecessor's plan believed for
 /// longer than this after its last message.
 const PATIENCE: u64 = 25;
+/// The first steps of the prototype's plans are what the predecessor has fixed.
+const FIXED: usize = 2;
 /// Seconds' worth of a relay's bandwidth that a queue is believed to hold at most (prototype).
 const BELIEVED_QUEUE: f64 = 60.0;
 /// Bandwidth in cells per second where nothing limits a relay.
@@ -176,6 +191,8 @@ struct Slot {
     lengths: [u16; 4],
     /// Neighbours have been told that nothing flows.
     quiet: bool,
+    /// From the successor, and from the predecessor.
+    delays: [Delay; 2],
 }
 
 /// One relay's controller.
@@ -269,7 +286,7 @@ impl Controller {
 
     /// A neighbour of a circuit says something; `from_predecessor`: the one that sends us cells.
     pub fn hear(&mut self, now: Time, circuit: CircuitKey, from_predecessor: bool, heard: &Heard<'_>) {
-        let Parameters { horizon, step, delay, clocks, .. } = self.parameters;
+        let Parameters { horizon, step, delay, clocks, problem, lasting_grants, .. } = self.parameters;
         let most = match heard.about {
             About::Queue => self.bandwidth * BELIEVED_QUEUE,
             _ => self.bandwidth,
@@ -289,6 +306,10 @@ impl Controller {
         let ours = &mut trajectories[kind * horizon..][..heard.values.len()];
         ours.copy_from_slice(heard.values);
         believe(ours, most);
+        if lasting_grants && heard.about == About::Intake {
+            last(ours, if problem == Kind::Prototype { FIXED } else { 0 });
+        }
+        slot.delays[usize::from(from_predecessor)].observe(now, now.since(heard.solved), step * PATIENCE);
         slot.lengths[kind] = heard.values.len() as u16;
         slot.stamps[kind] = heard.solved;
         let oldest = Time(now.0.saturating_sub((step * PATIENCE).0));
@@ -325,7 +346,7 @@ impl Controller {
     /// Adds a circuit to this step's problem. False if it has nothing to do, and so no part in it: its rates
     /// are zero.
     pub fn add(&mut self, now: Time, measured: &Measured) -> bool {
-        let Parameters { horizon, step, delay, problem, .. } = self.parameters;
+        let Parameters { horizon, step, delay, problem, local_ends, estimate_delay, .. } = self.parameters;
         let (most, dt) = (self.bandwidth * BELIEVED_QUEUE, self.problem.dt);
         let full = self.bandwidth;
         let index = measured.circuit.0 as usize;
@@ -333,25 +354,32 @@ impl Controller {
         let (slot, heard) = (&self.slots[index], &self.trajectories[index * 4 * horizon..]);
         let of = |about: About| &heard[about as usize * horizon..][..slot.lengths[about as usize].into()];
         let steps = |span: f64| span / step.0 as f64;
+        let [onwards, hither] = slot.delays.map(|estimate| {
+            let believed = if estimate_delay { estimate.get(delay, step * horizon as u64) } else { delay };
+            believed.0 as f64
+        });
         let since = |about: About| now.since(slot.solved[about as usize]).0 as f64;
-        let Problem { vmax, ssrc, vsrc, vvsrc, s0, first_hop, .. } = &mut self.problem;
+        let Problem { vmax, ssrc, vsrc, vvsrc, s0, first_hop, unbounded, .. } = &mut self.problem;
         let (row, end) = (vsrc.len(), vsrc.len() + horizon);
         vsrc.resize(end, 0.0);
         ssrc.resize(end, 0.0);
+        let mut waiting = f64::from(measured.queue);
         match measured.source {
+            // What is on the same machine is as good as in the queue.
+            Source::Server(remaining) if local_ends => waiting += remaining.min(most),
             Source::Server(remaining) => {
                 source(of(About::Output), remaining, most, dt, &mut vsrc[row..], &mut ssrc[row..]);
             }
             Source::Relay => {
                 for (about, ours) in [(About::Output, &mut *vsrc), (About::Queue, &mut *ssrc)] {
                     if since(about) <= (step * PATIENCE).0 as f64 {
-                        align(of(about), steps(since(about) - delay.0 as f64), &mut ours[row..]);
+                        align(of(about), steps(since(about) - hither), &mut ours[row..]);
                     }
                 }
             }
         }
         let idle = |values: &[f64]| values.iter().all(|value| *value <= 0.0);
-        if measured.queue == 0 && idle(&vsrc[row..]) && idle(&ssrc[row..]) {
+        if waiting <= 0.0 && idle(&vsrc[row..]) && idle(&ssrc[row..]) {
             vsrc.truncate(row);
             ssrc.truncate(row);
             if measured.source != Source::Relay {
@@ -359,18 +387,28 @@ impl Controller {
             }
             return false;
         }
-        s0.push(measured.queue.into());
-        first_hop.push(measured.source != Source::Relay);
-        vmax.resize(end, if measured.to_client { f64::INFINITY } else { full });
+        let (at_server, at_client) = (measured.source != Source::Relay, measured.to_client);
+        first_hop.push(at_server);
+        unbounded.push(local_ends && (at_server || at_client));
+        // A circuit whose cells go to the same machine has neither a queue nor a rate out to decide on.
+        s0.push(if local_ends && at_client { 0.0 } else { waiting });
+        vmax.resize(
+            end,
+            match (at_client, local_ends) {
+                (true, true) => 0.0,
+                (true, false) => f64::INFINITY,
+                (false, _) => full,
+            },
+        );
         if !measured.to_client && !of(About::Intake).is_empty() {
             // The journal's eq. 13 takes the rates of the last message as they are.
-            let delay = if problem == Kind::Journal { -(delay.0 as f64) } else { delay.0 as f64 };
+            let delay = if problem == Kind::Journal { -onwards } else { onwards };
             align(of(About::Intake), steps(since(About::Intake) + delay), &mut vmax[row..]);
         }
         if problem == Kind::Journal {
             vvsrc.resize(end, if measured.source == Source::Relay { 0.0 } else { f64::INFINITY });
             if measured.source == Source::Relay {
-                let elapsed = steps(since(About::Virtual) - delay.0 as f64);
+                let elapsed = steps(since(About::Virtual) - hither);
                 align(of(About::Virtual), elapsed, &mut vvsrc[row..]);
             }
         }
@@ -388,7 +426,7 @@ impl Controller {
             *s_max = s_max.max(*capacity * s_max_time.as_secs_f64() / n.max(1) as f64);
         }
         if *kind == Kind::Prototype {
-            for step in 0..horizon.min(2) {
+            for step in 0..horizon.min(FIXED) {
                 share_fixed(vsrc, horizon, step, *capacity, |i| !first_hop[i], &mut self.work);
             }
         }
