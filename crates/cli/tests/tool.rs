@@ -149,6 +149,59 @@ fn wrong_input_is_refused_with_code_2_and_leaves_nothing() {
     refused(&["run", "scenarios/bottleneck.toml", "--out", &foreign], "does not hold results");
 }
 
+/// A bandwidth factor out of range and every way to write `[[combine]]` wrongly: code 2, and a line that names file
+/// and place, the cause and the cure.
+#[test]
+fn wrong_factors_and_combinations_are_refused_at_their_place() {
+    let scratch = Scratch::new("combine");
+    let out = scratch.path("out");
+    let refused = |text: &str, place: &str, cause: &str, cure: &str| {
+        let file = scratch.path("x.toml");
+        std::fs::write(&file, text).unwrap();
+        let output = tidegate(&["run", &file, "--out", &out]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}: {said}");
+        assert!(said.contains(&format!("{file}:{place}")), "{place}: {said}");
+        assert!(said.contains(cause) && said.contains(cure), "{cause}; {cure}: {said}");
+        assert!(output.stdout.is_empty() && !Path::new(&out).exists());
+    };
+    let tor = std::fs::read_to_string(root().join("scenarios/tor.toml")).unwrap();
+    for (factor, cause, cure) in [
+        ("0", "`bandwidth-factor` is not in 0.0001..=1000", "1: the consensus's own bandwidths"),
+        ("-1", "`bandwidth-factor` is not in 0.0001..=1000", "1: the consensus's own bandwidths"),
+        ("1001", "`bandwidth-factor` is not in 0.0001..=1000", "1: the consensus's own bandwidths"),
+        ("nan", "`bandwidth-factor` is not in 0.0001..=1000", "1: the consensus's own bandwidths"),
+        ("inf", "`bandwidth-factor` is not in 0.0001..=1000", "1: the consensus's own bandwidths"),
+        ("\"2 %\"", "invalid type: string", "expected f64"),
+    ] {
+        let text = tor.replace("fraction = 0.01", &format!("fraction = 0.01\nbandwidth-factor = {factor}"));
+        refused(&text, "23:20:", cause, cure);
+    }
+    let text = tor.replace("fraction = 0.01", "fraction = 0.01\nbandwith-factor = 0.1");
+    refused(&text, "23:1:", "unknown key `bandwith-factor`", "did you mean `bandwidth-factor`?");
+
+    let good = std::fs::read_to_string(root().join("scenarios/bottleneck.toml")).unwrap();
+    let line = good.lines().count() + 1;
+    for (choices, down, cause, cure) in [
+        ("[combine]\na = {}\n", 0, "holds alternatives", "write it like"),
+        ("[[combine]]\n", 0, "holds alternatives", "write it like"),
+        ("[[combine]]\na = 7\n", 1, "holds alternatives", "write it like"),
+        ("[[combine]]\na = { transprot = \"pctcp\" }\n", 1, "unknown key `transprot`", "`transport`?"),
+        ("[[combine]]\na = { transport = \"pctpc\" }\n", 1, "no transport `pctpc`", "`pctcp`?"),
+        ("[[combine]]\nvanilla = {}\n", 0, "`vanilla` is taken", "names are unique"),
+        ("[[combine]]\n\"a b\" = {}\n", 0, "`a b` is no name for a system", "letters, digits"),
+        (
+            "[[combine]]\na = { control = \"predictor\", switching = \"circuit\" }\n",
+            0,
+            "`switching` and `control = \"predictor\"` do not combine",
+            "drop `switching`",
+        ),
+        (&"[[combine]]\na = {}\nb = {}\nc = {}\n".repeat(7), 24, "more than 1000 combinations", "leave out"),
+    ] {
+        refused(&format!("{good}{choices}"), &format!("{}:", line + down), cause, cure);
+    }
+}
+
 #[test]
 fn the_scoreboard_has_exactly_its_keys() {
     let scratch = Scratch::new("score");

@@ -32,6 +32,9 @@ pub(super) fn systems<'a>(document: &mut DeTable<'a>, source: &Source) -> Result
             let cause = format!("there are more than {MAX_COMBINATIONS} combinations");
             return Err(source.error(span, cause, "leave out a choice"));
         }
+        if alternatives.is_empty() {
+            return no_alternatives(span);
+        }
         for (name, keys) in &alternatives {
             let DeValue::Table(keys) = keys.get_ref() else { return no_alternatives(keys.span()) };
             for (so_far, system) in &combined {

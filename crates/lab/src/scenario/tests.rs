@@ -129,6 +129,7 @@ fn every_combination_is_a_system() {
     for (bad, wanted) in [
         ("[[combine]]\nold = 7\n", "holds alternatives"),
         ("[combine]\nold = {}\n", "holds alternatives"),
+        ("[[combine]]\n", "holds alternatives"),
         ("[[combine]]\nold = { transprot = \"pctcp\" }\n", "did you mean `transport`?"),
         ("[[combine]]\n\"a b\" = {}\n", "a b"),
         ("[[combine]]\nvanilla = {}\n", "`vanilla` is taken"),
