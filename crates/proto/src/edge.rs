@@ -12,6 +12,9 @@ use crate::onion::Onion;
 /// Streams of one circuit at one time; more are refused (stream ids have 16 bits).
 pub const MAX_STREAMS: usize = 4096;
 
+/// Full cells that a stream fills in its turn: tor reads 16 KiB less a part of a cell at a time.
+const TURN_CELLS: u32 = 32;
+
 /// One end of a circuit.
 #[derive(Clone, Debug)]
 pub struct Edge {
@@ -197,6 +200,16 @@ impl Edge {
         self.streams.iter().filter(|stream| able(stream)).map(|stream| (stream.id, share)).collect()
     }
 
+    /// As [`resumable`](Self::resumable), once the circuit queue is short again. Nobody gets a share then: streams
+    /// are read in turn, the newest first, until the queue stops them (tor's `set_streams_blocked_on_circ`, which
+    /// lets the event loop read again).
+    pub fn reopened(&mut self, room: u32) -> Vec<(StreamId, u32)> {
+        let able = self.resumable(room);
+        let cells = self.in_flight.room().min(room).min(self.allowed());
+        let turns = if able.is_empty() { 0 } else { cells.div_ceil(TURN_CELLS) };
+        (0..turns).flat_map(|_| able.iter().rev().map(|(id, _)| (*id, TURN_CELLS))).collect()
+    }
+
     /// Packages up to `cells` cells of a connected stream; `send` gets each message. `room`: cells that
     /// the circuit queue takes.
     pub fn package<O: Onion>(
@@ -270,6 +283,18 @@ mod tests {
         edge.sendme(Time::ZERO, a, false).unwrap();
         assert_eq!(edge.resumable(u32::MAX), [(a, 50), (c, 50)]);
         assert_eq!(packaged(&mut edge, a, u32::MAX), 50);
+    }
+
+    #[test]
+    fn a_queue_that_is_short_again_reads_streams_in_turn_the_newest_first() {
+        let mut edge = Edge::new(Control::default());
+        let (old, new) = (StreamId(1), StreamId(2));
+        for id in [old, new] {
+            assert!(edge.open(id) && edge.connect(id));
+            assert_eq!(packaged(&mut edge, id, 0), 0, "the queue is full");
+        }
+        assert_eq!(edge.reopened(40), [(new, 32), (old, 32), (new, 32), (old, 32)]);
+        assert_eq!(edge.reopened(0), []);
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub(super) struct End {
     armed: Time,
     /// The node has cells for us that TCP did not take.
     wants_write: bool,
+    /// A TLS record of which TCP has taken a part.
+    record: Option<Record>,
     /// Exit: bytes for the server that TCP did not take.
     unwritten: u64,
     /// Exit: bytes of the last read from the server that are not in cells yet.
@@ -92,6 +94,15 @@ pub(super) struct End {
     follows: VecDeque<Follow>,
     /// Cells written, where a relay prefers connections that carry few.
     pub loudness: DecayingCount,
+}
+
+/// A TLS record on its way into TCP. Its cells stay in the output buffer until TCP has taken all of it, as in
+/// tor, whose `SSL_write` is repeated until then.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    cells: u64,
+    bytes: u64,
+    left: u64,
 }
 
 impl Connection {
@@ -112,6 +123,7 @@ impl End {
             attached,
             armed: Time::NEVER,
             wants_write: false,
+            record: None,
             unwritten: 0,
             unpackaged: 0,
             written: 0,
@@ -444,28 +456,40 @@ impl<R: Recorder> World<'_, R> {
         end.wants_write = false;
         let mut gated = false;
         loop {
-            let space = end.tcp.send_space().saturating_sub(overhead) / cell;
-            // Every cell counts as a full one here; few are shorter.
-            let allowed = share.div_ceil(cell + overhead);
-            if space == 0 {
+            let mut record = match end.record.take() {
+                Some(record) => record,
+                None => {
+                    if end.tcp.send_space() == 0 {
+                        end.wants_write = true;
+                        break;
+                    }
+                    // Every cell counts as a full one here; few are shorter.
+                    let allowed = share.div_ceil(cell + overhead);
+                    if allowed == 0 {
+                        gated = true;
+                        break;
+                    }
+                    let most = allowed.min(u64::from(self.system.tls_record_cells));
+                    let cells = most.min(host.node().ready(channel));
+                    if cells == 0 {
+                        // Asking an empty channel is what makes it tell when it is not any more.
+                        let none = host.node().pop(now, channel);
+                        debug_assert_eq!(none, None);
+                        break;
+                    }
+                    let bytes = host.node().ready_bytes(channel, cells) + overhead;
+                    Record { cells, bytes, left: bytes }
+                }
+            };
+            record.left -= end.tcp.write(record.left);
+            if record.left > 0 {
+                end.record = Some(record);
                 end.wants_write = true;
                 break;
             }
-            if allowed == 0 {
-                gated = true;
-                break;
-            }
-            let most = space.min(allowed).min(u64::from(self.system.tls_record_cells));
-            let count = most.min(host.node().ready(channel));
-            if count == 0 {
-                // Asking an empty channel is what makes it tell when it is not any more.
-                let none = host.node().pop(now, channel);
-                debug_assert_eq!(none, None);
-                break;
-            }
-            let bytes = host.node().ready_bytes(channel, count) + overhead;
+            let Record { cells, bytes, .. } = record;
             end.written += bytes;
-            for _ in 0..count {
+            for _ in 0..cells {
                 let mut departure = host.node().pop(now, channel).expect("it is ready");
                 if let ClearMessage::Data { stamp, .. } = &mut departure.cell.body.message {
                     if stamp.departed == Time::ZERO {
@@ -478,11 +502,9 @@ impl<R: Recorder> World<'_, R> {
                 }
                 self.written.push_back(&mut end.cells, (end.written, departure.cell));
             }
-            let taken = end.tcp.write(bytes);
-            debug_assert_eq!(taken, bytes, "TCP takes what it has space for");
             share = share.saturating_sub(bytes);
             if let Some(half_life) = self.system.connection_half_life {
-                end.loudness.add(now, half_life, count as u32);
+                end.loudness.add(now, half_life, cells as u32);
             }
             if let Some(gate) = &mut gate {
                 gate.wrote(bytes);
