@@ -11,6 +11,7 @@ use crate::edge::Edge;
 use crate::links::{Arrival, ChannelId, Config, Departure, LegId, Links, Side, kist};
 use crate::node::{CircuitKey, Node, Output, Source, StreamKey};
 use crate::onion::Onion;
+use crate::switching::Begun;
 
 /// A client without its sockets.
 pub struct Client<O: Onion> {
@@ -41,7 +42,14 @@ enum Switch<O: Onion> {
     None,
     /// We have switched; what the exit says on the new way waits until it has left the old one, which the
     /// circuit of this key has now.
-    Awaiting { nonce: Nonce, old: CircuitKey, held: VecDeque<Message<O>>, begun: Time },
+    Awaiting {
+        nonce: Nonce,
+        old: CircuitKey,
+        held: VecDeque<Message<O>>,
+        begun: Begun,
+        left: Time,
+        first: Option<Time>,
+    },
     /// What comes on this, the old way, belongs to the circuit of that key.
     Ceded(CircuitKey),
 }
@@ -120,6 +128,10 @@ impl<O: Onion> Client<O> {
     /// Lets a circuit's streams go on over its spare, which gets the old way. Nothing happens without a
     /// spare, or while another switch is under way. [`Output::Switched`] will follow.
     pub fn switch(&mut self, now: Time, key: CircuitKey) {
+        self.switch_as(now, key, Begun::alone(now, None));
+    }
+
+    fn switch_as(&mut self, now: Time, key: CircuitKey, begun: Begun) {
         let Some(circuit) = self.circuits.get_mut(key.0 as usize) else { return };
         let idle = matches!(circuit.switch, Switch::None);
         let Some(spare) = circuit.spare.filter(|_| idle) else { return };
@@ -144,7 +156,8 @@ impl<O: Onion> Client<O> {
         std::mem::swap(&mut a.leg, &mut b.leg);
         std::mem::swap(&mut a.path, &mut b.path);
         std::mem::swap(&mut a.hops, &mut b.hops);
-        a.switch = Switch::Awaiting { nonce, old: spare, held: VecDeque::new(), begun: now };
+        a.switch =
+            Switch::Awaiting { nonce, old: spare, held: VecDeque::new(), begun, left: now, first: None };
         b.switch = Switch::Ceded(key);
         self.links.assign(a.leg, key);
         self.links.assign(b.leg, spare);
@@ -157,9 +170,9 @@ impl<O: Onion> Client<O> {
         };
         let circuit = &mut self.circuits[key.0 as usize];
         match std::mem::replace(&mut circuit.switch, Switch::None) {
-            Switch::Awaiting { nonce: own, held, begun, .. } if own == nonce => {
+            Switch::Awaiting { nonce: own, held, begun, left, first, .. } if own == nonce => {
                 self.circuits[old.0 as usize].switch = Switch::None;
-                self.outputs.push_back(Output::Switched(key, now.since(begun)));
+                self.outputs.push_back(Output::Switched(key, begun.over(left, first, now)));
                 for message in held {
                     if self.circuits.contains(key.0 as usize) {
                         self.message(now, key, message);
@@ -219,7 +232,10 @@ impl<O: Onion> Client<O> {
             return self.end(now, key, true);
         }
         match &mut circuit.switch {
-            Switch::Awaiting { held, .. } if held.len() < MAX_HELD => held.push_back(message),
+            Switch::Awaiting { held, first, .. } if held.len() < MAX_HELD => {
+                first.get_or_insert(now);
+                held.push_back(message);
+            }
             Switch::Awaiting { .. } => self.end(now, key, true),
             Switch::Ceded(streams) => {
                 let streams = *streams;
@@ -279,8 +295,12 @@ impl<O: Onion> Client<O> {
     }
 
     fn resume(&mut self, key: CircuitKey) {
+        self.package_again(key, Edge::resumable);
+    }
+
+    fn package_again(&mut self, key: CircuitKey, which: fn(&mut Edge, u32) -> Vec<(StreamId, u32)>) {
         let circuit = &mut self.circuits[key.0 as usize];
-        for (stream, cells) in circuit.edge.resumable(self.links.room(circuit.leg)) {
+        for (stream, cells) in which(&mut circuit.edge, self.links.room(circuit.leg)) {
             self.outputs.push_back(Output::Package(StreamKey { circuit: key, stream }, cells));
         }
     }
@@ -359,7 +379,7 @@ impl<O: Onion> Node<O> for Client<O> {
         match self.links.arrive(now, channel, cell) {
             Arrival::Cell(key, _, cell) => self.circuit_cell(now, key, cell),
             Arrival::Violation(key) => self.end(now, key, true),
-            Arrival::Congested(key) => self.switch(now, key),
+            Arrival::Congested(key, word) => self.switch_as(now, key, Begun::told(now, word)),
             Arrival::Done => self.close_if_spent(now, channel),
             Arrival::Stranger(_) => {}
         }
@@ -425,7 +445,7 @@ impl<O: Onion> Node<O> for Client<O> {
     fn poll(&mut self) -> Option<Output<O>> {
         while let Some((key, _)) = self.links.next_drained() {
             if self.circuits.contains(key.0 as usize) {
-                self.resume(key);
+                self.package_again(key, Edge::reopened);
             }
         }
         let links = &mut self.links;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 use tidegate_control::random::{Random, Seed};
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 
 use crate::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
 use crate::flow::Control;
@@ -21,7 +21,7 @@ use crate::node::CircuitKey;
 use crate::onion::Onion;
 use crate::pool::{List, Pool};
 use crate::scheduler::{self, Scheduler};
-use crate::switching::{Occupancy, Switching};
+use crate::switching::{Occupancy, Parts, Switching};
 use crate::transport::{DecayingCount, LOUDNESS_HALF_LIFE, Sharing, Transport};
 
 pub use handover::Arrival;
@@ -169,8 +169,6 @@ struct Leg<O: Onion> {
     at_guard: bool,
     /// When the leg last moved, or was to move.
     moved: Time,
-    /// When we asked the peer to move it.
-    asked: Option<Time>,
     /// A move under way.
     moving: Option<Box<Move<O>>>,
     /// Cells that may leave the queue in this step, where a controller says so.
@@ -208,7 +206,7 @@ pub struct Links<O: Onion> {
     leaves: BTreeMap<Nonce, LegId>,
     openings: VecDeque<(ChannelId, RelayId)>,
     released: VecDeque<(LegId, Cell<O>)>,
-    switched: VecDeque<(CircuitKey, Span)>,
+    switched: VecDeque<(CircuitKey, Parts)>,
     queued_cells: u64,
     buffered_cells: u64,
 }
@@ -413,7 +411,6 @@ impl<O: Onion> Links<O> {
             // A neighbour without a name is a client, and we are its circuits' guard.
             at_guard: self.channels[id.0 as usize].peer.is_none(),
             moved: Time::ZERO,
-            asked: None,
             moving: None,
             allowance: self.first_allowance(side),
             share: 0.0,

@@ -1,10 +1,11 @@
 //! The contract between a node and what drives it.
 
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 
 use crate::cell::{Cell, RelayId, StreamId};
 use crate::links::{ChannelId, Departure, kist};
 use crate::onion::Onion;
+use crate::switching::Parts;
 
 /// A circuit as one node numbers it; reused after [`Output::CircuitClosed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,9 +47,9 @@ pub enum Output<O: Onion> {
     CircuitBuilt(CircuitKey),
     /// Client: the exit connected the stream.
     StreamConnected(StreamKey),
-    /// The circuit has moved to another connection, or over to another circuit's relays, at this node's
-    /// wish; so long it took.
-    Switched(CircuitKey, Span),
+    /// This node has moved the circuit to another connection, or over to another circuit's relays; so long it
+    /// took.
+    Switched(CircuitKey, Parts),
     /// Client: the circuit is gone, and its streams with it.
     CircuitClosed(CircuitKey),
 }

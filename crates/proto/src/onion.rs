@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use tidegate_control::units::Time;
 
 use crate::cell::{Message, Payload, RelayId, StreamId};
+use crate::switching::Word;
 
 /// Key exchange and layers of one implementation of onion routing.
 pub trait Onion: Sized + Clone + Debug + PartialEq {
@@ -33,6 +34,11 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     fn bare(body: &Self::Body) -> &[u8];
     /// The memory of such a body, for the next one.
     fn recycle(body: Self::Body) -> Vec<u8>;
+
+    /// A body without layers that says `word` if it is simulated; real ones say nothing of clocks.
+    fn worded(word: Word) -> Self::Body;
+    /// The word that a body without layers says.
+    fn word(body: &Self::Body) -> Option<Word>;
 
     /// Client: begins a key exchange with a relay.
     fn start(&mut self, relay: RelayId) -> (Self::Handshake, Self::Body);
@@ -91,6 +97,8 @@ pub enum ClearMessage {
     },
     /// Bytes for the neighbour.
     Bare(Vec<u8>),
+    /// Why a circuit should move, for the neighbour.
+    Word(Word),
     /// Everything else.
     Other(Box<Message<Clear>>),
 }
@@ -119,7 +127,7 @@ impl ClearBody {
 
     fn message(self) -> Result<Message<Clear>, Malformed> {
         match self.message {
-            ClearMessage::Handshake | ClearMessage::Bare(_) => Err(Malformed),
+            ClearMessage::Handshake | ClearMessage::Bare(_) | ClearMessage::Word(_) => Err(Malformed),
             ClearMessage::Data { stream, bytes, stamp } => {
                 Ok(Message { stream, payload: Payload::Data(bytes, stamp) })
             }
@@ -147,6 +155,12 @@ impl Onion for Clear {
     }
     fn recycle(body: ClearBody) -> Vec<u8> {
         if let ClearMessage::Bare(bytes) = body.message { bytes } else { Vec::new() }
+    }
+    fn worded(word: Word) -> ClearBody {
+        ClearBody { layers: 0, message: ClearMessage::Word(word) }
+    }
+    fn word(body: &ClearBody) -> Option<Word> {
+        if let ClearMessage::Word(word) = &body.message { Some(*word) } else { None }
     }
     fn start(&mut self, _: RelayId) -> ((), ClearBody) {
         ((), Clear::empty())

@@ -70,6 +70,16 @@ impl<T> Pool<T> {
         self.link(list, id);
     }
 
+    /// Puts an item before all others.
+    pub fn push_front(&mut self, list: &mut List, item: T) {
+        let rest = std::mem::take(list);
+        self.push_back(list, item);
+        if rest.head != NONE {
+            self.nodes[list.head as usize].next = rest.head;
+            (list.tail, list.len) = (rest.tail, list.len + rest.len);
+        }
+    }
+
     fn link(&mut self, list: &mut List, id: u32) {
         match list.tail {
             NONE => list.head = id,

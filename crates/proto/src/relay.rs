@@ -271,10 +271,14 @@ impl<O: Onion> Relay<O> {
 
     /// Tells the driver which streams may package again.
     fn resume(&mut self, key: CircuitKey) {
+        self.package_again(key, Edge::resumable);
+    }
+
+    fn package_again(&mut self, key: CircuitKey, which: fn(&mut Edge, u32) -> Vec<(StreamId, u32)>) {
         let circuit = &mut self.circuits[key.0 as usize];
         let room = self.links.room(circuit.prev);
         let Some(edge) = circuit.edge.as_deref_mut() else { return };
-        for (stream, cells) in edge.resumable(room) {
+        for (stream, cells) in which(edge, room) {
             self.outputs.push_back(Output::Package(StreamKey { circuit: key, stream }, cells));
         }
     }
@@ -355,7 +359,7 @@ impl<O: Onion> Node<O> for Relay<O> {
             }
             Arrival::Violation(key) => self.end(now, key, None),
             Arrival::Done => self.close_if_spent(now, channel),
-            Arrival::Stranger(_) | Arrival::Congested(_) => {}
+            Arrival::Stranger(_) | Arrival::Congested(..) => {}
         }
         while let Some((key, side, cell)) = self.links.next_released() {
             self.circuit_cell(now, key, side, cell);
@@ -424,7 +428,7 @@ impl<O: Onion> Node<O> for Relay<O> {
     fn poll(&mut self) -> Option<Output<O>> {
         while let Some((key, side)) = self.links.next_drained() {
             if side == Side::Prev && self.circuits.contains(key.0 as usize) {
-                self.resume(key);
+                self.package_again(key, Edge::reopened);
             }
         }
         let links = &mut self.links;

@@ -62,12 +62,80 @@ impl Default for Switching {
     }
 }
 
+/// What a guard says with the word that a circuit should move, where cells are simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// When it said so.
+    pub said: Time,
+    /// How long the buffer had been overfull by then; unknown if it had not been underfull since the last move.
+    pub detection: Option<Span>,
+}
+
+/// How a move began, at the side that moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Begun {
+    at: Time,
+    detection: Option<Span>,
+    word: Option<Span>,
+}
+
+impl Begun {
+    /// By itself: a guard that moves a circuit from its own connection.
+    pub fn alone(now: Time, detection: Option<Span>) -> Begun {
+        Begun { at: now, detection, word: Some(Span::ZERO) }
+    }
+
+    /// By word of the guard.
+    pub fn told(now: Time, word: Option<Word>) -> Begun {
+        let detection = word.and_then(|word| word.detection);
+        Begun { at: now, detection, word: word.map(|word| now.since(word.said)) }
+    }
+
+    /// The move is over: we went the new way at `left`, and the first cell came from it at `first`.
+    pub fn over(self, left: Time, first: Option<Time>, now: Time) -> Parts {
+        Parts {
+            detection: self.detection,
+            word: self.word,
+            set_up: left.since(self.at),
+            first: first.map(|first| first.since(left)),
+            drain: now.since(left),
+        }
+    }
+}
+
+/// How long a move took, part by part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// From the first overfull sample until B_t passed the upper threshold.
+    pub detection: Option<Span>,
+    /// From there until the side that moves knew; unknown outside of simulations, whose cells alone carry times.
+    pub word: Option<Span>,
+    /// Until the new connection was open.
+    pub set_up: Span,
+    /// From then, when our cells took the new way, until the first came from there; `None` if the old way was
+    /// empty before.
+    pub first: Option<Span>,
+    /// From when our cells took the new way until the last had come the old one.
+    pub drain: Span,
+}
+
+impl Parts {
+    /// From the guard's decision until both directions had moved.
+    pub fn total(&self) -> Span {
+        self.word.unwrap_or(Span::ZERO) + self.set_up + self.drain
+    }
+}
+
 /// How full a buffer has been lately.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Occupancy {
     /// B_t, as a share of the buffer.
     level: f64,
     sampled: Time,
+    /// B_t was below the lower threshold since the last alarm.
+    underfull: bool,
+    /// The first overfull sample since.
+    overfull: Option<Time>,
     /// No alarm before this, unless the buffer was underfull.
     resting_until: Time,
 }
@@ -75,7 +143,7 @@ pub struct Occupancy {
 impl Occupancy {
     /// An empty buffer.
     pub fn new(now: Time) -> Occupancy {
-        Occupancy { level: 0.0, sampled: now, resting_until: Time::ZERO }
+        Occupancy { level: 0.0, sampled: now, underfull: true, overfull: None, resting_until: Time::ZERO }
     }
 
     /// B_t as of the last sample.
@@ -89,10 +157,14 @@ impl Occupancy {
         if samples == 0 {
             return;
         }
+        let next = self.sampled + rules.sample_every;
         self.sampled += rules.sample_every * samples;
         let kept = libm::pow(rules.gamma, samples as f64);
         self.level = kept * self.level + (1.0 - kept) * filled;
-        if self.level < rules.alpha {
+        if filled > rules.beta && self.underfull {
+            self.overfull.get_or_insert(next);
+        } else if self.level < rules.alpha {
+            (self.underfull, self.overfull) = (true, None);
             self.resting_until = Time::ZERO;
         }
     }
@@ -104,6 +176,12 @@ impl Occupancy {
             self.resting_until = now + rules.rest;
         }
         alarm
+    }
+
+    /// How long it has been overfull; unknown if it was not underfull since this was last asked.
+    pub fn detection(&mut self, now: Time) -> Option<Span> {
+        self.underfull = false;
+        self.overfull.take().map(|since| now.since(since))
     }
 }
 
@@ -140,10 +218,11 @@ mod tests {
             let filled = if (120..160).contains(&step) { 0.0 } else { 1.0 };
             occupancy.note(&rules, at(100 * step), filled);
             if occupancy.alarm(&rules, at(100 * step)) {
-                alarms.push(step);
+                alarms.push((step, occupancy.detection(at(100 * step))));
             }
         }
-        // 0.9^7 < 0.5: the seventh full sample passes beta.
-        assert_eq!(alarms, [7, 107, 166, 266, 366]);
+        // 0.9^7 < 0.5: the seventh full sample passes beta, 600 ms after the first.
+        let seen = Some(Span::from_millis(600));
+        assert_eq!(alarms, [(7, seen), (107, None), (166, seen), (266, None), (366, None)]);
     }
 }

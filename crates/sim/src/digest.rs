@@ -1,9 +1,9 @@
 //! One number for a whole run: two runs saw the same if their digests are the same, on any machine.
 
 use tidegate_control::random::mix;
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
-use crate::observe::{Observation, Recorder};
+use crate::observe::{Observation, Parts, Recorder};
 
 /// Folds every observation and its time into 64 bits (a chain of SplitMix64 finalisers, not cryptographic).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,12 @@ impl Recorder for Digest {
             Observation::TransferTimedOut { transfer, received } => {
                 self.words(&[8, transfer.0.into(), *received]);
             }
-            Observation::Switched { at, took } => self.words(&[15, at.0.into(), took.0]),
+            Observation::Switched { at, parts } => {
+                let Parts { detection, word, set_up, first, drain } = *parts;
+                let span = |span: Option<Span>| span.map_or(u64::MAX, |span| span.0);
+                let unknown = [detection, word, first].map(span);
+                self.words(&[15, at.0.into(), set_up.0, drain.0, unknown[0], unknown[1], unknown[2]]);
+            }
             Observation::Injected { circuit, bytes } => self.words(&[9, circuit.0.into(), *bytes]),
             Observation::Delivered { circuit, bytes, packaged, departed } => {
                 self.words(&[10, circuit.0.into(), (*bytes).into(), packaged.0, departed.0]);

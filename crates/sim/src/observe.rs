@@ -7,6 +7,8 @@
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::flow::predictor::Totals;
 
+pub use tidegate_proto::switching::Parts;
+
 /// A circuit of one run, numbered in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Circuit(pub u32);
@@ -40,9 +42,8 @@ pub enum Observation {
     LastByte { transfer: Transfer, took: Span },
     /// The user's timeout struck first; `received` bytes had arrived.
     TransferTimedOut { transfer: Transfer, received: u64 },
-    /// A circuit has moved to another connection, or over to other relays, at the wish of this host; so
-    /// long it took from the decision until both directions had moved.
-    Switched { at: Host, took: Span },
+    /// This host has moved a circuit to another connection, or over to other relays; so long it took.
+    Switched { at: Host, parts: Parts },
     /// Application bytes were written by the source (server) of this circuit.
     Injected { circuit: Circuit, bytes: u64 },
     /// A data cell towards the client arrived at it. `packaged`: when the exit put the bytes into a cell

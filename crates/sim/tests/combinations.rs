@@ -97,7 +97,9 @@ fn systems() -> Vec<System> {
                 for control in controls {
                     for form in [None, Some(Form::Connection), Some(Form::Circuit)] {
                         let rest = Span::from_millis(500);
-                        let rules = |form| Switching { form, rest, ..Switching::default() };
+                        // Guards' connections to clients have few circuits to part.
+                        let everywhere = form == Some(Form::Connection);
+                        let rules = |form| Switching { form, rest, everywhere, ..Switching::default() };
                         systems.push(System {
                             name: format!("{transport:?} {scheduler:?} {kist:?} {control:?} {form:?}"),
                             transport,
@@ -196,10 +198,10 @@ proptest! {
 fn both_forms_of_switching_happen_here() {
     let all = systems();
     for form in [Form::Connection, Form::Circuit] {
-        let some = all.iter().filter(|system| {
+        let mut some = all.iter().filter(|system| {
             system.transport == Transport::Vanilla && system.switching.is_some_and(|rules| rules.form == form)
         });
-        let most = some.map(|system| switches(&observe(system, 0.0, 1))).max();
-        assert!(most.is_some_and(|most| most > 0), "{form:?}");
+        let happens = some.any(|system| (1..=4).any(|seed| switches(&observe(system, 0.0, seed)) > 0));
+        assert!(happens, "{form:?}");
     }
 }

@@ -18,7 +18,7 @@ pub mod transfers;
 use std::collections::BTreeMap;
 
 use tidegate_control::units::{Span, Time};
-use tidegate_sim::observe::{Host, HostTotals, Observation, Recorder, RelaySample, Waits};
+use tidegate_sim::observe::{Host, HostTotals, Observation, Parts, Recorder, RelaySample, Waits};
 use tidegate_sim::plan::{Role, System};
 
 use crate::network::Network;
@@ -65,6 +65,9 @@ pub struct Anatomy {
     /// Sums over them in nanoseconds, in the order of [`CAUSES`].
     sums: [u64; 7],
 }
+
+/// What the time of a circuit's move is made of ([`Parts`]), in the order of its fields.
+const PARTS: [&str; 5] = ["detection", "word", "set_up", "first_cell", "drain"];
 
 /// Why a cell waits at a hop.
 pub const CAUSES: [&str; 7] = [
@@ -215,6 +218,8 @@ pub struct Fold<'a> {
     circuit_build: Histogram,
     /// How long moves of circuits took.
     switched: Histogram,
+    /// Its [`PARTS`].
+    switched_parts: [Histogram; 5],
     circuits_built: u64,
     transfers: Transfers,
     delivered: Series,
@@ -266,6 +271,7 @@ impl<'a> Fold<'a> {
             latency_from_departure: Histogram::default(),
             circuit_build: Histogram::default(),
             switched: Histogram::default(),
+            switched_parts: Default::default(),
             circuits_built: 0,
             transfers: Transfers::new(plan),
             delivered: Series::new(names.clone(), step(Span::from_millis(100)), plan.duration),
@@ -438,9 +444,14 @@ impl Recorder for Fold<'_> {
                     anatomy.add(waits);
                 }
             }
-            Observation::Switched { took, .. } => {
+            Observation::Switched { parts, .. } => {
                 if now >= self.warmup {
-                    self.switched.add(*took, 1);
+                    self.switched.add(parts.total(), 1);
+                    let Parts { detection, word, set_up, first, drain } = *parts;
+                    let parts = [detection, word, Some(set_up), first, Some(drain)];
+                    for (histogram, part) in self.switched_parts.iter_mut().zip(parts) {
+                        part.into_iter().for_each(|part| histogram.add(part, 1));
+                    }
                 }
             }
             Observation::RelaySample { relay, sample } => {

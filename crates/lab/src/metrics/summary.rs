@@ -7,7 +7,7 @@ use tidegate_sim::observe::HostTotals;
 
 use super::fairness::Fairness;
 use super::histogram::Histogram;
-use super::{CAUSES, Fold, HOPS, RelayRow, UserRow};
+use super::{CAUSES, Fold, HOPS, PARTS, RelayRow, UserRow};
 
 /// Users beyond this number are summed up by class only.
 const MAX_USERS: usize = 5_000;
@@ -49,6 +49,8 @@ pub(super) fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     put("circuit_build_s", times(&fold.circuit_build));
     put("switch_s", times(&fold.switched));
     put("switches", json!(fold.switched.total()));
+    let parts = PARTS.iter().zip(&fold.switched_parts).filter(|(_, part)| part.total() > 0);
+    put("switch_parts_s", parts.map(|(name, part)| ((*name).to_owned(), times(part))).collect());
     put("anatomy_mean_s", anatomy(fold));
     put("relays", fold.relays.values().map(|row| (row.name.clone(), relay(row))).collect());
     let queue = fold.relays.values().map(|row| row.means()[0].1).sum::<f64>();

@@ -13,6 +13,7 @@ use super::layer::{BODY, Layer};
 use super::ntor::{self, ClientHandshake, HopKeys, RelayPublic, RelaySecret};
 use crate::cell::{Cell, Command, DATA_BYTES, Message, Nonce, Payload, RelayId, StreamId};
 use crate::onion::{Malformed, Onion};
+use crate::switching::Word;
 
 /// Relay commands.
 const BEGIN: u8 = 1;
@@ -238,6 +239,14 @@ impl Onion for Encrypted {
 
     fn recycle(_: Body) -> Vec<u8> {
         Vec::new()
+    }
+
+    fn worded(_: Word) -> Body {
+        Encrypted::empty()
+    }
+
+    fn word(_: &Body) -> Option<Word> {
+        None
     }
 
     fn start(&mut self, relay: RelayId) -> (Option<ClientHandshake>, Body) {

@@ -3,13 +3,13 @@
 
 use std::collections::VecDeque;
 
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 
 use super::{Channel, ChannelId, Departure, LegId, Links, OPENER_BIT, Side};
 use crate::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
 use crate::node::CircuitKey;
 use crate::onion::Onion;
-use crate::switching::{Form, Occupancy, Switching};
+use crate::switching::{Begun, Form, Occupancy, Parts, Switching, Word};
 use crate::transport::LOUDNESS_HALF_LIFE;
 
 /// JOINs on one channel that wait for their LEAVE; more are refused.
@@ -25,7 +25,7 @@ pub enum Arrival<O: Onion> {
     /// The peer broke the rules of moving: its circuit ends.
     Violation(CircuitKey),
     /// The guard of our circuit asks for another one.
-    Congested(CircuitKey),
+    Congested(CircuitKey, Option<Word>),
     /// Dealt with; the channel may be spent now.
     Done,
 }
@@ -34,9 +34,16 @@ pub enum Arrival<O: Onion> {
 #[derive(Debug)]
 pub(super) enum Move<O: Onion> {
     /// Mover: the new channel is being opened.
-    Opening { to: ChannelId, begun: Time },
+    Opening { to: ChannelId, begun: Begun },
     /// Mover: our cells go the new way; those of the peer still come the old one.
-    Leaving { nonce: Nonce, old: (ChannelId, CircId), held: VecDeque<Cell<O>>, begun: Time },
+    Leaving {
+        nonce: Nonce,
+        old: (ChannelId, CircId),
+        held: VecDeque<Cell<O>>,
+        begun: Begun,
+        left: Time,
+        first: Option<Time>,
+    },
     /// The peer has left the old way and not yet joined on a new one.
     Left { nonce: Nonce },
 }
@@ -85,12 +92,12 @@ impl<O: Onion> Links<O> {
         }
         if let Some(leg) = self.loudest(now, id, &rules) {
             self.legs[leg.0 as usize].moved = now;
+            let occupancy = self.channels[id.0 as usize].occupancy.as_mut();
+            let detection = occupancy.and_then(|occupancy| occupancy.detection(now));
             if rules.form == Form::Connection && self.channels[id.0 as usize].ours {
-                self.begin_move(now, leg, &rules);
+                self.begin_move(now, leg, &rules, Begun::alone(now, detection));
             } else {
-                self.legs[leg.0 as usize].asked = Some(now);
-                let circ = self.legs[leg.0 as usize].circ;
-                self.signal(now, id, circ, Command::Congested);
+                self.ask(now, id, leg, Word { said: now, detection });
             }
         }
     }
@@ -121,6 +128,17 @@ impl<O: Onion> Links<O> {
         candidates.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(id, _)| id)
     }
 
+    /// Asks the neighbour to move a circuit. Its cells keep their order without this one, which need not wait
+    /// behind those that the connection is congested with.
+    fn ask(&mut self, now: Time, id: ChannelId, leg: LegId, word: Word) {
+        let circ = self.legs[leg.0 as usize].circ;
+        let cell = Cell { circ, command: Command::Congested, body: O::worded(word) };
+        let out = &mut self.channels[id.0 as usize].out;
+        self.cells.push_front(out, Departure { cell, queued: now, buffered: now });
+        self.buffered_cells += 1;
+        self.want_flush(id);
+    }
+
     /// Says something about a circuit to the neighbour, after what is in the output buffer.
     fn signal(&mut self, now: Time, id: ChannelId, circ: CircId, command: Command) {
         let cell = Cell { circ, command, body: O::empty() };
@@ -131,7 +149,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// Begins to move a leg to another channel to the same relay, if there is or can be one.
-    fn begin_move(&mut self, now: Time, leg: LegId, rules: &Switching) {
+    fn begin_move(&mut self, now: Time, leg: LegId, rules: &Switching, begun: Begun) {
         let old = self.legs[leg.0 as usize].channel;
         let channel = &self.channels[old.0 as usize];
         let Some(peer) = channel.peer.filter(|_| channel.ours) else { return };
@@ -153,9 +171,9 @@ impl<O: Onion> Links<O> {
             _ => return,
         };
         if open {
-            self.move_leg(now, leg, to, now);
+            self.move_leg(now, leg, to, begun);
         } else {
-            self.legs[leg.0 as usize].moving = Some(Box::new(Move::Opening { to, begun: now }));
+            self.legs[leg.0 as usize].moving = Some(Box::new(Move::Opening { to, begun }));
             self.channels[to.0 as usize].awaited.push(leg);
         }
     }
@@ -174,14 +192,14 @@ impl<O: Onion> Links<O> {
     }
 
     /// Mover: our cells go the new way from now on.
-    fn move_leg(&mut self, now: Time, id: LegId, to: ChannelId, begun: Time) {
+    fn move_leg(&mut self, now: Time, id: LegId, to: ChannelId, begun: Begun) {
         let circ = self.fresh_circ(to);
         let nonce = Nonce(self.nonces.bits().to_le_bytes());
         let leg = &self.legs[id.0 as usize];
         let old = (leg.channel, leg.circ);
         self.signal(now, old.0, old.1, Command::Leave(nonce));
         self.signal(now, to, circ, Command::Join(nonce));
-        let moving = Move::Leaving { nonce, old, held: VecDeque::new(), begun };
+        let moving = Move::Leaving { nonce, old, held: VecDeque::new(), begun, left: now, first: None };
         self.legs[id.0 as usize].moving = Some(Box::new(moving));
         self.rebind(now, id, to, circ);
     }
@@ -215,11 +233,11 @@ impl<O: Onion> Links<O> {
         let leg = &mut self.legs[leg_id.0 as usize];
         let (key, side) = (leg.circuit, leg.side);
         match (cell.command, leg.moving.as_deref_mut()) {
-            (Command::Leave(nonce), Some(Move::Leaving { nonce: own, old, held, begun }))
+            (Command::Leave(nonce), Some(Move::Leaving { nonce: own, old, held, begun, left, first }))
                 if nonce == *own && *old == (id, cell.circ) =>
             {
                 self.released.extend(held.drain(..).map(|cell| (leg_id, cell)));
-                self.switched.push_back((key, now.since(*begun)));
+                self.switched.push_back((key, begun.over(*left, *first, now)));
                 leg.moving = None;
                 self.channels[id.0 as usize].unlist(cell.circ);
                 Arrival::Done
@@ -235,17 +253,18 @@ impl<O: Onion> Links<O> {
             (Command::Congested, _) => match self.config.switching {
                 Some(rules) if rules.form == Form::Connection => {
                     if leg.moving.is_none() {
-                        self.begin_move(now, leg_id, &rules);
+                        self.begin_move(now, leg_id, &rules, Begun::told(now, O::word(&cell.body)));
                     }
                     Arrival::Done
                 }
-                Some(_) => Arrival::Congested(key),
+                Some(_) => Arrival::Congested(key, O::word(&cell.body)),
                 None => Arrival::Done,
             },
-            (_, Some(Move::Leaving { old, held, .. })) if *old != (id, cell.circ) => {
+            (_, Some(Move::Leaving { old, held, first, .. })) if *old != (id, cell.circ) => {
                 if held.len() >= limit {
                     return Arrival::Violation(key);
                 }
+                first.get_or_insert(now);
                 held.push_back(cell);
                 Arrival::Done
             }
@@ -326,9 +345,6 @@ impl<O: Onion> Links<O> {
         self.channels[old.0 as usize].unlist(old_circ);
         let leg = &mut self.legs[id.0 as usize];
         leg.moving = None;
-        if let Some(asked) = leg.asked.take() {
-            self.switched.push_back((leg.circuit, now.since(asked)));
-        }
         self.rebind(now, id, join.channel, join.circ);
         self.released.extend(join.held.into_iter().map(|cell| (id, cell)));
     }
@@ -386,8 +402,8 @@ impl<O: Onion> Links<O> {
         self.openings.pop_front()
     }
 
-    /// A circuit of which a leg has moved, at our wish, and how long that took.
-    pub fn next_switched(&mut self) -> Option<(CircuitKey, Span)> {
+    /// A circuit of which we have moved a leg, and how long that took.
+    pub fn next_switched(&mut self) -> Option<(CircuitKey, Parts)> {
         self.switched.pop_front()
     }
 

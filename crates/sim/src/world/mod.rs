@@ -318,8 +318,8 @@ impl<'a, R: Recorder> World<'a, R> {
                 Output::CircuitBuilt(circuit) => self.circuit_built(host, circuit),
                 Output::StreamConnected(stream) => self.stream_connected(host, stream),
                 Output::CircuitClosed(circuit) => self.circuit_closed(host, circuit),
-                Output::Switched(circuit, took) => {
-                    self.record(Observation::Switched { at: Host(host), took });
+                Output::Switched(circuit, parts) => {
+                    self.record(Observation::Switched { at: Host(host), parts });
                     self.circuit_switched(host, circuit);
                 }
             }
