@@ -205,3 +205,35 @@ fn both_forms_of_switching_happen_here() {
         assert!(happens, "{form:?}");
     }
 }
+
+/// KIST fills output buffers when it runs and PredicTor lets cells go step by step: together they carry every
+/// byte too. (Switching and PredicTor do not combine; the lab refuses that.)
+#[test]
+fn kist_and_predictor_combine() {
+    let windows = Windows { circuit: 1000, circuit_increment: 100, stream: 500, stream_increment: 50 };
+    let control = Control::Predictor(predictor::Parameters { windows, ..Default::default() });
+    let plain = |system: &System| {
+        let windows = matches!(system.control, Control::Windows(_));
+        windows
+            && system.kist.is_some()
+            && system.switching.is_none()
+            && system.transport == Transport::Vanilla
+    };
+    for kist in systems().into_iter().filter(plain) {
+        let system = System { control, ..kist };
+        let (mut wanted, mut delivered, mut done) = (BTreeMap::new(), 0, 0);
+        for (_, what) in observe(&system, 0.0, 1) {
+            match what {
+                Observation::TransferBegun { transfer, bytes, .. } => drop(wanted.insert(transfer.0, bytes)),
+                Observation::Delivered { bytes, .. } => delivered += u64::from(bytes),
+                Observation::LastByte { transfer, .. } => {
+                    done += 1;
+                    delivered -= wanted.remove(&transfer.0).expect("it was begun, and ends once");
+                }
+                _ => {}
+            }
+        }
+        assert!(done >= 12, "{done} downloads: {}", system.name);
+        assert!(delivered <= wanted.values().sum(), "no byte twice: {}", system.name);
+    }
+}
