@@ -182,8 +182,14 @@ impl<'a, R: Recorder> World<'a, R> {
             HostState::new(&host.role, &links::Config { nonces, bandwidth, ..of_kind.clone() })
         };
         let hosts = (0..).zip(&plan.hosts).map(host).collect();
+        let first_window = match system.tcp.receive_buffer {
+            tcp::Buffer::Fixed(bytes) => bytes,
+            tcp::Buffer::Auto { initial, max } => initial.min(max),
+        };
         let loopback = tcp::Config {
-            mss: 65_483,
+            // Segments are no longer than half of the peer's window (Linux: tcp_bound_to_half_wnd). Else a window of
+            // one segment opens again only when all of that is read.
+            mss: 65_483.min((first_window / 2).max(1)),
             congestion: tcp::Congestion::None,
             delayed_ack: Span::ZERO,
             ..system.tcp.clone()
