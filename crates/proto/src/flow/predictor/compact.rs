@@ -101,7 +101,8 @@ impl Pieces {
         self.quantum = libm::ilogb(resolution * largest.max(1.0)).clamp(least.0, least.1);
     }
 
-    fn quantum(&self, about: About, step: Span) -> f64 {
+    /// The quantum in the unit of the values.
+    pub(super) fn quantum(&self, (about, step): (About, Span)) -> f64 {
         cell(about, step) * libm::ldexp(1.0, self.quantum)
     }
 
@@ -122,14 +123,14 @@ impl Pieces {
         if older.is_empty() || idle(values) && !idle(theirs) {
             return false;
         }
-        let quantum = self.quantum(about, step);
+        let quantum = self.quantum((about, step));
         let room = if elapsed < JUST_NOW { FRESH_ROOM * quantum } else { quantum };
         values.iter().zip(theirs).all(|(value, theirs)| (value - *theirs).abs() <= room)
     }
 
     /// Finds straight pieces that stay within a quantum of the values, and `theirs`, what the neighbour will make of them.
     pub(super) fn fit(&mut self, (about, step): (About, Span), values: &[f64], theirs: &mut Vec<f64>) {
-        let quantum = self.quantum(about, step);
+        let quantum = self.quantum((about, step));
         let at = |step: usize| (values[step] / quantum).clamp(0.0, MOST);
         self.bytes.clear();
         let mut numbers = vec![libm::round(at(0)) as u64];
@@ -318,7 +319,7 @@ mod tests {
         ) {
             let (pieces, theirs) = fitted(about, &values, resolution);
             let largest = values.iter().fold(cell(about, STEP), |most, value| value.max(most));
-            let quantum = pieces.quantum(about, STEP);
+            let quantum = pieces.quantum((about, STEP));
             prop_assert!(quantum <= resolution * largest);
             for (step, value) in values.iter().enumerate() {
                 let read = theirs.get(step).or(theirs.last()).unwrap();
