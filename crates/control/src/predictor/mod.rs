@@ -405,11 +405,8 @@ impl<const M: usize, const O: usize> Method<M, O> {
             return;
         }
         form::load(&mut self.dual, problem);
-        let found = if self.search(solution) {
-            self.answer(problem, solution)
-        } else {
-            self.solve_surely(problem, solution)
-        };
+        let found =
+            self.search(solution) && self.answer(problem, solution) || self.solve_surely(problem, solution);
         if !found {
             form::safe_rates(&mut self.dual, problem);
             form::store(&self.dual, problem, solution);
