@@ -62,6 +62,13 @@ fn mistakes_name_place_cause_and_cure() {
     assert!(said.contains("`horizon` is not in 1..=61"), "{said}");
     let said = complaint(control, "control = \"predictor\"\nswitching = \"connection\"");
     assert!(said.contains("do not combine") && said.contains("drop `switching`"), "{said}");
+    for (table, wanted) in [
+        ("estimate-delay = true, clocks = \"own\"", "`estimate-delay` goes by the senders' clocks"),
+        ("local-ends = true, problem = \"journal\"", "`local-ends` is for the prototype's problem"),
+    ] {
+        let said = complaint(control, &format!("control = \"predictor\"\npredictor = {{ {table} }}"));
+        assert!(said.contains(wanted), "{said}");
+    }
     let said = complaint(control, "control = \"predictor\"\npredictor = { resolution = 0.0 }");
     assert!(said.contains("`resolution` is not in 1e-4..=1"), "{said}");
     let lie = "[[fault]]\nkind = \"lies\"\nhost = \"btlnk\"\nlie = \"gredy\"\n\n[underlay]";
