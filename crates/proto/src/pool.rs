@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lists_are_queues(steps in proptest::collection::vec((0usize..4, 0usize..3, 0usize..3), 0..300)) {
+        fn lists_are_queues(steps in proptest::collection::vec((0usize..5, 0usize..3, 0usize..3), 0..300)) {
             let mut pool = Pool::default();
             let mut lists: [List; 3] = Default::default();
             let mut oracle: [VecDeque<usize>; 3] = Default::default();
@@ -152,6 +152,10 @@ mod tests {
             for (item, (step, a, b)) in steps.into_iter().enumerate() {
                 match step {
                     0 => prop_assert_eq!(pool.pop_front(&mut lists[a]), oracle[a].pop_front()),
+                    4 => {
+                        pool.push_front(&mut lists[a], item);
+                        oracle[a].push_front(item);
+                    }
                     1 if a != b => {
                         let mut to = std::mem::take(&mut lists[b]);
                         let moved = pool.move_front(&mut lists[a], &mut to).copied();

@@ -225,4 +225,22 @@ mod tests {
         let seen = Some(Span::from_millis(600));
         assert_eq!(alarms, [(7, seen), (107, None), (166, seen), (266, None), (366, None)]);
     }
+
+    #[test]
+    fn a_moves_parts_are_counted_where_they_are_known() {
+        let ms = Span::from_millis;
+        let word = Word { said: at(1000), detection: Some(ms(600)) };
+        let parts = Begun::told(at(1100), Some(word)).over(at(1350), Some(at(1500)), at(2000));
+        let all = Parts {
+            detection: Some(ms(600)),
+            word: Some(ms(100)),
+            set_up: ms(250),
+            first: Some(ms(150)),
+            drain: ms(650),
+        };
+        assert_eq!((parts, parts.total()), (all, ms(1000)));
+        // Real cells do not say when they were sent.
+        let parts = Begun::told(at(1100), None).over(at(1350), None, at(2000));
+        assert_eq!((parts.detection, parts.word, parts.first, parts.total()), (None, None, None, ms(900)));
+    }
 }
