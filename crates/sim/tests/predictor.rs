@@ -162,7 +162,12 @@ fn servers_keep_up_with_first_windows() {
 
 #[test]
 fn queues_drain() {
-    let never = Parameters { exchange: Exchange::OutOfBand, drain: Span::ZERO, ..Parameters::default() };
+    let never = Parameters {
+        exchange: Exchange::OutOfBand,
+        drain: Span::ZERO,
+        lasting_grants: false,
+        ..Parameters::default()
+    };
     let drained = Parameters { drain: Span::from_millis(120), ..never };
     let (_, standing) = closed_loop(Transport::PerCircuit, never);
     let (rates, latency) = closed_loop(Transport::PerCircuit, drained);

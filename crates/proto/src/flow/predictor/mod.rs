@@ -119,7 +119,7 @@ impl Default for Parameters {
             delay: Span::from_millis(40),
             estimate_delay: false,
             local_ends: false,
-            lasting_grants: false,
+            lasting_grants: true,
             exchange: Exchange::InBand,
             encoding: Encoding::Compact { resolution: 1.0 / 16.0 },
             carry: true,
