@@ -122,3 +122,26 @@ fn figures(name: &str, results: &Results<'_>) -> Vec<Figure> {
     });
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::experiment::find;
+    use super::*;
+
+    #[test]
+    fn every_experiment_made_of_scenarios_can_be_read_at_both_scales() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+        let ours = |experiment: &Experiment| experiment.file.runner.get_ref() == "scenario";
+        let experiments: Vec<_> = find(&root, None).unwrap().into_iter().filter(ours).collect();
+        assert!(experiments.len() > 10, "{} found", experiments.len());
+        for experiment in experiments {
+            for scale in [Scale::Smoke, Scale::Full] {
+                let parameters: Parameters = experiment.parameters(scale).unwrap();
+                assert!(parameters.seeds > 0, "{} {scale}", experiment.folder.display());
+                for entry in parameters.scenarios.values() {
+                    entry.load(&experiment.folder, &parameters.overrides).unwrap();
+                }
+            }
+        }
+    }
+}
