@@ -236,7 +236,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let result =
         demo.result.ok_or_else(|| other(demo.failure.unwrap_or("no measurement was complete".into())))?;
     let estimate = result["estimate_bits_per_s"].as_u64().unwrap_or(0);
-    let truth = truth(arguments.rate, &own_count);
+    let truth = truth(arguments.rate, &own_count, demo.seconds.len());
     let text = fs::read_to_string(directory.join("v3bw")).map_err(other)?;
     if arguments.json {
         let mut object = json!({
@@ -281,8 +281,9 @@ fn mbit(value: &Value) -> String {
     format!("{:.1} Mbit/s", value.as_f64().unwrap_or(0.0) / 1e6)
 }
 
-/// The relay's limit; without one, what it counted itself: the median of its whole seconds under load.
-fn truth(rate: Rate, own_count: &[Value]) -> u64 {
+/// The relay's limit; without one, what it counted itself: the median of its last `measured` seconds under load,
+/// since attempts before had smaller teams.
+fn truth(rate: Rate, own_count: &[Value], measured: usize) -> u64 {
     if rate != Rate::UNLIMITED {
         return rate.0;
     }
@@ -290,7 +291,7 @@ fn truth(rate: Rate, own_count: &[Value]) -> u64 {
         ["measurement_bits_per_s", "background_bits_per_s"].iter().filter_map(|key| event[key].as_u64()).sum()
     };
     let loaded = |event: &&Value| event["measurement_bits_per_s"].as_u64().is_some_and(|bits| bits > 0);
-    let mut seconds: Vec<u64> = own_count.iter().filter(loaded).map(sum).collect();
+    let mut seconds: Vec<u64> = own_count.iter().rev().filter(loaded).take(measured).map(sum).collect();
     seconds.sort_unstable();
     seconds.get(seconds.len() / 2).copied().unwrap_or(0)
 }
@@ -364,4 +365,18 @@ fn follow(events: Events, quiet: bool, relay: u32) -> Followed {
         }
     }
     followed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_truth_is_of_the_last_attempt() {
+        let second = |bits: u64| json!({ "measurement_bits_per_s": bits, "background_bits_per_s": 1 });
+        let counts: Vec<Value> = [0, 300, 300, 300, 0, 500, 700, 600, 0].map(second).into();
+        assert_eq!(truth(Rate::UNLIMITED, &counts, 3), 601);
+        assert_eq!(truth(Rate(250), &counts, 3), 250, "the limit");
+        assert_eq!(truth(Rate::UNLIMITED, &[], 3), 0);
+    }
 }

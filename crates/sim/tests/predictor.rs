@@ -12,11 +12,9 @@ use tidegate_sim::plan::*;
 use tidegate_sim::tcp::{self, Congestion};
 use tidegate_sim::world;
 
-fn host(name: &str, role: Role, mbit: u64, colocated: Option<u32>) -> HostPlan {
-    let queue = QueuePlan::DropTail { packets: 1000, bytes: u64::MAX };
-    let link = LinkPlan { rate: Rate(mbit * 1_000_000), queue };
-    HostPlan { name: name.into(), role, location: 0, colocated, up: link, down: link }
-}
+use endless::{download, host, plan};
+
+mod endless;
 
 /// Entry 1-3 (0-2), bottleneck (3), exit 1-2 (4-5); clients at the entries (6-8), servers at the exits (9-11).
 fn bottleneck(seconds: u64) -> Plan {
@@ -26,35 +24,12 @@ fn bottleneck(seconds: u64) -> Plan {
     hosts.extend(["exit1", "exit2"].map(|name| relay(name, 10)));
     hosts.extend((0..3).map(|at| host("client", Role::Client, 1000, Some(at))));
     hosts.extend([4, 4, 5].map(|at| host("server", Role::Server, 1000, Some(at))));
-    let user = |index: u32| UserPlan {
-        host: 6 + index,
-        class: "bulk".into(),
-        route: Route::Pinned([index, 3, if index < 2 { 4 } else { 5 }]),
-        servers: vec![9 + index],
-        traffic: Traffic::Fetch {
-            requests: vec![RequestPlan {
-                bytes: u64::MAX,
-                weight: 1.0,
-                timeout: Span(u64::MAX),
-                request_bytes: 100,
-            }],
-            pause: (Span::ZERO, Span::ZERO),
-        },
-        start: Time::ZERO + Span::from_millis(400 + 400 * u64::from(index)),
-        stop: Time::NEVER,
-        circuit_lead: Span::from_millis(400),
-        circuit_lifetime: Span::from_secs(600),
+    let user = |index: u32| {
+        let exit = if index < 2 { 4 } else { 5 };
+        let start = Span::from_millis(400 + 400 * u64::from(index));
+        download(6 + index, [index, 3, exit], 9 + index, start, Span::from_millis(400))
     };
-    Plan {
-        hosts,
-        paths: PathTable::uniform(1, Path { delay: Span::from_millis(40), ..Path::default() }),
-        users: (0..3).map(user).collect(),
-        selections: vec![],
-        faults: vec![],
-        duration: Span::from_secs(seconds),
-        sample_every: Span::ZERO,
-        trace_one_in: 0,
-    }
+    plan(hosts, (0..3).map(user).collect(), vec![], seconds)
 }
 
 fn system(transport: Transport, parameters: Parameters) -> System {

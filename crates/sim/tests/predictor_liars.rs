@@ -4,13 +4,15 @@ use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 use tidegate_control::random::Seed;
-use tidegate_control::units::{Rate, Span, Time};
+use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::Observation;
 use tidegate_sim::plan::predictor::Parameters;
 use tidegate_sim::plan::predictor::wire::Encoding;
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp;
 use tidegate_sim::world;
+
+mod endless;
 
 const SECONDS: u64 = 5;
 const LIAR: u32 = 1;
@@ -20,51 +22,21 @@ const LIAR: u32 = 1;
 const CIRCUITS: [[u32; 3]; 7] =
     [[2, 3, LIAR], [4, LIAR, 5], [LIAR, 6, 7], [8, 3, 9], [10, 9, 5], [8, 6, 11], [4, 10, 11]];
 
-fn host(role: Role, mbit: u64, colocated: Option<u32>) -> HostPlan {
-    let queue = QueuePlan::DropTail { packets: 1000, bytes: u64::MAX };
-    let link = LinkPlan { rate: Rate(mbit * 1_000_000), queue };
-    HostPlan { name: "host".into(), role, location: 0, colocated, up: link, down: link }
-}
-
 fn plan(lie: Option<Lie>) -> Plan {
+    let host = |role, mbit, colocated| endless::host("host", role, mbit, colocated);
     // Relay 0 is not used.
     let mut hosts: Vec<_> = (0..12).map(|_| host(Role::Relay(RelayLimits::default()), 4, None)).collect();
     hosts.extend(CIRCUITS.map(|path| host(Role::Client, 1000, Some(path[0]))));
     hosts.extend(CIRCUITS.map(|path| host(Role::Server, 1000, Some(path[2]))));
-    let user = |(index, path): (u32, [u32; 3])| UserPlan {
-        host: 12 + index,
-        class: "bulk".into(),
-        route: Route::Pinned(path),
-        servers: vec![12 + 7 + index],
-        traffic: Traffic::Fetch {
-            requests: vec![RequestPlan {
-                bytes: u64::MAX,
-                weight: 1.0,
-                timeout: Span(u64::MAX),
-                request_bytes: 100,
-            }],
-            pause: (Span::ZERO, Span::ZERO),
-        },
-        start: Time::ZERO + Span::from_millis(500),
-        stop: Time::NEVER,
-        circuit_lead: Span::from_millis(500),
-        circuit_lifetime: Span::from_secs(600),
-    };
+    let half = Span::from_millis(500);
+    let user = |(index, path)| endless::download(12 + index, path, 12 + 7 + index, half, half);
     let lies = |lie| Fault {
         kind: FaultKind::Lies { host: LIAR, lie },
         from: Time::ZERO + Span::from_millis(1500),
         until: Time::NEVER,
     };
-    Plan {
-        hosts,
-        paths: PathTable::uniform(1, Path { delay: Span::from_millis(40), ..Path::default() }),
-        users: (0..).zip(CIRCUITS).map(user).collect(),
-        selections: vec![],
-        faults: lie.map(lies).into_iter().collect(),
-        duration: Span::from_secs(SECONDS),
-        sample_every: Span::ZERO,
-        trace_one_in: 0,
-    }
+    let users = (0..).zip(CIRCUITS).map(user).collect();
+    endless::plan(hosts, users, lie.map(lies).into_iter().collect(), SECONDS)
 }
 
 /// Rates of the circuits in kB/s in the last three seconds, and trajectories refused.
