@@ -29,7 +29,7 @@ fn plan(lie: Option<Lie>) -> Plan {
     hosts.extend(CIRCUITS.map(|path| host(Role::Client, 1000, Some(path[0]))));
     hosts.extend(CIRCUITS.map(|path| host(Role::Server, 1000, Some(path[2]))));
     let half = Span::from_millis(500);
-    let user = |(index, path)| endless::download(12 + index, path, 12 + 7 + index, half, half);
+    let user = |(index, path): (u32, _)| endless::download(12 + index, path, 12 + 7 + index, half, half);
     let lies = |lie| Fault {
         kind: FaultKind::Lies { host: LIAR, lie },
         from: Time::ZERO + Span::from_millis(1500),
