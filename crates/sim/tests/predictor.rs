@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use tidegate_control::predictor::Kind;
 use tidegate_control::random::Seed;
-use tidegate_control::units::{Rate, Span, Time};
+use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::Observation;
 use tidegate_sim::plan::predictor::wire::Encoding;
 use tidegate_sim::plan::predictor::{Exchange, Parameters, Phases};
