@@ -117,10 +117,19 @@ pub enum QueuePlan {
 pub struct Path {
     /// One-way propagation delay.
     pub delay: Span,
-    /// Standard deviation of a normal term added to it, never overtaking within a connection.
+    /// Standard deviation of a normal term added to it, never overtaking within a connection and never below
+    /// [`least_delay`](Path::least_delay).
     pub jitter: Span,
     /// Probability that a packet is lost.
     pub loss: f64,
+}
+
+impl Path {
+    /// No packet is faster, however large the jitter: half the mean delay. A path has a length, and what happens
+    /// at one end cannot matter at the other before.
+    pub fn least_delay(&self) -> Span {
+        self.delay / 2
+    }
 }
 
 /// A full matrix of paths between locations, row = sender's location.

@@ -321,7 +321,7 @@ impl<T> Underlay<T> {
         let mut arrives = at + path.delay + extra;
         if path.jitter > Span::ZERO {
             let jittered = path.delay.0 as f64 + sender.draws.normal(0.0, path.jitter.0 as f64);
-            arrives = at + Span(jittered as u64) + extra;
+            arrives = at + Span(jittered as u64).max(path.least_delay()) + extra;
         }
         if path.jitter > Span::ZERO || self.faults.can_delay() {
             let flow = packet.flow as usize;

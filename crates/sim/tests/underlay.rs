@@ -224,6 +224,20 @@ fn jitter_has_its_moments_and_loss_its_frequency() {
 }
 
 #[test]
+fn no_jitter_takes_more_than_half_of_a_delay() {
+    let unlimited = host(Rate::UNLIMITED, DROP_TAIL, 0);
+    let delay = Span::from_millis(10);
+    let paths = PathTable::uniform(2, Path { delay, jitter: Span::from_millis(10), loss: 0.0 });
+    let mut net = Net::new(&[unlimited.clone(), HostPlan { location: 1, ..unlimited }], paths, &[]);
+    for number in 0..1000 {
+        net.at(ms(1000 * u64::from(number)), 0, 1, 100, number);
+    }
+    let least = net.run().iter().map(|(_, packet)| packet.propagation).min().expect("some arrive");
+    // Three in ten draws lie below.
+    assert_eq!(least, delay / 2);
+}
+
+#[test]
 fn draws_belong_to_the_sender_and_another_host_changes_nothing() {
     let path = Path { delay: Span::from_millis(9), jitter: Span::from_millis(2), loss: 0.05 };
     let run = |hosts: u32, seed: u64| {

@@ -43,10 +43,10 @@ impl DelayTable {
         self.means[usize::from(a) * self.peers + usize::from(b)]
     }
 
-    /// One passage of a link.
+    /// One passage of a link; never less than half its mean, as in `plan::Path::least_delay`.
     pub fn passage(&mut self, a: Peer, b: Peer) -> Span {
         let mean = self.nanos(a, b);
-        Span((mean + mean * self.jitter * self.normals.draw()) as u64)
+        Span((mean + mean * self.jitter * self.normals.draw()).max(mean / 2.0) as u64)
     }
 
     /// One passage of several links in a row: the sum of their normal delays is normal, so one draw does.
@@ -57,7 +57,7 @@ impl DelayTable {
             mean += nanos;
             squares += nanos * nanos;
         }
-        Span((mean + self.jitter * squares.sqrt() * self.normals.draw()) as u64)
+        Span((mean + self.jitter * squares.sqrt() * self.normals.draw()).max(mean / 2.0) as u64)
     }
 }
 
