@@ -7,7 +7,7 @@ use tidegate_lab::flashflow;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::parallel_paths;
 use tidegate_lab::report::{folder, manifest_of_outcomes, outcome_table, page_of_outcomes};
-use tidegate_lab::scoreboard::{RunError, Runner, Scale, experiment, scenario_runner, verdict};
+use tidegate_lab::scoreboard::{RunError, Runner, Scale, Verdict, experiment, scenario_runner, verdict};
 
 use crate::console::{Console, terminal_width};
 use crate::{Failure, flashflow_loopback, more_live, predictor_open_loop};
@@ -28,9 +28,12 @@ const RUNNERS: &[(&str, Runner)] = &[
 pub struct Arguments {
     /// PAPER or PAPER/FIGURE, such as predictor/table-1; everything without it
     what: Option<String>,
-    /// How much effort to make
+    /// How much effort to make: smoke (seconds each), medium (everything in an hour), full (as published)
     #[arg(long, value_enum, default_value = "smoke")]
     scale: ScaleName,
+    /// Exit with 1 if any row differs
+    #[arg(long)]
+    strict: bool,
     /// Print the rows as JSON on standard output
     #[arg(long)]
     json: bool,
@@ -49,6 +52,8 @@ pub struct Arguments {
 enum ScaleName {
     /// Seconds each: does it work, is the shape right
     Smoke,
+    /// Everything comparable, all of it in under an hour on two cores
+    Medium,
     /// The published size
     Full,
 }
@@ -57,9 +62,10 @@ enum ScaleName {
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let scale = match arguments.scale {
         ScaleName::Smoke => Scale::Smoke,
+        ScaleName::Medium => Scale::Medium,
         ScaleName::Full => Scale::Full,
     };
-    let experiments = experiment::find(&arguments.experiments, arguments.what.as_deref())?;
+    let experiments = experiment::find(&arguments.experiments, &data_folder(), arguments.what.as_deref())?;
     folder::check_place(&arguments.out)?;
     let known: Vec<&str> = RUNNERS.iter().map(|(name, _)| *name).collect();
     let mut planned = Vec::new();
@@ -76,21 +82,24 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         let name = format!("{}/{}", experiment.paper, experiment.figure);
         let console = Console::new(0, arguments.jobs);
         console.title(&format!("{name} ({} of {})", number + 1, planned.len()));
-        let measured =
-            if console.stopped() { Err(RunError::Stopped) } else { runner(experiment, scale, &console) };
+        let measured = match experiment.lacks() {
+            _ if console.stopped() => Err(RunError::Stopped),
+            Some(input) => Err(RunError::Unavailable(format!("needs {}", input.display()))),
+            None => runner(experiment, scale, &console),
+        };
         console.finish();
         if let Err(RunError::Input(error)) = measured {
             return Err(error.into());
         }
         stopped |= matches!(measured, Err(RunError::Stopped));
-        outcomes.extend(verdict::judge(experiment, rows, &measured, scale == Scale::Smoke));
+        outcomes.extend(verdict::judge(experiment, rows, &measured, scale));
         if let Ok(measured) = measured {
             let text = std::iter::once(format!("{} ({}).", experiment.file.title, experiment.file.source));
             let text: Vec<String> = text.chain(measured.notes).collect();
             figures.push((name, text.join(" "), measured.figures));
         }
     }
-    let page = page_of_outcomes(&outcomes, &figures, &scale.to_string());
+    let page = page_of_outcomes(&outcomes, &figures, scale);
     let json = serde_json::to_string_pretty(&outcomes).map_err(|error| Failure::Other(error.to_string()))?;
     let files = vec![
         ("report.html".to_owned(), page.into_bytes()),
@@ -110,5 +119,22 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
     }
     eprintln!("{} holds report.html and scoreboard.json", arguments.out.display());
-    Ok(if stopped { ExitCode::from(130) } else { ExitCode::SUCCESS })
+    let summary = verdict::count(&outcomes);
+    if arguments.json {
+        eprintln!("{summary}");
+    } else {
+        println!("{}", scale.headline());
+        println!("{summary}");
+    }
+    let differs = outcomes.iter().any(|outcome| outcome.verdict == Verdict::Differs);
+    Ok(match (stopped, arguments.strict && differs) {
+        (true, _) => ExitCode::from(130),
+        (false, true) => ExitCode::FAILURE,
+        (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+/// Where measured inputs lie.
+fn data_folder() -> PathBuf {
+    std::env::var_os("TIDEGATE_DATA").map_or_else(|| PathBuf::from("../shared/data"), PathBuf::from)
 }

@@ -209,8 +209,19 @@ fn the_scoreboard_has_exactly_its_keys() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rows: Vec<serde_json::Map<String, serde_json::Value>> =
         serde_json::from_slice(&output.stdout).unwrap();
-    let mut wanted =
-        ["paper", "figure", "quantity", "unit", "published", "ours", "ci95", "tolerance", "verdict", "note"];
+    let mut wanted = [
+        "paper",
+        "figure",
+        "quantity",
+        "unit",
+        "published",
+        "kind",
+        "ours",
+        "ci95",
+        "tolerance",
+        "verdict",
+        "note",
+    ];
     wanted.sort_unstable();
     for row in &rows {
         let mut keys: Vec<&str> = row.keys().map(String::as_str).collect();

@@ -409,9 +409,14 @@ mod tests {
     fn every_experiment_of_the_paper_gives_runs_at_both_scales() {
         use crate::scoreboard::{Experiment, Scale};
         for figure in ["figure-6", "figure-7", "figure-14", "figure-15", "figure-16", "table-4"] {
-            let experiment =
-                Experiment::load(root().parent().expect("experiments"), "flashflow", figure).unwrap();
-            for scale in [Scale::Smoke, Scale::Full] {
+            let experiment = Experiment::load(
+                root().parent().expect("experiments"),
+                Path::new("no-data"),
+                "flashflow",
+                figure,
+            )
+            .unwrap();
+            for scale in Scale::ALL {
                 let parameters: Parameters = experiment.parameters(scale).unwrap();
                 let hosts = Hosts::load(&experiment.folder.join(&parameters.hosts)).unwrap();
                 assert!(!parameters.jobs(&hosts, figure).unwrap().is_empty(), "{figure} {scale}");

@@ -251,11 +251,14 @@ mod tests {
     fn every_experiment_of_the_thesis_gives_runs_at_both_scales() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
         let ours = |experiment: &Experiment| experiment.file.runner.get_ref() == "parallel-paths";
-        let experiments: Vec<_> =
-            find(&root, Some("parallel-paths")).unwrap().into_iter().filter(ours).collect();
+        let experiments: Vec<_> = find(&root, std::path::Path::new("no-data"), Some("parallel-paths"))
+            .unwrap()
+            .into_iter()
+            .filter(ours)
+            .collect();
         assert!(experiments.len() > 10, "{} found", experiments.len());
         for experiment in experiments {
-            for scale in [Scale::Smoke, Scale::Full] {
+            for scale in Scale::ALL {
                 let parameters: Parameters = experiment.parameters(scale).unwrap();
                 let place = format!("{} {scale}", experiment.folder.display());
                 assert!(!parameters.jobs(&place).unwrap().is_empty(), "{place}");

@@ -127,6 +127,12 @@ fn around_swap(all: &[f64], report: &Report, swap: usize, bin: f64) -> Vec<(&'st
     if let Some(windows) = back {
         measures.push(("recovered_s", (windows as f64) * bin + 10.0));
     }
+    // Figure 7.10: drops are back where they were.
+    let drops: Vec<f64> = report.bins.iter().map(|counts| counts.drops as f64).collect();
+    let usual = lost.drops as f64 / (swap - swap / 2).max(1) as f64;
+    if let Some(window) = windows(&drops[swap..], bins(10.0)).position(|mean| mean <= usual) {
+        measures.push(("drops_recovered_s", window as f64 * bin + 10.0));
+    }
     measures
 }
 

@@ -10,8 +10,8 @@ use super::table::short;
 use crate::metrics::series::Series;
 use crate::metrics::{CAUSES, HOPS};
 use crate::results::{Results, SystemResult, VERSION};
-use crate::scoreboard::verdict::{Outcome, Published, Verdict};
-use crate::scoreboard::{Curve, Figure};
+use crate::scoreboard::verdict::{Outcome, Published, count};
+use crate::scoreboard::{Curve, Figure, Scale};
 use crate::traffic::class_of;
 use tidegate_data::torperf::quantile;
 
@@ -313,7 +313,7 @@ fn measured(results: &Results<'_>, class: &str, last: bool) -> Option<Curve> {
 pub fn page_of_outcomes(
     outcomes: &[Outcome],
     experiments: &[(String, String, Vec<Figure>)],
-    scale: &str,
+    scale: Scale,
 ) -> String {
     let header = ["figure", "quantity", "unit", "published", "ours", "tolerance", "verdict", "note"];
     let row = |outcome: &Outcome| {
@@ -334,14 +334,7 @@ pub fn page_of_outcomes(
             outcome.note.clone(),
         ]
     };
-    let count = |wanted: &dyn Fn(&Verdict) -> bool| outcomes.iter().filter(|o| wanted(&o.verdict)).count();
-    let subtitle = format!(
-        "{scale} scale: {} of {} published numbers and statements hold, {} differ, {} cannot be compared",
-        count(&|verdict| *verdict == Verdict::Holds),
-        outcomes.len(),
-        count(&|verdict| *verdict == Verdict::Differs),
-        count(&|verdict| matches!(verdict, Verdict::NotComparable(_))),
-    );
+    let subtitle = format!("{}. {}", scale.headline(), count(outcomes));
     let sections =
         experiments.iter().filter(|(_, _, figures)| !figures.is_empty()).map(|(name, text, figures)| {
             let chart =

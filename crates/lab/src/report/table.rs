@@ -143,7 +143,7 @@ pub fn outcome_table(outcomes: &[Outcome], width: Option<u16>) -> String {
             right(published),
             right(ours),
             right(outcome.tolerance.clone().unwrap_or_default()),
-            Cell::new(&outcome.verdict),
+            Cell::new(outcome.verdict),
         ]);
     }
     table.to_string()

@@ -11,18 +11,53 @@ use super::expression::{Expression, Relation};
 use crate::input::{InputError, Source, suggest};
 
 /// How much effort a reproduction makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Scale {
     /// Seconds: does it work at all, is the shape right.
     Smoke,
+    /// Every published row can be compared, everything together in under an hour of two cores.
+    Medium,
     /// The published size.
     Full,
 }
 
+impl Scale {
+    /// All of them, the largest last.
+    pub const ALL: [Scale; 3] = [Scale::Smoke, Scale::Medium, Scale::Full];
+
+    /// What a reader of its results must know first.
+    pub fn headline(self) -> &'static str {
+        match self {
+            Scale::Smoke => {
+                "smoke scale shows that everything runs, and shapes: too few seeds and seconds for the \
+                 published numbers of large networks, which it counts as not comparable"
+            }
+            Scale::Medium => "medium scale: every published row is compared, with fewer seeds or seconds",
+            Scale::Full => "full scale: the published size",
+        }
+    }
+}
+
 impl fmt::Display for Scale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Scale::Smoke { "smoke" } else { "full" })
+        f.write_str(match self {
+            Scale::Smoke => "smoke",
+            Scale::Medium => "medium",
+            Scale::Full => "full",
+        })
     }
+}
+
+/// Whose number a row holds ours against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A paper's, or a measurement's of others.
+    #[default]
+    Published,
+    /// This project's goal.
+    Own,
 }
 
 /// One figure or table of a paper.
@@ -34,6 +69,8 @@ pub struct Experiment {
     pub figure: String,
     /// Where `experiment.toml` lies; parameters that are paths count from here.
     pub folder: PathBuf,
+    /// Where measured inputs lie.
+    pub data: PathBuf,
     /// The file.
     pub file: File,
     source: Source,
@@ -49,12 +86,22 @@ pub struct File {
     pub source: String,
     /// Name of the runner that measures it.
     pub runner: Spanned<String>,
+    /// Whose numbers its rows are, where a row does not say.
+    #[serde(default)]
+    pub kind: Kind,
+    /// Measured inputs that it needs, below the data folder; without them its rows have no data. In the
+    /// texts of overrides `{data}` stands for that folder.
+    #[serde(default)]
+    pub needs: Vec<String>,
     /// What the runner needs to know, at any scale.
     #[serde(default)]
     pub parameters: toml::Table,
     /// Parameters that replace those at smoke scale.
     #[serde(default)]
     pub smoke: toml::Table,
+    /// Parameters that replace those at medium scale.
+    #[serde(default)]
+    pub medium: toml::Table,
     /// Parameters that replace those at full scale.
     #[serde(default)]
     pub full: toml::Table,
@@ -69,6 +116,8 @@ pub struct File {
 pub struct RowFile {
     /// What it is, for readers.
     pub quantity: String,
+    /// Whose number it is, if not the experiment's [`File::kind`].
+    pub kind: Option<Kind>,
     /// Its unit, for readers.
     #[serde(default)]
     pub unit: String,
@@ -80,6 +129,8 @@ pub struct RowFile {
     pub tolerance: Option<Tolerance>,
     /// Instead of a number, a statement: `latency_1000 <= 1.3 * latency_10`.
     pub relation: Option<String>,
+    /// How the published number was got, where the text does not have it.
+    pub derived: Option<String>,
     /// Why this row cannot be compared, if it cannot.
     pub not_comparable: Option<String>,
     /// The same at smoke scale only.
@@ -172,11 +223,18 @@ impl Serialize for Tolerance {
 
 impl Experiment {
     /// Reads `experiments/<paper>/<figure>/experiment.toml` and checks its rows.
-    pub fn load(root: &Path, paper: &str, figure: &str) -> Result<Experiment, InputError> {
+    pub fn load(root: &Path, data: &Path, paper: &str, figure: &str) -> Result<Experiment, InputError> {
         let folder = root.join(paper).join(figure);
         let source = Source::read(&folder.join("experiment.toml"))?;
         let file = source.parse_toml()?;
-        let experiment = Experiment { paper: paper.into(), figure: figure.into(), folder, file, source };
+        let experiment = Experiment {
+            paper: paper.into(),
+            figure: figure.into(),
+            folder,
+            data: data.into(),
+            file,
+            source,
+        };
         experiment.rows()?;
         Ok(experiment)
     }
@@ -214,12 +272,21 @@ impl Experiment {
     /// says so.
     pub fn parameters<T: serde::de::DeserializeOwned>(&self, scale: Scale) -> Result<T, InputError> {
         let mut table = self.file.parameters.clone();
-        let scaled = if scale == Scale::Smoke { &self.file.smoke } else { &self.file.full };
+        let scaled = match scale {
+            Scale::Smoke => &self.file.smoke,
+            Scale::Medium => &self.file.medium,
+            Scale::Full => &self.file.full,
+        };
         table.extend(scaled.clone());
         T::deserialize(table).map_err(|error| {
             let (cause, cure) = crate::input::explain(error.message());
             InputError::new(&self.source.file, format!("[parameters] at {scale} scale: {cause}"), cure)
         })
+    }
+
+    /// The first of its inputs that the data folder lacks.
+    pub fn lacks(&self) -> Option<PathBuf> {
+        self.file.needs.iter().map(|input| self.data.join(input)).find(|input| !input.exists())
     }
 
     /// The error for a runner that is not registered.
@@ -231,7 +298,7 @@ impl Experiment {
 }
 
 /// All experiments below `root` that `wanted` (`paper`, `paper/figure`, or nothing for all) names, in order.
-pub fn find(root: &Path, wanted: Option<&str>) -> Result<Vec<Experiment>, InputError> {
+pub fn find(root: &Path, data: &Path, wanted: Option<&str>) -> Result<Vec<Experiment>, InputError> {
     let all = list(root)?;
     let names: Vec<String> = all.iter().map(|(paper, figure)| format!("{paper}/{figure}")).collect();
     let chosen: Vec<&(String, String)> = match wanted.map(|wanted| wanted.trim_matches('/')) {
@@ -255,7 +322,7 @@ pub fn find(root: &Path, wanted: Option<&str>) -> Result<Vec<Experiment>, InputE
             suggest(wanted, &known),
         ));
     }
-    chosen.into_iter().map(|(paper, figure)| Experiment::load(root, paper, figure)).collect()
+    chosen.into_iter().map(|(paper, figure)| Experiment::load(root, data, paper, figure)).collect()
 }
 
 /// (paper, figure) of every experiment, sorted; numbers in names sort as numbers.

@@ -52,11 +52,17 @@ impl fmt::Display for ExpressionError {
 pub type Missing = String;
 
 impl Expression {
+    /// The quantities that it is made of.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        self.0.names(&mut names);
+        names
+    }
+
     /// One value per seed. A quantity with one value stands for every seed; otherwise the numbers of values
     /// must agree.
     pub fn evaluate(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
-        let mut names = Vec::new();
-        self.0.names(&mut names);
+        let names = self.names();
         let mut seeds = 1;
         for name in &names {
             match values.get(*name).map(Vec::len) {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::input::InputError;
 use crate::monitor::Monitor;
-pub use experiment::{Experiment, Scale};
+pub use experiment::{Experiment, Kind, Scale};
 pub use verdict::{Outcome, Verdict};
 
 /// Measures what an experiment asks for. Must be a pure function of the experiment and the scale, but for
@@ -70,7 +70,7 @@ pub struct Curve {
 pub enum RunError {
     /// The experiment's files are wrong.
     Input(InputError),
-    /// Something that this experiment needs is not on this machine: its rows are "not comparable".
+    /// Something that this experiment needs is not on this machine: its rows have no data.
     Unavailable(String),
     /// The run itself failed.
     Failed(String),

@@ -12,11 +12,10 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Curve, Figure};
+use super::{Curve, Experiment, Figure};
 use crate::input::InputError;
 use crate::scenario::Scenario;
 
@@ -36,14 +35,16 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Reads it; paths count from `folder`.
-    pub fn load(&self, folder: &Path, overrides: &[String]) -> Result<Scenario, InputError> {
-        match self {
-            Entry::File(file) => Scenario::load(&folder.join(file), overrides),
-            Entry::Varied { file, overrides: own } => {
-                Scenario::load(&folder.join(file), &[overrides, own].concat())
-            }
-        }
+    /// Reads it; paths count from the experiment's folder, and `{data}` in overrides is its data folder.
+    pub fn load(&self, experiment: &Experiment, overrides: &[String]) -> Result<Scenario, InputError> {
+        let (file, own) = match self {
+            Entry::File(file) => (file, &[][..]),
+            Entry::Varied { file, overrides } => (file, &overrides[..]),
+        };
+        let data = experiment.data.display().to_string();
+        let overrides: Vec<String> =
+            overrides.iter().chain(own).map(|text| text.replace("{data}", &data)).collect();
+        Scenario::load(&experiment.folder.join(file), &overrides)
     }
 }
 

@@ -2,41 +2,42 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::experiment::{Check, Experiment, Row};
+use super::experiment::{Check, Experiment, Kind, Row, Scale};
 use super::{Measured, RunError};
 use crate::statistics::Estimate;
 
-/// How a published number fared.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How a published number fared. Its text is the one of the scoreboard's JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// Ours is within the tolerance, or the statement is true here.
+    #[serde(rename = "holds")]
     Holds,
-    /// It is not.
+    /// It is not, or what it speaks of never happened here.
+    #[serde(rename = "differs")]
     Differs,
-    /// The two cannot be compared, and why.
-    NotComparable(String),
+    /// The two cannot be compared; the note says why.
+    #[serde(rename = "not comparable")]
+    NotComparable,
+    /// An input or a part of the machine is missing; the note says which.
+    #[serde(rename = "no data")]
+    NoData,
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Verdict::Holds => f.write_str("holds"),
-            Verdict::Differs => f.write_str("differs"),
-            Verdict::NotComparable(why) => write!(f, "not comparable: {why}"),
-        }
-    }
-}
-
-impl Serialize for Verdict {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        f.write_str(match self {
+            Verdict::Holds => "holds",
+            Verdict::Differs => "differs",
+            Verdict::NotComparable => "not comparable",
+            Verdict::NoData => "no data",
+        })
     }
 }
 
 /// A published number or statement.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Published {
     /// A number.
@@ -58,6 +59,8 @@ pub struct Outcome {
     pub unit: String,
     /// Theirs.
     pub published: Published,
+    /// Whose number that is.
+    pub kind: Kind,
     /// Ours: the mean over seeds; of a statement, its left side.
     pub ours: Option<f64>,
     /// Half width of the 95 % confidence interval of `ours`, from two seeds on.
@@ -66,8 +69,15 @@ pub struct Outcome {
     pub tolerance: Option<String>,
     /// Whether it holds.
     pub verdict: Verdict,
-    /// What a reader should know.
+    /// What a reader should know; the cause, where the verdict is not the measurement's.
     pub note: String,
+}
+
+impl Outcome {
+    fn add_note(&mut self, note: &str) {
+        let between = if self.note.is_empty() || note.is_empty() { "" } else { "; " };
+        self.note = format!("{}{between}{note}", self.note);
+    }
 }
 
 /// Judges all rows of an experiment.
@@ -75,18 +85,35 @@ pub fn judge(
     experiment: &Experiment,
     rows: &[Row],
     measured: &Result<Measured, RunError>,
-    smoke: bool,
+    scale: Scale,
 ) -> Vec<Outcome> {
-    rows.iter().map(|row| judge_row(experiment, row, measured, smoke)).collect()
+    rows.iter().map(|row| judge_row(experiment, row, measured, scale)).collect()
+}
+
+/// How many rows fared how: published numbers, and apart from them this project's own goals.
+pub fn count(outcomes: &[Outcome]) -> String {
+    let of = |kind: Kind| {
+        let verdicts: Vec<Verdict> =
+            outcomes.iter().filter(|row| row.kind == kind).map(|row| row.verdict).collect();
+        let count = |wanted: Verdict| verdicts.iter().filter(|verdict| **verdict == wanted).count();
+        format!(
+            "{} hold, {} differ, {} not comparable, {} without data",
+            count(Verdict::Holds),
+            count(Verdict::Differs),
+            count(Verdict::NotComparable),
+            count(Verdict::NoData)
+        )
+    };
+    format!("published: {}. own goals: {}", of(Kind::Published), of(Kind::Own))
 }
 
 fn judge_row(
     experiment: &Experiment,
     row: &Row,
     measured: &Result<Measured, RunError>,
-    smoke: bool,
+    scale: Scale,
 ) -> Outcome {
-    let at_smoke = row.file.not_comparable_at_smoke.as_ref().filter(|_| smoke);
+    let at_smoke = row.file.not_comparable_at_smoke.as_ref().filter(|_| scale == Scale::Smoke);
     let excuse = row.file.not_comparable.as_ref().or(at_smoke);
     let mut outcome = Outcome {
         paper: experiment.paper.clone(),
@@ -97,32 +124,40 @@ fn judge_row(
             Check::Number { published, .. } => Published::Number(*published),
             Check::Statement(relation) => Published::Statement(relation.to_string()),
         },
+        kind: row.file.kind.unwrap_or(experiment.file.kind),
         ours: None,
         ci95: None,
         tolerance: row.file.tolerance.map(|tolerance| tolerance.to_string()),
-        verdict: Verdict::NotComparable(String::new()),
+        verdict: Verdict::NotComparable,
         note: row.file.note.clone(),
     };
-    outcome.verdict = match measured {
+    if let Some(how) = &row.file.derived {
+        outcome.add_note(&format!("published number derived: {how}"));
+    }
+    let (verdict, cause) = match measured {
         Ok(measured) => match (compare(row, measured, &mut outcome), excuse) {
-            (Ok(_), Some(why)) => Verdict::NotComparable(why.clone()),
-            (Ok(true), None) => Verdict::Holds,
-            (Ok(false), None) => Verdict::Differs,
-            (Err(why), _) => Verdict::NotComparable(why),
+            (_, Some(why)) => (Verdict::NotComparable, why.clone()),
+            (Ok(true), None) => (Verdict::Holds, String::new()),
+            (Ok(false), None) => (Verdict::Differs, String::new()),
+            // What a row speaks of and what never happened is a miss, not an excuse.
+            (Err(why), None) => (Verdict::Differs, why),
         },
-        Err(RunError::Unavailable(why) | RunError::Failed(why)) => Verdict::NotComparable(why.clone()),
-        Err(RunError::Input(error)) => Verdict::NotComparable(error.to_string()),
-        Err(RunError::Stopped) => Verdict::NotComparable("stopped before it was measured".into()),
+        Err(RunError::Unavailable(what)) => (Verdict::NoData, what.clone()),
+        Err(RunError::Failed(why)) => (Verdict::Differs, why.clone()),
+        Err(RunError::Input(error)) => (Verdict::Differs, error.to_string()),
+        Err(RunError::Stopped) => (Verdict::NotComparable, "stopped before it was measured".into()),
     };
+    outcome.verdict = verdict;
+    outcome.add_note(&cause);
     outcome
 }
 
-/// Fills in ours; gives whether the row holds.
+/// Fills in ours; gives whether the row holds, or what was not measured.
 fn compare(row: &Row, measured: &Measured, outcome: &mut Outcome) -> Result<bool, String> {
     let mut set_ours = |values: &[f64]| {
         let estimate = Estimate::of(values);
         outcome.ours = Some(estimate.mean).filter(|mean| mean.is_finite());
-        outcome.ci95 = estimate.ci95;
+        outcome.ci95 = estimate.ci95.filter(|width| width.is_finite());
         estimate.mean
     };
     match &row.check {
@@ -139,9 +174,120 @@ fn compare(row: &Row, measured: &Measured, outcome: &mut Outcome) -> Result<bool
             if !(left.is_finite() && right.is_finite()) {
                 return Err("nothing was measured".into());
             }
-            let sides = format!("here {left:.4} against {right:.4}");
-            outcome.note = if outcome.note.is_empty() { sides } else { format!("{}; {sides}", outcome.note) };
+            outcome.add_note(&format!("here {left:.4} against {right:.4}"));
             Ok(relation.holds(left, right))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::experiment::{RowFile, find};
+    use super::*;
+
+    fn experiments() -> Vec<Experiment> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+        find(&root, Path::new("no-data"), None).unwrap()
+    }
+
+    /// The verdict of a row that nothing excuses, where every quantity has the value that `of` gives it.
+    fn verdict(experiment: &Experiment, row: &Row, of: impl Fn(&str) -> f64) -> Verdict {
+        let names = match &row.check {
+            Check::Number { measure, .. } => measure.names(),
+            Check::Statement(relation) => [relation.left.names(), relation.right.names()].concat(),
+        };
+        let values = names.into_iter().map(|name| (name.to_owned(), vec![of(name)])).collect();
+        let row = Row {
+            file: RowFile { not_comparable: None, not_comparable_at_smoke: None, ..row.file.clone() },
+            check: row.check.clone(),
+        };
+        judge_row(experiment, &row, &Ok(Measured { values, ..Measured::default() }), Scale::Full).verdict
+    }
+
+    /// Values that a quantity can have at all: shares lie between 0 and 1, everything else is at least 0.
+    fn most(name: &str) -> f64 {
+        let last = name.rsplit('.').next().unwrap_or(name);
+        let share = ["within_", "fairness_index", "jain_index", "background_", "normal_corr", "autocorr"];
+        match last {
+            _ if share.iter().any(|start| last.starts_with(start)) => 1.0,
+            _ if last.ends_with("_percent") => 100.0,
+            _ => 1e9,
+        }
+    }
+
+    /// Each quantity takes values from nothing to the most that is possible, apart from the others.
+    fn mutations() -> impl Iterator<Item = impl Fn(&str) -> f64> {
+        (0..4000u64).map(|seed| {
+            move |name: &str| {
+                let mut state = name.bytes().fold(seed ^ 0x9e37_79b9, |hash, byte| {
+                    (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(23)
+                });
+                state = (state ^ (state >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                let share = ((state ^ (state >> 32)) >> 11) as f64 / (1u64 << 53) as f64;
+                // Logarithmically from a millionth of the most, or of a thousand, up to it.
+                most(name).min(1e3 * 10f64.powf(6.0 * share)) * 10f64.powf(-6.0 * (1.0 - share))
+            }
+        })
+    }
+
+    #[test]
+    fn for_each_row_there_is_a_measurement_that_differs() {
+        for experiment in experiments() {
+            for row in experiment.rows().unwrap() {
+                let what = format!("{}/{}: {}", experiment.paper, experiment.figure, row.file.quantity);
+                let mut all = mutations();
+                assert!(
+                    all.any(|of| verdict(&experiment, &row, of) == Verdict::Differs),
+                    "{what}: always true"
+                );
+                let missing = judge_row(&experiment, &row, &Ok(Measured::default()), Scale::Full);
+                assert_ne!(missing.verdict, Verdict::Holds, "{what}: holds without a measurement");
+            }
+        }
+    }
+
+    #[test]
+    fn no_tolerance_takes_nothing_for_something() {
+        for experiment in experiments() {
+            for row in experiment.rows().unwrap() {
+                let Check::Number { published, tolerance, .. } = &row.check else { continue };
+                let what = format!("{}/{}: {}", experiment.paper, experiment.figure, row.file.quantity);
+                assert!(tolerance.width(*published) < published.abs(), "{what}: 0 would hold");
+            }
+        }
+    }
+
+    #[test]
+    fn what_never_happened_differs_and_what_is_missing_has_no_data() {
+        let experiment = experiments()
+            .into_iter()
+            .find(|experiment| experiment.figure == "figure-7-9")
+            .expect("the thesis' figure 7.9");
+        let rows = experiment.rows().unwrap();
+        let row = rows.iter().find(|row| row.file.quantity == "AIMD is back soon").expect("its row");
+        let never = judge_row(&experiment, row, &Ok(Measured::default()), Scale::Full);
+        assert_eq!(never.verdict, Verdict::Differs);
+        assert!(never.note.contains("`aimd.recovered_s` was not measured"), "{}", never.note);
+        let smoke = judge_row(&experiment, row, &Ok(Measured::default()), Scale::Smoke);
+        assert_eq!(smoke.verdict, Verdict::NotComparable);
+        let absent = Err(RunError::Unavailable("needs consensus".into()));
+        assert_eq!(judge_row(&experiment, row, &absent, Scale::Full).verdict, Verdict::NoData);
+        let mut nan = Measured::default();
+        nan.push("aimd.recovered_s", f64::NAN);
+        assert_eq!(judge_row(&experiment, row, &Ok(nan), Scale::Full).verdict, Verdict::Differs);
+    }
+
+    #[test]
+    fn own_goals_are_counted_apart() {
+        let experiment = experiments().into_iter().find(|e| e.figure == "figure-11").expect("FlashFlow's");
+        let rows = experiment.rows().unwrap();
+        let stopped = judge(&experiment, &rows, &Err(RunError::Failed("no".into())), Scale::Full);
+        assert_eq!(
+            count(&stopped),
+            "published: 0 hold, 2 differ, 0 not comparable, 0 without data. \
+             own goals: 0 hold, 1 differ, 0 not comparable, 0 without data"
+        );
     }
 }
