@@ -48,7 +48,7 @@ impl Cell {
     }
 }
 
-/// The grid of the table in docs/tcp.md: each link under Reno and CUBIC.
+/// The grid of the table in experiments/kernel-tcp/README.md: each link under Reno and CUBIC.
 pub fn grid() -> Vec<Cell> {
     let links: [(u64, u64, usize, f64); 14] = [
         (10, 5, 8, 0.0),

@@ -107,7 +107,7 @@ fn pair_goodput(config: &Config, rule: LinkRule, seed: u64) -> f64 {
 
 #[test]
 fn the_published_kernel_figures_hold() {
-    // Measured on Linux over the same link rule (docs/tcp.md): Mbit/s of payload.
+    // Measured on Linux over the same link rule (experiments/kernel-tcp): Mbit/s of payload.
     for (congestion, rule, kernel) in [
         (Congestion::Reno, link(20, 20, 50), 19.03),
         (Congestion::Cubic, link(20, 20, 50), 19.30),

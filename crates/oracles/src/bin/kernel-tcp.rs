@@ -1,4 +1,4 @@
-//! Measures the kernel's TCP over the grid and sets the model beside it; prints the table of docs/tcp.md.
+//! Measures the kernel's TCP over the grid and sets the model beside it; prints the table of experiments/kernel-tcp/README.md.
 //!
 //! Usage: `kernel-tcp [rows [seconds [seeds]]]`: rows of the grid (`all`, `3`, `0-9`), seconds of the steady
 //! window, runs with different losses where loss is random.
