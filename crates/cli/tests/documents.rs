@@ -1,0 +1,65 @@
+//! Pages and comments refer to files that exist.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the checkout")
+}
+
+/// Every file of the checkout whose name ends so; build folders and results left out.
+fn files(folder: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder of the checkout") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if path.is_dir() {
+            if !name.starts_with('.') && !["target", "out", "node_modules"].contains(&name.as_str()) {
+                files(&path, endings, found);
+            }
+        } else if endings.iter().any(|ending| name.ends_with(ending)) {
+            found.push(path);
+        }
+    }
+}
+
+/// What stands between each `](` and the next `)`.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link))
+}
+
+#[test]
+fn links_of_pages_lead_somewhere() {
+    let mut pages = Vec::new();
+    files(&root(), &[".md"], &mut pages);
+    assert!(pages.len() > 20, "the pages were not found");
+    let mut dangling = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page");
+        for link in links(&text) {
+            let file = link.split('#').next().unwrap_or_default();
+            let elsewhere = link.contains("://") || link.starts_with("mailto:");
+            if !elsewhere && !file.is_empty() && !page.with_file_name(file).exists() {
+                dangling.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(dangling.is_empty(), "links that lead nowhere:\n{}", dangling.join("\n"));
+}
+
+#[test]
+fn essays_named_in_code_exist() {
+    let mut sources = Vec::new();
+    files(&root(), &[".rs", ".toml", ".md", ".py"], &mut sources);
+    let mut dangling = Vec::new();
+    for source in sources {
+        let text = fs::read_to_string(&source).expect("a source");
+        for rest in text.split("docs/").skip(1) {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(rest.len());
+            let is_page = rest[end..].starts_with(".md");
+            if is_page && !root().join("docs").join(&rest[..end]).with_extension("md").exists() {
+                dangling.push(format!("{}: docs/{}.md", source.display(), &rest[..end]));
+            }
+        }
+    }
+    assert!(dangling.is_empty(), "pages that do not exist:\n{}", dangling.join("\n"));
+}
