@@ -4,15 +4,16 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, RelayId};
 use tidegate_proto::crypto::encrypted::{self, Body, Encrypted};
 use tidegate_proto::flashflow::cell::{CELL, CellBuffer, HEADER};
-use tidegate_proto::links::ChannelId;
-use tidegate_proto::node::{Node, Output};
+use tidegate_proto::links::{ChannelId, Departure};
+use tidegate_proto::machine::Machine;
+use tidegate_proto::node::{Budget, Node, Output, Sink};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 
@@ -65,8 +66,30 @@ struct Shared<N, G> {
 
 struct State<N> {
     node: N,
+    /// A timeout of the node's is waited for until then.
+    timer: Time,
     owner: Owner<N>,
     channels: BTreeMap<ChannelId, Rc<Channel>>,
+}
+
+/// Cells to be written at once.
+struct Batch<'a>(&'a mut Vec<u8>);
+
+impl Sink<Encrypted> for Batch<'_> {
+    fn budget(&mut self) -> Budget {
+        match (BATCH - self.0.len() / CELL) as u32 {
+            0 => Budget::Blocked,
+            cells => Budget::Cells(cells),
+        }
+    }
+
+    fn begin(&mut self, _: u32, _: u64) -> bool {
+        true
+    }
+
+    fn write(&mut self, departure: Departure<Encrypted>) {
+        encrypted::write_cell(&departure.cell, self.0);
+    }
 }
 
 #[derive(Default)]
@@ -86,7 +109,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
         directory: BTreeMap<RelayId, Contact>,
         owner: Owner<N>,
     ) -> Overlay<N, G> {
-        let state = RefCell::new(State { node, owner, channels: BTreeMap::new() });
+        let state = RefCell::new(State { node, timer: Time::NEVER, owner, channels: BTreeMap::new() });
         Overlay { shared: Rc::new(Shared { state, gate, identity, directory }) }
     }
 
@@ -118,11 +141,29 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
                         channel.wake.notify_one();
                     }
                 }
+                // KIST then counts output buffers alone.
+                Output::Inspect(channel) => state.node.socket(now, channel, None),
                 other => {
                     let State { node, owner, .. } = &mut *state;
                     owner(node, now, other);
                 }
             }
+        }
+        if let Some(due) = state.node.next_timeout()
+            && due < state.timer
+        {
+            state.timer = due;
+            tokio::task::spawn_local(Self::wait(Rc::downgrade(&self.shared), due));
+        }
+    }
+
+    /// Tells the node that its timeout has come, unless it was set earlier since, or nobody holds the node any more.
+    async fn wait(shared: Weak<Shared<N, G>>, due: Time) {
+        clock::until(due).await;
+        let Some(shared) = shared.upgrade() else { return };
+        if shared.state.borrow().timer == due {
+            shared.state.borrow_mut().timer = Time::NEVER;
+            Overlay { shared }.with(Machine::timeout);
         }
     }
 
@@ -215,13 +256,9 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
         let mut batch = Vec::with_capacity(BATCH * CELL);
         loop {
             batch.clear();
-            while batch.len() < BATCH * CELL && !channel.closed.get() {
-                let departure = self.shared.state.borrow_mut().node.pop(clock::now(), id);
-                let Some(departure) = departure else { break };
-                encrypted::write_cell(&departure.cell, &mut batch);
+            if !channel.closed.get() {
+                self.with(|node, now| node.drain(now, id, &mut Batch(&mut batch)));
             }
-            // Popping may have let circuits go on.
-            self.pump(clock::now());
             if !batch.is_empty() {
                 self.shared.gate.leave(id, batch.len() as u64).await;
                 link::write_cells(writer, &batch).await?;

@@ -8,8 +8,9 @@ use tidegate_control::units::Time;
 
 use crate::cell::{Cell, Command, Message, Nonce, Payload, RelayId, StreamId};
 use crate::edge::Edge;
-use crate::links::{Arrival, ChannelId, Config, Departure, LegId, Links, Side, kist};
-use crate::node::{CircuitKey, Node, Output, Source, StreamKey};
+use crate::links::{Arrival, ChannelId, Config, LegId, Links, Side, kist};
+use crate::machine::Machine;
+use crate::node::{CircuitKey, Node, Output, Sink, Source, StreamKey};
 use crate::onion::Onion;
 use crate::switching::Begun;
 
@@ -351,6 +352,32 @@ impl<O: Onion> Client<O> {
     }
 }
 
+impl<O: Onion> Machine for Client<O> {
+    type Output = Output<O>;
+
+    fn poll(&mut self) -> Option<Output<O>> {
+        while let Some((key, _)) = self.links.next_drained() {
+            if self.circuits.contains(key.0 as usize) {
+                self.package_again(key, Edge::reopened);
+            }
+        }
+        let links = &mut self.links;
+        (self.outputs.pop_front())
+            .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
+            .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
+            .or_else(|| links.next_inspection().map(Output::Inspect))
+            .or_else(|| links.next_flushable().map(Output::Flush))
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        self.links.next_run()
+    }
+
+    fn timeout(&mut self, now: Time) {
+        self.links.begin_run(now);
+    }
+}
+
 impl<O: Onion> Node<O> for Client<O> {
     fn channel_accepted(&mut self, peer: Option<RelayId>) -> ChannelId {
         self.links.accept(peer)
@@ -388,28 +415,14 @@ impl<O: Onion> Node<O> for Client<O> {
         }
     }
 
-    fn ready(&self, channel: ChannelId) -> u64 {
-        self.links.ready(channel)
-    }
-
-    fn ready_bytes(&self, channel: ChannelId, cells: u64) -> u64 {
-        self.links.ready_bytes(channel, cells)
-    }
-
-    fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>> {
-        let departure = self.links.pop(now, channel)?;
-        if departure.cell.command == Command::Destroy {
+    fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>) {
+        if self.links.drain(now, channel, sink) {
             self.close_if_spent(now, channel);
         }
-        Some(departure)
     }
 
-    fn hold(&mut self, channel: ChannelId) {
-        self.links.hold(channel);
-    }
-
-    fn schedule(&mut self, now: Time, socket: &mut dyn FnMut(ChannelId) -> kist::Socket) {
-        self.links.schedule(now, socket);
+    fn socket(&mut self, now: Time, channel: ChannelId, state: Option<kist::Socket>) {
+        self.links.inspected(now, channel, state);
     }
 
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
@@ -440,20 +453,6 @@ impl<O: Onion> Node<O> for Client<O> {
             self.outputs.push_back(Output::StreamClosed(stream));
             self.say(now, stream.circuit, stream.stream, Payload::End);
         }
-    }
-
-    fn poll(&mut self) -> Option<Output<O>> {
-        while let Some((key, _)) = self.links.next_drained() {
-            if self.circuits.contains(key.0 as usize) {
-                self.package_again(key, Edge::reopened);
-            }
-        }
-        let links = &mut self.links;
-        (self.outputs.pop_front())
-            .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
-            .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
-            .or_else(|| links.next_run().map(Output::Schedule))
-            .or_else(|| links.next_flushable().map(Output::Flush))
     }
 
     fn waiting(&self) -> (u64, u64) {

@@ -1,9 +1,8 @@
 //! The onion overlay as sans-IO state machines: cells, circuits, windows, schedulers, relays and clients.
 //!
 //! Nothing here knows of clocks, sockets or threads. A driver (the simulator, or `net` on real sockets)
-//! owns one [`relay::Relay`] or [`client::Client`] per node and follows the [`node::Node`] contract:
-//! tell it what happened (`handle(now, …)`), then drain [`node::Node::poll`] until it is empty, doing what
-//! each [`node::Output`] asks.
+//! owns one [`relay::Relay`] or [`client::Client`] per node and follows the contract of [`machine`]: tell it
+//! what happened, do what it asks, call it again at the time it names.
 //!
 //! The way of a cell through a node: channel -> leg lookup -> [`onion`] layer -> the other leg's circuit
 //! queue -> [`scheduler`] -> the channel's output buffer -> the driver's connection. [`links`] holds all of
@@ -17,6 +16,7 @@ pub mod edge;
 pub mod flashflow;
 pub mod flow;
 pub mod links;
+pub mod machine;
 pub mod node;
 pub mod onion;
 pub mod pool;

@@ -17,7 +17,7 @@ use tidegate_control::units::Time;
 
 use crate::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
 use crate::flow::Control;
-use crate::node::CircuitKey;
+use crate::node::{Budget, CircuitKey, Sink};
 use crate::onion::Onion;
 use crate::pool::{List, Pool};
 use crate::scheduler::{self, Scheduler};
@@ -80,6 +80,17 @@ pub struct Config {
     pub switching: Option<Switching>,
     /// Where the nonces of moves come from; secret, and different for each node.
     pub nonces: Seed,
+    /// When a controller takes its steps.
+    pub clock: Clock,
+}
+
+/// How a node's clock differs from others'.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Clock {
+    /// A controller's first step is this share of a step late.
+    pub phase: f64,
+    /// Each step takes so much longer, as a share of it.
+    pub slow: f64,
 }
 
 impl Default for Config {
@@ -98,6 +109,7 @@ impl Default for Config {
             circuits_per_channel: 1 << 16,
             switching: None,
             nonces: Seed::root(0),
+            clock: Clock::default(),
         }
     }
 }
@@ -187,9 +199,9 @@ pub struct Links<O: Onion> {
     count_cells: bool,
     /// A controller says how many cells each leg may send.
     controlled: bool,
-    /// Channels with trajectories to send, trajectories that go past the network, and memory for more.
+    /// Channels with trajectories to send, trajectories that go out of band, and memory for more.
     told: Vec<ChannelId>,
-    asides: VecDeque<(ChannelId, Cell<O>)>,
+    out_of_band: VecDeque<(ChannelId, Cell<O>)>,
     spare: Vec<Vec<u8>>,
     /// The channel that round robin beyond a threshold chose last.
     last_shared: Option<ChannelId>,
@@ -221,7 +233,7 @@ impl<O: Onion> Links<O> {
             count_cells: config.transport.needs_loudness() || config.switching.is_some(),
             controlled: matches!(config.control, Control::Predictor(_)),
             told: Vec::new(),
-            asides: VecDeque::new(),
+            out_of_band: VecDeque::new(),
             spare: Vec::new(),
             nonces: config.nonces.random(),
             last_shared: None,
@@ -353,6 +365,7 @@ impl<O: Onion> Links<O> {
             self.abandon_move(now, leg_id, &leg, Some(id));
             orphans.push((leg.circuit, leg.side));
         }
+        self.run_if_known(now);
         orphans
     }
 
@@ -505,15 +518,6 @@ impl<O: Onion> Links<O> {
         }
     }
 
-    /// The driver writes no more of a channel for now: [`next_flushable`](Self::next_flushable) names it again
-    /// when more cells come.
-    pub fn hold(&mut self, id: ChannelId) {
-        // A channel is spent once its last cell, a DESTROY, was popped.
-        if let Some(channel) = self.channels.get_mut(id.0 as usize) {
-            channel.flushing = false;
-        }
-    }
-
     /// A channel has cells to move: now, or when KIST runs next.
     fn offer(&mut self, now: Time, id: ChannelId) {
         let channel = &self.channels[id.0 as usize];
@@ -564,37 +568,62 @@ impl<O: Onion> Links<O> {
         true
     }
 
-    /// Cells that can be popped from a channel at least.
-    pub fn ready(&self, id: ChannelId) -> u64 {
-        self.channels.get(id.0 as usize).map_or(0, |channel| u64::from(channel.out.len()))
+    /// Writes a channel's cells as far as its driver takes them; true if the channel [is spent](Self::is_spent) with
+    /// them.
+    pub fn drain(&mut self, now: Time, id: ChannelId, sink: &mut dyn Sink<O>) -> bool {
+        let mut spent = false;
+        // The driver may not know yet that a channel is closed.
+        while let Some(channel) = self.channels.get_mut(id.0 as usize) {
+            let most = match sink.budget() {
+                Budget::Cells(most) => most,
+                Budget::Blocked => break,
+                Budget::Paused => {
+                    channel.flushing = false;
+                    break;
+                }
+            };
+            let cells = most.min(channel.out.len());
+            if cells == 0 {
+                channel.flushing = false;
+                self.note_occupancy(now, id);
+                break;
+            }
+            if !sink.begin(cells, self.front_bytes(id, cells)) {
+                break;
+            }
+            for _ in 0..cells {
+                let departure = self.pop(now, id);
+                let last = matches!(departure.cell.command, Command::Destroy | Command::Plan);
+                spent |= last && self.is_spent(id);
+                sink.write(departure);
+            }
+        }
+        spent
     }
 
-    /// The next cell to write to a channel.
-    pub fn pop(&mut self, now: Time, id: ChannelId) -> Option<Departure<O>> {
+    /// Takes the cell at the front of a channel's output buffer, which must have one.
+    fn pop(&mut self, now: Time, id: ChannelId) -> Departure<O> {
         let low = self.config.output_buffer.low_bytes / CELL_BYTES;
-        // A channel is spent once its last cell, a DESTROY, was popped.
-        if !self.channels.contains(id.0 as usize) {
-            return None;
-        }
         self.note_occupancy(now, id);
         let channel = &mut self.channels[id.0 as usize];
-        let departure = self.cells.pop_front(&mut channel.out);
-        if let Some(departure) = &departure {
-            let refill = !channel.filling && channel.out.len() <= low;
-            self.buffered_cells -= 1;
-            if self.controlled
-                && let Ok(at) = channel.circs.binary_search_by_key(&departure.cell.circ, |(circ, _)| *circ)
-            {
-                let leg = &mut self.legs[channel.circs[at].1.0 as usize];
-                leg.buffered = leg.buffered.saturating_sub(1);
-            }
-            if refill {
-                self.fill(now, id);
-            }
-        } else {
-            channel.flushing = false;
+        let departure = self.cells.pop_front(&mut channel.out).expect("it has as many as were begun");
+        let refill = !channel.filling && channel.out.len() <= low;
+        self.buffered_cells -= 1;
+        if self.controlled
+            && let Ok(at) = channel.circs.binary_search_by_key(&departure.cell.circ, |(circ, _)| *circ)
+        {
+            let leg = &mut self.legs[channel.circs[at].1.0 as usize];
+            leg.buffered = leg.buffered.saturating_sub(1);
+        }
+        if refill {
+            self.fill(now, id);
         }
         departure
+    }
+
+    /// Cells in a channel's output buffer.
+    pub fn ready(&self, id: ChannelId) -> u64 {
+        self.channels.get(id.0 as usize).map_or(0, |channel| u64::from(channel.out.len()))
     }
 
     /// A channel that has cells since the driver last emptied it.

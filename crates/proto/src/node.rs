@@ -1,9 +1,10 @@
-//! The contract between a node and what drives it.
+//! A node of the overlay, a relay or a client, as its driver sees it: a [`Machine`] with these inputs and outputs.
 
 use tidegate_control::units::Time;
 
 use crate::cell::{Cell, RelayId, StreamId};
 use crate::links::{ChannelId, Departure, kist};
+use crate::machine::Machine;
 use crate::onion::Onion;
 use crate::switching::Parts;
 
@@ -28,12 +29,12 @@ pub enum Output<O: Onion> {
     /// Close the connection once what was popped is written; the id is free again.
     CloseChannel(ChannelId),
     /// Take the cell to the channel's other end past the network: only a simulation can.
-    Aside(ChannelId, Cell<O>),
-    /// The channel has cells: [`Node::pop`] them while the connection takes them. Said once until
-    /// `pop` has answered `None`.
+    OutOfBand(ChannelId, Cell<O>),
+    /// The channel has cells: [`Node::drain`] it. Said once until a drain has taken all or was
+    /// [paused](Budget::Paused).
     Flush(ChannelId),
-    /// Call [`Node::schedule`] at this time.
-    Schedule(Time),
+    /// Say the state of the channel's socket: [`Node::socket`].
+    Inspect(ChannelId),
     /// Exit: connect the stream to the address; then say [`Node::stream_connected`] or
     /// [`Node::stream_ended`].
     Connect(StreamKey, O::Address),
@@ -60,8 +61,30 @@ pub trait Source<O: Onion> {
     fn take(&mut self, max: u16) -> Option<(u16, O::Data)>;
 }
 
+/// How much of a channel its driver takes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// So many cells at most, together; not zero.
+    Cells(u32),
+    /// None; the driver drains again by itself.
+    Blocked,
+    /// None; the node says [`Output::Flush`] again when more cells come.
+    Paused,
+}
+
+/// A connection as [`Node::drain`] writes to it.
+pub trait Sink<O: Onion> {
+    /// What may come next.
+    fn budget(&mut self) -> Budget;
+    /// So many cells of so many bytes are next. False if they must stay where they are, because the connection has
+    /// taken a part of them only: the driver drains again when it takes the rest.
+    fn begin(&mut self, cells: u32, bytes: u64) -> bool;
+    /// One of the cells begun.
+    fn write(&mut self, departure: Departure<O>);
+}
+
 /// A node of the overlay: a relay or a client.
-pub trait Node<O: Onion> {
+pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     /// A neighbour connected to us; a relay proves who it is, a client does not.
     fn channel_accepted(&mut self, peer: Option<RelayId>) -> ChannelId;
     /// A channel we asked for is open.
@@ -70,17 +93,10 @@ pub trait Node<O: Onion> {
     fn channel_closed(&mut self, now: Time, channel: ChannelId);
     /// A cell arrived.
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>);
-    /// Cells that [`Node::pop`] gives at least: the output buffer, not what would refill it.
-    fn ready(&self, channel: ChannelId) -> u64;
-    /// Bytes of the next `cells` cells, which must be [ready](Node::ready).
-    fn ready_bytes(&self, channel: ChannelId, cells: u64) -> u64;
-    /// The next cell to write to a channel.
-    fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>>;
-    /// The driver stops writing a channel before it is empty: the node says [`Output::Flush`] again when more
-    /// cells come.
-    fn hold(&mut self, channel: ChannelId);
-    /// Moves cells to output buffers as the states of the channels' sockets allow: a run of KIST.
-    fn schedule(&mut self, now: Time, socket: &mut dyn FnMut(ChannelId) -> kist::Socket);
+    /// Writes a channel's cells, as far as the connection takes them.
+    fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>);
+    /// Answers [`Output::Inspect`]; `None` if the driver does not know.
+    fn socket(&mut self, now: Time, channel: ChannelId, state: Option<kist::Socket>);
     /// Packages bytes of a stream into at most `cells` cells, as far as windows and queues allow.
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>);
     /// Exit: the stream's connection is open.
@@ -89,8 +105,6 @@ pub trait Node<O: Onion> {
     fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64);
     /// The local side ended the stream, or could not connect it.
     fn stream_ended(&mut self, now: Time, stream: StreamKey);
-    /// The next thing to do.
-    fn poll(&mut self) -> Option<Output<O>>;
     /// Cells waiting in circuit queues and bytes in output buffers.
     fn waiting(&self) -> (u64, u64);
 }

@@ -11,8 +11,9 @@ use crate::cell::{Cell, CircId, Command, Message, Nonce, Payload, RelayId, Strea
 use crate::edge::Edge;
 use crate::flow::Control;
 use crate::flow::predictor::Controller;
-use crate::links::{Arrival, ChannelId, Config, Departure, LegId, Links, Side, kist};
-use crate::node::{CircuitKey, Node, Output, Source, StreamKey};
+use crate::links::{Arrival, ChannelId, Config, LegId, Links, Side, kist};
+use crate::machine::Machine;
+use crate::node::{CircuitKey, Node, Output, Sink, Source, StreamKey};
 use crate::onion::Onion;
 
 /// A relay without its sockets.
@@ -58,7 +59,9 @@ impl<O: Onion> Relay<O> {
     /// A relay without channels.
     pub fn new(onion: O, config: Config) -> Relay<O> {
         let controller = match config.control {
-            Control::Predictor(parameters) => Some(Box::new(Controller::new(parameters, config.bandwidth))),
+            Control::Predictor(parameters) => {
+                Some(Box::new(Controller::new(parameters, config.bandwidth, config.clock)))
+            }
             Control::Windows(_) | Control::Vegas(_) => None,
         };
         Relay {
@@ -316,6 +319,35 @@ impl<O: Onion> Relay<O> {
     }
 }
 
+impl<O: Onion> Machine for Relay<O> {
+    type Output = Output<O>;
+
+    fn poll(&mut self) -> Option<Output<O>> {
+        while let Some((key, side)) = self.links.next_drained() {
+            if side == Side::Prev && self.circuits.contains(key.0 as usize) {
+                self.package_again(key, Edge::reopened);
+            }
+        }
+        let links = &mut self.links;
+        (self.outputs.pop_front())
+            .or_else(|| links.next_out_of_band().map(|(channel, cell)| Output::OutOfBand(channel, cell)))
+            .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
+            .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
+            .or_else(|| links.next_inspection().map(Output::Inspect))
+            .or_else(|| links.next_flushable().map(Output::Flush))
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        [self.links.next_run(), self.next_step()].into_iter().flatten().min()
+    }
+
+    fn timeout(&mut self, now: Time) {
+        if !self.links.begin_run(now) {
+            self.step(now);
+        }
+    }
+}
+
 impl<O: Onion> Node<O> for Relay<O> {
     fn channel_accepted(&mut self, peer: Option<RelayId>) -> ChannelId {
         self.links.accept(peer)
@@ -366,28 +398,14 @@ impl<O: Onion> Node<O> for Relay<O> {
         }
     }
 
-    fn ready(&self, channel: ChannelId) -> u64 {
-        self.links.ready(channel)
-    }
-
-    fn ready_bytes(&self, channel: ChannelId, cells: u64) -> u64 {
-        self.links.ready_bytes(channel, cells)
-    }
-
-    fn pop(&mut self, now: Time, channel: ChannelId) -> Option<Departure<O>> {
-        let departure = self.links.pop(now, channel)?;
-        if matches!(departure.cell.command, Command::Destroy | Command::Plan) {
+    fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>) {
+        if self.links.drain(now, channel, sink) {
             self.close_if_spent(now, channel);
         }
-        Some(departure)
     }
 
-    fn hold(&mut self, channel: ChannelId) {
-        self.links.hold(channel);
-    }
-
-    fn schedule(&mut self, now: Time, socket: &mut dyn FnMut(ChannelId) -> kist::Socket) {
-        self.links.schedule(now, socket);
+    fn socket(&mut self, now: Time, channel: ChannelId, state: Option<kist::Socket>) {
+        self.links.inspected(now, channel, state);
     }
 
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
@@ -423,21 +441,6 @@ impl<O: Onion> Node<O> for Relay<O> {
             self.outputs.push_back(Output::StreamClosed(stream));
             self.say(now, stream.circuit, stream.stream, Payload::End);
         }
-    }
-
-    fn poll(&mut self) -> Option<Output<O>> {
-        while let Some((key, side)) = self.links.next_drained() {
-            if side == Side::Prev && self.circuits.contains(key.0 as usize) {
-                self.package_again(key, Edge::reopened);
-            }
-        }
-        let links = &mut self.links;
-        (self.outputs.pop_front())
-            .or_else(|| links.next_aside().map(|(channel, cell)| Output::Aside(channel, cell)))
-            .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
-            .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
-            .or_else(|| links.next_run().map(Output::Schedule))
-            .or_else(|| links.next_flushable().map(Output::Flush))
     }
 
     fn waiting(&self) -> (u64, u64) {

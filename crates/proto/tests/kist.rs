@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::Command;
+use tidegate_proto::cell::{Cell, Command};
 use tidegate_proto::links::kist::{Parameters, Socket};
-use tidegate_proto::links::{Config, LegId, Links, Side};
-use tidegate_proto::node::CircuitKey;
+use tidegate_proto::links::{ChannelId, Config, Departure, LegId, Links, Side};
+use tidegate_proto::node::{Budget, CircuitKey, Sink};
 use tidegate_proto::onion::{Clear, ClearBody, Onion};
 use tidegate_proto::scheduler::Kind;
 
@@ -27,6 +27,31 @@ fn sockets() -> impl Strategy<Value = [Socket; CHANNELS]> {
         Socket { window, unacknowledged, unsent_bytes, segment_bytes: 1448 }
     });
     proptest::array::uniform(socket)
+}
+
+/// Takes cells from an output buffer.
+struct Taken {
+    left: u64,
+    cells: Vec<Cell<Clear>>,
+}
+
+impl Sink<Clear> for Taken {
+    fn budget(&mut self) -> Budget {
+        if self.left == 0 { Budget::Paused } else { Budget::Cells(1) }
+    }
+    fn begin(&mut self, _: u32, _: u64) -> bool {
+        true
+    }
+    fn write(&mut self, departure: Departure<Clear>) {
+        self.left -= 1;
+        self.cells.push(departure.cell);
+    }
+}
+
+fn take(links: &mut Links<Clear>, now: Time, channel: ChannelId, most: u64) -> Vec<Cell<Clear>> {
+    let mut taken = Taken { left: most, cells: Vec::new() };
+    links.drain(now, channel, &mut taken);
+    taken.cells
 }
 
 proptest! {
@@ -53,7 +78,7 @@ proptest! {
         let mut sent = [[0u8; CIRCUITS]; CHANNELS];
         let mut seen = [[0u8; CIRCUITS]; CHANNELS];
         let mut queued = [0u64; CHANNELS];
-        let (mut now, mut last, mut due) = (Time::ZERO, None, None);
+        let (mut now, mut last) = (Time::ZERO, None);
         for (bursts, sockets, wait_us, drain) in steps {
             now += Span::from_micros(wait_us);
             for (channel, circuit, cells) in bursts {
@@ -65,29 +90,31 @@ proptest! {
                     queued[channel] += 1;
                 }
             }
-            if let Some(at) = links.next_run() {
-                prop_assert!(at >= now && at <= now + parameters.interval);
+            let due = links.next_run();
+            if let Some(at) = due {
+                prop_assert!(at <= now + parameters.interval);
                 prop_assert!(last.is_none_or(|last: Time| at >= last + parameters.interval));
-                due = Some(at);
             }
             let waiting = queued.iter().any(|cells| *cells > 0);
             prop_assert!(!waiting || due.is_some(), "who has cells gets a run");
-            if let Some(at) = due.take() {
+            if let Some(at) = due {
                 now = now.max(at);
                 last = Some(now);
                 let before: Vec<u64> = channels.iter().map(|id| links.ready(*id)).collect();
-                links.schedule(now, &mut |id| sockets[channels.iter().position(|other| *other == id).unwrap()]);
+                prop_assert!(links.begin_run(now));
+                while let Some(id) = links.next_inspection() {
+                    let at = channels.iter().position(|other| *other == id).unwrap();
+                    links.inspected(now, id, Some(sockets[at]));
+                }
                 for (c, id) in channels.iter().enumerate() {
                     let moved = links.ready(*id) - before[c];
                     let allowed = limit(sockets[c], factor, before[c] * 514) / CELL;
                     prop_assert_eq!(moved, queued[c].min(allowed), "channel {}", c);
                     queued[c] -= moved;
                 }
-                due = links.next_run();
             }
             for (c, id) in channels.iter().enumerate() {
-                for _ in 0..links.ready(*id).min(drain) {
-                    let cell = links.pop(now, *id).expect("it is ready").cell;
+                for cell in take(&mut links, now, *id, drain) {
                     // Circuit ids are given in the order of legs, from 1 on.
                     let circuit = (cell.circ.0 & 0xff) as usize - 1;
                     prop_assert_eq!(cell.body.layers, seen[c][circuit], "in order");
@@ -114,10 +141,13 @@ fn the_channel_of_the_quietest_circuit_is_written_first() {
             (0..*cells).for_each(|_| links.push(now, leg, Command::Relay, Clear::empty()).unwrap());
         }
         let at = links.next_run().unwrap();
-        links.schedule(at, &mut |_| free);
+        links.begin_run(at);
+        while let Some(id) = links.next_inspection() {
+            links.inspected(at, id, Some(free));
+        }
         let order: Vec<_> = std::iter::from_fn(|| links.next_flushable()).collect();
         for channel in &order {
-            while links.pop(at, *channel).is_some() {}
+            take(&mut links, at, *channel, u64::MAX);
         }
         (at, order)
     };

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{Cell, CircId, Command, RelayId, StreamId};
+use tidegate_proto::cell::{CELL_BYTES, Cell, CircId, Command, RelayId, StreamId};
 use tidegate_proto::client::Client;
 use tidegate_proto::flow::{Control, vegas};
-use tidegate_proto::links::{ChannelId, Config, kist};
-use tidegate_proto::node::{CircuitKey, Node, Output, Source, StreamKey};
+use tidegate_proto::links::{ChannelId, Config, Departure, kist};
+use tidegate_proto::node::{Budget, CircuitKey, Node, Output, Sink, Source, StreamKey};
 use tidegate_proto::onion::{Clear, ClearBody, ClearMessage, Onion, Stamp};
 use tidegate_proto::relay::Relay;
 use tidegate_proto::scheduler::Kind;
@@ -38,8 +38,7 @@ struct Net {
     /// Cells that a wire holds before its writer must wait, and writers that do.
     capacity: usize,
     waiting: BTreeSet<(usize, ChannelId)>,
-    /// When nodes run their schedulers, and what their sockets say then.
-    runs: BTreeSet<(Time, usize)>,
+    /// What nodes' sockets say.
     sockets: Random,
 }
 
@@ -50,6 +49,31 @@ impl Source<Clear> for Numbered<'_> {
         *self.0 -= bytes;
         // The trace number counts down, so that the receiver can check the order.
         (bytes > 0).then(|| (bytes as u16, Stamp { trace: *self.0 as u32, ..Stamp::default() }))
+    }
+}
+
+/// What a wire takes.
+struct Wire {
+    room: usize,
+    cells: Vec<Cell<Clear>>,
+    full: bool,
+}
+
+impl Sink<Clear> for Wire {
+    fn budget(&mut self) -> Budget {
+        self.full = self.room == 0;
+        // Not one by one, to see that a channel gives no more than it has.
+        if self.full { Budget::Blocked } else { Budget::Cells(self.room.min(7) as u32) }
+    }
+
+    fn begin(&mut self, cells: u32, bytes: u64) -> bool {
+        assert!(bytes <= u64::from(cells * CELL_BYTES));
+        true
+    }
+
+    fn write(&mut self, departure: Departure<Clear>) {
+        self.room -= 1;
+        self.cells.push(departure.cell);
     }
 }
 
@@ -71,7 +95,6 @@ impl Net {
             seen_channels: 0,
             capacity: usize::MAX,
             waiting: BTreeSet::new(),
-            runs: BTreeSet::new(),
             sockets: config.nonces.fork("sockets").random(),
         }
     }
@@ -108,7 +131,18 @@ impl Net {
                     self.node(to).channel_closed(now, theirs);
                     self.drain(to);
                 }
-                Output::Schedule(when) => assert!(self.runs.insert((when, at)), "a run is said once"),
+                Output::Inspect(channel) => {
+                    let random = &mut self.sockets;
+                    let socket = kist::Socket {
+                        window: random.below(20) as u32,
+                        unacknowledged: random.below(20) as u32,
+                        unsent_bytes: random.below(20_000) as u64,
+                        segment_bytes: 1448,
+                    };
+                    // Some drivers cannot look.
+                    let known = self.sockets.below(4) > 0;
+                    self.node(at).socket(now, channel, known.then_some(socket));
+                }
                 Output::Flush(channel) => self.write(at, channel),
                 Output::Connect(stream, bytes) => {
                     self.sources.insert((at, stream), bytes);
@@ -125,7 +159,7 @@ impl Net {
                 Output::CircuitClosed(key) => self.closed.push(key),
                 Output::Switched(..) => self.switched += 1,
                 Output::StreamConnected(_) => {}
-                Output::Aside(channel, cell) => {
+                Output::OutOfBand(channel, cell) => {
                     let (to, theirs) = self.wires[&(at, channel)];
                     self.node(to).cell(now, theirs, cell);
                     self.drain(to);
@@ -134,23 +168,21 @@ impl Net {
         }
     }
 
-    /// Runs the schedulers that are due by now, or those due next if nothing flies; false if there is nothing
-    /// to wait for.
-    fn run_schedulers(&mut self) -> bool {
-        while let Some(&(when, at)) = self.runs.first() {
-            if when > self.now && !self.flying.is_empty() {
+    /// The node whose timeout is next.
+    fn next_timeout(&mut self) -> Option<(Time, usize)> {
+        let due = |at| self.node(at).next_timeout().map(|due| (due, at));
+        (0..=CLIENT).filter_map(due).min()
+    }
+
+    /// Lets timeouts come that are due by now, or next if nothing flies; false if there is nothing to wait for.
+    fn run_timers(&mut self) -> bool {
+        while let Some((due, at)) = self.next_timeout() {
+            if due > self.now && !self.flying.is_empty() {
                 break;
             }
-            self.runs.pop_first();
-            self.now = self.now.max(when);
-            let (now, mut random) = (self.now, self.sockets.clone());
-            self.node(at).schedule(now, &mut |_| kist::Socket {
-                window: random.below(20) as u32,
-                unacknowledged: random.below(20) as u32,
-                unsent_bytes: random.below(20_000) as u64,
-                segment_bytes: 1448,
-            });
-            self.sockets = random;
+            self.now = self.now.max(due);
+            let now = self.now;
+            self.node(at).timeout(now);
             self.drain(at);
         }
         !self.flying.is_empty()
@@ -159,15 +191,15 @@ impl Net {
     fn write(&mut self, at: usize, channel: ChannelId) {
         let Some(&(to, theirs)) = self.wires.get(&(at, channel)) else { return };
         let here = self.flying.iter().filter(|(node, other, _)| (*node, *other) == (to, theirs)).count();
-        for _ in here..self.capacity {
-            let now = self.now;
-            let Some(departure) = self.node(at).pop(now, channel) else {
-                self.waiting.remove(&(at, channel));
-                return;
-            };
-            self.flying.push_back((to, theirs, departure.cell));
+        let mut wire = Wire { room: self.capacity.saturating_sub(here), cells: Vec::new(), full: false };
+        let now = self.now;
+        self.node(at).drain(now, channel, &mut wire);
+        self.flying.extend(wire.cells.into_iter().map(|cell| (to, theirs, cell)));
+        if wire.full {
+            self.waiting.insert((at, channel));
+        } else {
+            self.waiting.remove(&(at, channel));
         }
-        self.waiting.insert((at, channel));
     }
 
     /// Delivers cells from wires chosen at random, each wire in order, until none is left. One in `alarm`
@@ -176,7 +208,7 @@ impl Net {
         for at in 0..=CLIENT {
             self.drain(at);
         }
-        while self.run_schedulers() {
+        while self.run_timers() {
             let any = &self.flying[random.below(self.flying.len())];
             let wire = (any.0, any.1);
             let first = self.flying.iter().position(|(to, channel, _)| (*to, *channel) == wire).unwrap();
@@ -215,7 +247,7 @@ impl Net {
         for at in 0..=CLIENT {
             self.drain(at);
         }
-        while self.run_schedulers() {
+        while self.run_timers() {
             let Some((to, channel, cell)) = self.flying.pop_front() else { break };
             self.now += Span::from_micros(10);
             let now = self.now;
@@ -534,7 +566,7 @@ proptest! {
         // Stop somewhere in the middle.
         let stop = random.below(200);
         for _ in 0..stop {
-            net.run_schedulers();
+            net.run_timers();
             let Some((to, channel, cell)) = net.flying.pop_front() else { break };
             let circ = cell.circ;
             net.now += Span::from_millis(1);

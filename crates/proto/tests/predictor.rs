@@ -7,7 +7,8 @@ use tidegate_proto::cell::{Cell, CircId, Command};
 use tidegate_proto::flow::Control;
 use tidegate_proto::flow::predictor::wire::{self, About, Heard};
 use tidegate_proto::flow::predictor::{Controller, Measured, Parameters, Source};
-use tidegate_proto::links::Config;
+use tidegate_proto::links::{Clock, Config};
+use tidegate_proto::machine::Machine;
 use tidegate_proto::node::{CircuitKey, Node};
 use tidegate_proto::onion::{Clear, Onion};
 use tidegate_proto::relay::Relay;
@@ -34,7 +35,7 @@ enum Bad {
 /// they are granted; that of circuit 2 misbehaves. Gives what each circuit is granted at last, and the
 /// trajectories refused.
 fn grants(parameters: Parameters, bad: Bad) -> ([f64; 3], u64) {
-    let mut controller = Controller::new(parameters, BYTES_PER_S);
+    let mut controller = Controller::new(parameters, BYTES_PER_S, Clock::default());
     let mut granted = [[0.0; 10]; 3];
     for step in 1..80u64 {
         let now = Time(STEP.0 * step);
@@ -116,7 +117,7 @@ fn what_is_on_a_relays_own_machine_takes_nothing_of_its_capacity() {
     // Circuit 0 begins here, circuit 1 ends here, circuit 2 passes; all neighbours have and take what they can.
     for (local_ends, share) in [(false, 3.0), (true, 2.0)] {
         let parameters = Parameters { local_ends, lasting_grants: true, ..Parameters::default() };
-        let mut controller = Controller::new(parameters, BYTES_PER_S);
+        let mut controller = Controller::new(parameters, BYTES_PER_S, Clock::default());
         let mut plans = [[0.0; 10]; 3];
         for step in 1..80u64 {
             let (now, solved) = (Time(STEP.0 * step), Time(STEP.0 * (step - 1)));
@@ -154,7 +155,7 @@ fn what_is_on_a_relays_own_machine_takes_nothing_of_its_capacity() {
 
 #[test]
 fn claims_of_a_silent_predecessor_expire() {
-    let mut controller = Controller::new(Parameters::default(), BYTES_PER_S);
+    let mut controller = Controller::new(Parameters::default(), BYTES_PER_S, Clock::default());
     let heard = Heard { circ: 0, about: About::Output, solved: Time(1), step: STEP, values: &[800.0; 10] };
     controller.hear(Time(1), CircuitKey(0), true, &heard);
     let measured = Measured { circuit: CircuitKey(0), queue: 0, source: Source::Relay, to_client: true };
@@ -178,7 +179,7 @@ proptest! {
         journal in any::<bool>(),
     ) {
         let problem = if journal { Kind::Journal } else { Kind::Prototype };
-        let mut controller = Controller::new(Parameters { problem, ..Parameters::default() }, BYTES_PER_S);
+        let mut controller = Controller::new(Parameters { problem, ..Parameters::default() }, BYTES_PER_S, Clock::default());
         let kinds = [About::Intake, About::Output, About::Queue, About::Virtual];
         let now = Time(STEP.0 * 100);
         for (about, circuit, from_predecessor, solved, values) in &messages {
@@ -217,8 +218,10 @@ proptest! {
             relay.cell(Time(2), channel, cell);
         }
         prop_assert!(relay.control_totals().unwrap().refused >= 2);
-        relay.solve(Time(3));
-        relay.act(Time(3));
-        prop_assert!(relay.poll().is_none());
+        for _ in 0..20 {
+            let due = relay.next_timeout().expect("it takes steps");
+            relay.timeout(due);
+            prop_assert!(relay.poll().is_none());
+        }
     }
 }

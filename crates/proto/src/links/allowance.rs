@@ -67,15 +67,14 @@ impl<O: Onion> Links<O> {
         leg.queue.len() + leg.buffered
     }
 
-    /// Bytes of the next `cells` cells of a channel.
-    pub fn ready_bytes(&self, id: ChannelId, cells: u64) -> u64 {
-        match self.channels.get(id.0 as usize) {
-            // Only controllers' messages are not of the usual length.
-            Some(channel) if self.controlled => (self.cells.iter(&channel.out).take(cells as usize))
-                .map(|departure| u64::from(departure.cell.wire_bytes()))
-                .sum(),
-            _ => cells * u64::from(CELL_BYTES),
+    /// Bytes of the first `cells` cells in a channel's output buffer.
+    pub(super) fn front_bytes(&self, id: ChannelId, cells: u32) -> u64 {
+        // Only controllers' messages are not of the usual length.
+        if !self.controlled {
+            return u64::from(cells * CELL_BYTES);
         }
+        let front = self.cells.iter(&self.channels[id.0 as usize].out).take(cells as usize);
+        front.map(|departure| u64::from(departure.cell.wire_bytes())).sum()
     }
 
     /// Whether the neighbour on a leg's channel is a relay.
@@ -99,13 +98,13 @@ impl<O: Onion> Links<O> {
         now: Time,
         id: LegId,
         bytes: usize,
-        aside: bool,
+        out_of_band: bool,
         write: impl FnOnce(CircId, &mut Vec<u8>),
     ) -> u64 {
         let leg = &self.legs[id.0 as usize];
         let (circ, id) = (leg.circ, leg.channel);
         let full = self.channels[id.0 as usize].news.len() + bytes > BODY_BYTES;
-        let sent = if full { self.send_news(now, id, aside) } else { 0 };
+        let sent = if full { self.send_news(now, id, out_of_band) } else { 0 };
         let channel = &mut self.channels[id.0 as usize];
         if channel.news.is_empty() {
             self.told.push(id);
@@ -115,17 +114,17 @@ impl<O: Onion> Links<O> {
     }
 
     /// Sends what neighbours have been told since the last call; its bytes.
-    pub fn send_told(&mut self, now: Time, aside: bool) -> u64 {
+    pub fn send_told(&mut self, now: Time, out_of_band: bool) -> u64 {
         let mut sent = 0;
         while let Some(id) = self.told.pop() {
             if self.channels.contains(id.0 as usize) {
-                sent += self.send_news(now, id, aside);
+                sent += self.send_news(now, id, out_of_band);
             }
         }
         sent
     }
 
-    fn send_news(&mut self, now: Time, id: ChannelId, aside: bool) -> u64 {
+    fn send_news(&mut self, now: Time, id: ChannelId, out_of_band: bool) -> u64 {
         let spare = self.spare.pop().unwrap_or_default();
         let channel = &mut self.channels[id.0 as usize];
         let news = std::mem::replace(&mut channel.news, spare);
@@ -134,8 +133,8 @@ impl<O: Onion> Links<O> {
         }
         let cell = Cell { circ: CircId(0), command: Command::Plan, body: O::bared(news) };
         let bytes = u64::from(cell.wire_bytes());
-        if aside {
-            self.asides.push_back((id, cell));
+        if out_of_band {
+            self.out_of_band.push_back((id, cell));
         } else {
             self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
             self.buffered_cells += 1;
@@ -152,8 +151,8 @@ impl<O: Onion> Links<O> {
         }
     }
 
-    /// A message that goes to the neighbour past the network.
-    pub fn next_aside(&mut self) -> Option<(ChannelId, Cell<O>)> {
-        self.asides.pop_front()
+    /// A message that goes to the neighbour out of band.
+    pub fn next_out_of_band(&mut self) -> Option<(ChannelId, Cell<O>)> {
+        self.out_of_band.pop_front()
     }
 }

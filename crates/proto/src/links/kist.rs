@@ -61,9 +61,13 @@ pub(super) struct Runs {
     pending: Vec<ChannelId>,
     last: Option<Time>,
     due: Option<Time>,
-    /// The driver was told when the next run is due.
-    announced: bool,
+    /// Channels of the run under way and what is known of their sockets, and how many are still to be asked about.
+    run: Vec<(ChannelId, Option<Limit>)>,
+    unasked: usize,
 }
+
+/// Bytes that a run may move to a channel's output buffer.
+type Limit = i64;
 
 impl Runs {
     /// A channel has cells.
@@ -73,23 +77,29 @@ impl Runs {
         }
         if self.due.is_none() {
             self.due = Some(self.last.map_or(now, |last| now.max(last + interval)));
-            self.announced = false;
         }
     }
 
     /// A channel is gone.
     pub fn remove(&mut self, id: ChannelId) {
         self.pending.retain(|other| *other != id);
-    }
-
-    fn next(&mut self) -> Option<Time> {
-        self.due.filter(|_| !std::mem::replace(&mut self.announced, true))
+        if let Some(at) = self.run.iter().position(|(other, _)| *other == id) {
+            self.unasked -= usize::from(at + self.unasked >= self.run.len());
+            self.run.remove(at);
+        }
     }
 
     /// The run that was due begins; gives whom it is for.
     fn begin(&mut self, now: Time) -> Vec<ChannelId> {
         (self.last, self.due) = (Some(now), None);
         std::mem::take(&mut self.pending)
+    }
+
+    /// The next channel whose socket must be looked at.
+    fn ask(&mut self) -> Option<ChannelId> {
+        let at = self.run.len() - self.unasked;
+        self.unasked = self.unasked.checked_sub(1)?;
+        Some(self.run[at].0)
     }
 }
 
@@ -125,25 +135,60 @@ impl PartialEq for Turn {
 impl Eq for Turn {}
 
 impl<O: Onion> Links<O> {
-    /// When the driver must call [`schedule`](Self::schedule); said once for each run.
-    pub fn next_run(&mut self) -> Option<Time> {
-        self.runs.next()
+    /// When the next run is due.
+    pub fn next_run(&self) -> Option<Time> {
+        self.runs.due
     }
 
-    /// A run of KIST: moves cells one by one to output buffers, always from the channel whose next circuit has
-    /// sent least, as far as the limits of the sockets allow. Channels are to be written in the order of
-    /// their first turns.
-    pub fn schedule(&mut self, now: Time, socket: &mut dyn FnMut(ChannelId) -> Socket) {
-        let Some(parameters) = self.config.kist else { return };
-        let mut turns = BinaryHeap::new();
-        let mut tickets = 0;
+    /// Begins the run that is due, if one is: first the sockets are looked at.
+    pub fn begin_run(&mut self, now: Time) -> bool {
+        if self.runs.due.is_none_or(|due| due > now) {
+            return false;
+        }
         for id in self.runs.begin(now) {
             self.note_occupancy(now, id);
-            let channel = &mut self.channels[id.0 as usize];
-            let Some(load) = channel.scheduler.load(now) else { continue };
-            let buffered = u64::from(channel.out.len()) * u64::from(CELL_BYTES);
-            let limit = socket(id).limit(parameters.buffer_factor, buffered);
-            turns.push(Turn { load, ticket: tickets, id, limit });
+            if self.channel(id).scheduler.next(now).is_some() {
+                self.runs.run.push((id, None));
+                self.runs.unasked += 1;
+            }
+        }
+        true
+    }
+
+    /// A channel whose socket the run wants to know the state of.
+    pub fn next_inspection(&mut self) -> Option<ChannelId> {
+        self.runs.ask()
+    }
+
+    /// The state of a channel's socket. Where it is unknown, the output buffer is filled up to its high mark, as
+    /// tor's KISTLite does. The last answer lets the run go on.
+    pub fn inspected(&mut self, now: Time, id: ChannelId, socket: Option<Socket>) {
+        let Some(parameters) = self.config.kist else { return };
+        let Some(channel) = self.channels.get(id.0 as usize) else { return };
+        let buffered = channel.out.len() * CELL_BYTES;
+        let room = self.config.output_buffer.high_bytes.saturating_sub(buffered).div_ceil(CELL_BYTES);
+        let limit = socket.map_or(i64::from(room) * COUNTED_BYTES, |socket| {
+            socket.limit(parameters.buffer_factor, buffered.into())
+        });
+        if let Some((_, known)) = self.runs.run.iter_mut().find(|(other, _)| *other == id) {
+            *known = Some(limit);
+        }
+        self.run_if_known(now);
+    }
+
+    /// A run of KIST, once every socket is known: moves cells one by one to output buffers, always from the channel
+    /// whose next circuit has sent least, as far as the limits of the sockets allow. Channels are to be written in
+    /// the order of their first turns.
+    pub(super) fn run_if_known(&mut self, now: Time) {
+        let Some(parameters) = self.config.kist else { return };
+        if self.runs.run.is_empty() || self.runs.run.iter().any(|(_, limit)| limit.is_none()) {
+            return;
+        }
+        let mut turns = BinaryHeap::new();
+        let mut tickets = 0;
+        for (id, limit) in std::mem::take(&mut self.runs.run) {
+            let Some(load) = self.channel(id).scheduler.load(now) else { continue };
+            turns.push(Turn { load, ticket: tickets, id, limit: limit.unwrap_or(0) });
             tickets += 1;
         }
         let (first_turns, mut served) = (tickets, Vec::new());
@@ -187,13 +232,13 @@ mod tests {
         let mut runs = Runs::default();
         let interval = Span::from_millis(10);
         runs.add(Time(5), ChannelId(1), interval);
-        assert_eq!((runs.next(), runs.next()), (Some(Time(5)), None));
+        assert_eq!(runs.due, Some(Time(5)));
         assert_eq!(runs.begin(Time(5)), [ChannelId(1)]);
         runs.add(Time(9), ChannelId(2), interval);
         runs.add(Time(9), ChannelId(1), interval);
-        assert_eq!(runs.next(), Some(Time(10_000_005)));
+        assert_eq!(runs.due, Some(Time(10_000_005)));
         runs.remove(ChannelId(2));
         assert_eq!(runs.begin(Time(10_000_005)), [ChannelId(1)]);
-        assert_eq!(runs.next(), None);
+        assert_eq!(runs.due, None);
     }
 }

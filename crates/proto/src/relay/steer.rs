@@ -7,7 +7,7 @@ use tidegate_control::units::Time;
 use super::Relay;
 use crate::cell::CircId;
 use crate::flow::predictor::wire::{self, About, Heard};
-use crate::flow::predictor::{Controller, Exchange, Measured, Parameters, Source, Totals};
+use crate::flow::predictor::{Controller, Due, Exchange, Measured, Parameters, Source, Totals};
 use crate::links::{ChannelId, Side};
 use crate::node::CircuitKey;
 use crate::onion::Onion;
@@ -18,10 +18,34 @@ impl<O: Onion> Relay<O> {
         self.controller.as_ref().map(|controller| controller.totals())
     }
 
-    /// Begins a step: measures all circuits and solves for those that have anything to send or to expect.
-    /// Their number; none without a controller. [`act`](Self::act) must follow.
-    pub fn solve(&mut self, now: Time) -> Option<usize> {
-        let controller = self.controller.as_deref_mut()?;
+    /// When the controller has something to do.
+    pub(super) fn next_step(&self) -> Option<Time> {
+        self.controller.as_ref()?.next_timeout()
+    }
+
+    /// Does what the controller has to do now.
+    pub(super) fn step(&mut self, now: Time) {
+        let Some(due) = self.controller.as_mut().and_then(|controller| controller.due(now)) else { return };
+        match due {
+            Due::Begin => {}
+            Due::Solve => self.solve(now),
+            Due::Act => self.act(now),
+            Due::Release(parts) => {
+                self.links.release(now);
+                self.release_later(now, parts - 1);
+            }
+        }
+    }
+
+    fn release_later(&mut self, now: Time, parts: u32) {
+        if let Some(controller) = &mut self.controller {
+            controller.release_later(now, parts);
+        }
+    }
+
+    /// Measures all circuits and solves for those that have anything to send or to expect.
+    fn solve(&mut self, now: Time) {
+        let Some(controller) = self.controller.as_deref_mut() else { return };
         controller.begin();
         for (key, circuit) in &mut self.circuits {
             let source = match (circuit.edge.as_deref_mut(), circuit.next) {
@@ -39,12 +63,15 @@ impl<O: Onion> Relay<O> {
                 },
             );
         }
-        Some(controller.solve())
+        let circuits = controller.solve();
+        if controller.solved(now, circuits) {
+            self.act(now);
+        }
     }
 
     /// Acts on the plans of the last solve: tells the neighbours, then sets how much each circuit may send and
     /// take in this step.
-    pub fn act(&mut self, now: Time) {
+    fn act(&mut self, now: Time) {
         let Some(mut controller) = self.controller.take() else { return };
         // Messages leave before the cells that this step lets go.
         self.tell(now, &mut controller);
@@ -79,13 +106,14 @@ impl<O: Onion> Relay<O> {
             }
         }
         self.controller = Some(controller);
+        self.release_later(now, parts - 1);
     }
 
     /// Tells the neighbours of every circuit: the predecessor what we take, the successor what we send.
     fn tell(&mut self, now: Time, controller: &mut Controller) {
         const IDLE: [f64; Problem::MAX_HORIZON] = [0.0; Problem::MAX_HORIZON];
         let Parameters { step, horizon, exchange, .. } = *controller.parameters();
-        let aside = exchange == Exchange::OutOfBand;
+        let out_of_band = exchange == Exchange::OutOfBand;
         let idle = &IDLE[..horizon];
         let mut telling = controller.take_telling();
         let (mut row, mut sent) = (0, 0);
@@ -111,21 +139,16 @@ impl<O: Onion> Relay<O> {
             for (leg, about, values) in about {
                 let Some(leg) = leg.filter(|_| !values.is_empty()) else { continue };
                 let Some(bytes) = telling.prepare(now, key, (about, flow), values) else { continue };
-                sent += self.links.tell(now, leg, bytes, aside, |circ, out| {
+                sent += self.links.tell(now, leg, bytes, out_of_band, |circ, out| {
                     let trajectory = Heard { circ: circ.0, about, solved: now, step, values };
                     telling.write(&trajectory, last == Some(leg), out);
                 });
                 last = Some(leg);
             }
         }
-        sent += self.links.send_told(now, aside);
+        sent += self.links.send_told(now, out_of_band);
         controller.return_telling(telling);
         controller.count_bytes(true, sent);
-    }
-
-    /// Lets every circuit send another part of what it may send in this step.
-    pub fn release(&mut self, now: Time) {
-        self.links.release(now);
     }
 
     /// A neighbour tells what it plans.

@@ -3,18 +3,20 @@
 use std::collections::VecDeque;
 
 use tidegate_control::units::Time;
-use tidegate_proto::cell::{CELL_BYTES, RelayId};
-use tidegate_proto::links::ChannelId;
-use tidegate_proto::node::StreamKey;
-use tidegate_proto::onion::ClearMessage;
-use tidegate_proto::pool::List;
+use tidegate_proto::cell::{CELL_BYTES, Cell, RelayId};
+use tidegate_proto::links::{ChannelId, Departure};
+use tidegate_proto::node::{Budget, Sink, StreamKey};
+use tidegate_proto::onion::{Clear, ClearMessage};
+use tidegate_proto::pool::{List, Pool};
 use tidegate_proto::transport::DecayingCount;
 
 use crate::observe::{Circuit, Host, HostTotals, Observation, Recorder};
+use crate::plan::System;
 use crate::tcp;
 use crate::underlay::Packet;
 
 use super::follow::Follow;
+use super::host::Gate;
 use super::{Event, World};
 
 /// A connection of the run, numbered in the order of opening.
@@ -100,7 +102,7 @@ pub(super) struct End {
 /// tor, whose `SSL_write` is repeated until then.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    cells: u64,
+    cells: u32,
     bytes: u64,
     left: u64,
 }
@@ -137,6 +139,74 @@ impl End {
         let info = self.tcp.info(config);
         totals.retransmissions += u64::from(info.retransmissions);
         totals.timeouts += u64::from(info.timeouts);
+    }
+}
+
+/// A channel's cells on their way into TCP, in TLS records.
+struct Records<'a> {
+    now: Time,
+    system: &'a System,
+    end: &'a mut End,
+    written: &'a mut Pool<(u64, Cell<Clear>)>,
+    gate: Option<&'a mut Gate>,
+    /// Bytes that the host's bucket lets this connection write in its turn.
+    share: u64,
+    /// The share is used up.
+    gated: bool,
+}
+
+impl Sink<Clear> for Records<'_> {
+    fn budget(&mut self) -> Budget {
+        if let Some(record) = &self.end.record {
+            return Budget::Cells(record.cells);
+        }
+        if self.end.tcp.send_space() == 0 {
+            self.end.wants_write = true;
+            return Budget::Blocked;
+        }
+        // Every cell counts as a full one here; few are shorter.
+        let cell = CELL_BYTES + self.system.tls_record_overhead;
+        let allowed = self.share.div_ceil(cell.into());
+        if allowed == 0 {
+            self.gated = true;
+            return Budget::Paused;
+        }
+        Budget::Cells(allowed.min(self.system.tls_record_cells.into()) as u32)
+    }
+
+    fn begin(&mut self, cells: u32, bytes: u64) -> bool {
+        let bytes = bytes + u64::from(self.system.tls_record_overhead);
+        let mut record = self.end.record.take().unwrap_or(Record { cells, bytes, left: bytes });
+        record.left -= self.end.tcp.write(record.left);
+        if record.left > 0 {
+            self.end.record = Some(record);
+            self.end.wants_write = true;
+            return false;
+        }
+        let bytes = record.bytes;
+        self.end.written += bytes;
+        self.share = self.share.saturating_sub(bytes);
+        if let Some(half_life) = self.system.connection_half_life {
+            self.end.loudness.add(self.now, half_life, cells);
+        }
+        if let Some(gate) = &mut self.gate {
+            gate.wrote(bytes);
+        }
+        true
+    }
+
+    fn write(&mut self, mut departure: Departure<Clear>) {
+        let end = &mut *self.end;
+        if let ClearMessage::Data { stamp, .. } = &mut departure.cell.body.message {
+            if stamp.departed == Time::ZERO {
+                stamp.departed = departure.buffered;
+            }
+            if stamp.trace != 0 {
+                let (queued, buffered) = (departure.queued, departure.buffered);
+                end.follows.push_back(Follow::new(stamp.trace, end.written, queued, buffered, self.now));
+            }
+        }
+        self.written.push_back(&mut end.cells, (end.written, departure.cell));
     }
 }
 
@@ -449,75 +519,28 @@ impl<R: Recorder> World<'_, R> {
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
         let end = &mut connection.ends[usize::from(id.side)];
         let Attached::Channel(channel) = end.attached else { return };
-        let host = &mut self.hosts[end.host as usize];
-        let (cell, overhead) = (u64::from(CELL_BYTES), u64::from(self.system.tls_record_overhead));
+        let index = end.host;
+        let host = &mut self.hosts[index as usize];
         let mut gate = host.gate.take();
-        let mut share = gate.as_mut().map_or(u64::MAX, |gate| gate.write_share(now));
         end.wants_write = false;
-        let mut gated = false;
-        loop {
-            let mut record = match end.record.take() {
-                Some(record) => record,
-                None => {
-                    if end.tcp.send_space() == 0 {
-                        end.wants_write = true;
-                        break;
-                    }
-                    // Every cell counts as a full one here; few are shorter.
-                    let allowed = share.div_ceil(cell + overhead);
-                    if allowed == 0 {
-                        gated = true;
-                        break;
-                    }
-                    let most = allowed.min(u64::from(self.system.tls_record_cells));
-                    let cells = most.min(host.node().ready(channel));
-                    if cells == 0 {
-                        // Asking an empty channel is what makes it tell when it is not any more.
-                        let none = host.node().pop(now, channel);
-                        debug_assert_eq!(none, None);
-                        break;
-                    }
-                    let bytes = host.node().ready_bytes(channel, cells) + overhead;
-                    Record { cells, bytes, left: bytes }
-                }
-            };
-            record.left -= end.tcp.write(record.left);
-            if record.left > 0 {
-                end.record = Some(record);
-                end.wants_write = true;
-                break;
-            }
-            let Record { cells, bytes, .. } = record;
-            end.written += bytes;
-            for _ in 0..cells {
-                let mut departure = host.node().pop(now, channel).expect("it is ready");
-                if let ClearMessage::Data { stamp, .. } = &mut departure.cell.body.message {
-                    if stamp.departed == Time::ZERO {
-                        stamp.departed = departure.buffered;
-                    }
-                    if stamp.trace != 0 {
-                        let (queued, buffered) = (departure.queued, departure.buffered);
-                        end.follows.push_back(Follow::new(stamp.trace, end.written, queued, buffered, now));
-                    }
-                }
-                self.written.push_back(&mut end.cells, (end.written, departure.cell));
-            }
-            share = share.saturating_sub(bytes);
-            if let Some(half_life) = self.system.connection_half_life {
-                end.loudness.add(now, half_life, cells as u32);
-            }
-            if let Some(gate) = &mut gate {
-                gate.wrote(bytes);
-            }
-        }
+        let share = gate.as_mut().map_or(u64::MAX, |gate| gate.write_share(now));
+        let mut records = Records {
+            now,
+            system: self.system,
+            end,
+            written: &mut self.written,
+            gate: gate.as_deref_mut(),
+            share,
+            gated: false,
+        };
+        host.node().drain(now, channel, &mut records);
+        let gated = records.gated;
         if gated && let Some(gate) = &mut gate {
             gate.wait_to_write(now, id);
-            host.node().hold(channel);
         }
         host.gate = gate;
-        let host = end.host;
         if gated {
-            self.pump_again(host);
+            self.pump_again(index);
         }
         self.transmit(id);
     }

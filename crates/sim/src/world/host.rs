@@ -34,8 +34,8 @@ pub(super) struct HostState {
     pub descriptors: u64,
     /// A relay that speaks IPsec with others that do.
     pub secured: bool,
-    /// Time between two steps of its controller, as its clock has it.
-    pub step: Span,
+    /// The node's timeout is pending for this time.
+    pub timer: Time,
     /// Levels and counts at the last sample.
     pub sampled: RelaySample,
 }
@@ -102,7 +102,7 @@ impl HostState {
             totals,
             descriptors: 0,
             secured,
-            step: Span::ZERO,
+            timer: Time::NEVER,
             sampled,
         }
     }
@@ -247,24 +247,19 @@ impl<R: Recorder> World<'_, R> {
         self.pump_again(host);
     }
 
-    /// Lets a host's node run its scheduler over all channels.
-    pub(super) fn schedule(&mut self, host: u32) {
+    /// Tells a host's node the state of a channel's socket.
+    pub(super) fn inspect(&mut self, host: u32, channel: ChannelId) {
+        let Some(end) = self.hosts[host as usize].channel(channel) else { return };
+        let Some((tcp, config)) = self.tcp(end) else { return };
+        let info = tcp.info(config);
+        let socket = kist::Socket {
+            window: info.cwnd,
+            unacknowledged: info.unacked,
+            unsent_bytes: info.not_sent,
+            segment_bytes: info.mss,
+        };
         let now = self.now;
-        let channels = std::mem::take(&mut self.hosts[host as usize].channels);
-        self.hosts[host as usize].node().schedule(now, &mut |channel| {
-            let end = channels[channel.0 as usize].expect("an open channel has a connection");
-            let connection = self.connections[end.connection.0 as usize].as_deref().expect("while it has");
-            let config = &self.tcp_parameters[connection.ground as usize];
-            let info = connection.ends[usize::from(end.side)].tcp.info(config);
-            kist::Socket {
-                window: info.cwnd,
-                unacknowledged: info.unacked,
-                unsent_bytes: info.not_sent,
-                segment_bytes: info.mss,
-            }
-        });
-        self.hosts[host as usize].channels = channels;
-        self.drain(host);
+        self.hosts[host as usize].node().socket(now, channel, Some(socket));
     }
 
     /// The next end in turn reads its share; false if the processor has no time.

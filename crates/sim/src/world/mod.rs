@@ -5,7 +5,7 @@
 //! - [`host`]: what runs on a host, its token buckets and its processor;
 //! - [`users`]: when users want something, over which circuits; [`transfers`]: what is sent then;
 //! - [`spares`]: circuits built beforehand for others to switch to;
-//! - [`control`]: relays' controllers, step by step;
+//! - [`control`]: what only a simulation can do with relays' controllers;
 //! - [`follow`]: where sampled cells wait.
 
 mod connection;
@@ -50,8 +50,8 @@ enum Event {
     Tcp(EndId),
     /// A host's bucket is refilled or its processor is free.
     Pump(u32),
-    /// A host's node runs its scheduler over all channels.
-    Schedule(u32),
+    /// A timeout of a host's node may be due.
+    Node(u32),
     /// A user's first circuit, or next request.
     User(u32),
     /// A transfer's time is up.
@@ -60,16 +60,8 @@ enum Event {
     Packet(u32, bool),
     /// Relays' queues are sampled.
     Sample,
-    /// A relay's controller begins a step,
-    Step(u32),
-    /// solves once it has heard what arrives at the same instant,
-    Solve(u32),
-    /// and acts when it has the solution.
-    Act(u32),
-    /// It lets another part of its cells go; so many parts are left.
-    Release(u32, u32),
-    /// A message that goes past the network arrives.
-    Aside(u32),
+    /// A message that goes out of band arrives.
+    OutOfBand(u32),
     /// A host goes down: what runs on it starts afresh.
     HostDown(u32),
 }
@@ -144,15 +136,13 @@ struct World<'a, R: Recorder> {
     connections: Vec<Option<Box<Connection>>>,
     /// Cells written to connections and not yet read, each with the offset after its TLS record.
     written: Pool<(u64, Cell<Clear>)>,
-    /// Messages on their way past the network, and whom they go to.
-    asides: Slab<(EndId, Cell<Clear>)>,
+    /// Messages on their way out of band, and whom they go to.
+    out_of_band: Slab<(EndId, Cell<Clear>)>,
     /// Those of them that are open, and a few that no longer are.
     live: Vec<ConnectionId>,
     /// TCP on each [`connection::Ground`].
     tcp_parameters: [tcp::Config; 3],
     users: Users,
-    /// Where the phases and clocks of controllers are drawn from.
-    controllers: Seed,
     lies: Lies,
     /// Data cells packaged for clients, to pick those that are followed.
     packaged: u64,
@@ -179,7 +169,8 @@ impl<'a, R: Recorder> World<'a, R> {
             let of_kind = if legacy.contains(&RelayId(index)) { &old } else { &config };
             let nonces = seed.fork("nonces").fork_index(index.into());
             let bandwidth = bandwidth(host);
-            HostState::new(&host.role, &links::Config { nonces, bandwidth, ..of_kind.clone() })
+            let clock = control::clock(&system.control, &seed, index);
+            HostState::new(&host.role, &links::Config { nonces, bandwidth, clock, ..of_kind.clone() })
         };
         let hosts = (0..).zip(&plan.hosts).map(host).collect();
         let first_window = match system.tcp.receive_buffer {
@@ -210,11 +201,10 @@ impl<'a, R: Recorder> World<'a, R> {
             hosts,
             connections: Vec::new(),
             written: Pool::default(),
-            asides: Slab::new(),
+            out_of_band: Slab::new(),
             live: Vec::new(),
             tcp_parameters: [system.tcp.clone(), loopback, ipsec],
             users: Users::new(plan, seed.fork("users")),
-            controllers: seed.fork("controllers"),
             lies: Lies::new(&plan.faults),
             packaged: 0,
             cells_delivered: 0,
@@ -234,7 +224,7 @@ impl<'a, R: Recorder> World<'a, R> {
             self.queue.push(Time::ZERO + self.plan.sample_every, Event::Sample);
         }
         self.start_users();
-        self.start_control();
+        self.start_timers();
         let mut countdown = PROGRESS_EVERY;
         while let Some((now, event)) = self.queue.pop() {
             if now > end {
@@ -290,33 +280,35 @@ impl<'a, R: Recorder> World<'a, R> {
             }
             Event::Tcp(end) => self.tcp_timer(end),
             Event::Pump(host) => self.pump(host),
-            Event::Schedule(host) => self.schedule(host),
+            Event::Node(host) => self.node_timer(host),
             Event::User(user) => self.user_turn(user),
             Event::Timeout(transfer) => self.transfer_timeout(transfer),
             Event::Packet(transfer, from_server) => self.markov_packets(transfer, from_server),
             Event::Sample => self.sample(),
-            Event::Step(host) => self.queue.push(self.now, Event::Solve(host)),
-            Event::Solve(host) => self.solve(host),
-            Event::Act(host) => self.act(host),
-            Event::Release(host, parts) => self.release(host, parts),
-            Event::Aside(message) => self.aside_arrives(message as usize),
+            Event::OutOfBand(message) => self.out_of_band_arrives(message as usize),
             Event::HostDown(host) => self.host_down(host),
         }
     }
 
-    /// Does what the node on a host asks until it asks no more.
+    /// Does what the node on a host asks until it asks no more, and sets its timer.
     fn drain(&mut self, host: u32) {
-        while let Some(output) = self.hosts[host as usize].node().poll() {
+        loop {
+            let output = self.hosts[host as usize].node().poll();
+            // A timeout that is due now comes before what is written now.
+            if matches!(output, None | Some(Output::Flush(_))) {
+                self.set_timer(host);
+            }
+            let Some(output) = output else { break };
             match output {
                 Output::OpenChannel(channel, RelayId(to)) => self.open_channel(host, channel, to),
                 Output::CloseChannel(channel) => self.close_channel(host, channel),
-                Output::Aside(channel, cell) => self.aside(host, channel, cell),
+                Output::OutOfBand(channel, cell) => self.send_out_of_band(host, channel, cell),
                 Output::Flush(channel) => {
                     if let Some(end) = self.hosts[host as usize].channel(channel) {
                         self.flush(end);
                     }
                 }
-                Output::Schedule(at) => self.queue.push(at, Event::Schedule(host)),
+                Output::Inspect(channel) => self.inspect(host, channel),
                 Output::Connect(stream, transfer) => self.connect_stream(host, stream, transfer as u32),
                 Output::Deliver(stream, bytes, stamp) => self.deliver(host, stream, bytes, stamp),
                 Output::Package(stream, cells) => self.package(host, stream, cells),
@@ -329,6 +321,33 @@ impl<'a, R: Recorder> World<'a, R> {
                     self.circuit_switched(host, circuit);
                 }
             }
+        }
+    }
+
+    fn start_timers(&mut self) {
+        for host in 0..self.hosts.len() {
+            self.set_timer(host as u32);
+        }
+    }
+
+    fn set_timer(&mut self, host: u32) {
+        let state = &mut self.hosts[host as usize];
+        if let Some(due) = state.node().next_timeout()
+            && due < state.timer
+        {
+            state.timer = due.max(self.now);
+            self.queue.push(state.timer, Event::Node(host));
+        }
+    }
+
+    /// A timeout of a node has come up; it may have been set earlier since, and done.
+    fn node_timer(&mut self, host: u32) {
+        let now = self.now;
+        let state = &mut self.hosts[host as usize];
+        if state.timer == now {
+            state.timer = Time::NEVER;
+            state.node().timeout(now);
+            self.drain(host);
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod compact;
 mod delay;
+mod steps;
 mod telling;
 pub mod wire;
 
@@ -15,8 +16,11 @@ use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
 use tidegate_control::units::{Span, Time};
 
 use super::Windows;
+use crate::links::Clock;
 use crate::node::CircuitKey;
 use delay::Delay;
+pub(crate) use steps::Due;
+use steps::Steps;
 pub(crate) use telling::Telling;
 use wire::{About, Encoding, Heard};
 
@@ -215,6 +219,7 @@ pub struct Controller {
     telling: Telling,
     work: Vec<f64>,
     totals: Totals,
+    steps: Steps,
 }
 
 /// The plan for one circuit.
@@ -233,8 +238,8 @@ pub struct Plan<'a> {
 }
 
 impl Controller {
-    /// A relay with this bandwidth, in bytes per second (infinite: no limit known).
-    pub fn new(parameters: Parameters, bytes_per_s: f64) -> Controller {
+    /// A relay with this bandwidth, in bytes per second (infinite: no limit known), and this clock.
+    pub fn new(parameters: Parameters, bytes_per_s: f64, clock: Clock) -> Controller {
         let mut problem = Problem::new(parameters.problem, 0.0);
         problem.s_max = parameters.s_max;
         problem.scaling = parameters.scaling;
@@ -254,6 +259,7 @@ impl Controller {
             telling: Telling::new(&parameters),
             work: Vec::new(),
             totals: Totals::default(),
+            steps: Steps::new(&parameters, clock),
         }
     }
 
@@ -265,6 +271,29 @@ impl Controller {
     /// What was done so far.
     pub fn totals(&self) -> Totals {
         Totals { fallbacks: self.solver.fallbacks(), ..self.totals }
+    }
+
+    /// When the next thing is due.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.steps.next()
+    }
+
+    /// What is due by now.
+    pub(crate) fn due(&mut self, now: Time) -> Option<Due> {
+        self.steps.take(now)
+    }
+
+    /// So many circuits were solved for; true if the results count at once.
+    pub(crate) fn solved(&mut self, now: Time, circuits: usize) -> bool {
+        let (each, per_circuit) = self.parameters.solve_time;
+        let takes = each + per_circuit * circuits as u64;
+        self.steps.solved(now, takes);
+        takes == Span::ZERO
+    }
+
+    /// So many parts of this step's cells are let go later.
+    pub(crate) fn release_later(&mut self, now: Time, parts: u32) {
+        self.steps.release_later(now, parts);
     }
 
     fn slot(&mut self, circuit: CircuitKey) -> (&mut Slot, &mut [f64]) {
