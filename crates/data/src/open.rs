@@ -25,10 +25,17 @@ pub fn open(path: &Path) -> Result<Document, DataError> {
         cause: format!("cannot be read: {error}"),
         cure: "check the path and its permissions".into(),
     };
-    let file = File::open(path).map_err(unreadable)?;
-    if file.metadata().map_err(unreadable)?.is_dir() {
-        return Err(unreadable(io::Error::from(io::ErrorKind::IsADirectory)));
+    // Looked at before it is opened: opening a FIFO waits for a writer, a device never ends.
+    let about = std::fs::metadata(path).map_err(unreadable)?;
+    if !about.is_file() {
+        let cause = if about.is_dir() { "is a directory" } else { "is no regular file" };
+        return Err(DataError {
+            cause: cause.into(),
+            cure: "name a file".into(),
+            ..unreadable(io::Error::other(""))
+        });
     }
+    let file = File::open(path).map_err(unreadable)?;
     let mut packed = Vec::new();
     file.take(MAX_UNPACKED + 1).read_to_end(&mut packed).map_err(unreadable)?;
     unpack(&name, packed)
@@ -141,6 +148,7 @@ mod tests {
         assert!(unpack("x", Vec::new()).unwrap_err().cause.contains("empty"));
         assert!(unpack("x", b"PK\x03\x04...".to_vec()).unwrap_err().cause.contains("zip"));
         assert!(open(Path::new("/nonexistent")).unwrap_err().cause.contains("cannot be read"));
-        assert!(open(Path::new("/")).is_err());
+        assert_eq!(open(Path::new("/")).unwrap_err().cause, "is a directory");
+        assert_eq!(open(Path::new("/dev/zero")).unwrap_err().cause, "is no regular file");
     }
 }

@@ -1,6 +1,7 @@
 //! What is wrong with a user's input: which file, where, why, and what to do about it.
 
 use std::fmt;
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
@@ -57,18 +58,25 @@ impl Source {
     pub fn read(path: &Path) -> Result<Source, InputError> {
         let file = path.display().to_string();
         let fail = |cause: String, cure: &str| Err(InputError::new(file.clone(), cause, cure));
-        let size = match std::fs::metadata(path) {
+        // Looked at before it is opened: opening a FIFO waits for a writer, a device never ends.
+        match std::fs::metadata(path) {
             Ok(about) if about.is_dir() => return fail("is a directory".into(), "name a file in it"),
-            Ok(about) => about.len(),
+            Ok(about) if !about.is_file() => {
+                return fail("is no regular file".into(), "write it to a file first");
+            }
+            Ok(_) => {}
             Err(error) => return fail(format!("cannot be read: {error}"), "check the path"),
-        };
-        if size > MAX_BYTES {
-            return fail(
-                format!("is {size} bytes long, the limit is {MAX_BYTES}"),
-                "is this the right file?",
-            );
         }
-        match std::fs::read(path).map(String::from_utf8) {
+        // Files can grow while they are read.
+        let read = || {
+            let mut bytes = Vec::new();
+            std::fs::File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+            Ok::<_, std::io::Error>(bytes)
+        };
+        match read().map(String::from_utf8) {
+            Ok(Ok(text)) if text.len() as u64 > MAX_BYTES => {
+                fail(format!("is longer than the limit is, {MAX_BYTES} bytes"), "is this the right file?")
+            }
             Ok(Ok(text)) => Ok(Source { file, text }),
             Ok(Err(_)) => fail("is not UTF-8 text".into(), "is this the right file?"),
             Err(error) => fail(format!("cannot be read: {error}"), "check the permissions"),

@@ -1,5 +1,8 @@
 //! Where the real data sets are, when they are there.
 
+#[path = "../../../../tests/skipped.rs"]
+mod skipped;
+
 use std::path::PathBuf;
 
 /// The data directory: `TIDEGATE_DATA`, or `../shared/data` beside the checkout; `None` (and a note) if
@@ -9,7 +12,7 @@ pub fn real_data() -> Option<PathBuf> {
     let path = std::env::var_os("TIDEGATE_DATA").map_or_else(beside, PathBuf::from);
     let there = path.is_dir();
     if !there {
-        eprintln!("no data sets at {}: nothing to test here", path.display());
+        skipped::skipped("readers of real data sets", "TIDEGATE_DATA");
     }
     there.then_some(path)
 }
