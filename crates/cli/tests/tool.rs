@@ -1,5 +1,8 @@
 //! The tool as a user meets it: exit codes, outputs, and the report in a browser.
 
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -90,7 +93,7 @@ fn page_draws(page: &Path) {
     let browser =
         Command::new("chromium").args(flags).arg(profile).arg(format!("file://{}", page.display())).output();
     let Ok(output) = browser else {
-        eprintln!("chromium is not installed: the page is not opened");
+        skipped::skipped("the report in a browser", "chromium");
         return;
     };
     let page = String::from_utf8_lossy(&output.stdout);

@@ -2,6 +2,8 @@
 //! network. Runs where tor is installed.
 
 mod private_tor;
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +16,7 @@ const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 #[test]
 fn stock_relays_are_measured_through_ordinary_circuits() {
     if !private_tor::is_installed() {
-        eprintln!("tor is not installed: no stock relay was measured");
+        skipped::skipped("stock relays are measured", "tor");
         return;
     }
     let mut network = Network::new("stock", "");

@@ -1,6 +1,9 @@
 //! Three cells of the comparison with the kernel's TCP, at rates that a busy machine carries. The whole grid:
 //! `cargo run -p tidegate-oracles --release --bin kernel-tcp`.
 
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
+
 use std::thread;
 use std::time::Duration;
 
@@ -22,7 +25,7 @@ const CELLS: [(Cell, f64); 3] = [
 #[test]
 fn the_model_carries_what_the_kernel_carries() {
     if let Some(why) = kernel_tcp::unavailable() {
-        println!("skipped: the kernel's TCP cannot be measured here ({why})");
+        skipped::skipped(&format!("TCP against the kernel's ({why})"), "root and /dev/net/tun");
         return;
     }
     let runs = CELLS.map(|(cell, allowed)| {
