@@ -1,8 +1,15 @@
 # `make test` sets up what it needs and runs every test; `make lint` is part of it.
-.PHONY: test lint setup bench columnar deny
+.PHONY: test lint setup bench columnar deny scoreboard
+
+# Tests that need what is not here are left out; the end says how many, and what to install.
+SKIPPED = $(CURDIR)/target/skipped-tests
 
 test: lint
-	cargo test --workspace --quiet
+	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED) && touch $(SKIPPED)
+	TIDEGATE_SKIPPED=$(SKIPPED) cargo test --workspace --quiet
+	@sort $(SKIPPED)
+	@printf 'skipped: %s' "$$(wc -l < $(SKIPPED))"
+	@if [ -s $(SKIPPED) ]; then printf ', for want of %s' "$$(cut -d: -f1 $(SKIPPED) | sort -u | paste -sd, | sed 's/,/, /g')"; fi; echo
 
 lint: setup
 	cargo fmt --all --check
@@ -19,7 +26,13 @@ bench:
 columnar:
 	cargo run --release -- run scenarios/bottleneck.toml
 	python3 -m venv .venv && .venv/bin/pip install --quiet pandas polars pyarrow
-	.venv/bin/python crates/cli/tests/columnar.py out/bottleneck
+	.venv/bin/python crates/cli/tests/columnar.py out/bottleneck/latest
+
+# Measures every published number at medium scale, an hour of two cores, and makes docs/scoreboard.md of what
+# is recorded. One experiment alone: tidegate reproduce PAPER/FIGURE --scale medium --record
+scoreboard:
+	cargo run --release -- reproduce --scale medium --record
+	cargo run --release -- scoreboard
 
 # Needs `cargo install cargo-deny`.
 deny:

@@ -10,5 +10,6 @@ pub fn skipped(what: &str, missing: &str) {
     let file = std::fs::OpenOptions::new().create(true).append(true).open(list);
     // One write: tests run side by side.
     let line = format!("{missing}: {what}\n");
-    file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the list of skipped tests can be written");
+    file.and_then(|mut file| file.write_all(line.as_bytes()))
+        .expect("the list of skipped tests can be written");
 }

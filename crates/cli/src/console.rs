@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::time::{ClockId, clock_gettime};
+use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
+use tidegate_lab::report::folder;
 
 /// Red on a terminal, plain elsewhere.
 pub fn red(text: &str) -> String {
@@ -36,9 +39,36 @@ pub fn terminal_width() -> Option<u16> {
         .filter(|columns| *columns > 60)
 }
 
+/// The commit that the tool is built from.
+pub const COMMIT: &str = env!("TIDEGATE_COMMIT");
+
+/// Processor seconds of the whole process.
+pub fn process_cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
 /// The command as it was typed, for manifests.
 pub fn command_line() -> String {
     std::env::args().collect::<Vec<_>>().join(" ")
+}
+
+/// Writes results into `out`, or into a new numbered folder below `base`, which `latest` then names. Gives the
+/// folder.
+pub fn write_results(
+    files: Vec<folder::File>,
+    contents: &folder::Contents,
+    more: serde_json::Value,
+    out: Option<PathBuf>,
+    base: &Path,
+) -> Result<PathBuf, InputError> {
+    let numbered = out.is_none();
+    let place = out.map_or_else(|| folder::numbered(base), Ok)?;
+    folder::write(files, contents, more, &place)?;
+    if numbered {
+        folder::point_latest(&place);
+    }
+    Ok(place)
 }
 
 /// How often Ctrl-C was pressed.

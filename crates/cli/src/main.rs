@@ -16,6 +16,7 @@ mod predictor;
 mod predictor_open_loop;
 mod reproduce;
 mod run;
+mod scoreboard;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ enum Command {
     Run(run::Arguments),
     More(more::Arguments),
     Reproduce(reproduce::Arguments),
+    Scoreboard(scoreboard::Arguments),
     Flashflow(flashflow::Arguments),
     Predictor(predictor::Arguments),
     Fairness(fairness::Arguments),
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::main(arguments),
         Command::More(arguments) => more::main(arguments),
         Command::Reproduce(arguments) => reproduce::main(arguments),
+        Command::Scoreboard(arguments) => scoreboard::main(arguments),
         Command::Flashflow(arguments) => flashflow::main(arguments),
         Command::Predictor(arguments) => predictor::main(arguments),
         Command::Fairness(arguments) => fairness::main(arguments),

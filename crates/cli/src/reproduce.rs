@@ -1,15 +1,21 @@
 //! `tidegate reproduce`: the scoreboard of published numbers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use serde_json::json;
 use tidegate_lab::flashflow;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::parallel_paths;
-use tidegate_lab::report::{folder, manifest_of_outcomes, outcome_table, page_of_outcomes};
-use tidegate_lab::scoreboard::{RunError, Runner, Scale, Verdict, experiment, scenario_runner, verdict};
+use tidegate_lab::report::folder::{self, Contents};
+use tidegate_lab::report::{outcome_table, page_of_outcomes};
+use tidegate_lab::scoreboard::experiment::{self, Row};
+use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
+use tidegate_lab::scoreboard::{
+    Experiment, Outcome, RunError, Runner, Scale, Verdict, scenario_runner, verdict,
+};
 
-use crate::console::{Console, terminal_width};
+use crate::console::{COMMIT, Console, command_line, process_cpu_s, terminal_width, write_results};
 use crate::{Failure, flashflow_loopback, more_live, predictor_open_loop};
 
 /// Everything that can measure an experiment: one line each.
@@ -40,12 +46,18 @@ pub struct Arguments {
     /// Threads; 0: one per core
     #[arg(long, default_value_t = 0)]
     jobs: usize,
+    /// Keep what was measured as result.json beside each experiment
+    #[arg(long)]
+    record: bool,
     /// Folder of the experiments
     #[arg(long, default_value = "experiments")]
     experiments: PathBuf,
-    /// Folder for the report
-    #[arg(long, default_value = "out/reproduce")]
-    out: PathBuf,
+    /// Folder for the report, instead of a new out/reproduce/<number>, which out/reproduce/latest names
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Replace other results in that folder: the files that their manifest lists, nothing else
+    #[arg(long, requires = "out")]
+    force: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -58,6 +70,9 @@ enum ScaleName {
     Full,
 }
 
+/// An experiment, its checked rows, and what measures it.
+type Planned = (Experiment, Vec<Row>, Runner);
+
 /// Runs the subcommand.
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let scale = match arguments.scale {
@@ -65,23 +80,23 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         ScaleName::Medium => Scale::Medium,
         ScaleName::Full => Scale::Full,
     };
-    let experiments = experiment::find(&arguments.experiments, &data_folder(), arguments.what.as_deref())?;
-    folder::check_place(&arguments.out)?;
-    let known: Vec<&str> = RUNNERS.iter().map(|(name, _)| *name).collect();
-    let mut planned = Vec::new();
-    for experiment in experiments {
-        let name = experiment.file.runner.get_ref();
-        let runner = RUNNERS.iter().find(|(known, _)| known == name).map(|(_, runner)| *runner);
-        let runner = runner.ok_or_else(|| experiment.unknown_runner(&known))?;
-        planned.push((experiment.rows()?, experiment, runner));
+    let what = arguments.what.as_deref();
+    let planned = plan(experiment::find(&arguments.experiments, &data_folder(), what)?, arguments.record)?;
+    let contents = Contents {
+        name: "reproduce".into(),
+        parameters: json!({ "what": what, "scale": scale, "experiments": arguments.experiments }),
+    };
+    if let Some(place) = &arguments.out {
+        folder::check_place(place, &contents, arguments.force)?;
     }
     let mut outcomes = Vec::new();
     let mut figures = Vec::new();
     let mut stopped = false;
-    for (number, (rows, experiment, runner)) in planned.iter().enumerate() {
+    for (number, (experiment, rows, runner)) in planned.iter().enumerate() {
         let name = format!("{}/{}", experiment.paper, experiment.figure);
         let console = Console::new(0, arguments.jobs);
         console.title(&format!("{name} ({} of {})", number + 1, planned.len()));
+        let (wall, cpu) = (console.wall_s(), process_cpu_s());
         let measured = match experiment.lacks() {
             _ if console.stopped() => Err(RunError::Stopped),
             Some(input) => Err(RunError::Unavailable(format!("needs {}", input.display()))),
@@ -91,8 +106,17 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         if let Err(RunError::Input(error)) = measured {
             return Err(error.into());
         }
-        stopped |= matches!(measured, Err(RunError::Stopped));
-        outcomes.extend(verdict::judge(experiment, rows, &measured, scale));
+        let now_stopped = matches!(measured, Err(RunError::Stopped));
+        stopped |= now_stopped;
+        let judged = verdict::judge(experiment, rows, &measured, scale);
+        if arguments.record && !now_stopped {
+            let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
+            let rows = judged.iter().map(record::Row::from).collect();
+            let kept =
+                record::write(&experiment.folder, &Recorded { scale, commit: COMMIT.into(), cost, rows })?;
+            eprintln!("recorded {}", kept.display());
+        }
+        outcomes.extend(judged);
         if let Ok(measured) = measured {
             let text = std::iter::once(format!("{} ({}).", experiment.file.title, experiment.file.source));
             let text: Vec<String> = text.chain(measured.notes).collect();
@@ -104,21 +128,15 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let files = vec![
         ("report.html".to_owned(), page.into_bytes()),
         ("scoreboard.json".to_owned(), format!("{json}\n").into_bytes()),
-        (
-            "manifest.json".to_owned(),
-            format!("{:#}\n", manifest_of_outcomes(&scale.to_string())).into_bytes(),
-        ),
     ];
-    folder::write_files(files, &arguments.out)?;
+    let more = json!({ "command": command_line(), "commit": COMMIT });
+    let place = write_results(files, &contents, more, arguments.out, Path::new("out/reproduce"))?;
     if arguments.json {
         println!("{json}");
     } else {
-        println!("{}", outcome_table(&outcomes, terminal_width()));
-        for outcome in outcomes.iter().filter(|outcome| !outcome.note.is_empty()) {
-            println!("{}/{} {}: {}", outcome.paper, outcome.figure, outcome.quantity, outcome.note);
-        }
+        print_table(&outcomes);
     }
-    eprintln!("{} holds report.html and scoreboard.json", arguments.out.display());
+    eprintln!("{} holds report.html and scoreboard.json", place.display());
     let summary = verdict::count(&outcomes);
     if arguments.json {
         eprintln!("{summary}");
@@ -134,7 +152,31 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     })
 }
 
+/// Everything that can be wrong is found before the first hour of work.
+fn plan(experiments: Vec<Experiment>, record: bool) -> Result<Vec<Planned>, Failure> {
+    let known: Vec<&str> = RUNNERS.iter().map(|(name, _)| *name).collect();
+    let mut planned = Vec::new();
+    for experiment in experiments {
+        let name = experiment.file.runner.get_ref();
+        let runner = RUNNERS.iter().find(|(known, _)| known == name).map(|(_, runner)| *runner);
+        let runner = runner.ok_or_else(|| experiment.unknown_runner(&known))?;
+        if record {
+            record::read(&experiment.folder)?;
+        }
+        let rows = experiment.rows()?;
+        planned.push((experiment, rows, runner));
+    }
+    Ok(planned)
+}
+
+fn print_table(outcomes: &[Outcome]) {
+    println!("{}", outcome_table(outcomes, terminal_width()));
+    for outcome in outcomes.iter().filter(|outcome| !outcome.note.is_empty()) {
+        println!("{}/{} {}: {}", outcome.paper, outcome.figure, outcome.quantity, outcome.note);
+    }
+}
+
 /// Where measured inputs lie.
-fn data_folder() -> PathBuf {
+pub fn data_folder() -> PathBuf {
     std::env::var_os("TIDEGATE_DATA").map_or_else(|| PathBuf::from("../shared/data"), PathBuf::from)
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tidegate_lab::report::{folder, summary_table};
+use tidegate_lab::report::{contents, files, folder, provenance, summary_table};
 use tidegate_lab::results::Results;
 use tidegate_lab::runs;
 use tidegate_lab::scenario::Scenario;
@@ -25,9 +25,12 @@ pub struct Arguments {
     /// Threads; 0: one per core
     #[arg(long, default_value_t = 0)]
     jobs: usize,
-    /// Folder for the results, instead of out/<scenario>
+    /// Folder for the results, instead of a new out/<scenario>/<number>, which out/<scenario>/latest names
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Replace other results in that folder: the files that their manifest lists, nothing else
+    #[arg(long, requires = "out")]
+    force: bool,
     /// Print the whole summary as one JSON document on standard output
     #[arg(long)]
     json: bool,
@@ -58,8 +61,10 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     if let Some(seed) = arguments.seed {
         scenario.file.seed = seed;
     }
-    let place = arguments.out.unwrap_or_else(|| PathBuf::from("out").join(&scenario.file.name));
-    folder::check_place(&place)?;
+    let contents = contents(&scenario, arguments.seeds);
+    if let Some(place) = &arguments.out {
+        folder::check_place(place, &contents, arguments.force)?;
+    }
     let console = Console::new(scenario.systems.len() * arguments.seeds as usize, arguments.jobs);
     let runs = runs::run_all(&scenario, arguments.seeds, &console)?;
     console.finish();
@@ -68,7 +73,9 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::from(130));
     }
     let results = Results::new(&scenario, &runs);
-    folder::write(&results, &console::command_line(), &place)?;
+    let more = provenance(&results, &console::command_line());
+    let base = PathBuf::from("out").join(&scenario.file.name);
+    let place = console::write_results(files(&results), &contents, more, arguments.out, &base)?;
     if arguments.json {
         println!("{:#}", results.document());
     } else {

@@ -1,4 +1,4 @@
-"""Reads a folder of results with pandas and polars: python3 crates/cli/tests/columnar.py out/bottleneck
+"""Reads a folder of results with pandas and polars: python3 crates/cli/tests/columnar.py out/bottleneck/latest
 
 `make columnar` installs both into .venv and runs this.
 """

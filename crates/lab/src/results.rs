@@ -228,24 +228,35 @@ pub fn combine(values: &[&Value], pick: &dyn Fn(&[f64]) -> Option<f64>) -> Value
 
 /// Every number of a value by its dotted path.
 pub fn flatten(value: &Value) -> BTreeMap<String, f64> {
-    fn walk(prefix: &str, value: &Value, into: &mut BTreeMap<String, f64>) {
-        match value {
-            Value::Object(map) => {
-                for (key, inner) in map {
-                    let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-                    walk(&path, inner, into);
-                }
-            }
-            other => {
-                if let Some(number) = other.as_f64() {
-                    into.insert(prefix.to_owned(), number);
-                }
+    let mut all = BTreeMap::new();
+    walk("", value, &mut |path, leaf| {
+        if let Some(number) = leaf.as_f64() {
+            all.insert(path.to_owned(), number);
+        }
+    });
+    all
+}
+
+/// Everything in a value by its dotted path, as text.
+pub fn flatten_text(value: &Value) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    walk("", value, &mut |path, leaf| {
+        all.insert(path.to_owned(), leaf.as_str().map_or_else(|| leaf.to_string(), str::to_owned));
+    });
+    all
+}
+
+/// Calls `leaf` with whatever is no object.
+fn walk(prefix: &str, value: &Value, leaf: &mut dyn FnMut(&str, &Value)) {
+    match value {
+        Value::Object(map) => {
+            for (key, inner) in map {
+                let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                walk(&path, inner, leaf);
             }
         }
+        other => leaf(prefix, other),
     }
-    let mut all = BTreeMap::new();
-    walk("", value, &mut all);
-    all
 }
 
 #[cfg(test)]

@@ -1,135 +1,318 @@
-//! The folder of results: written beside its place, then renamed into it, so that it is whole or absent.
+//! Folders of results: written beside their place, then exchanged with it in one step, so that a reader and a
+//! process that dies see the old results whole or the new. Nothing is deleted that a manifest does not list.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
-use super::parquet::parquet;
-use super::{page, tables};
 use crate::input::InputError;
-use crate::results::{Results, VERSION, whole_summary};
+use crate::results::{VERSION, flatten_text};
 
 /// A folder that is ours has this in its manifest.
 const MARK: &str = "tidegate";
+/// In every folder of results.
+const MANIFEST: &str = "manifest.json";
 
-/// Refuses a place that holds something else than results of ours. Call it before a long run.
-pub fn check_place(place: &Path) -> Result<(), InputError> {
-    let refuse = |cause: &str| {
-        Err(InputError::new(place.display().to_string(), cause, "choose another place with --out"))
+/// What results are of: two folders with equal contents hold the same study.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contents {
+    /// The scenario's name, or the command's.
+    pub name: String,
+    /// Everything that decides about the results.
+    pub parameters: Value,
+}
+
+/// A file of results: its name in the folder, and its bytes.
+pub type File = (String, Vec<u8>);
+
+fn error(place: &Path, cause: impl Into<String>) -> InputError {
+    InputError::new(place.display().to_string(), cause, "choose another place with --out")
+}
+
+/// The manifest of a folder of ours.
+fn read_manifest(place: &Path) -> Option<Value> {
+    let bytes = fs::read(place.join(MANIFEST)).ok()?;
+    serde_json::from_slice(&bytes).ok().filter(|manifest: &Value| manifest["tool"] == MARK)
+}
+
+/// The files that a manifest lists.
+fn listed(manifest: &Value) -> BTreeSet<String> {
+    let files = manifest["files"].as_array().into_iter().flatten();
+    files.filter_map(|name| name.as_str()).map(str::to_owned).collect()
+}
+
+/// Refuses a place that holds something else than these results: other files, another scenario, other
+/// parameters. With `force` results of ours may be others. Call it before a long run.
+///
+/// # Errors
+/// What is there, and how it differs.
+pub fn check_place(place: &Path, contents: &Contents, force: bool) -> Result<(), InputError> {
+    match fs::metadata(place) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(cause) => return Err(error(place, format!("cannot be looked at: {cause}"))),
+        Ok(about) if !about.is_dir() => return Err(error(place, "exists and is not a folder")),
+        Ok(_) if fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_none()) => return Ok(()),
+        Ok(_) => {}
+    }
+    let Some(manifest) = read_manifest(place) else {
+        return Err(error(place, "exists and does not hold results of tidegate"));
     };
-    match fs::symlink_metadata(place) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => refuse(&format!("cannot be looked at: {error}")),
-        Ok(about) if !about.is_dir() => refuse("exists and is not a folder"),
-        Ok(_) if fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_none()) => Ok(()),
-        Ok(_) => {
-            match fs::read(place.join("manifest.json")).map(|bytes| serde_json::from_slice::<Value>(&bytes)) {
-                Ok(Ok(manifest)) if manifest["tool"] == MARK => Ok(()),
-                _ => refuse("exists and does not hold results of tidegate"),
-            }
+    let there = Contents {
+        name: manifest["name"].as_str().unwrap_or("an older version").to_owned(),
+        parameters: manifest["parameters"].clone(),
+    };
+    if force || there == *contents {
+        return Ok(());
+    }
+    let cause = if there.name == contents.name {
+        format!("holds results of `{}` with other parameters: {}", there.name, difference(&there, contents))
+    } else {
+        format!("holds results of `{}`, and these are of `{}`", there.name, contents.name)
+    };
+    let cure = "choose another place with --out, or replace what its manifest lists with --force";
+    Err(InputError::new(place.display().to_string(), cause, cure))
+}
+
+/// The first parameter that differs.
+fn difference(there: &Contents, here: &Contents) -> String {
+    let (there, here) = (flatten_text(&there.parameters), flatten_text(&here.parameters));
+    let keys: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
+    let differs = keys.into_iter().find(|key| there.get(*key) != here.get(*key));
+    differs.map_or_else(String::new, |key| {
+        let show = |value: Option<&String>| value.map_or("nothing", String::as_str).to_owned();
+        format!("`{key}` is {} there, {} here", show(there.get(key)), show(here.get(key)))
+    })
+}
+
+/// A new folder `base/1`, `base/2`, ... that nobody else has.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn numbered(base: &Path) -> Result<PathBuf, InputError> {
+    let fail = |cause: io::Error| error(base, format!("cannot be written: {cause}"));
+    fs::create_dir_all(base).map_err(fail)?;
+    let entries = fs::read_dir(base).map_err(fail)?.filter_map(Result::ok);
+    let last = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok()).max();
+    for number in last.unwrap_or(0) + 1.. {
+        let place = base.join(number.to_string());
+        match fs::create_dir(&place) {
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| place).map_err(fail),
         }
     }
+    unreachable!("there are numbers left")
 }
 
-/// Writes report, tables, JSON and manifest into `place`, replacing results that are there.
-pub fn write(results: &Results<'_>, command: &str, place: &Path) -> Result<(), InputError> {
-    let mut files = vec![
-        ("report.html".to_owned(), page(results).into_bytes()),
-        ("summary.json".to_owned(), pretty(&results.document())),
-        ("manifest.json".to_owned(), pretty(&manifest(results, command))),
-    ];
-    for table in tables::all(results) {
-        files.push((format!("{}.csv", table.name), table.csv().into_bytes()));
-        files.push((format!("{}.parquet", table.name), parquet(&table)));
+/// Points `latest`, beside a numbered folder, at it. What is called so and is no link stays.
+pub fn point_latest(place: &Path) {
+    let (Some(base), Some(name)) = (place.parent(), place.file_name()) else { return };
+    let (link, fresh) = (base.join("latest"), base.join(format!(".latest-{}", std::process::id())));
+    if fs::symlink_metadata(&link).is_ok_and(|about| !about.is_symlink()) {
+        return;
     }
-    write_files(files, place)
+    // A convenience: where links cannot be made, the results are there all the same.
+    if symlink(name, &fresh).is_ok() && fs::rename(&fresh, &link).is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
 }
 
-/// Puts files into a folder at once.
-pub fn write_files(files: Vec<(String, Vec<u8>)>, place: &Path) -> Result<(), InputError> {
-    check_place(place)?;
+/// Puts files and their manifest into a folder at once. Files that the old manifest lists go; everything else
+/// in the folder stays.
+///
+/// # Errors
+/// If the place holds something that is not ours under a name that is needed, or cannot be written.
+pub fn write(files: Vec<File>, contents: &Contents, more: Value, place: &Path) -> Result<(), InputError> {
+    // A link to a folder, such as `latest`, stands for the folder.
+    let place = &fs::canonicalize(place).unwrap_or_else(|_| place.to_owned());
     let name = place.file_name().map_or("results".into(), |name| name.to_string_lossy().into_owned());
     let parent = match place.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),
     };
-    let beside = |what: &str| parent.join(format!(".{name}.{what}-{}", std::process::id()));
-    let (fresh, old) = (beside("new"), beside("old"));
-    let put = || -> io::Result<()> {
-        fs::create_dir_all(&fresh)?;
-        for (file, bytes) in files {
-            fs::write(fresh.join(file), bytes)?;
-        }
-        if place.exists() {
-            fs::rename(place, &old)?;
-        }
-        fs::rename(&fresh, place)
-    };
-    let result = put();
-    if result.is_err() && old.exists() && !place.exists() {
-        // What was there stays there.
-        let _ = fs::rename(&old, place);
-    }
-    let _ = fs::remove_dir_all(&fresh);
-    let _ = fs::remove_dir_all(&old);
-    result.map_err(|error| {
-        InputError::new(
-            place.display().to_string(),
-            format!("cannot be written: {error}"),
-            "choose another place with --out",
-        )
-    })
-}
-
-/// Everything needed to run the same again.
-fn manifest(results: &Results<'_>, command: &str) -> Value {
-    let runs = results.systems.iter().flat_map(|system| {
-        system.runs.iter().map(
-            |run| json!({ "system": system.name, "seed": run.seed, "digest": whole_summary(run)["digest"] }),
-        )
-    });
-    json!({
+    let fresh = parent.join(format!(".{name}.new-{}", std::process::id()));
+    let old = read_manifest(place).map(|manifest| listed(&manifest)).unwrap_or_default();
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).chain([MANIFEST]).collect();
+    let mut manifest = json!({
         "tool": MARK,
         "version": VERSION,
-        "command": command,
-        "seeds": results.seeds(),
-        "runs": runs.collect::<Vec<_>>(),
-        "missing": results.runs.missing.len(),
-        "scenario": results.scenario.file,
+        "name": contents.name,
+        "parameters": contents.parameters,
+        "files": names,
+    });
+    manifest.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+    let manifest = (MANIFEST.to_owned(), format!("{manifest:#}\n").into_bytes());
+    let exchanged = prepare(files.iter().chain([&manifest]), &old, &fresh, place)
+        .and_then(|()| {
+            let flags = if place.exists() { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
+            Ok(renameat_with(CWD, &fresh, CWD, place, flags)?)
+        })
+        .inspect_err(|_| {
+            // Links and new files only: what was there is still in its place.
+            let _ = fs::remove_dir_all(&fresh);
+        });
+    exchanged
+        // From here on `fresh` is what was there before.
+        .and_then(|()| if fresh.exists() { clear(&fresh, place, &old) } else { Ok(()) })
+        .and_then(|()| fs::File::open(&parent)?.sync_all())
+        .map_err(|cause| error(place, format!("cannot be written: {cause}")))
+}
+
+/// Makes a folder of new files, and of whatever stays of the old folder.
+fn prepare<'a>(
+    files: impl Iterator<Item = &'a File>,
+    old: &BTreeSet<String>,
+    fresh: &Path,
+    place: &Path,
+) -> io::Result<()> {
+    fs::create_dir_all(fresh)?;
+    for (file, bytes) in files {
+        synced(&fresh.join(file), bytes)?;
+    }
+    if place.exists() {
+        for entry in fs::read_dir(place)? {
+            let name = entry?.file_name();
+            if !old.contains(name.to_string_lossy().as_ref()) {
+                carry(&place.join(&name), &fresh.join(&name))?;
+            }
+        }
+    }
+    fs::File::open(fresh)?.sync_all()
+}
+
+/// Writes a file that a power cut does not empty.
+fn synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fs::write(path, bytes)?;
+    fs::File::open(path)?.sync_all()
+}
+
+/// Makes the user's file or folder appear at another place too, by hard links.
+fn carry(from: &Path, to: &Path) -> io::Result<()> {
+    let about = fs::symlink_metadata(from)?;
+    if about.is_dir() {
+        if to.exists() {
+            return Err(taken(from));
+        }
+        fs::create_dir(to)?;
+        fs::set_permissions(to, about.permissions())?;
+        return fs::read_dir(from)?.try_for_each(|entry| {
+            let name = entry?.file_name();
+            carry(&from.join(&name), &to.join(&name))
+        });
+    }
+    fs::hard_link(from, to).map_err(|cause| match cause.kind() {
+        io::ErrorKind::AlreadyExists => taken(from),
+        _ => cause,
     })
 }
 
-fn pretty(value: &Value) -> Vec<u8> {
-    let mut text = serde_json::to_vec_pretty(value).expect("JSON values can be written");
-    text.push(b'\n');
-    text
+fn taken(path: &Path) -> io::Error {
+    io::Error::other(format!("{} is there, and no manifest lists it", path.display()))
+}
+
+/// Removes an old folder: files of ours, and the user's where the new one has them too. What came in between
+/// is moved there.
+fn clear(old: &Path, new: &Path, ours: &BTreeSet<String>) -> io::Result<()> {
+    for entry in fs::read_dir(old)? {
+        let name = entry?.file_name();
+        let (here, there) = (old.join(&name), new.join(&name));
+        let about = fs::symlink_metadata(&here)?;
+        let kept = fs::symlink_metadata(&there).ok();
+        if ours.contains(name.to_string_lossy().as_ref()) && !about.is_dir() {
+            fs::remove_file(&here)?;
+        } else if about.is_dir() && kept.as_ref().is_some_and(fs::Metadata::is_dir) {
+            clear(&here, &there, &BTreeSet::new())?;
+        } else if kept.as_ref().is_some_and(|kept| (kept.dev(), kept.ino()) == (about.dev(), about.ino())) {
+            fs::remove_file(&here)?;
+        } else if kept.is_none() {
+            fs::rename(&here, &there)?;
+        }
+    }
+    fs::remove_dir(old)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_our_own_results_are_replaced() {
-        let root = std::env::temp_dir().join(format!("tidegate-folder-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        let place = root.join("out/x");
-        let ours = || vec![("manifest.json".to_owned(), br#"{"tool":"tidegate"}"#.to_vec())];
-        write_files(ours(), &place).unwrap();
-        write_files([ours(), vec![("b".into(), vec![1])]].concat(), &place).unwrap();
-        assert_eq!(fs::read(place.join("b")).unwrap(), [1]);
-        write_files(ours(), &place).unwrap();
-        assert!(!place.join("b").exists(), "the old results are gone");
-        assert_eq!(fs::read_dir(root.join("out")).unwrap().count(), 1, "nothing is left beside");
+    fn contents(name: &str, duration: &str) -> Contents {
+        Contents { name: name.into(), parameters: json!({ "duration": duration }) }
+    }
 
-        let foreign = root.join("foreign");
-        fs::create_dir_all(&foreign).unwrap();
-        fs::write(foreign.join("thesis.tex"), "precious").unwrap();
-        assert!(write_files(ours(), &foreign).unwrap_err().to_string().contains("does not hold results"));
-        assert_eq!(fs::read_to_string(foreign.join("thesis.tex")).unwrap(), "precious");
-        assert!(write_files(ours(), &foreign.join("thesis.tex")).is_err());
+    fn scratch(name: &str) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("tidegate-folder-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(&root).unwrap();
+        root
+    }
+
+    fn put(names: &[&str], place: &Path) -> Result<(), InputError> {
+        let files = names.iter().map(|name| ((*name).to_owned(), vec![1])).collect();
+        write(files, &contents("x", "2 s"), json!({}), place)
+    }
+
+    #[test]
+    fn only_what_the_manifest_lists_is_replaced() {
+        let root = scratch("replaced");
+        let place = root.join("out");
+        put(&["a", "b"], &place).unwrap();
+        fs::create_dir(place.join("notes")).unwrap();
+        fs::write(place.join("notes/idea.txt"), "precious").unwrap();
+        fs::write(place.join("thesis.tex"), "precious").unwrap();
+        symlink("thesis.tex", place.join("link")).unwrap();
+        put(&["a", "c"], &place).unwrap();
+        assert!(!place.join("b").exists() && place.join("c").exists(), "the old results are gone");
+        for kept in ["notes/idea.txt", "thesis.tex", "link"] {
+            assert_eq!(fs::read_to_string(place.join(kept)).unwrap(), "precious", "{kept}");
+        }
+        assert!(fs::symlink_metadata(place.join("link")).unwrap().is_symlink());
+        let said = put(&["thesis.tex"], &place).unwrap_err().to_string();
+        assert!(said.contains("no manifest lists it"), "{said}");
+        assert_eq!(fs::read_to_string(place.join("thesis.tex")).unwrap(), "precious");
+        assert!(place.join("c").exists(), "the results stay when new ones cannot be written");
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 1, "nothing is left beside");
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn another_study_is_refused_and_named() {
+        let root = scratch("refused");
+        let place = root.join("out");
+        put(&["a"], &place).unwrap();
+        let said = |contents: &Contents| check_place(&place, contents, false).unwrap_err().to_string();
+        assert!(check_place(&place, &contents("x", "2 s"), false).is_ok());
+        let other = said(&contents("y", "2 s"));
+        assert!(other.contains("holds results of `x`, and these are of `y`"), "{other}");
+        let longer = said(&contents("x", "3 s"));
+        assert!(
+            longer.contains("`duration` is 2 s there, 3 s here") && longer.contains("--force"),
+            "{longer}"
+        );
+        assert!(check_place(&place, &contents("y", "2 s"), true).is_ok(), "forced");
+
+        fs::write(place.join(MANIFEST), "{").unwrap();
+        assert!(check_place(&place, &contents("x", "2 s"), true).is_err(), "not ours, whatever is wanted");
+        assert!(check_place(&place.join("a"), &contents("x", "2 s"), true).is_err(), "a file");
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn numbers_go_on_and_the_link_follows() {
+        let root = scratch("numbers");
+        let base = root.join("x");
+        assert_eq!(numbered(&base).unwrap(), base.join("1"));
+        fs::create_dir(base.join("7")).unwrap();
+        let place = numbered(&base).unwrap();
+        assert_eq!(place, base.join("8"));
+        put(&["a"], &place).unwrap();
+        point_latest(&place);
+        assert!(base.join("latest/a").exists());
+        put(&["b"], &base.join("latest")).unwrap();
+        assert!(base.join("8/b").exists() && fs::symlink_metadata(base.join("latest")).unwrap().is_symlink());
         fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -4,13 +4,13 @@
 //! the page's own script.
 
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::table::short;
 use crate::metrics::series::Series;
 use crate::metrics::{CAUSES, HOPS};
 use crate::results::{Results, SystemResult, VERSION};
-use crate::scoreboard::verdict::{Outcome, Published, count};
+use crate::scoreboard::experiment::Published;
+use crate::scoreboard::verdict::{Outcome, count};
 use crate::scoreboard::{Curve, Figure, Scale};
 use crate::traffic::class_of;
 use tidegate_data::torperf::quantile;
@@ -358,9 +358,4 @@ pub fn page_of_outcomes(
         sections: sections.collect(),
         appendix: String::new(),
     })
-}
-
-/// The scoreboard's manifest, by which its folder is known as ours.
-pub fn manifest_of_outcomes(scale: &str) -> Value {
-    json!({ "tool": "tidegate", "version": VERSION, "command": "reproduce", "scale": scale })
 }

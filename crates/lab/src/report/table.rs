@@ -3,7 +3,8 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use crate::results::{Results, SystemResult, look_up};
-use crate::scoreboard::verdict::{Outcome, Published};
+use crate::scoreboard::experiment::Published;
+use crate::scoreboard::verdict::Outcome;
 
 /// How a number is shown: scale and decimals.
 #[derive(Clone, Copy)]

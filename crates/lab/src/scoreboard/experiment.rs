@@ -165,6 +165,26 @@ pub enum Check {
     Statement(Relation),
 }
 
+/// A published number or statement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Published {
+    /// A number.
+    Number(f64),
+    /// A statement.
+    Statement(String),
+}
+
+impl Row {
+    /// What was published.
+    pub fn published(&self) -> Published {
+        match &self.check {
+            Check::Number { published, .. } => Published::Number(*published),
+            Check::Statement(relation) => Published::Statement(relation.to_string()),
+        }
+    }
+}
+
 /// A permitted distance from a published number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tolerance {

@@ -7,6 +7,7 @@
 pub mod experiment;
 pub mod expression;
 mod ranking;
+pub mod record;
 pub mod scenario_runner;
 pub mod sweep;
 pub mod verdict;

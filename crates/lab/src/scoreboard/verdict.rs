@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::experiment::{Check, Experiment, Kind, Row, Scale};
+use super::experiment::{Check, Experiment, Kind, Published, Row, Scale};
 use super::{Measured, RunError};
 use crate::statistics::Estimate;
 
@@ -34,16 +34,6 @@ impl fmt::Display for Verdict {
             Verdict::NoData => "no data",
         })
     }
-}
-
-/// A published number or statement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Published {
-    /// A number.
-    Number(f64),
-    /// A statement.
-    Statement(String),
 }
 
 /// One row of the scoreboard; its JSON has exactly these keys.
@@ -120,10 +110,7 @@ fn judge_row(
         figure: experiment.figure.clone(),
         quantity: row.file.quantity.clone(),
         unit: row.file.unit.clone(),
-        published: match &row.check {
-            Check::Number { published, .. } => Published::Number(*published),
-            Check::Statement(relation) => Published::Statement(relation.to_string()),
-        },
+        published: row.published(),
         kind: row.file.kind.unwrap_or(experiment.file.kind),
         ours: None,
         ci95: None,

@@ -1,0 +1,200 @@
+//! Folders of results and the scoreboard's records: nothing of the user's is lost, nothing is half there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// A folder of this test's own, gone at the end; commands run in it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("tidegate-results-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/bottleneck.toml");
+        fs::copy(scenario, path.join("small.toml")).unwrap();
+        Scratch(path)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(TIDEGATE);
+        command.args(arguments).current_dir(&self.0);
+        if arguments[0] == "run" {
+            command.args(["--set", "warmup = '0.5 s'", "--set", "duration = '1 s'"]);
+        }
+        command
+    }
+
+    fn tidegate(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn code(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let output = self.tidegate(arguments);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Every file that the manifest lists is there.
+fn is_whole(place: &Path) -> bool {
+    let Ok(bytes) = fs::read(place.join("manifest.json")) else { return false };
+    let manifest: Value = serde_json::from_slice(&bytes).unwrap();
+    let files = manifest["files"].as_array().unwrap();
+    files.len() > 5 && files.iter().all(|file| place.join(file.as_str().unwrap()).exists())
+}
+
+#[test]
+fn a_second_run_deletes_nothing() {
+    let scratch = Scratch::new("second");
+    for number in ["1", "2"] {
+        let (code, said) = scratch.code(&["run", "small.toml"]);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(is_whole(&scratch.0.join("out/small").join(number)));
+    }
+    assert_eq!(fs::read_link(scratch.0.join("out/small/latest")).unwrap(), Path::new("2"));
+
+    let place = scratch.0.join("mine");
+    assert_eq!(scratch.code(&["run", "small.toml", "--out", "mine"]).0, Some(0));
+    fs::write(place.join("thesis.tex"), "precious").unwrap();
+    let before = fs::read(place.join("manifest.json")).unwrap();
+    let longer = ["run", "small.toml", "--out", "mine", "--set", "sample = '50 ms'"];
+    let (code, said) = scratch.code(&longer);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("`small` with other parameters: `sample` is"), "{said}");
+    fs::copy(scratch.0.join("small.toml"), scratch.0.join("other.toml")).unwrap();
+    let (code, said) = scratch.code(&["run", "other.toml", "--out", "mine"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("of `small`, and these are of `other`"), "{said}");
+    assert_eq!(fs::read(place.join("manifest.json")).unwrap(), before, "refused before anything changed");
+    assert_eq!(scratch.code(&[&longer[..], &["--force"]].concat()).0, Some(0));
+    assert_ne!(fs::read(place.join("manifest.json")).unwrap(), before);
+    assert_eq!(fs::read_to_string(place.join("thesis.tex")).unwrap(), "precious");
+}
+
+#[test]
+fn a_killed_run_leaves_the_old_results_or_the_new() {
+    let scratch = Scratch::new("killed");
+    assert_eq!(scratch.code(&["run", "small.toml", "--out", "o"]).0, Some(0));
+    let place = scratch.0.join("o");
+    fs::write(place.join("mine.txt"), "precious").unwrap();
+    for wait_ms in (20..=400).step_by(38) {
+        let mut run = scratch.command(&["run", "small.toml", "--out", "o"]);
+        let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(wait_ms));
+        let _ = run.kill();
+        run.wait().unwrap();
+        assert!(is_whole(&place), "killed after {wait_ms} ms");
+        assert_eq!(fs::read_to_string(place.join("mine.txt")).unwrap(), "precious");
+    }
+}
+
+#[test]
+fn devices_and_fifos_are_refused() {
+    let scratch = Scratch::new("devices");
+    let fifo = scratch.0.join("fifo").display().to_string();
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for file in ["/dev/zero", "/dev/null", &fifo] {
+        for arguments in [&["run", file][..], &["fairness", file], &["predictor", "solve", file]] {
+            let (code, said) = scratch.code(arguments);
+            assert_eq!(code, Some(2), "{arguments:?}: {said}");
+            assert!(said.contains("is no regular file"), "{arguments:?}: {said}");
+        }
+        let tor = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/tor.toml");
+        let (code, said) = scratch.code(&["run", tor, "--consensus", file]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("is no regular file"), "{said}");
+    }
+    assert!(!scratch.0.join("out").exists());
+}
+
+/// An experiment whose two rows hold and differ.
+fn experiment(scratch: &Scratch, more: &str) -> PathBuf {
+    let folder = scratch.0.join("experiments/paper/figure");
+    fs::create_dir_all(&folder).unwrap();
+    fs::copy(scratch.0.join("small.toml"), folder.join("small.toml")).unwrap();
+    let text = "title = \"t\"\nsource = \"s\"\nrunner = \"scenario\"\nneeds = []\n\
+         [parameters]\nseeds = 2\nscenarios = { small = \"small.toml\" }\n\
+         overrides = [\"duration = '1 s'\", \"warmup = '0.5 s'\"]\n\
+         [[row]]\nquantity = \"all\"\nmeasure = \"vanilla.cells_delivered / vanilla.cells_delivered\"\n\
+         published = 1\ntolerance = \"1 %\"\n\
+         [[row]]\nquantity = \"never\"\nkind = \"own\"\nrelation = \"vanilla.nothing.like_this < 1\"\n";
+    fs::write(folder.join("experiment.toml"), text.replace("needs = []\n", more)).unwrap();
+    folder
+}
+
+#[test]
+fn results_are_recorded_and_the_page_is_made_of_them() {
+    let scratch = Scratch::new("record");
+    let folder = experiment(&scratch, "");
+    let record = ["reproduce", "paper/figure", "--record", "--strict"];
+    let output = scratch.tidegate(&record);
+    assert_eq!(output.status.code(), Some(1), "a row differs: {}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(
+        said.lines().last().unwrap(),
+        "published: 1 hold, 0 differ, 0 not comparable, 0 without data. \
+         own goals: 0 hold, 1 differ, 0 not comparable, 0 without data"
+    );
+    assert_eq!(scratch.code(&record[..3]).0, Some(0), "without --strict");
+    let result: Value = serde_json::from_slice(&fs::read(folder.join("result.json")).unwrap()).unwrap();
+    let mut keys: Vec<&String> = result.as_object().unwrap().keys().collect();
+    keys.sort();
+    assert_eq!(keys, ["commit", "cost", "rows", "scale"]);
+    let row = &result["rows"][0];
+    let mut keys: Vec<&String> = row.as_object().unwrap().keys().collect();
+    keys.sort();
+    assert_eq!(keys, ["interval", "kind", "note", "ours", "published", "quantity", "verdict"]);
+    assert_eq!((&row["kind"], &row["verdict"]), (&"published".into(), &"holds".into()));
+    assert_eq!((&row["ours"], &row["interval"][1]), (&1.0.into(), &1.0.into()));
+    assert_eq!(result["rows"][1]["verdict"], "differs");
+
+    let page = ["scoreboard", "--page", "page.md"];
+    let check = [&page[..], &["--check"]].concat();
+    assert_eq!(scratch.tidegate(&check).status.code(), Some(1), "there is no page yet");
+    assert_eq!(scratch.code(&page).0, Some(0));
+    let text = fs::read_to_string(scratch.0.join("page.md")).unwrap();
+    assert!(text.contains("| all | 1 ± 1 % | 1 (1 to 1) | holds |"), "{text}");
+    assert_eq!(scratch.tidegate(&check).status.code(), Some(0));
+    let worse = fs::read_to_string(folder.join("result.json")).unwrap().replacen("holds", "differs", 1);
+    fs::write(folder.join("result.json"), worse).unwrap();
+    let output = scratch.tidegate(&check);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("+ | all | 1 ± 1 % | 1 (1 to 1) | **differs** |")
+    );
+
+    fs::write(folder.join("result.json"), "{").unwrap();
+    for arguments in [&record[..], &page] {
+        let (code, said) = scratch.code(arguments);
+        assert_eq!(code, Some(2));
+        assert!(said.contains("result.json:1:") && said.contains("is no record"), "{said}");
+    }
+}
+
+#[test]
+fn a_missing_input_is_no_data_and_says_which() {
+    let scratch = Scratch::new("input");
+    experiment(&scratch, "needs = [\"perf/nowhere\"]\n");
+    let output = scratch.tidegate(&["reproduce", "--json", "--strict"]);
+    assert_eq!(output.status.code(), Some(0), "nothing differs");
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(rows[0]["verdict"], "no data");
+    assert!(rows[0]["note"].as_str().unwrap().contains("perf/nowhere"));
+    let (code, said) = scratch.code(&["reproduce", "--scale", "huge"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("smoke, medium, full"), "{said}");
+    let (code, said) = scratch.code(&["reproduce", "--experiments", "nowhere"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("nowhere: cannot be listed"), "{said}");
+}
