@@ -9,6 +9,7 @@ mod flashflow;
 mod flashflow_compare;
 mod flashflow_demo;
 mod flashflow_loopback;
+mod keys;
 mod more;
 mod more_live;
 mod more_streams;
@@ -39,6 +40,7 @@ enum Command {
     Flashflow(flashflow::Arguments),
     Predictor(predictor::Arguments),
     Fairness(fairness::Arguments),
+    Keys(keys::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Flashflow(arguments) => flashflow::main(arguments),
         Command::Predictor(arguments) => predictor::main(arguments),
         Command::Fairness(arguments) => fairness::main(arguments),
+        Command::Keys(arguments) => keys::main(arguments),
     };
     match result {
         Ok(code) => code,

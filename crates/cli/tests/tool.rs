@@ -170,12 +170,12 @@ fn wrong_factors_and_combinations_are_refused_at_their_place() {
     };
     let tor = std::fs::read_to_string(root().join("scenarios/tor.toml")).unwrap();
     for (factor, cause, cure) in [
-        ("0", "`bandwidth-factor` is not in 0.0001..=1000", "1: the consensus's own bandwidths"),
-        ("-1", "`bandwidth-factor` is not in 0.0001..=1000", "1: the consensus's own bandwidths"),
-        ("1001", "`bandwidth-factor` is not in 0.0001..=1000", "1: the consensus's own bandwidths"),
-        ("nan", "`bandwidth-factor` is not in 0.0001..=1000", "1: the consensus's own bandwidths"),
-        ("inf", "`bandwidth-factor` is not in 0.0001..=1000", "1: the consensus's own bandwidths"),
-        ("\"2 %\"", "invalid type: string", "expected f64"),
+        ("0", "`bandwidth-factor` is not in 0.0001..=1000", "the default is 1.0"),
+        ("-1", "`bandwidth-factor` is not in 0.0001..=1000", "the default is 1.0"),
+        ("1001", "`bandwidth-factor` is not in 0.0001..=1000", "the default is 1.0"),
+        ("nan", "`bandwidth-factor` is not a finite number", "the default is 1.0"),
+        ("inf", "`bandwidth-factor` is not a finite number", "the default is 1.0"),
+        ("\"2 %\"", "expected number", "without quotation marks"),
     ] {
         let text = tor.replace("fraction = 0.01", &format!("fraction = 0.01\nbandwidth-factor = {factor}"));
         refused(&text, "23:20:", cause, cure);

@@ -6,8 +6,10 @@
 //! Start with [`units`], which every other crate speaks.
 
 pub mod flashflow;
+pub mod keys;
 pub mod maxmin;
 pub mod paths;
 pub mod predictor;
 pub mod random;
+pub mod text;
 pub mod units;

@@ -1,7 +1,7 @@
 //! Time and rate as integers, and how people write them.
 //!
 //! Time is a count of nanoseconds, so that a run is the same on any machine. Quantities in files carry
-//! their unit (`"20 ms"`, `"10 Mbit/s"`, `"320 KiB"`); a bare number is refused.
+//! their unit (`"20 ms"`, `"10 Mbit/s"`, `"320 KiB"`); a bare number is refused, by serde too.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
@@ -307,6 +307,10 @@ impl FromStr for Bytes {
         parse_quantity(s, BYTE_UNITS, "\"320 KiB\"").map(Bytes)
     }
 }
+
+crate::written_as_text!(Span, form = "time", examples = ["20 ms", "7.5 s", "1 h"]);
+crate::written_as_text!(Rate, form = "rate", examples = ["10 Mbit/s", "1.2 MB/s", "unlimited"]);
+crate::written_as_text!(Bytes, form = "size", examples = ["320 KiB", "498 B"]);
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,8 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
+pub use tidegate_control::keys::suggest;
+
 /// A mistake in a file or argument; the tool prints it and exits with code 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputError {
@@ -129,34 +131,6 @@ pub(crate) fn explain(message: &str) -> (String, String) {
     (format!("unknown {what} `{name}`"), suggest(name, &known))
 }
 
-/// "did you mean ...", or the whole list where nothing is near.
-pub fn suggest(name: &str, known: &[&str]) -> String {
-    let nearest = known.iter().min_by_key(|candidate| edits(name, candidate));
-    match nearest {
-        Some(near) if edits(name, near) <= 1 + name.chars().count().min(near.chars().count()) / 3 => {
-            format!("did you mean `{near}`?")
-        }
-        Some(_) => format!("known here: {}", known.join(", ")),
-        None => String::new(),
-    }
-}
-
-/// Levenshtein distance; long names are cut, so that noise costs little.
-fn edits(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,12 +141,5 @@ mod tests {
         assert_eq!(source.position(0), (1, 1));
         assert_eq!(source.position(4), (2, 2), "µ is two bytes, one column");
         assert_eq!(source.position(999), (3, 1));
-    }
-
-    #[test]
-    fn suggestions_are_near_or_list_all() {
-        assert_eq!(suggest("duratoin", &["name", "duration"]), "did you mean `duration`?");
-        assert_eq!(suggest("xyzzy", &["name", "duration"]), "known here: name, duration");
-        assert_eq!(edits("kitten", "sitting"), 3);
     }
 }

@@ -3,8 +3,8 @@
 use tidegate_control::units::{Bytes, Span};
 use tidegate_sim::plan::{RequestPlan, Traffic};
 
-use crate::scenario::file::{RequestFile, TrafficFile, nowhere};
-use crate::scenario::quantity::{Between, Patience, Quantity, Size};
+use crate::scenario::quantity::{Between, Patience, Size};
+use crate::scenario::users::{RequestFile, TrafficFile};
 
 /// Names of the built-in kinds.
 pub const BUILT_IN: &[&str] = &["bulk", "web", "benchmark"];
@@ -18,40 +18,32 @@ pub const BUILT_IN: &[&str] = &["bulk", "web", "benchmark"];
 ///   circuit of its own, a minute apart: Tor's own performance clients (Jansen et al., USENIX Security 2021,
 ///   "Once is never enough", section 3).
 pub fn built_in(name: &str) -> Option<TrafficFile> {
-    let request = |bytes: Size, weight: f64, timeout: Patience| RequestFile {
-        size: Quantity(bytes),
-        weight: nowhere(weight),
-        timeout: Quantity(timeout),
-        request: Quantity(Bytes(100)),
-    };
     let limited = |kib: u64, weight: f64, seconds: u64| {
-        request(Size(kib << 10), weight, Patience(Span::from_secs(seconds)))
+        RequestFile::of(Size(kib << 10), weight, Patience(Span::from_secs(seconds)))
     };
     let seconds = |low: u64, high: u64| Between { low: Span::from_secs(low), high: Span::from_secs(high) };
-    let (requests, pause, lifetime) = match name {
-        "bulk" => (vec![request(Size::ENDLESS, 1.0, Patience::NEVER)], seconds(0, 0), 600),
-        "web" => (vec![request(Size(320 << 10), 1.0, Patience::NEVER)], seconds(1, 60), 600),
-        "benchmark" => {
-            (vec![limited(50, 12.0, 15), limited(1024, 2.0, 60), limited(5120, 1.0, 120)], seconds(60, 60), 0)
-        }
+    Some(match name {
+        "bulk" => TrafficFile::of(vec![RequestFile::of(Size::ENDLESS, 1.0, Patience::NEVER)]),
+        "web" => TrafficFile {
+            pause: seconds(1, 60),
+            ..TrafficFile::of(vec![RequestFile::of(Size(320 << 10), 1.0, Patience::NEVER)])
+        },
+        "benchmark" => TrafficFile {
+            pause: seconds(60, 60),
+            circuit_lifetime: Span::ZERO,
+            ..TrafficFile::of(vec![limited(50, 12.0, 15), limited(1024, 2.0, 60), limited(5120, 1.0, 120)])
+        },
         _ => return None,
-    };
-    Some(TrafficFile {
-        requests,
-        pause,
-        circuit_lifetime: Quantity(Span::from_secs(lifetime)),
-        stream_model: None,
-        packet_model: None,
     })
 }
 
 /// Requests as the simulator wants them.
 pub fn fetch(kind: &TrafficFile) -> Traffic {
     let requests = kind.requests.iter().map(|request| RequestPlan {
-        bytes: request.size.0.0,
-        weight: *request.weight.get_ref(),
-        timeout: request.timeout.0.0,
-        request_bytes: u32::try_from(request.request.0.0).unwrap_or(u32::MAX),
+        bytes: request.size.0,
+        weight: request.weight,
+        timeout: request.timeout.0,
+        request_bytes: u32::try_from(request.request.0).unwrap_or(u32::MAX),
     });
     Traffic::Fetch { requests: requests.collect(), pause: (kind.pause.low, kind.pause.high) }
 }

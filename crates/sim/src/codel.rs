@@ -182,7 +182,7 @@ mod tests {
         for burst in 0..20 {
             let begin = 200 * burst;
             fill(&mut queue, ms(begin), 99);
-            assert_eq!(drops(&mut queue, begin..begin + 99), []);
+            assert_eq!(drops(&mut queue, begin..begin + 99), [0u64; 0]);
             assert_eq!(queue.next(ms(begin + 150), |_| ()), None);
         }
     }

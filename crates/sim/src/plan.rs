@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
@@ -275,7 +277,8 @@ pub enum FaultKind {
 }
 
 /// What a relay tells its neighbours instead of its controller's trajectories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Lie {
     /// That it will take and send without bound, and has endless queues.
     Greedy,

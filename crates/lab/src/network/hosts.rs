@@ -10,7 +10,9 @@ use tidegate_sim::plan::{BucketPlan, HostPlan, LinkPlan, Path, PathTable, QueueP
 
 use super::builtin;
 use crate::scenario::Scenario;
-use crate::scenario::file::{BandwidthFile, File, HostFile, UserFile};
+use crate::scenario::file::{File, Name};
+use crate::scenario::tables::{BandwidthFile, HostFile};
+use crate::scenario::users::UserFile;
 
 /// Hosts of a network in the making.
 pub(super) struct Hosts {
@@ -46,10 +48,10 @@ impl Hosts {
             plans: Vec::new(),
             names: BTreeMap::new(),
             access: Vec::new(),
-            half_delay: underlay.delay.0 / 2,
-            jitter: underlay.jitter.0,
-            loss: *underlay.loss.get_ref(),
-            fuzziness: *underlay.fuzziness.get_ref(),
+            half_delay: underlay.delay / 2,
+            jitter: underlay.jitter,
+            loss: underlay.loss,
+            fuzziness: underlay.fuzziness,
             draws: seed.random(),
             faulty: (scenario.file.fault.iter())
                 .flat_map(|fault| fault.get_ref().between.iter().flatten())
@@ -67,7 +69,7 @@ impl Hosts {
     /// The hosts that the file names.
     pub(super) fn add_named(&mut self, file: &File) {
         for relay in &file.relay {
-            let limits = RelayLimits { cell_cost: relay.cell_cost.0, ..limits(relay.bandwidth.as_ref()) };
+            let limits = RelayLimits { cell_cost: relay.cell_cost, ..limits(relay.bandwidth.as_ref()) };
             self.add_file(relay, Role::Relay(limits));
         }
         for (hosts, role) in [(&file.server, Role::Server), (&file.client, Role::Client)] {
@@ -78,11 +80,8 @@ impl Hosts {
     }
 
     fn add_file(&mut self, host: &HostFile, role: Role) {
-        let rate = |own: Option<_>| {
-            own.or(host.link)
-                .map_or(Rate::UNLIMITED, |rate: crate::scenario::quantity::Quantity<Rate>| rate.0)
-        };
-        let link = |rate| LinkPlan { rate, queue: host.queue.0.0 };
+        let rate = |own: Option<Rate>| own.or(host.link).unwrap_or(Rate::UNLIMITED);
+        let link = |rate| LinkPlan { rate, queue: host.queue.0 };
         let name = host.name.get_ref();
         match &host.at {
             Some(machine) => {
@@ -90,7 +89,6 @@ impl Hosts {
                 self.add_colocated(name, role, machine);
             }
             None => {
-                let delay = host.access_delay.map(|delay| delay.0);
                 let wanted = host.location.as_ref().map(|name| name.get_ref());
                 if let (Some(Map::Table(table)), Some(wanted)) = (&self.map, wanted) {
                     let place = table.locations.iter().position(|place| place.name == *wanted);
@@ -98,7 +96,7 @@ impl Hosts {
                     self.add_at(name, role, link(rate(host.up)), link(rate(host.down)), place);
                     return;
                 }
-                self.add(name, role, link(rate(host.up)), link(rate(host.down)), delay);
+                self.add(name, role, link(rate(host.up)), link(rate(host.down)), host.access_delay);
             }
         }
     }
@@ -208,7 +206,7 @@ impl Hosts {
     /// Client and server of a user with a path: the named ones, or new ones at the guard's and the exit's
     /// machine.
     pub(super) fn ends(&mut self, user: &UserFile, path: [u32; 3]) -> (u32, u32) {
-        let mut end = |name: &Option<crate::scenario::file::Name>, role: Role, at: u32| match name {
+        let mut end = |name: &Option<Name>, role: Role, at: u32| match name {
             Some(name) => self.named(name.get_ref()),
             None => {
                 let prefix = if role == Role::Client { "client" } else { "server" };
@@ -255,18 +253,18 @@ impl Hosts {
 pub(super) fn limits(bandwidth: Option<&BandwidthFile>) -> RelayLimits {
     RelayLimits {
         bucket: bandwidth.map(bucket),
-        retry_after: bandwidth.map_or(Span::ZERO, |file| file.retry.0),
+        retry_after: bandwidth.map_or(Span::ZERO, |file| file.retry),
         cell_cost: Span::ZERO,
     }
 }
 
 /// A token bucket, its burst one second's worth unless given.
 fn bucket(file: &BandwidthFile) -> BucketPlan {
-    let rate_bytes_per_s = file.rate.get_ref().0.0 / 8;
+    let rate_bytes_per_s = file.rate.get_ref().0 / 8;
     BucketPlan {
         rate_bytes_per_s,
-        burst_bytes: file.burst.map_or(rate_bytes_per_s, |burst| burst.0.0),
-        refill_every: file.refill.0,
+        burst_bytes: file.burst.map_or(rate_bytes_per_s, |burst| burst.0),
+        refill_every: file.refill,
         drop_fractions: file.drop_fractions,
     }
 }

@@ -17,13 +17,13 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::plan::{PathSelection, Plan, Role, Route, Traffic, UserPlan};
 
-pub(crate) use faults::check_faults;
 use hosts::Hosts;
 
 use crate::input::InputError;
 use crate::scenario::Scenario;
-use crate::scenario::file::UserFile;
+use crate::scenario::file::Name;
 use crate::scenario::quantity::Between;
+use crate::scenario::users::UserFile;
 use crate::traffic;
 
 /// A plan, and the names that reports use.
@@ -75,7 +75,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                     let other = user.shares.as_ref().map(|name| name.get_ref());
                     let other = users.names.iter().position(|name| Some(name) == other);
                     let end = |name: &Option<_>| {
-                        let name: &crate::scenario::file::Name = name.as_ref().expect("checked");
+                        let name: &Name = name.as_ref().expect("checked");
                         hosts.named(name.get_ref())
                     };
                     let other = other.expect("checked: given before") as u32;
@@ -85,7 +85,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                     let table = file.tor.as_ref().expect("looked at").get_ref();
                     let name = format!("client of {name}");
                     let client = tor::client(table, &scenario.inputs, &mut hosts, &name, &mut draws);
-                    let server = draws.below(*table.servers.get_ref() as usize) + 1;
+                    let server = draws.below(table.servers as usize) + 1;
                     (Route::Weighted(0), client, hosts.named(&format!("server{server}")))
                 }
                 (Some(path), _) => {
@@ -96,7 +96,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                 (None, Some(table)) => random::circuit(table.get_ref(), &mut hosts, user, &mut draws),
                 (None, None) => {
                     let end = |name: &Option<_>| {
-                        let name: &crate::scenario::file::Name = name.as_ref().expect("checked");
+                        let name: &Name = name.as_ref().expect("checked");
                         hosts.named(name.get_ref())
                     };
                     (Route::Weighted(0), end(&user.client), end(&user.server))
@@ -157,7 +157,7 @@ impl<'a> Users<'a> {
                 Some(model) => Traffic::Markov(Arc::clone(model)),
                 None => traffic::fetch(&kind),
             };
-            self.kinds.insert(name, (traffic, kind.circuit_lifetime.0));
+            self.kinds.insert(name, (traffic, kind.circuit_lifetime));
         }
         let (traffic, circuit_lifetime) = self.kinds[name].clone();
         self.plans.push(UserPlan {
@@ -167,8 +167,8 @@ impl<'a> Users<'a> {
             servers: vec![server],
             traffic,
             start: Time::ZERO + start,
-            stop: Time::ZERO + user.stop.map_or(self.scenario.duration(), |stop| stop.0),
-            circuit_lead: user.circuit_lead.0,
+            stop: Time::ZERO + user.stop.unwrap_or(self.scenario.duration()),
+            circuit_lead: user.circuit_lead,
             circuit_lifetime,
         });
         self.names.push(user_name);

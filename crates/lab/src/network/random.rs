@@ -5,15 +5,16 @@ use tidegate_control::units::{Rate, Span};
 use tidegate_sim::plan::{BucketPlan, LinkPlan, RelayLimits, Role, Route};
 
 use super::hosts::{Hosts, limits};
-use crate::scenario::file::{RandomFile, UserFile};
 use crate::scenario::quantity::Between;
+use crate::scenario::tables::RandomFile;
+use crate::scenario::users::UserFile;
 
 /// Adds the relays.
 pub(super) fn relays(table: &RandomFile, hosts: &mut Hosts, seed: Seed) {
-    for number in 0..*table.relays.get_ref() {
+    for number in 0..table.relays {
         let rate = draw(table.relay_link, &mut seed.fork_index(number.into()).random());
-        let link = LinkPlan { rate, queue: table.queue.0.0 };
-        let share = *table.bandwidth_share.get_ref();
+        let link = LinkPlan { rate, queue: table.queue.0 };
+        let share = table.bandwidth_share;
         let throttle = (share < 1.0 && rate != Rate::UNLIMITED).then(|| throttled(rate, share));
         let configured = limits(table.bandwidth.as_ref());
         let limits = RelayLimits { bucket: throttle.or(configured.bucket), ..configured };
@@ -35,7 +36,7 @@ pub(super) fn circuit(
     user: &UserFile,
     draws: &mut Random,
 ) -> (Route, u32, u32) {
-    let relays = *table.relays.get_ref() as usize;
+    let relays = table.relays as usize;
     // Relays are the first hosts of a random network.
     let mut path = [0u32; 3];
     for hop in 0..3 {
@@ -51,7 +52,7 @@ pub(super) fn circuit(
         Some(range) => {
             let number = hosts.count();
             let mut end = |role: Role, kind: &str, draws: &mut Random| {
-                let link = LinkPlan { rate: draw(range, draws), queue: table.queue.0.0 };
+                let link = LinkPlan { rate: draw(range, draws), queue: table.queue.0 };
                 hosts.add(&format!("{kind}{number}"), role, link, link, None)
             };
             (end(Role::Client, "client", draws), end(Role::Server, "server", draws))

@@ -12,7 +12,7 @@ use tidegate_sim::plan::{BucketPlan, LinkPlan, PathSelection, RelayLimits, Role}
 use super::builtin;
 use super::hosts::Hosts;
 use super::inputs::Inputs;
-use crate::scenario::file::TorFile;
+use crate::scenario::tables::TorFile;
 
 /// Adds sampled relays and servers; gives how clients draw paths.
 ///
@@ -22,8 +22,8 @@ use crate::scenario::file::TorFile;
 pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed: Seed) -> PathSelection {
     let consensus = inputs.consensus.as_ref().expect("a [tor] table has a consensus");
     let fraction = match &table.relays {
-        Some(relays) => f64::from(*relays.get_ref()) / consensus.relays.len().max(1) as f64,
-        None => *table.fraction.get_ref(),
+        Some(relays) => f64::from(*relays) / consensus.relays.len().max(1) as f64,
+        None => table.fraction,
     };
     let chosen = sample(&consensus.relays, fraction.min(1.0), Representative::Drawn(seed.fork("sample")));
     let relays: Vec<&Relay> = chosen.iter().map(|index| &consensus.relays[*index]).collect();
@@ -34,10 +34,10 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let known = inputs.geoip.as_ref().and_then(|geoip| geoip.country(relay.address));
         let country = known.unwrap_or_else(|| builtin::relay_country(&mut draws));
         // Below 50 kB/s a relay would carry next to nothing for minutes.
-        let scaled = f64::from(relay.bandwidth) * table.bandwidth_factor.get_ref();
+        let scaled = f64::from(relay.bandwidth) * table.bandwidth_factor;
         let rate_bytes_per_s = (scaled.max(50.0) * 1000.0) as u64;
         let rate = Rate::from_bytes_per_s(rate_bytes_per_s * 5 / 4);
-        let link = LinkPlan { rate, queue: table.queue.0.0 };
+        let link = LinkPlan { rate, queue: table.queue.0 };
         let refill_every = Span(1 << 24);
         let burst_bytes = rate_bytes_per_s;
         let bucket = BucketPlan { rate_bytes_per_s, burst_bytes, refill_every, drop_fractions: false };
@@ -49,9 +49,9 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let place = place(inputs, country, hosts, &mut draws);
         hosts.add_at(&format!("relay{}", number + 1), Role::Relay(limits), link, link, place);
     }
-    for number in 0..*table.servers.get_ref() {
+    for number in 0..table.servers {
         let mut draws = seed.fork("servers").fork_index(number.into()).random();
-        let link = LinkPlan { rate: table.server_link.0, queue: table.queue.0.0 };
+        let link = LinkPlan { rate: table.server_link, queue: table.queue.0 };
         let country = builtin::relay_country(&mut draws);
         let place = place(inputs, country, hosts, &mut draws);
         hosts.add_at(&format!("server{}", number + 1), Role::Server, link, link, place);
@@ -78,9 +78,9 @@ pub(super) fn client(
     name: &str,
     draws: &mut Random,
 ) -> u32 {
-    let link = |rate| LinkPlan { rate, queue: table.queue.0.0 };
+    let link = |rate| LinkPlan { rate, queue: table.queue.0 };
     let place = place(inputs, builtin::client_country(draws), hosts, draws);
-    hosts.add_at(name, Role::Client, link(table.client_up.0), link(table.client_down.0), place)
+    hosts.add_at(name, Role::Client, link(table.client_up), link(table.client_down), place)
 }
 
 /// A location in (or near) a country.

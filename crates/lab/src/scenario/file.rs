@@ -1,20 +1,22 @@
 //! The scenario file as serde sees it. Reading fills in every default, so that writing a [`File`] back
-//! spells all of them out (the manifest). What serde cannot check, [`super::check`] does.
+//! spells all of them out (the manifest). What [`tidegate_control::keys`] cannot check, [`super::check`] does.
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate_control::units::{Bytes, Rate, Span};
+use tidegate_control::units::{Bytes, Span};
 use tidegate_sim::plan::{Switching, kist};
-use toml::Spanned;
+use tidegate_sim::tcp;
 
-use super::quantity::{Between, Patience, Quantity, Queue, Size};
+pub use super::place::{Name, Placed};
+use super::predictor::PredictorFile;
+use super::quantity::Quantity;
+use super::tables::{HostFile, RandomFile, TorFile, Underlay};
+use super::users::{FaultFile, TrafficFile, UserFile};
 
-/// A name that refers to something, with its place for error messages.
-pub type Name = Spanned<String>;
-
-/// A whole scenario file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// A scenario.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct File {
     /// Name of the output folder; the file's own name by default.
@@ -24,21 +26,23 @@ pub struct File {
     #[serde(default)]
     pub title: String,
     /// Simulated time.
-    pub duration: Spanned<Quantity<Span>>,
-    /// Lead time: metrics count from here.
-    #[serde(default = "zero_span")]
-    pub warmup: Spanned<Quantity<Span>>,
+    #[schemars(extend("x-range" = "1 ns..=1000000 s"))]
+    pub duration: Span,
+    /// Lead time: metrics count from here. Below `duration`.
+    #[serde(default)]
+    pub warmup: Placed<Span>,
     /// How often queues and rates are sampled.
+    #[schemars(extend("x-range" = "1 ns.."))]
     #[serde(default = "sample")]
-    pub sample: Spanned<Quantity<Span>>,
+    pub sample: Placed<Span>,
     /// Root of the seed tree of the first run; run k of `--seeds` takes `seed + k`.
-    #[serde(default = "one")]
+    #[serde(default = "first_seed")]
     pub seed: u64,
     /// One data cell in this many is followed hop by hop (the anatomy of latency); 0: none.
     #[serde(default = "trace")]
     pub trace_one_in: u32,
     /// What moves data: compared side by side on the same networks.
-    pub system: Vec<Spanned<SystemFile>>,
+    pub system: Vec<Placed<SystemFile>>,
     /// The Internet between the hosts.
     #[serde(default)]
     pub underlay: Underlay,
@@ -52,22 +56,32 @@ pub struct File {
     #[serde(default)]
     pub client: Vec<HostFile>,
     /// Relays drawn at random.
-    pub random: Option<Spanned<RandomFile>>,
+    pub random: Option<Placed<RandomFile>>,
     /// Relays sampled from a consensus, or from the built-in model of Tor.
-    pub tor: Option<Spanned<TorFile>>,
+    pub tor: Option<Placed<TorFile>>,
     /// Kinds of traffic beside the built-in ones.
     #[serde(default)]
     pub traffic: BTreeMap<String, TrafficFile>,
     /// Who fetches what, over which relays.
-    pub user: Vec<Spanned<UserFile>>,
+    pub user: Vec<Placed<UserFile>>,
     /// What goes wrong, and when.
     #[serde(default)]
-    pub fault: Vec<Spanned<FaultFile>>,
+    pub fault: Vec<Placed<FaultFile>>,
+}
+
+fn sample() -> Placed<Span> {
+    Placed::nowhere(Span::from_millis(10))
+}
+fn first_seed() -> u64 {
+    1
+}
+fn trace() -> u32 {
+    20
 }
 
 /// One system; `[every-system]` gives the same keys for all, and each `[[combine]]` names alternatives of which
 /// every combination is a system (`vanilla = { transport = "vanilla" }`).
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SystemFile {
     /// Name in tables.
@@ -108,7 +122,7 @@ pub struct SystemFile {
     pub windows: WindowsFile,
     /// Parameters of `control = "predictor"`.
     #[serde(default)]
-    pub predictor: super::predictor::PredictorFile,
+    pub predictor: PredictorFile,
     /// Connections' output buffers.
     #[serde(default)]
     pub output_buffer: OutputBufferFile,
@@ -123,15 +137,15 @@ pub struct SystemFile {
     pub packaging: PackagingFile,
     /// TCP between hosts.
     #[serde(default)]
-    pub tcp: super::tcp::TcpFile,
+    pub tcp: tcp::Config,
 }
 
 /// PCTCP: a TCP connection per circuit (CCS 2013).
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PctcpFile {
     /// Share of the relays that are upgraded; a pair with another relay shares one connection.
-    pub upgraded: Spanned<f64>,
+    pub upgraded: Placed<f64>,
     /// Connections to one peer beyond which circuits share; 0: no limit.
     pub connections_per_peer: u32,
     /// Which connection circuits share then: `round-robin` or `by-class`.
@@ -143,16 +157,16 @@ pub struct PctcpFile {
 impl Default for PctcpFile {
     fn default() -> PctcpFile {
         PctcpFile {
-            upgraded: Spanned::new(0..0, 1.0),
+            upgraded: Placed::nowhere(1.0),
             connections_per_peer: 0,
-            beyond: Spanned::new(0..0, "round-robin".to_owned()),
+            beyond: Placed::nowhere("round-robin".to_owned()),
             esp_overhead: Quantity(Bytes(0)),
         }
     }
 }
 
 /// KIST (tor's `scheduler_kist.c`).
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct KistFile {
     /// Time between two runs at least (tor: `KISTSchedRunInterval`).
@@ -170,7 +184,7 @@ impl Default for KistFile {
 }
 
 /// Active circuit switching (Kale et al. 2016).
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct SwitchFile {
     /// Weight of the previous estimate of a buffer's occupancy.
@@ -199,7 +213,7 @@ impl Default for SwitchFile {
 }
 
 /// Tor's fixed windows in cells (tor-spec, 7.3 and 7.4).
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct WindowsFile {
     /// In flight per circuit.
@@ -219,7 +233,7 @@ impl Default for WindowsFile {
 }
 
 /// Output buffers (tor: OR_CONN_HIGHWATER and OR_CONN_LOWWATER).
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct OutputBufferFile {
     /// Filled up to here,
@@ -235,7 +249,7 @@ impl Default for OutputBufferFile {
 }
 
 /// Circuit queues in cells (tor: cc_cellq_high and cc_cellq_low).
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct CircuitQueueFile {
     /// The exit stops packaging at this length
@@ -251,7 +265,7 @@ impl Default for CircuitQueueFile {
 }
 
 /// TLS records.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct TlsFile {
     /// Bytes added per record (TLS 1.3: 5 header, 1 type, 16 tag).
@@ -267,7 +281,7 @@ impl Default for TlsFile {
 }
 
 /// How exits put bytes into cells.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PackagingFile {
     /// Application bytes in a full cell: 498, or 488 on circuits with congestion control since tor 0.4.9.
@@ -282,343 +296,19 @@ impl Default for PackagingFile {
     }
 }
 
-/// Delay, jitter and loss between hosts: uniform, or from a file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Underlay {
-    /// One-way delay between two machines: half of it at each one's access. Not with `file`.
-    pub delay: Quantity<Span>,
-    /// Standard deviation of a normal term on the delay.
-    pub jitter: Quantity<Span>,
-    /// Probability that a packet is lost. With `file`, added to what the file says.
-    pub loss: Spanned<f64>,
-    /// Each access delay is multiplied by U[max(0.01, 1 - f), 1 + f].
-    pub fuzziness: Spanned<f64>,
-    /// A graph (GML, GraphML) or a city-to-city table of round-trip times (CSV).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<Name>,
-}
-
-impl Default for Underlay {
-    fn default() -> Underlay {
-        Underlay {
-            delay: Quantity(Span::from_millis(40)),
-            jitter: Quantity(Span::ZERO),
-            loss: Spanned::new(0..0, 0.0),
-            fuzziness: Spanned::new(0..0, 0.0),
-            file: None,
-        }
-    }
-}
-
-/// A relay, server or client.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct HostFile {
-    /// Name by which users and faults refer to it.
-    pub name: Name,
-    /// Shares the machine of this relay: no link, no delay between the two.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub at: Option<Name>,
-    /// Rate of the access link, both ways.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub link: Option<Quantity<Rate>>,
-    /// Rate out of the host, where it differs from `link`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub up: Option<Quantity<Rate>>,
-    /// Rate into the host, where it differs from `link`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub down: Option<Quantity<Rate>>,
-    /// Queue in front of each direction.
-    #[serde(default = "queue")]
-    pub queue: Quantity<Queue>,
-    /// One-way delay of the access, instead of half of the underlay's `delay`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub access_delay: Option<Quantity<Span>>,
-    /// Vertex or city in the underlay's file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub location: Option<Name>,
-    /// A relay's token bucket.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<BandwidthFile>,
-    /// A relay's processor time per cell.
-    #[serde(default = "no_time")]
-    pub cell_cost: Quantity<Span>,
-}
-
-/// Tor's BandwidthRate and BandwidthBurst.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct BandwidthFile {
-    /// Sustained rate.
-    pub rate: Spanned<Quantity<Rate>>,
-    /// What the bucket holds; by default one second's worth.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<Quantity<Bytes>>,
-    /// How often it is refilled.
-    #[serde(default = "refill")]
-    pub refill: Quantity<Span>,
-    /// A connection that finds the bucket empty tries again after this (tor: 100 ms); without it at the next
-    /// refill.
-    #[serde(default = "no_time")]
-    pub retry: Quantity<Span>,
-    /// Forget the part of a byte and of an interval that a refill leaves over, as tor does.
-    #[serde(default)]
-    pub drop_fractions: bool,
-}
-
-/// Relays with links of random rate; users without `path` get three random relays each.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RandomFile {
-    /// Number of relays.
-    pub relays: Spanned<u32>,
-    /// Each relay's link, both ways, drawn uniformly.
-    pub relay_link: Between<Rate>,
-    /// Each user's client and server have machines of their own with such a link; without it they share
-    /// the machine of the circuit's guard and exit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub end_link: Option<Between<Rate>>,
-    /// Queue in front of each direction of every link.
-    #[serde(default = "queue")]
-    pub queue: Quantity<Queue>,
-    /// Relays' token buckets.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<BandwidthFile>,
-    /// Relays' token buckets get this share of their link instead (throttling); 1: no bucket.
-    #[serde(default = "whole")]
-    pub bandwidth_share: Spanned<f64>,
-}
-
-/// A scaled-down Tor network.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct TorFile {
-    /// Consensus, either flavour, plain or .xz; without it the built-in model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub consensus: Option<Name>,
-    /// Which year's built-in model: 2011 or 2024.
-    pub year: Spanned<u16>,
-    /// Round-trip times between cities or countries; without it the built-in model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency: Option<Name>,
-    /// IP address to country, in tor's format.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub geoip: Option<Name>,
-    /// Measured downloads (torperf) to print beside ours.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub compare: Option<Name>,
-    /// Share of the network that is simulated.
-    pub fraction: Spanned<f64>,
-    /// Number of relays, instead of `fraction`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub relays: Option<Spanned<u32>>,
-    /// Relays' rates are their consensus weights in kB/s times this: below 1 for the slower relays of years
-    /// past, or of a network that is to be congested.
-    pub bandwidth_factor: Spanned<f64>,
-    /// Number of servers.
-    pub servers: Spanned<u32>,
-    /// Rate of clients' links towards them.
-    pub client_down: Quantity<Rate>,
-    /// Rate of clients' links out.
-    pub client_up: Quantity<Rate>,
-    /// Rate of servers' links.
-    pub server_link: Quantity<Rate>,
-    /// Queue in front of each direction of every link.
-    pub queue: Quantity<Queue>,
-}
-
-impl Default for TorFile {
-    fn default() -> TorFile {
-        TorFile {
-            consensus: None,
-            year: nowhere(2024),
-            latency: None,
-            geoip: None,
-            compare: None,
-            fraction: nowhere(0.02),
-            relays: None,
-            bandwidth_factor: nowhere(1.0),
-            servers: nowhere(20),
-            client_down: Quantity(Rate(50_000_000)),
-            client_up: Quantity(Rate(10_000_000)),
-            server_link: Quantity(Rate(1_000_000_000)),
-            queue: queue(),
-        }
-    }
-}
-
-/// One kind of traffic: requests, or Markov models.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct TrafficFile {
-    /// What is asked for.
-    #[serde(default)]
-    pub requests: Vec<RequestFile>,
-    /// Pause after each response.
-    #[serde(default = "no_pause")]
-    pub pause: Between<Span>,
-    /// A circuit this old takes no new requests; zero: each request has its own.
-    #[serde(default = "dirtiness")]
-    pub circuit_lifetime: Quantity<Span>,
-    /// tgen's stream model (GraphML), instead of `requests`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stream_model: Option<Name>,
-    /// tgen's packet model (GraphML).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub packet_model: Option<Name>,
-}
-
-/// One kind of request.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RequestFile {
-    /// Size of the response.
-    pub size: Quantity<Size>,
-    /// Relative frequency.
-    #[serde(default = "weight")]
-    pub weight: Spanned<f64>,
-    /// Given up after this time.
-    #[serde(default = "patient")]
-    pub timeout: Quantity<Patience>,
-    /// Size of the request itself.
-    #[serde(default = "request")]
-    pub request: Quantity<Bytes>,
-}
-
-/// Users of one kind.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct UserFile {
-    /// Name in reports; numbered if `count` is above one.
-    pub name: Name,
-    /// How many of them.
-    #[serde(default = "one_user")]
-    pub count: u32,
-    /// Kind of traffic: `bulk`, `web`, `benchmark`, or one of the file's own.
-    pub traffic: Name,
-    /// Guard, middle, exit; without it the network draws relays.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path: Option<[Name; 3]>,
-    /// The user over whose circuits this one's streams go.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shares: Option<Name>,
-    /// The client host; without it the network makes one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub client: Option<Name>,
-    /// The server host; without it the network chooses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub server: Option<Name>,
-    /// First request.
-    #[serde(default = "at_once")]
-    pub start: Between<Span>,
-    /// No request after this; without it the end of the run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stop: Option<Quantity<Span>>,
-    /// Circuits are built this long before the first request.
-    #[serde(default = "lead")]
-    pub circuit_lead: Quantity<Span>,
-}
-
-/// One thing that goes wrong.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct FaultFile {
-    /// `drop`, `delay`, `partition`, `link-down`, `host-down` or `lies`.
-    pub kind: Name,
-    /// The two hosts, for what happens between them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub between: Option<[Name; 2]>,
-    /// The host, for what happens to one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host: Option<Name>,
-    /// `drop`: the probability.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub probability: Option<f64>,
-    /// `lies`: what the relay tells its neighbours instead of its PredicTor controller's plans: `greedy`,
-    /// `denying`, `not-numbers`, `too-long`, `too-many`, `replayed`, `garbage` or `absent`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lie: Option<Name>,
-    /// `delay`: how much longer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub extra: Option<Quantity<Span>>,
-    /// From this time,
-    #[serde(default = "no_time")]
-    pub from: Quantity<Span>,
-    /// until this time; without it the end of the run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<Quantity<Span>>,
-}
-
-/// A default has no place in the file.
-pub(crate) fn nowhere<T>(value: T) -> Spanned<T> {
-    Spanned::new(0..0, value)
-}
-
-fn zero_span() -> Spanned<Quantity<Span>> {
-    nowhere(Quantity(Span::ZERO))
-}
-fn sample() -> Spanned<Quantity<Span>> {
-    nowhere(Quantity(Span::from_millis(10)))
-}
-fn no_time() -> Quantity<Span> {
-    Quantity(Span::ZERO)
-}
-fn no_pause() -> Between<Span> {
-    Between::fixed(Span::ZERO)
-}
-fn at_once() -> Between<Span> {
-    Between::fixed(Span::ZERO)
-}
-/// Tor's MaxCircuitDirtiness.
-fn dirtiness() -> Quantity<Span> {
-    Quantity(Span::from_secs(600))
-}
-fn lead() -> Quantity<Span> {
-    Quantity(Span::ZERO)
-}
-fn one() -> u64 {
-    1
-}
-fn one_user() -> u32 {
-    1
-}
-fn trace() -> u32 {
-    20
-}
 fn no_switching() -> Name {
-    nowhere("none".into())
+    Placed::nowhere("none".into())
 }
 fn vanilla() -> Name {
-    nowhere("vanilla".into())
+    Placed::nowhere("vanilla".into())
 }
 fn round_robin() -> Name {
-    nowhere("round-robin".into())
+    Placed::nowhere("round-robin".into())
 }
 fn windows() -> Name {
-    nowhere("windows".into())
+    Placed::nowhere("windows".into())
 }
 /// Tor's CircuitPriorityHalflife default.
 fn half_life() -> Quantity<Span> {
     Quantity(Span::from_secs(30))
-}
-/// Linux's default transmit queue length.
-fn queue() -> Quantity<Queue> {
-    Quantity(Queue::packets(1000))
-}
-/// Tor's TokenBucketRefillInterval default.
-fn refill() -> Quantity<Span> {
-    Quantity(Span::from_millis(100))
-}
-fn whole() -> Spanned<f64> {
-    nowhere(1.0)
-}
-fn weight() -> Spanned<f64> {
-    nowhere(1.0)
-}
-fn patient() -> Quantity<Patience> {
-    Quantity(Patience::NEVER)
-}
-fn request() -> Quantity<Bytes> {
-    Quantity(Bytes(100))
 }

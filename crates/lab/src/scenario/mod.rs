@@ -3,9 +3,12 @@
 mod check;
 mod combine;
 pub mod file;
+pub mod keys;
+mod place;
 pub mod predictor;
 pub mod quantity;
-pub mod tcp;
+pub mod tables;
+pub mod users;
 
 use std::path::{Path, PathBuf};
 
@@ -66,17 +69,17 @@ impl Scenario {
 
     /// Simulated time of a run.
     pub fn duration(&self) -> Span {
-        self.file.duration.get_ref().0
+        self.file.duration
     }
 
     /// Metrics count from here.
     pub fn warmup(&self) -> Span {
-        self.file.warmup.get_ref().0
+        *self.file.warmup
     }
 
     /// Every how much time queues and rates are sampled.
     pub fn sample(&self) -> Span {
-        self.file.sample.get_ref().0
+        *self.file.sample
     }
 }
 
@@ -109,6 +112,9 @@ fn read(source: &Source, overrides: &[String]) -> Result<File, InputError> {
     }
     combine::systems(document.get_mut(), source)?;
     share_system_keys(document.get_mut());
+    let (places, value) = place::Places::of(&document);
+    tidegate_control::keys::check(&keys::WHOLE, &value)
+        .map_err(|wrong| source.error(places.find(&wrong.path, wrong.at_key), wrong.cause, wrong.cure))?;
     File::deserialize(toml::Deserializer::from(document)).map_err(fail)
 }
 

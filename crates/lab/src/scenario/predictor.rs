@@ -1,5 +1,6 @@
 //! The `predictor` table of a system: the parameters of `control = "predictor"`, the prototype's by default.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_control::predictor::Kind;
 use tidegate_control::units::Span;
@@ -10,7 +11,7 @@ use tidegate_sim::plan::predictor::{Clocks, Exchange, Parameters, Phases};
 use super::quantity::Quantity;
 
 /// PredicTor's parameters, the same at every relay.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PredictorFile {
     /// `"2020"`: the problem of the public prototype, or `"journal"`: that of the paper.
@@ -70,7 +71,7 @@ pub struct PredictorFile {
 }
 
 /// Which optimal control problem.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub enum ProblemName {
     /// The prototype's.
     #[serde(rename = "2020")]
@@ -81,7 +82,7 @@ pub enum ProblemName {
 }
 
 /// How messages travel.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExchangeName {
     /// As cells.
@@ -91,7 +92,7 @@ pub enum ExchangeName {
 }
 
 /// How trajectories are written.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EncodingName {
     /// As doubles.
@@ -101,7 +102,7 @@ pub enum EncodingName {
 }
 
 /// When relays solve.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PhasesName {
     /// Together.
@@ -111,7 +112,7 @@ pub enum PhasesName {
 }
 
 /// Whose clock counts.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClocksName {
     /// The sender's.

@@ -1,58 +1,26 @@
 //! Values of a scenario file that carry a unit, and how serde reads and writes them.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tidegate_control::keys::PAIR;
+use tidegate_control::text::Text;
 use tidegate_control::units::{Bytes, Span};
+use tidegate_control::written_as_text;
 use tidegate_sim::plan::QueuePlan;
 
 /// Anything written as a string: `"20 ms"`, `"10 Mbit/s"`, `"320 KiB"`, `"1000 packets"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
 pub struct Quantity<T>(pub T);
 
-impl<T: Display> Serialize for Quantity<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
-
-impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Quantity<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(QuantityVisitor(PhantomData)).map(Quantity)
-    }
-}
-
-struct QuantityVisitor<T>(PhantomData<T>);
-
-impl<T: FromStr<Err: Display>> Visitor<'_> for QuantityVisitor<T> {
-    type Value = T;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string with a number and a unit")
-    }
-    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        text.parse().map_err(E::custom)
-    }
-    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
-        Err(E::custom(no_unit::<T>(&number.to_string())))
-    }
-    fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
-        Err(E::custom(no_unit::<T>(&number.to_string())))
-    }
-}
-
-/// The type's own complaint about a bare number, which names an example.
-fn no_unit<T: FromStr<Err: Display>>(number: &str) -> String {
-    match number.parse::<T>() {
-        Err(error) => error.to_string(),
-        Ok(_) => format!("`{number}` must be in quotation marks"),
-    }
-}
-
 /// One value, or two as the ends of a range to draw from: `"1 s"` or `["1 s", "30 s"]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Between<T> {
     /// The smallest value.
     pub low: T,
@@ -67,6 +35,22 @@ impl<T: Copy> Between<T> {
     }
 }
 
+impl<T: JsonSchema> JsonSchema for Between<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        format!("Between{}", T::schema_name()).into()
+    }
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = T::json_schema(generator);
+        let form = schema.get("x-form").and_then(|form| form.as_str()).unwrap_or("value").to_owned();
+        schema.insert("x-form".into(), (form + PAIR).into());
+        schema.insert("type".into(), vec!["string", "array"].into());
+        schema
+    }
+}
+
 impl<T: Display + PartialEq> Serialize for Between<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.low == self.high {
@@ -77,29 +61,27 @@ impl<T: Display + PartialEq> Serialize for Between<T> {
     }
 }
 
-impl<'de, T: FromStr<Err: Display> + PartialOrd + Copy> Deserialize<'de> for Between<T> {
+impl<'de, T: Deserialize<'de> + FromStr<Err: Display> + PartialOrd + Copy> Deserialize<'de> for Between<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Ends<T>(PhantomData<T>);
-        impl<'de, T: FromStr<Err: Display> + PartialOrd + Copy> Visitor<'de> for Ends<T> {
+        impl<'de, T: Deserialize<'de> + FromStr<Err: Display> + PartialOrd + Copy> Visitor<'de> for Ends<T> {
             type Value = Between<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a quantity, or a list of two: [lowest, highest]")
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Between<T>, E> {
-                QuantityVisitor(PhantomData).visit_str(text).map(Between::fixed)
+                Text(PhantomData).visit_str(text).map(Between::fixed)
             }
             fn visit_i64<E: Error>(self, number: i64) -> Result<Between<T>, E> {
-                QuantityVisitor(PhantomData).visit_i64(number).map(Between::fixed)
+                Text(PhantomData).visit_i64(number).map(Between::fixed)
             }
             fn visit_f64<E: Error>(self, number: f64) -> Result<Between<T>, E> {
-                QuantityVisitor(PhantomData).visit_f64(number).map(Between::fixed)
+                Text(PhantomData).visit_f64(number).map(Between::fixed)
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Between<T>, A::Error> {
-                let mut next = || list.next_element::<Quantity<T>>();
+                let mut next = || list.next_element::<T>();
                 match (next()?, next()?, next()?) {
-                    (Some(Quantity(low)), Some(Quantity(high)), None) if low <= high => {
-                        Ok(Between { low, high })
-                    }
+                    (Some(low), Some(high), None) if low <= high => Ok(Between { low, high }),
                     (Some(_), Some(_), None) => Err(A::Error::custom("the lowest value comes first")),
                     _ => Err(A::Error::custom("a range has exactly two values")),
                 }
@@ -221,6 +203,26 @@ impl FromStr for Queue {
         }
     }
 }
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue::packets(1000)
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience::NEVER
+    }
+}
+
+written_as_text!(Size, form = "size, or \"endless\"", examples = ["320 KiB", "endless"]);
+written_as_text!(Patience, form = "time, or \"never\"", examples = ["15 s", "never"]);
+written_as_text!(
+    Queue,
+    form = "queue",
+    examples = ["1000 packets", "64 KiB", "unlimited", "codel", "shadow"]
+);
 
 #[cfg(test)]
 mod tests {

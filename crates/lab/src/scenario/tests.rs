@@ -75,7 +75,7 @@ fn mistakes_name_place_cause_and_cure() {
     let said = complaint("[underlay]", lie);
     assert!(said.contains("there is no lie `gredy`") && said.contains("`greedy`?"), "{said}");
     let said = complaint("[underlay]", &lie.replace("lie = ", "# "));
-    assert!(said.contains("a fault of kind `lies` needs `lie`"), "{said}");
+    assert!(said.contains("this kind of fault needs `lie`"), "{said}");
     let kist = "[[system]]\nname = \"vanilla\"\nchannel-scheduler = \"kist\"";
     let said = complaint("[[system]]\nname = \"vanilla\"", &kist.replace("kist", "kits"));
     assert!(said.starts_with("x.toml:") && said.contains(": there is no channel scheduler `kits`"), "{said}");
@@ -85,8 +85,11 @@ fn mistakes_name_place_cause_and_cure() {
         ("interval = \"10\"", "has no unit"),
         ("intervall = \"10 ms\"", "did you mean `interval`?"),
         ("buffer-factor = -1.0", "kist: `buffer-factor` is not in 0..=1000"),
-        ("buffer-factor = nan", "kist: `buffer-factor` is not in 0..=1000"),
-        ("buffer-factor = \"1\"", "expected f64"),
+        ("buffer-factor = nan", "`buffer-factor` is not a finite number"),
+        (
+            "buffer-factor = \"1\"",
+            "`buffer-factor` is \"1\", expected number\n  help: write it without quotation marks",
+        ),
     ] {
         let said = complaint("[[system]]\nname = \"vanilla\"", &format!("{kist}\nkist = {{ {bad} }}"));
         assert!(said.starts_with("x.toml:") && said.contains(cause), "{said}");
@@ -104,16 +107,16 @@ fn mistakes_name_place_cause_and_cure() {
     let said = complaint("name = \"pctcp\"", "name = \"vanilla\"");
     assert!(said.contains("`vanilla` is taken"), "{said}");
     let said = complaint("initial-window = 5", "initial-window = 0");
-    assert!(said.contains("system `vanilla`: tcp: `initial-window`"), "{said}");
+    assert!(said.starts_with("x.toml:19:18: `initial-window` is not in 1..=10000"), "{said}");
     let said = complaint("initial-window = 5", "initial-windows = 5");
     assert!(said.contains("did you mean `initial-window`?"), "{said}");
     let said = complaint("\"4 s\"", "\"8 s\"");
     assert!(said.starts_with(&(place("\"4 s\"") + " nothing is left")), "{said}");
     let said = complaint("link = \"10 Mbit/s\"", "link = \"0 Mbit/s\"");
-    assert!(said.contains("`entry1` has a link of rate zero"), "{said}");
+    assert!(said.contains("`link` is not in 1 bit/s.."), "{said}");
     assert!(parse("", &[]).unwrap_err().to_string().contains("is empty"));
     assert!(
-        parse("duration = \"1 s\"", &[]).unwrap_err().to_string().contains("missing field"),
+        parse("duration = \"1 s\"", &[]).unwrap_err().to_string().contains("`system` is missing"),
         "no systems"
     );
 }
@@ -152,8 +155,8 @@ fn every_combination_is_a_system() {
 fn overrides_replace_and_merge() {
     let scenario = parse(&bottleneck(), &["duration = \"30 s\"", "underlay.fuzziness = 0.5"]).unwrap();
     assert_eq!(scenario.duration(), Span::from_secs(30));
-    assert_eq!(*scenario.file.underlay.fuzziness.get_ref(), 0.5);
-    assert_eq!(scenario.file.underlay.delay.0, Span::from_millis(40), "the rest of the table stays");
+    assert_eq!(scenario.file.underlay.fuzziness, 0.5);
+    assert_eq!(scenario.file.underlay.delay, Span::from_millis(40), "the rest of the table stays");
     let error = parse(&bottleneck(), &["durations = \"30 s\""]).unwrap_err();
     assert_eq!(error.at, None);
     assert!(error.to_string().contains("`duration`?"), "{error}");
@@ -204,12 +207,12 @@ fn tor_without_files_is_the_built_in_model() {
     assert!(plan.paths.locations() > 5, "places in several countries");
     assert_eq!(format!("{plan:?}"), format!("{:?}", build(1).plan));
     let said = parse(text, &["tor.fraction = 7.0"]).unwrap_err().to_string();
-    assert!(said.contains("`fraction` is above 0"), "{said}");
-    for bad in ["-1.0", "nan", "0.0", "inf"] {
+    assert!(said.contains("`fraction` is not in >0..=1"), "{said}");
+    for bad in ["-1.0", "0.0", "1e9"] {
         let text = text.replace("fraction = 0.01", &format!("fraction = 0.01\nbandwidth-factor = {bad}"));
         let said = parse(&text, &[]).unwrap_err().to_string();
-        assert!(said.starts_with("x.toml:23:20: `bandwidth-factor` is not in"), "{said}");
-        assert!(said.contains("1: the consensus's own"), "{said}");
+        assert!(said.starts_with("x.toml:23:20: `bandwidth-factor` is not in 0.0001..=1000"), "{said}");
+        assert!(said.contains("the default is 1.0"), "{said}");
     }
     let slow = parse(text, &["tor.bandwidth-factor = 0.1"]).unwrap();
     let slow = crate::network::build(&slow, Seed::root(1)).unwrap().plan;

@@ -1,47 +1,63 @@
 //! What a connection is made with: plain data, passed by reference into every call.
 
-use tidegate_control::units::Span;
+use std::fmt::{self, Display};
+use std::str::FromStr;
 
-/// Parameters of a connection. [`Config::default`] is Linux as it ships today, with Nagle's rule off.
-#[derive(Clone, Debug, PartialEq)]
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::units::{Bytes, Span};
+use tidegate_control::written_as_text;
+
+/// TCP between hosts. [`Config::default`] is Linux as it ships today, with Nagle's rule off.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Config {
-    /// Payload bytes of a full segment.
+    /// Payload bytes of a full segment. Source: Ethernet with time stamps.
+    #[schemars(range(min = 64, max = 65_495))]
     pub mss: u32,
-    /// IP, TCP and option bytes that every packet carries besides its payload.
+    /// IP, TCP and option bytes that every packet carries besides its payload. Source: IPv4 with time stamps.
+    #[serde(rename = "headers")]
+    #[schemars(range(min = 40, max = 120))]
     pub header_bytes: u32,
-    /// Congestion window at the start and after a long pause, in segments (RFC 6928: 10).
+    /// Congestion window at the start and after a long pause, in segments. Source: RFC 6928.
+    #[schemars(range(min = 1, max = 10_000))]
     pub initial_window: u32,
     /// How the congestion window moves.
     pub congestion: Congestion,
-    /// Shrink the congestion window after a pause longer than the retransmission timeout (RFC 5681, 4.1).
+    /// Shrink the congestion window after a pause longer than the retransmission timeout. Source: RFC 5681, 4.1.
     pub idle_restart: bool,
-    /// Let the congestion window grow only while the sender fills it (RFC 7661's aim, Linux's rule).
+    /// Let the congestion window grow only while the sender fills it. Source: RFC 7661's aim, Linux's rule.
     pub validate_window: bool,
     /// Gather segments into bursts of up to a millisecond's worth where acknowledgements come faster than
-    /// that (Linux's sizing of segmentation offload).
+    /// that. Source: Linux's sizing of segmentation offload.
     pub bursts: bool,
-    /// An acknowledgement may wait this long for a second segment; zero acknowledges every segment.
+    /// An acknowledgement may wait this long for a second segment; zero acknowledges every segment. Source: Linux.
     pub delayed_ack: Span,
-    /// This many acknowledgements at the start of a connection do not wait.
+    /// This many acknowledgements at the start of a connection do not wait. Source: Linux.
     pub quick_acks: u32,
-    /// Bytes written but not yet acknowledged.
+    /// Bytes written but not yet acknowledged. Source: Linux's `tcp_wmem`.
     pub send_buffer: Buffer,
-    /// A writer is woken once this fraction, 1/n, of the send buffer is free (Linux: a third).
+    /// A writer is woken once this fraction, 1/n, of the send buffer is free. Source: Linux.
+    #[schemars(range(min = 1))]
     pub wake_writer: u32,
-    /// Bytes received but not yet read: bounds the receive window.
+    /// Bytes received but not yet read: bounds the receive window. Source: Linux's `tcp_rmem`.
     pub receive_buffer: Buffer,
-    /// Retransmission timeout before the first measurement (RFC 6298: 1 s).
+    /// Retransmission timeout before the first measurement. Source: RFC 6298.
+    #[schemars(extend("x-range" = "1 ns.."))]
     pub rto_initial: Span,
-    /// Floor of the variance term of the retransmission timeout (Linux: 200 ms).
+    /// Floor of the variance term of the retransmission timeout; at most `rto-max`. Source: Linux.
+    #[schemars(extend("x-range" = "1 ns.."))]
     pub rto_min: Span,
-    /// Ceiling of the retransmission timeout with its backoff (Linux: 120 s).
+    /// Ceiling of the retransmission timeout with its backoff. Source: Linux.
     pub rto_max: Span,
-    /// A connection whose segment was sent again this many times without an answer is broken (Linux: 15).
+    /// A connection whose segment was sent again this many times without an answer is broken. Source: Linux's
+    /// `tcp_retries2`.
     pub max_timeouts: u32,
 }
 
 /// A congestion control algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Congestion {
     /// Additive increase, halving (RFC 5681).
     Reno,
@@ -51,7 +67,7 @@ pub enum Congestion {
     None,
 }
 
-/// Size of a socket buffer in payload bytes.
+/// Size of a socket buffer in payload bytes: `"128 KiB"`, or `"auto 45 KiB 4 MiB"` (first size, limit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
     /// Always this size.
@@ -102,6 +118,58 @@ impl Config {
             validate_window: false,
             bursts: false,
             ..Config::default()
+        }
+    }
+}
+
+impl Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Buffer::Fixed(bytes) => Bytes((*bytes).into()).fmt(f),
+            Buffer::Auto { initial, max } => {
+                write!(f, "auto {} {}", Bytes((*initial).into()), Bytes((*max).into()))
+            }
+        }
+    }
+}
+
+impl FromStr for Buffer {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Buffer, String> {
+        let bytes = |text: &str| -> Result<u32, String> {
+            let Bytes(bytes) = text.parse().map_err(|error| format!("{error}, or \"auto 45 KiB 4 MiB\""))?;
+            match u32::try_from(bytes) {
+                Ok(0) => Err(format!("`{text}` holds nothing")),
+                Ok(bytes) => Ok(bytes),
+                Err(_) => Err(format!("`{text}` is too large for a socket buffer")),
+            }
+        };
+        match text.split_whitespace().collect::<Vec<_>>()[..] {
+            ["auto", n, unit, m, limit_unit] => {
+                let (initial, max) = (bytes(&format!("{n} {unit}"))?, bytes(&format!("{m} {limit_unit}"))?);
+                if initial > max {
+                    return Err(format!("`{text}`: the first size is above the limit"));
+                }
+                Ok(Buffer::Auto { initial, max })
+            }
+            _ => bytes(text).map(Buffer::Fixed),
+        }
+    }
+}
+
+written_as_text!(Buffer, form = "size, or \"auto FIRST LIMIT\"", examples = ["128 KiB", "auto 45 KiB 4 MiB"]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_sizes() {
+        assert_eq!("128 KiB".parse(), Ok(Buffer::Fixed(131_072)));
+        let linux = Config::default().send_buffer;
+        assert_eq!(linux.to_string().parse(), Ok(linux));
+        for bad in ["", "auto", "0 B", "8 GiB", "auto 4 MiB 45 KiB"] {
+            assert!(bad.parse::<Buffer>().is_err(), "{bad}");
         }
     }
 }

@@ -1,0 +1,90 @@
+//! Values that people write as text with a unit: how serde reads and writes them, and how JSON Schema
+//! describes them.
+
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use serde::Deserializer;
+use serde::de::{Error, Visitor};
+
+/// Reads a value from its text; a bare number is refused with the type's own complaint, which names an example.
+///
+/// # Errors
+/// The deserializer's, with what [`FromStr`] says.
+pub fn read<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    deserializer.deserialize_any(Text(PhantomData))
+}
+
+/// Accepts the text of a `T`, for visitors that accept other things besides.
+pub struct Text<T>(pub PhantomData<T>);
+
+impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string with a number and a unit")
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        Err(E::custom(bare_number::<T>(&number.to_string())))
+    }
+    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+        Err(E::custom(bare_number::<T>(&number.to_string())))
+    }
+    fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
+        Err(E::custom(bare_number::<T>(&number.to_string())))
+    }
+}
+
+fn bare_number<T: FromStr<Err: Display>>(number: &str) -> String {
+    match number.parse::<T>() {
+        Err(error) => error.to_string(),
+        Ok(_) => format!("`{number}` must be in quotation marks"),
+    }
+}
+
+/// Implements serde and JSON Schema for a type with `Display` and `FromStr`: in files it is a string. `form` says
+/// in a word or two what that is; the examples are strings that it reads.
+///
+/// ```
+/// use tidegate_control::units::Span;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Table {
+///     interval: Span,
+/// }
+/// let table: Table = serde_json::from_str(r#"{ "interval": "20 ms" }"#).unwrap();
+/// assert_eq!(table.interval, Span::from_millis(20));
+/// let refused = serde_json::from_str::<Table>(r#"{ "interval": 20 }"#).err().unwrap();
+/// assert!(refused.to_string().contains("`20` has no unit"));
+/// ```
+#[macro_export]
+macro_rules! written_as_text {
+    ($type:ident, form = $form:literal, examples = [$($example:literal),+]) => {
+        impl ::serde::Serialize for $type {
+            fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> ::serde::Deserialize<'de> for $type {
+            fn deserialize<D: ::serde::Deserializer<'de>>(deserializer: D) -> Result<$type, D::Error> {
+                $crate::text::read(deserializer)
+            }
+        }
+
+        impl ::schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+            fn schema_name() -> ::std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+            fn json_schema(_: &mut ::schemars::SchemaGenerator) -> ::schemars::Schema {
+                ::schemars::json_schema!({ "type": "string", "x-form": $form, "examples": [$($example),+] })
+            }
+        }
+    };
+}

@@ -1,0 +1,140 @@
+//! Every key of a scenario file: for the check, for the reference, for editors.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+use tidegate_control::keys::{self, Key};
+
+use super::file::File;
+
+/// What a scenario may hold after `[every-system]` and `[[combine]]` were worked in.
+pub(super) static WHOLE: LazyLock<Value> = LazyLock::new(keys::schema::<File>);
+
+/// The JSON Schema of a scenario file as it is written.
+pub fn schema() -> Value {
+    let mut schema = WHOLE.clone();
+    let mut shared = schema["properties"]["system"]["items"].clone();
+    shared["required"] = json!([]);
+    shared["description"] = "Keys that every system has which does not set them itself.".into();
+    if let Some(keys) = shared["properties"].as_object_mut() {
+        keys.remove("name");
+    }
+    schema["properties"]["combine"] = json!({
+        "type": "array",
+        "description": "Each is one choice: alternatives by name, each keys of a system. Every combination becomes a \
+            system, named after its alternatives.",
+        "items": { "type": "object", "additionalProperties": shared },
+    });
+    schema["properties"]["every-system"] = shared;
+    // With [[combine]] there need be no [[system]].
+    schema["required"] = json!(["duration", "user"]);
+    schema["title"] = "Tidegate scenario".into();
+    schema
+}
+
+/// All keys whose path or description holds the pattern, whatever the case; all for an empty one. The keys of a
+/// system are listed at `system[]`.
+pub fn find(pattern: &str) -> Vec<Key> {
+    let pattern = pattern.to_lowercase();
+    let holds = |text: &str| text.to_lowercase().contains(&pattern);
+    let mut all = keys::list(&WHOLE);
+    all.retain(|key| holds(&key.path) || holds(&key.about));
+    all
+}
+
+/// The reference page.
+pub fn page() -> String {
+    let mut page = String::from(INTRODUCTION);
+    let all = keys::list(&WHOLE);
+    let tables = [("", "A scenario.")].into_iter();
+    let tables =
+        tables.chain(all.iter().filter(|key| key.table).map(|key| (key.path.as_str(), key.about.as_str())));
+    for (table, about) in tables {
+        let inside = |key: &&Key| key.path.rsplit_once('.').map_or("", |(table, _)| table) == table;
+        let heading = match (table, table.strip_suffix("[]")) {
+            ("", _) => "Top level".to_owned(),
+            (_, Some(list)) => format!("`[[{}]]`", list.replace("[]", "")),
+            (one, None) => format!("`[{}]`", one.replace("[]", "")),
+        };
+        writeln!(page, "\n## {heading}\n\n{about}\n\n{HEAD}").expect("strings take all");
+        for key in all.iter().filter(inside).filter(|key| !key.table) {
+            writeln!(page, "{}", row(key)).expect("strings take all");
+        }
+    }
+    page
+}
+
+const INTRODUCTION: &str = "\
+# Keys of a scenario file
+
+A scenario is TOML. A quantity is text with its unit: `\"20 ms\"`, `\"10 Mbit/s\"`, `\"320 KiB\"`. A key without a
+default may be left out, unless it is required. `tidegate keys PATTERN` prints the same on the terminal.
+
+The parameters of a part called `x` are the table `x` of `[[system]]`; they count where that part is chosen. The keys of
+`[every-system]` are those of `[[system]]`, for every system that does not set them itself; `[[combine]]` names
+alternatives, each of them keys of a system, and every combination becomes a system.
+
+**In an editor.** `tidegate keys --schema > scenario.schema.json` writes the JSON Schema. With Taplo (or Even Better TOML
+in VS Code) the first line of a scenario then says `#:schema scenario.schema.json`, and the editor completes keys, shows
+what they mean and marks what is wrong.
+
+This page is written by `tidegate keys --markdown` from the types that read the file; a test keeps it true.
+";
+
+const HEAD: &str = "| key | what it is | takes | default | range | source |\n|---|---|---|---|---|---|";
+
+fn row(key: &Key) -> String {
+    let name = key.path.rsplit('.').next().unwrap_or_default();
+    let default = match &key.default {
+        Some(default) => format!("`{default}`"),
+        None if key.required => "required".into(),
+        None => String::new(),
+    };
+    let cell = |text: &str| text.replace('|', "\\|");
+    format!(
+        "| `{name}` | {} | {} | {} | {} | {} |",
+        cell(&key.about),
+        cell(&key.form),
+        cell(&default),
+        cell(&key.range),
+        cell(&key.source)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_is_true() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenario.md");
+        let written = std::fs::read_to_string(path).unwrap();
+        assert_eq!(written, page(), "write it anew: tidegate keys --markdown > docs/scenario.md");
+    }
+
+    #[test]
+    fn every_key_says_what_it_is() {
+        for key in find("") {
+            assert!(key.about.len() > 4, "{} has no description", key.path);
+            assert!(!key.path.contains('_'), "{} is not in kebab case", key.path);
+        }
+    }
+
+    #[test]
+    fn a_pattern_finds_names_and_meanings() {
+        let paths = |pattern| find(pattern).into_iter().map(|key| key.path).collect::<Vec<_>>();
+        assert!(paths("rto").contains(&"system[].tcp.rto-min".to_owned()));
+        assert!(paths("standard deviation").contains(&"underlay.jitter".to_owned()));
+        assert!(paths("no such thing").is_empty());
+        assert_eq!(paths("").len(), keys::list(&WHOLE).len());
+    }
+
+    #[test]
+    fn the_schema_knows_what_is_worked_in() {
+        let schema = schema();
+        let alternative = &schema["properties"]["combine"]["items"]["additionalProperties"];
+        assert!(alternative["properties"].get("transport").is_some());
+        assert!(schema["properties"]["every-system"]["properties"].get("name").is_none());
+    }
+}

@@ -1,0 +1,195 @@
+//! The tables of a scenario that describe the network: the underlay, named hosts, and where relays come from.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::units::{Bytes, Rate, Span};
+
+use super::place::{Name, Placed};
+use super::quantity::{Between, Queue};
+
+/// Delay, jitter and loss between hosts: uniform, or from a file.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Underlay {
+    /// One-way delay between two machines: half of it at each one's access. Not with `file`. Source: PredicTor's
+    /// scenarios (Döpmann et al. 2022).
+    pub delay: Span,
+    /// Standard deviation of a normal term on the delay.
+    pub jitter: Span,
+    /// Probability that a packet is lost. With `file`, added to what the file says.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub loss: f64,
+    /// Each access delay is multiplied by U[max(0.01, 1 - f), 1 + f]. Source: PredicTor, link fuzziness.
+    #[schemars(range(min = 0.0, max = 100.0))]
+    pub fuzziness: f64,
+    /// A graph (GML, GraphML) or a city-to-city table of round-trip times (CSV).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<Name>,
+}
+
+impl Default for Underlay {
+    fn default() -> Underlay {
+        Underlay { delay: Span::from_millis(40), jitter: Span::ZERO, loss: 0.0, fuzziness: 0.0, file: None }
+    }
+}
+
+/// A relay, server or client that is named one by one.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct HostFile {
+    /// Name by which users and faults refer to it.
+    pub name: Name,
+    /// Shares the machine of this relay: no link, no delay between the two. Only clients and servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Name>,
+    /// Rate of the access link, both ways; without `at` this or `up` and `down` must be given.
+    #[schemars(extend("x-range" = "1 bit/s.."))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<Rate>,
+    /// Rate out of the host, where it differs from `link`.
+    #[schemars(extend("x-range" = "1 bit/s.."))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up: Option<Rate>,
+    /// Rate into the host, where it differs from `link`.
+    #[schemars(extend("x-range" = "1 bit/s.."))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down: Option<Rate>,
+    /// Queue in front of each direction. Source: Linux's default transmit queue length.
+    #[serde(default)]
+    pub queue: Queue,
+    /// One-way delay of the access, instead of half of the underlay's `delay`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_delay: Option<Span>,
+    /// Vertex or city in the underlay's file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub location: Option<Name>,
+    /// A relay's token bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<BandwidthFile>,
+    /// A relay's processor time per cell.
+    #[serde(default)]
+    pub cell_cost: Span,
+}
+
+/// A relay's token bucket. Source: tor's `BandwidthRate` and `BandwidthBurst`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct BandwidthFile {
+    /// Sustained rate; finite.
+    #[schemars(extend("x-range" = "8 bit/s.."))]
+    pub rate: Placed<Rate>,
+    /// What the bucket holds; by default one second's worth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<Bytes>,
+    /// How often it is refilled. Source: tor's `TokenBucketRefillInterval`.
+    #[schemars(extend("x-range" = "1 ns..=10 s"))]
+    #[serde(default = "refill")]
+    pub refill: Span,
+    /// A connection that finds the bucket empty tries again after this (tor: 100 ms); zero: at the next refill.
+    #[serde(default)]
+    pub retry: Span,
+    /// Forget the part of a byte and of an interval that a refill leaves over. Source: tor does (`token_bucket.c`).
+    #[serde(default)]
+    pub drop_fractions: bool,
+}
+
+fn refill() -> Span {
+    Span::from_millis(100)
+}
+
+/// Relays with links of random rate; users without `path` get three random relays each. Source: PredicTor,
+/// section 5.3.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RandomFile {
+    /// Number of relays.
+    #[schemars(range(min = 3, max = 10_000))]
+    pub relays: u32,
+    /// Each relay's link, both ways, drawn uniformly.
+    #[schemars(extend("x-range" = "1 bit/s.."))]
+    pub relay_link: Between<Rate>,
+    /// Each user's client and server have machines of their own with such a link; without it they share the machine
+    /// of the circuit's guard and exit.
+    #[schemars(extend("x-range" = "1 bit/s.."))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end_link: Option<Between<Rate>>,
+    /// Queue in front of each direction of every link. Source: Linux's default transmit queue length.
+    #[serde(default)]
+    pub queue: Queue,
+    /// Relays' token buckets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<BandwidthFile>,
+    /// Relays' token buckets get this share of their link instead (throttling); 1: no bucket.
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
+    #[serde(default = "whole")]
+    pub bandwidth_share: f64,
+}
+
+fn whole() -> f64 {
+    1.0
+}
+
+/// Relays sampled from a consensus, or from the built-in model of Tor.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct TorFile {
+    /// Consensus, either flavour, plain or .xz; without it the built-in model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consensus: Option<Name>,
+    /// Which year's built-in model: 2011 or 2024. Source: the public consensuses of 2011-07-16 and 2024-05-17.
+    pub year: Placed<u16>,
+    /// Round-trip times between cities or countries; without it the built-in model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Name>,
+    /// IP address to country, in tor's format.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub geoip: Option<Name>,
+    /// Measured downloads (torperf) to print beside ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compare: Option<Name>,
+    /// Share of the network that is simulated.
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
+    pub fraction: f64,
+    /// Number of relays, instead of `fraction`.
+    #[schemars(range(min = 3))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relays: Option<u32>,
+    /// Relays' rates are their consensus weights in kB/s times this: below 1 for the slower relays of years past, or
+    /// of a network that is to be congested.
+    #[schemars(range(min = 0.0001, max = 1000.0))]
+    pub bandwidth_factor: f64,
+    /// Number of servers.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub servers: u32,
+    /// Rate of clients' links towards them.
+    #[schemars(extend("x-range" = "1 bit/s.."))]
+    pub client_down: Rate,
+    /// Rate of clients' links out.
+    #[schemars(extend("x-range" = "1 bit/s.."))]
+    pub client_up: Rate,
+    /// Rate of servers' links.
+    #[schemars(extend("x-range" = "1 bit/s.."))]
+    pub server_link: Rate,
+    /// Queue in front of each direction of every link. Source: Linux's default transmit queue length.
+    pub queue: Queue,
+}
+
+impl Default for TorFile {
+    fn default() -> TorFile {
+        TorFile {
+            consensus: None,
+            year: Placed::nowhere(2024),
+            latency: None,
+            geoip: None,
+            compare: None,
+            fraction: 0.02,
+            relays: None,
+            bandwidth_factor: 1.0,
+            servers: 20,
+            client_down: Rate(50_000_000),
+            client_up: Rate(10_000_000),
+            server_link: Rate(1_000_000_000),
+            queue: Queue::default(),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The tables of a scenario that describe what happens on the network: traffic, users, faults.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::units::{Bytes, Span};
+use tidegate_sim::plan::Lie;
+
+use super::place::Name;
+use super::quantity::{Between, Patience, Size};
+
+/// One kind of traffic: requests, or Markov models.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TrafficFile {
+    /// What is asked for.
+    #[serde(default)]
+    pub requests: Vec<RequestFile>,
+    /// Pause after each response.
+    #[serde(default)]
+    pub pause: Between<Span>,
+    /// A circuit this old takes no new requests; zero: each request has its own. Source: tor's
+    /// `MaxCircuitDirtiness`.
+    #[serde(default = "dirtiness")]
+    pub circuit_lifetime: Span,
+    /// tgen's stream model (GraphML), instead of `requests`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_model: Option<Name>,
+    /// tgen's packet model (GraphML).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet_model: Option<Name>,
+}
+
+fn dirtiness() -> Span {
+    Span::from_secs(600)
+}
+
+impl TrafficFile {
+    /// Requests without pause, on circuits of the usual lifetime.
+    pub fn of(requests: Vec<RequestFile>) -> TrafficFile {
+        let (pause, circuit_lifetime) = (Between::default(), dirtiness());
+        TrafficFile { requests, pause, circuit_lifetime, stream_model: None, packet_model: None }
+    }
+}
+
+/// One kind of request.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RequestFile {
+    /// Size of the response.
+    pub size: Size,
+    /// Relative frequency.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    #[serde(default = "alone")]
+    pub weight: f64,
+    /// Given up after this time.
+    #[serde(default)]
+    pub timeout: Patience,
+    /// Size of the request itself.
+    #[schemars(extend("x-range" = "1 B..=1 MiB"))]
+    #[serde(default = "request")]
+    pub request: Bytes,
+}
+
+fn alone() -> f64 {
+    1.0
+}
+
+fn request() -> Bytes {
+    Bytes(100)
+}
+
+impl RequestFile {
+    /// A request among others.
+    pub fn of(size: Size, weight: f64, timeout: Patience) -> RequestFile {
+        RequestFile { size, weight, timeout, request: request() }
+    }
+}
+
+/// Who fetches what, over which relays.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct UserFile {
+    /// Name in reports; numbered if `count` is above one.
+    pub name: Name,
+    /// How many of them.
+    #[schemars(range(min = 1, max = 200_000))]
+    #[serde(default = "one")]
+    pub count: u32,
+    /// Kind of traffic: `bulk`, `web`, `benchmark`, or one of the file's own.
+    pub traffic: Name,
+    /// Guard, middle, exit; without it the network draws relays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<[Name; 3]>,
+    /// The user over whose circuits this one's streams go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<Name>,
+    /// The client host; without it the network makes one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<Name>,
+    /// The server host; without it the network chooses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<Name>,
+    /// First request.
+    #[serde(default)]
+    pub start: Between<Span>,
+    /// No request after this; without it the end of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Span>,
+    /// Circuits are built this long before the first request.
+    #[serde(default)]
+    pub circuit_lead: Span,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// One thing that goes wrong.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FaultFile {
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// The two hosts, for what happens between them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub between: Option<[Name; 2]>,
+    /// The host, for what happens to one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<Name>,
+    /// `drop`: the probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probability: Option<f64>,
+    /// `lies`: what the relay tells its neighbours instead of its PredicTor controller's plans.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lie: Option<Lie>,
+    /// `delay`: how much longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extra: Option<Span>,
+    /// From this time,
+    #[serde(default)]
+    pub from: Span,
+    /// until this time; without it the end of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Span>,
+}
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// Packets between two hosts are lost with a probability.
+    Drop,
+    /// Packets between two hosts take longer.
+    Delay,
+    /// No packet passes between two hosts.
+    Partition,
+    /// A host's access link carries nothing.
+    LinkDown,
+    /// A host stops, and comes back empty.
+    HostDown,
+    /// A relay under PredicTor lies to its neighbours.
+    Lies,
+}
+
+impl FaultFile {
+    /// A key that this kind of fault needs and that is not given.
+    pub fn missing(&self) -> Option<&'static str> {
+        match self.kind {
+            FaultKind::Lies if self.lie.is_none() => Some("lie"),
+            FaultKind::LinkDown | FaultKind::HostDown | FaultKind::Lies => {
+                self.host.is_none().then_some("host")
+            }
+            _ if self.between.is_none() => Some("between"),
+            FaultKind::Drop => self.probability.is_none().then_some("probability"),
+            FaultKind::Delay => self.extra.is_none().then_some("extra"),
+            FaultKind::Partition => None,
+        }
+    }
+}
