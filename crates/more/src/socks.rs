@@ -160,8 +160,8 @@ mod tests {
             Step::Refuse(answer) => answer,
             other => panic!("{other:?}"),
         };
-        assert_eq!(refused(b"GET / HTTP/1.1"), []);
-        assert_eq!(refused(&[4, 1, 0, 80]), []);
+        assert!(refused(b"GET / HTTP/1.1").is_empty());
+        assert!(refused(&[4, 1, 0, 80]).is_empty());
         assert_eq!(refused(&[5, 2, 1, 2]), [5, 0xff]);
         let after = |bytes: &[u8]| {
             let mut handshake = Handshake::default();
