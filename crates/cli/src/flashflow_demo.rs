@@ -13,14 +13,17 @@ use tidegate_net::flashflow::background::EXIT;
 use tidegate_net::identity::{Identity, hex, random};
 
 use crate::Failure;
-use crate::flashflow::PathArguments;
+use crate::flashflow::{Liar, PathArguments};
 
 /// Measure a relay on this machine: all roles as processes on loopback
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// What the relay forwards at most
-    #[arg(long, default_value = "unlimited")]
-    rate: Rate,
+    /// What the relay forwards at most (default: unlimited, a liar's 20 Mbit/s)
+    #[arg(long)]
+    rate: Option<Rate>,
+    /// The relay lies about its capacity
+    #[arg(long)]
+    liar: Option<Liar>,
     /// How long it is measured, in whole seconds (the paper: 30 s)
     #[arg(long, default_value = "10 s")]
     duration: Span,
@@ -43,6 +46,8 @@ pub struct Arguments {
     keep: Option<PathBuf>,
 }
 
+/// What a liar can decrypt.
+const LIARS_RATE: Rate = Rate(20_000_000);
 const MEASURERS: usize = 3;
 /// What the measurers of the demo are said to be able to send together: as much as loopback carries.
 const TEAM: Rate = Rate(60_000_000_000);
@@ -136,6 +141,11 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 
 /// Runs the demo.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let liar = arguments.liar;
+    let rate = arguments.rate.unwrap_or(if liar.is_some() { LIARS_RATE } else { Rate::UNLIMITED });
+    if liar.is_some() && rate == Rate::UNLIMITED {
+        return Err(other("a liar needs a --rate: what it can decrypt, which the estimate is held against"));
+    }
     let keep = arguments.keep.is_some();
     let path = arguments
         .keep
@@ -158,12 +168,13 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
             "listen = \"127.0.0.1:0\"\nidentity = \"relay.key\"\nrate = \"{}\"\n\n[measurement]\nallowed = true\n\
              coordinators = [\"{coordinator}\"]\nmax_duration = \"{} s\"\n\n\
              [[neighbour]]\nnumber = {}\naddress = \"{exit_address}\"\nfingerprint = \"{exit}\"\n",
-            arguments.rate,
+            rate,
             (seconds + 30).clamp(45, 120),
             EXIT.0
         ),
     )?;
-    let mut relay_events = spawn(&mut processes, "relay", &file, &[])?;
+    let lie: &[&str] = if liar.is_some() { &["--liar", "hold"] } else { &[] };
+    let mut relay_events = spawn(&mut processes, "relay", &file, lie)?;
     let relay_address = relay_events.address()?;
 
     let PathArguments { delay, jitter, seed } = arguments.path;
@@ -175,7 +186,9 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         spawn_with(&mut processes, "delay", &path)?.address()?
     };
     let (fingerprint, onion) = (hex(&relay.fingerprint()), hex(&relay.relay_public().onion));
-    let background = arguments.background.unwrap_or(match arguments.rate {
+    let background = arguments.background.unwrap_or(match rate {
+        // It would take from what the liar can return.
+        _ if liar.is_some() => Rate(0),
         Rate::UNLIMITED => Rate(20_000_000),
         limit => Rate(limit.0 / 10),
     });
@@ -195,7 +208,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         std::thread::spawn(move || events.for_each(drop));
     }
 
-    let guess = arguments.guess.unwrap_or(arguments.rate.min(Rate(1_000_000_000)));
+    let guess = arguments.guess.unwrap_or(rate.min(Rate(1_000_000_000)));
     let mut config = format!(
         "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth_file = \"v3bw\"\nfirst_guess = \"{guess}\"\n\
          slot = \"{} s\"\n\n[parameters]\nduration = \"{}\"\nsockets = {}\n\n\
@@ -233,10 +246,15 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let demo = follow(events, arguments.json, relay_process);
     let own_count: Vec<Value> = own_count.try_iter().collect();
     let rate_of_processor = demo.bits_per_cpu_s();
+    if let (Some(_), None, Some(failure)) = (liar, &demo.result, &demo.failure) {
+        let refused = json!({ "estimate_bits_per_s": 0, "truth_bits_per_s": rate.0, "refused": failure });
+        println!("{}", if arguments.json { refused.to_string() } else { format!("refused: {failure}") });
+        return Ok(ExitCode::SUCCESS);
+    }
     let result =
         demo.result.ok_or_else(|| other(demo.failure.unwrap_or("no measurement was complete".into())))?;
     let estimate = result["estimate_bits_per_s"].as_u64().unwrap_or(0);
-    let truth = truth(arguments.rate, &own_count, demo.seconds.len());
+    let truth = truth(rate, &own_count, demo.seconds.len());
     let text = fs::read_to_string(directory.join("v3bw")).map_err(other)?;
     if arguments.json {
         let mut object = json!({
@@ -264,7 +282,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if result["conclusive"] == true { "conclusive" } else { "NOT conclusive: a lower bound" },
         mbit(&result["low_bits_per_s"]),
         mbit(&result["high_bits_per_s"]),
-        truth_kind(arguments.rate),
+        truth_kind(rate),
         mbit(&json!(truth)),
     );
     if keep {

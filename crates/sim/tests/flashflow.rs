@@ -1,5 +1,6 @@
 //! FlashFlow's machines in simulated time.
 
+use tidegate_control::flashflow::{Percent, aggregate};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_sim::flashflow::{BackgroundPlan, MeasurerPlan, Plan, RelayPlan, Report, run};
@@ -19,6 +20,8 @@ fn plan(relays: usize, mbit: u64, background: u64, seconds: u16) -> Plan {
     let relay = RelayPlan {
         rate: Rate(mbit * MBIT),
         cell_cost: Span::ZERO,
+        slow: 0.0,
+        holds: false,
         background: BackgroundPlan { rate: Rate(background * MBIT), variation: 0.1, circuits: 4 },
         shares: vec![share; 3],
     };
@@ -102,4 +105,41 @@ fn a_processor_bounds_a_relay_without_a_limit() {
     plan.relays[0].cell_cost = Span::from_micros(100);
     let outcome = go(&plan, 5).relays[0].result.clone().unwrap();
     assert!((outcome.estimate.0 as f64 / 41.12e6 - 1.0).abs() < 0.03, "{outcome:?}");
+}
+
+/// What the paper's estimate, the median, and ours make of a relay, over its capacity.
+fn median_and_estimate(plan: &Plan, truth: f64, seed: u64) -> (f64, f64) {
+    let outcome = go(plan, seed).relays[0].result.clone().unwrap();
+    let ratio = Percent::new(plan.background_percent).unwrap();
+    let seconds: Vec<_> = outcome.seconds.iter().map(|second| second.second(ratio)).collect();
+    (aggregate::median(&seconds).unwrap().0 as f64 / truth, outcome.estimate.0 as f64 / truth)
+}
+
+#[test]
+fn a_relay_that_holds_cells_back_and_claims_background_gains_no_more_than_the_bound() {
+    for seconds in [10, 30] {
+        let mut plan = plan(1, 10, 0, seconds);
+        plan.around = Span::ZERO;
+        plan.relays[0].holds = true;
+        plan.relays[0].background.circuits = 0;
+        let (median, estimate) = median_and_estimate(&plan, 10e6, 7);
+        assert!(median > 2.0, "it is a good liar: {median} in {seconds} s");
+        assert!(estimate > 1.2 && estimate <= 1.40, "{estimate} in {seconds} s");
+    }
+}
+
+#[test]
+fn slow_seconds_cost_an_honest_relay_what_the_mean_loses() {
+    let mut plan = plan(1, 20, 0, 30);
+    plan.around = Span::ZERO;
+    plan.relays[0] = RelayPlan {
+        rate: Rate::UNLIMITED,
+        // 514 bytes in 400 us: 10.28 Mbit/s.
+        cell_cost: Span::from_micros(400),
+        slow: 0.2,
+        ..plan.relays[0].clone()
+    };
+    let (median, estimate) = median_and_estimate(&plan, 10.28e6, 8);
+    assert!(median > 0.98, "{median}");
+    assert!(estimate > 0.9, "{estimate}");
 }

@@ -39,6 +39,9 @@ pub struct Parameters {
     /// Medians of the first so many seconds only.
     #[serde(default)]
     pub medians: Vec<u16>,
+    /// What other estimators make of the same seconds.
+    #[serde(default)]
+    pub estimators: bool,
     /// Relays by the name that quantities begin with.
     pub relay: BTreeMap<String, RelayTable>,
     /// What is varied.
@@ -86,6 +89,15 @@ pub struct RelayTable {
     /// What clients ask for.
     #[serde(default)]
     background: Option<Quantity<Rate>>,
+    /// What its processor forwards, if less than the machine's others.
+    #[serde(default)]
+    core: Option<Quantity<Rate>>,
+    /// The share of its seconds in which a cell costs its processor twice as much.
+    #[serde(default)]
+    slow: f64,
+    /// It holds cells back and claims background that it has not.
+    #[serde(default)]
+    holds: bool,
 }
 
 /// The file with the machines.
@@ -196,10 +208,11 @@ impl Hosts {
     }
 
     /// What a relay of that limit forwards at most, the limit, the core and the link in view.
-    fn truth(&self, limit: Option<Rate>) -> f64 {
+    fn truth(&self, table: &RelayTable) -> f64 {
         let payload = f64::from(self.tcp.mss) / f64::from(self.tcp.mss + self.tcp.header_bytes);
-        let limit = limit.unwrap_or(Rate::UNLIMITED).0 as f64;
-        limit.min(self.core.0 as f64).min(self.link.0 as f64 * payload)
+        let limit = table.rate.map_or(Rate::UNLIMITED, |q| q.0).0 as f64;
+        let core = table.core.map_or(self.core, |q| q.0).0 as f64;
+        limit.min(core).min(self.link.0 as f64 * payload)
     }
 }
 
@@ -259,9 +272,7 @@ impl Parameters {
         place: &str,
     ) -> Result<Vec<Vec<usize>>, InputError> {
         let all = hosts.measurers.len();
-        let needed = self
-            .factor(at)
-            .map_or(0.0, |f| f * hosts.truth(table.rate.map(|q| q.0)) * f64::from(table.count));
+        let needed = self.factor(at).map_or(0.0, |f| f * hosts.truth(table) * f64::from(table.count));
         let able = |team: &Vec<usize>| {
             let share = needed / team.len() as f64;
             team.iter().all(|&m| hosts.measurers[m].1.link.rate.0 as f64 >= share)
@@ -313,7 +324,14 @@ impl Parameters {
         if limit.0 < 100_000 || around > MAX_AROUND {
             return Err("rate is below 100 kbit/s, or around above 600 s".into());
         }
-        let truth = hosts.truth(table.rate.map(|q| q.0));
+        let core = table.core.map_or(hosts.core, |q| q.0);
+        if !(0.0..=1.0).contains(&table.slow) || core.0 == 0 {
+            return Err("slow is a share from 0 to 1, core a rate above zero".into());
+        }
+        if table.holds && table.rate.is_none() {
+            return Err("a relay that holds cells back needs a rate, what it can decrypt".into());
+        }
+        let truth = hosts.truth(table);
         let wanted = self.factor(at).map(|f| f * truth / team.len() as f64);
         let mut shares = vec![(Rate(0), 0); hosts.measurers.len()];
         let rates = team.iter().map(|&m| {
@@ -328,7 +346,9 @@ impl Parameters {
         let background = table.background.map_or(Rate(0), |q| q.0);
         let relay = RelayPlan {
             rate: limit,
-            cell_cost: hosts.core.span_for(CELL as u64),
+            cell_cost: core.span_for(CELL as u64),
+            slow: table.slow,
+            holds: table.holds,
             background: BackgroundPlan {
                 rate: background,
                 variation: 0.2,
@@ -408,7 +428,7 @@ mod tests {
     #[test]
     fn every_experiment_of_the_paper_gives_runs_at_both_scales() {
         use crate::scoreboard::{Experiment, Scale};
-        for figure in ["figure-6", "figure-7", "figure-14", "figure-15", "figure-16", "table-4"] {
+        for figure in ["figure-6", "figure-7", "figure-14", "figure-15", "figure-16", "hold", "table-4"] {
             let experiment = Experiment::load(
                 root().parent().expect("experiments"),
                 Path::new("no-data"),

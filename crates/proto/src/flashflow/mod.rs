@@ -9,12 +9,13 @@
 //!
 //! [`coordinator`], [`measurer`] and [`relay`] are the three machines. [`load`] is how fast a measurer sends,
 //! [`pace`] the relay's scheduler for what it forwards meanwhile. [`delay_line`] is a path between them where the
-//! kernel has none.
+//! kernel has none, [`hold`] a relay that lies.
 
 pub mod cell;
 pub mod coordinator;
 pub mod delay_line;
 pub mod echo;
+pub mod hold;
 pub mod load;
 pub mod measurer;
 pub mod message;

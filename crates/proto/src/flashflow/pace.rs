@@ -53,6 +53,8 @@ pub struct Pace<Who> {
     bucket: Option<TokenBucket>,
     /// Bytes per second, if it is limited.
     rate: u64,
+    /// What can be saved up when a measurement begins, and once that lapsed.
+    bursts: [Span; 2],
     /// When the burst lapses.
     lapse: Time,
     cap: Option<Cap>,
@@ -83,14 +85,28 @@ impl Cap {
     }
 }
 
+fn burst_bytes(rate: u64, span: Span) -> u64 {
+    (rate * (span.0 / 1_000_000) / 1000).max(CELL as u64)
+}
+
 impl<Who: Copy + PartialEq> Pace<Who> {
     /// A relay that forwards at most `limit`, with a burst of one second as tor has by default.
     pub fn new(limit: Rate) -> Pace<Who> {
+        Pace::with_bursts(limit, [BURST, SAVED])
+    }
+
+    /// One that no measurement ever finds above `limit`: what a processor that decrypts so much gives.
+    pub fn without_burst(limit: Rate) -> Pace<Who> {
+        // What is left of a round's last cell is not lost.
+        Pace::with_bursts(limit, [ROUND * 2; 2])
+    }
+
+    fn with_bursts(limit: Rate, bursts: [Span; 2]) -> Pace<Who> {
         let bytes = limit.0 / 8;
         let bucket = (limit != Rate::UNLIMITED).then(|| {
             TokenBucket::new(BucketPlan {
                 rate_bytes_per_s: bytes,
-                burst_bytes: bytes.max(CELL as u64),
+                burst_bytes: burst_bytes(bytes, bursts[0]),
                 refill_every: ROUND,
                 drop_fractions: false,
             })
@@ -98,6 +114,7 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         Pace {
             bucket,
             rate: bytes,
+            bursts,
             lapse: Time::NEVER,
             cap: None,
             background: VecDeque::new(),
@@ -115,7 +132,7 @@ impl<Who: Copy + PartialEq> Pace<Who> {
     pub fn idle(&mut self) {
         self.cap = None;
         self.measurement.clear();
-        self.limit_burst(BURST);
+        self.limit_burst(self.bursts[0]);
     }
 
     /// `who` has `bytes` to forward. One request at a time each; whole cells are granted.
@@ -138,14 +155,14 @@ impl<Who: Copy + PartialEq> Pace<Who> {
     fn limit_burst(&mut self, span: Span) {
         self.lapse = Time::NEVER;
         if let Some(bucket) = &mut self.bucket {
-            bucket.limit_burst((self.rate * (span.0 / 1_000_000) / 1000).max(CELL as u64));
+            bucket.limit_burst(burst_bytes(self.rate, span));
         }
     }
 
     /// The next to forward something, if anyone may now.
     pub fn poll(&mut self, now: Time) -> Option<Grant<Who>> {
         if now >= self.lapse {
-            self.limit_burst(SAVED);
+            self.limit_burst(self.bursts[1]);
         }
         let mut left = self.bucket.as_mut().map_or(u64::MAX, |bucket| bucket.available(now));
         let mut allowed = left;

@@ -32,19 +32,36 @@ pub(super) struct Pipe {
     /// Whole cells that have been read and wait for leave.
     held: u64,
     asked: bool,
+    /// Decrypted and held back.
+    kept: u64,
     /// Granted and not yet written.
     out: u64,
 }
 
 impl Pipe {
     pub fn new(from: (ConnId, Side), to: (ConnId, Side)) -> Pipe {
-        Pipe { from, to, partial: 0, held: 0, asked: false, out: 0 }
+        Pipe { from, to, partial: 0, held: 0, asked: false, kept: 0, out: 0 }
     }
 
     pub fn granted(&mut self, bytes: u64) {
         self.asked = false;
         self.held -= bytes;
         self.out += bytes;
+    }
+
+    /// Keeps bytes back that were granted, until [`release`](Self::release).
+    pub fn keep(&mut self, bytes: u64) {
+        self.asked = false;
+        self.held -= bytes;
+        self.kept += bytes;
+    }
+
+    /// Returns of what it keeps as much as `allowed` says; how much.
+    pub fn release(&mut self, allowed: impl FnOnce(u64) -> u64) -> u64 {
+        let bytes = allowed(self.kept);
+        self.kept -= bytes;
+        self.out += bytes;
+        bytes
     }
 
     /// Writes and reads what it can; the bytes read, and the bytes to ask leave for. As on sockets, nothing

@@ -46,6 +46,10 @@ pub struct RelayPlan {
     pub rate: Rate,
     /// Processor time per cell, of one core.
     pub cell_cost: Span,
+    /// The share of its seconds, drawn at random, in which a cell costs twice as much.
+    pub slow: f64,
+    /// It holds cells back and claims background that it has not, see [`tidegate_proto::flashflow::hold`].
+    pub holds: bool,
     /// Clients' traffic through it.
     pub background: BackgroundPlan,
     /// Per measurer `(a_i, sockets)`; no sockets: it takes no part.

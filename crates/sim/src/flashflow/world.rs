@@ -6,6 +6,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::crypto::ntor::RelaySecret;
 use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::coordinator::{self, Measurement, Order, Peer, Timeouts};
+use tidegate_proto::flashflow::hold::Hold;
 use tidegate_proto::flashflow::message::{Fingerprint, MeasurerId, Message, Open, Params, Reason};
 use tidegate_proto::flashflow::pace::{Class, Pace};
 use tidegate_proto::flashflow::relay::{self, Target};
@@ -97,6 +98,11 @@ struct Session {
     pace: Pace<ConnId>,
     busy_until: Time,
     cell_cost: Span,
+    /// Of the current second.
+    slowness: u64,
+    slow: f64,
+    random: Random,
+    hold: Option<Hold>,
     members: Vec<Member>,
     circuits: Vec<ConnId>,
     exits: Exits,
@@ -216,6 +222,7 @@ impl<'a> World<'a> {
             Event::Second => {
                 for session in &mut self.sessions {
                     session.report.forwarded.push(std::mem::take(&mut session.counted));
+                    session.slowness = 1 + u64::from(session.random.chance(session.slow));
                 }
                 self.wires.queue.push(now + Span::from_secs(1), Event::Second);
             }
@@ -305,11 +312,14 @@ impl<'a> World<'a> {
                     relay::Output::Begun(ratio) => {
                         let session = &mut self.sessions[i];
                         session.pace.measuring(now, ratio);
+                        let relay = &self.plan.relays[i];
+                        session.hold = relay.holds.then(|| Hold::new(now, relay.rate, self.plan.seconds));
                         session.report.measured.0 = Some(now);
                     }
                     relay::Output::Ended => {
                         let session = &mut self.sessions[i];
                         session.pace.idle();
+                        session.hold = None;
                         session.report.measured.1 = Some(now);
                         for conn in std::mem::take(&mut session.circuits) {
                             self.wires.drop(conn);
@@ -327,7 +337,7 @@ impl<'a> World<'a> {
             }
             let Some(grant) = session.pace.poll(now) else { break };
             let cells = grant.bytes / CELL as u64;
-            session.busy_until = now + session.cell_cost * cells;
+            session.busy_until = now + session.cell_cost * (cells * session.slowness);
             self.digest = mix(self.digest ^ now.0 ^ grant.bytes.rotate_left(40) ^ grant.who as u64);
             match grant.class {
                 Class::Measurement => session.counted.0 += grant.bytes,
@@ -336,18 +346,43 @@ impl<'a> World<'a> {
                     session.target.background(grant.bytes, 0);
                 }
             }
+            let holds = session.hold.is_some();
             if let Some(pipe) = pipe(&mut self.uses[grant.who]) {
-                pipe.granted(grant.bytes);
+                if holds {
+                    pipe.keep(grant.bytes)
+                } else {
+                    pipe.granted(grant.bytes)
+                }
                 self.pump(now, grant.who);
             }
         }
+        self.release(now, i);
         let session = &mut self.sessions[i];
         let pace = session.pace.next_timeout().map(|due| due.max(session.busy_until));
-        let due = [session.target.next_timeout(), pace].into_iter().flatten().min().unwrap_or(Time::NEVER);
+        let hold = session.hold.as_ref().map(|hold| hold.next_timeout(now));
+        let due = [session.target.next_timeout(), pace, hold].into_iter().flatten().min();
+        let due = due.unwrap_or(Time::NEVER);
         if due < session.wakes[1] {
             session.wakes[1] = due;
             self.wires.queue.push(due.max(now), Event::Wake(i, Who::Relay));
         }
+    }
+
+    /// A relay that holds cells back returns some, in turn, and claims as much background besides.
+    fn release(&mut self, now: Time, i: usize) {
+        let session = &mut self.sessions[i];
+        let Some(mut hold) = session.hold.take() else { return };
+        let first = session.circuits.len().min(1);
+        session.circuits.rotate_left(first);
+        for conn in session.circuits.clone() {
+            let Some(pipe) = pipe(&mut self.uses[conn]) else { continue };
+            let bytes = pipe.release(|kept| hold.release(now, kept));
+            self.sessions[i].target.background(bytes, bytes);
+            if bytes > 0 {
+                self.pump(now, conn);
+            }
+        }
+        self.sessions[i].hold = Some(hold);
     }
 
     /// Moves bytes through the relay as far as they get without new leave. Must be followed by
@@ -627,9 +662,13 @@ fn session(plan: &Plan, i: usize, keys: &mut Random, seed: Seed) -> Session {
     Session {
         secret,
         target: Target::new(config),
-        pace: Pace::new(relay.rate),
+        pace: if relay.holds { Pace::without_burst(relay.rate) } else { Pace::new(relay.rate) },
         busy_until: Time::ZERO,
         cell_cost: relay.cell_cost,
+        slowness: 1,
+        slow: relay.slow,
+        random: seed.fork("slow").fork_index(i as u64).random(),
+        hold: None,
         members: taking_part.map(|(host, (rate, sockets))| Member::new(host, *rate, *sockets)).collect(),
         circuits: Vec::new(),
         exits: Exits {

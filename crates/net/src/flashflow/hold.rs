@@ -1,0 +1,61 @@
+//! A measurement circuit of a relay that lies: it decrypts honestly, returns cells when it serves it, and so
+//! shows what the estimate is worth ([`tidegate_proto::flashflow::hold`]).
+
+use std::cell::RefCell;
+use std::io;
+
+use tidegate_control::units::Span;
+use tidegate_proto::flashflow::cell::CellBuffer;
+use tidegate_proto::flashflow::echo::RelayEnd;
+use tidegate_proto::flashflow::load::BATCH;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::link;
+use crate::clock;
+
+/// How often it looks whether it may return something.
+const STEP: Span = Span::from_millis(5);
+
+/// Answers echo cells: `decrypt` waits for leave to decrypt some of so many bytes, `release` says how many of so
+/// many decrypted bytes are returned now. What is held back is bounded by what the measurer sends unanswered.
+pub async fn echo(
+    stream: impl AsyncRead + AsyncWrite,
+    mut end: RelayEnd,
+    decrypt: impl AsyncFn(u64) -> Option<u64>,
+    mut release: impl FnMut(u64) -> u64,
+) -> io::Result<()> {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let kept: RefCell<Vec<u8>> = RefCell::default();
+    let reading = async {
+        let mut buffer = CellBuffer::new(BATCH);
+        loop {
+            match link::read_some(&mut reader, buffer.space()).await? {
+                0 => return Ok(()),
+                count => buffer.filled(count),
+            }
+            let mut cells = buffer.cells();
+            while !cells.is_empty() {
+                let Some(leave) = decrypt(cells.len() as u64).await else { return Ok(()) };
+                let (now, later) = cells.split_at_mut(leave as usize);
+                end.answer(now).map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
+                kept.borrow_mut().extend_from_slice(now);
+                cells = later;
+            }
+            buffer.consume();
+        }
+    };
+    let writing = async {
+        loop {
+            clock::until(clock::now() + STEP).await;
+            let bytes = release(kept.borrow().len() as u64);
+            if bytes > 0 {
+                let cells: Vec<u8> = kept.borrow_mut().drain(..bytes as usize).collect();
+                link::write_cells(&mut writer, &cells).await?;
+            }
+        }
+    };
+    tokio::select! {
+        result = reading => result,
+        result = writing => result,
+    }
+}
