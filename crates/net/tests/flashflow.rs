@@ -147,10 +147,10 @@ fn measurers_serve_several_measurements_at_once() {
     }
 }
 
-/// Connections that never say anything, half-open handshakes and noise: the relay stays measurable, and the
-/// strangers are gone after their time.
+/// Connections that never say anything, half-open handshakes and noise: the relay stays measurable, and they are
+/// gone after their time.
 #[test]
-fn strangers_cost_little_and_do_not_stop_a_measurement() {
+fn unauthenticated_connections_cost_little_and_do_not_stop_a_measurement() {
     use std::io::{Read as _, Write as _};
     let team = team(1, Rate(20_000_000));
     let silent: Vec<_> =
@@ -171,6 +171,36 @@ fn strangers_cost_little_and_do_not_stop_a_measurement() {
     let _ = noisy[1].read_to_end(&mut answer);
     assert!(answer.len() < 100);
     drop(silent);
+}
+
+/// Ten thousand connections that never say anything, opened while the roles work, keep neither the coordinator out of
+/// a measurer nor anybody's time.
+#[test]
+fn silent_connections_do_not_shut_a_coordinator_out_of_a_measurer() {
+    let team = team(1, Rate(20_000_000));
+    let measurer = team.measurers[0].address;
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let crowd = std::thread::spawn(move || {
+        // Fewer descriptors than connections: the measurer closes the oldest, and so do we.
+        let mut open = std::collections::VecDeque::new();
+        for n in 0..10_000 {
+            open.extend(std::net::TcpStream::connect(measurer));
+            if open.len() > 300 {
+                open.pop_front();
+            }
+            if n > 1000 && stopped.try_recv().is_ok() {
+                return n;
+            }
+        }
+        10_000
+    });
+    for _ in 0..2 {
+        let outcome = team.measure(&team.coordinator, team.order(1, 30_000_000));
+        assert!(outcome.is_ok(), "{outcome:?}");
+    }
+    // It may have come to its end.
+    let _ = stop.send(());
+    assert!(crowd.join().unwrap() > 1000);
 }
 
 /// A measurer that is admitted and then sends cells that are no echoes.

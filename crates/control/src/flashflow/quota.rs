@@ -41,6 +41,13 @@ impl<Deployment: Ord> Quota<Deployment> {
         starts.push(now);
         Ok(())
     }
+
+    /// The deployment's last start came to nothing: it does not count.
+    pub fn cancel(&mut self, deployment: &Deployment) {
+        if let Some(starts) = self.started.get_mut(deployment) {
+            starts.pop();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -59,5 +66,7 @@ mod tests {
         assert_eq!(quota.start(at(86_410), 'a'), Ok(()));
         assert_eq!(quota.start(at(86_411), 'a'), Err(Exhausted { until: at(136_400) }));
         assert_eq!(quota.start(at(86_411), 'b'), Ok(()), "another deployment has its own count");
+        quota.cancel(&'a');
+        assert_eq!(quota.start(at(86_411), 'a'), Ok(()), "the last one came to nothing");
     }
 }

@@ -23,13 +23,14 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::server;
 
 use super::link;
+use crate::admission::Admission;
 use crate::identity::{Identity, random};
 use crate::{clock, tls};
 
 /// How long a circuit may take to open.
 const OPENING: Span = Span::from_secs(15);
 /// How long a coordinator may take for its handshake.
-const PATIENCE: Span = Span::from_secs(10);
+const HANDSHAKE: Span = Span::from_secs(10);
 
 /// What a measurer's operator sets.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ pub struct Settings {
 }
 
 /// Peers whose handshake is under way, and measurements at one time.
-const STRANGERS: usize = 64;
+const UNAUTHENTICATED: usize = 1024;
 const SESSIONS: usize = 256;
 
 /// Serves coordinators until dropped: each connection is a measurement, and all of them together stay below
@@ -51,8 +52,8 @@ const SESSIONS: usize = 256;
 pub async fn serve(listener: TcpListener, identity: Arc<Identity>, settings: Settings) -> io::Result<()> {
     let config = tls::server(&identity).map_err(io::Error::other)?;
     let free = Rc::new(Cell::new(settings.rate));
-    let (strangers, sessions) = (Semaphore::new(STRANGERS), Semaphore::new(SESSIONS));
-    let (strangers, sessions) = (Arc::new(strangers), Arc::new(sessions));
+    let admission = Rc::new(Admission::new(UNAUTHENTICATED));
+    let sessions = Arc::new(Semaphore::new(SESSIONS));
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
@@ -61,18 +62,15 @@ pub async fn serve(listener: TcpListener, identity: Arc<Identity>, settings: Set
                     clock::until(clock::now() + Span::from_millis(50)).await;
                     continue;
                 };
-                // Those beyond the limit are closed at once.
-                let Ok(place) = strangers.clone().try_acquire_owned() else { continue };
+                let admission = admission.clone();
                 let (config, identity, settings) = (config.clone(), identity.clone(), settings.clone());
                 let (sessions, free) = (sessions.clone(), free.clone());
                 tasks.spawn_local(async move {
-                    let accepted = link::accept(tcp, config, PATIENCE).await;
-                    drop(place);
-                    let (Ok((stream, Some(peer))), Ok(_session)) = (accepted, sessions.try_acquire_owned())
-                    else {
-                        return;
-                    };
-                    if settings.coordinators.contains(&peer) {
+                    let accepted = admission.run(link::accept(tcp, config, HANDSHAKE)).await;
+                    let Some(Ok((stream, Some(peer)))) = accepted else { return };
+                    if settings.coordinators.contains(&peer)
+                        && let Ok(_session) = sessions.try_acquire_owned()
+                    {
                         // The coordinator notices a broken connection itself.
                         let _ = session(stream, &identity, &settings, &free).await;
                     }

@@ -1,11 +1,12 @@
 //! A relay on sockets: answers measurement circuits, and forwards no more than its rate.
 //!
 //! One thread does everything, as in tor. Before a peer has proved anything it costs one TLS handshake in
-//! limited time and a place among a limited number; only a peer that a running measurement names gets a
+//! limited time and a place among a limited number, which the oldest loses to the next; only a peer that a running measurement names gets a
 //! buffer.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
@@ -20,6 +21,7 @@ use tidegate_proto::crypto::encrypted::{self, Encrypted};
 use tidegate_proto::crypto::ntor::{self, RelaySecret};
 use tidegate_proto::flashflow::cell::{self, CELL, CellBuffer, Token};
 use tidegate_proto::flashflow::echo::RelayEnd;
+use tidegate_proto::flashflow::hold::Hold;
 use tidegate_proto::flashflow::load::BATCH;
 use tidegate_proto::flashflow::message::{Fingerprint, Message};
 use tidegate_proto::flashflow::pace::{Class, Pace};
@@ -32,25 +34,34 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_rustls::server::TlsStream;
 
 use super::coordinator::Contact;
-use super::link;
+use super::{hold, link};
+use crate::admission::Admission;
 use crate::clock;
 use crate::identity::{Identity, random};
 use crate::overlay::{Gate, Overlay};
 
 /// What peers may cost a relay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections at one time.
     pub connections: usize,
-    /// Of them, those that have not said what they are for.
-    pub strangers: usize,
-    /// How long a stranger may take for its handshake, and again for its first cell.
-    pub patience: Span,
+    /// Of them, those that have not said what they are for; the oldest goes when another comes.
+    pub unauthenticated: usize,
+    /// Connections of the overlay from one address, relays that the configuration names apart (tor:
+    /// DoSConnectionMaxConcurrentCount).
+    pub per_address: usize,
+    /// How long a peer may take for its handshake, and again for its first cell.
+    pub handshake: Span,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { connections: 15_000, strangers: 12_000, patience: Span::from_secs(10) }
+        Limits {
+            connections: 15_000,
+            unauthenticated: 2_000,
+            per_address: 100,
+            handshake: Span::from_secs(10),
+        }
     }
 }
 
@@ -97,6 +108,9 @@ struct Shared {
     secret: RelaySecret,
     tls: Arc<ServerConfig>,
     limits: Limits,
+    admission: Admission,
+    /// Certificates of the relays that circuits are extended to.
+    neighbours: BTreeSet<Fingerprint>,
     state: RefCell<State>,
     /// Someone waits for the pace, or the target has a new timeout.
     changed: Notify,
@@ -107,12 +121,16 @@ struct Shared {
 struct State {
     target: Target,
     pace: Pace<u64>,
+    /// What it decrypts, if it holds cells back; and how, during a measurement.
+    holds: Option<Rate>,
+    hold: Option<Hold>,
     /// Those who wait for a grant, and what they were granted.
     seats: BTreeMap<u64, (u64, Option<Waker>)>,
     coordinators: BTreeMap<u64, mpsc::UnboundedSender<Message>>,
     expected: Vec<IpAddr>,
     connections: usize,
-    strangers: usize,
+    /// Connections of the overlay that are counted by address.
+    addresses: BTreeMap<IpAddr, usize>,
     last_id: u64,
     forwarded: Forwarded,
 }
@@ -132,11 +150,13 @@ impl Relay {
         let state = State {
             target: Target::new(config),
             pace: Pace::new(rate),
+            holds: None,
+            hold: None,
             seats: BTreeMap::new(),
             coordinators: BTreeMap::new(),
             expected: Vec::new(),
             connections: 0,
-            strangers: 0,
+            addresses: BTreeMap::new(),
             last_id: 0,
             forwarded: Forwarded::default(),
         };
@@ -144,6 +164,8 @@ impl Relay {
             secret: identity.relay(),
             tls: crate::tls::server(&identity)?,
             limits,
+            admission: Admission::new(limits.unauthenticated),
+            neighbours: neighbours.values().map(|contact| contact.fingerprint).collect(),
             state: RefCell::new(state),
             changed: Notify::new(),
             ended: watch::Sender::new(0),
@@ -158,6 +180,13 @@ impl Relay {
         let node = Node::new(onion, links::Config::default());
         let overlay = Overlay::new(node, Background(shared.clone()), Some(identity), neighbours, owner);
         Ok(Relay { shared, overlay })
+    }
+
+    /// From now on it decrypts at `rate` and lies about it ([`tidegate_proto::flashflow::hold`]): for demonstrations.
+    pub fn hold_back(&self, rate: Rate) {
+        let mut state = self.shared.state.borrow_mut();
+        state.pace = Pace::without_burst(rate);
+        state.holds = Some(rate);
     }
 
     /// What it forwarded since it started.
@@ -192,15 +221,13 @@ impl Relay {
                 continue;
             };
             let mut state = self.shared.state.borrow_mut();
-            let full = state.connections >= self.shared.limits.connections
-                || state.strangers >= self.shared.limits.strangers;
+            let full = state.connections >= self.shared.limits.connections;
             if full && !state.expected.contains(&from.ip()) {
                 continue;
             }
             state.connections += 1;
-            state.strangers += 1;
             state.last_id += 1;
-            let connection = Connection { relay: self.clone(), id: state.last_id, stranger: true };
+            let connection = Connection { relay: self.clone(), id: state.last_id, from: from.ip() };
             drop(state);
             // How a connection ends concerns nobody else.
             tokio::task::spawn_local(async move { connection.run(tcp).await.unwrap_or_default() });
@@ -240,8 +267,13 @@ impl Shared {
                     state.coordinators.remove(&to);
                 }
                 Output::Expect(addresses) => state.expected = addresses,
-                Output::Begun(ratio) => state.pace.measuring(now, ratio),
+                Output::Begun(ratio) => {
+                    state.pace.measuring(now, ratio);
+                    let seconds = state.target.seconds();
+                    state.hold = state.holds.zip(seconds).map(|(rate, s)| Hold::new(now, rate, s));
+                }
                 Output::Ended => {
+                    state.hold = None;
                     state.pace.idle();
                     state.expected.clear();
                     self.ended.send_modify(|count| *count += 1);
@@ -311,45 +343,72 @@ impl Drop for Seat<'_> {
 struct Connection {
     relay: Relay,
     id: u64,
-    stranger: bool,
+    from: IpAddr,
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.known();
-        let mut state = self.relay.shared.state.borrow_mut();
-        state.connections -= 1;
+        self.relay.shared.state.borrow_mut().connections -= 1;
+    }
+}
+
+/// A connection of the overlay that is counted by its address.
+struct Counted<'a> {
+    shared: &'a Shared,
+    address: IpAddr,
+}
+
+impl Counted<'_> {
+    fn of(shared: &Shared, address: IpAddr) -> Option<Counted<'_>> {
+        let mut state = shared.state.borrow_mut();
+        let count = state.addresses.entry(address).or_default();
+        if *count >= shared.limits.per_address {
+            return None;
+        }
+        *count += 1;
+        Some(Counted { shared, address })
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.borrow_mut();
+        if let Entry::Occupied(mut count) = state.addresses.entry(self.address) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 
 impl Connection {
-    fn known(&mut self) {
-        if std::mem::take(&mut self.stranger) {
-            self.relay.shared.state.borrow_mut().strangers -= 1;
-        }
-    }
-
     async fn run(mut self, tcp: TcpStream) -> io::Result<()> {
-        let patience = self.relay.shared.limits.patience;
-        let (mut stream, peer) = link::accept(tcp, self.relay.shared.tls.clone(), patience).await?;
-        let first = link::within(patience, link::read_cell(&mut stream)).await?;
+        let shared = self.relay.shared.clone();
+        let limit = shared.limits.handshake;
+        let handshake = async {
+            let (mut stream, peer) = link::accept(tcp, shared.tls.clone(), limit).await?;
+            let first = link::within(limit, link::read_cell(&mut stream)).await?;
+            io::Result::Ok((stream, peer, first))
+        };
+        let Some(admitted) = shared.admission.run(handshake).await else { return Ok(()) };
+        let (stream, peer, first) = admitted?;
         if encrypted::command(first[4], &first[5..]).is_some() {
-            self.known();
-            self.relay.overlay.accepted(stream, first).await;
+            let neighbour = peer.is_some_and(|peer| shared.neighbours.contains(&peer));
+            let counted = Counted::of(&shared, self.from);
+            if neighbour || counted.is_some() {
+                self.relay.overlay.accepted(stream, first).await;
+            }
             return Ok(());
         }
         let Some(peer) = peer else { return Ok(()) };
         match first[4] {
-            cell::MEASUREMENT => {
-                self.known();
-                self.coordinator(stream, peer, first).await
-            }
+            cell::MEASUREMENT => self.coordinator(stream, peer, first).await,
             cell::CREATE_MEASUREMENT => {
                 let Some((token, skin)) = cell::parse_create(&first) else { return Ok(()) };
                 if !self.relay.shared.state.borrow().target.admits(&peer, &token) {
                     return Ok(());
                 }
-                self.known();
                 self.circuit(stream, cell::circ(&first), peer, token, skin).await
             }
             _ => Ok(()),
@@ -425,6 +484,9 @@ impl Connection {
     }
 
     async fn echo(&self, stream: &mut TlsStream<TcpStream>, mut end: RelayEnd) -> io::Result<()> {
+        if self.relay.shared.state.borrow().holds.is_some() {
+            return hold::echo(stream, end, |bytes| self.leave(bytes), |kept| self.release(kept)).await;
+        }
         let mut buffer = CellBuffer::new(BATCH);
         loop {
             let count = link::read_some(stream, buffer.space()).await?;
@@ -434,10 +496,7 @@ impl Connection {
             buffer.filled(count);
             let mut cells = buffer.cells();
             while !cells.is_empty() {
-                if !self.begin() {
-                    return Ok(());
-                }
-                let leave = self.relay.shared.grant(Class::Measurement, self.id, cells.len() as u64).await;
+                let Some(leave) = self.leave(cells.len() as u64).await else { return Ok(()) };
                 let (now, later) = cells.split_at_mut(leave as usize);
                 end.answer(now).map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
                 link::write_cells(stream, now).await?;
@@ -445,6 +504,22 @@ impl Connection {
             }
             buffer.consume();
         }
+    }
+
+    /// Waits for leave to answer some of so many bytes of echo cells; `None` if there is no measurement.
+    async fn leave(&self, bytes: u64) -> Option<u64> {
+        if !self.begin() {
+            return None;
+        }
+        Some(self.relay.shared.grant(Class::Measurement, self.id, bytes).await)
+    }
+
+    /// What a relay that holds cells back returns now; it claims as much background besides.
+    fn release(&self, kept: u64) -> u64 {
+        let mut state = self.relay.shared.state.borrow_mut();
+        let bytes = state.hold.as_mut().map_or(0, |hold| hold.release(clock::now(), kept));
+        state.target.background(bytes, bytes);
+        bytes
     }
 
     /// Tells the target that echo cells are here; whether they may be answered.

@@ -65,6 +65,7 @@ pub struct Target {
 #[derive(Debug)]
 struct Session {
     coordinator: u64,
+    fingerprint: Fingerprint,
     params: Params,
     ratio: Percent,
     deadline: Time,
@@ -131,6 +132,7 @@ impl Target {
         let theirs = Percent::new(params.background).ok_or(Reason::Protocol)?;
         self.session = Some(Session {
             coordinator: from,
+            fingerprint: *fingerprint,
             params: params.clone(),
             ratio: theirs.min(self.config.background),
             deadline: now + self.config.max_duration,
@@ -187,8 +189,17 @@ impl Target {
         self.session.is_some()
     }
 
+    /// How long the measurement that was agreed is.
+    pub fn seconds(&self) -> Option<u16> {
+        self.session.as_ref().map(|session| session.params.seconds)
+    }
+
     fn end(&mut self) {
-        if self.session.take().is_some() {
+        if let Some(session) = self.session.take() {
+            // Nobody loaded the relay: the coordinator may try again.
+            if session.measuring.is_none() {
+                self.quota.cancel(&session.fingerprint);
+            }
             self.outputs.push_back(Output::Ended);
         }
     }
@@ -317,10 +328,20 @@ mod tests {
             t.message(at(start), 4, &COORDINATOR, &Message::Params(params()));
             assert_eq!(drain(&mut t).len(), 2);
             assert_eq!(refusal(&mut t, at(start), &COORDINATOR, params()), Reason::Busy);
+            t.echo(at(start));
+            drain(&mut t);
             t.lost(4);
             assert_eq!(drain(&mut t), [Output::Ended]);
         }
         assert_eq!(refusal(&mut t, at(200), &COORDINATOR, params()), Reason::TooOften);
+        // What ends before anybody loads the relay does not count either.
+        let mut u = target();
+        for start in 0..5 {
+            u.message(at(start), 4, &COORDINATOR, &Message::Params(params()));
+            assert_eq!(drain(&mut u)[1], Output::Send(4, Message::ParamsOk));
+            u.lost(4);
+            drain(&mut u);
+        }
         t.message(at(86_401), 4, &COORDINATOR, &Message::Params(params()));
         assert_eq!(drain(&mut t)[1], Output::Send(4, Message::ParamsOk));
     }

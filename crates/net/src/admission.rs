@@ -1,0 +1,97 @@
+//! Room for peers that have not yet proved who they are. There is a bounded number of places, and the oldest peer
+//! loses its own when another comes: neither many nor silent ones keep out a peer that proves itself at once, not even
+//! from its own address (NAT, loopback).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use tokio::sync::oneshot;
+
+/// Places for unauthenticated peers, shared by the tasks of one thread.
+#[derive(Debug)]
+pub struct Admission {
+    places: usize,
+    /// By age. A peer notices that its sender was dropped.
+    peers: RefCell<BTreeMap<u64, oneshot::Sender<()>>>,
+    last: Cell<u64>,
+}
+
+impl Admission {
+    /// With so many places.
+    ///
+    /// # Panics
+    /// If that is none.
+    pub fn new(places: usize) -> Admission {
+        assert!(places > 0, "nobody could ever come in");
+        Admission { places, peers: RefCell::default(), last: Cell::new(0) }
+    }
+
+    /// Runs what a peer may do before it has proved itself; `None` if it lost its place meanwhile.
+    pub async fn run<T>(&self, handshake: impl Future<Output = T>) -> Option<T> {
+        let (keep, lost) = oneshot::channel();
+        let number = self.last.get() + 1;
+        self.last.set(number);
+        {
+            let mut peers = self.peers.borrow_mut();
+            if peers.len() >= self.places {
+                peers.pop_first();
+            }
+            peers.insert(number, keep);
+        }
+        let _place = Place { admission: self, number };
+        tokio::select! {
+            biased;
+            result = handshake => Some(result),
+            _ = lost => None,
+        }
+    }
+
+    /// Peers that have a place.
+    pub fn peers(&self) -> usize {
+        self.peers.borrow().len()
+    }
+}
+
+struct Place<'a> {
+    admission: &'a Admission,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.admission.peers.borrow_mut().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_peer_goes_and_a_newcomer_is_never_refused() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        runtime.block_on(local.run_until(async {
+            let admission = Rc::new(Admission::new(3));
+            let silent =
+                |admission: Rc<Admission>| async move { admission.run(std::future::pending::<()>()).await };
+            let first: Vec<_> =
+                (0..10_000).map(|_| tokio::task::spawn_local(silent(admission.clone()))).collect();
+            assert_eq!(
+                admission
+                    .run(async {
+                        tokio::task::yield_now().await;
+                        7
+                    })
+                    .await,
+                Some(7)
+            );
+            assert_eq!(admission.peers(), 2, "those that came last, less the one that made room");
+            let over = first.iter().filter(|task| task.is_finished()).count();
+            assert!(over >= 9_990, "{over} were told");
+            first.iter().for_each(tokio::task::JoinHandle::abort);
+        }));
+    }
+}
