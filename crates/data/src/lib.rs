@@ -19,6 +19,7 @@ pub mod latency_graph;
 pub mod open;
 pub mod relays;
 pub mod sample;
+pub mod speed_test;
 pub mod tgen;
 pub mod torperf;
 pub mod weights;

@@ -128,34 +128,92 @@ pub struct Schedule {
     parameters: Parameters,
     left: Vec<Rate>,
     placements: Vec<Placement>,
+    fewest_choices: usize,
+}
+
+/// Slots that a team needs for relays with these demands if nothing is left to chance: greedily, the largest first,
+/// each in the first slot with room (section 7). What exceeds the team takes all of it.
+pub fn pack(demands: &[Rate], team: Rate) -> usize {
+    let mut demands: Vec<u64> = demands.iter().map(|demand| demand.0.min(team.0)).collect();
+    demands.sort_unstable_by(|a, b| b.cmp(a));
+    let mut left: Vec<u64> = Vec::new();
+    for demand in demands {
+        match left.iter().position(|left| *left >= demand) {
+            Some(slot) => left[slot] -= demand,
+            None => left.push(team.0 - demand),
+        }
+    }
+    left.len()
+}
+
+/// Groups in the order of drawing: the largest first, equal ones by identity, so that the input's order does not
+/// matter.
+fn in_order(relays: &[Relay], parameters: &Parameters) -> Vec<Group> {
+    let mut groups = group(relays, parameters);
+    for group in &mut groups {
+        group.relays.sort_by_key(|relay| relay.id);
+    }
+    groups.sort_by_key(|group| (std::cmp::Reverse(group.demand), group.relays[0].id));
+    groups
+}
+
+/// Draws slots for several teams from one secret: no relay is measured by two of them in the same slot. What finds no
+/// room with one of them is returned, once for each.
+pub fn place_shared(teams: &mut [Schedule], relays: &[Relay], secret: &Secret) -> Vec<Group> {
+    let Some(first) = teams.first() else { return Vec::new() };
+    let (mut without_room, mut draws) = (Vec::new(), 0);
+    for group in in_order(relays, &first.parameters.clone()) {
+        let mut taken = Vec::new();
+        for team in &mut *teams {
+            match team.draw(&group, secret, draws, &taken) {
+                Some(slot) => taken.push(slot),
+                None => without_room.push(group.clone()),
+            }
+            draws += 1;
+        }
+    }
+    without_room
 }
 
 impl Schedule {
     /// An empty period of `slots` slots for a team with that capacity in all.
     pub fn new(slots: u32, team: Rate, parameters: Parameters) -> Schedule {
-        Schedule { team, parameters, left: vec![team; slots as usize], placements: Vec::new() }
+        Schedule {
+            team,
+            parameters,
+            left: vec![team; slots as usize],
+            placements: Vec::new(),
+            fewest_choices: usize::MAX,
+        }
     }
 
     /// Draws slots for relays that have estimates; those for which no slot has room are returned.
     pub fn place_old(&mut self, relays: &[Relay], secret: &Secret) -> Vec<Group> {
-        let mut groups = group(relays, &self.parameters);
-        // Equal demands in the order of identities, so that the input's order does not matter.
-        for group in &mut groups {
-            group.relays.sort_by_key(|relay| relay.id);
+        let groups = in_order(relays, &self.parameters).into_iter().enumerate();
+        groups
+            .filter(|(n, group)| self.draw(group, secret, *n as u64, &[]).is_none())
+            .map(|(_, group)| group)
+            .collect()
+    }
+
+    /// Puts a group into a slot drawn from those with room, but for some.
+    fn draw(&mut self, group: &Group, secret: &Secret, n: u64, without: &[u32]) -> Option<u32> {
+        let need = group.demand.min(self.team);
+        let fits = |slot: &u32| self.left[*slot as usize] >= need && !without.contains(slot);
+        let room: Vec<u32> = (0..self.left.len() as u32).filter(fits).collect();
+        if room.is_empty() {
+            return None;
         }
-        groups.sort_by_key(|group| (std::cmp::Reverse(group.demand), group.relays[0].id));
-        let mut without_room = Vec::new();
-        for (n, group) in groups.into_iter().enumerate() {
-            let need = group.demand.min(self.team);
-            let room: Vec<u32> =
-                (0..self.left.len() as u32).filter(|&slot| self.left[slot as usize] >= need).collect();
-            if room.is_empty() {
-                without_room.push(group);
-            } else {
-                self.place(room[secret.draw(n as u64, room.len())], &group);
-            }
-        }
-        without_room
+        self.fewest_choices = self.fewest_choices.min(room.len());
+        let slot = room[secret.draw(n, room.len())];
+        self.place(slot, group);
+        Some(slot)
+    }
+
+    /// The fewest slots that a draw chose from: who does not know the secret guesses a slot with a chance of one in so
+    /// many. `None` before the first draw.
+    pub fn fewest_choices(&self) -> Option<usize> {
+        (self.fewest_choices != usize::MAX).then_some(self.fewest_choices)
     }
 
     /// Puts relays into the first slot from `from` on that has room: new relays in the order they appeared,
@@ -307,17 +365,32 @@ mod tests {
     }
 
     #[test]
-    fn the_paper_s_network_fits_into_its_599_slots_nearly() {
-        // Section 7: 6,419 relays, 608 Gbit/s, a team of 3 Gbit/s: 599 slots if packed without a gap.
-        let relays: Vec<Relay> =
-            (1..=6419).map(|n| relay(n, 608_000_000_000 / 6419 * 2 * u64::from(n) / 6420)).collect();
+    fn the_largest_go_first_into_the_first_slot_with_room() {
+        let rates = |rates: &[u64]| rates.iter().map(|rate| Rate(*rate)).collect::<Vec<_>>();
+        assert_eq!(pack(&rates(&[4, 5, 6, 5]), Rate(10)), 2);
+        assert_eq!(pack(&rates(&[40, 1]), Rate(10)), 2, "what exceeds the team takes all of it");
+        assert_eq!(pack(&[], Rate(10)), 0);
+        // As many relays and as much capacity as in section 7, without a gap: 608 * 2.953 / 3 = 599.
         let parameters = Parameters::default();
-        let mut schedule = Schedule::new(2880, TEAM, parameters);
-        for group in group(&relays, &parameters) {
-            assert!(schedule.place_next(&group, 0).is_some());
+        let demands: Vec<Rate> =
+            (1..=6419).map(|n| parameters.demand(Rate(608_000_000_000 / 6419 * 2 * n / 6420))).collect();
+        assert_eq!(pack(&demands, TEAM), 599);
+    }
+
+    #[test]
+    fn coordinators_that_share_a_secret_never_meet_at_a_relay() {
+        let relays = network(300);
+        let mut teams = vec![Schedule::new(400, TEAM, Parameters::default()); 3];
+        assert!(place_shared(&mut teams, &relays, &secret(1)).is_empty());
+        for relay in &relays {
+            let slots: std::collections::BTreeSet<u32> = teams
+                .iter()
+                .flat_map(|team| team.placements().iter().filter(|p| p.relay == relay.id).map(|p| p.slot))
+                .collect();
+            assert_eq!(slots.len(), 3);
         }
-        let used = schedule.used_slots();
-        assert!((598..=660).contains(&used), "{used} slots");
+        assert!(teams[0].fewest_choices().is_some_and(|choices| choices > 1));
+        assert_eq!(place_shared(&mut [], &relays, &secret(1)), []);
     }
 
     proptest! {

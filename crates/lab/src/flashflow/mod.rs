@@ -8,14 +8,16 @@
 //! team's median. With background: `background_before`, `_during`, `_after` (medians of the relay's own count),
 //! `sum_error` (largest difference between what the coordinator adds up and that count, share) and `burst`
 //! (the first full second over the median). With `medians`: `first-<n>.<measure>`, the same ratios had the measurement ended
-//! after n seconds.
+//! after n seconds. With `estimators = true`: `<estimator>.<measure>`, what other estimators make of the same seconds.
 
 mod file;
+pub mod network;
 
 use std::collections::BTreeMap;
 
 use tidegate_control::flashflow::{Percent, aggregate};
 use tidegate_control::random::Seed;
+use tidegate_control::units::Rate;
 use tidegate_proto::flashflow::coordinator::{Outcome, SecondRecord};
 use tidegate_sim::flashflow::{RelayReport, Report, run as simulate};
 
@@ -48,7 +50,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let mut series = Vec::new();
     for (job, report) in jobs.iter().zip(&reports) {
         for relay in &report.relays {
-            groups.add(job, relay, &parameters.medians);
+            groups.add(job, relay, &parameters);
             if job.plan.relays[0].background.circuits > 0 {
                 with_background(&mut measured, job, relay);
             }
@@ -122,7 +124,7 @@ struct Groups {
 }
 
 impl Groups {
-    fn add(&mut self, job: &Job, relay: &RelayReport, medians: &[u16]) {
+    fn add(&mut self, job: &Job, relay: &RelayReport, parameters: &Parameters) {
         let mut names = vec![job.name.clone(), "all".into(), format!("{}.team.{}", job.name, job.team)];
         if let Some((_, at)) = job.name.split_once('.') {
             names.push(format!("all.{at}"));
@@ -136,10 +138,20 @@ impl Groups {
             }
         }
         let Ok(outcome) = &relay.result else { return };
-        for first in medians {
-            let Some(rate) = median_of_first(outcome, *first, job.plan.background_percent) else { continue };
+        let seconds = counted(outcome, job.plan.background_percent);
+        let mut others: Vec<(String, Option<Rate>)> = Vec::new();
+        for first in &parameters.medians {
+            let seconds = &seconds[..seconds.len().min(usize::from(*first))];
+            others.push((format!("first-{first}"), aggregate::estimate(seconds)));
+        }
+        if parameters.estimators {
+            let rated = ESTIMATORS.map(|(name, estimate)| (name.to_owned(), estimate(&seconds)));
+            others.extend(rated);
+        }
+        for (other, rate) in others {
+            let Some(rate) = rate else { continue };
             for name in &names {
-                self.named.entry(format!("{name}.first-{first}")).or_default().points.push(point(rate));
+                self.named.entry(format!("{name}.{other}")).or_default().points.push(point(rate.0));
             }
         }
         let point = point(outcome.estimate.0);
@@ -220,11 +232,38 @@ fn quantile(values: &[f64], share: f64) -> f64 {
     low + (high - low) * at.fract()
 }
 
-fn median_of_first(outcome: &Outcome, first: u16, percent: u8) -> Option<u64> {
-    let ratio = Percent::new(percent)?;
-    let seconds: Vec<aggregate::Second> =
-        outcome.seconds.iter().take(usize::from(first)).map(|second| second.second(ratio)).collect();
-    aggregate::estimate(&seconds).map(|rate| rate.0)
+fn counted(outcome: &Outcome, percent: u8) -> Vec<aggregate::Second> {
+    let ratio = Percent::new(percent).expect("the parameters were checked");
+    outcome.seconds.iter().map(|second| second.second(ratio)).collect()
+}
+
+type Estimator = fn(&[aggregate::Second]) -> Option<Rate>;
+
+/// Estimators that were tried, beside [`aggregate::estimate`].
+const ESTIMATORS: [(&str, Estimator); 4] =
+    [("paper", aggregate::median), ("mean", mean), ("trimmed", trimmed), ("pairs", median_of_pairs)];
+
+fn mean(seconds: &[aggregate::Second]) -> Option<Rate> {
+    let bytes: u64 = seconds.iter().map(aggregate::Second::total).sum();
+    bytes.checked_div(seconds.len() as u64).map(Rate::from_bytes_per_s)
+}
+
+/// The mean without the tenth of the seconds on either end of the order.
+fn trimmed(seconds: &[aggregate::Second]) -> Option<Rate> {
+    let mut ordered = seconds.to_vec();
+    ordered.sort_by_key(aggregate::Second::total);
+    let cut = ordered.len() / 10;
+    mean(&ordered[cut..ordered.len() - cut])
+}
+
+/// The median over neighbouring pairs of seconds: a relay must hold longer to gain as much.
+fn median_of_pairs(seconds: &[aggregate::Second]) -> Option<Rate> {
+    let total = |two: &[aggregate::Second]| two.iter().map(aggregate::Second::total).sum::<u64>();
+    let pairs: Vec<aggregate::Second> = seconds
+        .windows(2)
+        .map(|two| aggregate::Second { measurement: total(two) / 2, ..aggregate::Second::default() })
+        .collect();
+    aggregate::median(&pairs)
 }
 
 /// What figure 7 shows, in numbers. The run's seconds and the measurement's differ by a part of one.
