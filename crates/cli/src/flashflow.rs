@@ -17,14 +17,15 @@ use tidegate_net::clock;
 use tidegate_net::flashflow::config::{
     BackgroundConfig, ConfigError, CoordinatorConfig, MeasurerConfig, RelayConfig,
 };
-use tidegate_net::flashflow::daemon::{self, Daemon};
-use tidegate_net::flashflow::ledger::{Ledger, Record, relay_name};
+use tidegate_net::flashflow::daemon::Daemon;
+use tidegate_net::flashflow::ledger::Ledger;
+use tidegate_net::flashflow::record::{Record, relay_name};
 use tidegate_net::flashflow::relay::{Limits, Relay};
 use tidegate_net::flashflow::{background, capacity, delay, measurer, status, store};
 use tidegate_net::identity::{Identity, hex};
 use tokio::net::{TcpListener, TcpSocket, UdpSocket};
 
-use crate::{Failure, flashflow_compare, flashflow_demo};
+use crate::{Failure, flashflow_compare, flashflow_demo, flashflow_schedule};
 
 /// Measure the capacity of relays with a team of measurers (FlashFlow)
 #[derive(clap::Args)]
@@ -42,7 +43,13 @@ enum Role {
         file: PathBuf,
     },
     /// Run a relay that can be measured
-    Relay(Config),
+    Relay {
+        #[command(flatten)]
+        config: Config,
+        /// Lie about its capacity, for demonstrations
+        #[arg(long, hide = true)]
+        liar: Option<Liar>,
+    },
     /// Run a measurer
     Measurer(Config),
     /// Find out how much a measurer can send and receive: UDP to and from all others at once
@@ -81,17 +88,9 @@ enum Role {
         #[arg(long)]
         once: bool,
     },
-    /// Print when which relay is measured in a period; nothing is sent
-    Schedule {
-        #[command(flatten)]
-        config: Config,
-        /// The period's number (default: the current one)
-        #[arg(long)]
-        period: Option<u64>,
-        /// Print one JSON document
-        #[arg(long)]
-        json: bool,
-    },
+    Schedule(flashflow_schedule::Arguments),
+    /// Print the coordinator's records, a JSON object a line
+    Export(Config),
     /// Print the bandwidth file that follows from the coordinator's state
     BandwidthFile(Config),
     Compare(flashflow_compare::Arguments),
@@ -112,6 +111,13 @@ struct Config {
     /// The configuration file
     #[arg(long)]
     config: PathBuf,
+}
+
+/// How a relay lies about its capacity.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Liar {
+    /// It holds cells back in just under half of the seconds, and claims background that it has not
+    Hold,
 }
 
 /// How far apart two roles are.
@@ -147,7 +153,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Role::Demo(arguments) => return flashflow_demo::main(&arguments),
         Role::Compare(arguments) => return flashflow_compare::main(&arguments),
         Role::Keygen { file } => keygen(&file)?,
-        Role::Relay(Config { config }) => relay(&RelayConfig::load(&config).map_err(input)?)?,
+        Role::Relay { config, liar } => relay(&RelayConfig::load(&config.config).map_err(input)?, liar)?,
         Role::Measurer(Config { config }) => run_measurer(MeasurerConfig::load(&config).map_err(input)?)?,
         Role::MeasurerCapacity { config, rate, duration, json } => {
             measurer_capacity(&MeasurerConfig::load(&config.config).map_err(input)?, rate, duration, json)?
@@ -164,7 +170,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
             .map(drop)?
         }
         Role::Coordinator { config, once } => coordinator(coordinator_config(&config)?, once)?,
-        Role::Schedule { config, period, json } => schedule(&coordinator_config(&config)?, period, json)?,
+        Role::Schedule(arguments) => return flashflow_schedule::main(&arguments),
         Role::BandwidthFile(config) => {
             let config = coordinator_config(&config)?;
             match replay(&config)?.last_file() {
@@ -182,6 +188,9 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
                 .map_err(input)?;
                 println!("{}: fine", file.display());
             }
+        }
+        Role::Export(config) => {
+            store::export(&coordinator_config(&config)?.state, std::io::stdout().lock()).map_err(other)?;
         }
         Role::Verify(config) => verify(&coordinator_config(&config)?)?,
     }
@@ -253,27 +262,35 @@ fn keygen(file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn relay(config: &RelayConfig) -> Result<(), Failure> {
+fn relay(config: &RelayConfig, liar: Option<Liar>) -> Result<(), Failure> {
     let identity = Arc::new(Identity::load(&config.identity).map_err(other)?);
     let (measurement, neighbours) = (config.measurement.clone(), config.neighbours.clone());
     let relay =
         Relay::new(identity, config.rate, measurement, Limits::default(), neighbours).map_err(other)?;
+    if let Some(Liar::Hold) = liar {
+        relay.hold_back(config.rate);
+    }
     on_this_thread(async {
         let listener = listen(config.listen).await?;
         let report = async {
-            let mut before = relay.forwarded();
+            let (mut before, mut was_idle) = (relay.forwarded(), false);
             let mut next = clock::now();
             loop {
                 next += Span::from_secs(1);
                 clock::until(next).await;
                 let now = relay.forwarded();
-                log(&json!({
-                    "event": "second",
-                    "measurement_bits_per_s": (now.measurement - before.measurement) * 8,
-                    "background_bits_per_s": (now.background - before.background) * 8,
-                    "connections": relay.connections(),
-                    "measured": relay.is_busy(),
-                }));
+                let idle = now == before && !relay.is_busy();
+                // The first idle second is said, as the end of what was before.
+                if !(idle && was_idle) {
+                    log(&json!({
+                        "event": "second",
+                        "measurement_bits_per_s": (now.measurement - before.measurement) * 8,
+                        "background_bits_per_s": (now.background - before.background) * 8,
+                        "connections": relay.connections(),
+                        "measured": relay.is_busy(),
+                    }));
+                }
+                was_idle = idle;
                 before = now;
             }
         };
@@ -379,8 +396,13 @@ fn coordinator(config: CoordinatorConfig, once: bool) -> Result<(), Failure> {
             }
         };
         let work = async {
-            let result = if once { daemon.run_once().await } else { daemon.run().await };
-            result.map_err(other)
+            if !once {
+                return daemon.run().await.map_err(other);
+            }
+            match daemon.run_once().await.map_err(other)?.as_slice() {
+                [] => Ok(()),
+                missing => Err(other(format!("no measurement was complete of {}", missing.join(", ")))),
+            }
         };
         tokio::select! {
             result = work => result,
@@ -388,31 +410,6 @@ fn coordinator(config: CoordinatorConfig, once: bool) -> Result<(), Failure> {
         }
     })
     .map(drop)
-}
-
-fn schedule(config: &CoordinatorConfig, period: Option<u64>, json: bool) -> Result<(), Failure> {
-    let identity = Identity::load(&config.identity).map_err(other)?;
-    let records = if config.state.exists() { store::read(&config.state).map_err(other)? } else { Vec::new() };
-    let period_s = config.period.0 / 1_000_000_000;
-    let period = period.unwrap_or(clock::unix() / period_s);
-    let schedule = daemon::plan(config, &identity, &records, period);
-    let name = |id| config.relays.iter().find(|r| r.id == id).map_or("?", |r| r.nickname.as_str());
-    let mut placements = schedule.placements().to_vec();
-    placements.sort_by_key(|p| (p.slot, p.relay));
-    let begin = |slot: u32| period * period_s + u64::from(slot) * (config.slot.0 / 1_000_000_000);
-    if json {
-        let rows = placements.iter().map(|p| {
-            json!({ "slot": p.slot, "begin_unix": begin(p.slot), "relay": relay_name(&p.relay),
-                "nickname": name(p.relay), "guess_bits_per_s": p.guess.0, "reserved_bits_per_s": p.reserved.0 })
-        });
-        println!("{}", json!({ "period": period, "placements": rows.collect::<Vec<_>>() }));
-    } else {
-        println!("period {period}: {} of {} slots used", schedule.used_slots(), schedule.slots());
-        for p in placements {
-            println!("slot {:5}  unix {}  {:19}  guess {}", p.slot, begin(p.slot), name(p.relay), p.guess);
-        }
-    }
-    Ok(())
 }
 
 fn replay(config: &CoordinatorConfig) -> Result<Ledger, Failure> {

@@ -9,7 +9,7 @@ use tidegate_control::flashflow::bandwidth_file::read_weights;
 use tidegate_control::flashflow::schedule::RelayId;
 use tidegate_data::{consensus, open};
 use tidegate_lab::input::InputError;
-use tidegate_net::flashflow::ledger::relay_name;
+use tidegate_net::flashflow::record::relay_name;
 
 use crate::Failure;
 

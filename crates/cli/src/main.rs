@@ -9,6 +9,7 @@ mod flashflow;
 mod flashflow_compare;
 mod flashflow_demo;
 mod flashflow_loopback;
+mod flashflow_schedule;
 mod keys;
 mod more;
 mod more_live;

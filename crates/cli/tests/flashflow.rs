@@ -306,7 +306,7 @@ fn get(port: u16, request: &str) -> String {
 }
 
 fn status(port: u16) -> Value {
-    let answer = get(port, "GET /status.json HTTP/1.1\r\nHost: x\r\n\r\n");
+    let answer = get(port, "GET /status.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
 }
 
@@ -331,7 +331,10 @@ fn status_page(config: &str) {
     daemon.wait_for("started");
     let page = get(port, "GET / HTTP/1.1\r\n\r\n");
     assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("<td>target</td>"), "{page}");
-    assert!(get(port, "GET /metrics HTTP/1.1\r\n\r\n").contains("\ntidegate_flashflow_measured_relays 1\n"));
+    assert!(
+        get(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .contains("\ntidegate_flashflow_measured_relays 1\n")
+    );
     let document = status(port);
     assert_eq!(document["relays"][0]["nickname"], "target");
     assert_eq!(document["relays"][0]["target"], "flashflow");

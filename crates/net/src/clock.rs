@@ -1,9 +1,10 @@
 //! The clocks: a monotonic one that machines are told of, and the calendar for files.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
 fn start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
@@ -30,4 +31,66 @@ pub fn unix() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "the edge of the tool: files name calendar times")]
     let now = SystemTime::now();
     now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Calendar time that does not jump by more than a limit: a clock that does is not followed until it is back.
+#[derive(Debug)]
+pub struct Calendar {
+    limit_s: u64,
+    /// When the calendar was last believed: it said so much at that monotonic time.
+    believed: Cell<(u64, Time)>,
+    refused: Cell<Option<u64>>,
+}
+
+impl Calendar {
+    /// Believes the clock as it is now.
+    pub fn new(limit: Span) -> Calendar {
+        let limit_s = limit.0 / 1_000_000_000;
+        Calendar { limit_s, believed: Cell::new((unix(), now())), refused: Cell::new(None) }
+    }
+
+    /// Seconds since 1970.
+    pub fn unix(&self) -> u64 {
+        self.at(unix(), now())
+    }
+
+    /// What the clock says, if it is not believed.
+    pub fn refused(&self) -> Option<u64> {
+        self.refused.get()
+    }
+
+    fn at(&self, said: u64, now: Time) -> u64 {
+        let (last, then) = self.believed.get();
+        let expected = last + now.since(then).0 / 1_000_000_000;
+        if said.abs_diff(expected) > self.limit_s {
+            self.refused.set(Some(said));
+            return expected;
+        }
+        self.refused.set(None);
+        self.believed.set((said, now));
+        said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excursion_of_the_clock_is_not_followed() {
+        let calendar = Calendar {
+            limit_s: 86_400,
+            believed: Cell::new((1_000_000, Time::ZERO)),
+            refused: Cell::new(None),
+        };
+        let at = |seconds| Time::ZERO + Span::from_secs(seconds);
+        assert_eq!(calendar.at(1_000_010, at(10)), 1_000_010);
+        assert_eq!(calendar.at(400 * 86_400 + 1_000_011, at(11)), 1_000_011);
+        assert_eq!(calendar.refused(), Some(400 * 86_400 + 1_000_011));
+        assert_eq!(calendar.at(0, at(14)), 1_000_014, "nor into the past");
+        // Back, and a correction of an hour.
+        assert_eq!(calendar.at(1_000_015, at(15)), 1_000_015);
+        assert_eq!(calendar.refused(), None);
+        assert_eq!(calendar.at(1_003_616, at(16)), 1_003_616);
+    }
 }

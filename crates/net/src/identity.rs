@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -120,12 +120,19 @@ impl Identity {
     /// Reads an identity file.
     ///
     /// # Errors
-    /// If it is not there or not an identity.
+    /// If it is not there, not an identity, or not its owner's alone.
     pub fn load(path: &Path) -> Result<Identity, IdentityError> {
         let error = |why: String| IdentityError { path: path.into(), why };
         let text = fs::read_to_string(path).map_err(|cause| {
             error(format!("cannot be read: {cause}; `tidegate flashflow keygen` makes one"))
         })?;
+        let mode = fs::metadata(path).map_err(|cause| error(format!("cannot be read: {cause}")))?.mode();
+        if mode & 0o077 != 0 {
+            return Err(error(format!(
+                "is open to others (mode {:o}), who could be this role: chmod 600 it",
+                mode & 0o777
+            )));
+        }
         let file: File = toml::from_str(&text)
             .map_err(|cause| error(format!("is not an identity: {}", cause.message())))?;
         let bytes = |text: &str, what: &str| {

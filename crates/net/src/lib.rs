@@ -6,9 +6,11 @@
 //!
 //! [`more`] runs a peer of the overlay of per-packet paths, [`more_streams`] local connections over it.
 
+pub mod admission;
 pub mod clock;
 pub mod descriptors;
 pub mod flashflow;
+pub mod http;
 pub mod identity;
 pub mod more;
 pub mod more_streams;

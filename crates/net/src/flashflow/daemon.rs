@@ -10,9 +10,7 @@ use serde_json::{Value, json};
 use tidegate_control::flashflow::accept::Verdict;
 use tidegate_control::flashflow::allocate::{allocate, share_sockets};
 use tidegate_control::flashflow::quota::PER_PERIOD;
-use tidegate_control::flashflow::schedule::{
-    Group, Placement, Relay, RelayId, Schedule, Secret, group, guess_for_new,
-};
+use tidegate_control::flashflow::schedule::{Group, Placement, RelayId, group};
 use tidegate_control::units::{Rate, Span};
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, SecondRecord, Timeouts};
@@ -21,10 +19,13 @@ use tokio::sync::watch;
 
 use super::config::{CoordinatorConfig, RelayEntry, Target};
 use super::coordinator::{Contact, measure};
-use super::ledger::{Described, Ledger, Record, relay_name};
-use super::stock;
+use super::ledger::{BY_RELAY, Ledger};
+use super::plan::{as_relay, plan};
+use super::record::{Record, relay_name};
+use super::shared::{Current, Shared};
 use super::store::{self, Store, StoreError};
-use crate::clock;
+use super::{publish, stock};
+use crate::clock::{self, Calendar};
 use crate::identity::{Identity, IdentityError, digest, hex, random};
 
 /// Why the daemon cannot start or must end.
@@ -56,83 +57,8 @@ impl From<std::io::Error> for DaemonError {
     }
 }
 
-/// A measurement that is under way, for the status page.
-#[derive(Clone, Debug, Default)]
-pub struct Current {
-    /// The relay's nickname.
-    pub relay: String,
-    /// How it is measured: [`Target::name`].
-    pub target: &'static str,
-    /// Seconds complete.
-    pub seconds: u16,
-    /// What the last of them showed, in bits per second: measurement, background.
-    pub last: (u64, u64),
-}
-
-/// What the daemon has in memory, shared with its status page.
-pub struct Shared {
-    /// The configuration it runs with.
-    pub config: CoordinatorConfig,
-    /// What is known.
-    pub ledger: Ledger,
-    /// The current period's schedule.
-    pub schedule: Schedule,
-    /// Which period, and which slot of it, is current.
-    pub position: (u64, u32),
-    /// Measurements under way, by token.
-    pub current: BTreeMap<String, Current>,
-    /// The last failures: Unix time, relay, reason.
-    pub errors: Vec<(u64, String, String)>,
-    /// Unix time of the start.
-    pub started: u64,
-    /// The kill switch is on.
-    pub stopped: bool,
-    store: Store,
-    /// The disk failed: nothing more is measured.
-    broken: Option<std::io::Error>,
-    log: fn(&Value),
-}
-
 /// Failures that the status page shows.
 const SHOWN_ERRORS: usize = 20;
-
-impl Shared {
-    fn record(&mut self, record: &Record) {
-        if let Err(cause) = self.store.append(record, clock::unix()) {
-            self.broken.get_or_insert(cause);
-        }
-        self.ledger.apply(record).expect("we record only what follows from what we recorded");
-    }
-
-    /// The guess for a relay: its last estimate, what an inconclusive one asks for, or the 75th percentile.
-    fn guess(&self, id: &RelayId, now: u64) -> (Rate, bool) {
-        let expiry = self.config.expiry;
-        if let Some(next) = self.ledger.history(id).and_then(|history| history.next_guess) {
-            return (next, true);
-        }
-        if let Some(good) = self.ledger.good(id, now, expiry) {
-            return (good.estimate, true);
-        }
-        let known: Vec<Rate> = self
-            .config
-            .relays
-            .iter()
-            .filter_map(|relay| self.ledger.good(&relay.id, now, expiry))
-            .map(|good| good.estimate)
-            .collect();
-        (guess_for_new(&known).unwrap_or(self.config.first_guess), false)
-    }
-
-    fn described(&self) -> Vec<Described> {
-        let describe = |relay: &RelayEntry| Described {
-            relay: relay_name(&relay.id),
-            nickname: relay.nickname.clone(),
-            descriptor_limit: relay.descriptor_limit.map(|limit| limit.0),
-            stock: relay.target == Target::Stock,
-        };
-        self.config.relays.iter().map(describe).collect()
-    }
-}
 
 /// The daemon.
 #[derive(Clone)]
@@ -142,51 +68,6 @@ pub struct Daemon {
     stop: watch::Sender<bool>,
 }
 
-/// The schedule of a period, from what was known when it began.
-pub fn plan(config: &CoordinatorConfig, identity: &Identity, records: &[Record], period: u64) -> Schedule {
-    let begin = period * (config.period.0 / 1_000_000_000);
-    let mut ledger = Ledger::default();
-    for record in records {
-        let unix = match record {
-            Record::Started { unix, .. } | Record::Attempt { unix, .. } => *unix,
-            Record::Result { unix, .. } | Record::Failure { unix, .. } => *unix,
-            Record::Second { .. } => 0,
-            Record::File { .. } => continue,
-        };
-        if unix < begin && ledger.apply(record).is_err() {
-            break;
-        }
-    }
-    let known: Vec<Rate> = config
-        .relays
-        .iter()
-        .filter_map(|r| ledger.good(&r.id, begin, config.expiry))
-        .map(|g| g.estimate)
-        .collect();
-    let first = guess_for_new(&known).unwrap_or(config.first_guess);
-    let (mut old, mut new) = (Vec::new(), Vec::new());
-    for entry in config.relays.iter().filter(|relay| !config.opt_out.contains(&relay.id)) {
-        let next = ledger.history(&entry.id).and_then(|history| history.next_guess);
-        let good = ledger.good(&entry.id, begin, config.expiry).map(|good| good.estimate);
-        match next.or(good) {
-            Some(guess) => old.push(as_relay(entry, guess)),
-            None => new.push(as_relay(entry, first)),
-        }
-    }
-    let slots = (config.period.0 / config.slot.0) as u32;
-    let secret = Secret::derive(&config.shared_random, &identity.schedule_secret(), period);
-    let mut schedule = Schedule::new(slots, config.budget, config.parameters);
-    schedule.place_old(&old, &secret);
-    for group in group(&new, &config.parameters) {
-        schedule.place_next(&group, 0);
-    }
-    schedule
-}
-
-fn as_relay(entry: &RelayEntry, guess: Rate) -> Relay {
-    Relay { id: entry.id, guess, address: entry.address.ip(), family: entry.family }
-}
-
 impl Daemon {
     /// Opens the state. `log` gets every event as a JSON object.
     ///
@@ -194,18 +75,26 @@ impl Daemon {
     /// [`DaemonError`]
     pub fn open(config: CoordinatorConfig, log: fn(&Value)) -> Result<Daemon, DaemonError> {
         let identity = Identity::load(&config.identity).map_err(DaemonError::Identity)?;
-        let started = clock::unix();
-        let (mut store, records) = Store::open(&config.state, started).map_err(DaemonError::Store)?;
+        let calendar = Calendar::new(config.period);
+        let started = calendar.unix();
+        let (mut store, records) = Store::open(&config.state).map_err(DaemonError::Store)?;
         let record = Record::Started {
             unix: started,
             version: env!("CARGO_PKG_VERSION").into(),
             fresh: records.is_empty(),
         };
-        store.append(&record, started)?;
+        store.append(&record)?;
         let mut ledger = Ledger::default();
         for record in records.iter().chain([&record]) {
             ledger.apply(record).expect("the store checked them");
         }
+        if ledger.from_future() > 0 {
+            log(
+                &json!({ "event": "warning", "message": "records from the future are ignored: the clock is wrong \
+                now, or was when they were written", "ignored": ledger.from_future() }),
+            );
+        }
+        let newest = records.iter().filter_map(Record::unix).filter(|unix| *unix <= started).max();
         let period = started / (config.period.0 / 1_000_000_000);
         let schedule = plan(&config, &identity, &records, period);
         log(&json!({ "event": "started", "records": records.len(), "period": period,
@@ -219,6 +108,8 @@ impl Daemon {
             errors: Vec::new(),
             started,
             stopped: false,
+            calendar,
+            aging: (newest.unwrap_or(started), clock::now()),
             store,
             broken: None,
             log,
@@ -233,46 +124,39 @@ impl Daemon {
     }
 
     /// Measures every relay at once, in as few slots as hold them, as often as it takes or is allowed, and
-    /// writes the bandwidth file.
+    /// writes the bandwidth file. Nicknames of the relays of which no measurement was complete.
     ///
     /// # Errors
     /// If the disk fails.
-    pub async fn run_once(&self) -> Result<(), DaemonError> {
-        let now = clock::unix();
+    pub async fn run_once(&self) -> Result<Vec<String>, DaemonError> {
+        let now = self.shared.borrow().unix();
         let mut waiting: Vec<RelayId> = {
             let shared = self.shared.borrow();
             let config = &shared.config;
             config.relays.iter().map(|r| r.id).filter(|id| !config.opt_out.contains(id)).collect()
         };
-        for round in 0..PER_PERIOD as u32 {
-            let slots = {
-                let mut shared = self.shared.borrow_mut();
-                let relays: Vec<Relay> = shared
-                    .config
-                    .relays
-                    .iter()
-                    .filter(|entry| waiting.contains(&entry.id))
-                    .map(|entry| as_relay(entry, shared.guess(&entry.id, now).0))
-                    .collect();
-                let mut schedule =
-                    Schedule::new(relays.len() as u32, shared.config.budget, shared.config.parameters);
-                for group in group(&relays, &shared.config.parameters) {
-                    schedule.place_next(&group, 0);
-                }
-                shared.schedule = schedule.clone();
-                schedule
-            };
+        let all = waiting.clone();
+        let measured = |shared: &Shared, id: &RelayId| {
+            shared.ledger.history(id).is_some_and(|h| h.successes.last().is_some_and(|unix| *unix >= now))
+        };
+        for _ in 0..PER_PERIOD {
+            let slots = self.shared.borrow_mut().plan_at_once(&waiting, now);
             for slot in 0..slots.slots() {
                 self.shared.borrow_mut().position.1 = slot;
                 self.run_slot(slots.in_slot(slot).cloned().collect()).await?;
             }
             let shared = self.shared.borrow();
-            waiting.retain(|id| shared.ledger.history(id).is_none_or(|history| history.next_guess.is_some()));
-            if waiting.is_empty() || shared.stopped || round + 1 == PER_PERIOD as u32 {
+            let again = |id: &RelayId| shared.ledger.history(id).is_some_and(|h| h.next_guess.is_some());
+            waiting.retain(|id| again(id) || !measured(&shared, id));
+            if waiting.is_empty() || shared.stopped {
                 break;
             }
         }
-        self.write_file()
+        self.write_file()?;
+        let shared = self.shared.borrow();
+        let missing =
+            shared.config.relays.iter().filter(|r| all.contains(&r.id) && !measured(&shared, &r.id));
+        Ok(missing.map(|relay| relay.nickname.clone()).collect())
     }
 
     /// Follows the schedule until the process ends.
@@ -288,8 +172,10 @@ impl Daemon {
         self.catch_up(slots, slot_s, period_s);
         // Slots never run twice, even if the calendar is set back.
         let mut done = None;
+        let mut refused = false;
         loop {
-            let unix = clock::unix();
+            let unix = self.shared.borrow().unix();
+            self.watch_clock(&mut refused);
             let here = (unix / period_s, ((unix % period_s) / slot_s) as u32);
             if done.is_none_or(|done| here > done) && here.1 < slots {
                 self.begin_slot(here)?;
@@ -306,10 +192,21 @@ impl Daemon {
         }
     }
 
+    fn watch_clock(&self, said: &mut bool) {
+        let shared = self.shared.borrow();
+        let refused = shared.calendar.refused();
+        if refused.is_some() != *said {
+            *said = refused.is_some();
+            (shared.log)(&json!({ "event": "clock", "refused_unix": refused, "unix": shared.unix(),
+                "message": if *said { "the clock jumped by more than a period: it is not followed, and if it is \
+                    right now, start the coordinator anew" } else { "the clock is back" } }));
+        }
+    }
+
     /// Relays whose slots passed while we were away get the next ones with room.
     fn catch_up(&self, slots: u32, slot_s: u64, period_s: u64) {
         let mut shared = self.shared.borrow_mut();
-        let unix = clock::unix();
+        let unix = shared.unix();
         let (begin, now) = (unix / period_s * period_s, ((unix % period_s) / slot_s) as u32);
         let missed: Vec<Placement> = shared
             .schedule
@@ -335,11 +232,13 @@ impl Daemon {
         if here.0 != shared.position.0 {
             let records = store::read(&shared.config.state).map_err(DaemonError::Store)?;
             shared.schedule = plan(&shared.config, &self.identity, &records, here.0);
-            let forgotten = shared.store.forget(clock::unix(), shared.config.retention);
+            let (last, since) = shared.aging;
+            let unix = last + clock::now().since(since).0 / 1_000_000_000;
+            let forgotten = shared.store.forget(unix, shared.config.retention);
             let forgotten = forgotten.map_err(DaemonError::Store)?;
             let placements = shared.schedule.placements().len();
             (shared.log)(&json!({ "event": "period", "period": here.0, "placements": placements,
-                "files_deleted": forgotten }));
+                "records_deleted": forgotten }));
         }
         shared.position = here;
         Ok(())
@@ -363,7 +262,7 @@ impl Daemon {
             let shared = self.shared.borrow();
             let mut left: Vec<Rate> = shared.config.measurers.iter().map(|m| m.capacity).collect();
             let mut left_for_stock: Vec<Rate> = shared.config.stock.iter().map(|s| s.capacity).collect();
-            let begin = clock::unix().saturating_sub(shared.config.period.0 / 1_000_000_000);
+            let begin = shared.unix().saturating_sub(shared.config.period.0 / 1_000_000_000);
             for placement in placements {
                 let refused = shared.stopped
                     || shared.config.opt_out.contains(&placement.relay)
@@ -398,7 +297,7 @@ impl Daemon {
         {
             let mut shared = self.shared.borrow_mut();
             let parameters = (&shared.config.parameters).into();
-            let (unix, relay) = (clock::unix(), relay_name(&entry.id));
+            let (unix, relay) = (shared.unix(), relay_name(&entry.id));
             shared.record(&Record::Attempt {
                 id: id.clone(),
                 unix,
@@ -503,7 +402,7 @@ impl Daemon {
     ) {
         let mut shared = self.shared.borrow_mut();
         shared.current.remove(id);
-        let unix = clock::unix();
+        let unix = shared.unix();
         match result {
             Ok(outcome) => {
                 let verdict = shared.config.parameters.judge(outcome.estimate, placement.guess, allocated);
@@ -521,7 +420,7 @@ impl Daemon {
             }
             Err(Failure { reason, by }) => {
                 let by = match by {
-                    Some(Peer::Relay) => "relay".to_owned(),
+                    Some(Peer::Relay) => BY_RELAY.to_owned(),
                     Some(Peer::Measurer(i)) => names[i].clone(),
                     None => "coordinator".to_owned(),
                 };
@@ -556,10 +455,10 @@ impl Daemon {
 
     fn write_file(&self) -> Result<(), DaemonError> {
         let mut shared = self.shared.borrow_mut();
-        let (unix, started, network) = (clock::unix(), shared.started, shared.described());
+        let (unix, started, network) = (shared.unix(), shared.started, shared.described());
         let text = shared.ledger.file_text(&network, unix, started, shared.config.expiry);
         let text = text.expect("the configuration was checked for what a file must not contain");
-        store::replace(&shared.config.bandwidth_file, &text)?;
+        publish::replace(&shared.config.bandwidth_file, &text)?;
         let expiry_s = shared.config.expiry.0 / 1_000_000_000;
         let sha256 = digest(text.as_bytes());
         shared.record(&Record::File { unix, started, network, expiry_s, sha256 });

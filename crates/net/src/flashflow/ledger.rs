@@ -4,131 +4,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
 use tidegate_control::flashflow::accept::Verdict;
 use tidegate_control::flashflow::aggregate::{self, Second};
 use tidegate_control::flashflow::bandwidth_file::{BandwidthFile, BandwidthFileError, Line};
 use tidegate_control::flashflow::schedule::RelayId;
 use tidegate_control::flashflow::{Parameters, Percent};
 use tidegate_control::units::{Rate, Span};
+use tidegate_proto::flashflow::message::Reason;
 
-use crate::identity::{hex, unhex};
-
-/// One line of the state. Times are Unix seconds, rates bits per second, the rest bytes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "record", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Record {
-    /// The coordinator started.
-    Started {
-        /// When.
-        unix: u64,
-        /// Which version of the software.
-        version: String,
-        /// Whether the state was empty: nothing before this record was deleted.
-        fresh: bool,
-    },
-    /// A measurement begins.
-    Attempt {
-        /// Its token.
-        id: String,
-        /// When.
-        unix: u64,
-        /// The relay's identity.
-        relay: String,
-        /// `z0`
-        guess: u64,
-        /// `sum a_i`
-        allocated: u64,
-        /// The parameters in force.
-        parameters: RecordedParameters,
-    },
-    /// A second of it.
-    Second {
-        /// Its token.
-        id: String,
-        /// From 1.
-        second: u16,
-        /// Echoed bytes per measurer.
-        measurers: Vec<u64>,
-        /// Background bytes the relay says it sent.
-        sent: u64,
-        /// And received.
-        received: u64,
-    },
-    /// It is complete.
-    Result {
-        /// Its token.
-        id: String,
-        /// When.
-        unix: u64,
-        /// `z`
-        estimate: u64,
-        /// Whether the capacity allocated sufficed.
-        conclusive: bool,
-        /// Cells checked.
-        checked: u64,
-    },
-    /// It failed; what was known of the relay stays.
-    Failure {
-        /// Its token.
-        id: String,
-        /// When.
-        unix: u64,
-        /// [`tidegate_proto::flashflow::message::Reason::name`]
-        reason: String,
-        /// `relay`, a measurer's name, or `coordinator`.
-        by: String,
-    },
-    /// A bandwidth file was written.
-    File {
-        /// When.
-        unix: u64,
-        /// When the coordinator had started.
-        started: u64,
-        /// Relays of the network at that time, with what the file says besides their results.
-        network: Vec<Described>,
-        /// How long results counted.
-        expiry_s: u64,
-        /// Its SHA-256.
-        sha256: String,
-    },
-}
-
-/// Parameters as a record keeps them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RecordedParameters {
-    multiplier: f64,
-    epsilon1: f64,
-    epsilon2: f64,
-    background_percent: u8,
-}
-
-impl From<&Parameters> for RecordedParameters {
-    fn from(p: &Parameters) -> RecordedParameters {
-        RecordedParameters {
-            multiplier: p.multiplier,
-            epsilon1: p.epsilon1,
-            epsilon2: p.epsilon2,
-            background_percent: p.background.get(),
-        }
-    }
-}
-
-/// A relay as the bandwidth file describes it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Described {
-    /// Identity.
-    pub relay: String,
-    /// Nickname.
-    pub nickname: String,
-    /// The average in its descriptor, bits per second.
-    pub descriptor_limit: Option<u64>,
-    /// Measured without echo cells.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub stock: bool,
-}
+use super::record::{Described, Record};
+use crate::identity::unhex;
 
 /// A record that does not fit to those before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,26 +41,60 @@ pub struct Good {
 /// What is known of one relay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
-    /// The last good result: a conclusive one, or the largest lower bound since.
-    pub good: Option<Good>,
+    /// Good results, each a conclusive one, or the largest lower bound since: the last one counts.
+    goods: Vec<Good>,
     /// What to try next, if the last measurement was inconclusive.
     pub next_guess: Option<Rate>,
-    /// When measurements began that the relay has counted.
+    /// When measurements began.
     pub attempts: Vec<u64>,
+    /// Those among them that count against the relay: not those that someone else made fail before it was loaded.
+    counted: Vec<u64>,
     /// When measurements were complete.
     pub successes: Vec<u64>,
     /// When measurements failed.
     pub failures: Vec<u64>,
 }
 
+impl History {
+    /// The last good result.
+    pub fn good(&self) -> Option<Good> {
+        self.goods.last().copied()
+    }
+
+    /// Forgets what is said to have happened after `latest`; how much that was.
+    fn forget_after(&mut self, latest: u64) -> usize {
+        let before = self.goods.len();
+        self.goods.retain(|good| good.unix <= latest);
+        let mut forgotten = before - self.goods.len();
+        if forgotten > 0 {
+            self.next_guess = None;
+        }
+        for times in [&mut self.attempts, &mut self.counted, &mut self.successes, &mut self.failures] {
+            let before = times.len();
+            times.retain(|unix| *unix <= latest);
+            forgotten += before - times.len();
+        }
+        forgotten
+    }
+}
+
+/// How far behind a record's time the clock may be when the coordinator starts: a record from beyond was written
+/// under a clock that was wrong.
+const FUTURE_S: u64 = 86_400;
+
 #[derive(Clone, Debug)]
 struct Running {
+    began: u64,
     relay: RelayId,
     guess: Rate,
     allocated: Rate,
     parameters: Parameters,
+    capped: bool,
     seconds: Vec<Second>,
 }
+
+/// How a record names the relay as the one that made a measurement fail.
+pub const BY_RELAY: &str = "relay";
 
 /// All that follows from the records.
 #[derive(Clone, Debug, Default)]
@@ -188,6 +107,8 @@ pub struct Ledger {
     first: Option<u64>,
     /// Text of the last file that the records speak of.
     file: Option<String>,
+    /// Times in the future, when the coordinator last started.
+    from_future: usize,
 }
 
 impl Ledger {
@@ -203,6 +124,8 @@ impl Ledger {
                 for running in std::mem::take(&mut self.running).into_values() {
                     self.relays.entry(running.relay).or_default().failures.push(*unix);
                 }
+                let latest = unix + FUTURE_S;
+                self.from_future = self.relays.values_mut().map(|history| history.forget_after(latest)).sum();
                 self.fresh |= *fresh;
                 self.first.get_or_insert(*unix);
             }
@@ -211,6 +134,7 @@ impl Ledger {
                 let Some(background) = Percent::new(parameters.background_percent) else {
                     return wrong(format!("attempt {id} has no background ratio"));
                 };
+                let capped = parameters.capped;
                 let parameters = Parameters {
                     multiplier: parameters.multiplier,
                     epsilon1: parameters.epsilon1,
@@ -219,11 +143,21 @@ impl Ledger {
                     ..Parameters::default()
                 };
                 let (guess, allocated) = (Rate(*guess), Rate(*allocated));
-                let running = Running { relay, guess, allocated, parameters, seconds: Vec::new() };
+                let running = Running {
+                    began: *unix,
+                    relay,
+                    guess,
+                    allocated,
+                    parameters,
+                    capped,
+                    seconds: Vec::new(),
+                };
                 if self.running.insert(id.clone(), running).is_some() {
                     return wrong(format!("attempt {id} began twice"));
                 }
-                self.relays.entry(relay).or_default().attempts.push(*unix);
+                let history = self.relays.entry(relay).or_default();
+                history.attempts.push(*unix);
+                history.counted.push(*unix);
             }
             Record::Second { id, second, measurers, sent, received } => {
                 let Some(running) = self.running.get_mut(id) else {
@@ -238,7 +172,8 @@ impl Ledger {
                 let Some(running) = self.running.remove(id) else {
                     return self.unknown(id);
                 };
-                let z = aggregate::estimate(&running.seconds);
+                let estimator = if running.capped { aggregate::estimate } else { aggregate::median };
+                let z = estimator(&running.seconds);
                 if z != Some(Rate(*estimate)) {
                     return wrong(format!("result of {id} is {estimate} bit/s, its seconds give {z:?}"));
                 }
@@ -256,15 +191,22 @@ impl Ledger {
                     Verdict::Again { guess } => Some(guess),
                 };
                 // A lower bound replaces a result only if it contradicts it.
-                if *conclusive || history.good.is_none_or(|good| good.estimate < new.estimate) {
-                    history.good = Some(new);
+                if *conclusive || history.good().is_none_or(|good| good.estimate < new.estimate) {
+                    history.goods.push(new);
                 }
             }
-            Record::Failure { id, unix, .. } => {
+            Record::Failure { id, unix, reason, by } => {
                 let Some(running) = self.running.remove(id) else {
                     return self.unknown(id);
                 };
-                self.relays.entry(running.relay).or_default().failures.push(*unix);
+                let history = self.relays.entry(running.relay).or_default();
+                history.failures.push(*unix);
+                // The relay may refuse circuits; what else fails before a cell was echoed is not its doing.
+                let its_doing = by == BY_RELAY || reason == Reason::Circuits.name();
+                if !its_doing && running.seconds.is_empty() {
+                    let at = history.counted.iter().rposition(|began| *began == running.began);
+                    at.map(|at| history.counted.remove(at));
+                }
             }
             Record::File { unix, started, network, expiry_s, sha256 } => {
                 let text = self.file_text(network, *unix, *started, Span::from_secs(*expiry_s));
@@ -295,13 +237,18 @@ impl Ledger {
 
     /// The relay's last good result, unless it is older than `expiry`.
     pub fn good(&self, relay: &RelayId, now: u64, expiry: Span) -> Option<Good> {
-        let good = self.relays.get(relay)?.good?;
+        let good = self.relays.get(relay)?.good()?;
         (now.saturating_sub(good.unix) <= expiry.0 / 1_000_000_000).then_some(good)
     }
 
-    /// Measurements of the relay that began within the span before `now`.
+    /// Times that were found to be in the future when the coordinator last started, and forgotten.
+    pub fn from_future(&self) -> usize {
+        self.from_future
+    }
+
+    /// Measurements that began after `since` and count against the relay.
     pub fn attempts_since(&self, relay: &RelayId, since: u64) -> usize {
-        self.relays.get(relay).map_or(0, |h| h.attempts.iter().filter(|unix| **unix > since).count())
+        self.relays.get(relay).map_or(0, |h| h.counted.iter().filter(|unix| **unix > since).count())
     }
 
     /// The file that the last [`Record::File`] speaks of.
@@ -330,7 +277,7 @@ impl Ledger {
             let Some(id) = unhex::<20>(&described.relay) else { continue };
             let Some(history) = self.relays.get(&id) else { continue };
             let Some(good) = self.good(&id, unix, expiry) else {
-                excluded_old += u64::from(history.good.is_some());
+                excluded_old += u64::from(history.good().is_some());
                 continue;
             };
             lines.push(Line {
@@ -364,13 +311,9 @@ impl Ledger {
     }
 }
 
-/// The name of a relay in records.
-pub fn relay_name(id: &RelayId) -> String {
-    hex(id).to_uppercase()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::record::relay_name;
     use super::*;
 
     const RELAY: RelayId = [0xab; 20];
@@ -416,7 +359,7 @@ mod tests {
         ])
         .unwrap();
         let history = ledger.history(&RELAY).unwrap();
-        assert_eq!(history.good, Some(Good { unix: 12, estimate: Rate(1_600_000), conclusive: true }));
+        assert_eq!(history.good(), Some(Good { unix: 12, estimate: Rate(1_600_000), conclusive: true }));
         assert_eq!((&history.successes[..], &history.failures[..]), (&[12][..], &[22, 40][..]));
         assert_eq!(history.attempts, [10, 20, 30]);
         assert_eq!(ledger.attempts_since(&RELAY, 15), 2);
@@ -434,7 +377,7 @@ mod tests {
         ]);
         let history = ledger.unwrap().history(&RELAY).unwrap().clone();
         assert_eq!(history.next_guess, Some(Rate(2_000_000)));
-        assert!(!history.good.unwrap().conclusive);
+        assert!(!history.good().unwrap().conclusive);
     }
 
     #[test]
@@ -458,6 +401,65 @@ mod tests {
         }
         // Where old records were deleted, a measurement may lack its beginning.
         assert!(folded(&[s, a]).is_ok());
+    }
+
+    #[test]
+    fn a_failure_that_the_relay_did_not_cause_does_not_count_against_it() {
+        let failure = |id: &str, reason: Reason, by: &str| Record::Failure {
+            id: id.into(),
+            unix: 15,
+            reason: reason.name().into(),
+            by: by.into(),
+        };
+        for (reason, by, loaded, counts) in [
+            (Reason::Lost, "m1", false, 0),
+            (Reason::Timeout, "coordinator", false, 0),
+            (Reason::Lost, BY_RELAY, false, 1),
+            (Reason::Circuits, "m1", false, 1),
+            (Reason::Lost, "m1", true, 1),
+        ] {
+            let mut records = vec![attempt("a", 10, 2_000_000)];
+            records.extend(loaded.then(|| second("a", 1, 5)));
+            records.push(failure("a", reason, by));
+            let ledger = folded(&records).unwrap();
+            assert_eq!(ledger.attempts_since(&RELAY, 0), counts, "{reason:?} by {by}");
+            assert_eq!(ledger.history(&RELAY).unwrap().failures, [15]);
+        }
+    }
+
+    #[test]
+    fn what_a_wrong_clock_wrote_into_the_future_is_forgotten_at_the_next_start() {
+        let future = 400 * 86_400;
+        let start = |unix| Record::Started { unix, version: "1".into(), fresh: unix == 1 };
+        let measured = |id: &str, unix| {
+            [attempt(id, unix, 2_000_000), second(id, 1, 100_000), result(id, unix + 1, 1_600_000, true)]
+        };
+        let mut records = vec![start(1)];
+        records.extend(measured("a", 10));
+        records.push(start(future));
+        records.extend(measured("b", future + 5));
+        records.push(start(100));
+        let ledger = folded(&records).unwrap();
+        assert_eq!(ledger.good(&RELAY, 200, Span::from_secs(86_400)).map(|good| good.unix), Some(11));
+        assert_eq!(ledger.attempts_since(&RELAY, 50), 0);
+        assert_eq!(ledger.from_future(), 4, "an attempt, twice, a success and a result");
+        // A day's difference is no wrong clock.
+        records.pop();
+        records.push(start(future + 5 - 86_400));
+        assert_eq!(folded(&records).unwrap().from_future(), 2, "the result, a second later");
+    }
+
+    #[test]
+    fn results_of_older_records_follow_from_the_median() {
+        let old = serde_json::to_string(&attempt("a", 10, 2_000_000)).unwrap();
+        let old: Record = serde_json::from_str(&old.replace(",\"capped\":true", "")).unwrap();
+        for (attempt, estimate) in [(old, 1_600_000), (attempt("a", 10, 2_000_000), 1_120_000)] {
+            let seconds = [second("a", 1, 0), second("a", 2, 100_000), second("a", 3, 100_000)];
+            let mut records = vec![attempt];
+            records.extend(seconds);
+            records.push(result("a", 14, estimate, true));
+            folded(&records).unwrap();
+        }
     }
 
     #[test]

@@ -1,28 +1,26 @@
 //! The daemon's status page and metrics, over HTTP on loopback: `/` for people, `/status.json` for scripts,
-//! `/metrics` for Prometheus. It answers GET and nothing else, and changes nothing.
+//! `/metrics` for Prometheus. Nothing changes by it.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tidegate_control::flashflow::bandwidth_file::iso;
-use tidegate_control::units::Span;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
-use super::daemon::Shared;
-use super::ledger::relay_name;
-use super::link;
-use crate::clock;
-
-/// Requests served at one time; more wait to be accepted.
-const AT_ONCE: usize = 16;
-/// A request may have so many bytes and take so long.
-const REQUEST: usize = 4096;
-const PATIENCE: Span = Span::from_secs(5);
+use super::ledger::Good;
+use super::record::relay_name;
+use super::shared::Shared;
+use crate::http::{self, Page};
 
 /// Serves until dropped. Must run inside a [`tokio::task::LocalSet`].
 ///
@@ -33,50 +31,26 @@ pub async fn serve(address: SocketAddr, shared: Rc<RefCell<Shared>>) -> io::Resu
         let why = "the status page shows the secret schedule: it is served on loopback only";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
+    let (pages, answering) = http::pages(|path| {
+        let shared = shared.borrow();
+        let (kind, text) = match path {
+            "/" => ("text/html; charset=utf-8", page(&shared)),
+            "/status.json" => ("application/json", document(&shared).to_string()),
+            "/metrics" => ("application/openmetrics-text; version=1.0.0; charset=utf-8", metrics(&shared)),
+            _ => return None,
+        };
+        Some(Page { kind, text })
+    });
     let listener = TcpListener::bind(address).await?;
-    let places = std::sync::Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
-    loop {
-        let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let Ok((tcp, _)) = listener.accept().await else { continue };
-        let shared = shared.clone();
-        tokio::task::spawn_local(async move {
-            // A broken request is its sender's problem.
-            let _ = link::within(PATIENCE, answer(tcp, &shared)).await;
-            drop(place);
-        });
+    tokio::select! {
+        result = http::serve(listener, pages) => result,
+        () = answering => Ok(()),
     }
-}
-
-async fn answer(mut tcp: TcpStream, shared: &RefCell<Shared>) -> io::Result<()> {
-    let mut request = Vec::new();
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        if request.len() > REQUEST || tcp.read_buf(&mut request).await? == 0 {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-    }
-    let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let (status, kind, body) = match line {
-        b"GET / HTTP/1.1" => ("200 OK", "text/html; charset=utf-8", page(&shared.borrow())),
-        b"GET /status.json HTTP/1.1" => {
-            ("200 OK", "application/json", document(&shared.borrow()).to_string())
-        }
-        b"GET /metrics HTTP/1.1" => ("200 OK", "text/plain; version=0.0.4", metrics(&shared.borrow())),
-        _ if line.starts_with(b"GET ") => ("404 Not Found", "text/plain", "no such page\n".into()),
-        _ => ("405 Method Not Allowed", "text/plain", "GET only\n".into()),
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\
-         Cache-Control: no-store\r\nContent-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n\r\n",
-        body.len()
-    );
-    tcp.write_all(head.as_bytes()).await?;
-    tcp.write_all(body.as_bytes()).await?;
-    tcp.shutdown().await
 }
 
 /// What is shown, as one document.
 fn document(shared: &Shared) -> Value {
-    let (config, now) = (&shared.config, clock::unix());
+    let (config, now) = (&shared.config, shared.unix());
     let relays = config.relays.iter().map(|relay| {
         let history = shared.ledger.history(&relay.id);
         let good = shared.ledger.good(&relay.id, now, config.expiry);
@@ -194,53 +168,61 @@ fn page(shared: &Shared) -> String {
 
 /// Prometheus' text format.
 fn metrics(shared: &Shared) -> String {
-    let (config, now) = (&shared.config, clock::unix());
-    let histories: Vec<_> = config.relays.iter().filter_map(|r| shared.ledger.history(&r.id)).collect();
-    let measured: Vec<u64> = config
+    let (config, now) = (&shared.config, shared.unix());
+    let mut registry = Registry::with_prefix("tidegate_flashflow");
+    let mut gauge = |name: &str, help: &str, value: u64| {
+        let gauge: Gauge<u64, AtomicU64> = Gauge::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    };
+    let good: Vec<_> = config
         .relays
         .iter()
-        .filter_map(|r| shared.ledger.good(&r.id, now, config.expiry))
-        .map(|good| good.unix)
+        .filter_map(|r| Some((r, shared.ledger.good(&r.id, now, config.expiry)?)))
         .collect();
     // How long ago the younger half of the network was measured.
-    let half = config.relays.len().div_ceil(2);
-    let mut youngest = measured.clone();
+    let mut youngest: Vec<u64> = good.iter().map(|(_, good)| good.unix).collect();
     youngest.sort_unstable_by(|a, b| b.cmp(a));
-    let half_age = half.checked_sub(1).and_then(|at| youngest.get(at)).map(|unix| now.saturating_sub(*unix));
-    let mut text = String::new();
-    let mut metric = |name: &str, kind: &str, help: &str, value: Option<u64>| {
-        let Some(value) = value else { return };
-        // Writing into a string does not fail.
-        let _ = write!(
-            text,
-            "# HELP tidegate_flashflow_{name} {help}\n# TYPE tidegate_flashflow_{name} {kind}\n\
-             tidegate_flashflow_{name} {value}\n"
-        );
+    let half = config.relays.len().div_ceil(2);
+    let half = half.checked_sub(1).and_then(|at| youngest.get(at));
+    gauge("relays", "Relays of the network", config.relays.len() as u64);
+    gauge("measured_relays", "Relays with a result that counts", good.len() as u64);
+    gauge("current_measurements", "Measurements under way", shared.current.len() as u64);
+    let rate = shared.current.values().map(|current| current.last.0).sum();
+    gauge("measurement_bits_per_second", "Measurement traffic in the last second", rate);
+    if let Some(unix) = half {
+        let age = now.saturating_sub(*unix);
+        gauge("half_network_age_seconds", "Age of the median relay's result", age);
+    }
+    gauge("stopped", "1 while the kill switch is on", u64::from(shared.stopped));
+    gauge("start_time_seconds", "When the coordinator started", shared.started);
+    let histories = || config.relays.iter().filter_map(|r| shared.ledger.history(&r.id));
+    for (name, help, count) in [
+        ("attempts", "Measurements begun", histories().map(|h| h.attempts.len()).sum::<usize>()),
+        ("failures", "Measurements failed", histories().map(|h| h.failures.len()).sum()),
+    ] {
+        let counter: Counter = Counter::default();
+        counter.inc_by(count as u64);
+        registry.register(name, help, counter);
+    }
+    let per_relay = |value: &dyn Fn(&Good) -> u64| {
+        let family: Family<Vec<(String, String)>, Gauge<u64, AtomicU64>> = Family::default();
+        for (relay, good) in &good {
+            let labels = vec![
+                ("relay".to_owned(), relay_name(&relay.id)),
+                ("nickname".to_owned(), relay.nickname.clone()),
+            ];
+            family.get_or_create(&labels).set(value(good));
+        }
+        family
     };
-    let count = |n: usize| Some(n as u64);
-    metric("relays", "gauge", "Relays of the network.", count(config.relays.len()));
-    metric("measured_relays", "gauge", "Relays with a result that counts.", count(measured.len()));
-    metric(
-        "attempts_total",
-        "counter",
-        "Measurements begun.",
-        count(histories.iter().map(|h| h.attempts.len()).sum()),
-    );
-    metric(
-        "failures_total",
-        "counter",
-        "Measurements failed.",
-        count(histories.iter().map(|h| h.failures.len()).sum()),
-    );
-    metric("current_measurements", "gauge", "Measurements under way.", count(shared.current.len()));
-    metric(
-        "measurement_bits_per_second",
-        "gauge",
-        "Measurement traffic in the last second.",
-        Some(shared.current.values().map(|c| c.last.0).sum()),
-    );
-    metric("half_network_age_seconds", "gauge", "Age of the median relay's result.", half_age);
-    metric("stopped", "gauge", "1 while the kill switch is on.", Some(u64::from(shared.stopped)));
-    metric("start_time_seconds", "gauge", "When the coordinator started.", Some(shared.started));
+    let estimates = per_relay(&|good| good.estimate.0);
+    registry.register("estimate_bits_per_second", "Last result of a relay", estimates);
+    let times = per_relay(&|good| good.unix);
+    registry.register("measured_time_seconds", "When that result was complete", times);
+    let conclusive = per_relay(&|good| u64::from(good.conclusive));
+    registry.register("conclusive", "0 where the result is a lower bound", conclusive);
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("a string takes everything");
     text
 }

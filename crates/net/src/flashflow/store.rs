@@ -1,24 +1,35 @@
-//! The coordinator's state on disk: records as lines of JSON, appended and synced, in one file per day.
-//! A crash can cut the last line short; it is dropped when the state is opened again.
+//! The coordinator's state on disk: an SQLite database of records in their order. Each is on disk (WAL, synchronous
+//! FULL) before anything follows from it, and is there as a whole or not at all, whatever happens while it is written.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rusqlite::{Connection, OpenFlags, Transaction};
 use tidegate_control::units::Span;
 
-use super::ledger::{Ledger, Record};
+use super::ledger::Ledger;
+use super::record::Record;
 
-const DAY: u64 = 86_400;
+const DATABASE: &str = "ledger.sqlite";
+/// Format of the database, as SQLite's `user_version`.
+const FORMAT: i64 = 1;
+/// Files of lines of JSON, which held the state before; they are read once and left where they are.
 const PREFIX: &str = "records-";
 const SUFFIX: &str = ".jsonl";
+/// How long a reader waits for a writer.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// `unix` of a second is that of the record before it: records are forgotten from the oldest on.
+const SCHEMA: &str = "
+    CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL) STRICT;
+    CREATE TABLE imported (file TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;";
 
 /// An open state directory, held by this process alone.
 pub struct Store {
-    directory: PathBuf,
-    day: u64,
-    file: File,
+    connection: Connection,
     _lock: File,
 }
 
@@ -26,160 +37,190 @@ pub struct Store {
 #[derive(Debug)]
 pub struct StoreError {
     path: PathBuf,
-    line: usize,
     why: String,
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "state {}", self.path.display())?;
-        if self.line > 0 {
-            write!(f, ", line {}", self.line)?;
-        }
-        write!(f, ": {}", self.why)
+        write!(f, "state {}: {}", self.path.display(), self.why)
     }
 }
 
 impl std::error::Error for StoreError {}
 
-fn error(path: &Path, line: usize, why: impl fmt::Display) -> StoreError {
-    StoreError { path: path.into(), line, why: why.to_string() }
+fn error(path: &Path, why: impl fmt::Display) -> StoreError {
+    StoreError { path: path.into(), why: why.to_string() }
 }
 
-/// All records of a state directory, oldest first, without changing anything. The last line of the newest
-/// file may be incomplete.
+/// All records of a state directory, oldest first, without changing anything.
 ///
 /// # Errors
-/// If a file cannot be read, or any other line is not a record.
+/// If the directory or a record cannot be read.
 pub fn read(directory: &Path) -> Result<Vec<Record>, StoreError> {
+    let path = directory.join(DATABASE);
+    if !path.exists() {
+        let old: Vec<_> =
+            old_files(directory)?.iter().map(|file| old_records(file)).collect::<Result<_, _>>()?;
+        return Ok(old.concat());
+    }
+    let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY);
+    connection
+        .and_then(|connection| {
+            connection.busy_timeout(BUSY)?;
+            records(&connection)
+        })
+        .map_err(|cause| error(&path, cause))?
+        .into_iter()
+        .map(|(seq, text)| parse(&path, seq, &text))
+        .collect()
+}
+
+/// Writes all records as lines of JSON.
+///
+/// # Errors
+/// If they cannot be read or written.
+pub fn export(directory: &Path, mut to: impl Write) -> Result<(), StoreError> {
+    for record in read(directory)? {
+        let line = serde_json::to_string(&record).expect("records are JSON");
+        writeln!(to, "{line}").map_err(|cause| error(directory, cause))?;
+    }
+    to.flush().map_err(|cause| error(directory, cause))
+}
+
+fn records(connection: &Connection) -> rusqlite::Result<Vec<(i64, String)>> {
+    let mut query = connection.prepare("SELECT seq, record FROM records ORDER BY seq")?;
+    query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+}
+
+fn parse(path: &Path, seq: i64, text: &str) -> Result<Record, StoreError> {
+    serde_json::from_str(text).map_err(|cause| error(path, format!("record {seq}: {cause}")))
+}
+
+/// The files of the older format, oldest first.
+fn old_files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(|cause| error(directory, cause))? {
+        let path = entry.map_err(|cause| error(directory, cause))?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let day = name.and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse::<u64>().ok());
+        found.extend(day.map(|day| (day, path)));
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The records of a file of the older format. A line that was cut short is dropped, be it the last one or one onto
+/// whose stump the next was written.
+fn old_records(path: &Path) -> Result<Vec<Record>, StoreError> {
+    const BEGIN: &str = "{\"record\":";
+    let text = fs::read_to_string(path).map_err(|cause| error(path, cause))?;
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
     let mut records = Vec::new();
-    let files = segments(directory)?;
-    for (n, (_, path)) in files.iter().enumerate() {
-        let bytes = fs::read(path).map_err(|cause| error(path, 0, cause))?;
-        let newest = n + 1 == files.len();
-        let whole = match bytes.iter().rposition(|byte| *byte == b'\n') {
-            Some(last) => last + 1,
-            None => 0,
-        };
-        if !newest && whole < bytes.len() {
-            return Err(error(path, 0, "ends in the middle of a record, and is not the newest file"));
-        }
-        for (i, line) in bytes[..whole].split(|byte| *byte == b'\n').enumerate() {
-            if !line.is_empty() {
-                records.push(serde_json::from_slice(line).map_err(|cause| error(path, i + 1, cause))?);
+    for (i, line) in text[..whole].lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+        let after_stump = || serde_json::from_str(&line[line.rfind(BEGIN).filter(|at| *at > 0)?..]).ok();
+        match serde_json::from_str(line) {
+            Ok(record) => records.push(record),
+            Err(cause) => {
+                records.push(after_stump().ok_or_else(|| error(path, format!("line {}: {cause}", i + 1)))?);
             }
         }
     }
     Ok(records)
 }
 
-/// The files of a state directory with the days they hold.
-fn segments(directory: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
-    let entries = fs::read_dir(directory).map_err(|cause| error(directory, 0, cause))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|cause| error(directory, 0, cause))?.path();
-        let day = path
-            .file_name()
-            .and_then(|name| name.to_str()?.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok());
-        found.extend(day.map(|day| (day, path)));
-    }
-    found.sort_unstable();
-    Ok(found)
-}
-
 impl Store {
-    /// Opens or creates a state directory and folds what is in it.
+    /// Opens or creates a state directory, and folds what is in it.
     ///
     /// # Errors
     /// If another process has it open, a record is damaged, or the records contradict each other.
-    pub fn open(directory: &Path, unix: u64) -> Result<(Store, Vec<Record>), StoreError> {
-        fs::create_dir_all(directory).map_err(|cause| error(directory, 0, cause))?;
+    pub fn open(directory: &Path) -> Result<(Store, Vec<Record>), StoreError> {
+        fs::create_dir_all(directory).map_err(|cause| error(directory, cause))?;
         let lock_path = directory.join("lock");
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
             .open(&lock_path)
-            .map_err(|cause| error(&lock_path, 0, cause))?;
-        lock.try_lock().map_err(|_| error(&lock_path, 0, "another coordinator is using this state"))?;
-        if let Some((_, newest)) = segments(directory)?.last() {
-            drop_torn_line(newest).map_err(|cause| error(newest, 0, cause))?;
+            .map_err(|cause| error(&lock_path, cause))?;
+        lock.try_lock().map_err(|_| error(&lock_path, "another coordinator is using this state"))?;
+        let path = directory.join(DATABASE);
+        let mut connection = database(&path).map_err(|cause| error(&path, cause))?;
+        import(&mut connection, directory)?;
+        let read = records(&connection).map_err(|cause| error(&path, cause))?;
+        let (mut ledger, mut all) = (Ledger::default(), Vec::new());
+        for (seq, text) in read {
+            let record = parse(&path, seq, &text)?;
+            ledger.apply(&record).map_err(|cause| error(&path, format!("record {seq}: {cause}")))?;
+            all.push(record);
         }
-        let records = read(directory)?;
-        let mut ledger = Ledger::default();
-        for (i, record) in records.iter().enumerate() {
-            ledger.apply(record).map_err(|cause| error(directory, i + 1, cause))?;
-        }
-        // A clock that was set back must not put new records into an old file.
-        let day = segments(directory)?.last().map_or(unix / DAY, |(day, _)| (*day).max(unix / DAY));
-        let file = append(directory, day).map_err(|cause| error(directory, 0, cause))?;
-        Ok((Store { directory: directory.into(), day, file, _lock: lock }, records))
+        Ok((Store { connection, _lock: lock }, all))
     }
 
     /// Appends a record; it is on disk when this returns.
     ///
     /// # Errors
-    /// If the disk does not take it: the coordinator must not go on.
-    pub fn append(&mut self, record: &Record, unix: u64) -> io::Result<()> {
-        if unix / DAY > self.day {
-            self.day = unix / DAY;
-            self.file = append(&self.directory, self.day)?;
-        }
-        let mut line = serde_json::to_vec(record).map_err(io::Error::other)?;
-        line.push(b'\n');
-        self.file.write_all(&line)?;
-        self.file.sync_data()
+    /// If the disk does not take it: nothing of it is there then, and the coordinator must not go on.
+    pub fn append(&mut self, record: &Record) -> std::io::Result<()> {
+        let transaction = self.connection.transaction().map_err(std::io::Error::other)?;
+        insert(&transaction, record).and_then(|()| transaction.commit()).map_err(std::io::Error::other)
     }
 
-    /// Deletes files of days that ended longer than `retention` ago; how many.
+    /// Deletes the records from before `unix - retention`; how many.
     ///
     /// # Errors
-    /// If the directory cannot be read or a file not be deleted.
+    /// If the disk does not take it.
     pub fn forget(&self, unix: u64, retention: Span) -> Result<usize, StoreError> {
-        let oldest = unix.saturating_sub(retention.0 / 1_000_000_000) / DAY;
-        let old: Vec<_> = segments(&self.directory)?.into_iter().filter(|(day, _)| *day < oldest).collect();
-        for (_, path) in &old {
-            fs::remove_file(path).map_err(|cause| error(path, 0, cause))?;
-        }
-        Ok(old.len())
+        let oldest = unix.saturating_sub(retention.0 / 1_000_000_000);
+        let delete = "DELETE FROM records WHERE seq < (SELECT min(seq) FROM records WHERE unix >= ?1)";
+        let deleted = self.connection.execute(delete, [signed(oldest)]);
+        deleted.map_err(|cause| error(Path::new(self.connection.path().unwrap_or(DATABASE)), cause))
     }
 }
 
-fn append(directory: &Path, day: u64) -> io::Result<File> {
-    let path = directory.join(format!("{PREFIX}{day}{SUFFIX}"));
-    let file = OpenOptions::new().create(true).append(true).open(path)?;
-    File::open(directory)?.sync_all()?;
-    Ok(file)
+fn database(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    match connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))? {
+        // Both or neither: a crash between them would leave tables that cannot be made again.
+        0 => connection.execute_batch(&format!("BEGIN; {SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT"))?,
+        FORMAT => {}
+        other => {
+            let why = format!("is of format {other}, this version knows {FORMAT}");
+            return Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(26), Some(why)));
+        }
+    }
+    Ok(connection)
 }
 
-fn drop_torn_line(path: &Path) -> io::Result<()> {
-    let bytes = fs::read(path)?;
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-    if whole < bytes.len() {
-        let file = OpenOptions::new().write(true).open(path)?;
-        file.set_len(whole as u64)?;
-        file.sync_all()?;
+/// Takes in the files of the older format that were not taken in before: each as a whole.
+fn import(connection: &mut Connection, directory: &Path) -> Result<(), StoreError> {
+    for path in old_files(directory)? {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let records = old_records(&path)?;
+        let taken = connection.transaction().and_then(|transaction| {
+            if transaction.execute("INSERT OR IGNORE INTO imported VALUES (?1)", [&name])? > 0 {
+                records.iter().try_for_each(|record| insert(&transaction, record))?;
+            }
+            transaction.commit()
+        });
+        taken.map_err(|cause| error(&path, cause))?;
     }
     Ok(())
 }
 
-/// Replaces a file so that a reader, or a crash, sees the old or the new one and nothing between.
-///
-/// # Errors
-/// If the directory cannot be written.
-pub fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let temporary = directory.join(format!(".{}.new", name.to_string_lossy()));
-    let mut file = File::create(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    File::open(directory)?.sync_all()
+fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
+    let text = serde_json::to_string(record).expect("records are JSON");
+    let last = "(SELECT coalesce(max(seq), 0) FROM records)";
+    let before = format!("(SELECT coalesce(max(unix), 0) FROM records WHERE seq = {last})");
+    let insert = format!("INSERT INTO records VALUES ({last} + 1, coalesce(?1, {before}), ?2)");
+    transaction.prepare_cached(&insert)?.execute((record.unix().map(signed), text)).map(drop)
+}
+
+/// SQLite's integers are signed; no calendar time reaches half of `u64`.
+fn signed(unix: u64) -> i64 {
+    i64::try_from(unix).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -191,60 +232,113 @@ mod tests {
         Record::Started { unix, version: "1".into(), fresh: false }
     }
 
-    fn scratch() -> PathBuf {
-        std::env::temp_dir().join(format!("tidegate-store-{}", hex(&random::<8>())))
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new() -> Scratch {
+            let path = std::env::temp_dir().join(format!("tidegate-store-{}", hex(&random::<8>())));
+            fs::create_dir(&path).unwrap();
+            Scratch(path)
+        }
     }
 
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn times(records: &[Record]) -> Vec<u64> {
+        records.iter().filter_map(Record::unix).collect()
+    }
+
+    /// A write that ended anywhere in the log, as power failure and SIGKILL leave it.
     #[test]
-    fn a_state_cut_at_any_byte_keeps_every_whole_record() {
-        let directory = scratch();
-        let (mut store, records) = Store::open(&directory, 5).unwrap();
-        assert_eq!(records, []);
+    fn a_log_cut_at_any_byte_keeps_every_whole_record() {
+        let (whole, cut) = (Scratch::new(), Scratch::new());
+        let (mut store, _) = Store::open(&whole.0).unwrap();
+        let log = whole.0.join("ledger.sqlite-wal");
+        let mut ends = Vec::new();
         for n in 1..=3 {
-            store.append(&started(n), n).unwrap();
+            store.append(&started(n)).unwrap();
+            ends.push(fs::metadata(&log).unwrap().len());
         }
-        drop(store);
-        let path = directory.join("records-0.jsonl");
-        let whole = fs::read(&path).unwrap();
-        let line = whole.len() / 3;
-        for cut in 0..=whole.len() {
-            fs::write(&path, &whole[..cut]).unwrap();
-            let (mut store, records) = Store::open(&directory, 5).unwrap();
-            assert_eq!(records.len(), cut / line, "cut at {cut}");
-            store.append(&started(9), 9).unwrap();
-            drop(store);
-            assert_eq!(read(&directory).unwrap().len(), cut / line + 1);
+        let bytes = fs::read(&log).unwrap();
+        let every = if std::env::var_os("TIDEGATE_SLOW_TESTS").is_some() { 1 } else { 131 };
+        for length in (ends[0]..=ends[2]).step_by(every).chain(ends.iter().copied()) {
+            for name in ["ledger.sqlite-shm", "ledger.sqlite-wal", "ledger.sqlite"] {
+                let _ = fs::remove_file(cut.0.join(name));
+            }
+            fs::copy(whole.0.join(DATABASE), cut.0.join(DATABASE)).unwrap();
+            fs::write(cut.0.join("ledger.sqlite-wal"), &bytes[..length as usize]).unwrap();
+            let (mut store, records) = Store::open(&cut.0).unwrap();
+            let complete = ends.iter().filter(|end| **end <= length).count() as u64;
+            assert_eq!(times(&records), (1..=complete).collect::<Vec<_>>(), "cut at {length}");
+            // It goes on from there.
+            store.append(&started(9)).unwrap();
+            assert_eq!(times(&read(&cut.0).unwrap()).last(), Some(&9));
         }
-        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
-    fn damage_a_second_process_and_age_are_dealt_with() {
-        let directory = scratch();
-        let (mut store, _) = Store::open(&directory, 5).unwrap();
-        assert!(Store::open(&directory, 5).err().unwrap().to_string().contains("another coordinator"));
-        store.append(&started(1), 1).unwrap();
-        store.append(&started(DAY * 40), DAY * 40).unwrap();
+    fn a_full_disk_takes_nothing_and_then_goes_on() {
+        let scratch = Scratch::new();
+        let (mut store, _) = Store::open(&scratch.0).unwrap();
+        store.append(&started(1)).unwrap();
+        let pages: i64 = store.connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+        store.connection.pragma_update(None, "max_page_count", pages).unwrap();
+        let long = Record::Started { unix: 2, version: "x".repeat(100_000), fresh: false };
+        assert!(store.append(&long).unwrap_err().to_string().contains("full"));
+        store.connection.pragma_update(None, "max_page_count", 1_000_000).unwrap();
+        store.append(&started(3)).unwrap();
+        drop(store);
+        assert_eq!(times(&Store::open(&scratch.0).unwrap().1), [1, 3]);
+    }
+
+    #[test]
+    fn a_second_process_age_and_damage_are_dealt_with() {
+        let scratch = Scratch::new();
+        let (mut store, _) = Store::open(&scratch.0).unwrap();
+        assert!(Store::open(&scratch.0).err().unwrap().to_string().contains("another coordinator"));
+        const DAY: u64 = 86_400;
+        let second = Record::Second { id: "a".into(), second: 1, measurers: vec![], sent: 0, received: 0 };
+        for record in [started(1), second, started(DAY * 40)] {
+            store.append(&record).unwrap();
+        }
         assert_eq!(store.forget(DAY * 50, Span::from_secs(DAY * 60)).unwrap(), 0);
-        assert_eq!(store.forget(DAY * 50, Span::from_secs(DAY * 30)).unwrap(), 1);
+        assert_eq!(
+            store.forget(DAY * 50, Span::from_secs(DAY * 30)).unwrap(),
+            2,
+            "a second with what it is of"
+        );
+        assert_eq!(store.forget(DAY * 400, Span::from_secs(DAY)).unwrap(), 0, "the last ones stay");
+        assert_eq!(times(&read(&scratch.0).unwrap()), [DAY * 40], "while the store is open");
+        store.connection.execute("UPDATE records SET record = '{}'", []).unwrap();
         drop(store);
-        assert_eq!(read(&directory).unwrap(), [started(DAY * 40)]);
-        fs::write(directory.join("records-40.jsonl"), "{\"record\":\"started\"}\n").unwrap();
-        let error = Store::open(&directory, 5).err().unwrap().to_string();
-        assert!(error.contains("line 1") && error.contains("missing field"), "{error}");
-        fs::remove_dir_all(&directory).unwrap();
+        let error = Store::open(&scratch.0).err().unwrap().to_string();
+        assert!(error.contains("record 3") && error.contains("missing field"), "{error}");
+        fs::write(scratch.0.join(DATABASE), "something else").unwrap();
+        assert!(Store::open(&scratch.0).err().unwrap().to_string().contains("not a database"));
     }
 
     #[test]
-    fn a_file_is_replaced_as_a_whole() {
-        let directory = scratch();
-        fs::create_dir(&directory).unwrap();
-        let path = directory.join("v3bw");
-        replace(&path, "one").unwrap();
-        replace(&path, "two").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
-        assert!(replace(&directory.join("missing/v3bw"), "x").is_err());
-        fs::remove_dir_all(&directory).unwrap();
+    fn the_state_of_older_versions_is_taken_in_once_stumps_and_all() {
+        let scratch = Scratch::new();
+        let line = |unix| serde_json::to_string(&started(unix)).unwrap();
+        // A short write, then space again: the next record stands behind the stump.
+        let glued = format!("{}\n{}{}\n", line(1), &line(2)[..20], line(3));
+        fs::write(scratch.0.join("records-7.jsonl"), glued).unwrap();
+        fs::write(scratch.0.join("records-8.jsonl"), format!("{}\n{}", line(4), &line(5)[..30])).unwrap();
+        assert_eq!(times(&read(&scratch.0).unwrap()), [1, 3, 4], "without changing anything");
+        for _ in 0..2 {
+            let (_, records) = Store::open(&scratch.0).unwrap();
+            assert_eq!(times(&records), [1, 3, 4]);
+        }
+        let mut lines = Vec::new();
+        export(&scratch.0, &mut lines).unwrap();
+        assert_eq!(String::from_utf8(lines).unwrap(), format!("{}\n{}\n{}\n", line(1), line(3), line(4)));
+        fs::write(scratch.0.join("records-9.jsonl"), "{\"record\":\"started\"}\n").unwrap();
+        let error = Store::open(&scratch.0).err().unwrap().to_string();
+        assert!(error.contains("line 1") && error.contains("missing field"), "{error}");
     }
 }

@@ -1,0 +1,71 @@
+//! What the roles' configuration files have in common.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+
+use crate::identity::{Identity, unhex};
+
+/// What is wrong with a configuration, and where.
+#[derive(Debug)]
+pub struct ConfigError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong, with the place if it is known.
+    pub cause: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.cause)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let fail = |cause: String| ConfigError { path: path.into(), cause };
+    let text = std::fs::read_to_string(path).map_err(|cause| fail(format!("cannot be read: {cause}")))?;
+    toml::from_str(&text).map_err(|cause| fail(cause.to_string().trim_end().to_owned()))
+}
+
+/// An identity file beside the configuration, which must be there, be one, and be its owner's alone.
+pub(super) fn identity(config: &Path, path: &Path) -> Result<PathBuf, ConfigError> {
+    let path = beside(config, path);
+    Identity::load(&path).map_err(|cause| ConfigError { path: config.into(), cause: cause.to_string() })?;
+    Ok(path)
+}
+
+/// A path in a configuration file, seen from where the file is.
+pub(super) fn beside(config: &Path, path: &Path) -> PathBuf {
+    config.parent().unwrap_or(Path::new("")).join(path)
+}
+
+/// A quantity with its unit, as [`tidegate_control::units`] reads it.
+pub(super) fn quantity<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+}
+
+pub(super) fn optional_quantity<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    quantity(deserializer).map(Some)
+}
+
+fn bytes<'de, D: Deserializer<'de>, const N: usize>(deserializer: D) -> Result<[u8; N], D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let text = text.strip_prefix('$').unwrap_or(&text);
+    unhex(text).ok_or_else(|| D::Error::custom(format!("expected {} hexadecimal digits", 2 * N)))
+}
+
+/// A fingerprint or an identity, in hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Hex<const N: usize>(#[serde(deserialize_with = "bytes")] pub [u8; N]);

@@ -1,0 +1,114 @@
+//! What a running coordinator has in memory, for its daemon and its status page.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tidegate_control::flashflow::schedule::{Relay, RelayId, Schedule, group, guess_for_new};
+use tidegate_control::units::{Rate, Time};
+
+use super::config::{CoordinatorConfig, RelayEntry, Target};
+use super::ledger::Ledger;
+use super::plan::as_relay;
+use super::record::{Described, Record, relay_name};
+use super::store::Store;
+use crate::clock::Calendar;
+
+/// A measurement that is under way, for the status page.
+#[derive(Clone, Debug, Default)]
+pub struct Current {
+    /// The relay's nickname.
+    pub relay: String,
+    /// How it is measured: [`Target::name`].
+    pub target: &'static str,
+    /// Seconds complete.
+    pub seconds: u16,
+    /// What the last of them showed, in bits per second: measurement, background.
+    pub last: (u64, u64),
+}
+
+/// What the daemon has in memory, shared with its status page.
+pub struct Shared {
+    /// The configuration it runs with.
+    pub config: CoordinatorConfig,
+    /// What is known.
+    pub ledger: Ledger,
+    /// The current period's schedule.
+    pub schedule: Schedule,
+    /// Which period, and which slot of it, is current.
+    pub position: (u64, u32),
+    /// Measurements under way, by token.
+    pub current: BTreeMap<String, Current>,
+    /// The last failures: Unix time, relay, reason.
+    pub errors: Vec<(u64, String, String)>,
+    /// Unix time of the start.
+    pub started: u64,
+    /// The kill switch is on.
+    pub stopped: bool,
+    /// Calendar time.
+    pub(super) calendar: Calendar,
+    /// The age of records counts from here: the last record's time, and when that was, monotonically. The calendar
+    /// may be wrong, and what it made too old would be gone.
+    pub(super) aging: (u64, Time),
+    /// Where records go.
+    pub(super) store: Store,
+    /// The disk failed: nothing more is measured.
+    pub(super) broken: Option<std::io::Error>,
+    /// Gets every event.
+    pub(super) log: fn(&Value),
+}
+
+impl Shared {
+    /// Writes a record down and takes it in.
+    pub(super) fn record(&mut self, record: &Record) {
+        if let Err(cause) = self.store.append(record) {
+            self.broken.get_or_insert(cause);
+        }
+        self.ledger.apply(record).expect("we record only what follows from what we recorded");
+    }
+
+    /// The guess for a relay: its last estimate, what an inconclusive one asks for, or the 75th percentile.
+    pub(super) fn guess(&self, id: &RelayId, now: u64) -> (Rate, bool) {
+        let expiry = self.config.expiry;
+        if let Some(next) = self.ledger.history(id).and_then(|history| history.next_guess) {
+            return (next, true);
+        }
+        if let Some(good) = self.ledger.good(id, now, expiry) {
+            return (good.estimate, true);
+        }
+        let known: Vec<Rate> = self
+            .config
+            .relays
+            .iter()
+            .filter_map(|relay| self.ledger.good(&relay.id, now, expiry))
+            .map(|good| good.estimate)
+            .collect();
+        (guess_for_new(&known).unwrap_or(self.config.first_guess), false)
+    }
+
+    /// Calendar time, in seconds since 1970.
+    pub fn unix(&self) -> u64 {
+        self.calendar.unix()
+    }
+
+    /// As few slots as hold the relays.
+    pub(super) fn plan_at_once(&mut self, relays: &[RelayId], now: u64) -> Schedule {
+        let entries = self.config.relays.iter().filter(|entry| relays.contains(&entry.id));
+        let relays: Vec<Relay> = entries.map(|entry| as_relay(entry, self.guess(&entry.id, now).0)).collect();
+        let mut schedule = Schedule::new(relays.len() as u32, self.config.budget, self.config.parameters);
+        for group in group(&relays, &self.config.parameters) {
+            schedule.place_next(&group, 0);
+        }
+        self.schedule = schedule.clone();
+        schedule
+    }
+
+    pub(super) fn described(&self) -> Vec<Described> {
+        let describe = |relay: &RelayEntry| Described {
+            relay: relay_name(&relay.id),
+            nickname: relay.nickname.clone(),
+            descriptor_limit: relay.descriptor_limit.map(|limit| limit.0),
+            stock: relay.target == Target::Stock,
+        };
+        self.config.relays.iter().map(describe).collect()
+    }
+}

@@ -1,0 +1,202 @@
+//! The pages of a role, over HTTP on loopback: GET and nothing else, from nobody who came by another name than this
+//! machine's, and with bounded patience for slow or silent connections.
+
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderValue,
+};
+use axum::http::uri::{Authority, Uri};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tidegate_control::units::Span;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::admission::Admission;
+use crate::clock;
+
+/// Connections at one time; the oldest goes when another comes.
+const CONNECTIONS: usize = 64;
+/// A request's head may have so many bytes,
+const HEAD: usize = 16 << 10;
+/// and a connection, which carries one request, take so long.
+const REQUEST: Span = Span::from_secs(5);
+/// Requests that wait for their page to be made.
+const WAITING: usize = 16;
+
+/// Something to show.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// Its media type.
+    pub kind: &'static str,
+    /// Its content.
+    pub text: String,
+}
+
+/// Pages that `make` makes by their paths, on the thread that runs the future, for roles whose state stays there.
+pub fn pages(make: impl Fn(&str) -> Option<Page>) -> (Router, impl Future<Output = ()>) {
+    let (ask, mut asked) = mpsc::channel::<(String, oneshot::Sender<Option<Page>>)>(WAITING);
+    let answer = move |uri: Uri| async move {
+        let (tell, told) = oneshot::channel();
+        // Without an answer the role has ended.
+        let _ = ask.send((uri.path().to_owned(), tell)).await;
+        match told.await {
+            Ok(Some(page)) => ([(CONTENT_TYPE, page.kind)], page.text).into_response(),
+            _ => (StatusCode::NOT_FOUND, "no such page\n").into_response(),
+        }
+    };
+    let answering = async move {
+        while let Some((path, tell)) = asked.recv().await {
+            let _ = tell.send(make(&path));
+        }
+    };
+    (Router::new().fallback(answer), answering)
+}
+
+/// Serves pages until dropped. Must run inside a [`tokio::task::LocalSet`].
+///
+/// # Errors
+/// If the listener is not on loopback: what roles show is their operator's business.
+pub async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
+    if !listener.local_addr()?.ip().is_loopback() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "pages are served on loopback only"));
+    }
+    let service = TowerToHyperService::new(pages.layer(middleware::from_fn(guard)));
+    let admission = Rc::new(Admission::new(CONNECTIONS));
+    loop {
+        let Ok((tcp, _)) = listener.accept().await else {
+            // Out of descriptors, most likely: others must end first.
+            clock::until(clock::now() + Span::from_millis(50)).await;
+            continue;
+        };
+        let (service, admission) = (service.clone(), admission.clone());
+        tokio::task::spawn_local(async move {
+            let mut server = http1::Builder::new();
+            server.keep_alive(false).max_buf_size(HEAD).header_read_timeout(None);
+            let connection = server.serve_connection(TokioIo::new(tcp), service);
+            let limited = async {
+                tokio::select! {
+                    // A broken request is its sender's problem.
+                    _ = connection => {}
+                    () = clock::until(clock::now() + REQUEST) => {}
+                }
+            };
+            admission.run(limited).await
+        });
+    }
+}
+
+/// A page of another origin can make a browser ask under a name that leads here (DNS rebinding).
+fn is_ours(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
+    host.is_some_and(|authority| {
+        let host = authority.host();
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+    })
+}
+
+async fn guard(request: Request, next: Next) -> Response {
+    let mut response = if !is_ours(request.headers()) {
+        let why = "this page is served to this machine by its own name only: localhost or 127.0.0.1\n";
+        (StatusCode::MISDIRECTED_REQUEST, why).into_response()
+    } else if request.method() != Method::GET {
+        (StatusCode::METHOD_NOT_ALLOWED, "GET only\n").into_response()
+    } else {
+        next.run(request).await
+    };
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let policy = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
+    headers.entry(CONTENT_SECURITY_POLICY).or_insert(policy);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    async fn ask(address: SocketAddr, request: &str) -> String {
+        let mut tcp = TcpStream::connect(address).await.unwrap();
+        tcp.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        // A reset may follow what was answered.
+        let _ = tcp.read_to_string(&mut answer).await;
+        answer
+    }
+
+    /// Runs `client` against a server of one page.
+    fn against_a_server<F: Future>(client: impl FnOnce(SocketAddr) -> F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        runtime.block_on(local.run_until(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let make =
+                |path: &str| (path == "/a").then(|| Page { kind: "text/plain", text: "this is a".into() });
+            let (router, answering) = pages(make);
+            tokio::task::spawn_local(answering);
+            tokio::task::spawn_local(serve(listener, router));
+            client(address).await;
+        }));
+    }
+
+    #[test]
+    fn only_gets_by_a_name_of_this_machine_are_answered() {
+        against_a_server(|address| async move {
+            for host in ["localhost", "LOCALHOST:99", "127.0.0.1:80", "127.9.9.9", "[::1]", "[::1]:8"] {
+                let answer = ask(address, &format!("GET /a HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+                assert!(
+                    answer.starts_with("HTTP/1.1 200") && answer.ends_with("this is a"),
+                    "{host}: {answer}"
+                );
+                assert!(answer.contains("no-store") && answer.contains("default-src 'none'"), "{answer}");
+            }
+            for host in
+                ["Host: attacker.example\r\n", "Host: 10.0.0.1\r\n", "Host: localhost.evil.example\r\n", ""]
+            {
+                let answer = ask(address, &format!("GET /a HTTP/1.1\r\n{host}\r\n")).await;
+                assert!(
+                    answer.starts_with("HTTP/1.1 4") && !answer.contains("this is a"),
+                    "{host}: {answer}"
+                );
+            }
+            let missing = ask(address, "GET /b HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+            assert!(missing.starts_with("HTTP/1.1 404"), "{missing}");
+            let post = ask(address, "POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").await;
+            assert!(post.starts_with("HTTP/1.1 405"), "{post}");
+            let long = format!("GET /a HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(HEAD));
+            assert!(!ask(address, &long).await.contains("this is a"));
+        });
+    }
+
+    #[test]
+    fn silent_connections_delay_nobody() {
+        against_a_server(|address| async move {
+            let mut silent = Vec::new();
+            for _ in 0..2 * CONNECTIONS {
+                silent.push(TcpStream::connect(address).await.unwrap());
+            }
+            let before = clock::now();
+            let answer = ask(address, "GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+            assert!(answer.ends_with("this is a"), "{answer}");
+            assert!(clock::now().since(before) < REQUEST, "it did not wait for the others' time to be over");
+            // The oldest were closed for it.
+            assert_eq!(silent[0].read(&mut [0; 8]).await.unwrap_or(0), 0);
+        });
+    }
+}
