@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::rc::Rc;
 
 use axum::Router;
@@ -15,20 +16,21 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tidegate_control::units::Span;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::admission::Admission;
 use crate::clock;
 
-/// Connections at one time; the oldest goes when another comes.
+/// Connections that have not asked yet, and as many that are being answered: the oldest goes when another comes.
 const CONNECTIONS: usize = 64;
 /// A request's head may have so many bytes,
 const HEAD: usize = 16 << 10;
-/// and a connection, which carries one request, take so long.
+/// and a connection, which carries one request, take so long until the answer begins. What follows may be endless.
 const REQUEST: Span = Span::from_secs(5);
 /// Requests that wait for their page to be made.
 const WAITING: usize = 16;
@@ -70,27 +72,44 @@ pub async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
     if !listener.local_addr()?.ip().is_loopback() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "pages are served on loopback only"));
     }
-    let service = TowerToHyperService::new(pages.layer(middleware::from_fn(guard)));
-    let admission = Rc::new(Admission::new(CONNECTIONS));
+    let pages = pages.layer(middleware::from_fn(guard));
+    let [admission, answering] = [(); 2].map(|()| Rc::new(Admission::new(CONNECTIONS)));
     loop {
         let Ok((tcp, _)) = listener.accept().await else {
             // Out of descriptors, most likely: others must end first.
             clock::until(clock::now() + Span::from_millis(50)).await;
             continue;
         };
-        let (service, admission) = (service.clone(), admission.clone());
+        let (pages, admission, answering) = (pages.clone(), admission.clone(), answering.clone());
         tokio::task::spawn_local(async move {
+            let began = Rc::new(Notify::new());
+            let service = {
+                let began = began.clone();
+                let answer = TowerToHyperService::new(pages);
+                service_fn(move |request| {
+                    let (began, response) = (began.clone(), answer.call(request));
+                    async move {
+                        let response = response.await;
+                        began.notify_one();
+                        response
+                    }
+                })
+            };
             let mut server = http1::Builder::new();
             server.keep_alive(false).max_buf_size(HEAD).header_read_timeout(None);
-            let connection = server.serve_connection(TokioIo::new(tcp), service);
-            let limited = async {
+            // A broken request is its sender's problem.
+            let mut connection = pin!(server.serve_connection(TokioIo::new(tcp), service));
+            let asked = async {
                 tokio::select! {
-                    // A broken request is its sender's problem.
-                    _ = connection => {}
-                    () = clock::until(clock::now() + REQUEST) => {}
+                    biased;
+                    _ = &mut connection => false,
+                    () = began.notified() => true,
+                    () = clock::until(clock::now() + REQUEST) => false,
                 }
             };
-            admission.run(limited).await
+            if admission.run(asked).await == Some(true) {
+                answering.run(connection).await;
+            }
         });
     }
 }

@@ -60,6 +60,7 @@ impl<N, G> Clone for Overlay<N, G> {
 struct Shared<N, G> {
     state: RefCell<State<N>>,
     gate: G,
+    timeouts: std::cell::Cell<Timeouts>,
     identity: Option<Arc<Identity>>,
     directory: BTreeMap<RelayId, Contact>,
 }
@@ -92,10 +93,33 @@ impl Sink<Encrypted> for Batch<'_> {
     }
 }
 
+/// How long a connection may do nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Neither read nor write anything: then it is closed.
+    pub idle: Span,
+    /// Not take what is written to it: then it is closed.
+    pub unread: Span,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts { idle: Span::from_secs(180), unread: Span::from_secs(60) }
+    }
+}
+
+/// A peer that has taken nothing for this long is read from slowly: a batch in every [`SLOW`].
+const STALLED: Span = Span::from_secs(2);
+/// See [`STALLED`].
+const SLOW: Span = Span::from_millis(100);
+
 #[derive(Default)]
 struct Channel {
     /// There is something to write, or it is over.
     wake: Notify,
+    /// Since when a write waits for the peer, and when something was read or written.
+    writing: std::cell::Cell<Option<Time>>,
+    active: std::cell::Cell<Time>,
     /// The node closed it: it ends once all is written.
     closed: std::cell::Cell<bool>,
 }
@@ -110,7 +134,13 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
         owner: Owner<N>,
     ) -> Overlay<N, G> {
         let state = RefCell::new(State { node, timer: Time::NEVER, owner, channels: BTreeMap::new() });
-        Overlay { shared: Rc::new(Shared { state, gate, identity, directory }) }
+        let timeouts = std::cell::Cell::default();
+        Overlay { shared: Rc::new(Shared { state, gate, timeouts, identity, directory }) }
+    }
+
+    /// Sets how long connections may do nothing.
+    pub fn set_timeouts(&self, timeouts: Timeouts) {
+        self.shared.timeouts.set(timeouts);
     }
 
     /// Does something to the node, and then what it asks for.
@@ -195,7 +225,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
         let (mut reader, mut writer) = tokio::io::split(stream);
         // However it ends, the channel is gone.
         let _ = tokio::select! {
-            result = self.read(&mut reader, id, first) => result,
+            result = self.read(&mut reader, id, &channel, first) => result,
             result = self.write(&mut writer, id, &channel) => result,
         };
         if !channel.closed.get() {
@@ -212,17 +242,33 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
         &self,
         reader: &mut (impl AsyncRead + Unpin),
         id: ChannelId,
+        channel: &Channel,
         first: Option<[u8; CELL]>,
     ) -> io::Result<()> {
         if let Some(first) = first {
             self.take(id, &first)?;
         }
+        channel.active.set(clock::now());
         let mut buffer = CellBuffer::new(BATCH);
         loop {
-            let count = link::read_some(reader, buffer.space()).await?;
-            if count == 0 {
-                return Ok(());
+            if channel.writing.get().is_some_and(|since| clock::now().since(since) > STALLED) {
+                clock::until(clock::now() + SLOW).await;
             }
+            let count = loop {
+                let idle = self.shared.timeouts.get().idle;
+                match link::within(idle, link::read_some(reader, buffer.space())).await {
+                    Ok(0) => return Ok(()),
+                    Ok(count) => break count,
+                    // A peer that only takes is not idle.
+                    Err(cause) if cause.kind() == io::ErrorKind::TimedOut => {
+                        if clock::now().since(channel.active.get()) >= idle {
+                            return Err(cause);
+                        }
+                    }
+                    Err(cause) => return Err(cause),
+                }
+            };
+            channel.active.set(clock::now());
             buffer.filled(count);
             self.take(id, buffer.cells())?;
             buffer.consume();
@@ -234,9 +280,9 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
         let now = clock::now();
         for bytes in cells.chunks_exact(CELL) {
             let mut state = self.shared.state.borrow_mut();
-            // The node may have closed the channel on an earlier cell.
+            // The node has closed the channel.
             if !state.channels.contains_key(&id) {
-                return Ok(());
+                return Err(io::ErrorKind::ConnectionAborted.into());
             }
             let command = encrypted::command(bytes[4], &bytes[HEADER..]).ok_or(io::ErrorKind::InvalidData)?;
             let circ = CircId(u32::from_be_bytes(bytes[..4].try_into().expect("4 bytes")));
@@ -261,7 +307,11 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
             }
             if !batch.is_empty() {
                 self.shared.gate.leave(id, batch.len() as u64).await;
-                link::write_cells(writer, &batch).await?;
+                channel.writing.set(Some(clock::now()));
+                let unread = self.shared.timeouts.get().unread;
+                link::within(unread, link::write_cells(writer, &batch)).await?;
+                channel.writing.set(None);
+                channel.active.set(clock::now());
             } else if channel.closed.get() {
                 return Ok(());
             } else {

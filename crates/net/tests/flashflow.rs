@@ -173,6 +173,46 @@ fn unauthenticated_connections_cost_little_and_do_not_stop_a_measurement() {
     drop(silent);
 }
 
+/// A peer without a name sends beginnings of circuits that are none, and reads nothing: it is closed before it costs
+/// anything. One that falls silent after its first cell is closed in its time.
+#[test]
+fn a_peer_that_does_not_read_and_one_that_falls_silent_are_closed() {
+    use tidegate_net::flashflow::link;
+    use tidegate_net::overlay::Timeouts;
+    use tidegate_proto::flashflow::cell::{CELL, empty};
+    let identity = Arc::new(Identity::generate());
+    let (fingerprint, relays) = (identity.fingerprint(), identity.clone());
+    let address = start(move |listener| async move {
+        let idle = Span::from_secs(1);
+        let limits = Limits { timeouts: Timeouts { idle, ..Timeouts::default() }, ..Limits::default() };
+        let relay = Relay::new(relays, Rate::UNLIMITED, Config::default(), limits, BTreeMap::new());
+        relay.unwrap().serve(listener).await;
+    });
+    const CREATE: u8 = 10;
+    let garbage = |n: u32| empty(1 << 31 | n, CREATE);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let connect = async || {
+            let tls = tidegate_net::tls::client(None, fingerprint).unwrap();
+            link::connect(address, tls, Span::from_secs(5)).await.unwrap()
+        };
+        let mut silent = connect().await;
+        link::write_cells(&mut silent, &garbage(1)).await.unwrap();
+        assert_eq!(link::read_cell(&mut silent).await.unwrap()[4], 4, "DESTROY");
+        assert!(link::read_cell(&mut silent).await.is_err(), "closed");
+        let mut flood = connect().await;
+        let mut bytes = 0;
+        for n in 1.. {
+            let cells: Vec<u8> = (0..100).flat_map(|i| garbage(n * 100 + i)).collect();
+            if link::write_cells(&mut flood, &cells).await.is_err() {
+                break;
+            }
+            bytes += cells.len();
+            assert!(bytes < 100_000 * CELL, "it goes on reading");
+        }
+    });
+}
+
 /// Ten thousand connections that never say anything, opened while the roles work, keep neither the coordinator out of
 /// a measurer nor anybody's time.
 #[test]

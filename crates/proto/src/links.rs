@@ -76,6 +76,9 @@ pub struct Config {
     pub queue_limit: u32,
     /// Circuits on one channel; more are refused.
     pub circuits_per_channel: u32,
+    /// Cells beyond a full output buffer that a neighbour may leave unread: what no window bounds, such as DESTROY,
+    /// piles up there, and then the channel is closed.
+    pub unread_limit: u32,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
     /// Where the nonces of moves come from; secret, and different for each node.
@@ -107,6 +110,7 @@ impl Default for Config {
             queue_low: 10,
             queue_limit: 50_000,
             circuits_per_channel: 1 << 16,
+            unread_limit: 1 << 12,
             switching: None,
             nonces: Seed::root(0),
             clock: Clock::default(),
@@ -367,6 +371,17 @@ impl<O: Onion> Links<O> {
         }
         self.run_if_known(now);
         orphans
+    }
+
+    /// Whether there is such a channel.
+    pub fn has(&self, id: ChannelId) -> bool {
+        self.channels.contains(id.0 as usize)
+    }
+
+    /// Whether the neighbour leaves more unread than it may.
+    pub fn is_flooded(&self, id: ChannelId) -> bool {
+        let full = self.config.output_buffer.high_bytes / CELL_BYTES;
+        self.channels[id.0 as usize].out.len() > full + self.config.unread_limit
     }
 
     /// Whether a channel has no circuits left and nothing to write, and is of the kind that is closed then.

@@ -379,6 +379,10 @@ impl<O: Onion> Node<O> for Relay<O> {
     }
 
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
+        // It may have been closed by the cell before.
+        if !self.links.has(channel) {
+            return;
+        }
         self.cells += 1;
         if cell.command == Command::Plan {
             return self.hear(now, channel, cell.body);
@@ -395,6 +399,10 @@ impl<O: Onion> Node<O> for Relay<O> {
         }
         while let Some((key, side, cell)) = self.links.next_released() {
             self.circuit_cell(now, key, side, cell);
+        }
+        if self.links.has(channel) && self.links.is_flooded(channel) {
+            self.channel_closed(now, channel);
+            self.outputs.push_back(Output::CloseChannel(channel));
         }
     }
 

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use tidegate_control::flashflow::{Percent, aggregate};
 use tidegate_control::random::Seed;
-use tidegate_control::units::Rate;
+use tidegate_control::units::{Rate, Span};
 use tidegate_proto::flashflow::coordinator::{Outcome, SecondRecord};
 use tidegate_sim::flashflow::{RelayReport, Report, run as simulate};
 
@@ -25,6 +25,7 @@ use crate::jobs::run_all;
 use crate::monitor::Monitor;
 use crate::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
 use file::{Hosts, Job, Parameters};
+use network::{Deployment, Member};
 
 /// Measures an experiment.
 ///
@@ -82,23 +83,54 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
-/// The arithmetic of table 2: what liars gain at most, and slots for a network as large as that of July 2019.
+/// Table 2: what liars gain at most, as the defences' formulas have it, and the slots that the network of the speed test
+/// of August 2019 takes, by scheduling it.
 ///
 /// # Errors
-/// None; it is a runner like the others.
-pub fn bounds(_: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
-    /// Sums of the relays' and the team's capacities in Gbit/s, and a slot's length (section 7).
-    const NETWORK: (f64, f64, f64) = (608.0, 3.0, 30.0);
+/// [`RunError::Unavailable`] without that data.
+pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
     /// PeerFlow: an adversary's weight grows by up to `2 / tau` with a share `tau` of trusted weight (section 8).
     const TRUSTED: f64 = 0.2;
+    /// What the paper's text says of the excess factor.
+    const FACTOR_OF_TEXT: f64 = 2.84;
     let parameters = tidegate_control::flashflow::Parameters::default();
-    let slots = (NETWORK.0 * parameters.excess_factor() / NETWORK.1).ceil();
     let mut measured = Measured::default();
-    let advantage = tidegate_control::flashflow::bounds::inflation(parameters.background);
-    measured.push("flashflow.advantage", advantage);
-    measured.push("flashflow.slots", slots);
-    measured.push("flashflow.hours", slots * NETWORK.2 / 3600.0);
+    measured
+        .push("flashflow.advantage", tidegate_control::flashflow::bounds::inflation(parameters.background));
     measured.push("peerflow.advantage", 2.0 / TRUSTED);
+    let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
+    let file = experiment.data.join("relays/torbwest-pam2021/speedtest.diffs.json.xz");
+    let document = tidegate_data::open::open(&file).map_err(unavailable)?;
+    let relays = tidegate_data::speed_test::advertised(&document).map_err(unavailable)?;
+    let network: Vec<Member> = relays
+        .iter()
+        .map(|(id, seen)| {
+            let capacity = Rate(seen.before.max(seen.after).saturating_mul(8));
+            Member { id: id.0, address: None, guess: capacity, capacity }
+        })
+        .collect();
+    let deployment = Deployment {
+        team: Rate(3_000_000_000),
+        parameters,
+        slot: Span::from_secs(30),
+        period: Span::from_secs(86_400),
+        seed: Seed::root(1),
+    };
+    let slots = deployment.fastest(&network) as f64;
+    measured.push("flashflow.relays", network.len() as f64);
+    let sum: u64 = network.iter().map(|relay| relay.capacity.0).sum();
+    measured.push("flashflow.gbit", sum as f64 / 1e9);
+    measured.push("flashflow.slots", slots);
+    measured.push("flashflow.hours", slots * deployment.slot.as_secs_f64() / 3600.0);
+    let text = Deployment {
+        parameters: tidegate_control::flashflow::Parameters {
+            multiplier: parameters.multiplier * FACTOR_OF_TEXT / parameters.excess_factor(),
+            ..parameters
+        },
+        ..deployment
+    };
+    measured.push("flashflow.slots_of_text", text.fastest(&network) as f64);
+    measured.push("flashflow.unplaced", deployment.drawn(&network).unplaced as f64);
     Ok(measured)
 }
 

@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod delay;
 mod hold;
 pub mod ledger;
+mod limits;
 pub mod link;
 pub mod measurer;
 pub mod plan;

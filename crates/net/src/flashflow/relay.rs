@@ -5,7 +5,6 @@
 //! buffer.
 
 use std::cell::RefCell;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
@@ -34,36 +33,13 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_rustls::server::TlsStream;
 
 use super::coordinator::Contact;
+use super::limits::Addresses;
+pub use super::limits::Limits;
 use super::{hold, link};
 use crate::admission::Admission;
 use crate::clock;
 use crate::identity::{Identity, random};
 use crate::overlay::{Gate, Overlay};
-
-/// What peers may cost a relay.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Connections at one time.
-    pub connections: usize,
-    /// Of them, those that have not said what they are for; the oldest goes when another comes.
-    pub unauthenticated: usize,
-    /// Connections of the overlay from one address, relays that the configuration names apart (tor:
-    /// DoSConnectionMaxConcurrentCount).
-    pub per_address: usize,
-    /// How long a peer may take for its handshake, and again for its first cell.
-    pub handshake: Span,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            connections: 15_000,
-            unauthenticated: 2_000,
-            per_address: 100,
-            handshake: Span::from_secs(10),
-        }
-    }
-}
 
 /// Bytes that the relay forwarded, as it counted itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +85,7 @@ struct Shared {
     tls: Arc<ServerConfig>,
     limits: Limits,
     admission: Admission,
+    addresses: Addresses,
     /// Certificates of the relays that circuits are extended to.
     neighbours: BTreeSet<Fingerprint>,
     state: RefCell<State>,
@@ -129,8 +106,6 @@ struct State {
     coordinators: BTreeMap<u64, mpsc::UnboundedSender<Message>>,
     expected: Vec<IpAddr>,
     connections: usize,
-    /// Connections of the overlay that are counted by address.
-    addresses: BTreeMap<IpAddr, usize>,
     last_id: u64,
     forwarded: Forwarded,
 }
@@ -156,7 +131,6 @@ impl Relay {
             coordinators: BTreeMap::new(),
             expected: Vec::new(),
             connections: 0,
-            addresses: BTreeMap::new(),
             last_id: 0,
             forwarded: Forwarded::default(),
         };
@@ -165,6 +139,7 @@ impl Relay {
             tls: crate::tls::server(&identity)?,
             limits,
             admission: Admission::new(limits.unauthenticated),
+            addresses: Addresses::new(limits.per_address),
             neighbours: neighbours.values().map(|contact| contact.fingerprint).collect(),
             state: RefCell::new(state),
             changed: Notify::new(),
@@ -177,8 +152,10 @@ impl Relay {
                 node.stream_ended(now, stream);
             }
         });
-        let node = Node::new(onion, links::Config::default());
+        let config = links::Config { circuits_per_channel: limits.circuits, ..links::Config::default() };
+        let node = Node::new(onion, config);
         let overlay = Overlay::new(node, Background(shared.clone()), Some(identity), neighbours, owner);
+        overlay.set_timeouts(limits.timeouts);
         Ok(Relay { shared, overlay })
     }
 
@@ -352,36 +329,6 @@ impl Drop for Connection {
     }
 }
 
-/// A connection of the overlay that is counted by its address.
-struct Counted<'a> {
-    shared: &'a Shared,
-    address: IpAddr,
-}
-
-impl Counted<'_> {
-    fn of(shared: &Shared, address: IpAddr) -> Option<Counted<'_>> {
-        let mut state = shared.state.borrow_mut();
-        let count = state.addresses.entry(address).or_default();
-        if *count >= shared.limits.per_address {
-            return None;
-        }
-        *count += 1;
-        Some(Counted { shared, address })
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        let mut state = self.shared.state.borrow_mut();
-        if let Entry::Occupied(mut count) = state.addresses.entry(self.address) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-    }
-}
-
 impl Connection {
     async fn run(mut self, tcp: TcpStream) -> io::Result<()> {
         let shared = self.relay.shared.clone();
@@ -395,7 +342,7 @@ impl Connection {
         let (stream, peer, first) = admitted?;
         if encrypted::command(first[4], &first[5..]).is_some() {
             let neighbour = peer.is_some_and(|peer| shared.neighbours.contains(&peer));
-            let counted = Counted::of(&shared, self.from);
+            let counted = shared.addresses.enter(self.from);
             if neighbour || counted.is_some() {
                 self.relay.overlay.accepted(stream, first).await;
             }

@@ -4,10 +4,12 @@
 //! Commands 0 to 3 are proposal 316's between coordinator and relay. The proposal leaves open how a
 //! coordinator talks to its measurers; 16 to 20 are ours.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::cell::{self, CELL, HEADER, MEASUREMENT, Token};
+pub use super::fields::MessageError;
+use super::fields::{Reader, Writer};
+pub use super::reason::Reason;
 use crate::crypto::ntor::RelayPublic;
 
 /// SHA-256 of a TLS certificate: who a role is.
@@ -100,133 +102,6 @@ pub struct Open {
     /// The relay's identity and onion key.
     pub relay: RelayPublic,
 }
-
-/// Why a measurement failed. The numbers go over the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Reason {
-    /// The relay takes part in no measurements.
-    Disabled = 1,
-    /// The coordinator is not on the relay's list.
-    NotAllowed = 2,
-    /// The deployment measured this relay as often as it may.
-    TooOften = 3,
-    /// The relay does not accept the duration.
-    Duration = 4,
-    /// Another measurement is under way.
-    Busy = 5,
-    /// A measurer opened fewer than half of its circuits.
-    Circuits = 6,
-    /// The relay returned what it should not have.
-    WrongEcho = 7,
-    /// A phase took too long.
-    Timeout = 8,
-    /// A connection broke.
-    Lost = 9,
-    /// The operator stopped it.
-    Stopped = 10,
-    /// A message that makes no sense, or not now.
-    Protocol = 11,
-    /// Someone's seconds are shorter than the coordinator's.
-    Clock = 12,
-    /// Any other.
-    Other = 255,
-}
-
-impl Reason {
-    const ALL: [Reason; 13] = [
-        Reason::Disabled,
-        Reason::NotAllowed,
-        Reason::TooOften,
-        Reason::Duration,
-        Reason::Busy,
-        Reason::Circuits,
-        Reason::WrongEcho,
-        Reason::Timeout,
-        Reason::Lost,
-        Reason::Stopped,
-        Reason::Protocol,
-        Reason::Clock,
-        Reason::Other,
-    ];
-
-    /// A word for logs, state files and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reason::Disabled => "disabled",
-            Reason::NotAllowed => "not-allowed",
-            Reason::TooOften => "too-often",
-            Reason::Duration => "duration",
-            Reason::Busy => "busy",
-            Reason::Circuits => "circuits",
-            Reason::WrongEcho => "wrong-echo",
-            Reason::Timeout => "timeout",
-            Reason::Lost => "lost",
-            Reason::Stopped => "stopped",
-            Reason::Protocol => "protocol",
-            Reason::Clock => "clock",
-            Reason::Other => "other",
-        }
-    }
-
-    /// The reason of that name.
-    pub fn from_name(name: &str) -> Option<Reason> {
-        Reason::ALL.into_iter().find(|reason| reason.name() == name)
-    }
-
-    fn from_code(code: u8) -> Reason {
-        Reason::ALL.into_iter().find(|reason| *reason as u8 == code).unwrap_or(Reason::Other)
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Reason::Disabled => "the relay takes part in no measurements",
-            Reason::NotAllowed => "the coordinator is not on the relay's list",
-            Reason::TooOften => "the relay was measured as often as it allows in its period",
-            Reason::Duration => "the relay does not accept a measurement that long",
-            Reason::Busy => "the relay is being measured by another coordinator",
-            Reason::Circuits => "a measurer could not open half of its circuits",
-            Reason::WrongEcho => "the relay returned a cell that it did not decrypt, or not in order",
-            Reason::Timeout => "a phase of the measurement took too long",
-            Reason::Lost => "a connection broke",
-            Reason::Stopped => "the operator stopped it",
-            Reason::Protocol => "a message made no sense",
-            Reason::Clock => "reported seconds are shorter than the coordinator's",
-            Reason::Other => "another reason",
-        })
-    }
-}
-
-/// A cell that is not a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageError {
-    /// Not a MEASUREMENT cell on circuit 0.
-    NotAMessage,
-    /// A command this version does not know.
-    UnknownCommand(u8),
-    /// A field outside its range.
-    Field(&'static str),
-    /// Something other than zeros after the last field.
-    Trailing,
-    /// Fields that do not fit into a cell.
-    TooLong,
-}
-
-impl fmt::Display for MessageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MessageError::NotAMessage => f.write_str("not a MEASUREMENT cell on circuit 0"),
-            MessageError::UnknownCommand(command) => write!(f, "unknown measurement command {command}"),
-            MessageError::Field(field) => write!(f, "field {field} is out of range"),
-            MessageError::Trailing => f.write_str("bytes follow the last field"),
-            MessageError::TooLong => f.write_str("the message does not fit into a cell"),
-        }
-    }
-}
-
-impl std::error::Error for MessageError {}
 
 /// Link specifiers (tor-spec, EXTEND2), and one of ours.
 const IPV4: u8 = 0;
@@ -438,47 +313,6 @@ impl Open {
             }
         }
         Ok(())
-    }
-}
-
-struct Writer {
-    cell: [u8; CELL],
-    at: usize,
-}
-
-impl Writer {
-    fn put(&mut self, bytes: &[u8]) -> Result<(), MessageError> {
-        let end = self.at + bytes.len();
-        self.cell.get_mut(self.at..end).ok_or(MessageError::TooLong)?.copy_from_slice(bytes);
-        self.at = end;
-        Ok(())
-    }
-}
-
-struct Reader<'a> {
-    left: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, n: usize) -> Result<&'a [u8], MessageError> {
-        let (taken, left) = self.left.split_at_checked(n).ok_or(MessageError::TooLong)?;
-        self.left = left;
-        Ok(taken)
-    }
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], MessageError> {
-        Ok(self.take(N)?.try_into().expect("as long as asked for"))
-    }
-    fn u8(&mut self) -> Result<u8, MessageError> {
-        Ok(self.array::<1>()?[0])
-    }
-    fn u16(&mut self) -> Result<u16, MessageError> {
-        Ok(u16::from_be_bytes(self.array()?))
-    }
-    fn u32(&mut self) -> Result<u32, MessageError> {
-        Ok(u32::from_be_bytes(self.array()?))
-    }
-    fn u64(&mut self) -> Result<u64, MessageError> {
-        Ok(u64::from_be_bytes(self.array()?))
     }
 }
 

@@ -8,8 +8,8 @@ use tidegate_proto::flashflow::echo::{EchoError, MeasurerEnd, RelayEnd};
 use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
 use tidegate_proto::flashflow::message::Open;
 
+use super::event::Event;
 use super::wires::{ACTIVE, ConnId, PASSIVE, Side, Wires};
-use super::world::Event;
 use crate::tcp::Arrival;
 
 const CELL_BYTES: u64 = CELL as u64;

@@ -5,7 +5,9 @@
 //! Messages between the roles are encoded, take their path's delay, and are decoded. TLS costs nothing here.
 
 mod circuit;
+mod event;
 mod member;
+mod session;
 mod wires;
 mod world;
 
@@ -46,7 +48,7 @@ pub struct RelayPlan {
     pub rate: Rate,
     /// Processor time per cell, of one core.
     pub cell_cost: Span,
-    /// The share of its seconds, drawn at random, in which a cell costs twice as much.
+    /// The share of the measurement's seconds, evenly spread, in which a cell costs twice as much.
     pub slow: f64,
     /// It holds cells back and claims background that it has not, see [`tidegate_proto::flashflow::hold`].
     pub holds: bool,

@@ -1,29 +1,25 @@
 //! The event loop: hands events to the roles' machines and does what they ask for.
 
-use tidegate_control::flashflow::Percent;
 use tidegate_control::random::{Random, Seed, mix};
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::crypto::ntor::RelaySecret;
 use tidegate_proto::flashflow::cell::CELL;
-use tidegate_proto::flashflow::coordinator::{self, Measurement, Order, Peer, Timeouts};
+use tidegate_proto::flashflow::coordinator::{self, Measurement, Peer};
 use tidegate_proto::flashflow::hold::Hold;
-use tidegate_proto::flashflow::message::{Fingerprint, MeasurerId, Message, Open, Params, Reason};
-use tidegate_proto::flashflow::pace::{Class, Pace};
-use tidegate_proto::flashflow::relay::{self, Target};
+use tidegate_proto::flashflow::message::{Message, Open, Reason};
+use tidegate_proto::flashflow::pace::Class;
+use tidegate_proto::flashflow::relay;
 
 use super::circuit::{Circuit, Pipe};
-use super::member::Member;
-use super::wires::{ACTIVE, ConnId, PASSIVE, Side, TimerEvent, Wires};
-use super::{Plan, RelayReport, Report, Stopped};
+use super::event::{Event, Who};
+use super::session::{COORDINATOR, Session, Use, hosts, measurer_fingerprint, order, paths, session};
+use super::wires::{ACTIVE, ConnId, PASSIVE, Side, Wires};
+use super::{Plan, Report, Stopped};
 use crate::observe::Host;
-use crate::plan::{HostPlan, LinkPlan, Path, PathTable, QueuePlan, Role};
 use crate::tcp::Arrival;
-use crate::underlay::{NetEvent, Underlay};
+use crate::underlay::Underlay;
 
 /// The relays' machine; measurers follow, then where background comes from and goes to.
 const RELAY_HOST: Host = Host(0);
-/// Clients and exits are this far from the relay.
-const BACKGROUND_DELAY: Span = Span::from_millis(20);
 /// How often exits send.
 const STEP: Span = Span::from_millis(10);
 /// Cells under way on a background circuit from exit to client (tor-spec, 7.4); the acknowledgement takes no
@@ -33,97 +29,6 @@ const WINDOW: u64 = 1000;
 const STEPS_PER_DRAW: u64 = 10;
 /// A run asks whether to go on after so many events.
 const EVENTS_PER_LOOK: u64 = 1 << 16;
-/// The coordinator's certificate; measurers' are numbered from 1 on.
-const COORDINATOR: Fingerprint = [0xff; 32];
-
-fn measurer_fingerprint(n: usize) -> Fingerprint {
-    [n as u8 + 1; 32]
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Event {
-    Net(NetEvent),
-    Timer(TimerEvent),
-    /// The measurements begin: the coordinator connects to everyone.
-    Begin,
-    Connected(usize, Peer),
-    /// To or from the coordinator of a session.
-    Said(usize, Peer, bool, Box<[u8; CELL]>),
-    /// The peer closed its connection to the coordinator.
-    Lost(usize, Peer),
-    /// A member learns that the relay closed a circuit.
-    CircuitGone(usize, usize),
-    Wake(usize, Who),
-    /// Exits of a session send.
-    Background(usize),
-    /// A second is over.
-    Second,
-    End,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
-    Coordinator,
-    Relay,
-    Member(usize),
-    Load(usize),
-}
-
-impl From<NetEvent> for Event {
-    fn from(event: NetEvent) -> Event {
-        Event::Net(event)
-    }
-}
-
-impl From<TimerEvent> for Event {
-    fn from(event: TimerEvent) -> Event {
-        Event::Timer(event)
-    }
-}
-
-/// What a connection is for.
-enum Use {
-    Circuit(Box<Circuit>),
-    /// From an exit: its bytes go on through a pipe.
-    FromExit(Box<Pipe>, usize),
-    /// To a client: the pipe that begins at that connection ends here.
-    ToClient(ConnId),
-}
-
-/// One relay and its measurement.
-struct Session {
-    secret: RelaySecret,
-    coordination: Measurement,
-    target: Target,
-    pace: Pace<ConnId>,
-    busy_until: Time,
-    cell_cost: Span,
-    /// Of the current second.
-    slowness: u64,
-    slow: f64,
-    random: Random,
-    hold: Option<Hold>,
-    members: Vec<Member>,
-    circuits: Vec<ConnId>,
-    exits: Exits,
-    /// When the coordinator's, the relay's wake-up is due.
-    wakes: [Time; 2],
-    counted: (u64, u64),
-    report: RelayReport,
-    over: bool,
-}
-
-/// Who sends background.
-struct Exits {
-    /// Per circuit the connection to the relay, and bytes sent that its client has not got.
-    circuits: Vec<(ConnId, u64)>,
-    random: Random,
-    steps: u64,
-    factor: f64,
-    /// Bytes that wait to be sent.
-    due: u64,
-}
-
 pub(super) struct World<'a> {
     plan: &'a Plan,
     wires: Wires<Event>,
@@ -222,7 +127,6 @@ impl<'a> World<'a> {
             Event::Second => {
                 for session in &mut self.sessions {
                     session.report.forwarded.push(std::mem::take(&mut session.counted));
-                    session.slowness = 1 + u64::from(session.random.chance(session.slow));
                 }
                 self.wires.queue.push(now + Span::from_secs(1), Event::Second);
             }
@@ -337,7 +241,7 @@ impl<'a> World<'a> {
             }
             let Some(grant) = session.pace.poll(now) else { break };
             let cells = grant.bytes / CELL as u64;
-            session.busy_until = now + session.cell_cost * (cells * session.slowness);
+            session.busy_until = now + session.cost(now, cells);
             self.digest = mix(self.digest ^ now.0 ^ grant.bytes.rotate_left(40) ^ grant.who as u64);
             match grant.class {
                 Class::Measurement => session.counted.0 += grant.bytes,
@@ -347,7 +251,7 @@ impl<'a> World<'a> {
                 }
             }
             let holds = session.hold.is_some();
-            if let Some(pipe) = pipe(&mut self.uses[grant.who]) {
+            if let Some(pipe) = self.uses[grant.who].pipe() {
                 if holds {
                     pipe.keep(grant.bytes)
                 } else {
@@ -375,7 +279,7 @@ impl<'a> World<'a> {
         let first = session.circuits.len().min(1);
         session.circuits.rotate_left(first);
         for conn in session.circuits.clone() {
-            let Some(pipe) = pipe(&mut self.uses[conn]) else { continue };
+            let Some(pipe) = self.uses[conn].pipe() else { continue };
             let bytes = pipe.release(|kept| hold.release(now, kept));
             self.sessions[i].target.background(bytes, bytes);
             if bytes > 0 {
@@ -393,7 +297,7 @@ impl<'a> World<'a> {
             Use::FromExit(_, i) => (*i, Class::Background),
             Use::ToClient(_) => return,
         };
-        let Some(pipe) = pipe(&mut self.uses[conn]) else { return };
+        let Some(pipe) = self.uses[conn].pipe() else { return };
         let (received, wanted) = pipe.pump(&mut self.wires);
         let session = &mut self.sessions[i];
         if class == Class::Background {
@@ -583,109 +487,5 @@ impl<'a> World<'a> {
             self.wires.write(*conn, ACTIVE, bytes);
         }
         self.wires.queue.push(now + STEP, Event::Background(i));
-    }
-}
-
-/// The pipe through the relay that begins at a connection.
-fn pipe(used: &mut Use) -> Option<&mut Pipe> {
-    match used {
-        Use::Circuit(circuit) => Some(&mut circuit.pipe),
-        Use::FromExit(pipe, _) => Some(pipe),
-        Use::ToClient(_) => None,
-    }
-}
-
-fn hosts(plan: &Plan) -> Vec<HostPlan> {
-    let unlimited = LinkPlan { rate: tidegate_control::units::Rate::UNLIMITED, queue: QueuePlan::Shadow };
-    let links = std::iter::once(plan.link).chain(plan.measurers.iter().map(|m| m.link)).chain([unlimited; 2]);
-    links
-        .enumerate()
-        .map(|(n, link)| HostPlan {
-            name: n.to_string(),
-            role: Role::Client,
-            location: n as u32,
-            colocated: None,
-            up: link,
-            down: link,
-        })
-        .collect()
-}
-
-fn paths(plan: &Plan) -> PathTable {
-    let last = plan.measurers.len() as u32;
-    PathTable::from_fn(last + 3, |from, to| match from.max(to) {
-        n if n > 0 && n <= last => {
-            let m = &plan.measurers[n as usize - 1];
-            Path { delay: m.delay, jitter: m.jitter, loss: m.loss }
-        }
-        _ => Path { delay: BACKGROUND_DELAY, ..Path::default() },
-    })
-}
-
-fn order(plan: &Plan, i: usize, secret: &RelaySecret) -> Order {
-    let mut token = [0; 16];
-    token[..8].copy_from_slice(&(i as u64 + 1).to_be_bytes());
-    let team = || plan.relays[i].shares.iter().enumerate().filter(|(_, (_, sockets))| *sockets > 0);
-    let share = |(_, (rate, sockets)): (usize, &(tidegate_control::units::Rate, u16))| Open {
-        token,
-        seconds: plan.seconds,
-        sockets: *sockets,
-        rate: rate.0,
-        check_one_in: plan.check_one_in,
-        address: "127.0.0.1:9001".parse().expect("an address"),
-        fingerprint: [0; 32],
-        relay: *secret.public(),
-    };
-    let measurers =
-        team().map(|(n, _)| MeasurerId { fingerprint: measurer_fingerprint(n), address: None }).collect();
-    Order {
-        params: Params { token, seconds: plan.seconds, background: plan.background_percent, measurers },
-        shares: team().map(share).collect(),
-        ratio: Percent::new(plan.background_percent).expect("below 100"),
-        timeouts: Timeouts::default(),
-    }
-}
-
-fn session(plan: &Plan, i: usize, keys: &mut Random, seed: Seed) -> Session {
-    let relay = &plan.relays[i];
-    assert_eq!(relay.shares.len(), plan.measurers.len(), "a share for each measurer");
-    let secret = RelaySecret::new([i as u8; 20], super::circuit::bytes(keys));
-    let config = relay::Config {
-        allowed: true,
-        coordinators: vec![COORDINATOR],
-        background: Percent::new(plan.background_percent).expect("below 100"),
-        max_duration: Span::from_secs(u64::from(plan.seconds) + 15),
-        ..relay::Config::default()
-    };
-    let coordination = Measurement::new(Time::ZERO, order(plan, i, &secret));
-    let taking_part = relay.shares.iter().enumerate().filter(|(_, (_, sockets))| *sockets > 0);
-    Session {
-        secret,
-        target: Target::new(config),
-        pace: if relay.holds { Pace::without_burst(relay.rate) } else { Pace::new(relay.rate) },
-        busy_until: Time::ZERO,
-        cell_cost: relay.cell_cost,
-        slowness: 1,
-        slow: relay.slow,
-        random: seed.fork("slow").fork_index(i as u64).random(),
-        hold: None,
-        members: taking_part.map(|(host, (rate, sockets))| Member::new(host, *rate, *sockets)).collect(),
-        circuits: Vec::new(),
-        exits: Exits {
-            circuits: Vec::new(),
-            random: seed.fork("background").fork_index(i as u64).random(),
-            steps: 0,
-            factor: 1.0,
-            due: 0,
-        },
-        wakes: [Time::NEVER; 2],
-        counted: (0, 0),
-        report: RelayReport {
-            result: Err(coordinator::Failure { reason: Reason::Timeout, by: None }),
-            forwarded: Vec::new(),
-            measured: (None, None),
-        },
-        over: false,
-        coordination,
     }
 }

@@ -1,0 +1,100 @@
+//! What peers may cost a relay.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use tidegate_control::units::Span;
+
+use crate::overlay::Timeouts;
+
+/// What peers may cost a relay.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at one time.
+    pub connections: usize,
+    /// Of them, those that have not said what they are for; the oldest goes when another comes.
+    pub unauthenticated: usize,
+    /// Connections of the overlay from one address, relays that the configuration names apart (tor:
+    /// DoSConnectionMaxConcurrentCount).
+    pub per_address: usize,
+    /// Circuits on a connection of the overlay.
+    pub circuits: u32,
+    /// How long a peer may take for its handshake, and again for its first cell.
+    pub handshake: Span,
+    /// How long a connection of the overlay may do nothing.
+    pub timeouts: Timeouts,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 15_000,
+            unauthenticated: 2_000,
+            per_address: 100,
+            circuits: 4_096,
+            handshake: Span::from_secs(10),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// Connections by address, at most so many of each.
+#[derive(Debug)]
+pub struct Addresses {
+    most: usize,
+    counts: RefCell<BTreeMap<IpAddr, usize>>,
+}
+
+impl Addresses {
+    /// With at most so many of each.
+    pub fn new(most: usize) -> Addresses {
+        Addresses { most, counts: RefCell::default() }
+    }
+
+    /// Counts a connection until the place is dropped; `None` if the address has as many as it may.
+    pub fn enter(&self, address: IpAddr) -> Option<AddressPlace<'_>> {
+        let mut counts = self.counts.borrow_mut();
+        let count = counts.get(&address).copied().unwrap_or(0);
+        if count >= self.most {
+            return None;
+        }
+        counts.insert(address, count + 1);
+        Some(AddressPlace { addresses: self, address })
+    }
+}
+
+/// A connection that is counted.
+#[derive(Debug)]
+pub struct AddressPlace<'a> {
+    addresses: &'a Addresses,
+    address: IpAddr,
+}
+
+impl Drop for AddressPlace<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.addresses.counts.borrow_mut();
+        match counts.get_mut(&self.address) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(counts.remove(&self.address)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_so_many_connections_and_is_forgotten_with_the_last() {
+        let addresses = Addresses::new(2);
+        let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
+        let first = addresses.enter(one).unwrap();
+        let second = addresses.enter(one).unwrap();
+        assert!(addresses.enter(one).is_none() && addresses.enter(other).is_some());
+        drop(first);
+        assert!(addresses.enter(one).is_some());
+        drop(second);
+        assert!(addresses.counts.borrow().is_empty());
+    }
+}
