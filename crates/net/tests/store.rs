@@ -1,6 +1,9 @@
 //! The coordinator's state under a process that dies: by SIGKILL at any moment, or in the middle of a write. More often
 //! with `TIDEGATE_SLOW_TESTS=1`.
 
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -86,7 +89,7 @@ fn a_killed_process_loses_nothing_that_was_on_disk() {
 #[test]
 fn a_write_that_ends_anywhere_leaves_whole_records() {
     if Command::new("prlimit").arg("--version").output().is_err() {
-        return eprintln!("skipped: prlimit is not installed");
+        return skipped::skipped("writes that end in mid-record", "prlimit (util-linux)");
     }
     for bytes in (1..70_000).step_by(if slow() { 61 } else { 4_999 }) {
         let state = Scratch::new();
