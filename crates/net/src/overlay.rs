@@ -251,6 +251,10 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
         channel.active.set(clock::now());
         let mut buffer = CellBuffer::new(BATCH);
         loop {
+            if channel.closed.get() {
+                // What is left to write is written, or its time passes.
+                return std::future::pending().await;
+            }
             if channel.writing.get().is_some_and(|since| clock::now().since(since) > STALLED) {
                 clock::until(clock::now() + SLOW).await;
             }
@@ -280,9 +284,9 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
         let now = clock::now();
         for bytes in cells.chunks_exact(CELL) {
             let mut state = self.shared.state.borrow_mut();
-            // The node has closed the channel.
+            // The node may have closed the channel on an earlier cell.
             if !state.channels.contains_key(&id) {
-                return Err(io::ErrorKind::ConnectionAborted.into());
+                return Ok(());
             }
             let command = encrypted::command(bytes[4], &bytes[HEADER..]).ok_or(io::ErrorKind::InvalidData)?;
             let circ = CircId(u32::from_be_bytes(bytes[..4].try_into().expect("4 bytes")));

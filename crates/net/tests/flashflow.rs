@@ -183,8 +183,8 @@ fn a_peer_that_does_not_read_and_one_that_falls_silent_are_closed() {
     let identity = Arc::new(Identity::generate());
     let (fingerprint, relays) = (identity.fingerprint(), identity.clone());
     let address = start(move |listener| async move {
-        let idle = Span::from_secs(1);
-        let limits = Limits { timeouts: Timeouts { idle, ..Timeouts::default() }, ..Limits::default() };
+        let timeouts = Timeouts { idle: Span::from_secs(1), unread: Span::from_secs(1) };
+        let limits = Limits { timeouts, ..Limits::default() };
         let relay = Relay::new(relays, Rate::UNLIMITED, Config::default(), limits, BTreeMap::new());
         relay.unwrap().serve(listener).await;
     });
