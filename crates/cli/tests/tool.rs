@@ -193,12 +193,6 @@ fn wrong_factors_and_combinations_are_refused_at_their_place() {
         ("[[combine]]\na = { transport = \"pctpc\" }\n", 1, "no transport `pctpc`", "`pctcp`?"),
         ("[[combine]]\nvanilla = {}\n", 0, "`vanilla` is taken", "names are unique"),
         ("[[combine]]\n\"a b\" = {}\n", 0, "`a b` is no name for a system", "letters, digits"),
-        (
-            "[[combine]]\na = { control = \"predictor\", switching = \"circuit\" }\n",
-            0,
-            "`switching` and `control = \"predictor\"` do not combine",
-            "drop `switching`",
-        ),
         (&"[[combine]]\na = {}\nb = {}\nc = {}\n".repeat(7), 24, "more than 1000 combinations", "leave out"),
     ] {
         refused(&format!("{good}{choices}"), &format!("{}:", line + down), cause, cure);

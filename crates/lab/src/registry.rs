@@ -1,8 +1,10 @@
 //! From a name in a scenario file to the part it stands for: one table per kind of part, one line per part.
 
 use std::fmt;
+use std::sync::Arc;
 
-use tidegate_sim::plan::{Control, Form, Scheduler, Sharing, Switching, Transport, Windows, kist, vegas};
+use tidegate_proto::registry::{CONTROLS, SCHEDULERS};
+use tidegate_sim::plan::{Control, Discipline, Ewma, Form, Sharing, Switching, Transport, kist};
 use tidegate_sim::tcp::Congestion;
 
 use crate::input::suggest;
@@ -38,15 +40,6 @@ type MakeTransport = fn(&PctcpFile, Sharing) -> Transport;
 /// Which connection a circuit beyond PCTCP's threshold shares.
 const SHARINGS: &[(&str, Sharing)] = &[("round-robin", Sharing::RoundRobin), ("by-class", Sharing::ByClass)];
 
-/// Which circuit of a connection sends next; parameters come from the system's other keys.
-const SCHEDULERS: &[(&str, MakeScheduler)] = &[
-    ("round-robin", |_| Scheduler::RoundRobin),
-    ("ewma", |system| Scheduler::Ewma { half_life: system.half_life.0 }),
-];
-
-/// Makes a scheduler from a system's parameters.
-type MakeScheduler = fn(&SystemFile) -> Scheduler;
-
 /// When connections take cells from circuits; parameters come from the system's `kist` table.
 const CHANNEL_SCHEDULERS: &[(&str, MakeChannelScheduler)] = &[
     ("vanilla", |_| None),
@@ -59,25 +52,6 @@ type MakeChannelScheduler = fn(&KistFile) -> Option<kist::Parameters>;
 /// How circuits move away from congested connections; parameters come from the system's `switch` table.
 const SWITCHINGS: &[(&str, Option<Form>)] =
     &[("none", None), ("connection", Some(Form::Connection)), ("circuit", Some(Form::Circuit))];
-
-/// How a circuit's rate is controlled end to end.
-const CONTROLS: &[(&str, MakeControl)] = &[
-    ("windows", |system| Control::Windows(fixed_windows(system))),
-    ("vegas", |_| Control::Vegas(vegas::Parameters::default())),
-    ("predictor", |system| Control::Predictor(system.predictor.parameters(fixed_windows(system)))),
-];
-
-fn fixed_windows(system: &SystemFile) -> Windows {
-    Windows {
-        circuit: system.windows.circuit,
-        circuit_increment: system.windows.circuit_increment,
-        stream: system.windows.stream,
-        stream_increment: system.windows.stream_increment,
-    }
-}
-
-/// Makes a control from a system's parameters.
-type MakeControl = fn(&SystemFile) -> Control;
 
 /// TCP's congestion control.
 const CONGESTIONS: &[(&str, Congestion)] =
@@ -109,8 +83,9 @@ pub fn sharing(name: &str) -> Result<Sharing, Unknown> {
 }
 
 /// The scheduler of this name, with the system's parameters.
-pub fn scheduler(name: &str, system: &SystemFile) -> Result<Scheduler, Unknown> {
-    find("scheduler", name, SCHEDULERS).map(|make| make(system))
+pub fn scheduler(name: &str, system: &SystemFile) -> Result<Arc<dyn Discipline>, Unknown> {
+    let make = find("scheduler", name, SCHEDULERS)?;
+    Ok(if name == "ewma" { Arc::new(Ewma { half_life: system.half_life.0 }) } else { make() })
 }
 
 /// The channel scheduler of this name: `None` is tor's Vanilla.
@@ -119,8 +94,9 @@ pub fn channel_scheduler(name: &str, file: &KistFile) -> Result<Option<kist::Par
 }
 
 /// The control of this name, with the system's parameters.
-pub fn control(name: &str, system: &SystemFile) -> Result<Control, Unknown> {
-    find("control", name, CONTROLS).map(|make| make(system))
+pub fn control(name: &str, system: &SystemFile) -> Result<Arc<dyn Control>, Unknown> {
+    let make = find("control", name, CONTROLS)?;
+    Ok(if name == "predictor" { Arc::new(system.predictor.parameters()) } else { make() })
 }
 
 /// The TCP congestion control of this name.

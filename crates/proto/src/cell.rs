@@ -1,29 +1,17 @@
 //! Cells and the relay messages inside them (tor-spec, "Cell packet format" and "Relay cells").
 
+pub use crate::ids::{CircId, Nonce, RelayId, StreamId};
 use crate::onion::Onion;
 
 /// A cell on the wire: 4 bytes of circuit id, 1 of command, 509 of body (link protocol 4 and later).
 pub const CELL_BYTES: u32 = 514;
 /// Circuit id, command and length in front of a cell of variable length.
 const VARIABLE_HEADER: u32 = 7;
+/// Bytes for a neighbour in one cell at most: with the header of a variable-length cell it is as long as an ordinary
+/// one.
+pub const NEIGHBOUR_BYTES: usize = (CELL_BYTES - VARIABLE_HEADER) as usize;
 /// Application bytes that fit into one DATA message (body less the 11-byte relay header).
 pub const DATA_BYTES: u16 = 498;
-
-/// A circuit's number on one channel. The side that opened the channel sets the top bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CircId(pub u32);
-
-/// A stream's number on one circuit; zero means the circuit itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(pub u16);
-
-/// A relay as the directory numbers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RelayId(pub u32);
-
-/// A secret of the two sides of a move ([`crate::switching`]), by which they know its two ways.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Nonce(pub [u8; 8]);
 
 /// What a cell asks of the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +30,7 @@ pub enum Command {
     Join(Nonce),
     /// Please move the circuit: the connection is congested.
     Congested,
-    /// What a relay plans for circuits that pass between the two ([`crate::flow::predictor`]). It is about the
+    /// What a relay plans for circuits that pass between the two ([`crate::control::predictor`]). It is about the
     /// channel (circuit id 0), and as long as what it says.
     Plan,
 }

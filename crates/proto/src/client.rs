@@ -62,7 +62,13 @@ impl<O: Onion> Client<O> {
     /// A client without channels.
     pub fn new(onion: O, config: Config) -> Client<O> {
         let nonces = config.nonces.fork("circuits").random();
-        Client { onion, links: Links::new(config), circuits: Slab::new(), outputs: VecDeque::new(), nonces }
+        Client {
+            onion,
+            links: Links::new(config, None),
+            circuits: Slab::new(),
+            outputs: VecDeque::new(),
+            nonces,
+        }
     }
 
     /// Begins a circuit over these relays, guard first. [`Output::CircuitBuilt`] or
@@ -79,7 +85,8 @@ impl<O: Onion> Client<O> {
         }
         let leg = self.links.begin_leg(channel, key, Side::Next, false);
         let (handshake, body) = self.onion.start(path[0]);
-        let edge = Edge::new(self.links.config().control);
+        let Config { control, windows, .. } = self.links.config();
+        let edge = Edge::new(control.as_ref(), *windows, f64::INFINITY);
         let handshake = Some(handshake);
         self.circuits.insert(Circuit {
             leg,
@@ -370,7 +377,7 @@ impl<O: Onion> Machine for Client<O> {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        self.links.next_run()
+        self.links.next_run().map(|run| run.due)
     }
 
     fn timeout(&mut self, now: Time) {
@@ -410,6 +417,7 @@ impl<O: Onion> Node<O> for Client<O> {
             Arrival::Done => self.close_if_spent(now, channel),
             Arrival::Stranger(_) => {}
         }
+        while self.links.next_moved().is_some() {}
         while let Some((key, _, cell)) = self.links.next_released() {
             self.circuit_cell(now, key, cell);
         }

@@ -4,8 +4,8 @@
 use tidegate_control::units::Time;
 
 use crate::cell::{DATA_BYTES, Message, Payload, StreamId};
-use crate::flow::windows::Window;
-use crate::flow::{Control, InFlight, Violation, XOFF_BYTES};
+use crate::control::windows::{Fixed, Windows};
+use crate::control::{Control, Violation, Window, XOFF_BYTES};
 use crate::node::Source;
 use crate::onion::Onion;
 
@@ -16,10 +16,11 @@ pub const MAX_STREAMS: usize = 4096;
 const TURN_CELLS: u32 = 32;
 
 /// One end of a circuit.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Edge {
-    control: Control,
-    in_flight: InFlight,
+    /// The fixed windows, unless the circuit has congestion control.
+    windows: Option<Windows>,
+    in_flight: Box<dyn Window>,
     /// Cells delivered since we last sent a circuit SENDME.
     delivered: u32,
     /// Cells that may be packaged in this step, where a controller says so.
@@ -30,14 +31,14 @@ pub struct Edge {
     streams: Vec<Stream>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Stream {
     id: StreamId,
     connected: bool,
     /// It had bytes left when a window or the circuit queue stopped it.
     starved: bool,
     /// The stream's own window, unless the circuit has congestion control.
-    window: Option<Window>,
+    window: Option<Fixed>,
     delivered: u32,
     /// The peer said XOFF and not yet XON.
     stopped: bool,
@@ -47,7 +48,7 @@ struct Stream {
 
 impl Stream {
     fn room(&self) -> u32 {
-        if self.stopped { 0 } else { self.window.as_ref().map_or(u32::MAX, Window::room) }
+        if self.stopped { 0 } else { self.window.as_ref().map_or(u32::MAX, |window| window.room()) }
     }
 }
 
@@ -61,13 +62,16 @@ pub struct Owed {
 }
 
 impl Edge {
-    /// An end without streams and with nothing in flight.
-    pub fn new(control: Control) -> Edge {
+    /// An end without streams and with nothing in flight, that may package so many cells before a controller's first
+    /// step.
+    pub fn new(control: &dyn Control, windows: Windows, allowance: f64) -> Edge {
+        let congestion = control.window();
+        let fixed = || Box::new(Fixed::new(windows.circuit, windows.circuit_increment));
         Edge {
-            control,
-            in_flight: InFlight::new(control),
+            windows: congestion.is_none().then_some(windows),
+            in_flight: congestion.unwrap_or_else(|| fixed()),
             delivered: 0,
-            allowance: f64::INFINITY,
+            allowance,
             packaged: 0,
             streams: Vec::new(),
         }
@@ -84,8 +88,7 @@ impl Edge {
         if id.0 == 0 || self.streams.len() >= MAX_STREAMS {
             return false;
         }
-        let window = self.control.windows();
-        let window = window.map(|windows| Window::new(windows.stream, windows.stream_increment));
+        let window = self.windows.map(|windows| Fixed::new(windows.stream, windows.stream_increment));
         let (connected, starved, stopped, stopping) = (false, false, false, false);
         self.streams.insert(at, Stream { id, connected, starved, window, delivered: 0, stopped, stopping });
         true
@@ -109,11 +112,11 @@ impl Edge {
 
     /// A DATA cell arrived. Cells of a stream that was just closed still count for the circuit.
     pub fn deliver(&mut self, id: StreamId) -> Result<(Owed, bool), Violation> {
-        let (control, increment) = (self.control, self.control.increment());
+        let (windows, increment) = (self.windows, self.in_flight.sendme_increment());
         self.delivered += 1;
         // The window less the SENDMEs we sent is the peer's to use; we send them at once, so it can
         // never be more than the window ahead.
-        if control.windows().is_some_and(|windows| self.delivered > windows.circuit) {
+        if windows.is_some_and(|windows| self.delivered > windows.circuit) {
             return Err(Violation);
         }
         let circuit = self.delivered >= increment;
@@ -121,7 +124,7 @@ impl Edge {
             self.delivered -= increment;
         }
         let Some(stream) = self.stream(id) else { return Ok((Owed { circuit, stream: false }, false)) };
-        let Some(windows) = control.windows() else { return Ok((Owed { circuit, stream: false }, true)) };
+        let Some(windows) = windows else { return Ok((Owed { circuit, stream: false }, true)) };
         stream.delivered += 1;
         let owed = stream.delivered >= windows.stream_increment;
         if owed {
@@ -136,16 +139,16 @@ impl Edge {
         if id.0 == 0 {
             return self.in_flight.acknowledged(now, blocked);
         }
-        match (self.control.windows(), self.stream(id)) {
+        match (self.windows, self.stream(id)) {
             (None, _) => Err(Violation),
-            (Some(_), Some(Stream { window: Some(window), .. })) => window.acknowledged(),
+            (Some(_), Some(Stream { window: Some(window), .. })) => window.acknowledged(now, blocked),
             (Some(_), _) => Ok(()),
         }
     }
 
     /// The stream's own side holds so many bytes that it has not taken yet: what to tell the peer.
     pub fn backlog<O: Onion>(&mut self, id: StreamId, bytes: u64) -> Option<Payload<O>> {
-        if self.control.windows().is_some() {
+        if self.windows.is_some() {
             return None;
         }
         let stream = self.stream(id)?;
@@ -160,7 +163,7 @@ impl Edge {
 
     /// The peer said XOFF (`stop`) or XON. Fixed windows know neither.
     pub fn stop(&mut self, id: StreamId, stop: bool) -> Result<(), Violation> {
-        if self.control.windows().is_some() {
+        if self.windows.is_some() {
             return Err(Violation);
         }
         if let Some(stream) = self.stream(id) {
@@ -237,7 +240,7 @@ impl Edge {
             send(Message { stream: id, payload: Payload::Data(bytes, data) });
             self.in_flight.sent(now);
             if let Some(window) = &mut stream.window {
-                window.sent();
+                window.sent(now);
             }
             self.allowance -= 1.0;
             self.packaged += 1;
@@ -250,6 +253,7 @@ impl Edge {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::windows::FixedWindows;
     use crate::onion::{Clear, Stamp};
 
     struct Endless;
@@ -257,6 +261,10 @@ mod tests {
         fn take(&mut self, max: u16) -> Option<(u16, Stamp)> {
             Some((max, Stamp::default()))
         }
+    }
+
+    fn windowed() -> Edge {
+        Edge::new(&FixedWindows, Windows::default(), f64::INFINITY)
     }
 
     fn packaged(edge: &mut Edge, id: StreamId, room: u32) -> u32 {
@@ -267,7 +275,7 @@ mod tests {
 
     #[test]
     fn windows_stop_and_sendmes_resume() {
-        let mut edge = Edge::new(Control::default());
+        let mut edge = windowed();
         let (a, b, c) = (StreamId(1), StreamId(2), StreamId(3));
         for id in [a, b, c] {
             assert!(edge.open(id) && edge.connect(id));
@@ -287,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_short_again_reads_streams_in_turn_the_newest_first() {
-        let mut edge = Edge::new(Control::default());
+        let mut edge = windowed();
         let (old, new) = (StreamId(1), StreamId(2));
         for id in [old, new] {
             assert!(edge.open(id) && edge.connect(id));
@@ -299,7 +307,7 @@ mod tests {
 
     #[test]
     fn sendmes_are_owed_every_increment_and_refused_unasked() {
-        let mut edge = Edge::new(Control::default());
+        let mut edge = windowed();
         edge.open(StreamId(1));
         let mut owed = (0, 0);
         for _ in 0..1000 {
@@ -319,8 +327,8 @@ mod tests {
 
     #[test]
     fn without_stream_windows_xoff_stops_a_stream() {
-        let vegas = Control::Vegas(crate::flow::vegas::Parameters::default());
-        let mut edge = Edge::new(vegas);
+        let vegas = crate::control::vegas::Parameters::default();
+        let mut edge = Edge::new(&vegas, Windows::default(), f64::INFINITY);
         let id = StreamId(1);
         assert!(edge.open(id) && edge.connect(id));
         assert_eq!(edge.stop(id, true), Ok(()));
@@ -333,6 +341,6 @@ mod tests {
         assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES + 1), Some(Payload::Xoff));
         assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES + 2), None, "said once");
         assert_eq!(edge.backlog::<Clear>(id, 0), Some(Payload::Xon));
-        assert_eq!(Edge::new(Control::default()).stop(id, true), Err(Violation));
+        assert_eq!(windowed().stop(id, true), Err(Violation));
     }
 }

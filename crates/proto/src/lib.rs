@@ -11,16 +11,23 @@
 pub mod bucket;
 pub mod cell;
 pub mod client;
+pub mod control;
 pub mod crypto;
 pub mod edge;
 pub mod flashflow;
-pub mod flow;
+pub mod ids;
 pub mod links;
 pub mod machine;
 pub mod node;
 pub mod onion;
 pub mod pool;
+pub mod registry;
 pub mod relay;
 pub mod scheduler;
 pub mod switching;
 pub mod transport;
+
+/// The walk-through for contributors compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../CONTRIBUTING.md")]
+struct Contributing;

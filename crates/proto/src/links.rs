@@ -13,27 +13,23 @@ use std::sync::Arc;
 
 use slab::Slab;
 use tidegate_control::random::{Random, Seed};
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
 use crate::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
-use crate::flow::Control;
-use crate::node::{Budget, CircuitKey, Sink};
+use crate::control::windows::{FixedWindows, Windows};
+use crate::control::{Clock, Control};
+use crate::ids::CircuitKey;
+pub use crate::ids::{ChannelId, LegId, Side};
+use crate::node::{Budget, Sink};
 use crate::onion::Onion;
 use crate::pool::{List, Pool};
-use crate::scheduler::{self, Scheduler};
+use crate::scheduler::round_robin::RoundRobin;
+use crate::scheduler::{Circuits, Discipline, Scheduler};
 use crate::switching::{Occupancy, Parts, Switching};
 use crate::transport::{DecayingCount, LOUDNESS_HALF_LIFE, Sharing, Transport};
 
 pub use handover::Arrival;
 use handover::{Join, Move};
-
-/// A channel as one node numbers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ChannelId(pub u32);
-
-/// A leg as one node numbers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LegId(u32);
 
 /// When a channel's output buffer takes cells from its circuits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,19 +47,21 @@ impl Default for OutputBuffer {
 }
 
 /// How a node moves cells.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Which connection a circuit uses.
     pub transport: Transport,
     /// Relays that are not upgraded to `transport`: circuits to them share one connection.
     pub legacy: Arc<BTreeSet<RelayId>>,
     /// Which circuit of a connection goes next.
-    pub scheduler: scheduler::Kind,
+    pub scheduler: Arc<dyn Discipline>,
     /// KIST decides when, and over all connections at once; without it each connection fills its output
     /// buffer as soon as that takes cells (tor: `Schedulers KIST` or `Vanilla`).
     pub kist: Option<kist::Parameters>,
-    /// How circuits' rates are controlled end to end.
-    pub control: Control,
+    /// How circuits' rates are controlled.
+    pub control: Arc<dyn Control>,
+    /// What is in flight at most, unless `control` has windows of its own.
+    pub windows: Windows,
     /// What this node knows its bandwidth to be, in bytes per second; infinite if nothing limits it.
     pub bandwidth: f64,
     /// Connection output buffers.
@@ -87,23 +85,15 @@ pub struct Config {
     pub clock: Clock,
 }
 
-/// How a node's clock differs from others'.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Clock {
-    /// A controller's first step is this share of a step late.
-    pub phase: f64,
-    /// Each step takes so much longer, as a share of it.
-    pub slow: f64,
-}
-
 impl Default for Config {
     fn default() -> Config {
         Config {
             transport: Transport::Vanilla,
             legacy: Arc::default(),
-            scheduler: scheduler::Kind::RoundRobin,
+            scheduler: Arc::new(RoundRobin),
             kist: None,
-            control: Control::default(),
+            control: Arc::new(FixedWindows),
+            windows: Windows::default(),
             bandwidth: f64::INFINITY,
             output_buffer: OutputBuffer::default(),
             queue_high: 256,
@@ -127,15 +117,6 @@ pub struct Departure<O: Onion> {
     pub queued: Time,
     /// When it entered the output buffer.
     pub buffered: Time,
-}
-
-/// Which side of a circuit a leg is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Towards the client.
-    Prev,
-    /// Towards the exit.
-    Next,
 }
 
 /// A cell cannot be queued: the circuit must end.
@@ -196,16 +177,42 @@ struct Leg<O: Onion> {
     queue: List,
 }
 
+/// A channel's circuits as its scheduler sees them.
+struct View<'a, O: Onion> {
+    keys: &'a Slab<LegId>,
+    legs: &'a Slab<Leg<O>>,
+}
+
+impl<O: Onion> View<'_, O> {
+    fn leg(&self, key: u32) -> &Leg<O> {
+        &self.legs[self.keys[key as usize].0 as usize]
+    }
+}
+
+impl<O: Onion> Circuits for View<'_, O> {
+    fn count(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn queued(&self, key: u32) -> u32 {
+        self.leg(key).queue.len()
+    }
+
+    fn sent(&self, now: Time, key: u32) -> f64 {
+        self.leg(key).loudness.value(now, LOUDNESS_HALF_LIFE)
+    }
+}
+
 /// All channels and legs of a node.
 #[derive(Debug)]
 pub struct Links<O: Onion> {
     config: Config,
     count_cells: bool,
-    /// A controller says how many cells each leg may send.
-    controlled: bool,
+    /// Where a controller says how many cells each leg may send: how many before it first does.
+    first_allowance: Option<f64>,
     /// Channels with trajectories to send, trajectories that go out of band, and memory for more.
     told: Vec<ChannelId>,
-    out_of_band: VecDeque<(ChannelId, Cell<O>)>,
+    out_of_band: VecDeque<(ChannelId, Cell<O>, Span)>,
     spare: Vec<Vec<u8>>,
     /// The channel that round robin beyond a threshold chose last.
     last_shared: Option<ChannelId>,
@@ -223,6 +230,7 @@ pub struct Links<O: Onion> {
     openings: VecDeque<(ChannelId, RelayId)>,
     released: VecDeque<(LegId, Cell<O>)>,
     switched: VecDeque<(CircuitKey, Parts)>,
+    moved: Vec<CircuitKey>,
     queued_cells: u64,
     buffered_cells: u64,
 }
@@ -231,11 +239,13 @@ pub struct Links<O: Onion> {
 const OPENER_BIT: u32 = 1 << 31;
 
 impl<O: Onion> Links<O> {
-    /// No channels yet.
-    pub fn new(config: Config) -> Links<O> {
+    /// No channels yet. Where a controller steers legs, each may send so many cells before it first does.
+    pub fn new(config: Config, first_allowance: Option<f64>) -> Links<O> {
         Links {
-            count_cells: config.transport.needs_loudness() || config.switching.is_some(),
-            controlled: matches!(config.control, Control::Predictor(_)),
+            count_cells: config.transport.needs_loudness()
+                || config.switching.is_some()
+                || config.scheduler.counts(),
+            first_allowance,
             told: Vec::new(),
             out_of_band: VecDeque::new(),
             spare: Vec::new(),
@@ -253,6 +263,7 @@ impl<O: Onion> Links<O> {
             openings: VecDeque::new(),
             released: VecDeque::new(),
             switched: VecDeque::new(),
+            moved: Vec::new(),
             queued_cells: 0,
             buffered_cells: 0,
         }
@@ -471,7 +482,7 @@ impl<O: Onion> Links<O> {
         self.queued_cells += 1;
         let (channel, key) = (leg.channel, leg.key);
         if leg.queue.len() == 1 && leg.may_send() {
-            self.channel(channel).scheduler.activate(now, key);
+            self.activate(now, channel, key);
         }
         self.offer(now, channel);
         Ok(())
@@ -525,6 +536,11 @@ impl<O: Onion> Links<O> {
         self.want_flush(id);
     }
 
+    /// Cells in a channel's output buffer.
+    pub fn ready(&self, id: ChannelId) -> u64 {
+        self.channels.get(id.0 as usize).map_or(0, |channel| u64::from(channel.out.len()))
+    }
+
     fn want_flush(&mut self, id: ChannelId) {
         let channel = &mut self.channels[id.0 as usize];
         if channel.open && !channel.flushing && !channel.out.is_empty() {
@@ -552,16 +568,32 @@ impl<O: Onion> Links<O> {
         }
         let high = (self.config.output_buffer.high_bytes / CELL_BYTES).max(1);
         while self.channel(id).out.len() < high && self.move_one(now, id) {}
-        let channel = self.channel(id);
-        channel.filling = channel.scheduler.next(now).is_none();
+        let idle = self.next_key(now, id).is_none();
+        self.channel(id).filling = idle;
         self.want_flush(id);
         self.relieve(now, id);
     }
 
+    fn activate(&mut self, now: Time, id: ChannelId, key: u32) {
+        let channel = &mut self.channels[id.0 as usize];
+        channel.scheduler.activate(now, key, &View { keys: &channel.keys, legs: &self.legs });
+    }
+
+    fn next_key(&mut self, now: Time, id: ChannelId) -> Option<u32> {
+        let channel = &mut self.channels[id.0 as usize];
+        channel.scheduler.next(now, &View { keys: &channel.keys, legs: &self.legs })
+    }
+
+    /// What the circuit that sends next has sent, by which channels compare.
+    fn load(&mut self, now: Time, id: ChannelId) -> Option<f64> {
+        let channel = &mut self.channels[id.0 as usize];
+        channel.scheduler.load(now, &View { keys: &channel.keys, legs: &self.legs })
+    }
+
     /// Moves the cell that is next to a channel's output buffer; false if there is none.
     fn move_one(&mut self, now: Time, id: ChannelId) -> bool {
+        let Some(key) = self.next_key(now, id) else { return false };
         let channel = &mut self.channels[id.0 as usize];
-        let Some(key) = channel.scheduler.next(now) else { return false };
         let leg = &mut self.legs[channel.keys[key as usize].0 as usize];
         let moved = self.cells.move_front(&mut leg.queue, &mut channel.out);
         let moved = moved.expect("an active leg has cells");
@@ -570,12 +602,15 @@ impl<O: Onion> Links<O> {
         moved.buffered = now;
         leg.allowance -= 1.0;
         leg.buffered += 1;
-        channel.scheduler.sent(now, key, !leg.queue.is_empty() && leg.may_send());
-        self.queued_cells -= 1;
-        self.buffered_cells += 1;
         if self.count_cells {
             leg.loudness.add(now, LOUDNESS_HALF_LIFE, 1);
         }
+        let more = !leg.queue.is_empty() && leg.may_send();
+        let circuits = View { keys: &channel.keys, legs: &self.legs };
+        channel.scheduler.sent(now, key, more, &circuits);
+        self.queued_cells -= 1;
+        self.buffered_cells += 1;
+        let leg = &mut self.legs[channel.keys[key as usize].0 as usize];
         if leg.high && leg.queue.len() <= self.config.queue_low {
             leg.high = false;
             self.drained.push_back((leg.circuit, leg.side));
@@ -624,21 +659,19 @@ impl<O: Onion> Links<O> {
         let departure = self.cells.pop_front(&mut channel.out).expect("it has as many as were begun");
         let refill = !channel.filling && channel.out.len() <= low;
         self.buffered_cells -= 1;
-        if self.controlled
+        if self.first_allowance.is_some()
             && let Ok(at) = channel.circs.binary_search_by_key(&departure.cell.circ, |(circ, _)| *circ)
         {
             let leg = &mut self.legs[channel.circs[at].1.0 as usize];
-            leg.buffered = leg.buffered.saturating_sub(1);
+            // A leg that has moved counts what it sends on its new way.
+            if leg.channel == id {
+                leg.buffered = leg.buffered.saturating_sub(1);
+            }
         }
         if refill {
             self.fill(now, id);
         }
         departure
-    }
-
-    /// Cells in a channel's output buffer.
-    pub fn ready(&self, id: ChannelId) -> u64 {
-        self.channels.get(id.0 as usize).map_or(0, |channel| u64::from(channel.out.len()))
     }
 
     /// A channel that has cells since the driver last emptied it.

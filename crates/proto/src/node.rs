@@ -1,25 +1,14 @@
 //! A node of the overlay, a relay or a client, as its driver sees it: a [`Machine`] with these inputs and outputs.
 
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
-use crate::cell::{Cell, RelayId, StreamId};
-use crate::links::{ChannelId, Departure, kist};
+use crate::cell::Cell;
+use crate::ids::{ChannelId, RelayId};
+pub use crate::ids::{CircuitKey, StreamKey};
+use crate::links::{Departure, kist};
 use crate::machine::Machine;
 use crate::onion::Onion;
 use crate::switching::Parts;
-
-/// A circuit as one node numbers it; reused after [`Output::CircuitClosed`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CircuitKey(pub u32);
-
-/// A stream of one circuit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamKey {
-    /// On this circuit of the node.
-    pub circuit: CircuitKey,
-    /// With this number.
-    pub stream: StreamId,
-}
 
 /// What a node asks of its driver, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,8 +17,8 @@ pub enum Output<O: Onion> {
     OpenChannel(ChannelId, RelayId),
     /// Close the connection once what was popped is written; the id is free again.
     CloseChannel(ChannelId),
-    /// Take the cell to the channel's other end past the network: only a simulation can.
-    OutOfBand(ChannelId, Cell<O>),
+    /// Take the cell to the channel's other end past the network, in exactly this time: only a simulation can.
+    OutOfBand(ChannelId, Cell<O>, Span),
     /// The channel has cells: [`Node::drain`] it. Said once until a drain has taken all or was
     /// [paused](Budget::Paused).
     Flush(ChannelId),

@@ -1,6 +1,6 @@
 //! A relay: passes cells between the two legs of a circuit, and is the exit of circuits that end here.
 
-mod steer;
+mod table;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,48 +8,23 @@ use slab::Slab;
 use tidegate_control::units::Time;
 
 use crate::cell::{Cell, CircId, Command, Message, Nonce, Payload, RelayId, StreamId};
+use crate::control::{Controller, Place, Plant, Timer, Totals};
 use crate::edge::Edge;
-use crate::flow::Control;
-use crate::flow::predictor::Controller;
 use crate::links::{Arrival, ChannelId, Config, LegId, Links, Side, kist};
 use crate::machine::Machine;
 use crate::node::{CircuitKey, Node, Output, Sink, Source, StreamKey};
 use crate::onion::Onion;
+use table::{Circuit, Switch, Table};
 
 /// A relay without its sockets.
 pub struct Relay<O: Onion> {
     onion: O,
-    links: Links<O>,
-    circuits: Slab<Circuit<O>>,
-    outputs: VecDeque<Output<O>>,
+    table: Table<O>,
     /// Exit: circuits whose client has left them, or joined on them, and not yet both.
     left: BTreeMap<Nonce, CircuitKey>,
     joined: BTreeMap<Nonce, CircuitKey>,
     cells: u64,
-    /// Under [`Control::Predictor`].
-    controller: Option<Box<Controller>>,
-}
-
-struct Circuit<O: Onion> {
-    prev: LegId,
-    next: Option<LegId>,
-    /// The next relay has not answered yet.
-    extending: bool,
-    hop: O::RelayHop,
-    /// Present once a stream was opened here.
-    edge: Option<Box<Edge>>,
-    /// Exit: a switch of the client's under way.
-    switch: Switch<O>,
-}
-
-/// How far a client has come in switching from one circuit to another that ends at the same exit.
-enum Switch<O: Onion> {
-    /// It does not switch.
-    None,
-    /// It has left this circuit.
-    Left(Nonce),
-    /// It has joined on this one; what it says waits until it has left the other.
-    Joined(Nonce, Vec<Message<O>>),
+    controller: Option<Box<dyn Controller>>,
 }
 
 /// Messages that wait for a LEAVE; a client that sends more breaks its window.
@@ -58,21 +33,17 @@ const MAX_HELD: usize = 4096;
 impl<O: Onion> Relay<O> {
     /// A relay without channels.
     pub fn new(onion: O, config: Config) -> Relay<O> {
-        let controller = match config.control {
-            Control::Predictor(parameters) => {
-                Some(Box::new(Controller::new(parameters, config.bandwidth, config.clock)))
-            }
-            Control::Windows(_) | Control::Vegas(_) => None,
-        };
+        let place = Place { bandwidth: config.bandwidth, clock: config.clock };
+        let controller = config.control.controller(&place);
+        let first_allowance = controller.as_ref().map(|controller| controller.first_allowance().0);
+        let links = Links::new(config, first_allowance);
         Relay {
-            controller,
             onion,
-            links: Links::new(config),
-            circuits: Slab::new(),
-            outputs: VecDeque::new(),
+            table: Table { links, circuits: Slab::new(), outputs: VecDeque::new() },
             left: BTreeMap::new(),
             joined: BTreeMap::new(),
             cells: 0,
+            controller,
         }
     }
 
@@ -83,41 +54,62 @@ impl<O: Onion> Relay<O> {
 
     /// Circuits that pass or end here.
     pub fn circuits(&self) -> usize {
-        self.circuits.len()
+        self.table.circuits.len()
     }
 
     fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body) {
         let Some((hop, answer)) = self.onion.accept(body) else {
-            return self.links.refuse(now, channel, circ);
+            return self.table.links.refuse(now, channel, circ);
         };
-        let key = CircuitKey(self.circuits.vacant_key() as u32);
-        let Some(prev) = self.links.accept_leg(channel, circ, key, Side::Prev) else {
-            return self.links.refuse(now, channel, circ);
+        let key = CircuitKey(self.table.circuits.vacant_key() as u32);
+        let Some(prev) = self.table.links.accept_leg(channel, circ, key, Side::Prev) else {
+            return self.table.links.refuse(now, channel, circ);
         };
         let switch = Switch::None;
-        self.circuits.insert(Circuit { prev, next: None, extending: false, hop, edge: None, switch });
+        self.table.circuits.insert(Circuit { prev, next: None, extending: false, hop, edge: None, switch });
         if let Some(controller) = &mut self.controller {
-            controller.forget(key);
+            controller.begun(key);
         }
         self.push(now, key, prev, Command::Created, answer);
     }
 
+    /// What the controller has done, if there is one that counts.
+    pub fn control_totals(&self) -> Option<Totals> {
+        self.controller.as_ref()?.totals()
+    }
+
+    /// What is due next, and whether it is a step of the controller.
+    fn next_timer(&self) -> Option<(Timer, bool)> {
+        let step = self.controller.as_ref().and_then(|controller| controller.next_step());
+        let run = self.table.links.next_run();
+        [run.map(|run| (run, false)), step.map(|step| (step, true))].into_iter().flatten().min()
+    }
+
+    /// A neighbour's message for the controller.
+    fn receive(&mut self, now: Time, channel: ChannelId, body: O::Body) {
+        let links = &mut self.table.links;
+        if let Some(controller) = &mut self.controller {
+            controller.receive(now, O::bare(&body), &|circ| links.circuit_of(channel, circ));
+        }
+        links.recycle(O::recycle(body));
+    }
+
     fn push(&mut self, now: Time, key: CircuitKey, leg: LegId, command: Command, body: O::Body) {
-        if self.links.push(now, leg, command, body).is_err() {
+        if self.table.links.push(now, leg, command, body).is_err() {
             self.end(now, key, None);
         }
     }
 
     /// Says something to the client of a circuit.
     fn say(&mut self, now: Time, key: CircuitKey, stream: StreamId, payload: Payload<O>) {
-        let circuit = &mut self.circuits[key.0 as usize];
+        let circuit = &mut self.table.circuits[key.0 as usize];
         let body = O::originate(&mut circuit.hop, Message { stream, payload });
         let prev = circuit.prev;
         self.push(now, key, prev, Command::Relay, body);
     }
 
     fn peel(&mut self, now: Time, key: CircuitKey, mut body: O::Body) {
-        let circuit = &mut self.circuits[key.0 as usize];
+        let circuit = &mut self.table.circuits[key.0 as usize];
         match O::peel(&mut circuit.hop, &mut body) {
             Ok(None) => match circuit.next {
                 Some(next) if !circuit.extending => self.push(now, key, next, Command::Relay, body),
@@ -129,7 +121,7 @@ impl<O: Onion> Relay<O> {
     }
 
     fn wrap(&mut self, now: Time, key: CircuitKey, command: Command, mut body: O::Body) {
-        let circuit = &mut self.circuits[key.0 as usize];
+        let circuit = &mut self.table.circuits[key.0 as usize];
         match command {
             Command::Relay if !circuit.extending => {
                 O::wrap(&mut circuit.hop, &mut body);
@@ -139,7 +131,7 @@ impl<O: Onion> Relay<O> {
             Command::Created if circuit.extending => {
                 circuit.extending = false;
                 if let Some(controller) = &mut self.controller {
-                    controller.extended(key);
+                    controller.joined(key);
                 }
                 self.say(now, key, StreamId(0), Payload::Extended(body));
             }
@@ -148,31 +140,26 @@ impl<O: Onion> Relay<O> {
     }
 
     fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
-        match &mut self.circuits[key.0 as usize].switch {
+        match &mut self.table.circuits[key.0 as usize].switch {
             Switch::None => {}
             Switch::Joined(_, held) if held.len() < MAX_HELD => return held.push(message),
             // Nothing may follow a LEAVE.
             Switch::Joined(..) | Switch::Left(_) => return self.end(now, key, None),
         }
-        let control = self.links.config().control;
-        let circuit = &mut self.circuits[key.0 as usize];
+        let circuit = &mut self.table.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
         match (message.payload, circuit.edge.as_deref_mut()) {
             (Payload::Extend(relay, body), None) if circuit.next.is_none() => {
                 self.extend(now, key, relay, body);
             }
             (Payload::Begin(address), _) if circuit.next.is_none() => {
-                let controlled = self.controller.is_some();
-                let edge = circuit.edge.get_or_insert_with(|| {
-                    let mut edge = Box::new(Edge::new(control));
-                    if controlled {
-                        // The first cell need not wait for the next step.
-                        edge.allow(1.0, false);
-                    }
-                    edge
-                });
+                let Config { control, windows, .. } = self.table.links.config();
+                let controller = self.controller.as_ref();
+                let allowance = controller.map_or(f64::INFINITY, |steers| steers.first_allowance().1);
+                let edge = || Box::new(Edge::new(control.as_ref(), *windows, allowance));
+                let edge = circuit.edge.get_or_insert_with(edge);
                 if edge.open(message.stream) {
-                    self.outputs.push_back(Output::Connect(stream, address));
+                    self.table.outputs.push_back(Output::Connect(stream, address));
                 } else {
                     self.end(now, key, None);
                 }
@@ -180,27 +167,27 @@ impl<O: Onion> Relay<O> {
             (Payload::Data(bytes, data), Some(edge)) => match edge.deliver(message.stream) {
                 Ok((owed, known)) => {
                     if known {
-                        self.outputs.push_back(Output::Deliver(stream, bytes, data));
+                        self.table.outputs.push_back(Output::Deliver(stream, bytes, data));
                     }
                     if owed.circuit {
                         self.say(now, key, StreamId(0), Payload::Sendme);
                     }
-                    if owed.stream && self.circuits.contains(key.0 as usize) {
+                    if owed.stream && self.table.contains(key) {
                         self.say(now, key, message.stream, Payload::Sendme);
                     }
                 }
                 Err(_) => self.end(now, key, None),
             },
             (Payload::Sendme, Some(edge)) => {
-                let blocked = self.links.is_blocked(circuit.prev);
+                let blocked = self.table.links.is_blocked(circuit.prev);
                 match edge.sendme(now, message.stream, blocked) {
-                    Ok(()) => self.resume(key),
+                    Ok(()) => self.table.resume(key),
                     Err(_) => self.end(now, key, None),
                 }
             }
             (ref payload @ (Payload::Xoff | Payload::Xon), Some(edge)) => {
                 match edge.stop(message.stream, *payload == Payload::Xoff) {
-                    Ok(()) => self.resume(key),
+                    Ok(()) => self.table.resume(key),
                     Err(_) => self.end(now, key, None),
                 }
             }
@@ -216,8 +203,8 @@ impl<O: Onion> Relay<O> {
             }
             (Payload::End, Some(edge)) => {
                 if edge.close(message.stream) {
-                    self.outputs.push_back(Output::StreamClosed(stream));
-                    self.resume(key);
+                    self.table.outputs.push_back(Output::StreamClosed(stream));
+                    self.table.resume(key);
                 }
             }
             _ => self.end(now, key, None),
@@ -230,23 +217,26 @@ impl<O: Onion> Relay<O> {
         let (Some(&old), Some(&new)) = (self.left.get(&nonce), self.joined.get(&nonce)) else { return };
         self.left.remove(&nonce);
         self.joined.remove(&nonce);
-        let [a, b] = self.circuits.get_disjoint_mut([old.0 as usize, new.0 as usize]).expect("listed");
+        let [a, b] = self.table.circuits.get_disjoint_mut([old.0 as usize, new.0 as usize]).expect("listed");
         std::mem::swap(&mut a.prev, &mut b.prev);
         std::mem::swap(&mut a.hop, &mut b.hop);
         a.switch = Switch::None;
         let held = std::mem::replace(&mut b.switch, Switch::None);
-        self.links.assign(a.prev, old);
-        self.links.assign(b.prev, new);
+        if let Some(controller) = &mut self.controller {
+            controller.exchanged(old, new);
+        }
+        self.table.links.assign(a.prev, old);
+        self.table.links.assign(b.prev, new);
         self.say(now, new, StreamId(0), Payload::Leave(nonce));
         if let Switch::Joined(_, held) = held {
             for message in held {
-                if self.circuits.contains(old.0 as usize) {
+                if self.table.contains(old) {
                     self.message(now, old, message);
                 }
             }
         }
-        if self.circuits.contains(old.0 as usize) {
-            self.resume(old);
+        if self.table.contains(old) {
+            self.table.resume(old);
         }
     }
 
@@ -260,45 +250,31 @@ impl<O: Onion> Relay<O> {
     }
 
     fn extend(&mut self, now: Time, key: CircuitKey, relay: RelayId, body: O::Body) {
-        let (channel, must_open) = self.links.channel_to(now, relay);
+        let (channel, must_open) = self.table.links.channel_to(now, relay);
         if must_open {
-            self.outputs.push_back(Output::OpenChannel(channel, relay));
+            self.table.outputs.push_back(Output::OpenChannel(channel, relay));
         }
-        let circuit = &mut self.circuits[key.0 as usize];
-        let at_guard = self.links.is_at_guard(circuit.prev);
-        let next = self.links.begin_leg(channel, key, Side::Next, at_guard);
+        let circuit = &mut self.table.circuits[key.0 as usize];
+        let at_guard = self.table.links.is_at_guard(circuit.prev);
+        let next = self.table.links.begin_leg(channel, key, Side::Next, at_guard);
         circuit.next = Some(next);
         circuit.extending = true;
         self.push(now, key, next, Command::Create, body);
     }
 
-    /// Tells the driver which streams may package again.
-    fn resume(&mut self, key: CircuitKey) {
-        self.package_again(key, Edge::resumable);
-    }
-
-    fn package_again(&mut self, key: CircuitKey, which: fn(&mut Edge, u32) -> Vec<(StreamId, u32)>) {
-        let circuit = &mut self.circuits[key.0 as usize];
-        let room = self.links.room(circuit.prev);
-        let Some(edge) = circuit.edge.as_deref_mut() else { return };
-        for (stream, cells) in which(edge, room) {
-            self.outputs.push_back(Output::Package(StreamKey { circuit: key, stream }, cells));
-        }
-    }
-
     /// Ends a circuit; neighbours are told, but for the one that told us.
     fn end(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>) {
-        let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { return };
+        let Some(circuit) = self.table.circuits.try_remove(key.0 as usize) else { return };
         self.forget_switch(&circuit.switch);
         if let Some(edge) = circuit.edge {
             for stream in edge.ids() {
-                self.outputs.push_back(Output::StreamClosed(StreamKey { circuit: key, stream }));
+                self.table.outputs.push_back(Output::StreamClosed(StreamKey { circuit: key, stream }));
             }
         }
-        let channel = self.links.remove_leg(now, circuit.prev, told_by != Some(Side::Prev));
+        let channel = self.table.links.remove_leg(now, circuit.prev, told_by != Some(Side::Prev));
         self.close_if_spent(now, channel);
         if let Some(next) = circuit.next {
-            let channel = self.links.remove_leg(now, next, told_by != Some(Side::Next));
+            let channel = self.table.links.remove_leg(now, next, told_by != Some(Side::Next));
             self.close_if_spent(now, channel);
         }
     }
@@ -312,9 +288,9 @@ impl<O: Onion> Relay<O> {
     }
 
     fn close_if_spent(&mut self, now: Time, channel: ChannelId) {
-        if self.links.is_spent(channel) {
-            self.links.closed(now, channel);
-            self.outputs.push_back(Output::CloseChannel(channel));
+        if self.table.links.is_spent(channel) {
+            self.table.links.closed(now, channel);
+            self.table.outputs.push_back(Output::CloseChannel(channel));
         }
     }
 }
@@ -323,14 +299,16 @@ impl<O: Onion> Machine for Relay<O> {
     type Output = Output<O>;
 
     fn poll(&mut self) -> Option<Output<O>> {
-        while let Some((key, side)) = self.links.next_drained() {
-            if side == Side::Prev && self.circuits.contains(key.0 as usize) {
-                self.package_again(key, Edge::reopened);
+        while let Some((key, side)) = self.table.links.next_drained() {
+            if side == Side::Prev {
+                self.table.package_again(key, Edge::reopened);
             }
         }
-        let links = &mut self.links;
-        (self.outputs.pop_front())
-            .or_else(|| links.next_out_of_band().map(|(channel, cell)| Output::OutOfBand(channel, cell)))
+        let links = &mut self.table.links;
+        (self.table.outputs.pop_front())
+            .or_else(|| {
+                links.next_out_of_band().map(|(channel, cell, delay)| Output::OutOfBand(channel, cell, delay))
+            })
             .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
             .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
             .or_else(|| links.next_inspection().map(Output::Inspect))
@@ -338,33 +316,37 @@ impl<O: Onion> Machine for Relay<O> {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        [self.links.next_run(), self.next_step()].into_iter().flatten().min()
+        self.next_timer().map(|(timer, _)| timer.due)
     }
 
     fn timeout(&mut self, now: Time) {
-        if !self.links.begin_run(now) {
-            self.step(now);
+        match self.next_timer() {
+            Some((timer, of_controller)) if timer.due <= now => match &mut self.controller {
+                Some(controller) if of_controller => controller.step(now, &mut self.table),
+                _ => self.table.links.begin_run(now),
+            },
+            _ => {}
         }
     }
 }
 
 impl<O: Onion> Node<O> for Relay<O> {
     fn channel_accepted(&mut self, peer: Option<RelayId>) -> ChannelId {
-        self.links.accept(peer)
+        self.table.links.accept(peer)
     }
 
     fn channel_opened(&mut self, now: Time, channel: ChannelId) {
-        self.links.opened(now, channel);
+        self.table.links.opened(now, channel);
     }
 
     fn channel_closed(&mut self, now: Time, channel: ChannelId) {
         // The legs on the channel are gone already: end what is left of their circuits.
-        for (key, side) in self.links.closed(now, channel) {
-            let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { continue };
+        for (key, side) in self.table.links.closed(now, channel) {
+            let Some(circuit) = self.table.circuits.try_remove(key.0 as usize) else { continue };
             self.forget_switch(&circuit.switch);
             if let Some(edge) = circuit.edge {
                 for stream in edge.ids() {
-                    self.outputs.push_back(Output::StreamClosed(StreamKey { circuit: key, stream }));
+                    self.table.outputs.push_back(Output::StreamClosed(StreamKey { circuit: key, stream }));
                 }
             }
             let other = match side {
@@ -372,7 +354,7 @@ impl<O: Onion> Node<O> for Relay<O> {
                 Side::Next => Some(circuit.prev),
             };
             if let Some(leg) = other {
-                let channel = self.links.remove_leg(now, leg, true);
+                let channel = self.table.links.remove_leg(now, leg, true);
                 self.close_if_spent(now, channel);
             }
         }
@@ -385,9 +367,9 @@ impl<O: Onion> Node<O> for Relay<O> {
         }
         self.cells += 1;
         if cell.command == Command::Plan {
-            return self.hear(now, channel, cell.body);
+            return self.receive(now, channel, cell.body);
         }
-        match self.links.arrive(now, channel, cell) {
+        match self.table.links.arrive(now, channel, cell) {
             Arrival::Cell(key, side, cell) => self.circuit_cell(now, key, side, cell),
             // Cells of a circuit that just ended are still on their way.
             Arrival::Stranger(cell) if cell.command == Command::Create => {
@@ -397,7 +379,12 @@ impl<O: Onion> Node<O> for Relay<O> {
             Arrival::Done => self.close_if_spent(now, channel),
             Arrival::Stranger(_) | Arrival::Congested(..) => {}
         }
-        while let Some((key, side, cell)) = self.links.next_released() {
+        while let Some(key) = self.table.links.next_moved() {
+            if let Some(controller) = &mut self.controller {
+                controller.joined(key);
+            }
+        }
+        while let Some((key, side, cell)) = self.table.links.next_released() {
             self.circuit_cell(now, key, side, cell);
         }
         if self.links.has(channel) && self.links.is_flooded(channel) {
@@ -407,19 +394,19 @@ impl<O: Onion> Node<O> for Relay<O> {
     }
 
     fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>) {
-        if self.links.drain(now, channel, sink) {
+        if self.table.links.drain(now, channel, sink) {
             self.close_if_spent(now, channel);
         }
     }
 
     fn socket(&mut self, now: Time, channel: ChannelId, state: Option<kist::Socket>) {
-        self.links.inspected(now, channel, state);
+        self.table.links.inspected(now, channel, state);
     }
 
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
-        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
         let Some(edge) = circuit.edge.as_deref_mut() else { return };
-        let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.links);
+        let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.table.links);
         let room = links.room(prev);
         edge.package(now, stream.stream, cells, room, source, |message| {
             let full = links.push(now, prev, Command::Relay, O::originate(hop, message));
@@ -429,14 +416,14 @@ impl<O: Onion> Node<O> for Relay<O> {
     }
 
     fn stream_connected(&mut self, now: Time, stream: StreamKey) {
-        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
         if circuit.edge.as_deref_mut().is_some_and(|edge| edge.connect(stream.stream)) {
             self.say(now, stream.circuit, stream.stream, Payload::Connected);
         }
     }
 
     fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {
-        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
         let payload = circuit.edge.as_deref_mut().and_then(|edge| edge.backlog(stream.stream, bytes));
         if let Some(payload) = payload {
             self.say(now, stream.circuit, stream.stream, payload);
@@ -444,14 +431,14 @@ impl<O: Onion> Node<O> for Relay<O> {
     }
 
     fn stream_ended(&mut self, now: Time, stream: StreamKey) {
-        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
         if circuit.edge.as_deref_mut().is_some_and(|edge| edge.close(stream.stream)) {
-            self.outputs.push_back(Output::StreamClosed(stream));
+            self.table.outputs.push_back(Output::StreamClosed(stream));
             self.say(now, stream.circuit, stream.stream, Payload::End);
         }
     }
 
     fn waiting(&self) -> (u64, u64) {
-        self.links.waiting()
+        self.table.links.waiting()
     }
 }

@@ -8,12 +8,11 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{CELL_BYTES, Cell, CircId, Command, RelayId, StreamId};
 use tidegate_proto::client::Client;
-use tidegate_proto::flow::{Control, vegas};
 use tidegate_proto::links::{ChannelId, Config, Departure, kist};
 use tidegate_proto::node::{Budget, CircuitKey, Node, Output, Sink, Source, StreamKey};
 use tidegate_proto::onion::{Clear, ClearBody, ClearMessage, Onion, Stamp};
+use tidegate_proto::registry::{CONTROLS, SCHEDULERS};
 use tidegate_proto::relay::Relay;
-use tidegate_proto::scheduler::Kind;
 use tidegate_proto::switching::{Form, Switching};
 use tidegate_proto::transport::{Sharing, Transport};
 
@@ -159,7 +158,7 @@ impl Net {
                 Output::CircuitClosed(key) => self.closed.push(key),
                 Output::Switched(..) => self.switched += 1,
                 Output::StreamConnected(_) => {}
-                Output::OutOfBand(channel, cell) => {
+                Output::OutOfBand(channel, cell, _) => {
                     let (to, theirs) = self.wires[&(at, channel)];
                     self.node(to).cell(now, theirs, cell);
                     self.drain(to);
@@ -174,10 +173,11 @@ impl Net {
         (0..=CLIENT).filter_map(due).min()
     }
 
-    /// Lets timeouts come that are due by now, or next if nothing flies; false if there is nothing to wait for.
+    /// Lets timeouts come that are due by now, or next if nothing flies; false if nothing comes of it for a while.
     fn run_timers(&mut self) -> bool {
+        let quiet = self.now + Span::from_secs(2);
         while let Some((due, at)) = self.next_timeout() {
-            if due > self.now && !self.flying.is_empty() {
+            if due > self.now && !self.flying.is_empty() || due > quiet {
                 break;
             }
             self.now = self.now.max(due);
@@ -267,18 +267,20 @@ fn configs() -> impl Iterator<Item = Config> {
         threshold(Sharing::RoundRobin),
         threshold(Sharing::ByClass),
     ];
-    let schedulers = [Kind::RoundRobin, Kind::Ewma { half_life: Span::from_secs(30) }];
     let channels = [None, Some(kist::Parameters::default())];
-    let controls = [Control::default(), Control::Vegas(vegas::Parameters::default())];
     let config = |transport| Config { transport, ..Config::default() };
     (transports.into_iter().map(config))
-        .flat_map(move |config| schedulers.map(|scheduler| Config { scheduler, ..config.clone() }))
+        .flat_map(move |config| {
+            SCHEDULERS.iter().map(move |(_, make)| Config { scheduler: make(), ..config.clone() })
+        })
         .flat_map(move |config| channels.map(|kist| Config { kist, ..config.clone() }))
-        .flat_map(move |config| controls.map(|control| Config { control, ..config.clone() }))
+        .flat_map(move |config| {
+            CONTROLS.iter().map(move |(_, make)| Config { control: make(), ..config.clone() })
+        })
 }
 
 /// How many there are.
-const CONFIGS: usize = 32;
+const CONFIGS: usize = 4 * 2 * SCHEDULERS.len() * CONTROLS.len();
 
 const PATH: [RelayId; 3] = [RelayId(0), RelayId(1), RelayId(2)];
 

@@ -1,13 +1,14 @@
 //! What a PredicTor relay makes of neighbours that lie, babble, repeat themselves or are silent.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use tidegate_control::predictor::Kind;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, Command};
-use tidegate_proto::flow::Control;
-use tidegate_proto::flow::predictor::wire::{self, About, Heard};
-use tidegate_proto::flow::predictor::{Controller, Measured, Parameters, Source};
-use tidegate_proto::links::{Clock, Config};
+use tidegate_proto::control::predictor::trajectory::{About, Trajectory};
+use tidegate_proto::control::predictor::{Measured, Parameters, Planner, Source, wire};
+use tidegate_proto::links::Config;
 use tidegate_proto::machine::Machine;
 use tidegate_proto::node::{CircuitKey, Node};
 use tidegate_proto::onion::{Clear, Onion};
@@ -35,14 +36,15 @@ enum Bad {
 /// they are granted; that of circuit 2 misbehaves. Gives what each circuit is granted at last, and the
 /// trajectories refused.
 fn grants(parameters: Parameters, bad: Bad) -> ([f64; 3], u64) {
-    let mut controller = Controller::new(parameters, BYTES_PER_S, Clock::default());
-    let mut granted = [[0.0; 10]; 3];
+    let mut planner = Planner::new(parameters, BYTES_PER_S);
+    let (mut granted, mut refused) = ([[0.0; 10]; 3], 0);
     for step in 1..80u64 {
         let now = Time(STEP.0 * step);
         let solved = Time(now.0 - STEP.0);
         let mut hear = |circuit: u32, about, solved, step, values: &[f64]| {
-            let heard = Heard { circ: 0, about, solved, step, values };
-            controller.hear(now, CircuitKey(circuit), about != About::Intake, &heard);
+            let heard = Trajectory { circ: 0, about, solved, step, values };
+            let believed = planner.receive(now, CircuitKey(circuit), about != About::Intake, &heard);
+            refused += u64::from(!believed);
         };
         for circuit in 0..3u32 {
             hear(circuit, About::Intake, solved, STEP, &[1000.0; 10]);
@@ -65,14 +67,14 @@ fn grants(parameters: Parameters, bad: Bad) -> ([f64; 3], u64) {
                 Bad::Absent => {}
             }
         }
-        controller.begin();
+        planner.begin(0);
         for circuit in 0..3 {
             let circuit = CircuitKey(circuit);
-            controller.add(now, &Measured { circuit, queue: 2, source: Source::Relay, to_client: false });
+            planner.add(now, &Measured { circuit, queue: 2, source: Source::Relay, to_client: false });
         }
-        controller.solve();
+        planner.solve();
         for (row, granted) in granted.iter_mut().enumerate() {
-            let plan = controller.plan(row).unwrap();
+            let plan = planner.plan(row).unwrap();
             let total = |values: &[f64]| values.iter().all(|value| (0.0..=CAPACITY + 1e-3).contains(value));
             assert!(total(plan.intake) && total(plan.output), "{bad:?}: {plan:?}");
             // What the neighbour plans next: our grant two steps on, as its own controller aligns it.
@@ -81,7 +83,7 @@ fn grants(parameters: Parameters, bad: Bad) -> ([f64; 3], u64) {
             }
         }
     }
-    (granted.map(|steps| steps[0]), controller.totals().refused)
+    (granted.map(|steps| steps[0]), refused)
 }
 
 #[test]
@@ -117,13 +119,13 @@ fn what_is_on_a_relays_own_machine_takes_nothing_of_its_capacity() {
     // Circuit 0 begins here, circuit 1 ends here, circuit 2 passes; all neighbours have and take what they can.
     for (local_ends, share) in [(false, 3.0), (true, 2.0)] {
         let parameters = Parameters { local_ends, lasting_grants: true, ..Parameters::default() };
-        let mut controller = Controller::new(parameters, BYTES_PER_S, Clock::default());
+        let mut planner = Planner::new(parameters, BYTES_PER_S);
         let mut plans = [[0.0; 10]; 3];
         for step in 1..80u64 {
             let (now, solved) = (Time(STEP.0 * step), Time(STEP.0 * (step - 1)));
             let mut hear = |circuit: u32, about, values: &[f64]| {
-                let heard = Heard { circ: 0, about, solved, step: STEP, values };
-                controller.hear(now, CircuitKey(circuit), about != About::Intake, &heard);
+                let heard = Trajectory { circ: 0, about, solved, step: STEP, values };
+                planner.receive(now, CircuitKey(circuit), about != About::Intake, &heard);
             };
             for circuit in [0, 2] {
                 hear(circuit, About::Intake, &[1000.0; 10]);
@@ -132,20 +134,20 @@ fn what_is_on_a_relays_own_machine_takes_nothing_of_its_capacity() {
                 hear(circuit, About::Output, &plans[circuit as usize]);
                 hear(circuit, About::Queue, &[100.0; 10]);
             }
-            controller.begin();
+            planner.begin(0);
             for (circuit, queue) in [(0, 20), (1, 0), (2, 2)] {
                 let circuit = CircuitKey(circuit);
                 let source = if circuit.0 == 0 { Source::Server(f64::INFINITY) } else { Source::Relay };
-                controller.add(now, &Measured { circuit, queue, source, to_client: circuit.0 == 1 });
+                planner.add(now, &Measured { circuit, queue, source, to_client: circuit.0 == 1 });
             }
-            controller.solve();
+            planner.solve();
             for (row, plan) in plans.iter_mut().enumerate() {
-                let intake = controller.plan(row).unwrap().intake;
+                let intake = planner.plan(row).unwrap().intake;
                 *plan = std::array::from_fn(|at| intake[(at + 2).min(9)]);
             }
         }
-        let [begins, passes] = [0, 2].map(|row| controller.plan(row).unwrap().output[0]);
-        let ends = controller.plan(1).unwrap().intake[0];
+        let [begins, passes] = [0, 2].map(|row| planner.plan(row).unwrap().output[0]);
+        let ends = planner.plan(1).unwrap().intake[0];
         for (what, rate) in [("begins", begins), ("ends", ends), ("passes", passes)] {
             let due = CAPACITY / share;
             assert!((rate - due).abs() <= 0.05 * due, "{local_ends}: the circuit that {what} has {rate}");
@@ -155,14 +157,15 @@ fn what_is_on_a_relays_own_machine_takes_nothing_of_its_capacity() {
 
 #[test]
 fn claims_of_a_silent_predecessor_expire() {
-    let mut controller = Controller::new(Parameters::default(), BYTES_PER_S, Clock::default());
-    let heard = Heard { circ: 0, about: About::Output, solved: Time(1), step: STEP, values: &[800.0; 10] };
-    controller.hear(Time(1), CircuitKey(0), true, &heard);
+    let mut planner = Planner::new(Parameters::default(), BYTES_PER_S);
+    let heard =
+        Trajectory { circ: 0, about: About::Output, solved: Time(1), step: STEP, values: &[800.0; 10] };
+    planner.receive(Time(1), CircuitKey(0), true, &heard);
     let measured = Measured { circuit: CircuitKey(0), queue: 0, source: Source::Relay, to_client: true };
-    controller.begin();
-    assert!(controller.add(Time(STEP.0), &measured), "a missing message is bridged");
-    controller.begin();
-    assert!(!controller.add(Time(STEP.0 * 30), &measured), "but not for ever");
+    planner.begin(0);
+    assert!(planner.add(Time(STEP.0), &measured), "a missing message is bridged");
+    planner.begin(0);
+    assert!(!planner.add(Time(STEP.0 * 30), &measured), "but not for ever");
 }
 
 proptest! {
@@ -179,23 +182,23 @@ proptest! {
         journal in any::<bool>(),
     ) {
         let problem = if journal { Kind::Journal } else { Kind::Prototype };
-        let mut controller = Controller::new(Parameters { problem, ..Parameters::default() }, BYTES_PER_S, Clock::default());
+        let mut planner = Planner::new(Parameters { problem, ..Parameters::default() }, BYTES_PER_S);
         let kinds = [About::Intake, About::Output, About::Queue, About::Virtual];
         let now = Time(STEP.0 * 100);
         for (about, circuit, from_predecessor, solved, values) in &messages {
             let heard =
-                Heard { circ: 0, about: kinds[*about], solved: Time(*solved), step: STEP, values };
-            controller.hear(now, CircuitKey(*circuit), *from_predecessor, &heard);
+                Trajectory { circ: 0, about: kinds[*about], solved: Time(*solved), step: STEP, values };
+            planner.receive(now, CircuitKey(*circuit), *from_predecessor, &heard);
         }
-        controller.begin();
+        planner.begin(0);
         for (circuit, queue) in (0..).zip(queues) {
             let source = if circuit == 0 { Source::Server(f64::INFINITY) } else { Source::Relay };
             let circuit = CircuitKey(circuit);
-            controller.add(now, &Measured { circuit, queue, source, to_client: circuit.0 == 1 });
+            planner.add(now, &Measured { circuit, queue, source, to_client: circuit.0 == 1 });
         }
-        let n = controller.solve();
+        let n = planner.solve();
         for step in 0..10 {
-            let plans = (0..n).map(|row| controller.plan(row).unwrap());
+            let plans = (0..n).map(|row| planner.plan(row).unwrap());
             let (intake, output) =
                 plans.fold((0.0, 0.0), |sum, plan| (sum.0 + plan.intake[step], sum.1 + plan.output[step]));
             prop_assert!(intake <= CAPACITY + 1e-3 && output <= CAPACITY + 1e-3, "{intake} {output}");
@@ -206,12 +209,12 @@ proptest! {
     #[test]
     fn no_cell_brings_a_relay_down(bytes in proptest::collection::vec(any::<u8>(), 1..507)) {
         let config =
-            Config { control: Control::Predictor(Parameters::default()), bandwidth: 1e6, ..Config::default() };
+            Config { control: Arc::new(Parameters::default()), bandwidth: 1e6, ..Config::default() };
         let mut relay = Relay::<Clear>::new(Clear, config);
         let channel = relay.channel_accepted(None);
         let mut stranger = Vec::new();
         let values = &[1.0; 10];
-        let heard = Heard { circ: 5, about: About::Intake, solved: Time(1), step: STEP, values };
+        let heard = Trajectory { circ: 5, about: About::Intake, solved: Time(1), step: STEP, values };
         wire::write(&heard, &mut stranger);
         for body in [bytes, stranger] {
             let cell = Cell { circ: CircId(0), command: Command::Plan, body: Clear::bared(body) };

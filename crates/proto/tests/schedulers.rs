@@ -2,12 +2,73 @@
 
 use proptest::prelude::*;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::scheduler::Kind;
+use tidegate_proto::registry::SCHEDULERS;
+use tidegate_proto::scheduler::ewma::Ewma;
+use tidegate_proto::scheduler::round_robin::RoundRobin;
+use tidegate_proto::scheduler::{Circuits, Discipline};
 use tidegate_proto::transport::DecayingCount;
 
 const CIRCUITS: usize = 12;
 
+/// Cells and counts of circuits.
+struct Seen<'a>(&'a [u32; CIRCUITS], &'a [DecayingCount; CIRCUITS], Span);
+
+impl Circuits for Seen<'_> {
+    fn count(&self) -> usize {
+        CIRCUITS
+    }
+    fn queued(&self, key: u32) -> u32 {
+        self.0[key as usize]
+    }
+    fn sent(&self, now: Time, key: u32) -> f64 {
+        self.1[key as usize].value(now, self.2)
+    }
+}
+
 proptest! {
+    /// Every scheduler there is serves whoever has cells, nobody else, and each within a bounded time while cells are
+    /// sent at a steady rate.
+    #[test]
+    fn whoever_has_cells_is_served_and_in_time(
+        which in 0..SCHEDULERS.len(),
+        steps in proptest::collection::vec((0usize..CIRCUITS, 1u32..200), 1..200),
+    ) {
+        let (name, make) = SCHEDULERS[which];
+        let mut scheduler = make().build();
+        let half_life = Span::from_secs(30);
+        let (mut now, mut cells) = (Time::ZERO, [0u32; CIRCUITS]);
+        let mut counts = [DecayingCount::default(); CIRCUITS];
+        let mut since = [Time::NEVER; CIRCUITS];
+        let mut steps = steps.into_iter();
+        while steps.len() > 0 || cells.iter().any(|left| *left > 0) {
+            if let Some((circuit, burst)) = steps.next() {
+                let fresh = cells[circuit] == 0;
+                cells[circuit] += burst;
+                if fresh {
+                    scheduler.activate(now, circuit as u32, &Seen(&cells, &counts, half_life));
+                    since[circuit] = now;
+                }
+            }
+            // A thousand cells per second.
+            for _ in 0..20 {
+                now += Span::from_millis(1);
+                let Some(key) = scheduler.next(now, &Seen(&cells, &counts, half_life)) else {
+                    prop_assert!(cells.iter().all(|left| *left == 0), "{name}: who has cells is served");
+                    continue;
+                };
+                let at = key as usize;
+                prop_assert!(cells[at] > 0, "{name}: who has none is not");
+                cells[at] -= 1;
+                counts[at].add(now, half_life, 1);
+                scheduler.sent(now, key, cells[at] > 0, &Seen(&cells, &counts, half_life));
+                since[at] = if cells[at] > 0 { now } else { Time::NEVER };
+                // EWMA lets a loud circuit wait until the others have sent as much: 2,400 cells here at most.
+                let longest = since.iter().map(|since| now.since(*since)).max().unwrap_or_default();
+                prop_assert!(longest <= Span::from_secs(40), "{name}: somebody waits for {longest}");
+            }
+        }
+    }
+
     /// Circuits come, burst, fall silent, and are replaced by fresh ones with clean records. Whoever has
     /// cells gets its turn: no other circuit sends more than the waiting one's count and two cells before
     /// it. A fresh circuit is another circuit: who can begin circuits without end can hold up a loud one
@@ -18,8 +79,7 @@ proptest! {
         steps in proptest::collection::vec((0usize..CIRCUITS, 1u32..40, 0u64..5_000, 0u8..10), 1..400),
     ) {
         let half_life = Span::from_millis(half_life_ms);
-        let kind = if ewma { Kind::Ewma { half_life } } else { Kind::RoundRobin };
-        let mut scheduler = kind.build();
+        let mut scheduler = if ewma { Ewma { half_life }.build() } else { RoundRobin.build() };
         let mut now = Time::ZERO;
         let mut cells = [0u32; CIRCUITS];
         let mut counts = [DecayingCount::default(); CIRCUITS];
@@ -37,12 +97,12 @@ proptest! {
                     waits.iter_mut().flatten().for_each(|(_, sent)| sent[circuit] = 0);
                 }
                 if cells[circuit] == 0 {
-                    scheduler.activate(now, circuit as u32);
+                    scheduler.activate(now, circuit as u32, &Seen(&cells, &counts, half_life));
                     waits[circuit] = Some((counts[circuit].value(now, half_life), [0; CIRCUITS]));
                 }
                 cells[circuit] += burst;
             }
-            let Some(key) = scheduler.next(now) else {
+            let Some(key) = scheduler.next(now, &Seen(&cells, &counts, half_life)) else {
                 prop_assert!(cells.iter().all(|left| *left == 0), "who has cells is served");
                 if steps.len() == 0 {
                     break;
@@ -53,7 +113,7 @@ proptest! {
             prop_assert!(cells[key] > 0, "who has none is not");
             cells[key] -= 1;
             counts[key].add(now, half_life, 1);
-            scheduler.sent(now, key as u32, cells[key] > 0);
+            scheduler.sent(now, key as u32, cells[key] > 0, &Seen(&cells, &counts, half_life));
             let count = counts[key].value(now, half_life);
             waits[key] = (cells[key] > 0).then_some((count, [0; CIRCUITS]));
             for (waiting, wait) in waits.iter_mut().enumerate().filter(|(waiting, _)| *waiting != key) {

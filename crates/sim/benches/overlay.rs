@@ -7,7 +7,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_sim::observe::{Observation, Recorder};
 use tidegate_sim::plan::*;
-use tidegate_sim::tcp::{self, Congestion};
+
 use tidegate_sim::world;
 
 /// Records nothing, as far as the optimiser can tell.
@@ -81,19 +81,7 @@ fn systems() -> [System; 2] {
     [("vanilla", Transport::Vanilla), ("pctcp", Transport::PerCircuit)].map(|(name, transport)| System {
         name: name.into(),
         transport,
-        deployment: Deployment::default(),
-        kist: None,
-        connection_half_life: None,
-        switching: None,
-        scheduler: Scheduler::RoundRobin,
-        control: Control::default(),
-        tcp: tcp::Config { congestion: Congestion::Cubic, ..tcp::Config::default() },
-        output_buffer: OutputBuffer::default(),
-        tls_record_overhead: 22,
-        tls_record_cells: 8,
-        packaging: Packaging::default(),
-        circuit_queue_high: 256,
-        circuit_queue_low: 10,
+        ..System::default()
     })
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::flow::predictor::wire::{self, About, BODY_BYTES, Heard};
+use tidegate_proto::cell::NEIGHBOUR_BYTES;
+use tidegate_proto::control::predictor::trajectory::{About, Trajectory};
+use tidegate_proto::control::predictor::wire;
 
 use crate::observe::Host;
 use crate::plan::{Fault, FaultKind, Lie};
@@ -45,24 +47,24 @@ impl Lies {
         told: Vec<u8>,
     ) -> Vec<Vec<u8>> {
         let values = |value: f64, length: usize| {
-            forge(&told, (now, step), |heard, out| {
-                out.write(&Heard { values: &vec![value; length], ..*heard });
+            forge(&told, (now, step), |told_of, out| {
+                out.write(&Trajectory { values: &vec![value; length], ..*told_of });
             })
         };
         match lie {
-            Lie::Greedy => forge(&told, (now, step), |heard, out| {
-                out.write(&Heard { values: &vec![f64::MAX; heard.values.len()], ..*heard });
+            Lie::Greedy => forge(&told, (now, step), |told_of, out| {
+                out.write(&Trajectory { values: &vec![f64::MAX; told_of.values.len()], ..*told_of });
             }),
-            Lie::Denying => forge(&told, (now, step), |heard, out| {
-                let value = if heard.about == About::Intake { 0.0 } else { f64::MAX };
-                out.write(&Heard { values: &vec![value; heard.values.len()], ..*heard });
+            Lie::Denying => forge(&told, (now, step), |told_of, out| {
+                let value = if told_of.about == About::Intake { 0.0 } else { f64::MAX };
+                out.write(&Trajectory { values: &vec![value; told_of.values.len()], ..*told_of });
             }),
             Lie::NotNumbers => values(f64::NAN, 10),
             Lie::TooLong => values(1.0, 60),
-            Lie::TooMany => forge(&told, (now, step), |heard, out| {
+            Lie::TooMany => forge(&told, (now, step), |told_of, out| {
                 for copy in 0..MANY {
-                    let solved = Time(heard.solved.0.saturating_add(copy.into()));
-                    out.write(&Heard { circ: heard.circ.wrapping_add(copy), solved, ..*heard });
+                    let solved = Time(told_of.solved.0.saturating_add(copy.into()));
+                    out.write(&Trajectory { circ: told_of.circ.wrapping_add(copy), solved, ..*told_of });
                 }
             }),
             Lie::Replayed => vec![self.first.entry(connection).or_insert(told).clone()],
@@ -83,8 +85,8 @@ struct Messages {
 }
 
 impl Messages {
-    fn write(&mut self, trajectory: &Heard<'_>) {
-        if self.last.len() + wire::plain_bytes(trajectory.values.len()) > BODY_BYTES {
+    fn write(&mut self, trajectory: &Trajectory<'_>) {
+        if self.last.len() + wire::plain_bytes(trajectory.values.len()) > NEIGHBOUR_BYTES {
             self.full.push(std::mem::take(&mut self.last));
         }
         wire::write(trajectory, &mut self.last);
@@ -92,9 +94,13 @@ impl Messages {
 }
 
 /// What `lie` makes of each trajectory of a message.
-fn forge(told: &[u8], agreed: (Time, Span), mut lie: impl FnMut(&Heard<'_>, &mut Messages)) -> Vec<Vec<u8>> {
+fn forge(
+    told: &[u8],
+    agreed: (Time, Span),
+    mut lie: impl FnMut(&Trajectory<'_>, &mut Messages),
+) -> Vec<Vec<u8>> {
     let mut messages = Messages::default();
-    let read = wire::read(told, agreed, &mut Vec::new(), |heard| lie(heard, &mut messages));
+    let read = wire::read(told, agreed, &mut Vec::new(), |told_of| lie(told_of, &mut messages));
     debug_assert_eq!(read, Ok(()), "the relay's own message");
     messages.full.push(messages.last);
     messages.full

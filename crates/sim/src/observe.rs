@@ -5,7 +5,7 @@
 //! [`crate::digest::Digest`] folds the same stream into one number: two runs agree if their digests do.
 
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::flow::predictor::Totals;
+use tidegate_proto::control::Totals;
 
 pub use tidegate_proto::switching::Parts;
 
@@ -141,7 +141,7 @@ pub struct HostTotals {
     pub uplink_busy: Span,
     /// Time the downlink was sending.
     pub downlink_busy: Span,
-    /// What the relay's PredicTor controller did, if it has one.
+    /// What the relay's controller did, if it has one that counts.
     pub control: Option<Totals>,
 }
 

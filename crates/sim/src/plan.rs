@@ -8,9 +8,15 @@ use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
-pub use tidegate_proto::flow::{Control, Windows, predictor, vegas};
+pub use tidegate_proto::control::fixed_rate::FixedRate;
+pub use tidegate_proto::control::windows::{FixedWindows, Windows};
+pub use tidegate_proto::control::{Control, predictor, vegas};
 pub use tidegate_proto::links::{OutputBuffer, kist};
-pub use tidegate_proto::scheduler::Kind as Scheduler;
+pub use tidegate_proto::scheduler::Discipline;
+pub use tidegate_proto::scheduler::ewma::Ewma;
+pub use tidegate_proto::scheduler::longest_queue::LongestQueue;
+pub use tidegate_proto::scheduler::round_robin::RoundRobin;
+pub use tidegate_proto::scheduler::weighted::Weighted;
 pub use tidegate_proto::switching::{Form, Switching};
 pub use tidegate_proto::transport::{Sharing, Transport};
 
@@ -272,7 +278,7 @@ pub enum FaultKind {
     LinkDown { host: u32 },
     /// The host stops: connections to it break, its circuits are gone; it comes back empty.
     HostDown { host: u32 },
-    /// Under [`Control::Predictor`], the relay tells its neighbours lies. It otherwise works.
+    /// Where relays exchange messages ([`predictor`]), the relay tells its neighbours lies. It otherwise works.
     Lies { host: u32, lie: Lie },
 }
 
@@ -325,7 +331,7 @@ pub struct System {
     /// How far a transport other than vanilla is deployed, and what it costs.
     pub deployment: Deployment,
     /// Which circuit goes next on a connection.
-    pub scheduler: Scheduler,
+    pub scheduler: Arc<dyn Discipline>,
     /// When connections take cells from circuits: at KIST's runs, or without it as soon as their output buffers
     /// have room.
     pub kist: Option<kist::Parameters>,
@@ -334,8 +340,10 @@ pub struct System {
     pub connection_half_life: Option<Span>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
-    /// How circuits' rates are controlled end to end.
-    pub control: Control,
+    /// How circuits' rates are controlled.
+    pub control: Arc<dyn Control>,
+    /// What is in flight at most, unless `control` has windows of its own.
+    pub windows: Windows,
     /// TCP between hosts.
     pub tcp: tcp::Config,
     /// Connection output buffers.
@@ -350,6 +358,30 @@ pub struct System {
     pub circuit_queue_high: u32,
     /// one this short lets it go on (tor: 256 and 10, `cc_cellq_high`, `cc_cellq_low`).
     pub circuit_queue_low: u32,
+}
+
+impl Default for System {
+    /// Tor as it was: one connection per pair of relays, round robin, fixed windows.
+    fn default() -> System {
+        System {
+            name: "vanilla".into(),
+            transport: Transport::Vanilla,
+            deployment: Deployment::default(),
+            scheduler: Arc::new(RoundRobin),
+            kist: None,
+            connection_half_life: None,
+            switching: None,
+            control: Arc::new(FixedWindows),
+            windows: Windows::default(),
+            tcp: tcp::Config::default(),
+            output_buffer: OutputBuffer::default(),
+            tls_record_overhead: 22,
+            tls_record_cells: 8,
+            packaging: Packaging::default(),
+            circuit_queue_high: 256,
+            circuit_queue_low: 10,
+        }
+    }
 }
 
 /// Deployment of PCTCP (CCS 2013, section 6.2).

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::registry::{CONTROLS, SCHEDULERS};
 use tidegate_sim::observe::{Circuit, Observation, Transfer};
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp;
@@ -89,37 +91,36 @@ fn systems() -> Vec<System> {
     // A loud circuit waits until the others have caught up with it: short memories make short waits.
     let half_life = Span::from_secs(2);
     let windows = Windows { circuit: 200, circuit_increment: 20, stream: 100, stream_increment: 10 };
-    let controls = [Control::Windows(windows), Control::Vegas(vegas::Parameters::default())];
+    let base = System {
+        windows,
+        // Small enough that output buffers fill.
+        tcp: tcp::Config { send_buffer: tcp::Buffer::Fixed(32 << 10), ..tcp::Config::default() },
+        ..System::default()
+    };
+    // Guards' connections to clients have few circuits to part.
+    let rules = |form| Switching {
+        form,
+        rest: Span::from_millis(500),
+        everywhere: form == Form::Connection,
+        ..Switching::default()
+    };
     let mut systems = vec![];
     for transport in [Transport::Vanilla, Transport::PerCircuit, threshold] {
-        for scheduler in [Scheduler::RoundRobin, Scheduler::Ewma { half_life }] {
+        for (discipline, scheduler) in SCHEDULERS {
+            let scheduler: Arc<dyn Discipline> =
+                if *discipline == "ewma" { Arc::new(Ewma { half_life }) } else { scheduler() };
             for kist in [None, Some(kist::Parameters::default())] {
-                for control in controls {
+                for (control, make) in CONTROLS {
                     for form in [None, Some(Form::Connection), Some(Form::Circuit)] {
-                        let rest = Span::from_millis(500);
-                        // Guards' connections to clients have few circuits to part.
-                        let everywhere = form == Some(Form::Connection);
-                        let rules = |form| Switching { form, rest, everywhere, ..Switching::default() };
                         systems.push(System {
-                            name: format!("{transport:?} {scheduler:?} {kist:?} {control:?} {form:?}"),
+                            name: format!("{transport:?} {discipline} {kist:?} {control} {form:?}"),
                             transport,
-                            deployment: Deployment::default(),
-                            scheduler,
+                            scheduler: Arc::clone(&scheduler),
                             kist,
                             connection_half_life: kist.map(|_| half_life),
                             switching: form.map(rules),
-                            control,
-                            // Small enough that output buffers fill.
-                            tcp: tcp::Config {
-                                send_buffer: tcp::Buffer::Fixed(32 << 10),
-                                ..tcp::Config::default()
-                            },
-                            output_buffer: OutputBuffer::default(),
-                            tls_record_overhead: 22,
-                            tls_record_cells: 8,
-                            packaging: Packaging::default(),
-                            circuit_queue_high: 256,
-                            circuit_queue_low: 10,
+                            control: make(),
+                            ..base.clone()
                         });
                     }
                 }
@@ -199,41 +200,11 @@ fn both_forms_of_switching_happen_here() {
     let all = systems();
     for form in [Form::Connection, Form::Circuit] {
         let mut some = all.iter().filter(|system| {
-            system.transport == Transport::Vanilla && system.switching.is_some_and(|rules| rules.form == form)
+            system.control.window().is_none()
+                && system.transport == Transport::Vanilla
+                && system.switching.is_some_and(|rules| rules.form == form)
         });
         let happens = some.any(|system| (1..=4).any(|seed| switches(&observe(system, 0.0, seed)) > 0));
         assert!(happens, "{form:?}");
-    }
-}
-
-/// KIST fills output buffers when it runs and PredicTor lets cells go step by step: together they carry every
-/// byte too. (Switching and PredicTor do not combine; the lab refuses that.)
-#[test]
-fn kist_and_predictor_combine() {
-    let windows = Windows { circuit: 1000, circuit_increment: 100, stream: 500, stream_increment: 50 };
-    let control = Control::Predictor(predictor::Parameters { windows, ..Default::default() });
-    let plain = |system: &System| {
-        let windows = matches!(system.control, Control::Windows(_));
-        windows
-            && system.kist.is_some()
-            && system.switching.is_none()
-            && system.transport == Transport::Vanilla
-    };
-    for kist in systems().into_iter().filter(plain) {
-        let system = System { control, ..kist };
-        let (mut wanted, mut delivered, mut done) = (BTreeMap::new(), 0, 0);
-        for (_, what) in observe(&system, 0.0, 1) {
-            match what {
-                Observation::TransferBegun { transfer, bytes, .. } => drop(wanted.insert(transfer.0, bytes)),
-                Observation::Delivered { bytes, .. } => delivered += u64::from(bytes),
-                Observation::LastByte { transfer, .. } => {
-                    done += 1;
-                    delivered -= wanted.remove(&transfer.0).expect("it was begun, and ends once");
-                }
-                _ => {}
-            }
-        }
-        assert!(done >= 12, "{done} downloads: {}", system.name);
-        assert!(delivered <= wanted.values().sum(), "no byte twice: {}", system.name);
     }
 }

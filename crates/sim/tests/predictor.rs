@@ -1,12 +1,13 @@
 //! PredicTor's closed loop on the three-circuit bottleneck of its paper (section 5.2).
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use tidegate_control::predictor::Kind;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::Observation;
-use tidegate_sim::plan::predictor::wire::Encoding;
+use tidegate_sim::plan::predictor::trajectory::Encoding;
 use tidegate_sim::plan::predictor::{Exchange, Parameters, Phases};
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp::{self, Congestion};
@@ -37,12 +38,8 @@ fn system(transport: Transport, parameters: Parameters) -> System {
     System {
         name: "predictor".into(),
         transport,
-        deployment: Deployment::default(),
-        scheduler: Scheduler::RoundRobin,
-        kist: None,
-        connection_half_life: None,
-        switching: None,
-        control: Control::Predictor(Parameters { windows, ..parameters }),
+        control: Arc::new(parameters),
+        windows,
         tcp: tcp::Config {
             congestion: Congestion::None,
             bursts: false,
@@ -53,9 +50,7 @@ fn system(transport: Transport, parameters: Parameters) -> System {
         output_buffer: OutputBuffer { high_bytes: 514, low_bytes: 0 },
         tls_record_overhead: 0,
         tls_record_cells: 1,
-        packaging: Packaging::default(),
-        circuit_queue_high: 256,
-        circuit_queue_low: 10,
+        ..System::default()
     }
 }
 

@@ -1,13 +1,13 @@
 //! A relay that lies to its neighbours in a network under PredicTor: it stays a matter of its own circuits.
 
 use std::ops::ControlFlow;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::Observation;
 use tidegate_sim::plan::predictor::Parameters;
-use tidegate_sim::plan::predictor::wire::Encoding;
+use tidegate_sim::plan::predictor::trajectory::Encoding;
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp;
 use tidegate_sim::world;
@@ -45,19 +45,12 @@ fn rates(lie: Option<Lie>, encoding: Encoding) -> ([f64; 7], u64) {
     let system = System {
         name: "predictor".into(),
         transport: Transport::PerCircuit,
-        deployment: Deployment::default(),
-        scheduler: Scheduler::RoundRobin,
-        kist: None,
-        connection_half_life: None,
-        switching: None,
-        control: Control::Predictor(Parameters { encoding, ..Parameters::default() }),
+        control: Arc::new(Parameters { encoding, ..Parameters::default() }),
         tcp: tcp::Config { congestion: tcp::Congestion::None, ..tcp::Config::default() },
         output_buffer: OutputBuffer { high_bytes: 514, low_bytes: 0 },
         tls_record_overhead: 0,
         tls_record_cells: 1,
-        packaging: Packaging::default(),
-        circuit_queue_high: 256,
-        circuit_queue_low: 10,
+        ..System::default()
     };
     let mut seen = Vec::new();
     let end = world::run(&plan, &system, Seed::root(1), &mut seen, &mut |_| ControlFlow::Continue(()));

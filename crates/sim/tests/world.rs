@@ -1,9 +1,11 @@
 //! Whole runs on small networks: what must hold of every system.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::registry::SCHEDULERS;
 use tidegate_sim::observe::{Circuit, HostTotals, Observation, User};
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp::{self, Congestion};
@@ -63,31 +65,25 @@ fn bottleneck(bytes: u64) -> Plan {
     }
 }
 
-fn system(transport: Transport, scheduler: Scheduler) -> System {
+fn system(transport: Transport) -> System {
     System {
         name: "test".into(),
         transport,
-        deployment: Deployment::default(),
-        kist: None,
-        connection_half_life: None,
-        switching: None,
-        scheduler,
-        control: Control::default(),
         tcp: tcp::Config { congestion: Congestion::Reno, ..tcp::Config::default() },
-        output_buffer: OutputBuffer::default(),
-        tls_record_overhead: 22,
-        tls_record_cells: 8,
-        packaging: Packaging::default(),
-        circuit_queue_high: 256,
-        circuit_queue_low: 10,
+        ..System::default()
     }
 }
 
 fn systems() -> impl Iterator<Item = System> {
-    let ewma = Scheduler::Ewma { half_life: Span::from_secs(30) };
-    [Transport::Vanilla, Transport::PerCircuit].into_iter().flat_map(move |transport| {
-        let kist = System { kist: Some(kist::Parameters::default()), ..system(transport, ewma) };
-        [system(transport, Scheduler::RoundRobin), system(transport, ewma), kist]
+    [Transport::Vanilla, Transport::PerCircuit].into_iter().flat_map(|transport| {
+        let kist = System {
+            kist: Some(kist::Parameters::default()),
+            scheduler: Arc::new(Ewma::default()),
+            ..system(transport)
+        };
+        let scheduled =
+            move |make: &fn() -> Arc<dyn Discipline>| System { scheduler: make(), ..system(transport) };
+        SCHEDULERS.iter().map(move |(_, make)| scheduled(make)).chain([kist])
     })
 }
 
@@ -120,7 +116,7 @@ fn an_unloaded_stream_takes_four_legs_to_connect_and_eight_to_its_first_byte() {
     for host in &mut plan.hosts {
         (host.up, host.down) = (FREE, FREE);
     }
-    let seen = observe(&plan, &system(Transport::Vanilla, Scheduler::RoundRobin), 1);
+    let seen = observe(&plan, &system(Transport::Vanilla), 1);
     let start = Time::ZERO + Span::from_secs(1);
     let connected =
         seen.iter().find(|(_, what)| matches!(what, Observation::TransferConnected { .. })).unwrap().0;
@@ -215,7 +211,7 @@ fn bucket_bottleneck() -> Plan {
 
 #[test]
 fn a_cell_costs_as_many_events_late_in_a_run_as_early() {
-    let system = system(Transport::Vanilla, Scheduler::RoundRobin);
+    let system = system(Transport::Vanilla);
     let events_per_cell = |seconds| {
         let plan = Plan { duration: Span::from_secs(seconds), ..bucket_bottleneck() };
         let end =
@@ -242,7 +238,7 @@ fn processor_time_limits_a_relays_rate() {
     let mut plan = bottleneck(u64::MAX);
     let cell_cost = Span::from_millis(5);
     plan.hosts[3].role = Role::Relay(RelayLimits { cell_cost, ..RelayLimits::default() });
-    let seen = observe(&plan, &system(Transport::Vanilla, Scheduler::RoundRobin), 1);
+    let seen = observe(&plan, &system(Transport::Vanilla), 1);
     let sum = delivered(&seen, Span::from_secs(8)).iter().sum::<u64>() as f64 / 12.0;
     // 200 cells a second, a few of them SENDMEs.
     assert!((94e3..99.6e3).contains(&sum), "{sum}");
@@ -275,10 +271,10 @@ fn relay_totals(seen: &[(Time, Observation)]) -> Vec<HostTotals> {
 #[test]
 fn pctcp_without_upgraded_relays_is_vanilla_and_costs_descriptors_and_headers_where_it_is_deployed() {
     let plan = bottleneck(u64::MAX);
-    let vanilla = observe(&plan, &system(Transport::Vanilla, Scheduler::RoundRobin), 1);
+    let vanilla = observe(&plan, &system(Transport::Vanilla), 1);
     let run = |upgraded, esp_overhead| {
         let deployment = Deployment { upgraded, esp_overhead };
-        observe(&plan, &System { deployment, ..system(Transport::PerCircuit, Scheduler::RoundRobin) }, 1)
+        observe(&plan, &System { deployment, ..system(Transport::PerCircuit) }, 1)
     };
     assert!(run(0.0, 57) == vanilla, "nobody to speak it with");
 
@@ -316,8 +312,8 @@ fn a_user_can_share_anothers_circuit() {
 
 #[test]
 fn congestion_control_fills_the_bottleneck_with_less_waiting() {
-    let delay = |control| {
-        let system = System { control, ..system(Transport::Vanilla, Scheduler::RoundRobin) };
+    let delay = |control: Arc<dyn Control>| {
+        let system = System { control: Arc::clone(&control), ..system(Transport::Vanilla) };
         let seen = observe(&bottleneck(u64::MAX), &system, 1);
         let sum: f64 = delivered(&seen, Span::from_secs(8)).iter().map(|bytes| *bytes as f64 / 12.0).sum();
         assert!((420e3..450e3).contains(&sum), "{control:?}: {sum}");
@@ -329,6 +325,7 @@ fn congestion_control_fills_the_bottleneck_with_less_waiting() {
             .collect();
         waits.iter().sum::<f64>() / waits.len() as f64
     };
-    let (windows, vegas) = (delay(Control::default()), delay(Control::Vegas(vegas::Parameters::default())));
+    let windows = delay(Arc::new(FixedWindows));
+    let vegas = delay(Arc::new(vegas::Parameters::default()));
     assert!(vegas < 0.75 * windows, "{vegas} s, {windows} s with fixed windows");
 }

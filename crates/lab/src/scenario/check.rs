@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use tidegate_control::units::{Rate, Span};
-use tidegate_sim::plan::{Deployment, OutputBuffer, Packaging, System};
+use tidegate_sim::plan::{Deployment, OutputBuffer, Packaging, System, Windows};
 
 use super::file::{File, Name, Placed, SystemFile};
 use super::file_name_character;
@@ -86,6 +86,12 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
                 .map_err(|unknown| part(unknown, &system.scheduler))?,
             control: registry::control(system.control.get_ref(), system)
                 .map_err(|unknown| part(unknown, &system.control))?,
+            windows: Windows {
+                circuit: system.windows.circuit,
+                circuit_increment: system.windows.circuit_increment,
+                stream: system.windows.stream,
+                stream_increment: system.windows.stream_increment,
+            },
             tcp: system.tcp.clone(),
             output_buffer: OutputBuffer {
                 high_bytes: u32::try_from(system.output_buffer.high.0.0).unwrap_or(u32::MAX),
@@ -182,12 +188,6 @@ fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
             switch.sample.0 == Span::ZERO || switch.connections == 0,
             "switch: `sample` or `connections` is zero",
             "sample = \"100 ms\", connections = 4",
-        ),
-        (
-            system.control.get_ref() == "predictor" && system.switching.get_ref() != "none",
-            "`switching` and `control = \"predictor\"` do not combine: relays agree on a circuit's rates with the \
-             neighbour at the other end of its connection, and a circuit that moves would leave its plans behind",
-            "drop `switching`, or use another `control`",
         ),
         (
             !(0.0..=1.0).contains(system.pctcp.upgraded.get_ref()),

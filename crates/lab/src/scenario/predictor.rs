@@ -4,8 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_control::predictor::Kind;
 use tidegate_control::units::Span;
-use tidegate_sim::plan::Windows;
-use tidegate_sim::plan::predictor::wire::{self, Encoding};
+use tidegate_proto::cell::NEIGHBOUR_BYTES;
+use tidegate_sim::plan::predictor::trajectory::Encoding;
+use tidegate_sim::plan::predictor::wire;
 use tidegate_sim::plan::predictor::{Clocks, Exchange, Parameters, Phases};
 
 use super::quantity::Quantity;
@@ -155,9 +156,8 @@ impl Default for PredictorFile {
 
 impl PredictorFile {
     /// What relays are given.
-    pub fn parameters(&self, windows: Windows) -> Parameters {
+    pub fn parameters(&self) -> Parameters {
         Parameters {
-            windows,
             problem: match self.problem {
                 ProblemName::Prototype => Kind::Prototype,
                 ProblemName::Journal => Kind::Journal,
@@ -200,7 +200,7 @@ impl PredictorFile {
 
     /// A value that no run could work with, and what to write instead.
     pub fn mistake(&self) -> Option<(&'static str, &'static str)> {
-        let longest = (wire::BODY_BYTES - wire::plain_bytes(0)) / 8;
+        let longest = (NEIGHBOUR_BYTES - wire::plain_bytes(0)) / 8;
         let finite = |value: f64, least: f64, most: f64| value >= least && value <= most;
         let step = self.step.0;
         let mistakes = [

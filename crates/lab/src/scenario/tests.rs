@@ -60,8 +60,6 @@ fn mistakes_name_place_cause_and_cure() {
     let control = "control = \"predictor\"";
     let said = complaint(control, "control = \"predictor\"\npredictor = { horizon = 0 }");
     assert!(said.contains("`horizon` is not in 1..=61"), "{said}");
-    let said = complaint(control, "control = \"predictor\"\nswitching = \"connection\"");
-    assert!(said.contains("do not combine") && said.contains("drop `switching`"), "{said}");
     for (table, wanted) in [
         ("estimate-delay = true, clocks = \"own\"", "`estimate-delay` goes by the senders' clocks"),
         ("local-ends = true, problem = \"journal\"", "`local-ends` is for the prototype's problem"),

@@ -1,12 +1,13 @@
-//! What a controller ([`crate::flow::predictor`]) makes of the links: how many cells a leg may send in a step,
+//! What a controller ([`crate::control::Controller`]) makes of the links: how many cells a leg may send in a step,
 //! how many wait, and what neighbours tell each other.
 
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
 use super::{ChannelId, Departure, Leg, LegId, Links, Side};
+use crate::cell::NEIGHBOUR_BYTES;
 use crate::cell::{CELL_BYTES, Cell, CircId, Command};
-use crate::flow::predictor::wire::BODY_BYTES;
-use crate::node::CircuitKey;
+use crate::control::Route;
+use crate::ids::CircuitKey;
 use crate::onion::Onion;
 
 /// Buffers kept for further messages; a node rarely writes more at once.
@@ -23,7 +24,7 @@ impl<O: Onion> Leg<O> {
 impl<O: Onion> Links<O> {
     /// Only the direction to the client is controlled. A new circuit may send a cell before its first step.
     pub(super) fn first_allowance(&self, side: Side) -> f64 {
-        if self.controlled && side == Side::Prev { 1.0 } else { f64::INFINITY }
+        if side == Side::Prev { self.first_allowance.unwrap_or(f64::INFINITY) } else { f64::INFINITY }
     }
 
     /// Lets a leg send so many cells, and `share` more at each release, until the controller says otherwise.
@@ -52,11 +53,10 @@ impl<O: Onion> Links<O> {
             return;
         }
         let (channel, key) = (leg.channel, leg.key);
-        let scheduler = &mut self.channels[channel.0 as usize].scheduler;
         if before {
-            scheduler.remove(key);
+            self.channels[channel.0 as usize].scheduler.remove(key);
         } else {
-            scheduler.activate(now, key);
+            self.activate(now, channel, key);
             self.offer(now, channel);
         }
     }
@@ -70,7 +70,7 @@ impl<O: Onion> Links<O> {
     /// Bytes of the first `cells` cells in a channel's output buffer.
     pub(super) fn front_bytes(&self, id: ChannelId, cells: u32) -> u64 {
         // Only controllers' messages are not of the usual length.
-        if !self.controlled {
+        if self.first_allowance.is_none() {
             return u64::from(cells * CELL_BYTES);
         }
         let front = self.cells.iter(&self.channels[id.0 as usize].out).take(cells as usize);
@@ -98,13 +98,13 @@ impl<O: Onion> Links<O> {
         now: Time,
         id: LegId,
         bytes: usize,
-        out_of_band: bool,
+        route: Route,
         write: impl FnOnce(CircId, &mut Vec<u8>),
     ) -> u64 {
         let leg = &self.legs[id.0 as usize];
         let (circ, id) = (leg.circ, leg.channel);
-        let full = self.channels[id.0 as usize].news.len() + bytes > BODY_BYTES;
-        let sent = if full { self.send_news(now, id, out_of_band) } else { 0 };
+        let full = self.channels[id.0 as usize].news.len() + bytes > NEIGHBOUR_BYTES;
+        let sent = if full { self.send_news(now, id, route) } else { 0 };
         let channel = &mut self.channels[id.0 as usize];
         if channel.news.is_empty() {
             self.told.push(id);
@@ -114,17 +114,17 @@ impl<O: Onion> Links<O> {
     }
 
     /// Sends what neighbours have been told since the last call; its bytes.
-    pub fn send_told(&mut self, now: Time, out_of_band: bool) -> u64 {
+    pub fn send_told(&mut self, now: Time, route: Route) -> u64 {
         let mut sent = 0;
         while let Some(id) = self.told.pop() {
             if self.channels.contains(id.0 as usize) {
-                sent += self.send_news(now, id, out_of_band);
+                sent += self.send_news(now, id, route);
             }
         }
         sent
     }
 
-    fn send_news(&mut self, now: Time, id: ChannelId, out_of_band: bool) -> u64 {
+    fn send_news(&mut self, now: Time, id: ChannelId, route: Route) -> u64 {
         let spare = self.spare.pop().unwrap_or_default();
         let channel = &mut self.channels[id.0 as usize];
         let news = std::mem::replace(&mut channel.news, spare);
@@ -133,12 +133,13 @@ impl<O: Onion> Links<O> {
         }
         let cell = Cell { circ: CircId(0), command: Command::Plan, body: O::bared(news) };
         let bytes = u64::from(cell.wire_bytes());
-        if out_of_band {
-            self.out_of_band.push_back((id, cell));
-        } else {
-            self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
-            self.buffered_cells += 1;
-            self.want_flush(id);
+        match route {
+            Route::OutOfBand(delay) => self.out_of_band.push_back((id, cell, delay)),
+            Route::InBand => {
+                self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
+                self.buffered_cells += 1;
+                self.want_flush(id);
+            }
         }
         bytes
     }
@@ -151,8 +152,8 @@ impl<O: Onion> Links<O> {
         }
     }
 
-    /// A message that goes to the neighbour out of band.
-    pub fn next_out_of_band(&mut self) -> Option<(ChannelId, Cell<O>)> {
+    /// A message that goes to the neighbour out of band, in so much time.
+    pub fn next_out_of_band(&mut self) -> Option<(ChannelId, Cell<O>, Span)> {
         self.out_of_band.pop_front()
     }
 }

@@ -7,7 +7,7 @@ use tidegate_control::units::Time;
 
 use super::{Channel, ChannelId, Departure, LegId, Links, OPENER_BIT, Side};
 use crate::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
-use crate::node::CircuitKey;
+use crate::ids::CircuitKey;
 use crate::onion::Onion;
 use crate::switching::{Begun, Form, Occupancy, Parts, Switching, Word};
 use crate::transport::LOUDNESS_HALF_LIFE;
@@ -215,8 +215,9 @@ impl<O: Onion> Links<O> {
         new.scheduler.forget(key);
         new.list(circ, id);
         (leg.channel, leg.circ, leg.key, leg.moved) = (to, circ, key, now);
-        if !leg.queue.is_empty() {
-            new.scheduler.activate(now, key);
+        leg.buffered = 0;
+        if !leg.queue.is_empty() && leg.may_send() {
+            self.activate(now, to, key);
         }
         self.offer(now, to);
     }
@@ -239,6 +240,7 @@ impl<O: Onion> Links<O> {
                 self.released.extend(held.drain(..).map(|cell| (leg_id, cell)));
                 self.switched.push_back((key, begun.over(*left, *first, now)));
                 leg.moving = None;
+                self.moved.push(key);
                 self.channels[id.0 as usize].unlist(cell.circ);
                 Arrival::Done
             }
@@ -345,6 +347,7 @@ impl<O: Onion> Links<O> {
         self.channels[old.0 as usize].unlist(old_circ);
         let leg = &mut self.legs[id.0 as usize];
         leg.moving = None;
+        self.moved.push(leg.circuit);
         self.rebind(now, id, join.channel, join.circ);
         self.released.extend(join.held.into_iter().map(|cell| (id, cell)));
     }
@@ -395,6 +398,17 @@ impl<O: Onion> Links<O> {
         let (id, cell) = self.released.pop_front()?;
         let leg = &self.legs[id.0 as usize];
         Some((leg.circuit, leg.side, cell))
+    }
+
+    /// A circuit one of whose legs has moved, so that both neighbours know.
+    pub fn next_moved(&mut self) -> Option<CircuitKey> {
+        self.moved.pop()
+    }
+
+    /// Whether the neighbours do not know a leg by the same name just now.
+    pub fn is_moving(&self, id: LegId) -> bool {
+        let moving = self.legs[id.0 as usize].moving.as_deref();
+        matches!(moving, Some(Move::Leaving { .. } | Move::Left { .. }))
     }
 
     /// A channel to be opened for a leg that moves.

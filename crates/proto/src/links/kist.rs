@@ -9,6 +9,7 @@ use tidegate_control::units::{Span, Time};
 
 use super::{ChannelId, Links};
 use crate::cell::CELL_BYTES;
+use crate::control::Timer;
 use crate::onion::Onion;
 
 /// KIST's parameters.
@@ -60,7 +61,7 @@ pub(super) struct Runs {
     /// Channels with cells, in the order in which they got them.
     pending: Vec<ChannelId>,
     last: Option<Time>,
-    due: Option<Time>,
+    due: Option<Timer>,
     /// Channels of the run under way and what is known of their sockets, and how many are still to be asked about.
     run: Vec<(ChannelId, Option<Limit>)>,
     unasked: usize,
@@ -76,7 +77,8 @@ impl Runs {
             self.pending.push(id);
         }
         if self.due.is_none() {
-            self.due = Some(self.last.map_or(now, |last| now.max(last + interval)));
+            let due = self.last.map_or(now, |last| now.max(last + interval));
+            self.due = Some(Timer { due, set: now });
         }
     }
 
@@ -136,23 +138,22 @@ impl Eq for Turn {}
 
 impl<O: Onion> Links<O> {
     /// When the next run is due.
-    pub fn next_run(&self) -> Option<Time> {
+    pub fn next_run(&self) -> Option<Timer> {
         self.runs.due
     }
 
     /// Begins the run that is due, if one is: first the sockets are looked at.
-    pub fn begin_run(&mut self, now: Time) -> bool {
-        if self.runs.due.is_none_or(|due| due > now) {
-            return false;
+    pub fn begin_run(&mut self, now: Time) {
+        if self.runs.due.is_none_or(|run| run.due > now) {
+            return;
         }
         for id in self.runs.begin(now) {
             self.note_occupancy(now, id);
-            if self.channel(id).scheduler.next(now).is_some() {
+            if self.next_key(now, id).is_some() {
                 self.runs.run.push((id, None));
                 self.runs.unasked += 1;
             }
         }
-        true
     }
 
     /// A channel whose socket the run wants to know the state of.
@@ -187,7 +188,7 @@ impl<O: Onion> Links<O> {
         let mut turns = BinaryHeap::new();
         let mut tickets = 0;
         for (id, limit) in std::mem::take(&mut self.runs.run) {
-            let Some(load) = self.channel(id).scheduler.load(now) else { continue };
+            let Some(load) = self.load(now, id) else { continue };
             turns.push(Turn { load, ticket: tickets, id, limit: limit.unwrap_or(0) });
             tickets += 1;
         }
@@ -201,7 +202,7 @@ impl<O: Onion> Links<O> {
                 continue;
             }
             self.move_one(now, turn.id);
-            if let Some(load) = self.channel(turn.id).scheduler.load(now) {
+            if let Some(load) = self.load(now, turn.id) {
                 let limit = turn.limit - COUNTED_BYTES;
                 turns.push(Turn { load, ticket: tickets, limit, ..turn });
                 tickets += 1;
@@ -232,11 +233,11 @@ mod tests {
         let mut runs = Runs::default();
         let interval = Span::from_millis(10);
         runs.add(Time(5), ChannelId(1), interval);
-        assert_eq!(runs.due, Some(Time(5)));
+        assert_eq!(runs.due, Some(Timer { due: Time(5), set: Time(5) }));
         assert_eq!(runs.begin(Time(5)), [ChannelId(1)]);
         runs.add(Time(9), ChannelId(2), interval);
         runs.add(Time(9), ChannelId(1), interval);
-        assert_eq!(runs.due, Some(Time(10_000_005)));
+        assert_eq!(runs.due, Some(Timer { due: Time(10_000_005), set: Time(9) }));
         runs.remove(ChannelId(2));
         assert_eq!(runs.begin(Time(10_000_005)), [ChannelId(1)]);
         assert_eq!(runs.due, None);

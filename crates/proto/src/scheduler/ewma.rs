@@ -11,13 +11,32 @@ use std::collections::BinaryHeap;
 
 use tidegate_control::units::{Span, Time};
 
-use super::Scheduler;
+use super::{Circuits, Discipline, Scheduler};
 
 /// Half-lives after which counts are rescaled: far from where an f64 loses the single cell.
 const RESCALE_HALF_LIVES: f64 = 64.0;
 
-#[derive(Debug)]
+/// Least decayed cell count first.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ewma {
+    /// Time in which a count halves (tor: `CircuitPriorityHalflifeMsec`, 30 s).
+    pub half_life: Span,
+}
+
+impl Default for Ewma {
+    fn default() -> Ewma {
+        Ewma { half_life: Span::from_secs(30) }
+    }
+}
+
+impl Discipline for Ewma {
+    fn build(&self) -> Box<dyn Scheduler + Send> {
+        Box::new(Order::new(self.half_life))
+    }
+}
+
+#[derive(Debug)]
+struct Order {
     half_life: Span,
     epoch: Time,
     /// Decayed count of each key, in cells at the epoch.
@@ -51,11 +70,11 @@ impl PartialOrd for Entry {
     }
 }
 
-impl Ewma {
-    pub fn new(half_life: Span) -> Ewma {
+impl Order {
+    fn new(half_life: Span) -> Order {
         assert!(half_life > Span::ZERO, "a half-life of zero remembers nothing");
         let (counts, tickets, heap) = (Vec::new(), Vec::new(), BinaryHeap::new());
-        Ewma { half_life, epoch: Time::ZERO, counts, heap, tickets, next_ticket: 1 }
+        Order { half_life, epoch: Time::ZERO, counts, heap, tickets, next_ticket: 1 }
     }
 
     fn enqueue(&mut self, key: u32) {
@@ -80,8 +99,8 @@ impl Ewma {
     }
 }
 
-impl Scheduler for Ewma {
-    fn activate(&mut self, _: Time, key: u32) {
+impl Scheduler for Order {
+    fn activate(&mut self, _: Time, key: u32, _: &dyn Circuits) {
         let needed = key as usize + 1;
         if self.counts.len() < needed {
             self.counts.resize(needed, 0.0);
@@ -90,7 +109,7 @@ impl Scheduler for Ewma {
         self.enqueue(key);
     }
 
-    fn next(&mut self, _: Time) -> Option<u32> {
+    fn next(&mut self, _: Time, _: &dyn Circuits) -> Option<u32> {
         while let Some(entry) = self.heap.peek() {
             if self.tickets[entry.key as usize] == entry.ticket {
                 return Some(entry.key);
@@ -100,17 +119,17 @@ impl Scheduler for Ewma {
         None
     }
 
-    fn load(&mut self, now: Time) -> Option<f64> {
-        let key = self.next(now)?;
+    fn load(&mut self, now: Time, circuits: &dyn Circuits) -> Option<f64> {
+        let key = self.next(now, circuits)?;
         let half_lives = now.since(self.epoch).as_secs_f64() / self.half_life.as_secs_f64();
         Some(self.counts[key as usize] * libm::exp2(-half_lives))
     }
 
-    fn sent(&mut self, now: Time, key: u32, more: bool) {
+    fn sent(&mut self, now: Time, key: u32, more: bool, circuits: &dyn Circuits) {
         let half_lives = now.since(self.epoch).as_secs_f64() / self.half_life.as_secs_f64();
         if half_lives > RESCALE_HALF_LIVES {
             self.rescale(now, half_lives);
-            return self.sent(now, key, more);
+            return self.sent(now, key, more, circuits);
         }
         let first = self.heap.pop();
         debug_assert_eq!(first.map(|entry| entry.key), Some(key));
@@ -138,21 +157,22 @@ impl Scheduler for Ewma {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::tests::Unseen;
 
-    fn send(order: &mut Ewma, now: Time) -> u32 {
-        let key = order.next(now).unwrap();
-        order.sent(now, key, true);
+    fn send(order: &mut Order, now: Time) -> u32 {
+        let key = order.next(now, &Unseen).unwrap();
+        order.sent(now, key, true, &Unseen);
         key
     }
 
     #[test]
     fn the_quiet_circuit_goes_first() {
-        let mut order = Ewma::new(Span::from_secs(30));
-        order.activate(Time::ZERO, 0);
+        let mut order = Order::new(Span::from_secs(30));
+        order.activate(Time::ZERO, 0, &Unseen);
         for _ in 0..50 {
             assert_eq!(send(&mut order, Time::ZERO), 0);
         }
-        order.activate(Time::ZERO, 1);
+        order.activate(Time::ZERO, 1, &Unseen);
         for _ in 0..50 {
             assert_eq!(send(&mut order, Time::ZERO), 1);
         }
@@ -164,13 +184,13 @@ mod tests {
     fn counts_decay_by_half_per_half_life_across_rescaling() {
         let half_life = Span::from_secs(1);
         for wait in [1, 3, 200] {
-            let mut order = Ewma::new(half_life);
-            order.activate(Time::ZERO, 0);
+            let mut order = Order::new(half_life);
+            order.activate(Time::ZERO, 0, &Unseen);
             for _ in 0..1024 {
                 send(&mut order, Time::ZERO);
             }
             let later = Time::ZERO + half_life * wait;
-            order.activate(later, 1);
+            order.activate(later, 1, &Unseen);
             let mut turns = 0;
             while send(&mut order, later) == 1 {
                 turns += 1;
@@ -182,18 +202,18 @@ mod tests {
 
     #[test]
     fn a_removed_circuit_keeps_its_count_until_forgotten() {
-        let mut order = Ewma::new(Span::from_secs(30));
-        order.activate(Time::ZERO, 0);
+        let mut order = Order::new(Span::from_secs(30));
+        order.activate(Time::ZERO, 0, &Unseen);
         for _ in 0..10 {
             send(&mut order, Time::ZERO);
         }
         order.remove(0);
-        assert_eq!(order.next(Time::ZERO), None);
-        order.activate(Time::ZERO, 1);
-        order.activate(Time::ZERO, 0);
-        assert_eq!(order.next(Time::ZERO), Some(1));
+        assert_eq!(order.next(Time::ZERO, &Unseen), None);
+        order.activate(Time::ZERO, 1, &Unseen);
+        order.activate(Time::ZERO, 0, &Unseen);
+        assert_eq!(order.next(Time::ZERO, &Unseen), Some(1));
         order.forget(0);
         order.remove(1);
-        assert_eq!(order.next(Time::ZERO), None);
+        assert_eq!(order.next(Time::ZERO, &Unseen), None);
     }
 }

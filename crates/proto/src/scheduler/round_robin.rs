@@ -4,28 +4,38 @@ use std::collections::VecDeque;
 
 use tidegate_control::units::Time;
 
-use super::Scheduler;
+use super::{Circuits, Discipline, Scheduler};
+
+/// Each circuit in turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RoundRobin;
+
+impl Discipline for RoundRobin {
+    fn build(&self) -> Box<dyn Scheduler + Send> {
+        Box::new(Order::default())
+    }
+}
 
 #[derive(Debug, Default)]
-pub struct RoundRobin {
+struct Order {
     turn: VecDeque<u32>,
 }
 
-impl Scheduler for RoundRobin {
-    fn activate(&mut self, _: Time, key: u32) {
+impl Scheduler for Order {
+    fn activate(&mut self, _: Time, key: u32, _: &dyn Circuits) {
         self.turn.push_back(key);
     }
 
-    fn next(&mut self, _: Time) -> Option<u32> {
+    fn next(&mut self, _: Time, _: &dyn Circuits) -> Option<u32> {
         self.turn.front().copied()
     }
 
     /// All alike: channels take turns as circuits do.
-    fn load(&mut self, _: Time) -> Option<f64> {
+    fn load(&mut self, _: Time, _: &dyn Circuits) -> Option<f64> {
         (!self.turn.is_empty()).then_some(0.0)
     }
 
-    fn sent(&mut self, _: Time, key: u32, more: bool) {
+    fn sent(&mut self, _: Time, key: u32, more: bool, _: &dyn Circuits) {
         let first = self.turn.pop_front();
         debug_assert_eq!(first, Some(key));
         if more {
@@ -45,19 +55,20 @@ impl Scheduler for RoundRobin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::tests::Unseen;
 
     #[test]
     fn circuits_take_turns() {
-        let mut order = RoundRobin::default();
+        let mut order = Order::default();
         for key in [4, 7, 9] {
-            order.activate(Time::ZERO, key);
+            order.activate(Time::ZERO, key, &Unseen);
         }
         order.remove(7);
         let mut seen = Vec::new();
         for more in [true, true, true, false, true] {
-            let key = order.next(Time::ZERO).unwrap();
+            let key = order.next(Time::ZERO, &Unseen).unwrap();
             seen.push(key);
-            order.sent(Time::ZERO, key, more);
+            order.sent(Time::ZERO, key, more, &Unseen);
         }
         assert_eq!(seen, [4, 9, 4, 9, 4]);
     }

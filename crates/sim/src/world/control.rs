@@ -2,35 +2,27 @@
 //! that lie.
 
 use tidegate_control::random::Seed;
+use tidegate_control::units::Span;
 use tidegate_proto::cell::{Cell, Command};
-use tidegate_proto::flow::predictor::{Parameters, Phases};
-use tidegate_proto::links::{ChannelId, Clock};
+use tidegate_proto::control::{Clock, Control, Spread};
+use tidegate_proto::ids::ChannelId;
 use tidegate_proto::onion::{Clear, Onion};
 
 use super::connection::{Attached, EndId};
 use super::{Event, World};
 use crate::observe::{Host, Recorder};
-use crate::plan::Control;
 
 /// The clock of a host's controller.
-pub(super) fn clock(control: &Control, seed: &Seed, host: u32) -> Clock {
-    let Control::Predictor(Parameters { phases, drift, .. }) = *control else { return Clock::default() };
+pub(super) fn clock(control: &dyn Control, seed: &Seed, host: u32) -> Clock {
+    let Spread { random_phases, drift } = control.spread();
     let mut random = seed.fork("controllers").fork_index(host.into()).random();
     let (phase, slow) = (random.unit(), random.uniform(-drift, drift));
-    Clock { phase: if phases == Phases::Random { phase } else { 0.0 }, slow }
+    Clock { phase: if random_phases { phase } else { 0.0 }, slow }
 }
 
 impl<R: Recorder> World<'_, R> {
-    fn predictor(&self) -> Option<&Parameters> {
-        match &self.system.control {
-            Control::Predictor(parameters) => Some(parameters),
-            Control::Windows(_) | Control::Vegas(_) => None,
-        }
-    }
-
     /// A message goes out of band.
-    pub(super) fn send_out_of_band(&mut self, host: u32, channel: ChannelId, cell: Cell<Clear>) {
-        let Some(&Parameters { delay, .. }) = self.predictor() else { return };
+    pub(super) fn send_out_of_band(&mut self, host: u32, channel: ChannelId, cell: Cell<Clear>, delay: Span) {
         let Some(end) = self.hosts[host as usize].channel(channel) else { return };
         let message = self.out_of_band.insert((end.other(), cell));
         self.queue.push(self.now + delay, Event::OutOfBand(message as u32));
@@ -53,7 +45,7 @@ impl<R: Recorder> World<'_, R> {
             _ => None,
         };
         let lie = lie.and_then(|writer| self.lies.of(writer, now));
-        let (Some(lie), Some(&Parameters { step, .. })) = (lie, self.predictor()) else {
+        let (Some(lie), Some(step)) = (lie, self.system.control.message_step()) else {
             return self.hosts[host as usize].node().cell(now, channel, cell);
         };
         let connection = (id.connection.0, id.side);

@@ -6,7 +6,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::bucket::TokenBucket;
 use tidegate_proto::cell::CELL_BYTES;
 use tidegate_proto::client::Client;
-use tidegate_proto::flow::predictor::Totals;
+use tidegate_proto::control::Totals;
 use tidegate_proto::links::{ChannelId, Config, kist};
 use tidegate_proto::node::StreamKey;
 use tidegate_proto::onion::Clear;

@@ -155,9 +155,10 @@ impl<'a, R: Recorder> World<'a, R> {
         let config = links::Config {
             transport: system.transport,
             legacy: Arc::clone(&legacy),
-            scheduler: system.scheduler,
+            scheduler: Arc::clone(&system.scheduler),
             kist: system.kist,
-            control: system.control,
+            control: Arc::clone(&system.control),
+            windows: system.windows,
             output_buffer: system.output_buffer,
             queue_high: system.circuit_queue_high,
             queue_low: system.circuit_queue_low,
@@ -169,7 +170,7 @@ impl<'a, R: Recorder> World<'a, R> {
             let of_kind = if legacy.contains(&RelayId(index)) { &old } else { &config };
             let nonces = seed.fork("nonces").fork_index(index.into());
             let bandwidth = bandwidth(host);
-            let clock = control::clock(&system.control, &seed, index);
+            let clock = control::clock(system.control.as_ref(), &seed, index);
             HostState::new(&host.role, &links::Config { nonces, bandwidth, clock, ..of_kind.clone() })
         };
         let hosts = (0..).zip(&plan.hosts).map(host).collect();
@@ -302,7 +303,9 @@ impl<'a, R: Recorder> World<'a, R> {
             match output {
                 Output::OpenChannel(channel, RelayId(to)) => self.open_channel(host, channel, to),
                 Output::CloseChannel(channel) => self.close_channel(host, channel),
-                Output::OutOfBand(channel, cell) => self.send_out_of_band(host, channel, cell),
+                Output::OutOfBand(channel, cell, delay) => {
+                    self.send_out_of_band(host, channel, cell, delay);
+                }
                 Output::Flush(channel) => {
                     if let Some(end) = self.hosts[host as usize].channel(channel) {
                         self.flush(end);

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use tidegate_control::units::Time;
 
-use super::Violation;
+use super::{Control, Violation, Window};
 
 /// Consensus parameters, with Tor's defaults for circuits that end at an exit. Cells unless said.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,6 +78,12 @@ impl Default for Parameters {
     }
 }
 
+impl Control for Parameters {
+    fn window(&self) -> Option<Box<dyn Window>> {
+        Some(Box::new(Vegas::new(*self)))
+    }
+}
+
 /// One end's congestion window.
 #[derive(Clone, Debug)]
 pub(crate) struct Vegas {
@@ -118,40 +124,6 @@ impl Vegas {
             smoothed_rtt: 0,
             least_rtt: 0,
         }
-    }
-
-    /// Cells that may be packaged now.
-    pub fn room(&self) -> u32 {
-        u32::try_from(self.window.saturating_sub(self.in_flight)).unwrap_or(u32::MAX)
-    }
-
-    /// A cell was packaged. Every `sendme_increment`-th brings a SENDME.
-    pub fn sent(&mut self, now: Time) {
-        self.in_flight += 1;
-        if self.in_flight.is_multiple_of(u64::from(self.parameters.sendme_increment)) {
-            self.sent.push_back(now);
-        }
-    }
-
-    /// A SENDME arrived; `blocked`: our own circuit queue has stopped us.
-    pub fn acknowledged(&mut self, now: Time, blocked: bool) -> Result<(), Violation> {
-        let sent = self.sent.pop_front().ok_or(Violation)?;
-        self.until_update = self.until_update.saturating_sub(1);
-        self.until_round = self.until_round.saturating_sub(1);
-        let rtt = now.since(sent).0 / 1_000;
-        if rtt > 0 {
-            self.measure(rtt);
-        }
-        if blocked != self.blocked {
-            // Stopped by our own queue, or free again: look at the window at once.
-            self.blocked = blocked;
-            self.until_update = 0;
-        }
-        if self.smoothed_rtt > 0 && (rtt > 0 || blocked) {
-            self.adjust();
-        }
-        self.in_flight = self.in_flight.saturating_sub(u64::from(self.parameters.sendme_increment));
-        Ok(())
     }
 
     fn measure(&mut self, rtt: u64) {
@@ -243,6 +215,44 @@ impl Vegas {
         } else {
             ((increment * cap + self.window) / (2 * self.window)).max(1)
         }
+    }
+}
+
+impl Window for Vegas {
+    fn room(&self) -> u32 {
+        u32::try_from(self.window.saturating_sub(self.in_flight)).unwrap_or(u32::MAX)
+    }
+
+    /// Every `sendme_increment`-th brings a SENDME.
+    fn sent(&mut self, now: Time) {
+        self.in_flight += 1;
+        if self.in_flight.is_multiple_of(u64::from(self.parameters.sendme_increment)) {
+            self.sent.push_back(now);
+        }
+    }
+
+    fn acknowledged(&mut self, now: Time, blocked: bool) -> Result<(), Violation> {
+        let sent = self.sent.pop_front().ok_or(Violation)?;
+        self.until_update = self.until_update.saturating_sub(1);
+        self.until_round = self.until_round.saturating_sub(1);
+        let rtt = now.since(sent).0 / 1_000;
+        if rtt > 0 {
+            self.measure(rtt);
+        }
+        if blocked != self.blocked {
+            // Stopped by our own queue, or free again: look at the window at once.
+            self.blocked = blocked;
+            self.until_update = 0;
+        }
+        if self.smoothed_rtt > 0 && (rtt > 0 || blocked) {
+            self.adjust();
+        }
+        self.in_flight = self.in_flight.saturating_sub(u64::from(self.parameters.sendme_increment));
+        Ok(())
+    }
+
+    fn sendme_increment(&self) -> u32 {
+        self.parameters.sendme_increment
     }
 }
 

@@ -16,7 +16,7 @@
 use tidegate_control::predictor::exchange::align;
 use tidegate_control::units::{Span, Time};
 
-use super::wire::{About, Heard, Malformed};
+use super::trajectory::{About, Malformed, Trajectory};
 
 /// The first byte of a cell of this encoding has this bit.
 const MARK: u8 = 0x80;
@@ -167,16 +167,16 @@ impl Pieces {
     }
 
     /// Appends the trajectory to a cell; `same`: the one before is of the same circuit.
-    pub(super) fn write(&self, heard: &Heard<'_>, same: bool, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, trajectory: &Trajectory<'_>, same: bool, out: &mut Vec<u8>) {
         let same = same && !out.is_empty();
         if out.is_empty() {
-            out.push(mark(heard.step));
-            out.extend_from_slice(&(ticks(heard.solved, heard.step) as u16).to_be_bytes());
+            out.push(mark(trajectory.step));
+            out.extend_from_slice(&(ticks(trajectory.solved, trajectory.step) as u16).to_be_bytes());
         }
         let quantum = (self.quantum + QUANTUM_OFFSET) as u8;
-        out.push(heard.about as u8 | if same { SAME_CIRCUIT } else { 0 } | quantum << 3);
+        out.push(trajectory.about as u8 | if same { SAME_CIRCUIT } else { 0 } | quantum << 3);
         if !same {
-            number(heard.circ.rotate_left(1).into(), out);
+            number(trajectory.circ.rotate_left(1).into(), out);
         }
         out.extend_from_slice(&self.bytes);
     }
@@ -215,7 +215,7 @@ pub(super) fn read(
     mut bytes: &[u8],
     (now, step): (Time, Span),
     values: &mut Vec<f64>,
-    mut each: impl FnMut(&Heard<'_>),
+    mut each: impl FnMut(&Trajectory<'_>),
 ) -> Result<(), Malformed> {
     if take(&mut bytes)? != mark(step) {
         return Err(Malformed);
@@ -234,7 +234,7 @@ pub(super) fn read(
         }
         let quantum = cell(about, step) * libm::ldexp(1.0, i32::from(head >> 3) - QUANTUM_OFFSET);
         unfold(&mut bytes, quantum, values)?;
-        each(&Heard { circ: circ.ok_or(Malformed)?, about, solved, step, values });
+        each(&Trajectory { circ: circ.ok_or(Malformed)?, about, solved, step, values });
     }
     Ok(())
 }
@@ -264,20 +264,23 @@ mod tests {
         let (mut cell, mut last) = (Vec::new(), None);
         for (circ, about, values) in &sent {
             let (pieces, _) = fitted(*about, values, 1.0 / 16.0);
-            let heard = Heard { circ: *circ, about: *about, solved, step: STEP, values };
-            pieces.write(&heard, last == Some(*circ), &mut cell);
+            let trajectory = Trajectory { circ: *circ, about: *about, solved, step: STEP, values };
+            pieces.write(&trajectory, last == Some(*circ), &mut cell);
             last = Some(*circ);
         }
         // Header; head, circuit, value; head, value, three pieces; head, circuit, value.
         assert_eq!(cell.len(), 3 + 3 + 5 + 3, "{cell:?}");
         let mut seen = 0;
         let now = Time(solved.0 + STEP.0);
-        read(&cell, (now, STEP), &mut Vec::new(), |heard| {
+        read(&cell, (now, STEP), &mut Vec::new(), |trajectory| {
             let (circ, about, values) = &sent[seen];
-            assert_eq!((heard.circ, heard.about, heard.solved, heard.step), (*circ, *about, solved, STEP));
-            let longer = |step: usize| heard.values.get(step).or(heard.values.last()).unwrap();
+            assert_eq!(
+                (trajectory.circ, trajectory.about, trajectory.solved, trajectory.step),
+                (*circ, *about, solved, STEP)
+            );
+            let longer = |step: usize| trajectory.values.get(step).or(trajectory.values.last()).unwrap();
             for (step, value) in values.iter().enumerate() {
-                assert!((value - longer(step)).abs() <= 250.0 / 16.0, "{heard:?}");
+                assert!((value - longer(step)).abs() <= 250.0 / 16.0, "{trajectory:?}");
             }
             seen += 1;
         })
@@ -341,9 +344,9 @@ mod tests {
                 bytes[0] = mark(STEP);
             }
             let mut count = 0;
-            let _ = read(&bytes, (Time(now), STEP), &mut Vec::new(), |heard| {
-                assert!(heard.values.iter().all(|value| value.is_finite() && *value >= 0.0));
-                count += heard.values.len();
+            let _ = read(&bytes, (Time(now), STEP), &mut Vec::new(), |trajectory| {
+                assert!(trajectory.values.iter().all(|value| value.is_finite() && *value >= 0.0));
+                count += trajectory.values.len();
             });
             prop_assert!(count <= 4 * bytes.len());
         }
@@ -355,10 +358,10 @@ mod tests {
             let solved = Time(solved);
             let now = Time(solved.0.saturating_add_signed(late * STEP.0 as i64));
             let mut cell = Vec::new();
-            pieces.write(&Heard { circ: 1, about: About::Intake, solved, step: STEP, values: &[] }, false, &mut cell);
-            let mut heard = None;
-            read(&cell, (now, STEP), &mut Vec::new(), |trajectory| heard = Some(trajectory.solved)).unwrap();
-            let off = solved.since(heard.unwrap()).0;
+            pieces.write(&Trajectory { circ: 1, about: About::Intake, solved, step: STEP, values: &[] }, false, &mut cell);
+            let mut stamp = None;
+            read(&cell, (now, STEP), &mut Vec::new(), |trajectory| stamp = Some(trajectory.solved)).unwrap();
+            let off = solved.since(stamp.unwrap()).0;
             prop_assert!(off < STEP.0 / TICKS, "{off}");
         }
     }

@@ -2,12 +2,12 @@
 
 use tidegate_control::units::{Span, Time};
 
-use super::Parameters;
-use crate::links::Clock;
+use super::parameters::Parameters;
+use crate::control::{Clock, Timer};
 
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(super) enum Due {
     /// A step begins. What arrives at the same instant is heard first.
     Begin,
     /// Solve.
@@ -24,7 +24,7 @@ pub(super) struct Steps {
     /// How long a step takes.
     step: Span,
     parts: u32,
-    due: Vec<(Time, Due)>,
+    due: Vec<(Timer, Due)>,
 }
 
 impl Steps {
@@ -32,20 +32,25 @@ impl Steps {
         let step = parameters.step.as_secs_f64();
         let first = Time::ZERO + parameters.first + Span::from_secs_f64(step * clock.phase);
         let step = Span::from_secs_f64(step * (1.0 + clock.slow));
+        let first = Timer { due: first, set: Time::ZERO };
         Steps { step, parts: parameters.parts, due: vec![(first, Due::Begin)] }
     }
 
-    pub fn next(&self) -> Option<Time> {
-        self.due.iter().map(|(time, _)| *time).min()
+    pub fn next(&self) -> Option<Timer> {
+        self.due.iter().map(|(timer, _)| *timer).min()
+    }
+
+    fn set(&mut self, now: Time, after: Span, due: Due) {
+        self.due.push((Timer { due: now + after, set: now }, due));
     }
 
     /// What is due next, if it is by now.
     pub fn take(&mut self, now: Time) -> Option<Due> {
-        let next = self.next().filter(|next| *next <= now)?;
-        let at = self.due.iter().position(|(time, _)| *time == next)?;
+        let next = self.next().filter(|next| next.due <= now)?;
+        let at = self.due.iter().position(|(timer, _)| *timer == next)?;
         let (_, due) = self.due.remove(at);
         if due == Due::Begin {
-            self.due.push((now, Due::Solve));
+            self.set(now, Span::ZERO, Due::Solve);
         }
         Some(due)
     }
@@ -53,15 +58,15 @@ impl Steps {
     /// A solve has been made whose results count after `takes`; none is to wait for if that is no time.
     pub fn solved(&mut self, now: Time, takes: Span) {
         if takes > Span::ZERO {
-            self.due.push((now + takes, Due::Act));
+            self.set(now, takes, Due::Act);
         }
-        self.due.push((now + self.step, Due::Begin));
+        self.set(now, self.step, Due::Begin);
     }
 
     /// So many parts of the step's cells are let go later.
     pub fn release_later(&mut self, now: Time, parts: u32) {
         if parts > 0 {
-            self.due.push((now + Span(self.step.0 / u64::from(self.parts)), Due::Release(parts)));
+            self.set(now, Span(self.step.0 / u64::from(self.parts)), Due::Release(parts));
         }
     }
 }

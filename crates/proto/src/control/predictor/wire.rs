@@ -5,61 +5,8 @@
 //! is [`compact`]; a relay reads both.
 
 use super::compact;
+use super::trajectory::{About, Malformed, Trajectory};
 use tidegate_control::units::{Span, Time};
-
-/// Bytes of trajectories in one cell at most: with the header of a variable-length cell (7 bytes; tor-spec,
-/// "Cell packet format") it is as long as an ordinary cell.
-pub const BODY_BYTES: usize = 507;
-
-/// How trajectories are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Encoding {
-    /// Each in each step, as doubles.
-    #[default]
-    Plain,
-    /// Quantised, and only when the neighbour cannot tell by itself.
-    Compact {
-        /// How far from the plan the neighbour's idea of its next steps may be, as a share of the plan's
-        /// largest value.
-        resolution: f64,
-    },
-}
-
-/// What a trajectory says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
-    /// To the predecessor: the rates at which we will take cells.
-    Intake,
-    /// To the successor: the rates at which we will send cells,
-    Output,
-    /// how long our queue will be after each step,
-    Queue,
-    /// and the rates at which we could send if it were not for the successor (the journal's problem only).
-    Virtual,
-}
-
-impl About {
-    pub(super) const ALL: [About; 4] = [About::Intake, About::Output, About::Queue, About::Virtual];
-}
-
-/// A trajectory as it came.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Heard<'a> {
-    /// Circuit id on the channel.
-    pub circ: u32,
-    /// What it is about.
-    pub about: About,
-    /// When the sender solved, on its clock.
-    pub solved: Time,
-    /// Length of a step.
-    pub step: Span,
-    /// A value per step; nothing is known of them but their number.
-    pub values: &'a [f64],
-}
-
-/// What came is not trajectories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
 
 const HEADER: usize = 19;
 
@@ -70,7 +17,7 @@ pub const fn plain_bytes(steps: usize) -> usize {
 
 /// Appends a trajectory in the plain encoding: about (1 byte), circuit id (4), time of the solve in ns (8),
 /// step in µs (4), number of values (2), the values as doubles; all big-endian.
-pub fn write(trajectory: &Heard<'_>, out: &mut Vec<u8>) {
+pub fn write(trajectory: &Trajectory<'_>, out: &mut Vec<u8>) {
     let about = About::ALL.iter().position(|about| *about == trajectory.about).expect("all are listed");
     out.push(about as u8);
     out.extend_from_slice(&trajectory.circ.to_be_bytes());
@@ -90,7 +37,7 @@ pub fn read(
     mut bytes: &[u8],
     (now, step): (Time, Span),
     values: &mut Vec<f64>,
-    mut each: impl FnMut(&Heard<'_>),
+    mut each: impl FnMut(&Trajectory<'_>),
 ) -> Result<(), Malformed> {
     fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
         let (head, tail) = bytes.split_first_chunk().ok_or(Malformed)?;
@@ -112,7 +59,7 @@ pub fn read(
         values.clear();
         let (doubles, _) = body.as_chunks();
         values.extend(doubles.iter().map(|double| f64::from_be_bytes(*double)));
-        each(&Heard { circ, about, solved, step, values });
+        each(&Trajectory { circ, about, solved, step, values });
     }
     Ok(())
 }
@@ -126,9 +73,9 @@ mod tests {
     fn what_is_written_is_read() {
         let step = Span::from_millis(40);
         let sent = [
-            Heard { circ: 7, about: About::Intake, solved: Time(123), step, values: &[1.5, f64::MAX] },
-            Heard { circ: u32::MAX, about: About::Virtual, solved: Time(u64::MAX), step, values: &[] },
-            Heard { circ: 1, about: About::Queue, solved: Time::ZERO, step, values: &[0.0; 60] },
+            Trajectory { circ: 7, about: About::Intake, solved: Time(123), step, values: &[1.5, f64::MAX] },
+            Trajectory { circ: u32::MAX, about: About::Virtual, solved: Time(u64::MAX), step, values: &[] },
+            Trajectory { circ: 1, about: About::Queue, solved: Time::ZERO, step, values: &[0.0; 60] },
         ];
         let mut bytes = Vec::new();
         for trajectory in &sent {

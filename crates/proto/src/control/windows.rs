@@ -1,6 +1,14 @@
 //! Fixed SENDME windows (tor-spec, "Flow control").
 
-use super::Violation;
+use tidegate_control::units::Time;
+
+use super::{Control, Violation, Window};
+
+/// The fixed windows alone bound what is in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FixedWindows;
+
+impl Control for FixedWindows {}
 
 /// Tor's fixed flow-control windows, in cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,31 +29,35 @@ impl Default for Windows {
     }
 }
 
-/// One window: of a circuit or a stream.
+/// A window of fixed size: of a circuit or a stream.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
+pub(crate) struct Fixed {
     left: u32,
     size: u32,
     increment: u32,
 }
 
-impl Window {
-    pub fn new(size: u32, increment: u32) -> Window {
-        Window { left: size, size, increment }
+impl Fixed {
+    pub fn new(size: u32, increment: u32) -> Fixed {
+        Fixed { left: size, size, increment }
     }
+}
 
-    /// Cells that may still be packaged before a SENDME arrives.
-    pub fn room(&self) -> u32 {
+impl Window for Fixed {
+    fn room(&self) -> u32 {
         self.left
     }
 
-    pub fn sent(&mut self) {
+    fn sent(&mut self, _: Time) {
         self.left -= 1;
     }
 
-    /// A SENDME arrived. One that nothing was sent for is a violation.
-    pub fn acknowledged(&mut self) -> Result<(), Violation> {
+    fn acknowledged(&mut self, _: Time, _: bool) -> Result<(), Violation> {
         self.left += self.increment;
         if self.left > self.size { Err(Violation) } else { Ok(()) }
+    }
+
+    fn sendme_increment(&self) -> u32 {
+        self.increment
     }
 }

@@ -1,12 +1,13 @@
-//! What a relay tells its neighbours, and what it has told them.
+//! What a relay advertises to its neighbours, and what they know.
 
 use tidegate_control::predictor::Kind;
 use tidegate_control::units::{Span, Time};
 
-use super::Parameters;
 use super::compact::Pieces;
-use super::wire::{self, About, Encoding, Heard};
-use crate::node::CircuitKey;
+use super::parameters::Parameters;
+use super::trajectory::{About, Encoding, Trajectory};
+use super::wire;
+use crate::ids::CircuitKey;
 
 /// Steps after which a trajectory is told again although the neighbour can tell by itself; much fewer than it
 /// is patient for.
@@ -15,7 +16,7 @@ const REPEAT: u64 = 10;
 /// Quanta that grants are told higher. What rounding takes away is lost; what it gives too much is a queue, and drains.
 const GENEROSITY: f64 = 0.25;
 
-/// What a neighbour knows of one trajectory; its values lie in [`Telling::values`].
+/// What a neighbour knows of one trajectory; its values lie in [`Adverts::values`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     solved: Time,
@@ -25,7 +26,7 @@ struct Known {
 
 /// Writes trajectories; with the compact encoding those only that neighbours do not know.
 #[derive(Debug, Default)]
-pub(crate) struct Telling {
+pub(super) struct Adverts {
     encoding: Encoding,
     step: Span,
     horizon: usize,
@@ -36,19 +37,21 @@ pub(crate) struct Telling {
     /// First steps of what we take that are over by the time that the predecessor has acted on it and its cells
     /// are here.
     past: usize,
+    /// Circuits whose neighbours have been told that nothing flows.
+    quiet: Vec<bool>,
     pieces: Pieces,
     wanted: Vec<f64>,
     work: Vec<f64>,
 }
 
-impl Telling {
-    pub(super) fn new(parameters: &Parameters) -> Telling {
+impl Adverts {
+    pub(super) fn new(parameters: &Parameters) -> Adverts {
         let Parameters { encoding, step, horizon, delay, estimate_delay, problem, .. } = *parameters;
         let past = match problem {
             Kind::Prototype if !estimate_delay => (2 * delay.0 / step.0) as usize,
             _ => 0,
         };
-        Telling { encoding, step, horizon, past, ..Telling::default() }
+        Adverts { encoding, step, horizon, past, ..Adverts::default() }
     }
 
     /// The circuit is gone, or has a neighbour who knows nothing.
@@ -56,11 +59,25 @@ impl Telling {
         if let Some(known) = self.known.get_mut(circuit.0 as usize) {
             *known = Default::default();
         }
+        if let Some(quiet) = self.quiet.get_mut(circuit.0 as usize) {
+            *quiet = false;
+        }
+    }
+
+    /// Whether there is something to tell a circuit's neighbours: its plan if it `flows`, else, once, that it
+    /// does not. Without that they would take our silence for a wide open way.
+    pub(super) fn are_due(&mut self, circuit: CircuitKey, flows: bool) -> bool {
+        let index = circuit.0 as usize;
+        if self.quiet.len() <= index {
+            self.quiet.resize(index + 1, false);
+        }
+        let quiet = std::mem::replace(&mut self.quiet[index], !flows);
+        flows || !quiet
     }
 
     /// Prepares one of the trajectories of the solve at `now` to be [written](Self::write); the bytes of it at
     /// most. None if the neighbour knows it. `flow`: cells that the circuit sends in a step at most.
-    pub(crate) fn prepare(
+    pub(super) fn prepare(
         &mut self,
         now: Time,
         circuit: CircuitKey,
@@ -100,7 +117,7 @@ impl Telling {
     }
 
     /// Appends what was prepared to a cell; `same`: the trajectory before it is of the same circuit.
-    pub(crate) fn write(&self, trajectory: &Heard<'_>, same: bool, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, trajectory: &Trajectory<'_>, same: bool, out: &mut Vec<u8>) {
         match self.encoding {
             Encoding::Plain => wire::write(trajectory, out),
             Encoding::Compact { .. } => self.pieces.write(trajectory, same, out),
@@ -118,37 +135,37 @@ mod tests {
     const STEP: Span = Span::from_millis(40);
     const RESOLUTION: f64 = 1.0 / 16.0;
 
-    fn compact() -> Telling {
+    fn compact() -> Adverts {
         let encoding = Encoding::Compact { resolution: RESOLUTION };
-        Telling::new(&Parameters { encoding, ..Parameters::default() })
+        Adverts::new(&Parameters { encoding, ..Parameters::default() })
     }
 
     /// What is told at a step, if anything is.
-    fn told(telling: &mut Telling, step: u64, values: &[f64]) -> Option<Vec<u8>> {
+    fn told(adverts: &mut Adverts, step: u64, values: &[f64]) -> Option<Vec<u8>> {
         let (now, about) = (Time(STEP.0 * step), About::Intake);
-        telling.prepare(now, CircuitKey(3), (about, 0.0), values)?;
+        adverts.prepare(now, CircuitKey(3), (about, 0.0), values)?;
         let mut cell = Vec::new();
-        telling.write(&Heard { circ: 3, about, solved: now, step: STEP, values }, false, &mut cell);
+        adverts.write(&Trajectory { circ: 3, about, solved: now, step: STEP, values }, false, &mut cell);
         Some(cell)
     }
 
     #[test]
     fn what_neighbours_know_is_told_seldom() {
-        let mut telling = compact();
-        let often = |telling: &mut Telling, steps: std::ops::Range<u64>| {
-            steps.filter(|step| told(telling, *step, &[200.0; 10]).is_some()).collect::<Vec<_>>()
+        let mut adverts = compact();
+        let often = |adverts: &mut Adverts, steps: std::ops::Range<u64>| {
+            steps.filter(|step| told(adverts, *step, &[200.0; 10]).is_some()).collect::<Vec<_>>()
         };
-        assert_eq!(often(&mut telling, 0..35), [0, 10, 20, 30]);
-        telling.forget(CircuitKey(3));
-        assert_eq!(often(&mut telling, 35..40), [35], "a new neighbour is told");
-        assert!(told(&mut telling, 40, &[0.0; 10]).is_some(), "it has come to an end");
-        assert!(told(&mut telling, 41, &[0.01; 10]).is_none(), "next to nothing");
+        assert_eq!(often(&mut adverts, 0..35), [0, 10, 20, 30]);
+        adverts.forget(CircuitKey(3));
+        assert_eq!(often(&mut adverts, 35..40), [35], "a new neighbour is told");
+        assert!(told(&mut adverts, 40, &[0.0; 10]).is_some(), "it has come to an end");
+        assert!(told(&mut adverts, 41, &[0.01; 10]).is_none(), "next to nothing");
         // What was planned comes true; the first two steps are over before anybody can act on them.
         let plan = |first: u64| (first..first + 10).map(|step| if step < 5 { 300.0 } else { 100.0 });
-        assert!(told(&mut telling, 42, &plan(0).collect::<Vec<_>>()).is_some());
-        assert!(told(&mut telling, 43, &plan(1).collect::<Vec<_>>()).is_none());
+        assert!(told(&mut adverts, 42, &plan(0).collect::<Vec<_>>()).is_some());
+        assert!(told(&mut adverts, 43, &plan(1).collect::<Vec<_>>()).is_none());
         let unimportant: Vec<f64> = [0.0, 50.0].into_iter().chain(plan(4).take(8)).collect();
-        assert!(told(&mut telling, 44, &unimportant).is_none());
+        assert!(told(&mut adverts, 44, &unimportant).is_none());
     }
 
     proptest! {
@@ -159,12 +176,12 @@ mod tests {
             plans in proptest::collection::vec(proptest::collection::vec(0.0..500.0f64, 10), 1..30),
             repeats in proptest::collection::vec(1..5usize, 30),
         ) {
-            let mut telling = compact();
+            let mut adverts = compact();
             let (mut heard, mut solved, mut step) = (Vec::new(), 0, 0);
             let mut values = Vec::new();
             for (plan, repeat) in plans.iter().zip(repeats) {
                 for _ in 0..repeat {
-                    if let Some(cell) = told(&mut telling, step, plan) {
+                    if let Some(cell) = told(&mut adverts, step, plan) {
                         let now = Time(STEP.0 * (step + 1));
                         wire::read(&cell, (now, STEP), &mut values, |trajectory| {
                             heard = trajectory.values.to_vec();

@@ -1,0 +1,167 @@
+//! What a relay believes of what its neighbours told it.
+
+use tidegate_control::predictor::Kind;
+use tidegate_control::predictor::exchange::{believe, last};
+use tidegate_control::units::Time;
+
+use super::delay::Delay;
+use super::parameters::{Clocks, Parameters};
+use super::trajectory::{About, Trajectory};
+use crate::ids::CircuitKey;
+
+/// Messages older than so many steps are not believed to be fresher, nor is a predecessor's plan believed for
+/// longer than this after its last message.
+const TIMEOUT_STEPS: u64 = 25;
+/// The first steps of the prototype's plans are what the predecessor has fixed.
+pub(super) const FIXED: usize = 2;
+/// Seconds' worth of a relay's bandwidth that a queue is believed to hold at most (prototype).
+const BELIEVED_QUEUE: f64 = 60.0;
+/// Bandwidth in cells per second where nothing limits a relay.
+const UNLIMITED: f64 = 1e7;
+
+/// What is known of one circuit; its trajectories lie in [`Beliefs::values`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// When each trajectory was solved, by kind; zero if there is none.
+    solved: [Time; 4],
+    /// The sender's own time of it, which must grow.
+    stamps: [Time; 4],
+    /// Values, by kind; zero if none.
+    lengths: [u16; 4],
+    /// From the successor, and from the predecessor.
+    delays: [Delay; 2],
+}
+
+/// All circuits' trajectories.
+#[derive(Debug)]
+pub(super) struct Beliefs {
+    parameters: Parameters,
+    /// Cells per second that the relay's link or bucket carries.
+    pub bandwidth: f64,
+    known: Vec<Known>,
+    /// Four trajectories of `horizon` values per circuit, by [`About`]. At a circuit's first hop that of
+    /// [`About::Output`] holds our own last wish.
+    values: Vec<f64>,
+}
+
+impl Beliefs {
+    /// A relay with this bandwidth, in bytes per second (infinite: no limit known).
+    pub fn new(parameters: Parameters, bytes_per_s: f64) -> Beliefs {
+        // The prototype counts cells of 512 bytes.
+        let bandwidth = (bytes_per_s / 512.0).min(UNLIMITED);
+        Beliefs { parameters, bandwidth, known: Vec::new(), values: Vec::new() }
+    }
+
+    /// Cells that a queue may hold.
+    pub fn longest_queue(&self) -> f64 {
+        self.bandwidth * BELIEVED_QUEUE
+    }
+
+    /// Makes room for a circuit; gives its index.
+    pub fn index(&mut self, circuit: CircuitKey) -> usize {
+        let index = circuit.0 as usize;
+        if self.known.len() <= index {
+            self.known.resize(index + 1, Known::default());
+            self.values.resize((index + 1) * 4 * self.parameters.horizon, 0.0);
+        }
+        index
+    }
+
+    fn range(&self, index: usize, about: About) -> std::ops::Range<usize> {
+        let start = (4 * index + about as usize) * self.parameters.horizon;
+        start..start + self.parameters.horizon
+    }
+
+    /// The circuit is gone; its number may be another's next.
+    pub fn forget(&mut self, circuit: CircuitKey) {
+        if let Some(known) = self.known.get_mut(circuit.0 as usize) {
+            *known = Known::default();
+        }
+    }
+
+    /// Two circuits have exchanged their successors, and what those granted.
+    pub fn exchange(&mut self, a: CircuitKey, b: CircuitKey) {
+        let (a, b) = (self.index(a), self.index(b));
+        let kind = About::Intake as usize;
+        let Ok([first, second]) = self.known.get_disjoint_mut([a, b]) else { return };
+        std::mem::swap(&mut first.solved[kind], &mut second.solved[kind]);
+        std::mem::swap(&mut first.stamps[kind], &mut second.stamps[kind]);
+        std::mem::swap(&mut first.lengths[kind], &mut second.lengths[kind]);
+        std::mem::swap(&mut first.delays[0], &mut second.delays[0]);
+        for (first, second) in self.range(a, About::Intake).zip(self.range(b, About::Intake)) {
+            self.values.swap(first, second);
+        }
+    }
+
+    /// What was told last of a circuit; empty if nothing was.
+    pub fn of(&self, index: usize, about: About) -> &[f64] {
+        &self.values[self.range(index, about)][..self.known[index].lengths[about as usize].into()]
+    }
+
+    /// Time since that was solved, ns.
+    pub fn age(&self, now: Time, index: usize, about: About) -> f64 {
+        now.since(self.known[index].solved[about as usize]).0 as f64
+    }
+
+    /// Whether that is still believed.
+    pub fn holds(&self, now: Time, index: usize, about: About) -> bool {
+        self.age(now, index, about) <= (self.parameters.step * TIMEOUT_STEPS).0 as f64
+    }
+
+    /// One-way delays from the successor and from the predecessor, ns.
+    pub fn delays(&self, index: usize) -> [f64; 2] {
+        let Parameters { delay, step, horizon, estimate_delay, .. } = self.parameters;
+        self.known[index].delays.map(|estimate| {
+            let believed = if estimate_delay { estimate.get(delay, step * horizon as u64) } else { delay };
+            believed.0 as f64
+        })
+    }
+
+    /// Notes our own wish at a circuit's first hop; none if the circuit has nothing to do.
+    pub fn wish(&mut self, circuit: CircuitKey, values: &[f64]) {
+        let index = self.index(circuit);
+        let range = self.range(index, About::Output);
+        self.values[range][..values.len()].copy_from_slice(values);
+        self.known[index].lengths[About::Output as usize] = values.len() as u16;
+    }
+
+    /// A neighbour of a circuit says something; `from_predecessor`: the one that sends us cells. False if it is not
+    /// to be believed.
+    pub fn receive(
+        &mut self,
+        now: Time,
+        circuit: CircuitKey,
+        from_predecessor: bool,
+        told: &Trajectory<'_>,
+    ) -> bool {
+        let Parameters { horizon, step, delay, clocks, problem, lasting_grants, .. } = self.parameters;
+        let most = if told.about == About::Queue { self.longest_queue() } else { self.bandwidth };
+        let (index, kind) = (self.index(circuit), told.about as usize);
+        let start = self.range(index, told.about).start;
+        let known = &mut self.known[index];
+        let sound = from_predecessor == (told.about != About::Intake)
+            && (1..=horizon).contains(&told.values.len())
+            && told.step == step
+            // What was said before is not said again, nor more than once in a step.
+            && (told.solved.0 > known.stamps[kind].0.saturating_add(step.0 / 2) || known.lengths[kind] == 0)
+            && told.values.iter().all(|value| !value.is_nan());
+        if !sound {
+            return false;
+        }
+        let ours = &mut self.values[start..][..told.values.len()];
+        ours.copy_from_slice(told.values);
+        believe(ours, most);
+        if lasting_grants && told.about == About::Intake {
+            last(ours, if problem == Kind::Prototype { FIXED } else { 0 });
+        }
+        let timeout = step * TIMEOUT_STEPS;
+        known.delays[usize::from(from_predecessor)].observe(now, now.since(told.solved), timeout);
+        known.lengths[kind] = told.values.len() as u16;
+        known.stamps[kind] = told.solved;
+        known.solved[kind] = match clocks {
+            Clocks::Shared => told.solved.clamp(Time(now.0.saturating_sub(timeout.0)), now),
+            Clocks::Own => Time(now.0.saturating_sub(delay.0)),
+        };
+        true
+    }
+}

@@ -1,0 +1,215 @@
+//! PredicTor's controller at one relay: from what it measures and hears to what its circuits may send.
+
+use tidegate_control::predictor::Problem;
+use tidegate_control::units::{Span, Time};
+
+use super::adverts::Adverts;
+use super::parameters::{Exchange, Parameters, Phases};
+use super::planner::{Measured, Planner, Source};
+use super::steps::{Due, Steps};
+use super::trajectory::{About, Trajectory};
+use super::wire;
+use crate::control::{Allowance, Control, Controller, Place, Plant, Route, Spread, Timer, Totals};
+use crate::ids::{CircId, CircuitKey, Side};
+
+impl Control for Parameters {
+    fn controller(&self, relay: &Place) -> Option<Box<dyn Controller>> {
+        Some(Box::new(Predictor {
+            parameters: *self,
+            planner: Planner::new(*self, relay.bandwidth),
+            adverts: Adverts::new(self),
+            steps: Steps::new(self, relay.clock),
+            circuits: Vec::new(),
+            values: Vec::new(),
+            overhead: [0; 2],
+            totals: Totals::default(),
+        }))
+    }
+
+    fn spread(&self) -> Spread {
+        Spread { random_phases: self.phases == Phases::Random, drift: self.drift }
+    }
+
+    fn message_step(&self) -> Option<Span> {
+        Some(self.step)
+    }
+}
+
+/// One relay's controller.
+#[derive(Debug)]
+struct Predictor {
+    parameters: Parameters,
+    planner: Planner,
+    adverts: Adverts,
+    steps: Steps,
+    /// Working memory: the relay's circuits, and what is read from messages.
+    circuits: Vec<CircuitKey>,
+    values: Vec<f64>,
+    /// Bytes of messages sent and received since the last solve.
+    overhead: [u64; 2],
+    totals: Totals,
+}
+
+impl Controller for Predictor {
+    fn first_allowance(&self) -> (f64, f64) {
+        // A cell need not wait for the next step.
+        (1.0, 1.0)
+    }
+
+    fn next_step(&self) -> Option<Timer> {
+        self.steps.next()
+    }
+
+    fn step(&mut self, now: Time, plant: &mut dyn Plant) {
+        match self.steps.take(now) {
+            Some(Due::Solve) => self.solve(now, plant),
+            Some(Due::Act) => self.act(now, plant),
+            Some(Due::Release(parts)) => {
+                plant.release(now);
+                self.steps.release_later(now, parts - 1);
+            }
+            Some(Due::Begin) | None => {}
+        }
+    }
+
+    fn begun(&mut self, circuit: CircuitKey) {
+        self.planner.forget(circuit);
+        self.adverts.forget(circuit);
+    }
+
+    fn joined(&mut self, circuit: CircuitKey) {
+        self.adverts.forget(circuit);
+    }
+
+    fn exchanged(&mut self, a: CircuitKey, b: CircuitKey) {
+        self.planner.exchange(a, b);
+        self.adverts.forget(a);
+        self.adverts.forget(b);
+    }
+
+    fn receive(&mut self, now: Time, message: &[u8], find: &dyn Fn(CircId) -> Option<(CircuitKey, Side)>) {
+        let (planner, mut refused) = (&mut self.planner, 0);
+        let read = wire::read(message, (now, self.parameters.step), &mut self.values, |told| {
+            let believed = find(CircId(told.circ))
+                .is_some_and(|(circuit, side)| planner.receive(now, circuit, side == Side::Next, told));
+            refused += u64::from(!believed);
+        });
+        refused += u64::from(read.is_err());
+        self.totals.refused += refused;
+        // A neighbour that babbles must not make us think that nothing of our bandwidth is left.
+        if refused == 0 {
+            self.overhead[1] += message.len() as u64;
+        }
+    }
+
+    fn totals(&self) -> Option<Totals> {
+        Some(Totals { fallbacks: self.planner.fallbacks(), ..self.totals })
+    }
+}
+
+impl Predictor {
+    /// Measures all circuits and solves for those that have anything to send or to expect.
+    fn solve(&mut self, now: Time, plant: &mut dyn Plant) {
+        let Parameters { exchange, solve_time: (each, per_circuit), .. } = self.parameters;
+        let [sent, received] = std::mem::take(&mut self.overhead);
+        self.planner.begin(if exchange == Exchange::InBand { sent.max(received) } else { 0 });
+        plant.circuits(&mut self.circuits);
+        for circuit in &self.circuits {
+            let view = plant.view(*circuit);
+            let source = match (view.enters, view.passes) {
+                (true, _) => Source::Server(plant.demand(*circuit)),
+                (false, true) => Source::Relay,
+                (false, false) => Source::Server(0.0),
+            };
+            let (circuit, queue, to_client) = (*circuit, view.waiting, view.to_client);
+            self.planner.add(now, &Measured { circuit, queue, source, to_client });
+        }
+        let solved = self.planner.solve() as u64;
+        self.totals.solves += 1;
+        self.totals.circuits += solved;
+        let takes = each + per_circuit * solved;
+        self.steps.solved(now, takes);
+        if takes == Span::ZERO {
+            self.act(now, plant);
+        }
+    }
+
+    /// Acts on the plans of the last solve: tells the neighbours, then sets how much each circuit may send and
+    /// take in this step.
+    fn act(&mut self, now: Time, plant: &mut dyn Plant) {
+        let Parameters { step, carry, parts, tell_source, local_ends, .. } = self.parameters;
+        plant.circuits(&mut self.circuits);
+        // Messages leave before the cells that this step lets go.
+        self.advertise(now, plant);
+        let dt = step.as_secs_f64();
+        let mut row = 0;
+        for circuit in &self.circuits {
+            let plan = self.planner.next_plan(&mut row, *circuit);
+            let view = plant.view(*circuit);
+            // A circuit that was idle may send a cell at once when one comes.
+            let (send, share, take) = plan.map_or((1.0, 0.0, 1.0), |plan| {
+                if local_ends && view.to_client {
+                    return (f64::INFINITY, 0.0, f64::INFINITY);
+                }
+                let send = plan.output[0] * dt;
+                // What comes from relays is spread already.
+                let share = if view.enters { send / f64::from(parts) } else { send };
+                let take = if local_ends { f64::INFINITY } else { plan.intake[0] * dt };
+                (share, if share < send { share } else { 0.0 }, take)
+            });
+            // What waits at the server need not wait here.
+            let needed = plan.map_or(1.0, |plan| 2.0 * plan.output[0] * dt + 1.0) - f64::from(view.waiting);
+            let package = if tell_source || local_ends { take.min(needed.max(0.0)) } else { take };
+            plant.allow(now, *circuit, &Allowance { send, share, package, carry });
+        }
+        for row in 0.. {
+            let Some(plan) = self.planner.plan(row) else { break };
+            plant.resume(plan.circuit);
+        }
+        self.steps.release_later(now, parts - 1);
+    }
+
+    /// Tells the neighbours of every circuit: the predecessor what we take, the successor what we send.
+    fn advertise(&mut self, now: Time, plant: &mut dyn Plant) {
+        const IDLE: [f64; Problem::MAX_HORIZON] = [0.0; Problem::MAX_HORIZON];
+        let Parameters { step, horizon, exchange, delay, .. } = self.parameters;
+        let route = match exchange {
+            Exchange::InBand => Route::InBand,
+            Exchange::OutOfBand => Route::OutOfBand(delay),
+        };
+        let idle = &IDLE[..horizon];
+        let adverts = &mut self.adverts;
+        let (mut row, mut sent) = (0, 0);
+        for circuit in &self.circuits {
+            let plan = self.planner.next_plan(&mut row, *circuit);
+            if !adverts.are_due(*circuit, plan.is_some()) {
+                continue;
+            }
+            let [intake, output, queue, unhindered] = plan.map_or([idle, idle, idle, &[]], |plan| {
+                [plan.intake, plan.output, plan.queue, plan.unhindered]
+            });
+            let about = [
+                (Side::Next, About::Intake, intake),
+                (Side::Prev, About::Output, output),
+                (Side::Prev, About::Queue, queue),
+                (Side::Prev, About::Virtual, unhindered),
+            ];
+            let flow = output.iter().fold(0.0, |most: f64, rate| most.max(*rate)) * step.as_secs_f64();
+            let mut last = None;
+            for (side, about, values) in about {
+                if values.is_empty() || !plant.has_neighbour(*circuit, side) {
+                    continue;
+                }
+                let Some(most) = adverts.prepare(now, *circuit, (about, flow), values) else { continue };
+                sent += plant.advertise(now, (*circuit, side), most, route, &mut |circ, out| {
+                    let trajectory = Trajectory { circ: circ.0, about, solved: now, step, values };
+                    adverts.write(&trajectory, last == Some(side), out);
+                });
+                last = Some(side);
+            }
+        }
+        sent += plant.send(now, route);
+        self.overhead[0] += sent;
+        self.totals.sent_bytes += sent;
+    }
+}

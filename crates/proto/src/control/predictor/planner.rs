@@ -1,0 +1,258 @@
+//! A relay's plans: the optimal control problem that its measurements and its neighbours' trajectories make, solved
+//! once per step.
+
+use tidegate_control::predictor::exchange::{align, share_fixed, source};
+use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
+use tidegate_control::units::{Span, Time};
+
+use super::beliefs::{Beliefs, FIXED};
+use super::parameters::Parameters;
+use super::trajectory::{About, Trajectory};
+use crate::ids::CircuitKey;
+
+/// Where a circuit's cells come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Source {
+    /// A relay, which tells us.
+    Relay,
+    /// A server; so many cells are still to come, as far as can be told.
+    Server(f64),
+}
+
+/// What a relay measures of a circuit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Which circuit.
+    pub circuit: CircuitKey,
+    /// Its cells in the circuit queue and the output buffer.
+    pub queue: u32,
+    /// Where its cells come from.
+    pub source: Source,
+    /// The next node is the client, which takes whatever comes.
+    pub to_client: bool,
+}
+
+/// The plan for one circuit.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Which circuit.
+    pub circuit: CircuitKey,
+    /// Rates in, cells/s, by step.
+    pub intake: &'a [f64],
+    /// Rates out.
+    pub output: &'a [f64],
+    /// Queue after each step as the successor is told, cells.
+    pub queue: &'a [f64],
+    /// Rates out if it were not for the successor; empty in the prototype's problem.
+    pub unhindered: &'a [f64],
+}
+
+/// Makes one relay's plans.
+#[derive(Debug)]
+pub struct Planner {
+    parameters: Parameters,
+    beliefs: Beliefs,
+    problem: Problem,
+    solution: Solution,
+    solver: Solver,
+    /// Circuits in the order of the problem.
+    rows: Vec<CircuitKey>,
+    work: Vec<f64>,
+}
+
+impl Planner {
+    /// A relay with this bandwidth, in bytes per second (infinite: no limit known).
+    pub fn new(parameters: Parameters, bytes_per_s: f64) -> Planner {
+        let mut problem = Problem::new(parameters.problem, 0.0);
+        problem.s_max = parameters.s_max;
+        problem.scaling = parameters.scaling;
+        problem.horizon = parameters.horizon;
+        problem.dt = parameters.step.as_secs_f64();
+        Planner {
+            parameters,
+            beliefs: Beliefs::new(parameters, bytes_per_s),
+            problem,
+            solution: Solution::default(),
+            solver: Solver::new(),
+            rows: Vec::new(),
+            work: Vec::new(),
+        }
+    }
+
+    /// Solves that ended in safe rates.
+    pub fn fallbacks(&self) -> u64 {
+        self.solver.fallbacks()
+    }
+
+    /// The circuit is gone; its number may be another's next.
+    pub fn forget(&mut self, circuit: CircuitKey) {
+        self.beliefs.forget(circuit);
+    }
+
+    /// Two circuits have exchanged their successors.
+    pub fn exchange(&mut self, a: CircuitKey, b: CircuitKey) {
+        self.beliefs.exchange(a, b);
+    }
+
+    /// A neighbour of a circuit says something; `from_predecessor`: the one that sends us cells. False if it is not
+    /// to be believed.
+    pub fn receive(
+        &mut self,
+        now: Time,
+        circuit: CircuitKey,
+        from_predecessor: bool,
+        told: &Trajectory<'_>,
+    ) -> bool {
+        self.beliefs.receive(now, circuit, from_predecessor, told)
+    }
+
+    /// A new step begins; neighbours' messages took so many bytes in the last.
+    pub fn begin(&mut self, message_bytes: u64) {
+        self.problem.clear();
+        self.rows.clear();
+        let messages = message_bytes as f64 / 512.0 / self.problem.dt;
+        self.problem.capacity = self.parameters.capacity_share * (self.beliefs.bandwidth - messages).max(0.0);
+    }
+
+    /// Adds a circuit to this step's problem. False if it has nothing to do, and so no part in it: its rates
+    /// are zero.
+    pub fn add(&mut self, now: Time, measured: &Measured) -> bool {
+        let Parameters { horizon, step, problem, local_ends, .. } = self.parameters;
+        let index = self.beliefs.index(measured.circuit);
+        let beliefs = &self.beliefs;
+        let (most, full, dt) = (beliefs.longest_queue(), beliefs.bandwidth, self.problem.dt);
+        let of = |about| beliefs.of(index, about);
+        let steps = |span: f64| span / step.0 as f64;
+        let since = |about| beliefs.age(now, index, about);
+        let [onwards, hither] = beliefs.delays(index);
+        let Problem { vmax, ssrc, vsrc, vvsrc, s0, first_hop, unbounded, .. } = &mut self.problem;
+        let (row, end) = (vsrc.len(), vsrc.len() + horizon);
+        vsrc.resize(end, 0.0);
+        ssrc.resize(end, 0.0);
+        let mut waiting = f64::from(measured.queue);
+        match measured.source {
+            // What is on the same machine is as good as in the queue.
+            Source::Server(remaining) if local_ends => waiting += remaining.min(most),
+            Source::Server(remaining) => {
+                source(of(About::Output), remaining, most, dt, &mut vsrc[row..], &mut ssrc[row..]);
+            }
+            Source::Relay => {
+                for (about, ours) in [(About::Output, &mut *vsrc), (About::Queue, &mut *ssrc)] {
+                    if beliefs.holds(now, index, about) {
+                        align(of(about), steps(since(about) - hither), &mut ours[row..]);
+                    }
+                }
+            }
+        }
+        let idle = |values: &[f64]| values.iter().all(|value| *value <= 0.0);
+        if waiting <= 0.0 && idle(&vsrc[row..]) && idle(&ssrc[row..]) {
+            vsrc.truncate(row);
+            ssrc.truncate(row);
+            if measured.source != Source::Relay {
+                self.beliefs.wish(measured.circuit, &[]);
+            }
+            return false;
+        }
+        let (at_server, at_client) = (measured.source != Source::Relay, measured.to_client);
+        first_hop.push(at_server);
+        unbounded.push(local_ends && (at_server || at_client));
+        // A circuit whose cells go to the same machine has neither a queue nor a rate out to decide on.
+        s0.push(if local_ends && at_client { 0.0 } else { waiting });
+        vmax.resize(
+            end,
+            match (at_client, local_ends) {
+                (true, true) => 0.0,
+                (true, false) => f64::INFINITY,
+                (false, _) => full,
+            },
+        );
+        if !measured.to_client && !of(About::Intake).is_empty() {
+            // The journal's eq. 13 takes the rates of the last message as they are.
+            let delay = if problem == Kind::Journal { -onwards } else { onwards };
+            align(of(About::Intake), steps(since(About::Intake) + delay), &mut vmax[row..]);
+        }
+        if problem == Kind::Journal {
+            vvsrc.resize(end, if measured.source == Source::Relay { 0.0 } else { f64::INFINITY });
+            if measured.source == Source::Relay {
+                let elapsed = steps(since(About::Virtual) - hither);
+                align(of(About::Virtual), elapsed, &mut vvsrc[row..]);
+            }
+        }
+        self.rows.push(measured.circuit);
+        true
+    }
+
+    /// Solves for the circuits added; their number. Then [`plan`](Self::plan) says what to do.
+    pub fn solve(&mut self) -> usize {
+        let (horizon, n) = (self.parameters.horizon, self.rows.len());
+        let Problem { vsrc, first_hop, capacity, kind, s_max, .. } = &mut self.problem;
+        let Parameters { s_max_time, .. } = self.parameters;
+        *s_max = self.parameters.s_max;
+        if s_max_time > Span::ZERO {
+            *s_max = s_max.max(*capacity * s_max_time.as_secs_f64() / n.max(1) as f64);
+        }
+        if *kind == Kind::Prototype {
+            for step in 0..horizon.min(FIXED) {
+                share_fixed(vsrc, horizon, step, *capacity, |i| !first_hop[i], &mut self.work);
+            }
+        }
+        let refusal = self.solver.solve(&self.problem, &mut self.solution);
+        assert_eq!(refusal, Ok(()), "what is believed makes a sound problem");
+        if self.parameters.tell_source {
+            let Solution { s, d, .. } = &mut self.solution;
+            for row in (0..n).filter(|row| self.problem.first_hop[*row]) {
+                for step in 0..horizon {
+                    let at = row * (horizon + 1) + step + 1;
+                    s[at] += (self.problem.ssrc[row * horizon + step] - d[at]).max(0.0);
+                }
+            }
+        }
+        self.drain();
+        for (row, circuit) in self.rows.iter().enumerate().filter(|(row, _)| self.problem.first_hop[*row]) {
+            self.beliefs.wish(*circuit, &self.solution.v_in[row * horizon..(row + 1) * horizon]);
+        }
+        n
+    }
+
+    /// What waits already need not come: relays grant so much less that it drains. The problem alone lets a
+    /// queue that a transient has left stand for ever, since both rates can be as high as the capacity.
+    fn drain(&mut self) {
+        let Parameters { horizon, drain, .. } = self.parameters;
+        if drain == Span::ZERO {
+            return;
+        }
+        let grants = self.solution.v_in.chunks_mut(horizon);
+        for (row, grants) in grants.enumerate().filter(|(row, _)| !self.problem.first_hop[*row]) {
+            // A cell on its way through is no queue.
+            let less = (self.problem.s0[row] - 1.0).max(0.0) / drain.as_secs_f64();
+            for grant in grants {
+                *grant = (*grant - less).max(0.0);
+            }
+        }
+    }
+
+    /// The plan for the circuit that was number `row` of those that took part in the last solve.
+    pub fn plan(&self, row: usize) -> Option<Plan<'_>> {
+        let horizon = self.parameters.horizon;
+        let at = row * horizon..(row + 1) * horizon;
+        let Solution { v_in, v_out, vv_out, s, .. } = &self.solution;
+        Some(Plan {
+            circuit: *self.rows.get(row)?,
+            intake: &v_in[at.clone()],
+            output: &v_out[at.clone()],
+            queue: &s[row * (horizon + 1) + 1..][..horizon],
+            unhindered: vv_out.get(at).unwrap_or(&[]),
+        })
+    }
+
+    /// The plan for a circuit, if it took part in the last solve. Circuits are asked for in order, and some that
+    /// took part may have ended since; `row` goes along, from 0.
+    pub(crate) fn next_plan(&self, row: &mut usize, circuit: CircuitKey) -> Option<Plan<'_>> {
+        while self.rows.get(*row).is_some_and(|other| *other < circuit) {
+            *row += 1;
+        }
+        let plan = self.plan(*row).filter(|plan| plan.circuit == circuit);
+        *row += usize::from(plan.is_some());
+        plan
+    }
+}

@@ -1,0 +1,127 @@
+//! A relay's circuits with their legs: what its controller measures and steers.
+
+use std::collections::VecDeque;
+
+use slab::Slab;
+use tidegate_control::units::Time;
+
+use crate::cell::Message;
+use crate::control::{Allowance, Plant, Route, View};
+use crate::edge::Edge;
+use crate::ids::{CircId, CircuitKey, LegId, Nonce, Side, StreamId, StreamKey};
+use crate::links::Links;
+use crate::node::Output;
+use crate::onion::Onion;
+
+pub(super) struct Table<O: Onion> {
+    pub links: Links<O>,
+    pub circuits: Slab<Circuit<O>>,
+    pub outputs: VecDeque<Output<O>>,
+}
+
+pub(super) struct Circuit<O: Onion> {
+    pub prev: LegId,
+    pub next: Option<LegId>,
+    /// The next relay has not answered yet.
+    pub extending: bool,
+    pub hop: O::RelayHop,
+    /// Present once a stream was opened here.
+    pub edge: Option<Box<Edge>>,
+    /// Exit: a switch of the client's under way.
+    pub switch: Switch<O>,
+}
+
+/// How far a client has come in switching from one circuit to another that ends at the same exit.
+pub(super) enum Switch<O: Onion> {
+    /// It does not switch.
+    None,
+    /// It has left this circuit.
+    Left(Nonce),
+    /// It has joined on this one; what it says waits until it has left the other.
+    Joined(Nonce, Vec<Message<O>>),
+}
+
+impl<O: Onion> Table<O> {
+    pub fn contains(&self, key: CircuitKey) -> bool {
+        self.circuits.contains(key.0 as usize)
+    }
+
+    pub fn circuit(&mut self, key: CircuitKey) -> &mut Circuit<O> {
+        &mut self.circuits[key.0 as usize]
+    }
+
+    /// Tells the driver which streams may package again.
+    pub fn package_again(&mut self, key: CircuitKey, which: fn(&mut Edge, u32) -> Vec<(StreamId, u32)>) {
+        let Some(circuit) = self.circuits.get_mut(key.0 as usize) else { return };
+        let room = self.links.room(circuit.prev);
+        let Some(edge) = circuit.edge.as_deref_mut() else { return };
+        for (stream, cells) in which(edge, room) {
+            self.outputs.push_back(Output::Package(StreamKey { circuit: key, stream }, cells));
+        }
+    }
+
+    fn leg(&self, circuit: CircuitKey, side: Side) -> Option<LegId> {
+        let circuit = &self.circuits[circuit.0 as usize];
+        match side {
+            Side::Prev => Some(circuit.prev),
+            Side::Next => circuit.next,
+        }
+    }
+}
+
+impl<O: Onion> Plant for Table<O> {
+    fn circuits(&self, into: &mut Vec<CircuitKey>) {
+        into.clear();
+        into.extend(self.circuits.iter().map(|(key, _)| CircuitKey(key as u32)));
+    }
+
+    fn view(&self, circuit: CircuitKey) -> View {
+        let circuit = &self.circuits[circuit.0 as usize];
+        View {
+            waiting: self.links.backlog(circuit.prev),
+            enters: circuit.edge.is_some(),
+            passes: circuit.next.is_some(),
+            to_client: !self.links.is_to_relay(circuit.prev),
+        }
+    }
+
+    fn demand(&mut self, circuit: CircuitKey) -> f64 {
+        self.circuit(circuit).edge.as_deref_mut().map_or(0.0, Edge::demand)
+    }
+
+    fn allow(&mut self, now: Time, circuit: CircuitKey, allowance: &Allowance) {
+        let Allowance { send, share, package, carry } = *allowance;
+        let circuit = &mut self.circuits[circuit.0 as usize];
+        self.links.allow(now, circuit.prev, send, share, carry);
+        if let Some(edge) = circuit.edge.as_deref_mut() {
+            edge.allow(package, carry);
+        }
+    }
+
+    fn release(&mut self, now: Time) {
+        self.links.release(now);
+    }
+
+    fn resume(&mut self, circuit: CircuitKey) {
+        self.package_again(circuit, Edge::resumable);
+    }
+
+    fn has_neighbour(&self, circuit: CircuitKey, side: Side) -> bool {
+        self.leg(circuit, side).is_some_and(|leg| self.links.is_to_relay(leg) && !self.links.is_moving(leg))
+    }
+
+    fn advertise(
+        &mut self,
+        now: Time,
+        (circuit, side): (CircuitKey, Side),
+        most: usize,
+        route: Route,
+        write: &mut dyn FnMut(CircId, &mut Vec<u8>),
+    ) -> u64 {
+        self.leg(circuit, side).map_or(0, |leg| self.links.tell(now, leg, most, route, write))
+    }
+
+    fn send(&mut self, now: Time, route: Route) -> u64 {
+        self.links.send_told(now, route)
+    }
+}
