@@ -7,7 +7,6 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_sim::observe::{Observation, Recorder};
 use tidegate_sim::plan::*;
-
 use tidegate_sim::world;
 
 /// Records nothing, as far as the optimiser can tell.
