@@ -125,11 +125,11 @@ impl Scheduler for Order {
         Some(self.counts[key as usize] * libm::exp2(-half_lives))
     }
 
-    fn sent(&mut self, now: Time, key: u32, more: bool, circuits: &dyn Circuits) {
-        let half_lives = now.since(self.epoch).as_secs_f64() / self.half_life.as_secs_f64();
+    fn sent(&mut self, now: Time, key: u32, more: bool, _: &dyn Circuits) {
+        let mut half_lives = now.since(self.epoch).as_secs_f64() / self.half_life.as_secs_f64();
         if half_lives > RESCALE_HALF_LIVES {
             self.rescale(now, half_lives);
-            return self.sent(now, key, more, circuits);
+            half_lives = 0.0;
         }
         let first = self.heap.pop();
         debug_assert_eq!(first.map(|entry| entry.key), Some(key));
