@@ -1,0 +1,402 @@
+//! All slices' trees under one account of who can carry how many children (thesis section 6.4.4): join, leave,
+//! adopt, switch, orphans, relegation to leaf.
+
+use std::collections::BTreeSet;
+
+use tidegate_control::random::Random;
+
+use crate::latency::Latencies;
+use crate::tree::{NOBODY, Tree};
+use crate::{Peer, SERVER};
+
+/// Who may have children where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Wherever its uplink carries it: the thesis.
+    Any,
+    /// In one tree only (SplitStream: Castro et al., SOSP 2003).
+    OneTree,
+    /// Nobody but the server: unicast.
+    Unicast,
+}
+
+/// `child` gets a slice from somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The slice.
+    pub slice: usize,
+    /// Who gets it.
+    pub child: Peer,
+    /// From whom so far, or [`NOBODY`].
+    pub from: Peer,
+    /// From whom now, or [`NOBODY`].
+    pub to: Peer,
+}
+
+/// The trees.
+#[derive(Clone, Debug)]
+pub struct Forest {
+    trees: Vec<Tree>,
+    places: Vec<Place>,
+    members: Vec<Peer>,
+    /// Tops of subtrees that nobody had room for, by slice.
+    orphans: BTreeSet<(usize, Peer)>,
+    /// Slices that are not sent now.
+    silent: Vec<bool>,
+    rule: Rule,
+    changes: Vec<Change>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    member: bool,
+    /// Children over all slices that it can have, and has.
+    budget: usize,
+    used: usize,
+    /// Gets no new children for now.
+    avoided: bool,
+}
+
+/// A move for less than this, microseconds summed over the subtree, is not worth the unrest.
+const WORTH: i64 = 40_000;
+/// Nor is one that wins less than this part of the subtree's latency.
+const WORTHY: i64 = 5;
+/// What another slice from the same parent counts like, microseconds: who gets all slices from one parent loses
+/// all of them with it.
+const SHARED: i64 = 15_000;
+
+impl Forest {
+    /// The server alone, with numbers up to `peers` and so many slices.
+    pub fn new(peers: usize, slices: usize, rule: Rule) -> Forest {
+        let mut places = vec![Place::default(); peers];
+        places[usize::from(SERVER)].member = true;
+        Forest {
+            trees: vec![Tree::new(peers); slices],
+            places,
+            members: Vec::new(),
+            orphans: BTreeSet::new(),
+            silent: vec![false; slices],
+            rule,
+            changes: Vec::new(),
+        }
+    }
+
+    /// One slice's tree.
+    pub fn tree(&self, slice: usize) -> &Tree {
+        &self.trees[slice]
+    }
+
+    /// Slices.
+    pub fn slices(&self) -> usize {
+        self.trees.len()
+    }
+
+    /// The viewers, in no particular order.
+    pub fn members(&self) -> &[Peer] {
+        &self.members
+    }
+
+    /// Children that `peer` can have over all slices, and those it has.
+    pub fn load(&self, peer: Peer) -> (usize, usize) {
+        let place = &self.places[usize::from(peer)];
+        (place.budget, place.used)
+    }
+
+    /// Children that everybody together can have.
+    pub fn capacity(&self) -> usize {
+        let all = self.members.iter().chain([&SERVER]);
+        all.map(|peer| self.places[usize::from(*peer)].budget).sum()
+    }
+
+    /// Subtrees that wait for room.
+    pub fn orphans(&self) -> usize {
+        self.orphans.len()
+    }
+
+    /// What changed since this was last asked, in order.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Whether server and viewers could carry the stream to all, with `budget` more and one viewer more.
+    pub fn feasible_with(&self, budget: usize) -> bool {
+        let needed = (self.members.len() + 1) * self.silent.iter().filter(|silent| !**silent).count();
+        match self.rule {
+            Rule::Unicast => self.places[usize::from(SERVER)].budget >= needed,
+            Rule::Any | Rule::OneTree => self.capacity() + budget >= needed,
+        }
+    }
+
+    /// A viewer with so much room for children is added to every tree.
+    pub fn join(&mut self, peer: Peer, budget: usize, latencies: &Latencies) {
+        self.places[usize::from(peer)] = Place { member: true, budget, used: 0, avoided: false };
+        self.members.push(peer);
+        for slice in (0..self.slices()).filter(|slice| !self.silent[*slice]).collect::<Vec<_>>() {
+            self.orphans.insert((slice, peer));
+            self.place(slice, peer, latencies);
+        }
+    }
+
+    /// A slice is sent from now on, or is not: then nobody has a parent in it and no room is taken.
+    pub fn set_active(&mut self, slice: usize, active: bool, latencies: &Latencies) {
+        if self.silent[slice] != active {
+            return;
+        }
+        self.silent[slice] = !active;
+        for peer in self.members.clone() {
+            if active {
+                self.orphans.insert((slice, peer));
+            } else {
+                self.move_under(slice, peer, NOBODY, latencies);
+                self.orphans.remove(&(slice, peer));
+            }
+        }
+        self.settle(latencies);
+    }
+
+    /// A viewer is gone: its children go to others.
+    pub fn leave(&mut self, peer: Peer, latencies: &Latencies) {
+        self.members.retain(|member| *member != peer);
+        for slice in 0..self.slices() {
+            self.orphans.remove(&(slice, peer));
+            for child in self.trees[slice].children(peer).to_vec() {
+                self.move_under(slice, child, NOBODY, latencies);
+            }
+            self.move_under(slice, peer, NOBODY, latencies);
+            self.orphans.remove(&(slice, peer));
+        }
+        self.places[usize::from(peer)] = Place::default();
+        self.settle(latencies);
+    }
+
+    /// How many children `peer` can have changes; those beyond it, small subtrees and weak viewers first, go to
+    /// others.
+    pub fn set_budget(&mut self, peer: Peer, budget: usize, latencies: &Latencies) {
+        let place = &mut self.places[usize::from(peer)];
+        if !place.member || place.budget == budget {
+            return;
+        }
+        place.budget = budget;
+        let excess = place.used.saturating_sub(budget);
+        if excess > 0 {
+            let mut children: Vec<(i64, usize, usize, Peer)> = Vec::with_capacity(place.used);
+            for (slice, tree) in self.trees.iter().enumerate() {
+                let weight = |child: Peer| (tree.size(child), self.places[usize::from(child)].budget);
+                children.extend(tree.children(peer).iter().map(|child| {
+                    let (size, budget) = weight(*child);
+                    (size, budget, slice, *child)
+                }));
+            }
+            children.sort_unstable();
+            for (.., slice, child) in children.into_iter().take(excess) {
+                self.place_elsewhere(slice, child, latencies);
+            }
+        }
+    }
+
+    /// Whether `peer` gets no new children for now.
+    pub fn set_avoided(&mut self, peer: Peer, avoided: bool) {
+        self.places[usize::from(peer)].avoided = avoided;
+    }
+
+    /// `child` gets another parent in that slice, if there is one; otherwise it keeps its own, unless that has
+    /// more children than it can have.
+    pub fn place_elsewhere(&mut self, slice: usize, child: Peer, latencies: &Latencies) {
+        let parent = self.trees[slice].parent(child);
+        if parent == NOBODY {
+            return;
+        }
+        let before = std::mem::replace(&mut self.places[usize::from(parent)].avoided, true);
+        match self.best_parent(slice, child, latencies) {
+            Some(other) => self.move_under(slice, child, other, latencies),
+            None if self.places[usize::from(parent)].used > self.places[usize::from(parent)].budget => {
+                self.move_under(slice, child, NOBODY, latencies);
+                self.place(slice, child, latencies);
+            }
+            None => {}
+        }
+        self.places[usize::from(parent)].avoided = before;
+    }
+
+    /// Tries to place who waits, the largest subtrees first.
+    pub fn settle(&mut self, latencies: &Latencies) {
+        let mut waiting: Vec<(usize, Peer)> = self.orphans.iter().copied().collect();
+        waiting.sort_by_key(|(slice, peer)| (-self.trees[*slice].size(*peer), *slice, *peer));
+        for (slice, peer) in waiting {
+            self.place(slice, peer, latencies);
+        }
+    }
+
+    /// Latencies changed.
+    pub fn refresh(&mut self, latencies: &Latencies) {
+        self.trees.iter_mut().for_each(|tree| tree.refresh(latencies));
+    }
+
+    /// Looks at `tries` random moves and makes those that pay, at most `most`.
+    pub fn optimise(&mut self, tries: usize, most: usize, random: &mut Random, latencies: &Latencies) {
+        let mut made = 0;
+        for _ in 0..tries {
+            if self.members.len() < 2 || made >= most {
+                return;
+            }
+            let slice = random.below(self.slices());
+            let child = self.members[random.below(self.members.len())];
+            let other = match random.below(self.members.len() + 1) {
+                0 => SERVER,
+                n => self.members[n - 1],
+            };
+            if self.may_adopt(slice, other) {
+                let gain = self.trees[slice].gain_of_adopting(other, child, latencies);
+                let unrest = gain.map(|_| {
+                    let old = self.trees[slice].parent(child);
+                    let tree = &self.trees[slice];
+                    let worth = WORTH.max(tree.delay(child) * tree.size(child) / WORTHY);
+                    worth + SHARED * (self.shared(other, child) - self.shared(old, child) + 1)
+                });
+                if gain > unrest {
+                    self.move_under(slice, child, other, latencies);
+                    made += 1;
+                    continue;
+                }
+            }
+            if self.may_switch(slice, child, other)
+                && self.trees[slice].gain_of_switching(child, other, latencies) > Some(WORTH)
+            {
+                self.switch(slice, child, other, latencies);
+                made += 1;
+            }
+        }
+    }
+
+    /// Slices that `child` gets from `parent`.
+    fn shared(&self, parent: Peer, child: Peer) -> i64 {
+        self.trees.iter().filter(|tree| tree.parent(child) == parent).count() as i64
+    }
+
+    fn may_have_children(&self, slice: usize, peer: Peer) -> bool {
+        match self.rule {
+            _ if peer == SERVER => true,
+            Rule::Any => true,
+            Rule::OneTree => usize::from(peer) % self.slices() == slice,
+            Rule::Unicast => false,
+        }
+    }
+
+    fn may_adopt(&self, slice: usize, peer: Peer) -> bool {
+        let place = &self.places[usize::from(peer)];
+        place.used < place.budget && !place.avoided && self.may_have_children(slice, peer)
+    }
+
+    fn may_switch(&self, slice: usize, a: Peer, b: Peer) -> bool {
+        let tree = &self.trees[slice];
+        let (of_a, of_b) = (tree.children(a).len(), tree.children(b).len());
+        let takes = |peer: Peer, gives: usize, gets: usize| {
+            let place = &self.places[usize::from(peer)];
+            gets == 0
+                || gets <= gives && self.may_have_children(slice, peer)
+                || place.used - gives + gets <= place.budget
+                    && !place.avoided
+                    && self.may_have_children(slice, peer)
+        };
+        of_a + of_b > 0 && takes(a, of_a, of_b) && takes(b, of_b, of_a)
+    }
+
+    fn switch(&mut self, slice: usize, a: Peer, b: Peer, latencies: &Latencies) {
+        let tree = &self.trees[slice];
+        let mut moved: Vec<Peer> = tree.children(a).iter().chain(tree.children(b)).copied().collect();
+        moved.extend([a, b]);
+        let before: Vec<Peer> = moved.iter().map(|peer| tree.parent(*peer)).collect();
+        self.trees[slice].switch(a, b, latencies);
+        for (child, from) in moved.into_iter().zip(before) {
+            let to = self.trees[slice].parent(child);
+            if from != to {
+                self.places[usize::from(from)].used -= 1;
+                self.places[usize::from(to)].used += 1;
+                self.changes.push(Change { slice, child, from, to });
+            }
+        }
+    }
+
+    /// The only way a parent changes, but for switching.
+    fn move_under(&mut self, slice: usize, child: Peer, to: Peer, latencies: &Latencies) {
+        let from = self.trees[slice].parent(child);
+        if from == to {
+            return;
+        }
+        self.trees[slice].detach(child);
+        if from != NOBODY {
+            self.places[usize::from(from)].used -= 1;
+        }
+        if to == NOBODY {
+            self.orphans.insert((slice, child));
+        } else {
+            self.trees[slice].attach(child, to, latencies);
+            self.places[usize::from(to)].used += 1;
+            self.orphans.remove(&(slice, child));
+        }
+        self.changes.push(Change { slice, child, from, to });
+    }
+
+    /// Finds an orphan a parent; if nobody outside its own subtree has room, it takes a leaf's place.
+    fn place(&mut self, slice: usize, orphan: Peer, latencies: &Latencies) {
+        if let Some(parent) = self.best_parent(slice, orphan, latencies) {
+            return self.move_under(slice, orphan, parent, latencies);
+        }
+        let below = |peer: &Peer| self.trees[slice].is_below(*peer, orphan);
+        if !self.members.iter().any(|peer| self.may_adopt(slice, *peer) && below(peer)) {
+            return;
+        }
+        let tree = &self.trees[slice];
+        let keeps = |parent: Peer| {
+            let place = &self.places[usize::from(parent)];
+            place.used <= place.budget && !place.avoided
+        };
+        let leaf = |peer: &&Peer| {
+            let sound = tree.children(**peer).is_empty() && tree.is_attached(**peer);
+            sound && keeps(tree.parent(**peer))
+        };
+        let found = self.members.iter().filter(leaf).min_by_key(|peer| {
+            let parent = tree.parent(**peer);
+            (tree.delay(parent) + i64::from(latencies.between(parent, orphan)), **peer)
+        });
+        let Some(&leaf) = found else { return };
+        let parent = tree.parent(leaf);
+        self.move_under(slice, leaf, NOBODY, latencies);
+        self.move_under(slice, orphan, parent, latencies);
+        if let Some(parent) = self.best_parent(slice, leaf, latencies) {
+            self.move_under(slice, leaf, parent, latencies);
+        }
+    }
+
+    /// Who has room for `child` and is nearest to the server with it.
+    fn best_parent(&self, slice: usize, child: Peer, latencies: &Latencies) -> Option<Peer> {
+        let tree = &self.trees[slice];
+        let mut best: Option<(i64, Peer)> = None;
+        for peer in self.members.iter().chain([&SERVER]).copied() {
+            if peer == child || !self.may_adopt(slice, peer) {
+                continue;
+            }
+            let cost = tree.delay(peer) + i64::from(latencies.between(peer, child));
+            if best.is_some_and(|best| (cost, peer) >= best) {
+                continue;
+            }
+            let cost = cost + SHARED * self.shared(peer, child);
+            if best.is_some_and(|best| (cost, peer) >= best) {
+                continue;
+            }
+            // Walks come last: below the child would be a ring, below another orphan nothing arrives.
+            let mut top = peer;
+            let outside = tree.upwards(peer).all(|at| {
+                top = at;
+                at != child
+            });
+            if outside && top == SERVER {
+                best = Some((cost, peer));
+            }
+        }
+        best.map(|(_, peer)| peer)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Complaints (negative acknowledgements, thesis section 3.2.3): who is to blame when a slice does not come.
+//!
+//! All viewers below a dead one complain at about the same time. A complaint about a parent that complains
+//! itself, or whose ancestors do, is put aside: only the topmost counts. Somebody about whom several others
+//! complain is relegated; somebody who complains about many parents that nobody else complains about is not
+//! listened to.
+
+use std::collections::VecDeque;
+
+use tidegate_control::units::{Span, Time};
+
+use crate::forest::Forest;
+use crate::{Peer, SERVER};
+
+/// `child` does not get `slice` from `parent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// The slice.
+    pub slice: usize,
+    /// Who complains.
+    pub child: Peer,
+    /// About whom.
+    pub parent: Peer,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+/// What a parent does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It sends too little: it is given less to carry.
+    Loses,
+    /// It sends nothing.
+    Silent,
+    /// It sends something else.
+    Forges,
+}
+
+/// What is to be done about a complaint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The parent is to blame.
+    Upheld(Complaint),
+    /// The parent is to blame, and was before: it should not forward for a while.
+    Relegate(Complaint),
+    /// Whoever complains does so about everybody: nothing.
+    Doubted(Complaint),
+}
+
+/// Complaints that wait, and those of the last while.
+#[derive(Debug, Default)]
+pub struct Judge {
+    waiting: VecDeque<(Time, Complaint)>,
+    /// The last ones, and whether they blamed somebody.
+    past: VecDeque<(Time, Complaint, bool)>,
+    /// Complaints that were not listened to.
+    pub doubted: u64,
+}
+
+/// Complaints wait so long for those from above.
+pub const SETTLE: Span = Span::from_millis(80);
+/// A complaint excuses those below for so long.
+const EXCUSE: Span = Span::from_millis(1500);
+/// What is remembered.
+const MEMORY: Span = Span::from_secs(30);
+const MOST: usize = 20_000;
+/// So many complaints by different children or about different slices relegate.
+const STRIKES: usize = 3;
+const FORGERIES: usize = 2;
+/// So many different parents, of whom nobody else complained, discredit a child.
+const ALONE: usize = 4;
+
+impl Judge {
+    /// A viewer complains. Complaints about somebody who is not its parent are nothing.
+    pub fn complain(&mut self, now: Time, complaint: Complaint, forest: &Forest) {
+        let Complaint { slice, child, parent, .. } = complaint;
+        let sound = slice < forest.slices() && forest.tree(slice).parent(child) == parent;
+        if sound && self.waiting.len() < MOST && !self.waiting.iter().any(|(_, known)| *known == complaint) {
+            self.waiting.push_back((now, complaint));
+        }
+    }
+
+    /// When a verdict is due.
+    pub fn next_time(&self) -> Time {
+        self.waiting.front().map_or(Time::NEVER, |(at, _)| *at + SETTLE)
+    }
+
+    /// The verdicts that are due.
+    pub fn verdicts(&mut self, now: Time, forest: &Forest) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        while self.next_time() <= now {
+            let Some((at, complaint)) = self.waiting.pop_front() else { break };
+            let blames = !self.is_excused(now, complaint, forest);
+            if blames {
+                verdicts.push(self.judge(complaint));
+            }
+            // It may excuse those below it that complain later.
+            self.past.push_back((at, complaint, blames));
+        }
+        let old = |at: Time| now.since(at) > MEMORY;
+        while self.past.len() > MOST || self.past.front().is_some_and(|(at, ..)| old(*at)) {
+            self.past.pop_front();
+        }
+        verdicts
+    }
+
+    /// Whether the parent or somebody above it complains about the same slice.
+    fn is_excused(&self, now: Time, complaint: Complaint, forest: &Forest) -> bool {
+        let tree = forest.tree(complaint.slice);
+        let recent = self.past.iter().rev().take_while(|(at, ..)| now.since(*at) <= EXCUSE);
+        let complain: Vec<Peer> = recent
+            .map(|(_, other, _)| other)
+            .chain(self.waiting.iter().map(|(_, other)| other))
+            .filter(|other| other.slice == complaint.slice && other.child != complaint.child)
+            .map(|other| other.child)
+            .collect();
+        let mut top = complaint.parent;
+        let excused = tree.upwards(complaint.parent).any(|above| {
+            top = above;
+            complain.contains(&above)
+        });
+        // Below an orphan nothing can come.
+        excused || top != SERVER
+    }
+
+    fn judge(&mut self, complaint: Complaint) -> Verdict {
+        let Complaint { slice, child, parent, fault } = complaint;
+        let blamed = || self.past.iter().filter(|(.., blames)| *blames).map(|(_, known, _)| known);
+        let others = |about: Peer| blamed().any(|known| known.parent == about && known.child != child);
+        let mut alone: Vec<Peer> =
+            blamed().filter(|known| known.child == child).map(|known| known.parent).collect();
+        alone.sort_unstable();
+        alone.dedup();
+        alone.retain(|about| *about != parent && !others(*about));
+        if alone.len() >= ALONE && !others(parent) {
+            self.doubted += 1;
+            return Verdict::Doubted(complaint);
+        }
+        let strikes = match fault {
+            // Who carries too much is given less, not nothing.
+            Fault::Loses => return Verdict::Upheld(complaint),
+            Fault::Silent => STRIKES,
+            Fault::Forges => FORGERIES,
+        };
+        let mut against: Vec<(usize, Peer)> = blamed()
+            .filter(|known| known.parent == parent && known.fault == fault)
+            .map(|known| (known.slice, known.child))
+            .collect();
+        against.push((slice, child));
+        against.sort_unstable();
+        against.dedup();
+        let several = against.iter().any(|(_, other)| *other != child);
+        if against.len() >= strikes && several {
+            Verdict::Relegate(complaint)
+        } else {
+            Verdict::Upheld(complaint)
+        }
+    }
+
+    /// A viewer is gone, or starts anew: what was said about it is forgotten.
+    pub fn forget(&mut self, peer: Peer) {
+        let concerns = |complaint: &Complaint| complaint.parent == peer || complaint.child == peer;
+        self.waiting.retain(|(_, complaint)| !concerns(complaint));
+        self.past.retain(|(_, complaint, _)| !concerns(complaint));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forest::Rule;
+    use crate::latency::Latencies;
+
+    /// Server, 1, then 2 below it, 3 below that, in both slices.
+    fn chain(peers: usize) -> Forest {
+        let latencies = Latencies::new(peers);
+        let mut forest = Forest::new(peers, 2, Rule::Any);
+        forest.set_budget(SERVER, 2, &latencies);
+        (1..peers as Peer).for_each(|peer| forest.join(peer, 2, &latencies));
+        forest
+    }
+
+    #[test]
+    fn only_the_topmost_complaint_counts() {
+        let forest = chain(4);
+        let mut judge = Judge::default();
+        let complaint = |child: Peer| Complaint {
+            slice: 0,
+            child,
+            parent: forest.tree(0).parent(child),
+            fault: Fault::Silent,
+        };
+        judge.complain(Time::ZERO, complaint(3), &forest);
+        judge.complain(Time::ZERO + Span::from_millis(40), complaint(2), &forest);
+        let later = Time::ZERO + Span::from_millis(200);
+        assert_eq!(judge.verdicts(later, &forest), [Verdict::Upheld(complaint(2))]);
+        let wrong = Complaint { slice: 0, child: 3, parent: SERVER, fault: Fault::Silent };
+        judge.complain(later, wrong, &forest);
+        assert_eq!(judge.next_time(), Time::NEVER);
+    }
+}

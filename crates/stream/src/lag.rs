@@ -1,0 +1,80 @@
+//! How old packets are when they are played: counts by 10 ms.
+
+use serde::{Deserialize, Serialize};
+
+/// A histogram of ages.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Lags {
+    /// Grows to [`MOST`] and no further.
+    counts: Vec<u32>,
+    /// The same since the last question.
+    #[serde(skip)]
+    recent: Vec<u32>,
+}
+
+const STEP: u64 = 10;
+/// The last step holds everything above.
+const MOST: usize = 3000;
+
+impl Lags {
+    /// A packet of `age` milliseconds is played.
+    pub fn add(&mut self, age: u64) {
+        let step = ((age / STEP) as usize).min(MOST - 1);
+        for counts in [&mut self.counts, &mut self.recent] {
+            if counts.len() <= step {
+                counts.resize(step + 1, 0);
+            }
+            counts[step] += 1;
+        }
+    }
+
+    /// Adds another's counts.
+    pub fn merge(&mut self, other: &Lags) {
+        if self.counts.len() < other.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        self.counts.iter_mut().zip(&other.counts).for_each(|(ours, theirs)| *ours += theirs);
+    }
+
+    /// The age in milliseconds below which that share of the packets was, rounded up to 10; zero without any.
+    pub fn quantile(&self, share: f64) -> u64 {
+        quantile(&self.counts, share)
+    }
+
+    /// The median since this was last asked.
+    pub fn recent_median(&mut self) -> u32 {
+        let median = quantile(&self.recent, 0.5) as u32;
+        self.recent.clear();
+        median
+    }
+}
+
+fn quantile(counts: &[u32], share: f64) -> u64 {
+    let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+    let wanted = (total as f64 * share).ceil() as u64;
+    let mut sum = 0;
+    for (step, count) in counts.iter().enumerate() {
+        sum += u64::from(*count);
+        if sum >= wanted && total > 0 {
+            return (step as u64 + 1) * STEP;
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_what_was_added() {
+        let mut lags = Lags::default();
+        assert_eq!(lags.quantile(0.5), 0);
+        (0..100).for_each(|n| lags.add(n * 10));
+        assert_eq!((lags.quantile(0.5), lags.quantile(0.95), lags.quantile(1.0)), (500, 950, 1000));
+        lags.add(u64::MAX);
+        assert_eq!(lags.quantile(1.0), MOST as u64 * STEP);
+        assert_eq!((lags.recent_median(), lags.recent_median()), (510, 0));
+    }
+}

@@ -1,0 +1,92 @@
+//! Q-Stream (thesis sections 3.2, 6.4, 7.4): live video through trees of viewers that one server arranges.
+//!
+//! The stream is cut into `k` slices; every slice has its own tree over all viewers. The server learns what
+//! each viewer can carry from exploration packets over random chains, with the controllers of
+//! [`tidegate_control::paths`], and moves viewers until trees are short.
+//!
+//! Everything here is sans-IO. A machine takes an [`Input`], hands out [`Output`]s until there are none, and
+//! names the time at which it wants to be woken. Whatever carries datagrams and messages between peers that
+//! have proven who they are is a carrier: the simulator's links, or QUIC on sockets.
+//!
+//! * [`packet`]: datagrams. [`message`]: what server and viewers tell each other reliably.
+//! * [`framer`]: MPEG-TS bytes to payloads. [`source`]: payloads to slices, parity and repairs. [`parity`].
+//! * [`latency`]: what is known of latencies. [`tree`]: one slice's tree. [`forest`]: all of them.
+//! * [`member`]: what the server knows of a viewer. [`explorer`]: exploration packets. [`judge`]: complaints.
+//! * [`server`]: tracker, source and explorer as one machine. [`viewer`] over [`reorder`]: a viewer.
+//! * [`uplink`]: a rate with a bounded queue, the first thing that limits a peer. [`bucket`]: what is spent and
+//!   refills. [`lag`]: ages of packets.
+
+pub mod bucket;
+pub mod explorer;
+pub mod forest;
+pub mod framer;
+pub mod judge;
+pub mod lag;
+pub mod latency;
+pub mod member;
+pub mod message;
+pub mod packet;
+pub mod parity;
+pub mod reorder;
+pub mod server;
+pub mod source;
+pub mod tree;
+pub mod uplink;
+pub mod viewer;
+
+use bytes::Bytes;
+pub use tidegate_control::paths::Peer;
+
+use message::{Contact, Message};
+
+/// The server's number; viewers count from one.
+pub const SERVER: Peer = 0;
+
+/// The most slices, parity included.
+pub const MAX_SLICES: usize = 32;
+
+/// What happens to a machine.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A datagram came from a peer that proved to be who it is.
+    Datagram {
+        /// Who sent it.
+        from: Peer,
+        /// What it is.
+        bytes: Bytes,
+    },
+    /// A message came over the reliable channel between the server and a viewer.
+    Message {
+        /// The viewer, or [`SERVER`].
+        from: Peer,
+        /// What it says.
+        message: Message,
+    },
+    /// The connection to that peer is no more.
+    Lost(Peer),
+}
+
+/// What a machine wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send a datagram; it may get lost.
+    Datagram {
+        /// To whom.
+        to: Peer,
+        /// What.
+        bytes: Bytes,
+    },
+    /// Send a message over the reliable channel between the server and a viewer.
+    Message {
+        /// To whom.
+        to: Peer,
+        /// What.
+        message: Message,
+    },
+    /// From now on datagrams can go to that peer, which is found there.
+    Meet(Peer, Contact),
+    /// Nothing more goes to that peer: end the connection once what is on its way has left.
+    Part(Peer),
+    /// The next bytes of the stream, whole TS packets.
+    Deliver(Bytes),
+}

@@ -1,0 +1,88 @@
+//! Parity: some slices more, so that any of a group's packets can be missing (Reed-Solomon).
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+
+/// A payload as a shard: its length, itself, zeros up to the group's longest.
+fn shard(payload: &[u8], length: usize) -> Vec<u8> {
+    let mut shard = Vec::with_capacity(length);
+    shard.put_u16(payload.len() as u16);
+    shard.put_slice(payload);
+    shard.resize(length, 0);
+    shard
+}
+
+/// The parity payloads of a whole group.
+///
+/// # Panics
+/// If there are no payloads or no parity is asked for.
+pub fn protect(payloads: &[Bytes], parity: usize) -> Vec<Bytes> {
+    let longest = payloads.iter().map(Bytes::len).max().expect("a group has packets");
+    let length = (2 + longest).next_multiple_of(2);
+    let shards: Vec<Vec<u8>> = payloads.iter().map(|payload| shard(payload, length)).collect();
+    let made =
+        reed_solomon_simd::encode(payloads.len(), parity, shards).expect("counts are small and lengths even");
+    made.into_iter().map(Bytes::from).collect()
+}
+
+/// The missing ones of a group of `data` payloads, by slice, if enough of it is there. `present` and `shards`
+/// are (slice, payload) and (parity slice from zero, payload). Shards that fit nothing give nothing.
+pub fn restore(
+    data: usize,
+    parity: usize,
+    present: &[(usize, &Bytes)],
+    shards: &[(usize, &Bytes)],
+) -> Vec<(usize, Bytes)> {
+    let Some((_, first)) = shards.first() else { return Vec::new() };
+    let length = first.len();
+    if present.iter().any(|(_, payload)| payload.len() + 2 > length) {
+        return Vec::new();
+    }
+    let originals = present.iter().map(|(slice, payload)| (*slice, shard(payload, length)));
+    let Ok(restored) =
+        reed_solomon_simd::decode(data, parity, originals, shards.iter().map(|(at, s)| (*at, &s[..])))
+    else {
+        return Vec::new();
+    };
+    let mut payloads: Vec<(usize, Bytes)> = restored
+        .into_iter()
+        .filter_map(|(slice, shard)| {
+            let (head, payload) = shard.split_first_chunk::<2>()?;
+            let payload = payload.get(..usize::from(u16::from_be_bytes(*head)))?;
+            Some((slice, BytesMut::from(payload).freeze()))
+        })
+        .collect();
+    payloads.sort_by_key(|(slice, _)| *slice);
+    payloads
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn as_many_as_there_are_shards_may_be_missing(
+            data in 1usize..16, parity in 1usize..4, seed: u64, lengths in proptest::collection::vec(0usize..7, 16)
+        ) {
+            let mut draws = tidegate_control::random::Seed::root(seed).random();
+            let payloads: Vec<Bytes> = (0..data)
+                .map(|n| (0..lengths[n] * 188).map(|_| draws.bits() as u8).collect::<Vec<u8>>().into())
+                .collect();
+            let shards = protect(&payloads, parity);
+            let mut order: Vec<usize> = (0..data).collect();
+            draws.shuffle(&mut order);
+            let (gone, kept) = order.split_at(parity.min(data));
+            let present: Vec<(usize, &Bytes)> = kept.iter().map(|n| (*n, &payloads[*n])).collect();
+            let shards: Vec<(usize, &Bytes)> = shards.iter().enumerate().collect();
+            let mut gone = gone.to_vec();
+            gone.sort();
+            let expected: Vec<(usize, Bytes)> = gone.iter().map(|n| (*n, payloads[*n].clone())).collect();
+            prop_assert_eq!(restore(data, parity, &present, &shards), expected);
+            if shards.len() > 1 && gone.len() == shards.len() {
+                prop_assert!(restore(data, parity, &present, &shards[1..]).is_empty());
+            }
+        }
+    }
+}

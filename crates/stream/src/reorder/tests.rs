@@ -1,0 +1,93 @@
+//! What is played, in which order, and what is counted.
+
+use proptest::prelude::*;
+use tidegate_control::random::Seed;
+
+use super::*;
+use crate::packet::{Datagram, decode};
+use crate::source::Source;
+
+const PATIENCE: Span = Span::from_millis(500);
+
+/// What a source of 4 slices and one of parity sends every 5 ms.
+fn stream(payloads: u64) -> Vec<(Time, Video)> {
+    let mut source = Source::new(4, 1);
+    let mut sent = Vec::new();
+    for n in 0..payloads {
+        let at = Time::ZERO + Span::from_millis(n * 5);
+        let mut ts = [n as u8; 6 * 188];
+        ts.iter_mut().step_by(188).for_each(|first| *first = 0x47);
+        for (_, bytes) in source.push(at, &ts) {
+            if let Some(Datagram::Video(video)) = decode(&bytes) {
+                sent.push((at, video));
+            }
+        }
+    }
+    sent
+}
+
+proptest! {
+    #[test]
+    fn what_is_played_is_in_order_and_what_is_missing_is_counted(seed: u64, loss in 0.0..0.2f64) {
+        let mut random = Seed::root(seed).random();
+        let mut arrivals: Vec<(Time, Video)> = stream(400)
+            .into_iter()
+            .filter(|_| !random.chance(loss))
+            .map(|(at, video)| (at + Span::from_millis(random.below(80) as u64), video))
+            .collect();
+        arrivals.sort_by_key(|(at, _)| *at);
+        let mut reorder = Reorder::new(4, 1, PATIENCE);
+        let mut played = Vec::new();
+        let mut asked = 0;
+        for (at, video) in arrivals {
+            reorder.insert(at, &video, true);
+            asked += reorder.look(at).len();
+            while let Some((payload, _)) = reorder.next(at) {
+                played.push(payload[1]);
+            }
+        }
+        let end = Time::ZERO + Span::from_secs(10);
+        for ms in 0..20 {
+            asked += reorder.look(end + Span::from_millis(ms * 50)).len();
+            while let Some((payload, _)) = reorder.next(end + Span::from_millis(ms * 50)) {
+                played.push(payload[1]);
+            }
+        }
+        let steps: Vec<u8> = played.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
+        let skipped: u64 = steps.iter().map(|step| u64::from(*step) - 1).sum();
+        prop_assert!(steps.iter().all(|step| (1..100).contains(step)), "{steps:?}");
+        prop_assert_eq!(skipped, reorder.counters.gaps);
+        prop_assert_eq!(played.len() as u64, reorder.counters.delivered);
+        prop_assert!(reorder.counters.gaps == 0 || asked > 0, "what was given up was asked for");
+        prop_assert!(loss > 0.001 || played.len() > 380);
+    }
+}
+
+#[test]
+fn parity_makes_one_loss_a_group_good() {
+    let mut reorder = Reorder::new(4, 1, PATIENCE);
+    let mut played = 0;
+    let mut last = Time::ZERO;
+    for (at, video) in stream(400).into_iter().filter(|(_, video)| video.key.slice != 2) {
+        reorder.insert(at, &video, true);
+        reorder.look(at);
+        played += std::iter::from_fn(|| reorder.next(at)).count();
+        last = at;
+    }
+    let counters = reorder.counters;
+    assert!(played > 300 && counters.gaps == 0 && counters.recovered > 90, "{counters:?} at {last}");
+}
+
+#[test]
+fn packets_from_nowhere_are_strange_and_cost_nothing() {
+    let mut reorder = Reorder::new(4, 1, PATIENCE);
+    let (at, first) = stream(8).remove(0);
+    assert_eq!(reorder.insert(at, &first, true), Arrival::New);
+    assert_eq!(reorder.insert(at, &first, true), Arrival::Duplicate);
+    for (group, slice, data) in [(u32::MAX, 0, 4), (1, 5, 4), (1, 3, 3), (1, 0, 9)] {
+        let key = Key { group, slice };
+        let video = Video { key, data, ..first.clone() };
+        assert_eq!(reorder.insert(at, &video, true), Arrival::Strange, "{key:?}");
+    }
+    assert_eq!(reorder.groups.len(), 1);
+}

@@ -1,0 +1,475 @@
+//! A viewer: joins, forwards by tree, orders and repairs, complains, passes exploration packets on.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use tidegate_control::paths::explicit::FairShareParameters;
+use tidegate_control::paths::relay::Relay;
+use tidegate_control::units::{Rate, Span, Time};
+
+use crate::bucket::Bucket;
+use crate::lag::Lags;
+use crate::message::{Join, Message, Ping, Refusal, Report, VERSION, Welcome};
+use crate::packet::{self, Datagram, Explore, Key, PAYLOAD, Video, WIRE};
+use crate::reorder::{Arrival, Counters, Reorder};
+use crate::source::digest;
+use crate::tree::NOBODY;
+use crate::{Input, MAX_SLICES, Output, Peer, SERVER};
+
+/// How a viewer takes part.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What the server asks for; zeros if nothing.
+    pub token: [u8; 16],
+    /// What it says it can send.
+    pub uplink: Rate,
+    /// Whether it forwards at all.
+    pub forwards: bool,
+    /// How long the player waits for a packet before it is skipped.
+    pub patience: Span,
+    /// How it offers rates to the server, if it does.
+    pub stamping: Option<FairShareParameters>,
+}
+
+/// A live stream's default patience.
+pub const PATIENCE: Span = Span::from_millis(1000);
+
+/// How far a viewer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It asked to join.
+    Joining,
+    /// It is in.
+    In(Welcome),
+    /// It is not.
+    Refused(Refusal),
+    /// The server is gone; what is on its way still plays.
+    Alone,
+}
+
+/// What a viewer counted.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Datagrams that were none of ours, or not from whom they should come.
+    pub strange: u64,
+    /// Requests for repair served and refused.
+    pub repaired: u64,
+    /// See `repaired`.
+    pub unrepaired: u64,
+    /// Bytes of video sent to children.
+    pub forwarded: u64,
+    /// From beginning to join to the first bytes for the player.
+    pub start_up: Option<Span>,
+    /// For how long a slice that fell silent was silent, ms; the last ones.
+    pub outages: VecDeque<u32>,
+}
+
+/// The machine.
+pub struct Viewer {
+    settings: Settings,
+    phase: Phase,
+    me: Peer,
+    began: Time,
+    reorder: Reorder,
+    slices: [Slice; MAX_SLICES],
+    /// Of the server's clock less ours, ms, as the fastest ping had it.
+    clock: Option<i64>,
+    newest: u32,
+    relay: Relay,
+    repairs: Bucket,
+    counts: Counts,
+    lags: Lags,
+    next_tick: Time,
+    next_report: Time,
+    outputs: VecDeque<Output>,
+}
+
+#[derive(Clone, Debug)]
+struct Slice {
+    parent: Peer,
+    before: Peer,
+    depth: u8,
+    children: Vec<Peer>,
+    /// Since when it has this parent, or complained about it last.
+    since: Time,
+    silent: bool,
+}
+
+const TICK: Span = Span::from_millis(100);
+const REPORT: Span = Span::from_secs(5);
+/// A slice is silent when it has nothing for so long while others go on.
+const SILENCE: Span = Span::from_millis(250);
+/// Between complaints about one parent.
+const AGAIN: Span = Span::from_millis(600);
+/// A share lost of a slice above which its parent is to blame, in a report's time.
+const LOSSY: f64 = 0.1;
+/// The share of the uplink for other viewers' repairs.
+const REPAIRS: f64 = 0.1;
+/// The most children over one slice, and outages remembered.
+const MOST_CHILDREN: usize = 256;
+const MOST_OUTAGES: usize = 1024;
+
+impl Viewer {
+    /// A viewer that has not begun.
+    pub fn new(settings: Settings) -> Viewer {
+        let slice = Slice {
+            parent: NOBODY,
+            before: NOBODY,
+            depth: 0,
+            children: Vec::new(),
+            since: Time::ZERO,
+            silent: false,
+        };
+        Viewer {
+            relay: Relay::new(settings.uplink.as_bytes_per_s(), Span::ZERO, 1, settings.stamping),
+            reorder: Reorder::new(0, 0, settings.patience),
+            settings,
+            phase: Phase::Joining,
+            me: NOBODY,
+            began: Time::ZERO,
+            slices: std::array::from_fn(|_| slice.clone()),
+            clock: None,
+            newest: 0,
+            repairs: Bucket::FULL,
+            counts: Counts::default(),
+            lags: Lags::default(),
+            next_tick: Time::NEVER,
+            next_report: Time::NEVER,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// There is a channel to the server, for the first time or again.
+    pub fn begin(&mut self, now: Time) {
+        if self.counts.start_up.is_none() {
+            self.began = now;
+        }
+        self.phase = Phase::Joining;
+        let Settings { token, uplink, forwards, .. } = self.settings;
+        self.tell(Message::Join(Join { version: VERSION, token, uplink: uplink.0, forwards }));
+    }
+
+    /// The server sent it to another one, to which there is no channel yet.
+    pub fn turn_elsewhere(&mut self) {
+        self.phase = Phase::Alone;
+    }
+
+    /// The viewer goes: the server finds its children others.
+    pub fn leave(&mut self) {
+        self.tell(Message::Leave);
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// What it counted.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// What became of packets.
+    pub fn packets(&self) -> Counters {
+        self.reorder.counters
+    }
+
+    /// Ages of packets when they were played.
+    pub fn lags(&self) -> &Lags {
+        &self.lags
+    }
+
+    /// Packets that the stream is ahead of the player.
+    pub fn behind(&self) -> u64 {
+        let Phase::In(welcome) = &self.phase else { return 0 };
+        let newest = self.reorder.newest().unwrap_or(0).max(self.newest);
+        let played = self.reorder.played().unwrap_or(newest);
+        u64::from(newest.saturating_sub(played)) * u64::from(welcome.slices)
+    }
+
+    /// Parent and children of every slice.
+    pub fn places(&self) -> impl Iterator<Item = (Peer, &[Peer])> {
+        let count = if let Phase::In(welcome) = &self.phase { total(welcome) } else { 0 };
+        self.slices[..count].iter().map(|slice| (slice.parent, &slice.children[..]))
+    }
+
+    /// What it wants done next.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Viewer::timeout`] has something to do, if it will.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let next = self.next_tick.min(self.next_report).min(self.reorder.next_time());
+        Some(next).filter(|next| *next != Time::NEVER)
+    }
+
+    /// Something happens.
+    pub fn handle(&mut self, now: Time, input: Input) {
+        match input {
+            Input::Datagram { from, bytes } => self.datagram(now, from, bytes),
+            Input::Message { from: SERVER, message } => self.message(now, message),
+            Input::Message { .. } => self.counts.strange += 1,
+            Input::Lost(SERVER) if matches!(self.phase, Phase::Refused(_)) => {}
+            Input::Lost(SERVER) => self.phase = Phase::Alone,
+            Input::Lost(_) => {}
+        }
+    }
+
+    /// Time passes.
+    pub fn timeout(&mut self, now: Time) {
+        if now >= self.reorder.next_time() {
+            self.repair(now);
+            self.play(now);
+        }
+        if now >= self.next_tick {
+            self.next_tick = now + TICK;
+            self.listen(now);
+        }
+        if now >= self.next_report {
+            self.next_report = now + REPORT;
+            self.report(now);
+        }
+    }
+
+    fn tell(&mut self, message: Message) {
+        self.outputs.push_back(Output::Message { to: SERVER, message });
+    }
+
+    fn message(&mut self, now: Time, message: Message) {
+        match message {
+            Message::Welcome(welcome) => self.welcome(now, welcome),
+            Message::Refused(refusal) => self.phase = Phase::Refused(refusal),
+            Message::Ping(ping) => self.ping(now, ping),
+            Message::Meet(peer, contact) if peer != self.me && peer != SERVER => {
+                self.outputs.push_back(Output::Meet(peer, contact));
+            }
+            Message::Forget(peer) if peer != SERVER => {
+                self.slices.iter_mut().for_each(|slice| slice.children.retain(|child| *child != peer));
+                self.outputs.push_back(Output::Part(peer));
+            }
+            Message::Adopt { slice, child } if child != self.me && child != SERVER => {
+                if let Some(slice) = self.slices.get_mut(usize::from(slice))
+                    && slice.children.len() < MOST_CHILDREN
+                    && !slice.children.contains(&child)
+                {
+                    slice.children.push(child);
+                }
+            }
+            Message::Release { slice, child } => {
+                if let Some(slice) = self.slices.get_mut(usize::from(slice)) {
+                    slice.children.retain(|other| *other != child);
+                }
+            }
+            Message::Parent { slice, parent, depth } => {
+                if let Some(slice) = self.slices.get_mut(usize::from(slice)) {
+                    slice.before = std::mem::replace(&mut slice.parent, parent);
+                    (slice.depth, slice.since) = (depth, now);
+                }
+            }
+            _ => self.counts.strange += 1,
+        }
+    }
+
+    fn welcome(&mut self, now: Time, welcome: Welcome) {
+        if total(&welcome) > MAX_SLICES || welcome.slices == 0 {
+            self.counts.strange += 1;
+            return;
+        }
+        (self.me, self.newest) = (welcome.me, 0);
+        self.phase = Phase::In(welcome);
+        for slice in &mut self.slices {
+            (slice.parent, slice.before, slice.since) = (NOBODY, NOBODY, now);
+            slice.children.clear();
+        }
+        let counters = self.reorder.counters;
+        let (slices, parity) = (usize::from(welcome.slices), usize::from(welcome.parity));
+        self.reorder = Reorder::new(slices, parity, self.settings.patience);
+        self.reorder.counters = counters;
+        (self.next_tick, self.next_report) = (now + TICK, now + REPORT);
+    }
+
+    fn ping(&mut self, now: Time, ping: Ping) {
+        let ours = (now.0 / 1_000_000) as i64;
+        let clock = i64::from(ping.clock) + i64::from(ping.round_trip / 2000) - ours;
+        // The fastest ping is the truest; clocks may drift by one part in a few thousand.
+        let drift = self.clock.map_or(i64::MIN, |known| known - 1);
+        if ping.round_trip > 0 {
+            self.clock = Some(clock.max(drift));
+        }
+        self.newest = self.newest.max(ping.newest);
+        let digest = self.reorder.payload(ping.audit).map_or(0, |bytes| digest(bytes));
+        self.tell(Message::Pong { number: ping.number, digest });
+    }
+
+    fn datagram(&mut self, now: Time, from: Peer, bytes: Bytes) {
+        match packet::decode(&bytes) {
+            Some(Datagram::Video(video)) => {
+                let slice = self.slices.get(usize::from(video.key.slice));
+                let expected = |slice: &Slice| [slice.parent, slice.before, SERVER].contains(&from);
+                let parent = slice.map_or(NOBODY, |slice| slice.parent);
+                if slice.is_some_and(expected) {
+                    self.video(now, &video, bytes, from == parent || from != SERVER);
+                } else {
+                    self.counts.strange += 1;
+                }
+            }
+            Some(Datagram::Explore(explore)) => self.explore(now, from, explore),
+            Some(Datagram::Nack(keys)) => self.nacked(now, from, &keys),
+            None => self.counts.strange += 1,
+        }
+    }
+
+    fn video(&mut self, now: Time, video: &Video, bytes: Bytes, tree: bool) {
+        let at = usize::from(video.key.slice);
+        let last = self.reorder.last(at);
+        match self.reorder.insert(now, video, tree) {
+            Arrival::New => {}
+            Arrival::Strange => return self.counts.strange += 1,
+            Arrival::Duplicate | Arrival::Late => return,
+        }
+        let slice = &mut self.slices[at];
+        if tree && slice.silent && last.is_some_and(|(newest, _)| video.key.group > newest) {
+            slice.silent = false;
+            let outage = last.map_or(0, |(_, at)| now.since(at).0 / 1_000_000);
+            self.counts.outages.push_back(outage as u32);
+            self.counts.outages.truncate(MOST_OUTAGES);
+        }
+        let wire = (bytes.len() + WIRE) as f64;
+        for child in &self.slices[at].children {
+            self.relay.arrive(now, wire);
+            self.counts.forwarded += bytes.len() as u64;
+            self.outputs.push_back(Output::Datagram { to: *child, bytes: bytes.clone() });
+        }
+        self.play(now);
+    }
+
+    fn play(&mut self, now: Time) {
+        while let Some((payload, sent)) = self.reorder.next(now) {
+            if self.counts.start_up.is_none() {
+                self.counts.start_up = Some(now.since(self.began));
+            }
+            if let Some(clock) = self.clock {
+                let age = (now.0 / 1_000_000) as i64 + clock - i64::from(sent);
+                self.lags.add(age.max(0) as u64);
+            }
+            if !payload.is_empty() {
+                self.outputs.push_back(Output::Deliver(payload));
+            }
+        }
+    }
+
+    /// Asks for what is missing: the parent first, then the server; of a silent parent nothing is asked.
+    fn repair(&mut self, now: Time) {
+        let mut by_peer: Vec<(Peer, Vec<Key>)> = Vec::new();
+        for ask in self.reorder.look(now) {
+            let slice = &self.slices[usize::from(ask.key.slice)];
+            let parent = if slice.silent || ask.before > 0 { SERVER } else { slice.parent };
+            let to = if parent == NOBODY { SERVER } else { parent };
+            match by_peer.iter_mut().find(|(peer, _)| *peer == to) {
+                Some((_, keys)) => keys.push(ask.key),
+                None => by_peer.push((to, vec![ask.key])),
+            }
+        }
+        for (to, keys) in by_peer {
+            for keys in keys.chunks(packet::MAX_NACKS) {
+                self.outputs.push_back(Output::Datagram { to, bytes: packet::nack(keys) });
+            }
+        }
+    }
+
+    /// Somebody misses something: children get it, within limits.
+    fn nacked(&mut self, now: Time, from: Peer, keys: &[Key]) {
+        let limit = self.settings.uplink.as_bytes_per_s() * REPAIRS;
+        for key in keys {
+            let ours = |slice: &Slice| slice.children.contains(&from);
+            let child = self.slices.get(usize::from(key.slice)).is_some_and(ours);
+            let found = if child { self.reorder.get(*key) } else { None };
+            let Some(bytes) = found else {
+                self.counts.unrepaired += 1;
+                continue;
+            };
+            if !self.repairs.take(now, bytes.len() as f64, limit, limit.max(4.0 * PAYLOAD as f64)) {
+                self.counts.unrepaired += 1;
+                continue;
+            }
+            self.counts.repaired += 1;
+            self.relay.arrive(now, (bytes.len() + WIRE) as f64);
+            self.outputs.push_back(Output::Datagram { to: from, bytes });
+        }
+    }
+
+    /// An exploration packet: what it carries may be missing here; then it goes on, within the limit.
+    fn explore(&mut self, now: Time, from: Peer, mut explore: Explore) {
+        let at = usize::from(explore.at);
+        let before = if at == 0 { SERVER } else { explore.chain[at - 1] };
+        if explore.chain[at] != self.me || before != from {
+            self.counts.strange += 1;
+            return;
+        }
+        let wire = (explore.cargo.len() + WIRE) as f64;
+        let passes = self.relay.arrive(now, wire) && self.settings.forwards;
+        if let Some(Datagram::Video(video)) = packet::decode(&explore.cargo) {
+            // Only what is known to be missing is taken: exploration must not look like a slice's pace.
+            if self.reorder.misses(video.key) {
+                self.video(now, &video, explore.cargo.clone(), false);
+            }
+        }
+        explore.stamps.push((self.relay.stamp() * 8.0 / 1000.0) as u32);
+        if at + 1 == explore.chain.len() {
+            let Explore { id, held, stamps, .. } = explore;
+            return self.tell(Message::Explored { id, held, stamps });
+        }
+        if passes {
+            explore.at += 1;
+            let to = explore.chain[at + 1];
+            self.outputs.push_back(Output::Datagram { to, bytes: explore.encode() });
+        }
+    }
+
+    /// Looks for slices from which nothing comes while the stream goes on.
+    fn listen(&mut self, now: Time) {
+        let Phase::In(welcome) = self.phase else { return };
+        let silence = SILENCE.max(self.reorder.spacing() * 3);
+        let newest = self.reorder.newest().unwrap_or(0).max(self.newest);
+        for slice in 0..total(&welcome) {
+            let heard = self.reorder.last(slice);
+            let behind = heard.is_none_or(|(group, at)| newest > group + 1 && now.since(at) > silence);
+            let Slice { parent, since, .. } = self.slices[slice];
+            let running = newest > 0 && parent != NOBODY;
+            if behind && running && now.since(since) > silence {
+                let first = !std::mem::replace(&mut self.slices[slice].silent, true);
+                if first || now.since(since) > AGAIN {
+                    self.slices[slice].since = now;
+                    self.tell(Message::Complaint { slice: slice as u8, parent, silent: true });
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, _now: Time) {
+        let Phase::In(welcome) = self.phase else { return };
+        for slice in 0..usize::from(welcome.slices) {
+            let (expected, missed) = self.reorder.take_losses(slice);
+            let Slice { parent, silent, .. } = self.slices[slice];
+            let lossy = expected >= 10 && f64::from(missed) > LOSSY * f64::from(expected);
+            if lossy && !silent && parent != NOBODY {
+                self.tell(Message::Complaint { slice: slice as u8, parent, silent: false });
+            }
+        }
+        let Counters { delivered, gaps, duplicates, recovered, .. } = self.reorder.counters;
+        let report = Report {
+            delivered: delivered as u32,
+            gaps: gaps as u32,
+            duplicates: duplicates as u32,
+            recovered: recovered as u32,
+            forwarded: self.counts.forwarded,
+            lag: self.lags.recent_median(),
+        };
+        self.tell(Message::Report(report));
+    }
+}
+
+fn total(welcome: &Welcome) -> usize {
+    usize::from(welcome.slices) + usize::from(welcome.parity)
+}
