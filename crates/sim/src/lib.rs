@@ -14,6 +14,7 @@ pub mod observe;
 pub mod parallel;
 pub mod plan;
 pub mod queue;
+pub mod stream;
 pub mod tcp;
 pub mod underlay;
 pub mod world;

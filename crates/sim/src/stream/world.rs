@@ -1,0 +1,471 @@
+//! The world of one stream: takes an event, hands it to the machine it belongs to, drains its outputs.
+
+use bytes::Bytes;
+use tidegate_control::paths::explicit::FairShareParameters;
+use tidegate_control::random::{Random, Seed, mix};
+use tidegate_control::units::{Span, Time};
+use tidegate_stream::message::{Contact, Message};
+use tidegate_stream::packet::{self, PAYLOAD, Share, WIRE};
+use tidegate_stream::server::Server;
+use tidegate_stream::tree::NOBODY;
+use tidegate_stream::uplink::Uplink;
+use tidegate_stream::viewer::{self, Phase, Viewer};
+use tidegate_stream::{Input, Output, Peer, SERVER};
+
+use super::plan::{Conduct, Exit, Plan, PlanError, ViewerPlan};
+use super::report::{Report, Second, Watched};
+use crate::queue::Queue;
+
+/// A QUIC handshake between two viewers, about, each way.
+const HANDSHAKE: usize = 2600;
+/// Packets younger than this at the end are not missed.
+const LAST: Span = Span::from_millis(1500);
+
+/// Runs the plan to its end, or until `goes_on` says no, which is asked every second.
+///
+/// # Errors
+/// [`PlanError`] if the plan does not pass [`Plan::check`].
+pub fn run(plan: &Plan, seed: Seed, goes_on: &dyn Fn(Time) -> bool) -> Result<Report, PlanError> {
+    plan.check()?;
+    let mut world = World::new(plan, seed);
+    let end = Time::ZERO + plan.duration;
+    while let Some((now, event)) = world.queue.pop() {
+        if now >= end || (matches!(event, Event::Second) && !goes_on(now)) {
+            break;
+        }
+        world.handle(now, event);
+    }
+    Ok(world.finish())
+}
+
+enum Event {
+    /// The source has a payload.
+    Video,
+    /// A viewer comes.
+    Comes(usize),
+    /// A viewer goes.
+    Goes(usize),
+    /// A machine may have something to do: 0 the server, then the viewers.
+    Timer(usize),
+    /// A datagram arrives at a machine from a peer.
+    Datagram(usize, Peer, Bytes),
+    /// A message arrives.
+    Message(usize, Peer, Message),
+    /// The server ended a viewer's connection.
+    Ended(usize),
+    /// An uplink changes.
+    Change(usize),
+    /// A second of the report.
+    Second,
+}
+
+struct Node {
+    plan: ViewerPlan,
+    viewer: Viewer,
+    uplink: Uplink<()>,
+    place: [f64; 2],
+    /// Its number, while it has a connection to the server.
+    peer: Peer,
+    gone: Option<Time>,
+    timer: Time,
+    /// Messages keep their order: when the last one arrives, by direction.
+    order: [Time; 2],
+    /// Packets that the server had sent when the first was played, and when the viewer went.
+    first: Option<u64>,
+    last: Option<u64>,
+    delivered: u64,
+    check: u64,
+    /// Whether the server knows that it is dead.
+    found: bool,
+}
+
+struct World<'a> {
+    plan: &'a Plan,
+    queue: Queue<Event>,
+    server: Server,
+    server_timer: Time,
+    uplink: Uplink<()>,
+    place: [f64; 2],
+    nodes: Vec<Node>,
+    /// Node + 1 by peer; 0 for nobody.
+    of: Vec<usize>,
+    random: Random,
+    payload: Vec<u8>,
+    report: Report,
+}
+
+impl<'a> World<'a> {
+    fn new(plan: &'a Plan, seed: Seed) -> World<'a> {
+        let mut places = seed.fork("places").random();
+        let side = plan.side.0 as f64;
+        let mut place = || [places.uniform(0.0, side), places.uniform(0.0, side)];
+        let stamping: Option<FairShareParameters> = plan.server.controller.stamping();
+        let centre = [side / 2.0, side / 2.0];
+        let node = |planned: &ViewerPlan| Node {
+            plan: *planned,
+            viewer: Viewer::new(viewer::Settings {
+                token: plan.server.token,
+                uplink: planned.claim,
+                forwards: planned.forwards,
+                patience: plan.patience,
+                stamping,
+            }),
+            uplink: Uplink::new(planned.uplink),
+            place: place(),
+            peer: NOBODY,
+            gone: None,
+            timer: Time::NEVER,
+            order: [Time::ZERO; 2],
+            first: None,
+            last: None,
+            delivered: 0,
+            check: 0,
+            found: false,
+        };
+        let nodes: Vec<Node> = plan.viewers.iter().map(node).collect();
+        let mut payload: Vec<u8> = (0..PAYLOAD).map(|at| at as u8).collect();
+        payload.iter_mut().step_by(188).for_each(|first| *first = 0x47);
+        let mut world = World {
+            plan,
+            queue: Queue::new(),
+            server: Server::new(plan.server.clone(), seed),
+            server_timer: Time::NEVER,
+            uplink: Uplink::new(plan.server.uplink),
+            place: centre,
+            nodes,
+            of: vec![0; usize::from(Peer::MAX) + 1],
+            random: seed.fork("network").random(),
+            payload,
+            report: Report::default(),
+        };
+        for (index, viewer) in plan.viewers.iter().enumerate() {
+            world.queue.push(viewer.comes, Event::Comes(index));
+            if let Some((at, _)) = viewer.goes {
+                world.queue.push(at, Event::Goes(index));
+            }
+        }
+        for (index, (at, ..)) in plan.changes.iter().enumerate() {
+            world.queue.push(*at, Event::Change(index));
+        }
+        world.queue.push(Time::ZERO, Event::Video);
+        world.queue.push(Time::ZERO + Span::from_secs(1), Event::Second);
+        world.serve(Time::ZERO);
+        world
+    }
+
+    fn handle(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Video => {
+                self.report.packets += 1;
+                let stamp = self.report.packets.to_be_bytes();
+                self.payload[1..9].copy_from_slice(&stamp);
+                self.server.video(now, &self.payload);
+                self.queue.push(now + self.plan.rate.span_for(PAYLOAD as u64), Event::Video);
+                self.serve(now);
+            }
+            Event::Comes(index) => self.comes(now, index),
+            Event::Goes(index) => self.goes(now, index),
+            Event::Timer(0) => {
+                self.server_timer = Time::NEVER;
+                if self.server.next_timeout().is_some_and(|due| due <= now) {
+                    self.server.timeout(now);
+                }
+                self.serve(now);
+            }
+            Event::Timer(node) => {
+                let node = node - 1;
+                self.nodes[node].timer = Time::NEVER;
+                if self.nodes[node].gone.is_none() {
+                    if self.nodes[node].viewer.next_timeout().is_some_and(|due| due <= now) {
+                        self.nodes[node].viewer.timeout(now);
+                        self.grumble(node);
+                    }
+                    self.watch(now, node);
+                }
+            }
+            Event::Datagram(to, from, bytes) => self.input(now, to, Input::Datagram { from, bytes }),
+            Event::Message(to, from, message) => self.input(now, to, Input::Message { from, message }),
+            Event::Ended(to) => {
+                self.input(now, to, Input::Lost(SERVER));
+                if *self.nodes[to - 1].viewer.phase() == Phase::Alone {
+                    self.queue.push(now + Span::from_secs(1), Event::Comes(to - 1));
+                }
+            }
+            Event::Change(index) => {
+                let (_, viewer, rate) = self.plan.changes[index];
+                self.nodes[viewer].uplink.set_rate(rate);
+            }
+            Event::Second => {
+                self.second(now);
+                self.queue.push(now + Span::from_secs(1), Event::Second);
+            }
+        }
+    }
+
+    fn input(&mut self, now: Time, to: usize, input: Input) {
+        if to == 0 {
+            self.server.handle(now, input);
+            return self.serve(now);
+        }
+        if self.nodes[to - 1].gone.is_none() {
+            self.nodes[to - 1].viewer.handle(now, input);
+            self.watch(now, to - 1);
+        }
+    }
+
+    fn comes(&mut self, now: Time, index: usize) {
+        if self.nodes[index].gone.is_some() {
+            return;
+        }
+        let address = ([10, (index >> 16) as u8, (index >> 8) as u8, index as u8], 4000).into();
+        if let Ok(peer) = self.server.connect(now, Contact { address, fingerprint: [0; 32] }) {
+            self.nodes[index].peer = peer;
+            self.of[usize::from(peer)] = index + 1;
+            self.report.bytes.control += 2 * HANDSHAKE as u64;
+            self.nodes[index].viewer.begin(now);
+            self.watch(now, index);
+        }
+    }
+
+    fn goes(&mut self, now: Time, index: usize) {
+        if let Some((_, Exit::Polite)) = self.nodes[index].plan.goes {
+            self.nodes[index].viewer.leave();
+            self.watch(now, index);
+        }
+        self.nodes[index].gone = Some(now);
+        self.nodes[index].last = Some(self.server.source().sent());
+    }
+
+    /// A viewer that complains about everybody does so now.
+    fn grumble(&mut self, node: usize) {
+        if self.nodes[node].plan.conduct != Conduct::Grumbler {
+            return;
+        }
+        let places: Vec<Peer> = self.nodes[node].viewer.places().map(|(parent, _)| parent).collect();
+        let (now, peer) = (self.queue.now(), self.nodes[node].peer);
+        for (slice, parent) in places.into_iter().enumerate() {
+            if parent != NOBODY && self.random.chance(0.1) {
+                self.message(
+                    now,
+                    node + 1,
+                    peer,
+                    0,
+                    Message::Complaint { slice: slice as u8, parent, silent: true },
+                );
+            }
+        }
+    }
+
+    /// Drains the server.
+    fn serve(&mut self, now: Time) {
+        while let Some(output) = self.server.poll() {
+            match output {
+                Output::Datagram { to, bytes } => {
+                    let node = self.of[usize::from(to)];
+                    if node > 0 {
+                        self.datagram(now, 0, node, SERVER, bytes);
+                    }
+                }
+                Output::Message { to, message } => {
+                    let node = self.of[usize::from(to)];
+                    if node > 0 {
+                        self.message(now, 0, SERVER, node, message);
+                    }
+                }
+                Output::Part(peer) => {
+                    let node = std::mem::take(&mut self.of[usize::from(peer)]);
+                    if node > 0 && self.nodes[node - 1].gone.is_none() {
+                        // Behind the last message.
+                        let at = (now + self.delay(0, node)).max(self.nodes[node - 1].order[0]);
+                        self.queue.push(at, Event::Ended(node));
+                    }
+                }
+                Output::Meet(..) | Output::Deliver(_) => unreachable!("servers neither meet nor play"),
+            }
+        }
+        let next = self.server.next_timeout().unwrap_or(Time::NEVER);
+        if next < self.server_timer {
+            self.server_timer = next;
+            self.queue.push(next.max(now), Event::Timer(0));
+        }
+    }
+
+    /// Drains a viewer.
+    fn watch(&mut self, now: Time, index: usize) {
+        while let Some(output) = self.nodes[index].viewer.poll() {
+            let me = self.nodes[index].peer;
+            match output {
+                Output::Datagram { to, bytes } => {
+                    let Some(bytes) = self.conduct(index, bytes) else { continue };
+                    let node = if to == SERVER { 0 } else { self.of[usize::from(to)] };
+                    if to == SERVER || node > 0 {
+                        self.datagram(now, index + 1, node, me, bytes);
+                    }
+                }
+                Output::Message { message, .. } => self.message(now, index + 1, me, 0, message),
+                Output::Meet(..) => {
+                    let there = self.nodes[index].uplink.depart(now, HANDSHAKE).is_some();
+                    self.report.bytes.control += if there { HANDSHAKE as u64 } else { 0 };
+                }
+                Output::Part(_) => {}
+                Output::Deliver(bytes) => {
+                    let sent = self.server.source().sent();
+                    let node = &mut self.nodes[index];
+                    node.first.get_or_insert(sent);
+                    node.delivered += 1;
+                    let stamp = bytes[1..9].iter().fold(0, |stamp, byte| stamp << 8 | u64::from(*byte));
+                    node.check = mix(node.check ^ stamp ^ now.0);
+                }
+            }
+        }
+        let next = self.nodes[index].viewer.next_timeout().unwrap_or(Time::NEVER);
+        if next < self.nodes[index].timer {
+            self.nodes[index].timer = next.max(now);
+            self.queue.push(next.max(now), Event::Timer(index + 1));
+        }
+    }
+
+    /// What becomes of a datagram that a viewer should send.
+    fn conduct(&self, index: usize, bytes: Bytes) -> Option<Bytes> {
+        let video = packet::share(&bytes) == Share::Video;
+        match self.nodes[index].plan.conduct {
+            Conduct::FreeRider if video => None,
+            Conduct::Forger if video => {
+                let mut forged = bytes.to_vec();
+                forged.iter_mut().skip(packet::Video::HEAD + 9).for_each(|byte| *byte ^= 0x55);
+                Some(forged.into())
+            }
+            _ => Some(bytes),
+        }
+    }
+
+    fn delay(&mut self, from: usize, to: usize) -> Span {
+        let place = |node: usize| if node == 0 { self.place } else { self.nodes[node - 1].place };
+        let (a, b) = (place(from), place(to));
+        let apart = ((a[0] - b[0]).powi(2) + (a[1] - b[1]).powi(2)).sqrt();
+        let jitter = match self.plan.jitter {
+            Span::ZERO => 0.0,
+            jitter => self.random.normal(0.0, jitter.0 as f64).max(0.0),
+        };
+        self.plan.delay + Span((apart + jitter) as u64)
+    }
+
+    fn depart(&mut self, now: Time, from: usize, bytes: usize) -> Option<Time> {
+        let uplink = if from == 0 { &mut self.uplink } else { &mut self.nodes[from - 1].uplink };
+        uplink.depart(now, bytes + WIRE)
+    }
+
+    fn datagram(&mut self, now: Time, from: usize, to: usize, sender: Peer, bytes: Bytes) {
+        let Some(at) = self.depart(now, from, bytes.len()) else {
+            self.report.bytes.dropped += 1;
+            return;
+        };
+        let wire = (bytes.len() + WIRE) as u64;
+        let accounts = &mut self.report.bytes;
+        match packet::share(&bytes) {
+            Share::Video => {
+                accounts.video += wire;
+                accounts.server_video += if from == 0 { wire } else { 0 };
+            }
+            Share::Exploration => accounts.exploration += wire,
+            Share::Control => accounts.control += wire,
+        }
+        if self.plan.loss > 0.0 && self.random.chance(self.plan.loss) {
+            return;
+        }
+        let at = at + self.delay(from, to);
+        self.queue.push(at, Event::Datagram(to, sender, bytes));
+    }
+
+    /// A message arrives in order; one that is lost on its way is sent again.
+    fn message(&mut self, now: Time, from: usize, sender: Peer, to: usize, message: Message) {
+        let bytes = message.encode().len();
+        // What finds the queue full waits for it: the channel is reliable.
+        let mut at = self.depart(now, from, bytes).unwrap_or(now + tidegate_stream::uplink::LONGEST);
+        self.report.bytes.control += (bytes + WIRE) as u64;
+        let delay = self.delay(from, to);
+        while self.plan.loss > 0.0 && self.random.chance(self.plan.loss) {
+            self.report.bytes.control += (bytes + WIRE) as u64;
+            at += delay * 3;
+        }
+        let (node, way) = if from == 0 { (to, 0) } else { (from, 1) };
+        let order = &mut self.nodes[node - 1].order[way];
+        *order = (at + delay).max(*order);
+        let at = *order;
+        self.queue.push(at, Event::Message(to, sender, message));
+    }
+
+    fn second(&mut self, now: Time) {
+        for node in &mut self.nodes {
+            let killed = matches!(node.plan.goes, Some((_, Exit::Killed)));
+            if let Some(gone) = node.gone.filter(|_| killed && !node.found)
+                && self.server.member(node.peer).is_none()
+            {
+                node.found = true;
+                self.report.found.push(now.since(gone).as_secs_f64());
+            }
+        }
+        let forest = self.server.forest();
+        let (mut sum, mut count, mut deepest) = (0, 0, 0);
+        for slice in 0..forest.slices() {
+            for peer in forest.members() {
+                if let Some(depth) = forest.tree(slice).depth(*peer) {
+                    (sum, count, deepest) = (sum + depth, count + 1, deepest.max(depth));
+                }
+            }
+        }
+        self.report.seconds.push(Second {
+            viewers: forest.members().len(),
+            depth: sum as f64 / f64::from(count.max(1)),
+            deepest,
+            orphans: forest.orphans(),
+            active: self.server.source().active(),
+        });
+    }
+
+    fn finish(mut self) -> Report {
+        let mut report = std::mem::take(&mut self.report);
+        let young = LAST.0 / self.plan.rate.span_for(PAYLOAD as u64).0;
+        let forest = self.server.forest();
+        for node in &self.nodes {
+            let viewer = &node.viewer;
+            let last = node.last.unwrap_or(self.server.source().sent());
+            let sent = node.first.map_or(0, |first| last.saturating_sub(first + young));
+            let packets = viewer.packets();
+            report.viewers.push(Watched {
+                delivered: node.delivered,
+                expected: sent.max(packets.gaps + packets.delivered.min(node.delivered)),
+                duplicates: packets.duplicates,
+                recovered: packets.recovered,
+                start_up: viewer.counts().start_up,
+                refused: match viewer.phase() {
+                    Phase::Refused(refusal) => Some(refusal.clone()),
+                    _ => None,
+                },
+                outages: viewer.counts().outages.iter().copied().collect(),
+                lags: viewer.lags().clone(),
+                killed: matches!(node.plan.goes, Some((_, Exit::Killed))),
+                children: if node.peer == NOBODY || node.gone.is_some() {
+                    0
+                } else {
+                    forest.load(node.peer).1
+                },
+            });
+            report.digest = mix(report.digest ^ node.check ^ node.delivered);
+        }
+        let (mut latency, mut count) = (0, 0);
+        for slice in 0..forest.slices() {
+            let tree = forest.tree(slice);
+            for peer in forest.members().iter().filter(|peer| tree.parent(**peer) != NOBODY) {
+                report.edges.push((slice, tree.parent(*peer), *peer));
+                (latency, count) = (latency + tree.delay(*peer), count + 1);
+            }
+        }
+        report.tree_latency = latency as f64 / f64::from(count.max(1));
+        report.edges.sort_unstable();
+        report.server = self.server.counters;
+        report.doubted = self.server.doubted();
+        report.events = self.queue.popped();
+        report
+    }
+}

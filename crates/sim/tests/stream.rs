@@ -1,0 +1,189 @@
+//! Live video through trees of viewers, in simulated time: what a viewer must never see, and what peers who do
+//! not play by the rules can do.
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_sim::stream::plan::{Conduct, Exit, Plan};
+use tidegate_sim::stream::report::Report;
+use tidegate_sim::stream::world;
+use tidegate_stream::message::Refusal;
+use tidegate_stream::server::Settings;
+use tidegate_stream::viewer::PATIENCE;
+
+const SECOND: Span = Span::from_secs(1);
+
+fn at(seconds: u64) -> Time {
+    Time::ZERO + SECOND * seconds
+}
+
+/// The scenario of the issue: viewers of a 4 Mbit/s stream over links of 40 ms, a server of 12 Mbit/s, viewers
+/// of 2 to 12 Mbit/s with a mean of 6.
+fn plan(viewers: usize, seconds: u64) -> Plan {
+    let mut planned = Plan::viewers(viewers, 2e6..12e6, Span::from_secs(3), Seed::root(5));
+    let mean = planned.iter().map(|viewer| viewer.uplink.0).sum::<u64>() as f64 / viewers as f64;
+    for viewer in &mut planned {
+        let scaled = 2e6 + (viewer.uplink.0 as f64 - 2e6) * 4e6 / (mean - 2e6);
+        viewer.uplink = Rate(scaled as u64);
+        viewer.claim = viewer.uplink;
+    }
+    Plan {
+        server: Settings::new(Rate(12_000_000), viewers + 10),
+        viewers: planned,
+        rate: Rate(4_000_000),
+        delay: Span::from_millis(40),
+        side: Span::ZERO,
+        jitter: Span::from_millis(2),
+        loss: 0.0,
+        patience: PATIENCE,
+        changes: Vec::new(),
+        duration: SECOND * seconds,
+    }
+}
+
+fn run(plan: &Plan) -> Report {
+    let report = world::run(plan, Seed::root(1), &|_| true).expect("a sound plan");
+    println!(
+        "continuity {:.5} lag p50 {:.2} p95 {:.2} s, start-up p95 {:.2} s, outage p95 {:.2} s of {}, overhead {:.4}, \
+         depth {:.2}, orphans {} (most {}), dropped {}, recovered {}, duplicates {}, events {}\n{:?}",
+        report.continuity(),
+        report.lag(0.5),
+        report.lag(0.95),
+        report.start_up(0.95),
+        report.outage(0.95),
+        report.viewers.iter().map(|viewer| viewer.outages.len()).sum::<usize>(),
+        report.overhead(),
+        report.seconds.last().map_or(0.0, |second| second.depth),
+        report.seconds.last().map_or(0, |second| second.orphans),
+        report.seconds.iter().map(|second| second.orphans).max().unwrap_or(0),
+        report.bytes.dropped,
+        report.viewers.iter().map(|viewer| viewer.recovered).sum::<u64>(),
+        report.viewers.iter().map(|viewer| viewer.duplicates).sum::<u64>(),
+        report.events,
+        report.server,
+    );
+    println!("outages {:?} ms", report.viewers.iter().flat_map(|viewer| &viewer.outages).collect::<Vec<_>>());
+    report
+}
+
+#[test]
+fn twenty_viewers_watch_without_a_gap_and_the_same_seed_is_the_same_run() {
+    let plan = plan(20, 60);
+    let report = run(&plan);
+    assert!(report.viewers.iter().all(|viewer| viewer.refused.is_none()));
+    assert!(report.continuity() >= 0.999);
+    assert!(report.lag(0.95) <= 1.5);
+    assert!(report.overhead() <= 0.08);
+    assert_eq!(run(&plan).digest, report.digest);
+}
+
+#[test]
+fn losses_and_leaves_are_made_good() {
+    let mut plan = plan(20, 180);
+    plan.loss = 0.01;
+    plan.viewers[3].goes = Some((at(60), Exit::Killed));
+    plan.viewers[7].goes = Some((at(120), Exit::Polite));
+    let report = run(&plan);
+    assert!(report.continuity() >= 0.99);
+    assert!(report.outage(0.95) <= 1.0);
+    assert!(report.lag(0.95) <= 1.5);
+    assert_eq!(report.server.died, 1);
+}
+
+#[test]
+fn the_dead_are_found_within_ten_seconds_and_their_children_go_on() {
+    let mut plan = plan(12, 40);
+    for viewer in [0, 4, 8] {
+        plan.viewers[viewer].goes = Some((at(20), Exit::Killed));
+    }
+    let report = run(&plan);
+    let gone = report.seconds.iter().position(|second| second.viewers == 9).expect("the dead were found");
+    assert!((19..30).contains(&gone), "{gone}");
+    assert!(report.continuity() >= 0.99);
+}
+
+#[test]
+fn who_cannot_forward_is_a_leaf() {
+    let mut plan = plan(12, 20);
+    for viewer in &mut plan.viewers[..4] {
+        viewer.forwards = false;
+    }
+    plan.server.uplink = Rate(30_000_000);
+    let report = run(&plan);
+    assert!(report.viewers[..4].iter().all(|viewer| viewer.children == 0));
+    assert!(report.viewers[4..].iter().any(|viewer| viewer.children > 0));
+    assert!(report.continuity() >= 0.999);
+}
+
+#[test]
+fn who_cannot_be_served_is_refused_with_the_load() {
+    let mut plan = plan(12, 20);
+    plan.viewers.iter_mut().for_each(|viewer| viewer.forwards = false);
+    let report = run(&plan);
+    let refused = report.viewers.iter().filter(|viewer| viewer.refused.is_some()).count();
+    assert!(refused >= 8, "{refused}");
+    assert!(
+        report
+            .viewers
+            .iter()
+            .flat_map(|viewer| &viewer.refused)
+            .all(|refusal| matches!(refusal, Refusal::Overloaded { needed, offered } if needed > offered))
+    );
+    assert!(report.continuity() >= 0.999, "those who are in are served");
+}
+
+#[test]
+fn a_throttled_interior_viewer_is_relegated() {
+    let mut plan = plan(12, 90);
+    plan.server.uplink = Rate(24_000_000);
+    let strongest = (0..12).max_by_key(|viewer| plan.viewers[*viewer].uplink).unwrap();
+    plan.changes.push((at(30), strongest, Rate(800_000)));
+    let before = run(&Plan { duration: SECOND * 29, ..plan.clone() });
+    let report = run(&plan);
+    assert!(before.viewers[strongest].children >= 5);
+    assert!(report.viewers[strongest].children <= 2, "{}", report.viewers[strongest].children);
+}
+
+#[test]
+fn a_free_rider_is_found_and_demoted() {
+    let mut plan = plan(12, 90);
+    plan.server.uplink = Rate(24_000_000);
+    plan.viewers[5].conduct = Conduct::FreeRider;
+    let report = run(&plan);
+    assert!(report.server.relegated >= 1);
+    assert_eq!(report.viewers[5].children, 0);
+    assert!(report.continuity() >= 0.99);
+}
+
+#[test]
+fn a_forger_is_found_and_demoted() {
+    let mut plan = plan(12, 60);
+    plan.server.uplink = Rate(24_000_000);
+    plan.viewers[5].conduct = Conduct::Forger;
+    let report = run(&plan);
+    assert!(report.server.forged > 0 && report.server.relegated >= 1);
+    assert_eq!(report.viewers[5].children, 0);
+}
+
+#[test]
+fn a_viewer_that_boasts_is_held_to_what_it_carries() {
+    let mut plan = plan(12, 120);
+    plan.server.uplink = Rate(24_000_000);
+    plan.viewers[5].uplink = Rate(1_000_000);
+    plan.viewers[5].claim = Rate(100_000_000);
+    let report = run(&plan);
+    assert!(report.viewers[5].children <= 4, "{}", report.viewers[5].children);
+    assert!(report.continuity() >= 0.97);
+}
+
+#[test]
+fn who_complains_about_everybody_hurts_nobody_else() {
+    let mut plan = plan(12, 90);
+    plan.server.uplink = Rate(24_000_000);
+    plan.viewers[5].conduct = Conduct::Grumbler;
+    let report = run(&plan);
+    assert!(report.doubted > 50, "{}", report.doubted);
+    let others = report.viewers.iter().enumerate().filter(|(n, _)| *n != 5);
+    let (delivered, expected) = others
+        .fold((0, 0), |(d, e), (_, viewer)| (d + viewer.delivered.min(viewer.expected), e + viewer.expected));
+    assert!(delivered as f64 / expected as f64 >= 0.995);
+}
