@@ -5,6 +5,8 @@
 //! single thread but for the measurer's workers.
 //!
 //! [`more`] runs a peer of the overlay of per-packet paths, [`more_streams`] local connections over it.
+//!
+//! [`stream`] runs the server and the viewers of live video through trees of viewers.
 
 pub mod admission;
 pub mod clock;
@@ -15,4 +17,5 @@ pub mod identity;
 pub mod more;
 pub mod more_streams;
 pub mod overlay;
+pub mod stream;
 pub mod tls;

@@ -63,6 +63,23 @@ pub fn client(ours: Option<&Identity>, peer: Fingerprint) -> Result<Arc<ClientCo
     Ok(Arc::new(config))
 }
 
+/// For connecting to whoever answers: encrypted, but nobody knows with whom. Proves who we are.
+///
+/// # Errors
+/// If the identity's key does not fit its certificate.
+pub fn client_of_anybody(ours: &Identity) -> Result<Arc<ClientConfig>, Error> {
+    let provider = provider();
+    let verifier = Arc::new(AnyServer(provider.clone()));
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_client_auth_cert(vec![ours.certificate.clone()], ours.key.clone_key())?;
+    config.alpn_protocols = vec![PROTOCOL.into()];
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
 /// The name that clients put into their hello; nobody looks at it.
 pub(crate) fn name() -> ServerName<'static> {
     ServerName::try_from("tidegate.invalid").expect("a valid name")
@@ -116,6 +133,45 @@ impl ServerCertVerifier for Pinned {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Accepts any certificate whose key the server holds.
+#[derive(Debug)]
+struct AnyServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::General("TLS 1.2 is not spoken".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

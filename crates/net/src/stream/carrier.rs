@@ -1,0 +1,399 @@
+//! Connections by peer: dials when there is something to send, accepts those that the tracker announced.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::flashflow::message::Fingerprint;
+use tidegate_stream::message::{Contact, LONGEST, Message};
+use tidegate_stream::packet::{self, Datagram, Share, WIRE};
+use tidegate_stream::{Peer, SERVER};
+use tokio::sync::mpsc;
+
+use super::path::{Path, Socket};
+use super::quic;
+use crate::clock;
+use crate::identity::Identity;
+
+/// What happens on connections.
+pub enum Event {
+    /// Somebody connected and proved who it is.
+    Accepted(Connection),
+    /// A connection to a peer stands, or could not be made.
+    Dialed(Peer, Option<Connection>),
+    /// A datagram.
+    Datagram(usize, Bytes),
+    /// A message of the reliable channel.
+    Message(usize, Message),
+    /// A connection ended, or broke the rules.
+    Closed(usize),
+}
+
+/// Events that wait to be handled; what reads the connections waits then.
+const EVENTS: usize = 4096;
+/// Messages that wait to be written to one peer; one that does not read is cut off.
+const OUTBOX: usize = 1024;
+/// Datagrams that wait for a connection to be made, per peer.
+const PENDING: usize = 32;
+/// Connections from peers that nobody announced yet, and for how long they may stay.
+const STRANGERS: usize = 32;
+const SHY: Span = Span::from_secs(5);
+/// Connections at once.
+const LINKS: usize = 4096;
+/// A peer that could not be reached is not dialled again for so long.
+const PAUSE: Span = Span::from_secs(2);
+
+/// Whether a connection carries messages besides datagrams, and who opens their stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// No messages.
+    None,
+    /// The other side opens it.
+    Accept,
+    /// We do.
+    Open,
+}
+
+struct Link {
+    connection: Connection,
+    outbox: Option<mpsc::Sender<Vec<u8>>>,
+}
+
+enum State {
+    Dialing(VecDeque<(Time, Bytes)>),
+    Up(Link),
+    Down(Time),
+}
+
+/// Bytes of datagrams by account, as sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Accounts {
+    /// Video with what a packet of it takes on the wire.
+    pub video: u64,
+    /// Exploration, the same.
+    pub exploration: u64,
+    /// Everything that left the socket.
+    pub all: u64,
+}
+
+/// The connections of one peer.
+pub struct Carrier {
+    identity: Identity,
+    endpoint: Endpoint,
+    socket: Arc<Socket>,
+    links: BTreeMap<Peer, State>,
+    contacts: BTreeMap<Peer, Contact>,
+    peers: BTreeMap<usize, Peer>,
+    strangers: VecDeque<(Time, Connection)>,
+    events: mpsc::Sender<Event>,
+    accounts: Accounts,
+}
+
+impl Carrier {
+    /// Binds and begins to accept. Gives where events come out.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub fn open(
+        identity: Identity,
+        listen: SocketAddr,
+        path: Path,
+    ) -> io::Result<(Carrier, mpsc::Receiver<Event>)> {
+        let socket = Socket::bind(listen, path)?;
+        let endpoint = quic::endpoint(&identity, socket.clone())?;
+        let (events, incoming) = mpsc::channel(EVENTS);
+        tokio::spawn(accept(endpoint.clone(), events.clone()));
+        let carrier = Carrier {
+            identity,
+            endpoint,
+            socket,
+            links: BTreeMap::new(),
+            contacts: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            strangers: VecDeque::new(),
+            events,
+            accounts: Accounts::default(),
+        };
+        Ok((carrier, incoming))
+    }
+
+    /// Where others find this peer.
+    ///
+    /// # Errors
+    /// If the socket is gone.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.endpoint.local_addr()
+    }
+
+    /// How this peer is recognised.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.identity.fingerprint()
+    }
+
+    /// What was sent.
+    pub fn accounts(&self) -> Accounts {
+        Accounts { all: self.socket.sent.load(Ordering::Relaxed), ..self.accounts }
+    }
+
+    /// The peer behind a connection.
+    pub fn peer(&self, connection: usize) -> Option<Peer> {
+        self.peers.get(&connection).copied()
+    }
+
+    /// Peers with a connection.
+    pub fn connected(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// A connection is that peer's from now on.
+    pub fn attach(&mut self, peer: Peer, connection: Connection, channel: Channel) {
+        let outbox = (channel != Channel::None).then(|| {
+            let (outbox, letters) = mpsc::channel(OUTBOX);
+            tokio::spawn(talk(connection.clone(), channel, letters, self.events.clone()));
+            outbox
+        });
+        tokio::spawn(listen(connection.clone(), self.events.clone()));
+        self.peers.insert(connection.stable_id(), peer);
+        let link = Link { connection, outbox };
+        if let Some(State::Dialing(pending)) = self.links.insert(peer, State::Up(link)) {
+            let now = clock::now();
+            for (since, bytes) in pending {
+                self.datagram(peer, aged(bytes, now.since(since)));
+            }
+        }
+    }
+
+    /// A datagram to a peer: over its connection, or one that is made now.
+    pub fn datagram(&mut self, to: Peer, bytes: Bytes) {
+        let now = clock::now();
+        match self.links.get_mut(&to) {
+            Some(State::Up(link)) => {
+                let wire = (bytes.len() + WIRE) as u64;
+                match packet::share(&bytes) {
+                    Share::Video => self.accounts.video += wire,
+                    Share::Exploration => self.accounts.exploration += wire,
+                    Share::Control => {}
+                }
+                // A datagram that cannot be sent is lost, as any may be.
+                let _ = link.connection.send_datagram(bytes);
+            }
+            Some(State::Dialing(pending)) if pending.len() < PENDING => pending.push_back((now, bytes)),
+            Some(State::Dialing(_)) => {}
+            Some(State::Down(until)) if now < *until => {}
+            _ if to != SERVER => {
+                if let Some(contact) = self.contacts.get(&to).copied() {
+                    self.links.insert(to, State::Dialing(VecDeque::from([(now, bytes)])));
+                    self.dial(to, contact.address, Some(contact.fingerprint), false);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A message to a peer that has a channel.
+    pub fn message(&mut self, to: Peer, message: &Message) {
+        if let Some(State::Up(link)) = self.links.get(&to)
+            && let Some(outbox) = &link.outbox
+            && outbox.try_send(message.encode()).is_err()
+        {
+            link.connection.close(VarInt::from_u32(1), b"does not read");
+        }
+    }
+
+    /// Makes a connection; the event says how it went.
+    pub fn dial(&self, peer: Peer, address: SocketAddr, fingerprint: Option<Fingerprint>, to_server: bool) {
+        let events = self.events.clone();
+        let connecting = quic::client(&self.identity, fingerprint, to_server)
+            .ok()
+            .and_then(|config| self.endpoint.connect_with(config, address, "tidegate.invalid").ok());
+        tokio::spawn(async move {
+            let connection = match connecting {
+                Some(connecting) => connecting.await.ok(),
+                None => None,
+            };
+            let _ = events.send(Event::Dialed(peer, connection)).await;
+        });
+    }
+
+    /// A dialled connection stands, or does not.
+    pub fn dialed(&mut self, peer: Peer, connection: Option<Connection>) {
+        match (connection, self.links.get(&peer)) {
+            // It came to us meanwhile.
+            (Some(connection), Some(State::Up(_))) => connection.close(VarInt::from_u32(0), b"twice"),
+            (Some(connection), _) => self.attach(peer, connection, Channel::None),
+            (None, Some(State::Dialing(_))) => {
+                self.links.insert(peer, State::Down(clock::now() + PAUSE));
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// The tracker announces a peer.
+    pub fn meet(&mut self, peer: Peer, contact: Contact) {
+        self.contacts.insert(peer, contact);
+        let known = |connection: &Connection| quic::peer(connection) == Some(contact.fingerprint);
+        if let Some(at) = self.strangers.iter().position(|(_, connection)| known(connection))
+            && let Some((_, connection)) = self.strangers.remove(at)
+        {
+            self.welcome(peer, connection);
+        }
+    }
+
+    /// Somebody connected: a peer that was announced, or a stranger that may be announced soon.
+    pub fn accepted(&mut self, connection: Connection) {
+        let Some(fingerprint) = quic::peer(&connection) else {
+            return connection.close(VarInt::from_u32(2), b"who are you");
+        };
+        match self.contacts.iter().find(|(_, contact)| contact.fingerprint == fingerprint) {
+            Some((peer, _)) => self.welcome(*peer, connection),
+            None => {
+                let now = clock::now();
+                self.strangers.push_back((now, connection));
+                while self.strangers.len() > STRANGERS
+                    || self.strangers.front().is_some_and(|(since, _)| now.since(*since) > SHY)
+                {
+                    let Some((_, stranger)) = self.strangers.pop_front() else { break };
+                    stranger.close(VarInt::from_u32(2), b"who are you");
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, peer: Peer, connection: Connection) {
+        if let Some(State::Up(_)) = self.links.get(&peer) {
+            // Both dialled: each may use either; what comes over the old one still counts.
+            tokio::spawn(listen(connection.clone(), self.events.clone()));
+            self.peers.insert(connection.stable_id(), peer);
+        } else if self.peers.len() < LINKS {
+            self.attach(peer, connection, Channel::None);
+        }
+    }
+
+    /// Ends what there is with a peer, once what is on its way to it has left.
+    pub fn part(&mut self, peer: Peer) {
+        self.contacts.remove(&peer);
+        if let Some(State::Up(Link { connection, outbox })) = self.links.remove(&peer) {
+            self.peers.remove(&connection.stable_id());
+            drop(outbox);
+            tokio::spawn(async move {
+                clock::until(clock::now() + Span::from_millis(300)).await;
+                connection.close(VarInt::from_u32(0), b"part");
+            });
+        }
+    }
+
+    /// A connection ended; the peer, if it was the one that is used.
+    pub fn closed(&mut self, connection: usize) -> Option<Peer> {
+        let peer = self.peers.remove(&connection)?;
+        match self.links.get(&peer) {
+            Some(State::Up(link)) if link.connection.stable_id() == connection => {
+                self.links.remove(&peer);
+                Some(peer)
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends everything, politely.
+    pub async fn close(self) {
+        clock::until(clock::now() + Span::from_millis(100)).await;
+        self.endpoint.close(VarInt::from_u32(0), b"end");
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(300), self.endpoint.wait_idle()).await;
+    }
+}
+
+/// An exploration packet says how long it waited for its connection.
+fn aged(bytes: Bytes, waited: Span) -> Bytes {
+    match packet::decode(&bytes) {
+        Some(Datagram::Explore(mut explore)) => {
+            explore.held = explore.held.saturating_add((waited.0 / 1000) as u32);
+            explore.encode()
+        }
+        _ => bytes,
+    }
+}
+
+async fn accept(endpoint: Endpoint, events: mpsc::Sender<Event>) {
+    while let Some(incoming) = endpoint.accept().await {
+        // Under load, only who gets our packets may cost a handshake.
+        if !incoming.remote_address_validated() && endpoint.open_connections() > LINKS / 8 {
+            let _ = incoming.retry();
+            continue;
+        }
+        if endpoint.open_connections() > LINKS {
+            incoming.refuse();
+            continue;
+        }
+        let events = events.clone();
+        tokio::spawn(async move {
+            if let Ok(connecting) = incoming.accept()
+                && let Ok(connection) = connecting.await
+            {
+                let _ = events.send(Event::Accepted(connection)).await;
+            }
+        });
+    }
+}
+
+async fn listen(connection: Connection, events: mpsc::Sender<Event>) {
+    let id = connection.stable_id();
+    while let Ok(bytes) = connection.read_datagram().await {
+        if events.send(Event::Datagram(id, bytes)).await.is_err() {
+            return;
+        }
+    }
+    let _ = events.send(Event::Closed(id)).await;
+}
+
+/// The reliable channel, both ways: a length of two bytes, then the message.
+async fn talk(
+    connection: Connection,
+    channel: Channel,
+    letters: mpsc::Receiver<Vec<u8>>,
+    events: mpsc::Sender<Event>,
+) {
+    let streams = match channel {
+        Channel::Open => connection.open_bi().await,
+        _ => connection.accept_bi().await,
+    };
+    let Ok((send, receive)) = streams else { return };
+    tokio::join!(write(send, letters), async {
+        if read(receive, connection.stable_id(), &events).await.is_none() {
+            connection.close(VarInt::from_u32(3), b"not a message");
+        }
+    });
+}
+
+async fn write(mut send: SendStream, mut letters: mpsc::Receiver<Vec<u8>>) {
+    while let Some(letter) = letters.recv().await {
+        let length = (letter.len() as u16).to_be_bytes();
+        if send.write_all(&[&length[..], &letter].concat()).await.is_err() {
+            return;
+        }
+    }
+    let _ = send.finish();
+}
+
+/// None if what came is no message.
+async fn read(mut receive: RecvStream, id: usize, events: &mpsc::Sender<Event>) -> Option<()> {
+    let mut buffer = [0; LONGEST];
+    loop {
+        let mut length = [0; 2];
+        if receive.read_exact(&mut length).await.is_err() {
+            return Some(());
+        }
+        let letter = buffer.get_mut(..usize::from(u16::from_be_bytes(length)))?;
+        if receive.read_exact(letter).await.is_err() {
+            return Some(());
+        }
+        let message = Message::decode(letter)?;
+        if events.send(Event::Message(id, message)).await.is_err() {
+            return Some(());
+        }
+    }
+}

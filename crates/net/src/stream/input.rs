@@ -1,0 +1,197 @@
+//! Where the stream comes from: standard input, UDP, HTTP, or a test pattern.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::header::HOST;
+use hyper::{Request, Uri};
+use hyper_util::rt::TokioIo;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_stream::framer::TS;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::net::{TcpStream, UdpSocket, lookup_host};
+use tokio::sync::mpsc;
+
+use crate::clock;
+
+/// A source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// `-`
+    Standard,
+    /// `udp://ADDRESS:PORT`: what arrives there.
+    Udp(SocketAddr),
+    /// `http://...`: pulled, and again after it ends.
+    Http(Uri),
+    /// `pattern:RATE`: TS packets without a picture.
+    Pattern(Rate),
+}
+
+/// Text that names no source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputError(String);
+
+impl fmt::Display for InputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InputError {}
+
+impl FromStr for Input {
+    type Err = InputError;
+
+    fn from_str(text: &str) -> Result<Input, InputError> {
+        let wrong = |why: &str| {
+            let shown: String = text.chars().take(80).collect();
+            InputError(format!(
+                "`{shown}` {why}; give -, udp://ADDRESS:PORT, http://HOST[:PORT]/PATH or pattern:RATE"
+            ))
+        };
+        if text == "-" {
+            Ok(Input::Standard)
+        } else if let Some(address) = text.strip_prefix("udp://") {
+            address.parse().map(Input::Udp).map_err(|_| wrong("has no numeric address and port"))
+        } else if let Some(rate) = text.strip_prefix("pattern:") {
+            let rate: Rate = rate.parse().map_err(|error| wrong(&format!("has no rate: {error}")))?;
+            let sound = rate != Rate::UNLIMITED && rate.0 >= 8 * TS as u64;
+            sound.then_some(Input::Pattern(rate)).ok_or_else(|| wrong("is no rate that can be sent"))
+        } else if text.starts_with("http://") {
+            let uri: Uri = text.parse().map_err(|_| wrong("is not a URL"))?;
+            if uri.host().is_some() { Ok(Input::Http(uri)) } else { Err(wrong("names no host")) }
+        } else if text.starts_with("https://") {
+            Err(wrong("is encrypted, which the pull does not do: let ffmpeg fetch it and pipe it in"))
+        } else {
+            Err(wrong("is no source"))
+        }
+    }
+}
+
+/// How much is read at once.
+const CHUNK: usize = 1 << 14;
+/// After a source ended or failed, it is asked again so much later.
+const AGAIN: Span = Span::from_secs(1);
+/// A request that is not answered for so long has failed.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The pattern's ticks.
+const TICK: Span = Span::from_millis(5);
+
+/// Reads the source until it ends for good or nobody listens. `say` hears of troubles.
+///
+/// # Errors
+/// If standard input or the UDP socket cannot be read.
+pub async fn read(input: &Input, to: mpsc::Sender<Bytes>, say: impl Fn(String)) -> io::Result<()> {
+    match input {
+        Input::Standard => copy(tokio::io::stdin(), &to).await,
+        Input::Udp(address) => {
+            let socket = UdpSocket::bind(address).await?;
+            let mut buffer = vec![0; 1 << 16];
+            while !to.is_closed() {
+                let (count, _) = socket.recv_from(&mut buffer).await?;
+                let _ = to.send(Bytes::copy_from_slice(&buffer[..count])).await;
+            }
+            Ok(())
+        }
+        Input::Http(uri) => {
+            while !to.is_closed() {
+                let result = pull(uri, &to).await;
+                say(format!("{uri}: {}", result.map_or_else(|error| error, |()| "ended".into())));
+                clock::until(clock::now() + AGAIN).await;
+            }
+            Ok(())
+        }
+        Input::Pattern(rate) => {
+            pattern(*rate, &to).await;
+            Ok(())
+        }
+    }
+}
+
+async fn copy(mut from: impl AsyncRead + Unpin, to: &mpsc::Sender<Bytes>) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let count = from.read(&mut buffer).await?;
+        if count == 0 || to.send(Bytes::copy_from_slice(&buffer[..count])).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+async fn pull(uri: &Uri, to: &mpsc::Sender<Bytes>) -> Result<(), String> {
+    let text = |error: &dyn fmt::Display| error.to_string();
+    let host = uri.host().unwrap_or_default();
+    let port = uri.port_u16().unwrap_or(80);
+    let found = lookup_host((host.trim_matches(['[', ']']), port)).await.map_err(|e| text(&e))?.next();
+    let address = found.ok_or("the host has no address")?;
+    let tcp = TcpStream::connect(address).await.map_err(|e| text(&e))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(tcp)).await.map_err(|e| text(&e))?;
+    tokio::spawn(connection);
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let request = Request::get(path).header(HOST, format!("{host}:{port}")).body(Empty::<Bytes>::new());
+    let request = request.map_err(|e| text(&e))?;
+    let response = tokio::time::timeout(PATIENCE, sender.send_request(request));
+    let response = response.await.map_err(|_| "no answer")?.map_err(|e| text(&e))?;
+    if !response.status().is_success() {
+        return Err(format!("answered {}", response.status()));
+    }
+    let mut body = response.into_body();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.map_err(|e| text(&e))?.into_data()
+            && to.send(data).await.is_err()
+        {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The `n`-th TS packet of the pattern: one program's packets, numbered.
+pub fn pattern_packet(n: u64) -> [u8; TS] {
+    let mut packet = [0; TS];
+    packet[..4].copy_from_slice(&[0x47, 0x01, 0x00, 0x10 | (n & 0xf) as u8]);
+    packet[4..12].copy_from_slice(&n.to_be_bytes());
+    packet[12..].iter_mut().enumerate().for_each(|(at, byte)| *byte = (n as usize + at) as u8);
+    packet
+}
+
+async fn pattern(rate: Rate, to: &mpsc::Sender<Bytes>) {
+    let per_packet = rate.span_for(TS as u64);
+    let begin = clock::now();
+    let (mut sent, mut next) = (0, begin);
+    loop {
+        next = next.max(Time(clock::now().0.saturating_sub(TICK.0 * 40))) + TICK;
+        clock::until(next).await;
+        let due = clock::now().since(begin).0 / per_packet.0;
+        let packets: Vec<u8> = (sent..due).flat_map(pattern_packet).collect();
+        sent = due;
+        if !packets.is_empty() && to.send(packets.into()).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_named_or_refused_with_the_reason() {
+        assert_eq!("-".parse(), Ok(Input::Standard));
+        assert_eq!("udp://127.0.0.1:9".parse(), Ok(Input::Udp("127.0.0.1:9".parse().unwrap())));
+        assert_eq!("pattern:4 Mbit/s".parse(), Ok(Input::Pattern(Rate(4_000_000))));
+        assert!(matches!("http://localhost:1/a?b".parse(), Ok(Input::Http(_))));
+        for bad in
+            ["", "udp://x", "pattern:fast", "pattern:0 bit/s", "http://", "https://a/", "/dev/zero", "é"]
+        {
+            let error = bad.parse::<Input>().unwrap_err().to_string();
+            assert!(error.contains("give -"), "{error}");
+        }
+    }
+}

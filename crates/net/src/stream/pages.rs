@@ -1,0 +1,202 @@
+//! What a viewer and a server show over HTTP: the stream, a page that plays it, trees, status, metrics.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
+use axum::http::{HeaderMap, StatusCode, uri::Authority};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures_util::stream;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::server;
+use super::viewer::{self, Screen};
+
+/// Scripts and media come from here alone; hls.js feeds the video from memory.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; media-src 'self' blob:";
+/// Requests at once.
+const CONNECTIONS: usize = 64;
+/// A request's head must be here after so long.
+const HEAD: Duration = Duration::from_secs(5);
+
+fn fixed(kind: &'static str, content: &'static [u8]) -> axum::routing::MethodRouter<()> {
+    get(move || async move { ([(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY)], content) })
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// A viewer's pages.
+pub fn of_viewer(screen: Arc<Screen>) -> Router {
+    let live = Router::new()
+        .route("/stream.ts", get(live))
+        .route("/hls/live.m3u8", get(playlist))
+        .route("/hls/{segment}", get(segment))
+        .route("/status.json", get(|State(screen): State<Arc<Screen>>| async move { json(&screen.status) }))
+        .route(
+            "/metrics",
+            get(|State(screen): State<Arc<Screen>>| async move { viewer_metrics(&lock(&screen.status)) }),
+        )
+        .with_state(screen);
+    live.route("/", fixed(HTML, include_bytes!("assets/player.html")))
+        .route("/player.js", fixed(SCRIPT, include_bytes!("assets/player.js")))
+        .route("/hls.js", fixed(SCRIPT, include_bytes!("assets/hls.light.min.js")))
+}
+
+/// A server's pages.
+pub fn of_server(status: Arc<Mutex<server::Status>>) -> Router {
+    type Shown = State<Arc<Mutex<server::Status>>>;
+    let live = Router::new()
+        .route("/status.json", get(|State(status): Shown| async move { json(&status) }))
+        .route("/metrics", get(|State(status): Shown| async move { server_metrics(&lock(&status)) }))
+        .with_state(status);
+    live.route("/", fixed(HTML, include_bytes!("assets/dashboard.html")))
+        .route("/dashboard.js", fixed(SCRIPT, include_bytes!("assets/dashboard.js")))
+}
+
+fn lock<T: Clone>(shared: &Mutex<T>) -> T {
+    shared.lock().expect("nobody panics with the lock held").clone()
+}
+
+fn json<T: Clone + serde::Serialize>(shared: &Mutex<T>) -> Response {
+    let text = serde_json::to_string(&lock(shared)).unwrap_or_default();
+    ([(CONTENT_TYPE, JSON)], text).into_response()
+}
+
+/// The stream as it is played, until the player goes.
+async fn live(State(screen): State<Arc<Screen>>) -> Response {
+    let payloads = stream::unfold(screen.live.subscribe(), |mut payloads| async move {
+        loop {
+            match payloads.recv().await {
+                Ok(payload) => return Some((Ok::<_, Infallible>(payload), payloads)),
+                // Too slow a player goes on with what is new.
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    });
+    ([(CONTENT_TYPE, "video/mp2t")], Body::from_stream(payloads)).into_response()
+}
+
+async fn playlist(State(screen): State<Arc<Screen>>) -> Response {
+    match screen.hls.lock().expect("nobody panics with the lock held").playlist() {
+        Some(text) => ([(CONTENT_TYPE, "application/vnd.apple.mpegurl")], text).into_response(),
+        None => (StatusCode::NOT_FOUND, "no segment is complete yet\n").into_response(),
+    }
+}
+
+async fn segment(State(screen): State<Arc<Screen>>, Path(name): Path<String>) -> Response {
+    let number = name.strip_suffix(".ts").and_then(|number| number.parse().ok());
+    let found = number
+        .and_then(|number| screen.hls.lock().expect("nobody panics with the lock held").segment(number));
+    match found {
+        Some(bytes) => ([(CONTENT_TYPE, "video/mp2t")], bytes).into_response(),
+        None => (StatusCode::NOT_FOUND, "no such segment\n").into_response(),
+    }
+}
+
+fn metrics(values: &[(&str, &str, f64)]) -> Response {
+    let mut registry = Registry::with_prefix("tidegate_stream");
+    for (name, help, value) in values {
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(*value);
+        registry.register(*name, *help, gauge);
+    }
+    let mut text = String::new();
+    if encode(&mut text, &registry).is_err() {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+}
+
+fn viewer_metrics(status: &viewer::Status) -> Response {
+    metrics(&[
+        ("delivered_packets", "Packets played", status.delivered as f64),
+        ("gap_packets", "Packets given up", status.gaps as f64),
+        ("duplicate_packets", "Packets that came twice", status.duplicates as f64),
+        ("recovered_packets", "Packets made from parity", status.recovered as f64),
+        ("lag_p95_seconds", "Age below which 95 % of packets were played", status.lag_p95_s),
+        ("children", "Children over all slices", status.children as f64),
+        ("sent_bytes", "Bytes sent, all headers included", status.sent_all as f64),
+        ("cpu_seconds", "Processor time", status.cpu_s),
+    ])
+}
+
+fn server_metrics(status: &server::Status) -> Response {
+    metrics(&[
+        ("viewers", "Viewers that are in", status.viewers.len().saturating_sub(1) as f64),
+        ("rate_bits_per_second", "TS of the source", status.rate_bits_per_s as f64),
+        ("source_silence_seconds", "Since the source gave anything", status.stalled_s),
+        ("orphans", "Subtrees without a parent", status.orphans as f64),
+        ("refused", "Viewers refused", status.refused as f64),
+        ("died", "Viewers found dead", status.died as f64),
+        ("relegated", "Viewers made leaves for what they did", status.relegated as f64),
+        ("sent_bytes", "Bytes sent, all headers included", status.sent_all as f64),
+        ("cpu_seconds", "Processor time", status.cpu_s),
+    ])
+}
+
+/// Serves pages until dropped.
+///
+/// # Errors
+/// If the listener is not on loopback: what is shown is for who sits at this machine.
+pub async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
+    if !listener.local_addr()?.ip().is_loopback() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "pages are served on loopback only"));
+    }
+    let service = TowerToHyperService::new(pages.layer(middleware::from_fn(guard)));
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let place = places.clone().acquire_owned().await.expect("it is never closed");
+        let Ok((tcp, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let service = service.clone();
+        tokio::spawn(async move {
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(HEAD).keep_alive(false);
+            // How a request ends concerns nobody else.
+            let _ = http.serve_connection(TokioIo::new(tcp), service).await;
+            drop(place);
+        });
+    }
+}
+
+/// A page of another origin can make a browser ask under a name that leads here (DNS rebinding).
+fn is_ours(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
+    host.is_some_and(|authority| {
+        let host = authority.host().trim_matches(['[', ']']).to_owned();
+        host.eq_ignore_ascii_case("localhost")
+            || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    })
+}
+
+async fn guard(request: axum::extract::Request, next: Next) -> Response {
+    let mut response = if is_ours(request.headers()) {
+        next.run(request).await
+    } else {
+        let why = "this page is served to this machine by its own name only: localhost or 127.0.0.1\n";
+        (StatusCode::MISDIRECTED_REQUEST, why).into_response()
+    };
+    response.headers_mut().insert(CACHE_CONTROL, "no-store".parse().expect("a header's value"));
+    response
+}

@@ -1,0 +1,191 @@
+//! The socket below QUIC: passes datagrams on, or through an uplink of a given rate, a delay and losses, for
+//! machines whose kernel can make none. All that QUIC sends goes through it: handshakes, acknowledgements, all.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, Runtime as _, TokioRuntime, UdpPoller};
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_stream::uplink::Uplink;
+use tokio::sync::Notify;
+
+use crate::clock;
+
+/// What datagrams pass on their way out.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// What the uplink carries, headers of UDP and IP included.
+    pub uplink: Rate,
+    /// One way.
+    pub delay: Span,
+    /// Standard deviation of what is added to the delay; half of the datagrams get nothing.
+    pub jitter: Span,
+    /// The share that is lost.
+    pub loss: f64,
+    /// Of jitter and losses.
+    pub seed: u64,
+}
+
+impl Path {
+    /// A path that does nothing.
+    pub const OPEN: Path =
+        Path { uplink: Rate::UNLIMITED, delay: Span::ZERO, jitter: Span::ZERO, loss: 0.0, seed: 0 };
+
+    fn is_open(&self) -> bool {
+        self.uplink == Rate::UNLIMITED && self.delay.max(self.jitter) == Span::ZERO && self.loss == 0.0
+    }
+}
+
+/// UDP and IPv4.
+const HEADERS: usize = 28;
+
+/// A UDP socket with a path. Counts what leaves.
+pub struct Socket {
+    inner: Arc<dyn AsyncUdpSocket>,
+    line: Option<Mutex<Line>>,
+    wake: Notify,
+    /// Bytes that left, headers of UDP and IP included.
+    pub sent: AtomicU64,
+}
+
+struct Line {
+    path: Path,
+    uplink: Uplink<()>,
+    random: Random,
+    under_way: VecDeque<(Time, SocketAddr, Vec<u8>)>,
+    last: Time,
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket").finish_non_exhaustive()
+    }
+}
+
+impl Socket {
+    /// Binds. Must run inside a runtime.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub fn bind(listen: SocketAddr, path: Path) -> io::Result<Arc<Socket>> {
+        let inner = TokioRuntime.wrap_udp_socket(UdpSocket::bind(listen)?)?;
+        let random = Seed::root(path.seed).fork("path").random();
+        let uplink = Uplink::new(path.uplink);
+        let line = Line { path, uplink, random, under_way: VecDeque::new(), last: Time::ZERO };
+        let line = (!path.is_open()).then(|| Mutex::new(line));
+        let socket = Arc::new(Socket { inner, line, wake: Notify::new(), sent: AtomicU64::new(0) });
+        if socket.line.is_some() {
+            tokio::spawn(socket.clone().carry());
+        }
+        Ok(socket)
+    }
+
+    fn count(&self, bytes: usize, datagrams: usize) {
+        self.sent.fetch_add((bytes + datagrams * HEADERS) as u64, Ordering::Relaxed);
+    }
+
+    /// Sends what has waited long enough, while anybody else holds the socket.
+    async fn carry(self: Arc<Socket>) {
+        let Some(line) = &self.line else { return };
+        let lock = || line.lock().expect("nobody panics with the lock held");
+        while Arc::strong_count(&self) > 1 {
+            let next = lock().under_way.front().map_or(Time::NEVER, |(due, ..)| *due);
+            let patience = clock::now() + Span::from_secs(1);
+            tokio::select! {
+                () = clock::until(next.min(patience)) => {}
+                () = self.wake.notified(), if next == Time::NEVER => {}
+            }
+            loop {
+                let now = clock::now();
+                let mut line = lock();
+                if line.under_way.front().is_none_or(|(due, ..)| *due > now) {
+                    break;
+                }
+                let Some((_, destination, contents)) = line.under_way.pop_front() else { break };
+                drop(line);
+                let transmit = Transmit {
+                    destination,
+                    ecn: None,
+                    contents: &contents,
+                    segment_size: None,
+                    src_ip: None,
+                };
+                // A full buffer of the kernel is one more loss.
+                let _ = self.inner.try_send(&transmit);
+            }
+        }
+    }
+}
+
+impl Line {
+    fn push(&mut self, now: Time, destination: SocketAddr, contents: &[u8]) -> bool {
+        let Some(at) = self.uplink.depart(now, contents.len() + HEADERS) else { return false };
+        if self.path.loss > 0.0 && self.random.chance(self.path.loss) {
+            return true;
+        }
+        let jitter = self.random.normal(0.0, self.path.jitter.0 as f64).max(0.0);
+        self.last = self.last.max(at + self.path.delay + Span(jitter as u64));
+        self.under_way.push_back((self.last, destination, contents.to_vec()));
+        true
+    }
+}
+
+impl AsyncUdpSocket for Socket {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        self.inner.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let Some(line) = &self.line else {
+            self.inner.try_send(transmit)?;
+            let size = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+            self.count(transmit.contents.len(), transmit.contents.len().div_ceil(size));
+            return Ok(());
+        };
+        let mut line = line.lock().expect("nobody panics with the lock held");
+        let idle = line.under_way.is_empty();
+        let size = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+        for datagram in transmit.contents.chunks(size) {
+            if line.push(clock::now(), transmit.destination, datagram) {
+                self.count(datagram.len(), 1);
+            }
+        }
+        if idle {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        self.inner.poll_recv(cx, bufs, meta)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        if self.line.is_some() { 1 } else { self.inner.max_transmit_segments() }
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.inner.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.inner.may_fragment()
+    }
+}
