@@ -19,6 +19,8 @@ mod predictor_open_loop;
 mod reproduce;
 mod run;
 mod scoreboard;
+mod stream;
+mod stream_demo;
 
 use std::process::ExitCode;
 
@@ -42,6 +44,7 @@ enum Command {
     Predictor(predictor::Arguments),
     Fairness(fairness::Arguments),
     Keys(keys::Arguments),
+    Stream(stream::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Predictor(arguments) => predictor::main(arguments),
         Command::Fairness(arguments) => fairness::main(arguments),
         Command::Keys(arguments) => keys::main(arguments),
+        Command::Stream(arguments) => stream::main(arguments),
     };
     match result {
         Ok(code) => code,

@@ -14,6 +14,7 @@ use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
 use tidegate_lab::scoreboard::{
     Experiment, Outcome, RunError, Runner, Scale, Verdict, scenario_runner, verdict,
 };
+use tidegate_lab::stream;
 
 use crate::console::{COMMIT, Console, command_line, process_cpu_s, terminal_width, write_results};
 use crate::{Failure, flashflow_loopback, more_live, predictor_open_loop};
@@ -22,6 +23,7 @@ use crate::{Failure, flashflow_loopback, more_live, predictor_open_loop};
 const RUNNERS: &[(&str, Runner)] = &[
     ("scenario", scenario_runner::run),
     ("parallel-paths", parallel_paths::run),
+    ("q-stream", stream::run),
     ("flashflow", flashflow::run),
     ("flashflow-bounds", flashflow::bounds),
     ("flashflow-loopback", flashflow_loopback::run),
