@@ -16,4 +16,5 @@ pub mod runs;
 pub mod scenario;
 pub mod scoreboard;
 pub mod statistics;
+pub mod stream;
 pub mod traffic;

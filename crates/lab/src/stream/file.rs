@@ -1,0 +1,193 @@
+//! `[parameters]` of the runner `q-stream`, and the plans made from them.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_sim::stream::plan::Plan;
+use tidegate_stream::forest::Rule;
+use tidegate_stream::server::{Overload, Settings};
+use tidegate_stream::viewer::PATIENCE;
+
+use crate::input::InputError;
+use crate::scenario::quantity::Quantity;
+
+/// `[parameters]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Parameters {
+    /// Simulated time of each run.
+    duration: Quantity<Span>,
+    /// Runs of each case.
+    #[serde(default = "one")]
+    seeds: u64,
+    /// What all cases share.
+    stream: Stream,
+    /// By name; each replaces some of what is shared.
+    case: BTreeMap<String, Stream>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// A stream, its viewers and their network; what is not given is as in `tidegate stream server`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Stream {
+    viewers: Option<usize>,
+    rate: Option<Quantity<Rate>>,
+    server: Option<Quantity<Rate>>,
+    /// The weakest and the strongest uplink of a viewer; uniform between them.
+    uplinks: Option<(Quantity<Rate>, Quantity<Rate>)>,
+    /// All viewers come within this time.
+    come_within: Option<Quantity<Span>>,
+    delay: Option<Quantity<Span>>,
+    /// Edge of the square in which peers lie, as a latency.
+    side: Option<Quantity<Span>>,
+    jitter: Option<Quantity<Span>>,
+    loss: Option<f64>,
+    slices: Option<usize>,
+    parity: Option<usize>,
+    rule: Option<RuleName>,
+    controller: Option<String>,
+    explore: Option<f64>,
+    optimise: Option<bool>,
+    overload: Option<OverloadName>,
+    /// One viewer goes and another comes, so often on average.
+    leave_every: Option<Quantity<Span>>,
+    /// At this time every viewer's uplink falls to this share.
+    falls: Option<(Quantity<Span>, f64)>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum RuleName {
+    Any,
+    OneTree,
+    Unicast,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum OverloadName {
+    Refuse,
+    Layers,
+    Redirect,
+}
+
+/// One run.
+pub struct Job {
+    /// The case's name.
+    pub name: String,
+    /// From one.
+    pub seed: u64,
+    /// What is simulated.
+    pub plan: Plan,
+}
+
+impl Stream {
+    /// What this one says, or else the other.
+    fn or(&self, shared: &Stream) -> Stream {
+        macro_rules! either {
+            ($($field:ident),*) => { Stream { $($field: self.$field.clone().or(shared.$field.clone())),* } };
+        }
+        either!(
+            viewers,
+            rate,
+            server,
+            uplinks,
+            come_within,
+            delay,
+            side,
+            jitter,
+            loss,
+            slices,
+            parity,
+            rule,
+            controller,
+            explore,
+            optimise,
+            overload,
+            leave_every,
+            falls
+        )
+    }
+
+    fn plan(&self, duration: Span, seed: Seed) -> Result<Plan, String> {
+        let span = |given: &Option<Quantity<Span>>, default: u64| {
+            given.as_ref().map_or(Span::from_millis(default), |given| given.0)
+        };
+        let rate =
+            |given: &Option<Quantity<Rate>>, default: u64| given.as_ref().map_or(Rate(default), |r| r.0);
+        let count = self.viewers.unwrap_or(20);
+        let (low, high) = self.uplinks.map_or((2e6, 10e6), |(a, b)| (a.0.0 as f64, b.0.0 as f64));
+        if !(1.0..=high).contains(&low) {
+            return Err("`uplinks` are two rates, the lower first".into());
+        }
+        let mut server = Settings::new(rate(&self.server, 12_000_000), count + count / 4 + 8);
+        server.rate = rate(&self.rate, 4_000_000);
+        server.slices = self.slices.unwrap_or(server.slices);
+        server.parity = self.parity.unwrap_or(server.parity);
+        if server.slices == 0 || server.slices + server.parity > tidegate_stream::MAX_SLICES {
+            return Err(format!("{} slices and {} of parity cannot be", server.slices, server.parity));
+        }
+        server.optimise = self.optimise.unwrap_or(server.optimise);
+        server.exploration.share = self.explore.unwrap_or(server.exploration.share);
+        if let Some(name) = &self.controller {
+            server.controller = Settings::controller(name).map_err(|error| error.to_string())?;
+        }
+        server.rule = match self.rule {
+            None | Some(RuleName::Any) => Rule::Any,
+            Some(RuleName::OneTree) => Rule::OneTree,
+            Some(RuleName::Unicast) => Rule::Unicast,
+        };
+        server.overload = match self.overload {
+            None | Some(OverloadName::Refuse) => Overload::Refuse,
+            Some(OverloadName::Layers) => Overload::Layers,
+            Some(OverloadName::Redirect) => Overload::Redirect(([192, 0, 2, 1], 4455).into()),
+        };
+        let viewers = Plan::viewers(count, low..high, span(&self.come_within, 3000), seed);
+        let mut plan = Plan {
+            rate: server.rate,
+            server,
+            viewers,
+            delay: span(&self.delay, 40),
+            side: span(&self.side, 0),
+            jitter: span(&self.jitter, 2),
+            loss: self.loss.unwrap_or(0.0),
+            patience: PATIENCE,
+            changes: Vec::new(),
+            duration,
+        };
+        if let Some((at, share)) = &self.falls {
+            let falls = |(viewer, its): (usize, &tidegate_sim::stream::plan::ViewerPlan)| {
+                (Time::ZERO + at.0, viewer, Rate((its.uplink.0 as f64 * share) as u64))
+            };
+            plan.changes = plan.viewers.iter().enumerate().map(falls).collect();
+        }
+        if let Some(mean) = &self.leave_every {
+            plan.churn(mean.0, seed);
+        }
+        plan.check().map_err(|error| error.to_string())?;
+        Ok(plan)
+    }
+}
+
+impl Parameters {
+    /// All runs.
+    pub fn jobs(&self, place: &str) -> Result<Vec<Job>, InputError> {
+        let mut jobs = Vec::new();
+        for (name, case) in &self.case {
+            for seed in 1..=self.seeds {
+                let plan =
+                    case.or(&self.stream).plan(self.duration.0, Seed::root(seed)).map_err(|cause| {
+                        InputError::new(place, format!("case `{name}`: {cause}"), "see docs/streaming.md")
+                    })?;
+                jobs.push(Job { name: name.clone(), seed, plan });
+            }
+        }
+        Ok(jobs)
+    }
+}
