@@ -18,9 +18,11 @@ mod predictor;
 mod predictor_open_loop;
 mod reproduce;
 mod run;
+mod runs;
 mod scoreboard;
 mod stream;
 mod stream_demo;
+mod sweep;
 
 use std::process::ExitCode;
 
@@ -37,6 +39,8 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Sweep(sweep::Arguments),
+    Runs(runs::Arguments),
     More(more::Arguments),
     Reproduce(reproduce::Arguments),
     Scoreboard(scoreboard::Arguments),
@@ -51,6 +55,8 @@ fn main() -> ExitCode {
     console::end_quietly_on_closed_pipe();
     let result = match Arguments::parse().command {
         Command::Run(arguments) => run::main(arguments),
+        Command::Sweep(arguments) => sweep::main(arguments),
+        Command::Runs(arguments) => runs::main(arguments),
         Command::More(arguments) => more::main(arguments),
         Command::Reproduce(arguments) => reproduce::main(arguments),
         Command::Scoreboard(arguments) => scoreboard::main(arguments),

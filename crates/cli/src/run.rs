@@ -1,15 +1,19 @@
 //! `tidegate run`: simulate a scenario.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tidegate_lab::report::{contents, files, folder, provenance, summary_table};
+use tidegate_lab::input::InputError;
+use tidegate_lab::monitor::Monitor;
+use tidegate_lab::report::{contents, files, folder, full_table, provenance, summary_table};
 use tidegate_lab::results::Results;
-use tidegate_lab::runs;
+use tidegate_lab::runs::{self, Run, Runs};
 use tidegate_lab::scenario::Scenario;
+use tidegate_lab::store::{self, Record, Store, run_name};
 
 use crate::Failure;
-use crate::console::{self, Console};
+use crate::console::{self, COMMIT, Console};
 
 /// Simulate a scenario: compare its systems on the same networks
 #[derive(clap::Args)]
@@ -31,9 +35,15 @@ pub struct Arguments {
     /// Replace other results in that folder: the files that their manifest lists, nothing else
     #[arg(long, requires = "out")]
     force: bool,
+    /// Go on with the study in that folder, or in out/<scenario>/latest: runs that are kept are not made again
+    #[arg(long, conflicts_with = "force")]
+    resume: bool,
     /// Print the whole summary as one JSON document on standard output
     #[arg(long)]
     json: bool,
+    /// Print every row of the table
+    #[arg(long)]
+    all: bool,
     /// [tor] Consensus, full or microdescriptor flavour, plain or .xz
     #[arg(long, value_name = "FILE")]
     consensus: Option<PathBuf>,
@@ -61,25 +71,38 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     if let Some(seed) = arguments.seed {
         scenario.file.seed = seed;
     }
-    let contents = contents(&scenario, arguments.seeds);
-    if let Some(place) = &arguments.out {
-        folder::check_place(place, &contents, arguments.force)?;
+    let contents = contents(&scenario, store::input_digests(&scenario)?, COMMIT);
+    let base = PathBuf::from("out").join(&scenario.file.name);
+    let numbered = arguments.out.is_none() && !arguments.resume;
+    let place = match arguments.out {
+        _ if numbered => folder::numbered(&base)?,
+        Some(place) => place,
+        None => base.join("latest"),
+    };
+    folder::check_place(&place, &contents, arguments.force)?;
+    if arguments.resume && folder::contents_of(&place).is_none() {
+        let cure = "leave --resume out";
+        return Err(InputError::new(place.display().to_string(), "holds no study to go on with", cure).into());
     }
-    let console = Console::new(scenario.systems.len() * arguments.seeds as usize, arguments.jobs);
-    let runs = runs::run_all(&scenario, arguments.seeds, &console)?;
-    console.finish();
+    let study = Store::open(&place, &contents)?;
+    let kept = || {
+        if numbered {
+            folder::point_latest(&place);
+        }
+    };
+    let runs = run_and_keep(&scenario, arguments.seeds, arguments.jobs, arguments.resume, &study, &kept)
+        .inspect_err(|_| study.forget_if_empty())?;
     if runs.finished.is_empty() {
+        study.forget_if_empty();
         eprintln!("stopped before any run was finished; nothing was written");
         return Ok(ExitCode::from(130));
     }
     let results = Results::new(&scenario, &runs);
-    let more = provenance(&results, &console::command_line());
-    let base = PathBuf::from("out").join(&scenario.file.name);
-    let place = console::write_results(files(&results), &contents, more, arguments.out, &base)?;
+    folder::write(files(&results), &contents, provenance(&results, &console::command_line()), &place)?;
     if arguments.json {
         println!("{:#}", results.document());
     } else {
-        println!("{}", summary_table(&results));
+        println!("{}", if arguments.all { full_table(&results) } else { summary_table(&results) });
     }
     eprintln!("{} holds report.html, tables (.csv, .parquet) and manifest.json", place.display());
     if runs.missing.is_empty() {
@@ -97,6 +120,34 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         if more > 0 { format!(" and {more} more") } else { String::new() }
     );
     Ok(ExitCode::from(130))
+}
+
+/// Makes the runs that are wanted and not kept yet, keeping each the moment it ends. Gives all runs of the study.
+fn run_and_keep(
+    scenario: &Scenario,
+    seeds: u32,
+    jobs: usize,
+    resume: bool,
+    study: &Store,
+    kept: &(dyn Fn() + Sync),
+) -> Result<Runs, Failure> {
+    let name = |system: usize, seed: u64| run_name("", &scenario.systems[system].name, seed);
+    let mut tasks = runs::tasks(scenario, seeds);
+    if resume {
+        let there = study.names()?;
+        tasks.retain(|(system, seed)| there.binary_search(&name(*system, *seed)).is_err());
+    }
+    let console = Console::new(tasks.len(), jobs);
+    let keep = |run: &Run| {
+        let record = Record::of(scenario, run, &BTreeMap::new(), COMMIT, console.unix_s());
+        study.keep(&name(run.system, run.seed), &record, scenario).inspect(|()| kept())
+    };
+    let made = runs::run_tasks(scenario, tasks, &console, &keep)?;
+    console.finish();
+    let all = study.load()?.into_iter().filter_map(|record| record.run(scenario));
+    let mut runs = Runs { finished: all.collect(), missing: made.missing };
+    runs.finished.sort_by_key(|run| (run.seed, run.system));
+    Ok(runs)
 }
 
 /// Missing runs that are named one by one.

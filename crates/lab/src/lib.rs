@@ -4,7 +4,7 @@
 
 pub mod flashflow;
 pub mod input;
-mod jobs;
+pub mod jobs;
 pub mod metrics;
 pub mod monitor;
 pub mod network;
@@ -17,4 +17,6 @@ pub mod scenario;
 pub mod scoreboard;
 pub mod statistics;
 pub mod stream;
+pub mod store;
+pub mod study;
 pub mod traffic;

@@ -10,6 +10,8 @@ pub trait Monitor: Sync {
     fn stopped(&self) -> bool;
     /// Wall-clock seconds since some fixed moment.
     fn wall_s(&self) -> f64;
+    /// What a calendar says, in Unix seconds.
+    fn unix_s(&self) -> u64;
     /// Processor seconds of the calling thread.
     fn cpu_s(&self) -> f64;
 }

@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
@@ -83,25 +83,52 @@ pub fn run_once(
     Ok(Some(Run { system, seed, metrics, digest: digest.value(), wall_s, cpu_s }))
 }
 
+/// Called with each run the moment it ends; an error stops the rest.
+pub type Keep<'a> = &'a (dyn Fn(&Run) -> Result<(), InputError> + Sync);
+
 /// A task's number and what came of it.
 type Done = (usize, Result<Option<Run>, InputError>);
 
-/// Runs every system on `seeds` networks, from the scenario's seed on, with the monitor's number of threads.
+/// Every system on `seeds` networks, from the scenario's seed on: (index of the system, seed).
+pub fn tasks(scenario: &Scenario, seeds: u32) -> Vec<(usize, u64)> {
+    let first = scenario.file.seed;
+    let seeds = (0..u64::from(seeds)).map(|k| first.wrapping_add(k));
+    seeds.flat_map(|seed| (0..scenario.systems.len()).map(move |system| (system, seed))).collect()
+}
+
+/// Runs every system on `seeds` networks, with the monitor's number of threads.
+///
+/// # Errors
+/// The first error of a run.
 pub fn run_all(scenario: &Scenario, seeds: u32, monitor: &dyn Monitor) -> Result<Runs, InputError> {
-    let tasks: Vec<(usize, u64)> = (0..u64::from(seeds))
-        .flat_map(|k| (0..scenario.systems.len()).map(move |system| (system, k)))
-        .map(|(system, k)| (system, scenario.file.seed.wrapping_add(k)))
-        .collect();
+    run_tasks(scenario, tasks(scenario, seeds), monitor, &|_| Ok(()))
+}
+
+/// Runs these tasks, with the monitor's number of threads.
+///
+/// # Errors
+/// The first error of a run, or of keeping it.
+pub fn run_tasks(
+    scenario: &Scenario,
+    tasks: Vec<(usize, u64)>,
+    monitor: &dyn Monitor,
+    keep: Keep<'_>,
+) -> Result<Runs, InputError> {
     let next = AtomicUsize::new(0);
+    let failed = AtomicBool::new(false);
     let done: Mutex<Vec<Done>> = Mutex::default();
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::SeqCst);
             let Some((system, seed)) = tasks.get(index) else { return };
-            if monitor.stopped() {
+            if monitor.stopped() || failed.load(Ordering::SeqCst) {
                 return;
             }
-            let result = run_once(scenario, *system, *seed, monitor);
+            let result = run_once(scenario, *system, *seed, monitor).and_then(|run| {
+                run.as_ref().map_or(Ok(()), keep)?;
+                Ok(run)
+            });
+            failed.fetch_or(result.is_err(), Ordering::SeqCst);
             done.lock().expect("no run panics while it reports").push((index, result));
         }
     };

@@ -1,5 +1,6 @@
 //! A histogram of times whose quantiles are right to 0.4 %, whatever their size.
 
+use serde::{Deserialize, Serialize};
 use tidegate_control::units::Span;
 
 /// Buckets per doubling: the middle of a bucket is within 1/256 of any value in it.
@@ -7,7 +8,7 @@ const PER_OCTAVE: u64 = 128;
 
 /// Weighted counts of nanosecond values in buckets of 1/128 of an octave, as in HDR histograms. Histograms
 /// of different runs merge without loss.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
     /// Number of the first bucket held.
     first: usize,

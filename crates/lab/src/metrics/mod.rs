@@ -11,12 +11,14 @@
 
 pub mod fairness;
 pub mod histogram;
+mod kept;
 pub mod series;
 mod summary;
 pub mod transfers;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::{Host, HostTotals, Observation, Parts, Recorder, RelaySample, Waits};
 use tidegate_sim::plan::{Role, System};
@@ -25,7 +27,7 @@ use crate::network::Network;
 use fairness::Fairness;
 use histogram::Histogram;
 use series::Series;
-use transfers::Transfers;
+use transfers::{On, Transfers};
 
 /// Users up to this number have curves of their own.
 const MAX_CURVES: usize = 12;
@@ -33,7 +35,7 @@ const MAX_CURVES: usize = 12;
 const BINS: u64 = 500;
 
 /// What one run of one system measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Metrics {
     /// Every number, as JSON with the unit in the key.
     pub summary: serde_json::Value,
@@ -58,7 +60,7 @@ pub struct Metrics {
 }
 
 /// Mean waits at one hop.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Anatomy {
     /// Followed cells.
     pub cells: u64,
@@ -102,7 +104,7 @@ impl Anatomy {
 }
 
 /// One user's row.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UserRow {
     /// Its name.
     pub name: String,
@@ -136,10 +138,12 @@ impl UserRow {
 }
 
 /// One relay's row. Queues count from the warm-up, totals over the whole run.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RelayRow {
     /// Its name.
     pub name: String,
+    /// Its host's number in the plan, by which transfers name it.
+    pub host: u32,
     samples: u64,
     queue_cells: u64,
     /// Most cells in circuit queues at a sample.
@@ -156,6 +160,7 @@ pub struct RelayRow {
     link_bytes_per_s: [Option<f64>; 2],
     measured_s: f64,
     /// Totals of the whole run.
+    #[serde(with = "kept::Totals")]
     pub totals: HostTotals,
 }
 
@@ -199,6 +204,7 @@ impl RelayRow {
 #[derive(Clone, Copy, Debug, Default)]
 struct CircuitState {
     user: u32,
+    path: [u32; 3],
     outstanding: u64,
 }
 
@@ -248,8 +254,9 @@ impl<'a> Fold<'a> {
         let (names, curve_of) = curves(&users);
         let measured_s = (Span(plan.duration.0 - warmup.0)).as_secs_f64();
         let relays = (0..).zip(&plan.hosts).filter(|(_, host)| matches!(host.role, Role::Relay(_)));
-        let relay_row = |host: &tidegate_sim::plan::HostPlan| RelayRow {
+        let relay_row = |number: u32, host: &tidegate_sim::plan::HostPlan| RelayRow {
             name: host.name.clone(),
+            host: number,
             link_bytes_per_s: [host.up.rate, host.down.rate].map(|rate| {
                 (rate != tidegate_control::units::Rate::UNLIMITED).then(|| rate.as_bytes_per_s())
             }),
@@ -266,7 +273,7 @@ impl<'a> Fold<'a> {
             measured_s,
             circuits: BTreeMap::new(),
             curve_of,
-            relays: relays.map(|(number, host)| (number, relay_row(host))).collect(),
+            relays: relays.map(|(number, host)| (number, relay_row(number, host))).collect(),
             latency: Histogram::default(),
             latency_from_departure: Histogram::default(),
             circuit_build: Histogram::default(),
@@ -408,8 +415,9 @@ impl Recorder for Fold<'_> {
         }
         let measured = now >= self.warmup;
         match observation {
-            Observation::CircuitBegun { circuit, user, .. } => {
-                self.circuits.insert(circuit.0, CircuitState { user: user.0, outstanding: 0 });
+            Observation::CircuitBegun { circuit, user, path } => {
+                let path = path.map(|host| host.0);
+                self.circuits.insert(circuit.0, CircuitState { user: user.0, path, outstanding: 0 });
             }
             Observation::CircuitBuilt { took, .. } => {
                 self.circuits_built += 1;
@@ -421,9 +429,11 @@ impl Recorder for Fold<'_> {
                     *backlog = backlog.saturating_sub(state.outstanding);
                 }
             }
-            Observation::TransferBegun { transfer, user, bytes, .. } if measured => {
+            Observation::TransferBegun { transfer, user, circuit, bytes } if measured => {
                 let class = &self.users[user.0 as usize].class;
-                self.transfers.begin(now, *transfer, user.0, class, *bytes);
+                let path = self.circuits.get(&circuit.0).map(|state| state.path).unwrap_or_default();
+                let on = On { user: user.0, circuit: circuit.0, path };
+                self.transfers.begin(now, *transfer, on, class, *bytes);
             }
             Observation::TransferBegun { .. } => {}
             Observation::TransferConnected { transfer } => self.transfers.connected(now, *transfer),

@@ -1,12 +1,14 @@
 //! Curves over time for figures: rates in bins, backlog in samples. They cover the whole run, the warm-up
 //! included.
 
+use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Span, Time};
 
 /// Curves with a common time axis; one curve per user if there are few, else one per class.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Width of a bin, or distance of two samples.
+    #[serde(with = "super::kept::span")]
     pub step: Span,
     /// Names of the curves.
     pub names: Vec<String>,

@@ -159,6 +159,9 @@ fn a_whole_run_adds_up_and_repeats() {
         fn wall_s(&self) -> f64 {
             0.0
         }
+        fn unix_s(&self) -> u64 {
+            0
+        }
         fn cpu_s(&self) -> f64 {
             0.0
         }

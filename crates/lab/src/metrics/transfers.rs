@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::Transfer;
 use tidegate_sim::plan::{Plan, Traffic};
@@ -10,28 +11,47 @@ use super::histogram::Histogram;
 use crate::traffic::class_of;
 
 /// One finished (or given up) transfer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Index of its user.
     pub user: u32,
     /// Index into the classes.
     pub class: usize,
+    /// Its circuit, numbered in the order of creation.
+    pub circuit: u32,
+    /// Hosts of the circuit's relays, guard first.
+    pub path: [u32; 3],
     /// Size of the response.
     pub bytes: u64,
     /// When it began.
+    #[serde(with = "super::kept::time")]
     pub begun: Time,
     /// Time to the CONNECTED cell.
+    #[serde(with = "super::kept::optional")]
     pub connected: Option<Span>,
     /// Time to the first byte.
+    #[serde(with = "super::kept::optional")]
     pub first: Option<Span>,
     /// Time to the last byte.
+    #[serde(with = "super::kept::optional")]
     pub last: Option<Span>,
     /// Given up.
     pub timed_out: bool,
 }
 
+/// Whose transfer it is, and over which circuit.
+#[derive(Clone, Copy, Debug)]
+pub struct On {
+    /// Index of the user.
+    pub user: u32,
+    /// The circuit.
+    pub circuit: u32,
+    /// Hosts of its relays, guard first.
+    pub path: [u32; 3],
+}
+
 /// All times of one class.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Class {
     /// Name in reports.
     pub name: String,
@@ -48,7 +68,7 @@ pub struct Class {
 }
 
 /// Folds transfers that begin after the warm-up. Response sizes of the same user group are told apart.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Transfers {
     /// Classes in order of the users that have them.
     pub classes: Vec<Class>,
@@ -56,6 +76,8 @@ pub struct Transfers {
     pub records: Vec<Record>,
     /// Number of sizes of each user's requests.
     sizes: Vec<usize>,
+    /// Empty once a run has ended.
+    #[serde(skip)]
     under_way: BTreeMap<u32, Record>,
     by_name: BTreeMap<String, usize>,
 }
@@ -80,7 +102,8 @@ impl Transfers {
     }
 
     /// A transfer begins.
-    pub fn begin(&mut self, now: Time, transfer: Transfer, user: u32, class: &str, bytes: u64) {
+    pub fn begin(&mut self, now: Time, transfer: Transfer, on: On, class: &str, bytes: u64) {
+        let On { user, circuit, path } = on;
         let name = class_of(class, self.sizes[user as usize], bytes);
         let classes = &mut self.classes;
         let class = *self.by_name.entry(name).or_insert_with_key(|name| {
@@ -89,7 +112,9 @@ impl Transfers {
         });
         self.classes[class].begun += 1;
         let (connected, first, last) = (None, None, None);
-        let record = Record { user, class, bytes, begun: now, connected, first, last, timed_out: false };
+        let timed_out = false;
+        let record =
+            Record { user, class, circuit, path, bytes, begun: now, connected, first, last, timed_out };
         self.under_way.insert(transfer.0, record);
     }
 

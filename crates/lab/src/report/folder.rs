@@ -35,9 +35,17 @@ fn error(place: &Path, cause: impl Into<String>) -> InputError {
 }
 
 /// The manifest of a folder of ours.
-fn read_manifest(place: &Path) -> Option<Value> {
+pub(crate) fn read_manifest(place: &Path) -> Option<Value> {
     let bytes = fs::read(place.join(MANIFEST)).ok()?;
     serde_json::from_slice(&bytes).ok().filter(|manifest: &Value| manifest["tool"] == MARK)
+}
+
+/// What the results in a folder are of; none if there are none of ours.
+pub fn contents_of(place: &Path) -> Option<Contents> {
+    read_manifest(place).map(|manifest| Contents {
+        name: manifest["name"].as_str().unwrap_or("an older version").to_owned(),
+        parameters: manifest["parameters"].clone(),
+    })
 }
 
 /// The files that a manifest lists.
@@ -59,12 +67,8 @@ pub fn check_place(place: &Path, contents: &Contents, force: bool) -> Result<(),
         Ok(_) if fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_none()) => return Ok(()),
         Ok(_) => {}
     }
-    let Some(manifest) = read_manifest(place) else {
+    let Some(there) = contents_of(place) else {
         return Err(error(place, "exists and does not hold results of tidegate"));
-    };
-    let there = Contents {
-        name: manifest["name"].as_str().unwrap_or("an older version").to_owned(),
-        parameters: manifest["parameters"].clone(),
     };
     if force || there == *contents {
         return Ok(());
@@ -147,10 +151,7 @@ pub fn write(files: Vec<File>, contents: &Contents, more: Value, place: &Path) -
     manifest.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
     let manifest = (MANIFEST.to_owned(), format!("{manifest:#}\n").into_bytes());
     let exchanged = prepare(files.iter().chain([&manifest]), &old, &fresh, place)
-        .and_then(|()| {
-            let flags = if place.exists() { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
-            Ok(renameat_with(CWD, &fresh, CWD, place, flags)?)
-        })
+        .and_then(|()| exchange(&fresh, place))
         .inspect_err(|_| {
             // Links and new files only: what was there is still in its place.
             let _ = fs::remove_dir_all(&fresh);
@@ -160,6 +161,12 @@ pub fn write(files: Vec<File>, contents: &Contents, more: Value, place: &Path) -
         .and_then(|()| if fresh.exists() { clear(&fresh, place, &old) } else { Ok(()) })
         .and_then(|()| fs::File::open(&parent)?.sync_all())
         .map_err(|cause| error(place, format!("cannot be written: {cause}")))
+}
+
+/// Puts a folder into its place in one step; what was there is then where the new one was.
+pub(crate) fn exchange(fresh: &Path, place: &Path) -> io::Result<()> {
+    let flags = if place.exists() { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
+    Ok(renameat_with(CWD, fresh, CWD, place, flags)?)
 }
 
 /// Makes a folder of new files, and of whatever stays of the old folder.
@@ -185,7 +192,7 @@ fn prepare<'a>(
 }
 
 /// Writes a file that a power cut does not empty.
-fn synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::write(path, bytes)?;
     fs::File::open(path)?.sync_all()
 }

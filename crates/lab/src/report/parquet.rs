@@ -213,8 +213,8 @@ mod tests {
         let table = Table {
             name: "t",
             columns: vec![
-                ("name", Column::Text(vec!["a".into(), "µ".into()])),
-                ("number", Column::Number(vec![1.5, -2.0])),
+                ("name".into(), Column::Text(vec!["a".into(), "µ".into()])),
+                ("number".into(), Column::Number(vec![1.5, -2.0])),
             ],
         };
         let file = parquet(&table);
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn an_empty_table_is_a_file() {
-        let table = Table { name: "t", columns: vec![("x", Column::Integer(vec![]))] };
+        let table = Table { name: "t", columns: vec![("x".into(), Column::Integer(vec![]))] };
         assert!(parquet(&table).len() > 40);
     }
 }

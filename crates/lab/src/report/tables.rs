@@ -1,5 +1,7 @@
 //! The result tables as columns, for CSV and Parquet.
 
+use std::collections::BTreeMap;
+
 use crate::results::{Results, flatten, whole_summary};
 
 /// A table by columns of equal length.
@@ -8,7 +10,7 @@ pub struct Table {
     /// File name without ending.
     pub name: &'static str,
     /// Columns in order.
-    pub columns: Vec<(&'static str, Column)>,
+    pub columns: Vec<(String, Column)>,
 }
 
 /// One column.
@@ -63,7 +65,7 @@ impl Table {
 
     /// As CSV (RFC 4180, but lines end in LF).
     pub fn csv(&self) -> String {
-        let names: Vec<&str> = self.columns.iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
         let mut text = names.join(",") + "\n";
         for row in 0..self.rows() {
             let values: Vec<String> = self.columns.iter().map(|(_, column)| column.text(row)).collect();
@@ -92,7 +94,7 @@ impl Rows {
     fn table(self, name: &'static str, more: Vec<(&'static str, Column)>) -> Table {
         let mut columns = vec![("system", Column::Text(self.system)), ("seed", Column::Integer(self.seed))];
         columns.extend(more);
-        Table { name, columns }
+        Table { name, columns: columns.into_iter().map(|(name, column)| (name.to_owned(), column)).collect() }
     }
 }
 
@@ -187,18 +189,28 @@ fn relays(results: &Results<'_>) -> Table {
     rows.table("relays", columns)
 }
 
-/// One row per transfer that began after the warm-up.
+/// One row per transfer that began after the warm-up. `guard`, `middle` and `exit` join with `relay` of the relays
+/// table, `user` with `circuit` of the circuits table; times count from the request.
 fn transfers(results: &Results<'_>) -> Table {
-    let (mut rows, mut text, mut whole) = (Rows::new(), [vec![], vec![]], [vec![], vec![]]);
+    let (mut rows, mut text, mut whole) = (Rows::new(), [const { Vec::new() }; 5], [const { Vec::new() }; 3]);
     let mut times = [const { Vec::new() }; 4];
     for system in &results.systems {
         for run in &system.runs {
-            for record in &run.metrics.transfers.records {
+            let metrics = &run.metrics;
+            let names: BTreeMap<u32, &String> =
+                metrics.relays.iter().map(|relay| (relay.host, &relay.name)).collect();
+            let name = |host: u32| names.get(&host).map_or_else(String::new, |name| (*name).clone());
+            for record in &metrics.transfers.records {
                 rows.add(system.name, run.seed);
-                text[0].push(run.metrics.users[record.user as usize].name.clone());
-                text[1].push(run.metrics.transfers.classes[record.class].name.clone());
-                whole[0].push(i64::try_from(record.bytes).unwrap_or(i64::MAX));
-                whole[1].push(i64::from(record.timed_out));
+                let [guard, middle, exit] = record.path.map(name);
+                let user = metrics.users[record.user as usize].name.clone();
+                let class = metrics.transfers.classes[record.class].name.clone();
+                text.iter_mut()
+                    .zip([user, class, guard, middle, exit])
+                    .for_each(|(column, v)| column.push(v));
+                let bytes = i64::try_from(record.bytes).unwrap_or(i64::MAX);
+                let numbers = [i64::from(record.circuit), bytes, i64::from(record.timed_out)];
+                whole.iter_mut().zip(numbers).for_each(|(column, value)| column.push(value));
                 times[0].push(record.begun.as_secs_f64());
                 for (column, span) in times[1..].iter_mut().zip([record.connected, record.first, record.last])
                 {
@@ -207,9 +219,9 @@ fn transfers(results: &Results<'_>) -> Table {
             }
         }
     }
-    let ([user, class], [bytes, timed_out]) = (text, whole);
-    let mut columns = vec![("circuit", Column::Text(user)), ("class", Column::Text(class))];
-    columns.extend([("size_bytes", Column::Integer(bytes)), ("timed_out", Column::Integer(timed_out))]);
+    let mut columns: Vec<(&str, Column)> =
+        ["user", "class", "guard", "middle", "exit"].into_iter().zip(text.map(Column::Text)).collect();
+    columns.extend(["circuit", "size_bytes", "timed_out"].into_iter().zip(whole.map(Column::Integer)));
     columns.extend(["begun_s", "connect_s", "ttfb_s", "ttlb_s"].into_iter().zip(times.map(Column::Number)));
     rows.table("transfers", columns)
 }

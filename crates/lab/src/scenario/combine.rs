@@ -40,7 +40,8 @@ pub(super) fn systems<'a>(document: &mut DeTable<'a>, source: &Source) -> Result
             for (so_far, system) in &combined {
                 let dash = if so_far.is_empty() { "" } else { "-" };
                 let mut system = system.clone();
-                merge(&mut system, keys.clone(), true);
+                merge(&mut system, keys.clone(), true)
+                    .map_err(|(cause, cure)| source.error(span.clone(), cause, cure))?;
                 longer.push((format!("{so_far}{dash}{}", name.get_ref()), system));
             }
         }

@@ -18,7 +18,7 @@ use tidegate_sim::plan::System;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::input::{InputError, Source, explain};
+use crate::input::{InputError, Source, explain, suggest};
 use crate::network::inputs::Inputs;
 use file::File;
 
@@ -55,9 +55,12 @@ impl Scenario {
     pub fn parse(source: Source, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
         let file = match read(&source, overrides) {
             Err(error) if !overrides.is_empty() => {
-                // Places are the file's own only if the file alone has the mistake.
+                // Places are the file's own only if the file alone has the mistake. Else the first override
+                // with which it cannot be read is the place.
                 read(&source, &[])?;
-                return Err(InputError { at: None, ..error });
+                let first = (1..overrides.len()).find(|n| read(&source, &overrides[..*n]).is_err());
+                let culprit = &overrides[first.unwrap_or(overrides.len()) - 1];
+                return Err(InputError { at: None, file: format!("override `{culprit}`"), ..error });
             }
             other => other?,
         };
@@ -65,6 +68,30 @@ impl Scenario {
         let inputs = Inputs::load(&file, &folder)?;
         check::check_locations(&file, &source, &inputs)?;
         Ok(Scenario { file, source, folder, systems, inputs })
+    }
+
+    /// The files that it names, by key.
+    pub fn input_files(&self) -> Vec<(String, PathBuf)> {
+        let mut all = Vec::new();
+        let mut add = |key: String, name: &Option<place::Name>| {
+            all.extend(name.as_ref().map(|name| (key, self.folder.join(name.get_ref()))));
+        };
+        if let Some(tor) = &self.file.tor {
+            for (key, name) in [
+                ("consensus", &tor.consensus),
+                ("geoip", &tor.geoip),
+                ("latency", &tor.latency),
+                ("compare", &tor.compare),
+            ] {
+                add(format!("tor.{key}"), name);
+            }
+        }
+        add("underlay.file".into(), &self.file.underlay.file);
+        for (name, traffic) in &self.file.traffic {
+            add(format!("traffic.{name}.stream-model"), &traffic.stream_model);
+            add(format!("traffic.{name}.packet-model"), &traffic.packet_model);
+        }
+        all
     }
 
     /// Simulated time of a run.
@@ -101,14 +128,12 @@ fn read(source: &Source, overrides: &[String]) -> Result<File, InputError> {
     };
     let mut document = DeTable::parse(&source.text).map_err(fail)?;
     for text in overrides {
+        let place = format!("override `{text}`");
         let table = DeTable::parse(text).map_err(|error| {
-            InputError::new(
-                format!("override `{text}`"),
-                error.message(),
-                "write it like `duration = \"30 s\"`",
-            )
+            InputError::new(&place, error.message(), "write it like `duration = \"30 s\"`")
         })?;
-        merge(document.get_mut(), table.into_inner(), true);
+        merge(document.get_mut(), table.into_inner(), true)
+            .map_err(|(cause, cure)| InputError::new(&place, cause, cure))?;
     }
     combine::systems(document.get_mut(), source)?;
     share_system_keys(document.get_mut());
@@ -130,18 +155,49 @@ fn share_system_keys(document: &mut DeTable<'_>) {
     if let Some(DeValue::Array(systems)) = document.get_mut("system").map(Spanned::get_mut) {
         for system in systems.iter_mut() {
             if let DeValue::Table(system) = system.get_mut() {
-                merge(system, shared.clone(), false);
+                merge(system, shared.clone(), false).expect("nothing is replaced by name");
             }
         }
     }
 }
 
-/// Adds keys to a table; where both have one, tables are merged and `replace` decides about the rest.
-fn merge<'a>(table: &mut DeTable<'a>, more: DeTable<'a>, replace: bool) {
+/// Adds keys to a table; where both have one, tables are merged and `replace` decides about the rest. In a list of
+/// tables with names (`[[user]]`, `[[system]]`, ...) a key is the name of an entry: `user.web.count = 5`.
+///
+/// # Errors
+/// (cause, cure) if no entry has the name.
+fn merge<'a>(table: &mut DeTable<'a>, more: DeTable<'a>, replace: bool) -> Result<(), (String, String)> {
     for (key, value) in more {
+        let list = key.get_ref().clone();
         match (table.get_mut(key.get_ref().as_ref()).map(Spanned::get_mut), value.get_ref()) {
             (Some(DeValue::Table(inner)), DeValue::Table(additions)) => {
-                merge(inner, additions.clone(), replace);
+                merge(inner, additions.clone(), replace)?;
+            }
+            (Some(DeValue::Array(entries)), DeValue::Table(additions)) if replace => {
+                for (name, change) in additions.clone() {
+                    let known =
+                        entries.iter().filter_map(|entry| name_of(entry.get_ref())).map(str::to_owned);
+                    let known: Vec<String> = known.collect();
+                    let wanted = name.get_ref().as_ref();
+                    let entry = entries.iter_mut().find(|entry| name_of(entry.get_ref()) == Some(wanted));
+                    match (entry.map(Spanned::get_mut), change.into_inner()) {
+                        (Some(DeValue::Table(entry)), DeValue::Table(change)) => merge(entry, change, true)?,
+                        (Some(_), _) => {
+                            let cure = format!("write it like `{list}.{wanted}.KEY = VALUE`");
+                            return Err((
+                                format!("`{list}.{wanted}` is an entry of [[{list}]], no value"),
+                                cure,
+                            ));
+                        }
+                        (None, _) => {
+                            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+                            return Err((
+                                format!("there is no [[{list}]] called `{wanted}`"),
+                                suggest(wanted, &known),
+                            ));
+                        }
+                    }
+                }
             }
             (Some(old), _) if replace => *old = value.into_inner(),
             (Some(_), _) => {}
@@ -149,6 +205,16 @@ fn merge<'a>(table: &mut DeTable<'a>, more: DeTable<'a>, replace: bool) {
                 table.insert(key, value);
             }
         }
+    }
+    Ok(())
+}
+
+/// What a table in a list is called.
+fn name_of<'a>(entry: &'a DeValue<'_>) -> Option<&'a str> {
+    let DeValue::Table(table) = entry else { return None };
+    match table.get("name")?.get_ref() {
+        DeValue::String(name) => Some(name.as_ref()),
+        _ => None,
     }
 }
 

@@ -1,0 +1,286 @@
+//! A study: a folder that only grows. Each finished run is one record, synced and renamed into place the moment
+//! it ends, so that whatever ends the process costs the runs under way and nothing else.
+//!
+//! ```text
+//! manifest.json                     what the study is of (written first)
+//! runs/<study>/<run>/record.json    what was run, from what, at which cost, and what was measured
+//! runs/<study>/<run>/*.parquet      its rows of the tables
+//! ```
+//!
+//! `<study>` is a digest of the parameters, so that records of another study in the same folder, left by
+//! `--force`, are told apart.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::input::InputError;
+use crate::metrics::Metrics;
+use crate::report::folder::{self, Contents};
+use crate::report::parquet::parquet;
+use crate::report::tables::{self, Column, Table};
+use crate::results::{Results, VERSION, flatten};
+use crate::runs::{Run, Runs};
+use crate::scenario::Scenario;
+
+/// Where a run comes from: what its record says beside what it measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The tool's version.
+    pub version: String,
+    /// The commit that it was built from.
+    pub commit: String,
+    /// When the run ended, Unix seconds.
+    pub ended_unix_s: u64,
+}
+
+/// One finished run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Its point in a sweep: key -> value. Empty outside of one.
+    #[serde(default)]
+    pub point: BTreeMap<String, String>,
+    /// Its system's name.
+    pub system: String,
+    /// Root of its seed tree.
+    pub seed: u64,
+    /// Of every observation, in hexadecimal.
+    pub digest: String,
+    /// Wall-clock time.
+    pub wall_s: f64,
+    /// Processor time.
+    pub cpu_s: f64,
+    /// Where it comes from.
+    pub provenance: Provenance,
+    /// What was measured.
+    pub metrics: Metrics,
+}
+
+impl Record {
+    /// Of a run of this scenario.
+    pub fn of(
+        scenario: &Scenario,
+        run: &Run,
+        point: &BTreeMap<String, String>,
+        commit: &str,
+        now: u64,
+    ) -> Record {
+        Record {
+            point: point.clone(),
+            system: scenario.systems[run.system].name.clone(),
+            seed: run.seed,
+            digest: format!("{:016x}", run.digest),
+            wall_s: run.wall_s,
+            cpu_s: run.cpu_s,
+            provenance: Provenance { version: VERSION.into(), commit: commit.into(), ended_unix_s: now },
+            metrics: run.metrics.clone(),
+        }
+    }
+
+    /// The run, if it is one of this scenario.
+    pub fn run(self, scenario: &Scenario) -> Option<Run> {
+        let system = scenario.systems.iter().position(|system| system.name == self.system)?;
+        let digest = u64::from_str_radix(&self.digest, 16).ok()?;
+        let (seed, wall_s, cpu_s) = (self.seed, self.wall_s, self.cpu_s);
+        Some(Run { system, seed, metrics: self.metrics, digest, wall_s, cpu_s })
+    }
+}
+
+/// The name of a run within its study: the point of a sweep, if any, system and seed.
+pub fn run_name(point: &str, system: &str, seed: u64) -> String {
+    let between = if point.is_empty() { "" } else { "." };
+    format!("{point}{between}{system}.{seed}")
+}
+
+/// The records of a study.
+#[derive(Clone, Debug)]
+pub struct Store {
+    place: PathBuf,
+    records: PathBuf,
+    /// Whether the folder was made for it.
+    fresh: bool,
+}
+
+impl Store {
+    /// Opens the study in this folder, which `folder::check_place` has let pass, or begins it there.
+    ///
+    /// # Errors
+    /// If the folder cannot be written.
+    pub fn open(place: &Path, contents: &Contents) -> Result<Store, InputError> {
+        let fresh = folder::contents_of(place).as_ref() != Some(contents);
+        if fresh {
+            folder::write(Vec::new(), contents, json!({ "complete": false }), place)?;
+        }
+        let parameters = serde_json::to_vec(&contents.parameters).expect("JSON values can be written");
+        let study: String =
+            Sha256::digest(parameters).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let records = place.join("runs").join(study);
+        fs::create_dir_all(&records).map_err(|cause| failed(&records, &cause))?;
+        Ok(Store { place: place.to_owned(), records, fresh })
+    }
+
+    /// Keeps a finished run. When this returns, it survives a power cut.
+    ///
+    /// # Errors
+    /// If it cannot be written; nothing of it is left then.
+    pub fn keep(&self, name: &str, record: &Record, scenario: &Scenario) -> Result<(), InputError> {
+        let fresh = self.records.join(format!(".{name}.{}", std::process::id()));
+        let place = self.records.join(name);
+        let write = || -> io::Result<()> {
+            fs::create_dir_all(&fresh)?;
+            let text = serde_json::to_vec(record).expect("records can be written");
+            folder::synced(&fresh.join("record.json"), &text)?;
+            for (file, bytes) in parts(record.clone(), scenario) {
+                folder::synced(&fresh.join(file), &bytes)?;
+            }
+            fs::File::open(&fresh)?.sync_all()?;
+            folder::exchange(&fresh, &place)?;
+            if fresh.exists() {
+                // The same run was kept before.
+                fs::remove_dir_all(&fresh)?;
+            }
+            fs::File::open(&self.records)?.sync_all()
+        };
+        write().map_err(|cause| {
+            let _ = fs::remove_dir_all(&fresh);
+            failed(&place, &cause)
+        })
+    }
+
+    /// The names of the runs that are kept.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn names(&self) -> Result<Vec<String>, InputError> {
+        let entries = fs::read_dir(&self.records).map_err(|cause| failed(&self.records, &cause))?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// All runs that are kept, by name.
+    ///
+    /// # Errors
+    /// If a record is damaged.
+    pub fn load(&self) -> Result<Vec<Record>, InputError> {
+        self.names()?.iter().map(|name| read(&self.records.join(name).join("record.json"))).collect()
+    }
+
+    /// Leaves nothing behind of a study that was begun here and has no record.
+    pub fn forget_if_empty(&self) {
+        if self.fresh && self.names().is_ok_and(|names| names.is_empty()) {
+            // Each goes only if nothing else is in it.
+            let runs = self.place.join("runs");
+            let _ = fs::remove_dir(&self.records).and_then(|()| fs::remove_dir(&runs));
+            if !runs.exists() && fs::read_dir(&self.place).is_ok_and(|entries| entries.count() == 1) {
+                let _ = fs::remove_file(self.place.join("manifest.json"))
+                    .and_then(|()| fs::remove_dir(&self.place));
+            }
+        }
+    }
+}
+
+/// Reads a record.
+fn read(path: &Path) -> Result<Record, InputError> {
+    let text = fs::read_to_string(path).map_err(|cause| failed(path, &cause))?;
+    serde_json::from_str(&text).map_err(|error| {
+        let (file, cure) = (path.display().to_string(), "remove its folder; the run will be made again");
+        InputError::new(file, format!("is no record of a run: {error}"), cure)
+    })
+}
+
+/// One table of all runs of a study: a row per run and metric, with a column for each key of the sweep.
+pub fn merged(records: &[Record]) -> Vec<folder::File> {
+    let mut keys: Vec<&String> = records.iter().flat_map(|record| record.point.keys()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let (mut systems, mut seeds, mut names, mut values) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut points: Vec<Vec<String>> = vec![Vec::new(); keys.len()];
+    for record in records {
+        for (name, value) in flatten(&record.metrics.summary) {
+            for (column, key) in points.iter_mut().zip(&keys) {
+                column.push(record.point.get(*key).cloned().unwrap_or_default());
+            }
+            systems.push(record.system.clone());
+            seeds.push(record.seed.cast_signed());
+            names.push(name);
+            values.push(value);
+        }
+    }
+    let points = keys.into_iter().cloned().zip(points.into_iter().map(Column::Text));
+    let rest = [
+        ("system", Column::Text(systems)),
+        ("seed", Column::Integer(seeds)),
+        ("metric", Column::Text(names)),
+        ("value", Column::Number(values)),
+    ];
+    let columns = points.chain(rest.map(|(name, column)| (name.to_owned(), column))).collect();
+    let table = Table { name: "metrics", columns };
+    vec![
+        ("metrics.csv".to_owned(), table.csv().into_bytes()),
+        ("metrics.parquet".to_owned(), parquet(&table)),
+    ]
+}
+
+/// All records below a folder of results, whatever their study.
+///
+/// # Errors
+/// If a record is damaged.
+pub fn records(place: &Path) -> Result<Vec<Record>, InputError> {
+    let mut all = Vec::new();
+    for study in subfolders(&place.join("runs")) {
+        for run in subfolders(&study) {
+            all.push(read(&run.join("record.json"))?);
+        }
+    }
+    Ok(all)
+}
+
+/// How many runs a folder of results keeps.
+pub fn count(place: &Path) -> usize {
+    subfolders(&place.join("runs")).iter().map(|study| subfolders(study).len()).sum()
+}
+
+/// Folders in a folder, sorted; those with a dot in front are being written.
+fn subfolders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    let visible = entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
+    let mut paths: Vec<PathBuf> = visible.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    paths.sort_unstable();
+    paths
+}
+
+/// The run's rows of each table.
+fn parts(record: Record, scenario: &Scenario) -> Vec<(String, Vec<u8>)> {
+    let runs = Runs { finished: record.run(scenario).into_iter().collect(), missing: Vec::new() };
+    let all = tables::all(&Results::new(scenario, &runs));
+    all.iter().map(|table| (format!("{}.parquet", table.name), parquet(table))).collect()
+}
+
+fn failed(path: &Path, cause: &io::Error) -> InputError {
+    InputError::new(
+        path.display().to_string(),
+        format!("cannot be read or written: {cause}"),
+        "what is kept stays; go on with --resume when it is mended",
+    )
+}
+
+/// Digests of the files that a scenario names, by key.
+///
+/// # Errors
+/// If one cannot be read.
+pub fn input_digests(scenario: &Scenario) -> Result<Value, InputError> {
+    let mut all = serde_json::Map::new();
+    for (key, path) in scenario.input_files() {
+        let bytes = fs::read(&path).map_err(|cause| failed(&path, &cause))?;
+        let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        all.insert(key, json!(digest));
+    }
+    Ok(Value::Object(all))
+}

@@ -1,0 +1,320 @@
+//! `STUDY.toml`: one scenario at many points.
+//!
+//! ```toml
+//! scenario = "../scenarios/tor.toml"   # counts from this file
+//! seeds = 3
+//! overrides = ["duration = '10 s'"]    # of every point
+//! mode = "grid"                        # every combination; "list": the first values, then the second, ...
+//! [vary]
+//! systems = ["vanilla", "vegas"]       # one system at a time; without it every point runs all
+//! user.web.count = { from = 20, to = 100, step = 20 }
+//! tor.fraction = { from = 0.001, to = 0.01, count = 4, log = true }
+//! every-system.kist.interval = ["2 ms", "10 ms"]
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+use crate::input::{InputError, Source, suggest};
+use crate::scenario::Scenario;
+
+/// More points than this are a mistake.
+const MAX_POINTS: usize = 1_000_000;
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    #[serde(default)]
+    name: String,
+    scenario: String,
+    #[serde(default = "one")]
+    seeds: u32,
+    #[serde(default)]
+    overrides: Vec<String>,
+    #[serde(default)]
+    mode: Mode,
+    vary: Spanned<toml::Table>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// How values make points.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Mode {
+    /// Every combination.
+    #[default]
+    Grid,
+    /// The first values of all keys, then the second, ...
+    List,
+}
+
+/// `{ from, to, step }` or `{ from, to, count }`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    from: f64,
+    to: f64,
+    step: Option<f64>,
+    count: Option<u32>,
+    #[serde(default)]
+    log: bool,
+}
+
+/// A checked study.
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// Its name, the file's if it does not say.
+    pub name: String,
+    /// The scenario's file.
+    pub scenario: PathBuf,
+    /// Networks per point.
+    pub seeds: u32,
+    /// The points, in order.
+    pub points: Vec<Point>,
+    overrides: Vec<String>,
+}
+
+/// One point: what is set to what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// `p0001`, by its place in the study.
+    pub name: String,
+    /// Key -> value, as text.
+    pub values: BTreeMap<String, String>,
+    overrides: Vec<String>,
+    system: Option<String>,
+    seed: Option<u64>,
+}
+
+impl Point {
+    /// The one system that runs here; none: all of the scenario.
+    pub fn system(&self) -> Option<&str> {
+        self.system.as_deref()
+    }
+
+    /// The first seed here; none: the scenario's.
+    pub fn seed(&self) -> Option<u64> {
+        self.seed
+    }
+}
+
+impl Study {
+    /// Reads a study and lays out its points.
+    ///
+    /// # Errors
+    /// What is wrong with the file, and where.
+    pub fn load(path: &Path) -> Result<Study, InputError> {
+        let source = Source::read(path)?;
+        let file: File = source.parse_toml()?;
+        let fail = |cause: String, cure: &str| source.error(file.vary.span(), cause, cure);
+        let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
+        axes_of("", file.vary.get_ref(), &mut axes).map_err(|(key, cause)| {
+            fail(
+                format!("`{key}`: {cause}"),
+                "give a list, or { from, to, step } or { from, to, count, log }",
+            )
+        })?;
+        if axes.is_empty() {
+            return Err(fail("[vary] has no key".into(), "vary something, or use `tidegate run`"));
+        }
+        let lengths: Vec<usize> = axes.iter().map(|(_, values)| values.len()).collect();
+        let count = match file.mode {
+            Mode::Grid => lengths.iter().try_fold(1usize, |product, n| product.checked_mul(*n)),
+            Mode::List if lengths.iter().all(|n| *n == lengths[0]) => Some(lengths[0]),
+            Mode::List => {
+                let cause = format!("the keys have {lengths:?} values");
+                return Err(fail(
+                    cause,
+                    "mode = \"list\" takes as many of each; mode = \"grid\" combines them",
+                ));
+            }
+        };
+        let count = count.filter(|count| *count <= MAX_POINTS);
+        let count = count.ok_or_else(|| fail(format!("more than {MAX_POINTS} points"), "vary less"))?;
+        let points = (0..count).map(|index| {
+            let mut rest = index;
+            let chosen = axes.iter().rev().map(|(key, values)| {
+                let at = if file.mode == Mode::List { index } else { rest % values.len() };
+                rest /= values.len();
+                (key.as_str(), &values[at])
+            });
+            point(index + 1, chosen)
+        });
+        let stem =
+            path.file_stem().map_or_else(|| "study".into(), |stem| stem.to_string_lossy().into_owned());
+        Ok(Study {
+            name: if file.name.is_empty() { stem } else { file.name.clone() },
+            scenario: path.parent().unwrap_or(Path::new("")).join(&file.scenario),
+            seeds: file.seeds,
+            points: points.collect(),
+            overrides: file.overrides.clone(),
+        })
+    }
+
+    /// The scenario at a point, with its one system where systems are varied.
+    ///
+    /// # Errors
+    /// If the scenario does not take the point's values.
+    pub fn scenario(&self, point: &Point) -> Result<Scenario, InputError> {
+        let overrides = [&self.overrides[..], &point.overrides[..]].concat();
+        let mut scenario = Scenario::load(&self.scenario, &overrides)?;
+        if let Some(wanted) = &point.system {
+            let known: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
+            if !known.contains(&wanted.as_str()) {
+                let cause = format!("there is no system `{wanted}` in {}", self.scenario.display());
+                return Err(InputError::new("[vary] systems", cause, suggest(wanted, &known)));
+            }
+            scenario.systems.retain(|system| system.name == *wanted);
+        }
+        Ok(scenario)
+    }
+}
+
+/// Short names of what is varied most.
+const SHORT: [(&str, &str); 2] = [("fraction", "tor.fraction"), ("load", "tor.load")];
+
+fn point<'a>(number: usize, chosen: impl Iterator<Item = (&'a str, &'a Value)>) -> Point {
+    let mut point = Point {
+        name: format!("p{number:04}"),
+        values: BTreeMap::new(),
+        overrides: Vec::new(),
+        system: None,
+        seed: None,
+    };
+    for (key, value) in chosen {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        point.values.insert(key.to_owned(), text.clone());
+        match key {
+            "systems" | "system" => point.system = Some(text),
+            "seeds" | "seed" => {
+                point.seed = value.as_integer().and_then(|seed| u64::try_from(seed).ok());
+                point.overrides.push(format!("seed = {value}"));
+            }
+            _ => {
+                let key = SHORT.iter().find(|(short, _)| *short == key).map_or(key, |(_, long)| long);
+                point.overrides.push(format!("{key} = {value}"));
+            }
+        }
+    }
+    point
+}
+
+/// Collects (dotted key, values) of nested tables.
+fn axes_of(
+    prefix: &str,
+    table: &toml::Table,
+    into: &mut Vec<(String, Vec<Value>)>,
+) -> Result<(), (String, String)> {
+    for (key, value) in table {
+        let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        match value {
+            Value::Array(values) if !values.is_empty() => into.push((path, values.clone())),
+            Value::Array(_) => return Err((path, "has no values".into())),
+            Value::Table(inner) if inner.contains_key("from") || inner.contains_key("to") => {
+                let range =
+                    Range::deserialize(inner.clone()).map_err(|error| (path.clone(), error.to_string()))?;
+                into.push((path.clone(), range.values().map_err(|cause| (path, cause))?));
+            }
+            Value::Table(inner) => axes_of(&path, inner, into)?,
+            other => into.push((path, vec![other.clone()])),
+        }
+    }
+    Ok(())
+}
+
+impl Range {
+    fn values(&self) -> Result<Vec<Value>, String> {
+        let count = match (self.step, self.count) {
+            (Some(step), None) if step > 0.0 && self.to >= self.from && !self.log => {
+                ((self.to - self.from) / step + 1e-9).floor() + 1.0
+            }
+            (None, Some(count)) if count >= 2 => f64::from(count),
+            _ => return Err("needs `step` above 0 up to a greater `to`, or `count` of at least 2".into()),
+        };
+        if !(self.from.is_finite() && self.to.is_finite() && count <= MAX_POINTS as f64) {
+            return Err("is no range, or has too many values".into());
+        }
+        if self.log && !(self.from > 0.0 && self.to > 0.0) {
+            return Err("a logarithmic range lies above 0".into());
+        }
+        let value = |k: f64| {
+            let share = k / (count - 1.0).max(1.0);
+            match self.step {
+                Some(step) => self.from + k * step,
+                None if self.log => self.from * (self.to / self.from).powf(share),
+                None => self.from + (self.to - self.from) * share,
+            }
+        };
+        // Ten digits, so that 0.1 + 0.2 is 0.3. Counts are whole numbers in a scenario.
+        let tidy = |value: f64| {
+            let digits = 9 - value.abs().max(1e-300).log10().floor() as i32;
+            let scale = 10f64.powi(digits.clamp(-300, 300));
+            (value * scale).round() / scale
+        };
+        let all: Vec<f64> = (0..count as usize).map(|k| tidy(value(k as f64))).collect();
+        let whole = all.iter().all(|value| value.fract() == 0.0 && value.abs() < 1e15);
+        Ok(all.into_iter().map(|v| if whole { Value::Integer(v as i64) } else { Value::Float(v) }).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn study(text: &str) -> Result<Study, InputError> {
+        let unique: u64 =
+            text.bytes().fold(7, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        let path = std::env::temp_dir().join(format!("tidegate-study-{}-{unique}.toml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let result = Study::load(&path);
+        std::fs::remove_file(path).unwrap();
+        result
+    }
+
+    #[test]
+    fn grids_combine_and_lists_go_together() {
+        let grid = "scenario = 'x.toml'\n[vary]\nuser.web.count = { from = 10, to = 30, step = 10 }\n\
+                    systems = ['a', 'b']\n";
+        let found = study(grid).unwrap();
+        assert_eq!(found.points.len(), 6);
+        let first = &found.points[0];
+        assert_eq!((&*first.name, &*first.values["systems"]), ("p0001", "a"));
+        assert_eq!(first.overrides, ["user.web.count = 10"]);
+        assert_eq!(found.points[5].values["user.web.count"], "30");
+        let list = "scenario = 'x.toml'\nmode = 'list'\n[vary]\nfraction = [0.1, 0.2]\nseeds = [7, 8]\n";
+        let found = study(list).unwrap();
+        assert_eq!(found.points.len(), 2);
+        let mut overrides = found.points[1].overrides.clone();
+        overrides.sort();
+        assert_eq!(overrides, ["seed = 8", "tor.fraction = 0.2"]);
+    }
+
+    #[test]
+    fn ranges_are_tidy_and_mistakes_have_a_place() {
+        let values = |range: &str| {
+            let study = study(&format!("scenario = 'x'\n[vary]\nload = {range}\n")).unwrap();
+            study.points.iter().map(|point| point.values["load"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(values("{ from = 0.1, to = 0.4, step = 0.1 }"), ["0.1", "0.2", "0.3", "0.4"]);
+        assert_eq!(values("{ from = 1, to = 100, count = 3, log = true }"), ["1", "10", "100"]);
+        for (bad, wanted) in [
+            ("load = []", "has no values"),
+            ("load = { from = 1, to = 2 }", "needs `step`"),
+            ("load = { from = 1, to = 2, stp = 1 }", "stp"),
+            ("load = { from = 0, to = 2, count = 3, log = true }", "above 0"),
+            ("load = { from = 0, to = 1e9, step = 1e-9 }", "too many"),
+        ] {
+            let said = study(&format!("scenario = 'x'\n[vary]\n{bad}\n")).unwrap_err();
+            assert!(said.cause.contains(wanted) && said.at.is_some(), "{bad}: {said}");
+        }
+        assert!(study("scenario = 'x'\nmode = 'list'\n[vary]\na = [1, 2]\nb = [1]\n").is_err());
+        assert!(study("scenario = 'x'\n[vary]\n").unwrap_err().cause.contains("no key"));
+    }
+}
