@@ -8,11 +8,11 @@ use tidegate_lab::flashflow;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::parallel_paths;
 use tidegate_lab::report::folder::{self, Contents};
-use tidegate_lab::report::{outcome_table, page_of_outcomes};
+use tidegate_lab::report::{Illustrated, outcome_table, page_of_outcomes, svg};
 use tidegate_lab::scoreboard::experiment::{self, Row};
 use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
 use tidegate_lab::scoreboard::{
-    Experiment, Outcome, RunError, Runner, Scale, Verdict, scenario_runner, verdict,
+    Experiment, Measured, Outcome, RunError, Runner, Scale, Verdict, scenario_runner, verdict,
 };
 use tidegate_lab::stream;
 
@@ -92,7 +92,8 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         folder::check_place(place, &contents, arguments.force)?;
     }
     let mut outcomes = Vec::new();
-    let mut figures = Vec::new();
+    let mut illustrated = Vec::new();
+    let mut files = Vec::new();
     let mut stopped = false;
     for (number, (experiment, rows, runner)) in planned.iter().enumerate() {
         let name = format!("{}/{}", experiment.paper, experiment.figure);
@@ -111,26 +112,40 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         let now_stopped = matches!(measured, Err(RunError::Stopped));
         stopped |= now_stopped;
         let judged = verdict::judge(experiment, rows, &measured, scale);
+        let drawings = match &measured {
+            Ok(measured) => drawings(experiment, measured),
+            Err(_) => Vec::new(),
+        };
         if arguments.record && !now_stopped {
             let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
             let rows = judged.iter().map(record::Row::from).collect();
             let kept =
                 record::write(&experiment.folder, &Recorded { scale, commit: COMMIT.into(), cost, rows })?;
             eprintln!("recorded {}", kept.display());
+            if kept.ends_with(record::LARGEST) {
+                for (drawing, number) in drawings.iter().zip(1..) {
+                    let path = experiment.folder.join(format!("figure-{number}.svg"));
+                    record::replace(&path, drawing).map_err(|error| Failure::Other(error.to_string()))?;
+                }
+            }
         }
         outcomes.extend(judged);
         if let Ok(measured) = measured {
             let text = std::iter::once(format!("{} ({}).", experiment.file.title, experiment.file.source));
             let text: Vec<String> = text.chain(measured.notes).collect();
-            figures.push((name, text.join(" "), measured.figures));
+            let file = format!("{}-{}", experiment.paper, experiment.figure);
+            let svg = |(drawing, number): (&String, u32)| {
+                (format!("{file}-{number}.svg"), drawing.clone().into_bytes())
+            };
+            files.extend(drawings.iter().zip(1..).map(svg));
+            let text = text.join(" ");
+            illustrated.push(Illustrated { name, text, drawings, figures: measured.figures });
         }
     }
-    let page = page_of_outcomes(&outcomes, &figures, scale);
+    let page = page_of_outcomes(&outcomes, &illustrated, scale);
     let json = serde_json::to_string_pretty(&outcomes).map_err(|error| Failure::Other(error.to_string()))?;
-    let files = vec![
-        ("report.html".to_owned(), page.into_bytes()),
-        ("scoreboard.json".to_owned(), format!("{json}\n").into_bytes()),
-    ];
+    files.push(("report.html".to_owned(), page.into_bytes()));
+    files.push(("scoreboard.json".to_owned(), format!("{json}\n").into_bytes()));
     let more = json!({ "command": command_line(), "commit": COMMIT });
     let place = write_results(files, &contents, more, arguments.out, Path::new("out/reproduce"))?;
     if arguments.json {
@@ -152,6 +167,11 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         (false, true) => ExitCode::FAILURE,
         (false, false) => ExitCode::SUCCESS,
     })
+}
+
+/// The experiment's published figures with what was measured.
+fn drawings(experiment: &Experiment, measured: &Measured) -> Vec<String> {
+    experiment.file.figure.iter().map(|figure| svg(&figure.get_ref().draw(measured))).collect()
 }
 
 /// Everything that can be wrong is found before the first hour of work.

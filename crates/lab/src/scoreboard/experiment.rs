@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use super::drawing::FigureFile;
 use super::expression::{Expression, Relation};
 use crate::input::{InputError, Source, suggest};
 
@@ -105,6 +106,9 @@ pub struct File {
     /// Parameters that replace those at full scale.
     #[serde(default)]
     pub full: toml::Table,
+    /// The published figures.
+    #[serde(default)]
+    pub figure: Vec<Spanned<FigureFile>>,
     /// The published numbers.
     #[serde(default)]
     pub row: Vec<Spanned<RowFile>>,
@@ -256,6 +260,11 @@ impl Experiment {
             source,
         };
         experiment.rows()?;
+        for figure in &experiment.file.figure {
+            if let Some(cause) = figure.get_ref().wrong() {
+                return Err(experiment.source.error(figure.span(), cause, "see CONTRIBUTING.md"));
+            }
+        }
         Ok(experiment)
     }
 

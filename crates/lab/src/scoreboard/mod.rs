@@ -4,6 +4,7 @@
 //! each. A runner measures quantities ([`Measured`]); rows are expressions over them ([`expression`]).
 //! Runners are registered by name in one list, in the tool's `reproduce` subcommand.
 
+pub mod drawing;
 pub mod experiment;
 pub mod expression;
 mod ranking;

@@ -71,7 +71,7 @@ impl From<&Outcome> for Row {
 }
 
 /// The place of the largest scale.
-const LARGEST: &str = "result.json";
+pub const LARGEST: &str = "result.json";
 
 fn beside(folder: &Path, scale: Scale) -> PathBuf {
     folder.join(format!("result-{scale}.json"))

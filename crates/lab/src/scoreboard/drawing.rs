@@ -1,0 +1,133 @@
+//! The published figure: its axes, the paper's points, ours over them with confidence bands.
+//!
+//! ```toml
+//! [[figure]]
+//! title = "7 (a): latency over the number of circuits"
+//! x = "circuits"
+//! y = "latency, ms"
+//! note = "the text gives no numbers: the curves are ours alone"
+//! log-x = true
+//! ours = { vanilla = [[10, "1000 * n10.vanilla.latency_mean_s"], [100, "1000 * n100.vanilla.latency_mean_s"]] }
+//! published = { vanilla = [[10, 93.5]] }
+//! ```
+//!
+//! A point that this scale does not measure is left out.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::Measured;
+use super::expression::Expression;
+use crate::statistics::Estimate;
+
+/// A figure of the paper.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FigureFile {
+    /// Heading.
+    pub title: String,
+    /// Label of the horizontal axis, with its unit.
+    pub x: String,
+    /// Label of the vertical axis, with its unit.
+    pub y: String,
+    /// A logarithmic horizontal axis.
+    #[serde(default)]
+    pub log_x: bool,
+    /// A logarithmic vertical axis.
+    #[serde(default)]
+    pub log_y: bool,
+    /// Where the published points come from.
+    #[serde(default)]
+    pub note: String,
+    /// The paper's points by the name of their curve.
+    #[serde(default)]
+    pub published: BTreeMap<String, Vec<(f64, f64)>>,
+    /// Ours, over `x`.
+    #[serde(default)]
+    pub ours: BTreeMap<String, Vec<(f64, String)>>,
+    /// Ours where the horizontal coordinate is measured, as in a distribution: its points are (expression, y).
+    #[serde(default)]
+    pub across: BTreeMap<String, Vec<(String, f64)>>,
+}
+
+/// One curve of ours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Banded {
+    /// Its name.
+    pub name: String,
+    /// Whether the interval is of x instead of y.
+    pub across: bool,
+    /// (fixed coordinate, mean, ends of the 95 % confidence interval of the mean).
+    pub points: Vec<(f64, f64, [f64; 2])>,
+}
+
+/// A figure that can be drawn.
+#[derive(Clone, Debug)]
+pub struct Drawing {
+    /// Axes, title and the paper's points.
+    pub file: FigureFile,
+    /// Ours.
+    pub ours: Vec<Banded>,
+}
+
+impl FigureFile {
+    /// The expressions that are no expressions, for the check of the file.
+    pub fn wrong(&self) -> Option<String> {
+        let texts = self.ours.values().flatten().map(|(_, text)| text);
+        let across = self.across.values().flatten().map(|(text, _)| text);
+        texts.chain(across).find_map(|text| {
+            text.parse::<Expression>()
+                .err()
+                .map(|error| format!("figure `{}`: `{text}`: {error}", self.title))
+        })
+    }
+
+    /// The figure with what was measured.
+    pub fn draw(&self, measured: &Measured) -> Drawing {
+        let estimate = |text: &str| {
+            let values = text.parse::<Expression>().ok()?.evaluate(&measured.values).ok()?;
+            let Estimate { mean, ci95 } = Estimate::of(&values);
+            let width = ci95.unwrap_or(0.0);
+            mean.is_finite().then_some((mean, [mean - width, mean + width]))
+        };
+        let point = |fixed: f64, text: &str| estimate(text).map(|(mean, band)| (fixed, mean, band));
+        let along = self.ours.iter().map(|(name, points)| Banded {
+            name: name.clone(),
+            across: false,
+            points: points.iter().filter_map(|(x, text)| point(*x, text)).collect(),
+        });
+        let across = self.across.iter().map(|(name, points)| Banded {
+            name: name.clone(),
+            across: true,
+            points: points.iter().filter_map(|(text, y)| point(*y, text)).collect(),
+        });
+        let ours = along.chain(across).filter(|curve| !curve.points.is_empty()).collect();
+        Drawing { file: self.clone(), ours }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_has_bands_and_lacks_what_was_not_measured() {
+        let file: FigureFile = toml::from_str(
+            "title = 't'\nx = 'x'\ny = 'y'\npublished = { a = [[1, 2]] }\n\
+             ours = { a = [[1, '2 * m'], [2, 'absent']] }\nacross = { b = [['m', 0.5]] }",
+        )
+        .unwrap();
+        let mut measured = Measured::default();
+        measured.push("m", 1.0);
+        measured.push("m", 2.0);
+        let drawing = file.draw(&measured);
+        let (x, mean, band) = drawing.ours[0].points[0];
+        assert_eq!((x, mean, drawing.ours[0].points.len()), (1.0, 3.0, 1));
+        assert!(band[0] < 3.0 && (band[0] + band[1] - 6.0).abs() < 1e-9);
+        assert!(drawing.ours[1].across && drawing.ours[1].points[0].0 == 0.5);
+        assert!(file.wrong().is_none());
+        let wrong = FigureFile { ours: [("a".into(), vec![(1.0, "2 *".into())])].into(), ..file };
+        assert!(wrong.wrong().is_some());
+    }
+}
