@@ -145,6 +145,10 @@ impl Monitor for Console {
         self.started.elapsed().as_secs_f64()
     }
 
+    fn unix_s(&self) -> u64 {
+        u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
+    }
+
     fn cpu_s(&self) -> f64 {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9

@@ -71,7 +71,7 @@ fn a_second_run_deletes_nothing() {
     let longer = ["run", "small.toml", "--out", "mine", "--set", "sample = '50 ms'"];
     let (code, said) = scratch.code(&longer);
     assert_eq!(code, Some(2));
-    assert!(said.contains("`small` with other parameters: `sample` is"), "{said}");
+    assert!(said.contains("`small` with other parameters: `scenario.sample` is"), "{said}");
     fs::copy(scratch.0.join("small.toml"), scratch.0.join("other.toml")).unwrap();
     let (code, said) = scratch.code(&["run", "other.toml", "--out", "mine"]);
     assert_eq!(code, Some(2));
@@ -197,4 +197,150 @@ fn a_missing_input_is_no_data_and_says_which() {
     let (code, said) = scratch.code(&["reproduce", "--experiments", "nowhere"]);
     assert_eq!(code, Some(2));
     assert!(said.contains("nowhere: cannot be listed"), "{said}");
+}
+
+/// The digests of a finished run, by system.
+fn digests(output: &Output) -> Value {
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let systems = document["systems"].as_object().unwrap();
+    systems.iter().map(|(name, system)| (name.clone(), system["digest"].clone())).collect()
+}
+
+#[test]
+fn a_killed_study_goes_on_where_it_was() {
+    let scratch = Scratch::new("resume");
+    let wanted = ["run", "small.toml", "--seeds", "4", "--jobs", "1", "--json", "--out"];
+    let whole = digests(&scratch.tidegate(&[&wanted[..], &["whole"]].concat()));
+    let records = scratch.0.join("killed/runs");
+    let kept = || -> usize {
+        let studies = fs::read_dir(&records).into_iter().flatten().flatten();
+        let runs = studies.flat_map(|study| fs::read_dir(study.path()).into_iter().flatten().flatten());
+        runs.filter(|run| !run.file_name().to_string_lossy().starts_with('.')).count()
+    };
+    // Asked to end, as Slurm and systemd do: what is finished is summed up.
+    for signal in ["-TERM", "-KILL", "-KILL"] {
+        let before = kept();
+        let mut command =
+            scratch.command(&[&wanted[..], &["killed", "--resume"][..usize::from(before > 0) + 1]].concat());
+        let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while kept() < before + 2 && run.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let _ = Command::new("kill").args([signal, &run.id().to_string()]).status();
+        let status = run.wait().unwrap();
+        assert!(kept() >= (before + 2).min(12), "{signal} lost a finished run");
+        if signal == "-TERM" && kept() < 12 {
+            assert_eq!(status.code(), Some(130));
+            assert!(is_whole(&scratch.0.join("killed")));
+        }
+    }
+    let output = scratch.tidegate(&[&wanted[..], &["killed", "--resume"]].concat());
+    assert_eq!(digests(&output), whole, "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(kept(), 12);
+    let (code, said) = scratch.code(&["run", "small.toml", "--out", "nowhere", "--resume"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("holds no study to go on with") && !scratch.0.join("nowhere").exists(), "{said}");
+}
+
+#[test]
+fn a_full_disk_costs_the_run_under_way_alone() {
+    let scratch = Scratch::new("full");
+    // A limit on the size of files is what a full disk is to a writer, and needs no disk.
+    let shell = format!("ulimit -f 8; trap '' XFSZ; exec {TIDEGATE} run small.toml --out o");
+    let output = Command::new("bash").args(["-c", &shell]).current_dir(&scratch.0).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cannot be read or written"), "{said}");
+    let left: Vec<_> = fs::read_dir(&scratch.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["small.toml"], "nothing half-written");
+    assert_eq!(scratch.code(&["run", "small.toml", "--out", "o"]).0, Some(0));
+}
+
+const STUDY: &str = "scenario = 'small.toml'\nseeds = 2\noverrides = [\"duration = '1 s'\", \"warmup = '0.5 s'\"]\n\
+    [vary]\nsystems = ['vanilla', 'pctcp']\nrelay.btlnk.link = ['2 Mbit/s', '4 Mbit/s']\n";
+
+#[test]
+fn a_sweep_survives_kills_and_shards_make_one_table() {
+    let scratch = Scratch::new("sweep");
+    fs::write(scratch.0.join("study.toml"), STUDY).unwrap();
+    let rows = |folder: &str| -> Vec<String> {
+        let text = fs::read_to_string(scratch.0.join(folder).join("metrics.csv")).unwrap();
+        assert!(text.starts_with("relay.btlnk.link,systems,system,seed,metric,value\n"), "{text}");
+        let kept = text.lines().filter(|line| line.contains(",throughput_total_bytes_per_s,"));
+        kept.map(str::to_owned).collect()
+    };
+    for wait_ms in [30, 90, 200] {
+        let mut sweep = scratch.command(&["sweep", "study.toml", "--out", "killed"]);
+        let mut sweep = sweep.stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(wait_ms));
+        let _ = sweep.kill();
+        sweep.wait().unwrap();
+    }
+    let (code, said) = scratch.code(&["sweep", "study.toml", "--out", "killed"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("8 of 8 runs are kept"), "{said}");
+    assert_eq!(rows("killed").len(), 8);
+    for shard in ["1/3", "3/3", "2/3"] {
+        let (code, said) = scratch.code(&["sweep", "study.toml", "--out", "shards", "--shard", shard]);
+        assert_eq!(code, Some(0), "{said}");
+    }
+    assert_eq!(scratch.code(&["runs", "merge", "shards"]).0, Some(0));
+    assert_eq!(rows("shards"), rows("killed"), "whatever was killed, and wherever it ran");
+
+    let said = |arguments: &[&str]| String::from_utf8_lossy(&scratch.tidegate(arguments).stdout).into_owned();
+    let list = said(&["runs", "ls", "."]);
+    assert!(list.contains("./killed") && list.ends_with("2 studies\n"), "{list}");
+    assert!(said(&["runs", "show", "shards"]).contains("8 runs,"));
+    assert_eq!(said(&["runs", "diff", "killed", "shards", "--metric", "throughput_total"]), "8 | 8 runs\n");
+    assert!(
+        said(&["sweep", "study.toml", "--list"]).contains("p0004  relay.btlnk.link = 4 Mbit/s, systems =")
+    );
+}
+
+#[test]
+fn mistakes_of_a_study_have_a_place_and_a_cure() {
+    let scratch = Scratch::new("mistakes");
+    let refused = |study: &str, wanted: &str| {
+        fs::write(scratch.0.join("study.toml"), study).unwrap();
+        let (code, said) = scratch.code(&["sweep", "study.toml", "--out", "o"]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(wanted), "{said}");
+        assert!(!scratch.0.join("o").exists());
+    };
+    refused(&STUDY.replace("btlnk", "btlkn"), "there is no [[relay]] called `btlkn`");
+    refused(&STUDY.replace("btlnk.link", "btlnk.lnik"), "unknown key `lnik`");
+    refused(&STUDY.replace("'pctcp'", "'pctpc'"), "did you mean `pctcp`?");
+    refused(&STUDY.replace("seeds", "seed"), "study.toml:2:1");
+    refused(&STUDY.replace("'2 Mbit/s', '4 Mbit/s'", ""), "has no values");
+    for shard in ["0/3", "4/3", "x"] {
+        assert_eq!(scratch.code(&["sweep", "study.toml", "--shard", shard]).0, Some(2), "{shard}");
+    }
+    let set = ["run", "small.toml", "--out", "o", "--set"];
+    let (code, said) = scratch.code(&[&set[..], &["relay.btlnk.link = '1 Mbit/s'"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let manifest = fs::read_to_string(scratch.0.join("o/manifest.json")).unwrap();
+    assert!(manifest.contains("1 Mbit/s"), "an entry is addressed by its name");
+    let (code, said) = scratch.code(&[&set[..], &["relay.btlnk = 3"]].concat());
+    assert_eq!(code, Some(2));
+    assert!(said.contains("override `relay.btlnk = 3`") && said.contains("KEY = VALUE"), "{said}");
+}
+
+#[test]
+fn the_first_screen_answers() {
+    let scratch = Scratch::new("answer");
+    let output = scratch.tidegate(&["run", "small.toml", "--seeds", "2"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.starts_with("Load: relays use "), "{text}");
+    assert!(
+        text.contains("throughput: ") && text.contains(" is best with ") && text.contains("sure)."),
+        "{text}"
+    );
+    let table =
+        text.lines().skip_while(|line| !line.starts_with('┌')).take_while(|line| !line.starts_with("--all"));
+    assert!((8..=20).contains(&table.count()), "{text}");
+    let all = scratch.tidegate(&["run", "small.toml", "--seeds", "2", "--all"]);
+    assert!(String::from_utf8_lossy(&all.stdout).contains("cells per CPU-second"));
+    let page = fs::read_to_string(scratch.0.join("out/small/latest/report.html")).unwrap();
+    let at = |what: &str| page.find(what).unwrap_or_else(|| panic!("{what}"));
+    assert!(at("Which is better") < at("Rates over time"), "the answer comes first");
 }

@@ -119,30 +119,53 @@ impl<'a> Results<'a> {
         seeds
     }
 
-    /// Paired comparison: per seed, a system's figure over the first system's on the same network.
+    /// Paired comparison: per seed, every system's numbers over the first system's on the same network.
     pub fn ratios(&self) -> Value {
         let Some((first, others)) = self.systems.split_first() else { return Value::Null };
-        let keys = ["throughput_total_bytes_per_s", "latency_mean_s", "latency_p95_s", "backlog_mean_bytes"];
         others
             .iter()
             .map(|system| {
-                let ratios = keys.iter().filter_map(|key| {
-                    let pairs: Vec<f64> = (system.runs.iter())
-                        .filter_map(|run| {
-                            let base = first.runs.iter().find(|other| other.seed == run.seed)?;
-                            let value = |run: &Run| run.metrics.summary.get(key)?.as_f64();
-                            Some(value(run)? / value(base)?)
-                        })
-                        .filter(|ratio| ratio.is_finite())
-                        .collect();
-                    let Estimate { mean, ci95 } = Estimate::of(&pairs);
-                    (!pairs.is_empty()).then(|| ((*key).to_owned(), json!({ "mean": mean, "ci95": ci95 })))
+                let ratios = flatten(&system.mean).into_keys().filter_map(|key| {
+                    let path: Vec<&str> = key.split('.').collect();
+                    let Estimate { mean, ci95 } = self.paired(system, first, &path)?;
+                    COMPARED.iter().any(|start| key.starts_with(start)).then_some(())?;
+                    Some((key.clone(), json!({ "mean": mean, "ci95": ci95 })))
                 });
                 (system.name.to_owned(), ratios.collect::<Value>())
             })
             .collect()
     }
+
+    /// A number of one system over that of another, network by network: the mean ratio.
+    pub fn paired(
+        &self,
+        system: &SystemResult<'_>,
+        base: &SystemResult<'_>,
+        path: &[&str],
+    ) -> Option<Estimate> {
+        let pairs: Vec<f64> = (system.runs.iter())
+            .filter_map(|run| {
+                let other = base.runs.iter().find(|other| other.seed == run.seed)?;
+                let value = |run: &Run| look_up(&run.metrics.summary, path);
+                Some(value(run)? / value(other)?)
+            })
+            .filter(|ratio| ratio.is_finite())
+            .collect();
+        (!pairs.is_empty()).then(|| Estimate::of(&pairs))
+    }
 }
+
+/// Beginnings of the metrics whose ratios are worth printing.
+const COMPARED: [&str; 8] = [
+    "throughput_total",
+    "throughput_by_class",
+    "latency_",
+    "backlog_mean",
+    "fairness_index",
+    "connect_s",
+    "ttfb_s",
+    "ttlb_s",
+];
 
 impl SystemResult<'_> {
     /// A number by its path of keys.

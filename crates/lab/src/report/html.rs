@@ -5,7 +5,9 @@
 
 use serde::Serialize;
 
-use super::table::short;
+use super::answer::{answer, ratios};
+use super::number::short;
+use super::svg::forest;
 use crate::metrics::series::Series;
 use crate::metrics::{CAUSES, HOPS};
 use crate::results::{Results, SystemResult, VERSION};
@@ -46,6 +48,8 @@ struct HtmlTable {
 struct Section {
     title: String,
     text: String,
+    /// Published figures with ours.
+    svgs: Vec<String>,
     /// Line charts, side by side.
     charts: Vec<Chart>,
     /// A stacked bar chart.
@@ -100,6 +104,7 @@ pub fn page(results: &Results<'_>) -> String {
     ];
     sections[0].text = "Application bytes delivered to clients. The dashed line ends the warm-up.".into();
     sections[1].text = "Bytes written by servers and not yet delivered to clients.".into();
+    sections.splice(0..0, comparison(results));
     sections.extend(anatomy(results));
     sections.extend(transfers(results));
     render(&Page {
@@ -167,6 +172,19 @@ fn summary(results: &Results<'_>) -> HtmlTable {
     HtmlTable { title: "Summary".into(), header, rows: rows.collect() }
 }
 
+/// The answer in words, and every ratio to the first system with its interval.
+fn comparison(results: &Results<'_>) -> Option<Section> {
+    let ratios = ratios(results);
+    let first = results.systems.first()?.name;
+    (!ratios.is_empty()).then(|| Section {
+        title: "Which is better".into(),
+        text: answer(results).join(" "),
+        svgs: vec![forest(&format!("ratio to {first} on the same networks"), &ratios)],
+        charts: Vec::new(),
+        bars: None,
+    })
+}
+
 /// A chart of curves over time for each system, on common axes.
 fn over_time(
     results: &Results<'_>,
@@ -198,7 +216,7 @@ fn over_time(
         charts.push(Chart { figure, y_range: None, mark, group });
     }
     charts.iter_mut().for_each(|chart| chart.y_range = Some((0.0, top * 1.05)));
-    Section { title: title.into(), text: String::new(), charts, bars: None }
+    Section { title: title.into(), text: String::new(), svgs: Vec::new(), charts, bars: None }
 }
 
 fn latency(results: &Results<'_>) -> Section {
@@ -228,6 +246,7 @@ fn latency(results: &Results<'_>) -> Section {
             "The share of application bytes that took at most this long. Left: from packaging into a cell at \
             the exit to arrival at the client. Right: from the moment the cell left the exit's circuit queue."
                 .into(),
+        svgs: Vec::new(),
         charts: vec![chart("from packaging", false), chart("from the exit's circuit queue on", true)],
         bars: None,
     }
@@ -250,6 +269,7 @@ fn anatomy(results: &Results<'_>) -> Option<Section> {
         text: "Where followed cells waited on their way from exit to client, on average: not only how slow, but \
             why. Each bar is one hop, from entering its circuit queue to entering the next."
             .into(),
+        svgs: Vec::new(),
         charts: Vec::new(),
         bars: Some(Bars { unit: "ms".into(), parts, rows }),
     })
@@ -288,6 +308,7 @@ fn transfers(results: &Results<'_>) -> Vec<Section> {
         (!charts.is_empty()).then(|| Section {
             title: format!("Transfers: {class}"),
             text: "The share of transfers that took at most this long, of those that got so far.".into(),
+            svgs: Vec::new(),
             charts,
             bars: None,
         })
@@ -309,12 +330,20 @@ fn measured(results: &Results<'_>, class: &str, last: bool) -> Option<Curve> {
     (!points.is_empty()).then(|| Curve { name: "measured".into(), points })
 }
 
-/// The scoreboard's report: all rows, and the figures of each experiment (name, title and notes, figures).
-pub fn page_of_outcomes(
-    outcomes: &[Outcome],
-    experiments: &[(String, String, Vec<Figure>)],
-    scale: Scale,
-) -> String {
+/// An experiment in the scoreboard's report.
+pub struct Illustrated {
+    /// `paper/figure`.
+    pub name: String,
+    /// Title, source and notes.
+    pub text: String,
+    /// The published figures with ours, as SVG.
+    pub drawings: Vec<String>,
+    /// Whatever else was drawn.
+    pub figures: Vec<Figure>,
+}
+
+/// The scoreboard's report: all rows, and the figures of each experiment.
+pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[Illustrated], scale: Scale) -> String {
     let header = ["figure", "quantity", "unit", "published", "ours", "tolerance", "verdict", "note"];
     let row = |outcome: &Outcome| {
         let published = match &outcome.published {
@@ -335,17 +364,18 @@ pub fn page_of_outcomes(
         ]
     };
     let subtitle = format!("{}. {}", scale.headline(), count(outcomes));
-    let sections =
-        experiments.iter().filter(|(_, _, figures)| !figures.is_empty()).map(|(name, text, figures)| {
-            let chart =
-                |figure: &Figure| Chart { figure: figure.clone(), y_range: None, mark: None, group: "none" };
-            Section {
-                title: name.clone(),
-                text: text.clone(),
-                charts: figures.iter().map(chart).collect(),
-                bars: None,
-            }
-        });
+    let drawn = experiments.iter().filter(|one| !(one.figures.is_empty() && one.drawings.is_empty()));
+    let sections = drawn.map(|one| {
+        let chart =
+            |figure: &Figure| Chart { figure: figure.clone(), y_range: None, mark: None, group: "none" };
+        Section {
+            title: one.name.clone(),
+            text: one.text.clone(),
+            svgs: one.drawings.clone(),
+            charts: one.figures.iter().map(chart).collect(),
+            bars: None,
+        }
+    });
     render(&Page {
         title: "Scoreboard: published numbers beside ours".into(),
         subtitle,

@@ -1,26 +1,32 @@
 //! What a user gets to see: the table on the terminal and the folder of results.
 
+mod answer;
 pub mod folder;
 mod html;
-mod parquet;
+mod number;
+pub mod parquet;
 pub mod scoreboard;
+mod svg;
 mod table;
 pub mod tables;
 
-pub use html::{page, page_of_outcomes};
-pub use table::{outcome_table, summary_table};
+pub use html::{Illustrated, page, page_of_outcomes};
+pub use svg::svg;
+pub use table::{full_table, outcome_table, summary_table};
 
 use serde_json::{Value, json};
 
-use crate::results::{Results, whole_summary};
+use crate::results::{Results, VERSION, whole_summary};
 use crate::scenario::Scenario;
 use folder::{Contents, File};
 use parquet::parquet;
 
-/// What a scenario's results are of.
-pub fn contents(scenario: &Scenario, seeds: u32) -> Contents {
-    let mut parameters = serde_json::to_value(&scenario.file).expect("scenarios can be written");
-    parameters["seeds"] = json!(seeds);
+/// What a scenario's results are of: every key, the inputs' contents and the tool. Seeds are no part of it: a
+/// study grows by them.
+pub fn contents(scenario: &Scenario, inputs: Value, commit: &str) -> Contents {
+    let mut file = serde_json::to_value(&scenario.file).expect("scenarios can be written");
+    file.as_object_mut().expect("a table").remove("seed");
+    let parameters = json!({ "scenario": file, "inputs": inputs, "version": VERSION, "commit": commit });
     Contents { name: scenario.file.name.clone(), parameters }
 }
 
@@ -39,15 +45,22 @@ pub fn files(results: &Results<'_>) -> Vec<File> {
 /// What the manifest says beside the parameters: everything needed to run the same again.
 pub fn provenance(results: &Results<'_>, command: &str) -> Value {
     let runs = results.systems.iter().flat_map(|system| {
-        system.runs.iter().map(
-            |run| json!({ "system": system.name, "seed": run.seed, "digest": whole_summary(run)["digest"] }),
-        )
+        system.runs.iter().map(|run| {
+            json!({
+                "system": system.name,
+                "seed": run.seed,
+                "digest": whole_summary(run)["digest"],
+                "cpu_s": run.cpu_s,
+                "wall_s": run.wall_s,
+            })
+        })
     });
     json!({
         "command": command,
         "seeds": results.seeds(),
         "runs": runs.collect::<Vec<_>>(),
         "missing": results.runs.missing.len(),
+        "complete": results.runs.missing.is_empty(),
         "scenario": results.scenario.file,
     })
 }

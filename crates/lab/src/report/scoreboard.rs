@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::table::short;
+use super::number::short;
 use crate::input::InputError;
 use crate::scoreboard::experiment::{Experiment, Kind, Published};
 use crate::scoreboard::record::{self, Recorded};
@@ -108,12 +108,16 @@ fn section(
     let _ = match recorded {
         Some(recorded) => writeln!(
             text,
-            "Recorded at {} scale by {} in {:.0} s of the processor.\n",
+            "Recorded at {} scale by {} in {:.0} s of the processor.",
             recorded.scale, recorded.commit, recorded.cost.cpu_s
         ),
-        None => writeln!(text, "Not recorded.\n"),
+        None => writeln!(text, "Not recorded."),
     };
-    text.push_str("| quantity | published | ours | verdict | note |\n|---|---|---|---|---|\n");
+    for number in (1..).take_while(|number| experiment.folder.join(format!("figure-{number}.svg")).exists()) {
+        let (paper, figure) = (&experiment.paper, &experiment.figure);
+        let _ = writeln!(text, "![{figure}](../experiments/{paper}/{figure}/figure-{number}.svg)");
+    }
+    text.push_str("\n| quantity | published | ours | verdict | note |\n|---|---|---|---|---|\n");
     for row in experiment.rows()? {
         let found = recorded.and_then(|recorded| {
             recorded

@@ -2,9 +2,12 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
+use super::answer::{answer, aspects};
+use super::number::short;
 use crate::results::{Results, SystemResult, look_up};
 use crate::scoreboard::experiment::Published;
 use crate::scoreboard::verdict::Outcome;
+use crate::statistics::Estimate;
 
 /// How a number is shown: scale and decimals.
 #[derive(Clone, Copy)]
@@ -32,8 +35,54 @@ impl Show {
 /// More circuits than this are not listed one by one.
 const MAX_CIRCUITS: usize = 12;
 
-/// Systems side by side.
+/// Rows of the short table: with its frame it has at most 20 lines.
+const ROWS: usize = 15;
+
+/// The answer in words, and the most telling numbers of the systems side by side, each with its ratio to the
+/// first system's on the same networks.
 pub fn summary_table(results: &Results<'_>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
+    let mut header = vec![Cell::new("")];
+    let measured = results.measured();
+    for (number, system) in results.systems.iter().enumerate() {
+        header.push(right(system.name.to_owned()));
+        header.extend((number > 0).then(|| right("ratio".into())));
+    }
+    header.extend(measured.iter().map(|_| right("measured".into())));
+    table.set_header(header);
+    let all = aspects(results);
+    for aspect in all.iter().take(ROWS) {
+        let path = aspect.keys();
+        let mut cells = vec![Cell::new(aspect.title())];
+        for (number, system) in results.systems.iter().enumerate() {
+            cells.push(right(aspect.text(system).unwrap_or_else(|| "-".into())));
+            cells.extend((number > 0).then(|| {
+                let ratio = results.paired(system, &results.systems[0], &path);
+                right(ratio.map_or_else(String::new, ratio_text))
+            }));
+        }
+        cells.extend(measured.iter().map(|measured| {
+            right(look_up(measured, &path).map_or_else(String::new, |value| aspect.shown(value)))
+        }));
+        table.add_row(cells);
+    }
+    let mut text = answer(results).join("\n") + "\n" + &table.to_string();
+    if all.len() > ROWS {
+        text += "\n--all shows the rest";
+    }
+    text
+}
+
+fn ratio_text(ratio: Estimate) -> String {
+    match ratio.ci95 {
+        Some(width) => format!("{:.2} ± {width:.2}", ratio.mean),
+        None => format!("{:.2}", ratio.mean),
+    }
+}
+
+/// Everything, systems side by side.
+pub fn full_table(results: &Results<'_>) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     let mut header = vec![Cell::new("")];
@@ -148,14 +197,4 @@ pub fn outcome_table(outcomes: &[Outcome], width: Option<u16>) -> String {
         ]);
     }
     table.to_string()
-}
-
-/// Four significant digits, or as many as whole numbers have.
-pub(super) fn short(value: f64) -> String {
-    let whole = value.fract() == 0.0 && value.abs() < 1e15;
-    if whole || !value.is_finite() {
-        return format!("{value}");
-    }
-    let digits = 3 - value.abs().log10().floor() as i32;
-    format!("{value:.*}", digits.clamp(0, 9) as usize)
 }

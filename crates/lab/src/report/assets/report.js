@@ -126,6 +126,10 @@
   for (const section of data.sections) {
     add(page, "h2", {}, section.title);
     if (section.text) add(page, "p", {}, section.text);
+    for (const svg of section.svgs) {
+      // Made by the tool from its own numbers.
+      add(page, "div", { class: "svg" }).innerHTML = svg;
+    }
     if (section.charts.length) {
       const grid = add(page, "div", { class: "charts" });
       section.charts.forEach((spec) => chart(grid, spec));

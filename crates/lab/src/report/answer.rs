@@ -1,0 +1,173 @@
+//! What a reader wants to know first: which system is better for whom, by how much, how sure, how loaded.
+
+use super::number::short;
+use crate::results::{Results, SystemResult};
+use crate::statistics::Estimate;
+
+/// A network whose relays use less of their links than this is idle: systems can hardly differ.
+const IDLE: f64 = 0.1;
+
+/// Something that somebody cares about.
+pub(super) struct Aspect {
+    /// Whom it concerns, and what it is.
+    pub label: String,
+    /// Its path in the summary.
+    pub path: Vec<String>,
+    /// Whether less of it is better.
+    pub less: bool,
+    /// From the summary's unit to the shown one.
+    scale: f64,
+    unit: &'static str,
+}
+
+impl Aspect {
+    /// Its path as the summary takes it.
+    pub fn keys(&self) -> Vec<&str> {
+        self.path.iter().map(String::as_str).collect()
+    }
+
+    /// Its label with its unit.
+    pub fn title(&self) -> String {
+        let unit = if self.unit.is_empty() { String::new() } else { format!(", {}", self.unit) };
+        format!("{}{unit}", self.label)
+    }
+
+    /// A value as it is shown.
+    pub fn shown(&self, value: f64) -> String {
+        short(value * self.scale)
+    }
+
+    /// A system's value with its interval.
+    pub fn text(&self, system: &SystemResult<'_>) -> Option<String> {
+        let width = system.half_width(&self.keys()).map(|width| format!(" ± {}", self.shown(width)));
+        Some(self.shown(self.value(system)?) + &width.unwrap_or_default())
+    }
+
+    fn value(&self, system: &SystemResult<'_>) -> Option<f64> {
+        system.number(&self.keys()).filter(|value| value.is_finite())
+    }
+}
+
+/// What is compared: downloads by class where there are some, else bytes' latency; rates; fairness.
+pub(super) fn aspects(results: &Results<'_>) -> Vec<Aspect> {
+    let mut all = Vec::new();
+    let mut add = |label: String, path: &[&str], less: bool, scale: f64, unit: &'static str| {
+        let path: Vec<String> = path.iter().map(|key| (*key).to_owned()).collect();
+        let aspect = Aspect { label, path, less, scale, unit };
+        if results.systems.iter().any(|system| aspect.value(system).is_some()) {
+            all.push(aspect);
+        }
+    };
+    let classes = |key: &str| -> Vec<String> {
+        let found = results.systems.iter().filter_map(|system| system.mean.get(key)?.as_object());
+        let mut names: Vec<String> = found.flat_map(|object| object.keys().cloned()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    };
+    for class in classes("ttlb_s") {
+        add(format!("{class}: time to the first byte, median"), &["ttfb_s", &class, "p50"], true, 1.0, "s");
+        add(format!("{class}: download, median"), &["ttlb_s", &class, "p50"], true, 1.0, "s");
+        add(format!("{class}: download, 95th percentile"), &["ttlb_s", &class, "p95"], true, 1.0, "s");
+    }
+    add("latency of a byte, mean".into(), &["latency_mean_s"], true, 1e3, "ms");
+    add("latency of a byte, 95th percentile".into(), &["latency_p95_s"], true, 1e3, "ms");
+    add("throughput".into(), &["throughput_total_bytes_per_s"], false, 1e-3, "kB/s");
+    let by_class = classes("throughput_by_class_bytes_per_s");
+    if by_class.len() > 1 {
+        for class in by_class {
+            let path = ["throughput_by_class_bytes_per_s", &class];
+            add(format!("{class}: throughput of all"), &path, false, 1e-3, "kB/s");
+        }
+    }
+    add("fairness, share of max-min".into(), &["fairness_index_by_rates"], false, 1.0, "");
+    add("backlog, mean".into(), &["backlog_mean_bytes"], true, 1e-3, "kB");
+    all
+}
+
+/// How loaded the network was, and a line for the most telling aspects.
+pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
+    let mut lines = vec![load(results)];
+    if results.systems.len() > 1 {
+        let all = aspects(results);
+        let telling = |aspect: &&Aspect| {
+            let last = aspect.path.last().map(String::as_str);
+            let is_class = aspect.path[0] == "ttlb_s" && last == Some("p50");
+            let transfers = all.iter().any(|other| other.path[0] == "ttlb_s");
+            is_class
+                || aspect.path[0] == "throughput_total_bytes_per_s"
+                || aspect.path[0] == "fairness_index_by_rates"
+                || (!transfers && aspect.path[0] == "latency_mean_s")
+        };
+        lines.extend(all.iter().filter(telling).take(6).filter_map(|aspect| best(results, aspect)));
+    }
+    lines
+}
+
+/// Use of relays' links under the first system.
+fn load(results: &Results<'_>) -> String {
+    let Some(system) = results.systems.first() else { return String::new() };
+    let relays = system.runs.iter().flat_map(|run| &run.metrics.relays);
+    let shares: Vec<f64> =
+        relays.filter_map(|relay| relay.utilisation().into_iter().flatten().reduce(f64::max)).collect();
+    if shares.is_empty() {
+        return "Load: no relay has a limited link.".into();
+    }
+    let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+    let busiest = shares.iter().copied().fold(0.0, f64::max);
+    let idle = if mean < IDLE && busiest < 0.9 {
+        " The network is nearly idle: systems can hardly differ."
+    } else {
+        ""
+    };
+    format!(
+        "Load: relays use {:.0} % of their links under {}, the busiest {:.0} %.{idle}",
+        100.0 * mean,
+        system.name,
+        100.0 * busiest
+    )
+}
+
+/// Which system is the best, against the first; if that is the best, against the next.
+fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
+    let mut ranked: Vec<(&SystemResult<'_>, f64)> =
+        results.systems.iter().filter_map(|system| Some((system, aspect.value(system)?))).collect();
+    ranked.sort_by(|a, b| if aspect.less { a.1.total_cmp(&b.1) } else { b.1.total_cmp(&a.1) });
+    let (winner, value) = *ranked.first()?;
+    let first = results.systems.first()?;
+    let other = if winner.name == first.name { ranked.get(1)?.0 } else { first };
+    let ratio = results.paired(winner, other, &aspect.keys())?;
+    let sure = match ratio.ci95 {
+        None => "one network: try --seeds 5 to know how sure".to_owned(),
+        Some(width) => {
+            let (low, high) = (ratio.mean - width, ratio.mean + width);
+            let sure = if low > 1.0 || high < 1.0 { "sure" } else { "not sure" };
+            format!("{} to {}: {sure}", short(low), short(high))
+        }
+    };
+    Some(
+        format!(
+            "{}: {} is best with {} {}, {} times {}'s ({sure}).",
+            aspect.label,
+            winner.name,
+            aspect.shown(value),
+            aspect.unit,
+            short(ratio.mean),
+            other.name
+        )
+        .replace("  ", " "),
+    )
+}
+
+/// A row of the forest plot: who and what, and the ratio to the first system on the same networks.
+pub(super) fn ratios(results: &Results<'_>) -> Vec<(String, Estimate)> {
+    let Some((first, others)) = results.systems.split_first() else { return Vec::new() };
+    let rows = aspects(results).into_iter().flat_map(|aspect| {
+        let row = |system: &SystemResult<'_>| {
+            let ratio = results.paired(system, first, &aspect.keys())?;
+            Some((format!("{}: {}", aspect.label, system.name), ratio))
+        };
+        others.iter().filter_map(row).collect::<Vec<_>>()
+    });
+    rows.filter(|(_, ratio)| ratio.mean > 0.0).collect()
+}
