@@ -31,6 +31,16 @@ impl Latencies {
         }
     }
 
+    /// gamma of 4.3 and 4.4.
+    pub fn gamma(&self) -> f64 {
+        f64::from(self.gamma)
+    }
+
+    /// alpha of 4.5 and 4.6.
+    pub fn factor(&self) -> f64 {
+        f64::from(self.factor)
+    }
+
     fn slot(&self, a: Peer, b: Peer) -> usize {
         usize::from(a.min(b)) * self.peers + usize::from(a.max(b))
     }

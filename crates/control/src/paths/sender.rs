@@ -25,6 +25,8 @@ pub struct Sender {
     alive: Vec<Peer>,
     /// The only peers that are first relays; any may be if empty.
     guards: Vec<Peer>,
+    /// Stands for a receiver that hides.
+    receiver: Option<Peer>,
 }
 
 /// What may be and was sent through one peer.
@@ -66,6 +68,7 @@ impl Sender {
             budgets: vec![budget; peers],
             alive: Vec::with_capacity(peers),
             guards: Vec::new(),
+            receiver: None,
         };
         for peer in 0..peers as Peer {
             let rate = sender.controller.rate(peer);
@@ -87,7 +90,10 @@ impl Sender {
 
     /// Whether fewer peers than a path needs have rate left.
     pub fn saturated(&self) -> bool {
-        self.alive.len() < self.hops
+        match self.receiver {
+            None => self.alive.len() < self.hops,
+            Some(receiver) => self.alive.len() < self.hops - 2 || !self.has_rate(receiver),
+        }
     }
 
     /// R_i of the controller, bytes/s.
@@ -101,6 +107,14 @@ impl Sender {
         self.guards = guards;
     }
 
+    /// From now on `peer`, one of this source's, stands for a receiver that hides: packets count against its rate
+    /// as against a relay's, but none is relayed by it. Paths of [`Sender::draw_path_into`] have it for their
+    /// last hop.
+    pub fn set_receiver(&mut self, peer: Peer) {
+        self.receiver = Some(peer);
+        self.enlist(peer);
+    }
+
     /// Draws a path to `to` and charges its relays; none if too few have rate left.
     pub fn draw_path(&mut self, to: Peer, random: &mut Random) -> Option<(Path, Memos)> {
         let mut path = self.draw_relays(to, self.hops, random)?;
@@ -109,25 +123,32 @@ impl Sender {
     }
 
     /// Draws a sender path to `entry`, the first relay of a receiver path and the last relay that this
-    /// source knows, and charges its relays and `entry`; none if too few of them have rate left. What is
-    /// beyond `entry` is unknown: the path's last place repeats it.
+    /// source knows, and charges its relays, `entry` and the receiver; none if too few of them have rate left.
     ///
     /// # Panics
-    /// If paths have fewer than two hops.
+    /// If there is no receiver, or paths have fewer than three hops.
     pub fn draw_path_into(&mut self, entry: Peer, random: &mut Random) -> Option<(Path, Memos)> {
-        assert!(self.hops >= 2, "a sender path has at least one relay of its own");
+        assert!(self.hops >= 3, "a sender path has a relay of its own, an entry and the receiver");
+        let receiver = self.receiver.expect("set before");
         // Not to use oneself like any other peer would give the source away.
-        if entry != self.me && !self.has_rate(entry) {
+        if !(entry == self.me || self.has_rate(entry)) || !self.has_rate(receiver) {
             return None;
         }
-        let mut path = self.draw_relays(entry, self.hops - 1, random)?;
-        (path[self.hops], path[self.hops + 1]) = (entry, entry);
+        let mut path = self.draw_relays(entry, self.hops - 2, random)?;
+        (path[self.hops - 1], path[self.hops], path[self.hops + 1]) = (entry, receiver, receiver);
         Some((path, self.charge(&path)))
+    }
+
+    /// Charges a path that was drawn before once more; none if some peer of it has no rate left.
+    pub fn draw_again(&mut self, path: &Path) -> Option<Memos> {
+        let ready = |peer: &Peer| *peer == self.me || self.has_rate(*peer);
+        path[1..=self.hops].iter().all(ready).then(|| self.charge(path))
     }
 
     /// Whether another packet may be sent through `peer` in this second.
     pub fn has_rate(&self, peer: Peer) -> bool {
-        self.budgets[usize::from(peer)].place != NOWHERE
+        let budget = &self.budgets[usize::from(peer)];
+        budget.sent + self.packet <= budget.rate && budget.member
     }
 
     /// The source and `relays` random relays other than `not`, a guard first if there are guards.
@@ -145,7 +166,7 @@ impl Sender {
         path[0] = self.me;
         let mut drawn = 0;
         if !self.guards.is_empty() {
-            let ready = |guard: &&Peer| **guard != not && self.has_rate(**guard);
+            let ready = |guard: &&Peer| **guard != not && self.budgets[usize::from(**guard)].place != NOWHERE;
             let count = self.guards.iter().filter(ready).count();
             if count == 0 {
                 return None;
@@ -177,7 +198,7 @@ impl Sender {
     /// The timeout for a path of [`Sender::draw_path_into`], seconds: T of the sender path and what the
     /// receiver's paths were seen to take beyond it.
     pub fn timeout_into(&self, path: &Path) -> f64 {
-        self.latencies.timeout(&path[..self.hops]) + self.latencies.beyond().1
+        self.latencies.timeout(&path[..self.hops - 1]) + self.latencies.beyond().1
     }
 
     /// The acknowledgement timeout for a path, seconds (4.6).
@@ -217,16 +238,20 @@ impl Sender {
         late: bool,
     ) {
         let beyond = beyond.clamp(0.0, seconds);
-        self.latencies.measured(&path[..self.hops], seconds - beyond);
+        self.latencies.measured(&path[..self.hops - 1], seconds - beyond);
         self.latencies.measured_beyond(beyond);
         if !late {
             self.reward(now, path, memos, stamps);
         }
     }
 
-    fn reward(&mut self, now: Time, path: &Path, memos: &Memos, stamps: &Stamps) {
+    /// A packet was acknowledged in time; its round trip says nothing about single links.
+    pub fn reward(&mut self, now: Time, path: &Path, memos: &Memos, stamps: &Stamps) {
         for hop in 0..self.hops {
-            let round_trip = self.latencies.round_trip(self.me, path[hop + 1]);
+            let round_trip = match Some(path[hop + 1]) == self.receiver {
+                true => self.latencies.beyond().0,
+                false => self.latencies.round_trip(self.me, path[hop + 1]),
+            };
             let feedback = Feedback::Acked { round_trip, stamp: stamp(stamps[hop]) };
             self.tell(now, path[hop + 1], memos[hop], feedback);
         }
@@ -273,7 +298,8 @@ impl Sender {
     /// Keeps `alive` in step with the budget of `peer`.
     fn enlist(&mut self, peer: Peer) {
         let budget = &mut self.budgets[usize::from(peer)];
-        let alive = budget.sent + self.packet <= budget.rate && budget.member && peer != self.me;
+        let relays = budget.member && peer != self.me && Some(peer) != self.receiver;
+        let alive = budget.sent + self.packet <= budget.rate && relays;
         if alive == (budget.place != NOWHERE) {
             return;
         }
@@ -337,15 +363,20 @@ mod tests {
     #[test]
     fn a_path_into_a_receiver_path_is_charged_to_its_entry_and_measured_in_two_parts() {
         let mut draws = Seed::root(3).random();
-        let mut source = sender(3);
+        let mut source = sender(4);
+        source.set_receiver(7);
         let (path, memos) = source.draw_path_into(5, &mut draws).expect("all have rate");
-        assert!(path[3] == 5 && path[1] != path[2] && !path[1..3].contains(&5));
+        assert!(path[3] == 5 && path[1] != path[2] && !path[1..3].contains(&5) && path[4] == 7);
+        assert!(path[1..3].iter().all(|relay| *relay != 7), "a receiver relays nothing");
         assert!(source.draw_path_into(5, &mut draws).is_none(), "its one packet per second is used");
+        assert!(source.draw_again(&path).is_none() && source.saturated());
         assert!((source.timeout_into(&path) - 5.0).abs() < 1e-6, "two links and what is beyond are unknown");
         source.acked_into(Time::ZERO, &path, &memos, &[0.0; MAX_HOPS], 0.5, 0.3, false);
         assert!((source.latencies.round_trip(0, path[1]) - 0.1).abs() < 1e-6);
         assert!((source.latencies.beyond().0 - 0.3).abs() < 1e-6);
-        assert_eq!((source.rate(5), source.rate(path[2])), (3000.0, 3000.0), "a signal for each known relay");
+        let rates = [5, path[2], 7].map(|peer| source.rate(peer));
+        assert_eq!(rates, [3000.0; 3], "a signal for each known relay and the receiver");
+        assert!(source.draw_again(&path).is_some() && source.draw_again(&path).is_none());
         source.acked_into(Time::ZERO, &path, &memos, &[0.0; MAX_HOPS], 0.5, 1e9, true);
         assert!(source.latencies.beyond().0 <= 0.5, "a relay cannot claim more than the round trip");
     }
