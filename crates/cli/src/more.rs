@@ -1,9 +1,8 @@
 //! `tidegate more`: anonymous packets over per-packet random paths, on UDP.
 
 use std::fs::File;
-use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +12,11 @@ use tidegate_control::paths::parameters::Parameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, Source};
-use tidegate_more::directory::{Directory, Hex, PeerEntry, authority_key};
-use tidegate_more::node::Node;
-use tidegate_more::onion::PACKET;
+use tidegate_more::wire::PACKET;
 use tidegate_net::more::{Role, Settings, Summary, run};
 
-use crate::{Failure, more_streams};
+use crate::more_directory::{read, read_directory, read_secret, write};
+use crate::{Failure, more_demo, more_directory, more_streams};
 
 /// Send data over per-packet random paths of relays, anonymously (see docs/parallel-paths.md)
 #[derive(clap::Args)]
@@ -29,18 +27,8 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Draw keys for an overlay on one machine and write its signed directory
-    Directory {
-        /// Folder for directory.toml, authority.key and a secret per peer
-        #[arg(long)]
-        out: PathBuf,
-        /// Number of peers
-        #[arg(long)]
-        peers: u16,
-        /// Address of peer 0; the others have the ports that follow
-        #[arg(long, default_value = "127.0.0.1:9700")]
-        first: SocketAddr,
-    },
+    Keygen(more_directory::Keygen),
+    Directory(more_directory::Arguments),
     /// Forward packets until stopped
     Node(PeerArguments),
     /// Send a file to a peer
@@ -54,31 +42,32 @@ enum Command {
         #[arg(long)]
         file: PathBuf,
     },
-    /// Hide a local TCP server behind receiver paths
+    /// Hide local TCP servers behind receiver paths
     Serve {
         #[command(flatten)]
         peer: PeerArguments,
-        /// The local server
-        #[arg(long)]
-        target: SocketAddr,
-        /// The descriptor to write; it is written again as its receiver paths are used up
-        #[arg(long)]
-        publish: PathBuf,
-        /// Receiver paths that are kept published
+        /// A local server; may be repeated, with a `--publish` each
+        #[arg(long, required = true)]
+        target: Vec<SocketAddr>,
+        /// The descriptor to write for it; it is written again as its receiver paths are used up
+        #[arg(long, required = true)]
+        publish: Vec<PathBuf>,
+        /// Receiver paths that are kept published for each
         #[arg(long, default_value_t = 256)]
         paths: usize,
     },
-    /// Let local applications reach a hidden server by SOCKS5
+    /// Let local applications reach hidden servers by SOCKS5
     Socks {
         #[command(flatten)]
         peer: PeerArguments,
-        /// The hidden server's descriptor; its host name is the file's name with `.more` for its extension
-        #[arg(long)]
-        receiver: PathBuf,
+        /// A hidden server's descriptor; its host name is the file's name with `.more` for its extension. May be repeated
+        #[arg(long, required = true)]
+        receiver: Vec<PathBuf>,
         /// Where applications connect
         #[arg(long, default_value = "127.0.0.1:1080")]
         listen: SocketAddr,
     },
+    Demo(more_demo::Arguments),
     /// Receive a file
     Receive {
         #[command(flatten)]
@@ -109,28 +98,29 @@ pub(crate) struct PeerArguments {
     /// A symbol of the controller, such as timeout_factor=3.33; may be repeated
     #[arg(long = "set", value_name = "SYMBOL=VALUE")]
     set: Vec<String>,
-    /// Pause between packets while rate is left
-    #[arg(long, default_value = "5 ms")]
-    attempt_every: String,
+    /// Shortest pause between packets while rate is left
+    #[arg(long, default_value = ATTEMPT_EVERY)]
+    pub(crate) attempt_every: String,
+    /// Packets per path to hidden servers: 1 gives each packet relays of its own; more are cheaper, and relays can
+    /// tell that they belong together
+    #[arg(long, default_value_t = 64)]
+    uses: usize,
+    /// Where this peer receives datagrams, if not at its address of the directory
+    #[arg(long)]
+    listen_udp: Option<SocketAddr>,
     /// First relays to choose from, drawn once and kept in the overlay's folder; 0: any peer
     #[arg(long, default_value_t = 0)]
     guards: usize,
 }
 
+/// Thousands of packets a second: the controllers decide.
+pub(crate) const ATTEMPT_EVERY: &str = "200 us";
+
 /// Runs the subcommand.
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.command {
-        Command::Directory { out, peers, first } => {
-            let last = u32::from(first.port()) + u32::from(peers);
-            if peers < 3 || last > 65_536 {
-                let cause = format!("{peers} peers from port {} on", first.port());
-                let cure = "give at least 3 peers and ports up to 65535";
-                return Err(InputError::new("more directory", cause, cure).into());
-            }
-            let address = |peer| SocketAddr::new(first.ip(), first.port() + peer);
-            create(&out, &(0..peers).map(address).collect::<Vec<_>>())?;
-            println!("{peers} peers in {}", out.display());
-        }
+        Command::Keygen(keygen) => more_directory::keygen(keygen)?,
+        Command::Directory(directory) => more_directory::main(directory)?,
         Command::Node(peer) => go(&peer, Role::Relay)?,
         Command::Send { peer, to, file } => {
             let fail =
@@ -139,9 +129,10 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
             go(&peer, Role::Send { to, content: &mut content })?;
         }
         Command::Serve { peer, target, publish, paths } => {
-            more_streams::serve(&peer, target, &publish, paths)?
+            more_streams::serve(&peer, &target, &publish, paths)?;
         }
         Command::Socks { peer, receiver, listen } => more_streams::socks(&peer, &receiver, listen)?,
+        Command::Demo(demo) => more_demo::main(&demo)?,
         Command::Receive { peer, out } => {
             let fail =
                 |error| InputError::new(out.display().to_string(), format!("cannot be written: {error}"), "");
@@ -150,25 +141,6 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Draws keys for peers at these addresses and writes the signed directory.
-pub(crate) fn create(out: &Path, addresses: &[SocketAddr]) -> Result<(), InputError> {
-    let write = |name: String, text: String, secret: bool| write(&out.join(name), &text, secret);
-    let created = std::fs::create_dir_all(out);
-    created.map_err(|e| InputError::new(out.display().to_string(), format!("cannot be made: {e}"), ""))?;
-    let mut entries = Vec::new();
-    for (peer, address) in addresses.iter().enumerate() {
-        let secret = tidegate_net::more::entropy();
-        let key = Hex(Node::new(secret, 0.0, Span::ZERO, 1, None).key());
-        entries.push(PeerEntry { address: *address, key });
-        write(format!("peer-{peer}.secret"), format!("{}\n", Hex(secret)), true)?;
-    }
-    let authority = tidegate_net::more::entropy();
-    write("authority.secret".into(), format!("{}\n", Hex(authority)), true)?;
-    write("authority.key".into(), format!("{}\n", Hex(authority_key(&authority))), false)?;
-    write("directory.toml".into(), Directory { epoch: 1, peers: entries }.write(&authority), false)?;
-    Ok(())
 }
 
 impl PeerArguments {
@@ -189,35 +161,36 @@ impl PeerArguments {
                 .ok_or_else(|| wrong("--set", format!("`{assignment}` is not SYMBOL=NUMBER")))?;
             parameters.set(symbol, value).map_err(|error| wrong("--set", error.to_string()))?;
         }
-        let authority: Hex<32> = read(&self.overlay.join("authority.key"))?;
-        let secret: Hex<32> = read(&self.overlay.join(format!("peer-{}.secret", self.number)))?;
-        let source = Source::read(&self.overlay.join("directory.toml"))?;
-        let directory = Directory::parse(&source.text, &authority.0)
-            .map_err(|error| InputError::new(&source.file, error.to_string(), ""))?;
+        let authority = read(&self.overlay.join("authority.key"))?;
+        let secret = read_secret(&self.overlay.join(format!("peer-{}.secret", self.number)))?;
+        let directory = read_directory(&self.overlay.join("directory.toml"), &authority)?;
+        let guards = self.guards(directory.peers.len() as Peer)?;
         Ok(Settings {
             directory,
             me: self.number,
             secret: secret.0,
+            listen: self.listen_udp,
+            memory: Some(self.overlay.clone()),
             limit: limit.as_bytes_per_s(),
             hops: self.hops,
+            uses: self.uses,
             parameters,
             attempt_every,
-            guards: self.guards()?,
+            guards,
         })
     }
 
     /// The guards in the overlay's folder; drawn if there are none yet.
-    fn guards(&self) -> Result<Vec<Peer>, InputError> {
+    fn guards(&self, peers: Peer) -> Result<Vec<Peer>, InputError> {
         if self.guards == 0 {
             return Ok(Vec::new());
         }
         let path = self.overlay.join(format!("peer-{}.guards", self.number));
         if !path.exists() {
-            let source = Source::read(&self.overlay.join("directory.toml"))?;
             let peers = source.text.matches("[[peers]]").count() as Peer;
             let mut others: Vec<Peer> = (0..peers).filter(|peer| *peer != self.number).collect();
             let seed =
-                u64::from_le_bytes(tidegate_net::more::entropy()[..8].try_into().expect("eight bytes"));
+                u64::from_le_bytes(tidegate_net::more_peer::entropy()[..8].try_into().expect("eight bytes"));
             let mut random = Seed::root(seed).random();
             let mut drawn = Vec::new();
             while drawn.len() < self.guards && !others.is_empty() {
@@ -235,26 +208,6 @@ impl PeerArguments {
             )
         })
     }
-}
-
-/// Writes a new file; only its owner may read a secret.
-pub(crate) fn write(path: &Path, text: &str, secret: bool) -> Result<(), InputError> {
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, if secret { 0o600 } else { 0o644 });
-    options.open(path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
-        let cause = format!("cannot be written: {error}");
-        InputError::new(path.display().to_string(), cause, "choose a new folder")
-    })
-}
-
-/// A key in a file.
-pub(crate) fn read(path: &Path) -> Result<Hex<32>, InputError> {
-    let source = Source::read(path)?;
-    source.text.parse().map_err(|error: String| {
-        InputError::new(&source.file, error, "write it with `tidegate more directory`")
-    })
 }
 
 fn go(peer: &PeerArguments, role: Role) -> Result<(), Failure> {

@@ -17,7 +17,7 @@ use tidegate_lab::scoreboard::{
 use tidegate_lab::stream;
 
 use crate::console::{COMMIT, Console, command_line, process_cpu_s, terminal_width, write_results};
-use crate::{Failure, flashflow_loopback, more_live, predictor_open_loop};
+use crate::{Failure, flashflow_loopback, more_hidden, more_live, predictor_open_loop};
 
 /// Everything that can measure an experiment: one line each.
 const RUNNERS: &[(&str, Runner)] = &[
@@ -27,6 +27,7 @@ const RUNNERS: &[(&str, Runner)] = &[
     ("flashflow", flashflow::run),
     ("flashflow-bounds", flashflow::bounds),
     ("flashflow-loopback", flashflow_loopback::run),
+    ("more-hidden", more_hidden::run),
     ("more-live", more_live::run),
     ("predictor-open-loop", predictor_open_loop::run),
 ];

@@ -1,41 +1,69 @@
 //! The side that opens streams to a receiver that hides, and stays hidden from it.
 //!
-//! Bytes for the receiver travel in letters, bytes from it in the answers: one per letter, over the same
+//! Bytes for the receiver travel in messages or cells, bytes from it in the answers: one for each, over the same
 //! relays. So whoever opened a stream also decides how fast the other side may send, and its controller
 //! controls both directions: the data datagram that counts against the relays' limits pays for the answer.
+//!
+//! With one packet per path everything travels in messages, each over relays of its own. With more, a message only
+//! establishes a route; cells are spread over many routes at random. A route whose packets are lost twice in a
+//! row is given up, and a route comes to be only when its message was answered: so a relay that is silent costs
+//! what was on its way through it, and messages.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::sender::{Memos, Path, Sender};
+use tidegate_control::paths::sender::{Path, Sender};
 use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 
-use crate::download::{Stream, Took};
-use crate::flights::{Flights, Progress};
-use crate::frame::{CHUNK, FRAME_BYTES, Frame, LAST, REFUSED, TAKEN, WINDOW, seen};
-use crate::letter::{AnswerKey, Letter, PathKeys, ReceiverPath};
-use crate::onion::{ANNEX, Entropy, Hop, PacketId};
+pub use crate::client_stream::Came;
+use crate::client_stream::Open;
+use crate::flights::{Flights, Measures, Progress};
+use crate::frame::{Frame, PATHS, WANTS};
+use crate::message::{Message, PATH_SIZE, PathKeys, ReceiverPath, Session};
+use crate::onion::Epoch;
+use crate::routes::{Inbound, MOST_USES, Outbound, Tags, seal};
+use crate::wire::{ANNEX, CELL, Entropy, PacketId};
 
-/// Chunks of one stream that may be on their way or wait: about a second's worth at 400 kB/s.
-const WAITING: usize = 1024;
 /// Receiver paths in store; more are dropped.
 const STORE: usize = 2048;
-/// The shortest and the longest pause between letters that carry nothing, on a stream on which nothing comes.
-const POLLS: [Span; 2] = [Span::from_millis(20), Span::from_secs(1)];
+/// More are asked for below this.
+const LOW: usize = 128;
+/// Routes that are kept ready, and the most that are.
+const ROUTES: [usize; 2] = [12, 256];
+/// How long a route is used: shorter than relays keep it.
+const ROUTE_LIFE: Span = Span::from_secs(30);
+/// How long what arrives over a route that is used no more is still read.
+const AFTERLIFE: Span = Span::from_secs(10);
+/// A message that was not answered for so long is not counted on, though its answer would still be taken.
+const ESTABLISHING: Span = Span::from_secs(1);
+/// How much faster than in the second before packets leave.
+const FASTER: f64 = 1.5;
+/// Packets per second that leave unpaced.
+const UNPACED: u32 = 50;
+/// Packets in a row whose loss ends a route.
+const LOSSES: u32 = 2;
 
 /// One client of one receiver, with any number of streams.
 pub struct Client {
-    me: Hop,
-    keys: Vec<[u8; 32]>,
+    me: Peer,
+    epoch: Epoch,
     /// Relays of the sender path.
     hops: usize,
+    uses: u32,
     receiver: [u8; 32],
     flights: Flights<Cargo>,
     store: VecDeque<ReceiverPath>,
+    /// By the path that their answers come back on.
+    routes: BTreeMap<PacketId, Route>,
+    /// When messages left that may still establish routes.
+    establishing: VecDeque<Time>,
     streams: BTreeMap<u64, Open>,
     /// Streams in the order in which they are served.
     turns: VecDeque<u64>,
+    /// Packets sent in this second and the one before.
+    pace: [u32; 2],
+    pace_second: u64,
     /// Answers that did not decrypt.
     forged: u64,
 }
@@ -43,58 +71,47 @@ pub struct Client {
 /// What a client needs to know.
 pub struct Settings {
     /// This peer.
-    pub me: Hop,
-    /// All peers' keys by number.
-    pub keys: Vec<[u8; 32]>,
-    /// Relays of the sender path, 1 to 4. The [`Sender`] has one hop more: the receiver path's first relay.
+    pub me: Peer,
+    /// All peers' keys.
+    pub epoch: Epoch,
+    /// Relays of the sender path, 1 to 4. The [`Sender`] has two hops more: the receiver path's first relay and
+    /// the receiver ([`Sender::set_receiver`]).
     pub hops: usize,
-    /// What letters are encrypted to.
+    /// Packets per path: one gives each its own, more are cheaper and can be told to belong together.
+    pub uses: usize,
+    /// What messages are encrypted to.
     pub receiver: [u8; 32],
     /// How often it sends when rate is left.
     pub attempt_every: Span,
 }
 
+/// What a packet on its way carries.
 struct Cargo {
     stream: u64,
     chunk: Option<u64>,
-    keys: PathKeys,
-    answer: AnswerKey,
+    by: By,
 }
 
-/// One stream.
-struct Open {
-    /// Chunks not taken yet.
-    up: BTreeMap<u64, (Vec<u8>, bool)>,
-    /// Those to be sent, first to be sent first.
-    ready: VecDeque<u64>,
-    next_up: u64,
-    ended: bool,
-    down: Stream,
-    answered: bool,
-    /// Whether the application takes what comes.
-    takes: bool,
-    /// Letters on their way.
-    flying: u32,
-    /// How many may be while they carry nothing.
-    polls: u32,
-    /// When one that carries nothing is due although nothing comes.
-    idle: Time,
-    pause: Span,
+enum By {
+    Message { keys: PathKeys, session: Session, outbound: Outbound, path: Path },
+    Cell { route: PacketId, number: u32 },
 }
 
-/// What an answer led to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Came {
-    /// The stream.
-    pub stream: u64,
-    /// Whether this is its first answer.
-    pub opened: bool,
-    /// Bytes that are now in order.
-    pub bytes: Vec<u8>,
-    /// Whether nothing will follow.
-    pub complete: bool,
-    /// Whether the receiver refuses the stream.
-    pub refused: bool,
+/// A path that is used again.
+struct Route {
+    path: Path,
+    outbound: Outbound,
+    end: Inbound,
+    session: Session,
+    /// Of the next cell.
+    number: u32,
+    until: Time,
+    /// Cells on their way, as relays name them in refusals.
+    flying: BTreeMap<u32, Tags>,
+    /// Losses since the last answer.
+    losses: u32,
+    /// Round trip and its deviation, seconds (4.3 and 4.4).
+    round: [f64; 2],
 }
 
 impl Client {
@@ -102,27 +119,55 @@ impl Client {
     pub fn new(settings: Settings, sender: Sender, now: Time) -> Client {
         Client {
             me: settings.me,
-            keys: settings.keys,
+            epoch: settings.epoch,
             hops: settings.hops,
+            uses: settings.uses.clamp(1, MOST_USES) as u32,
             receiver: settings.receiver,
             flights: Flights::new(sender, settings.attempt_every, now),
             store: VecDeque::new(),
+            routes: BTreeMap::new(),
+            establishing: VecDeque::new(),
             streams: BTreeMap::new(),
             turns: VecDeque::new(),
+            pace: [0; 2],
+            pace_second: 0,
             forged: 0,
         }
     }
 
     /// Receiver paths from a descriptor. They should be shuffled: others read the same ones.
     pub fn supply(&mut self, paths: impl IntoIterator<Item = ReceiverPath>) {
-        let known = self.keys.len();
+        let known = self.epoch.keys.len();
         let room = STORE.saturating_sub(self.store.len());
         self.store.extend(paths.into_iter().filter(|path| usize::from(path.entry()) < known).take(room));
     }
 
-    /// How many receiver paths are left. With none left and none on their way nothing goes on.
+    /// New keys: paths are built with them from now on. Receiver paths that are older than the epoch before are
+    /// forgotten.
+    pub fn set_epoch(&mut self, epoch: Epoch) {
+        let valid = |tag: u8| (epoch.tag + 16 - tag) % 16 <= 1;
+        self.store.retain(|path| valid(path.epoch()));
+        self.epoch = epoch;
+    }
+
+    /// Whether something that comes over this path is this client's.
+    pub fn knows(&self, id: &PacketId) -> bool {
+        self.routes.contains_key(id) || self.flights.knows(id)
+    }
+
+    /// Whether a route of this client begins with this relay under this label.
+    pub fn begins(&self, first: Peer, label: u64) -> bool {
+        self.routes.values().any(|route| route.outbound.first == first && route.outbound.label == label)
+    }
+
+    /// How many receiver paths are left.
     pub fn store(&self) -> usize {
         self.store.len()
+    }
+
+    /// How many routes are in use.
+    pub fn routes(&self, now: Time) -> usize {
+        self.routes.values().filter(|route| route.until > now).count()
     }
 
     /// What happened so far.
@@ -142,45 +187,28 @@ impl Client {
 
     /// Begins a stream; its number should be unpredictable.
     pub fn open(&mut self, stream: u64, now: Time) {
-        let open = Open {
-            up: BTreeMap::new(),
-            ready: VecDeque::new(),
-            next_up: 0,
-            ended: false,
-            down: Stream::default(),
-            answered: false,
-            takes: true,
-            flying: 0,
-            polls: 1,
-            idle: now,
-            pause: POLLS[0],
-        };
-        if self.streams.insert(stream, open).is_none() {
+        if stream != 0 && !self.streams.contains_key(&stream) {
+            self.streams.insert(stream, Open::new(self.uses > 1, now));
             self.turns.push_back(stream);
         }
     }
 
     /// How many bytes [`Client::write`] takes now.
     pub fn room(&self, stream: u64) -> usize {
-        match self.streams.get(&stream) {
-            Some(open) if !open.ended => WAITING.saturating_sub(open.up.len()) * FRAME_BYTES,
-            _ => 0,
-        }
+        self.streams.get(&stream).map_or(0, Open::room)
     }
 
     /// Bytes for the receiver; more than [`Client::room`] are not taken.
     pub fn write(&mut self, stream: u64, bytes: &[u8]) {
-        let bytes = &bytes[..bytes.len().min(self.room(stream))];
         if let Some(open) = self.streams.get_mut(&stream) {
-            bytes.chunks(FRAME_BYTES).for_each(|chunk| open.push(chunk, false));
+            open.write(bytes);
         }
     }
 
     /// Nothing more will be written.
     pub fn end(&mut self, stream: u64) {
-        if let Some(open) = self.streams.get_mut(&stream).filter(|open| !open.ended) {
-            open.push(&[], true);
-            open.ended = true;
+        if let Some(open) = self.streams.get_mut(&stream) {
+            open.end();
         }
     }
 
@@ -193,7 +221,7 @@ impl Client {
 
     /// Whether all that was written was taken and the other side has ended too.
     pub fn done(&self, stream: u64) -> bool {
-        self.streams.get(&stream).is_none_or(|open| open.ended && open.up.is_empty() && open.down.ended)
+        self.streams.get(&stream).is_none_or(Open::done)
     }
 
     /// Forgets a stream.
@@ -206,162 +234,256 @@ impl Client {
     pub fn next_time(&self) -> Time {
         let attempt = self.flights.next_attempt();
         let due = |open: &Open| if open.wants() { attempt } else { open.idle_at().max(attempt) };
-        let letter = self.streams.values().map(due).min().unwrap_or(Time::NEVER);
-        self.flights.next_timeout().min(letter)
+        let packet = self.streams.values().map(due).min().unwrap_or(Time::NEVER);
+        self.flights.next_timeout().min(packet)
     }
 
     /// Time has come: reports timeouts and gives a datagram to send, with the peer to send it to.
     pub fn poll(&mut self, now: Time, random: &mut Random, entropy: Entropy) -> Option<(Peer, Vec<u8>)> {
-        let streams = &mut self.streams;
-        self.flights.expire(now, |lost| {
-            if let Some(open) = streams.get_mut(&lost.stream) {
-                open.lost(lost.chunk);
-            }
-        });
+        self.expire(now);
         if !self.flights.may_send(now) {
             return None;
+        }
+        if self.uses > 1
+            && self.needs_routes(now)
+            && let Some(sent) = self.message(now, None, random, entropy)
+        {
+            return Some(sent);
         }
         let turn = (0..self.turns.len()).find(|turn| {
             let open = self.streams.get(&self.turns[*turn]);
             open.is_some_and(|open| open.wants() || now >= open.idle_at())
         })?;
-        let Some((path, memos, into)) = self.draw(now, random) else {
+        let stream = self.turns[turn];
+        let sent = match self.uses {
+            1 => self.message(now, Some(stream), random, entropy),
+            _ => self.cell(now, stream, random, entropy),
+        };
+        if sent.is_none() {
             self.flights.missed(now);
-            return None;
-        };
-        let stream = self.turns.remove(turn).expect("found there");
-        self.turns.push_back(stream);
-        let open = self.streams.get_mut(&stream).expect("turns are streams");
-        let (chunk, frame) = open.frame(now, stream);
-        let relays: Vec<Hop> = path[1..=self.hops]
-            .iter()
-            .map(|peer| Hop { peer: *peer, key: self.keys[usize::from(*peer)] })
-            .collect();
-        let back: Vec<Hop> = relays.iter().rev().copied().collect();
-        let drawn = entropy();
-        let (mut id, mut token) = ([0; 16], [0; 8]);
-        id.copy_from_slice(&drawn[..16]);
-        id[0] |= 1;
-        token.copy_from_slice(&drawn[16..24]);
-        let token = u64::from_be_bytes(token) | 1;
-        let (own, keys) = PathKeys::draw(&back, self.me, id, token, entropy);
-        let letter = Letter { path: own, text: frame.text() };
-        let (datagram, answer) = letter.send(&relays, token, &into, self.receiver, entropy);
-        let timeout = self.flights.sender.timeout_into(&path);
-        self.flights.launch(now, id, (path, memos), timeout, Cargo { stream, chunk, keys, answer });
-        Some((relays[0].peer, datagram))
-    }
-
-    /// A sender path into the first receiver path that can be used now.
-    fn draw(&mut self, now: Time, random: &mut Random) -> Option<(Path, Memos, ReceiverPath)> {
-        for place in 0..self.store.len() {
-            let entry = self.store[place].entry();
-            if entry != self.me.peer && !self.flights.sender.has_rate(entry) {
-                continue;
-            }
-            if let Some((path, memos)) = self.flights.draw_path_into(now, entry, random) {
-                return self.store.remove(place).map(|into| (path, memos, into));
-            }
+        } else {
+            self.turns.remove(turn);
+            self.turns.push_back(stream);
+            self.count_pace(now);
         }
-        None
+        sent
     }
 
-    /// Something came over a receiver path of this client.
+    fn expire(&mut self, now: Time) {
+        let (streams, routes) = (&mut self.streams, &mut self.routes);
+        self.flights.expire(now, |lost| {
+            if let Some(open) = streams.get_mut(&lost.stream) {
+                open.lost(lost.chunk);
+            }
+            if let By::Cell { route, number } = &lost.by
+                && let Some(route) = routes.get_mut(route)
+            {
+                route.flying.remove(number);
+                route.losses += 1;
+                if route.losses >= LOSSES {
+                    route.until = route.until.min(now);
+                }
+            }
+        });
+    }
+
+    fn count_pace(&mut self, now: Time) {
+        let second = now.0 / 1_000_000_000;
+        if second != self.pace_second {
+            self.pace = [if second == self.pace_second + 1 { self.pace[1] } else { 0 }, 0];
+            self.pace_second = second;
+        }
+        self.pace[1] += 1;
+        let busy = self.pace[0].max(self.pace[1]).max(UNPACED);
+        self.flights.set_pace(FASTER * f64::from(busy));
+    }
+
+    /// Whether routes should be established: for a second as busy as the busiest of the last two.
+    fn needs_routes(&mut self, now: Time) -> bool {
+        if self.streams.is_empty() || self.store.is_empty() {
+            return false;
+        }
+        self.routes.retain(|_, route| route.until + AFTERLIFE > now);
+        let live = self.routes.values().filter(|route| route.until > now);
+        while self.establishing.front().is_some_and(|sent| *sent + ESTABLISHING <= now) {
+            self.establishing.pop_front();
+        }
+        let (mut count, mut left) = (self.establishing.len(), self.establishing.len() as u32 * self.uses);
+        live.for_each(|route| (count, left) = (count + 1, left + self.uses - route.number));
+        let busy = self.pace[0].max(self.pace[1]);
+        count < ROUTES[1] && (count < ROUTES[0] || left < busy)
+    }
+
+    /// A message into the first receiver path that can be used now: with a frame of a stream, or to establish a route.
+    fn message(
+        &mut self,
+        now: Time,
+        stream: Option<u64>,
+        random: &mut Random,
+        entropy: Entropy,
+    ) -> Option<(Peer, Vec<u8>)> {
+        let (place, drawn) = (0..self.store.len()).find_map(|place| {
+            let entry = self.store[place].entry();
+            let drawn = self.flights.draw_path_into(now, entry, random)?;
+            Some((place, drawn))
+        })?;
+        let into = self.store.remove(place).expect("found there");
+        let (chunk, frame) = match stream.and_then(|stream| self.streams.get_mut(&stream)) {
+            Some(open) => open.frame(now, stream.unwrap_or(0)),
+            None => (None, Frame::default()),
+        };
+        let path = drawn.0;
+        let relays = &path[1..=self.hops];
+        let back: Vec<Peer> = relays.iter().rev().copied().collect();
+        let mut id = [0; 16];
+        id[..12].copy_from_slice(&entropy()[..12]);
+        id[0] |= 1;
+        let (own, keys) = PathKeys::draw(&self.epoch, &back, self.me, id, entropy);
+        let message = Message { path: own, text: frame.text() };
+        let (datagram, session, outbound) =
+            message.send(&self.epoch, relays, keys.label(), &into, self.receiver, entropy);
+        let timeout = self.flights.sender.timeout_into(&path);
+        let by = By::Message { keys, session, outbound, path };
+        self.establishing.push_back(now);
+        self.flights.launch(now, id, drawn, timeout, Cargo { stream: frame.stream, chunk, by });
+        Some((path[1], datagram))
+    }
+
+    /// A cell of a stream along one of the routes whose relays have rate left.
+    fn cell(
+        &mut self,
+        now: Time,
+        stream: u64,
+        random: &mut Random,
+        entropy: Entropy,
+    ) -> Option<(Peer, Vec<u8>)> {
+        let ready = |route: &Route| route.until > now && route.number < self.uses;
+        let live: Vec<PacketId> =
+            self.routes.iter().filter(|(_, route)| ready(route)).map(|(id, _)| *id).collect();
+        let from = if live.is_empty() { return None } else { random.below(live.len()) };
+        let (id, drawn) = live[from..].iter().chain(&live[..from]).find_map(|id| {
+            let drawn = self.flights.draw_again(now, self.routes[id].path)?;
+            Some((*id, drawn))
+        })?;
+        let route = self.routes.get_mut(&id).expect("found there");
+        let (chunk, mut frame) = self.streams.get_mut(&stream)?.frame(now, stream);
+        frame.number = route.number;
+        if self.store.len() < LOW {
+            frame.flags |= WANTS;
+        }
+        let (datagram, tags) = route.outbound.cell(CELL, seal(&frame.text(), &route.session.up), entropy);
+        route.flying.insert(frame.number, tags);
+        route.number += 1;
+        if route.number == self.uses {
+            route.until = now;
+        }
+        let timeout = route.round[0] + self.flights.sender.latencies.factor() * route.round[1];
+        let by = By::Cell { route: id, number: frame.number };
+        self.flights.launch(now, ticket(id, frame.number), drawn, timeout, Cargo { stream, chunk, by });
+        Some((route.outbound.first, datagram))
+    }
+
+    /// A message came back over a path of this client.
     pub fn answer(&mut self, now: Time, id: PacketId, annex: [u8; ANNEX], payload: &[u8]) -> Option<Came> {
-        let flight = self.flights.land(id)?;
-        let Cargo { stream, chunk, keys, answer } = &flight.cargo;
-        let letter = keys.answer(answer, payload);
-        let frame = letter.as_ref().and_then(|letter| Frame::parse(&letter.text));
-        let (Some(letter), Some(frame)) = (letter, frame) else {
+        let mut flight = self.flights.land(id)?;
+        self.establishing.pop_front();
+        self.flights.retry(now);
+        let Cargo { stream, chunk, by } = &flight.cargo;
+        let (stream, chunk) = (*stream, *chunk);
+        let By::Message { keys, session, .. } = by else { return None };
+        let message = keys.answer(session, payload);
+        let frame = message.as_ref().and_then(|message| Frame::parse(&message.text));
+        let (Some(message), Some(frame)) = (message, frame) else {
             self.forged += 1;
-            if let Some(open) = self.streams.get_mut(stream).filter(|_| !flight.timed_out) {
-                open.lost(*chunk);
+            if let Some(open) = self.streams.get_mut(&stream).filter(|_| !flight.timed_out) {
+                open.lost(chunk);
             }
             return None;
         };
-        let (stamps, beyond) = keys.annex.read(annex);
-        self.flights.acked(now, &flight, &stamps, Some(beyond));
-        self.supply([letter.path]);
-        let open = self.streams.get_mut(stream)?;
-        open.answered(now, &frame, *chunk, flight.timed_out).map(|mut came| {
-            came.stream = *stream;
+        let (mut stamps, beyond) = keys.annex.read(annex);
+        stamps.extend([0.0, frame.offer]);
+        self.flights.acked(now, &flight, &stamps, Measures::Beyond(beyond));
+        self.supply([message.path]);
+        let cargo = std::mem::replace(&mut flight.cargo.by, By::Cell { route: id, number: 0 });
+        if let (By::Message { keys, session, outbound, path }, true) = (cargo, self.uses > 1) {
+            let seconds = now.since(flight.sent).as_secs_f64();
+            let route = Route {
+                path,
+                outbound,
+                end: keys.route(),
+                session,
+                number: 1,
+                until: now + ROUTE_LIFE,
+                flying: BTreeMap::new(),
+                losses: 0,
+                round: [seconds, seconds / 2.0],
+            };
+            self.routes.insert(id, route);
+        }
+        self.answered(now, stream, &frame, chunk, flight.timed_out)
+    }
+
+    /// A cell came back over a route of this client.
+    pub fn cell_back(&mut self, now: Time, id: PacketId, annex: [u8; ANNEX], payload: &[u8]) -> Option<Came> {
+        let route = self.routes.get_mut(&id)?;
+        let opened = route.end.open(annex, payload, &route.session.down);
+        let Some((frame, mut stamps)) =
+            opened.and_then(|(text, stamps)| Some((Frame::parse(&text)?, stamps)))
+        else {
+            self.forged += 1;
+            return None;
+        };
+        route.flying.remove(&frame.number);
+        let flight = self.flights.land(ticket(id, frame.number))?;
+        let seconds = now.since(flight.sent).as_secs_f64();
+        let gamma = self.flights.sender.latencies.gamma();
+        route.round[1] += gamma * ((seconds - route.round[0]).abs() - route.round[1]);
+        route.round[0] += gamma * (seconds - route.round[0]);
+        route.losses = 0;
+        self.flights.retry(now);
+        stamps.extend([0.0, frame.offer]);
+        self.flights.acked(now, &flight, &stamps, Measures::Nothing);
+        if frame.has(PATHS) {
+            let paths = frame.bytes.as_chunks::<PATH_SIZE>().0;
+            self.supply(paths.iter().map(|bytes| ReceiverPath::from_bytes(*bytes)));
+        }
+        self.answered(now, flight.cargo.stream, &frame, flight.cargo.chunk, flight.timed_out)
+    }
+
+    fn answered(
+        &mut self,
+        now: Time,
+        stream: u64,
+        frame: &Frame,
+        chunk: Option<u64>,
+        late: bool,
+    ) -> Option<Came> {
+        let open = self.streams.get_mut(&stream)?;
+        open.answered(now, frame, chunk, late).map(|mut came| {
+            came.stream = stream;
             came
         })
     }
+
+    /// A relay says that it dropped a cell of this client.
+    pub fn refused(&mut self, now: Time, first: Peer, label: u64, block: &[u8; 16]) {
+        let known =
+            self.routes.iter_mut().find(|(_, it)| it.outbound.first == first && it.outbound.label == label);
+        let Some((id, route)) = known else { return };
+        let Some((hop, tag, offer)) = route.outbound.refused(block) else { return };
+        let cell = route.flying.iter().find(|(_, tags)| tags[hop] == tag).map(|(number, _)| *number);
+        let Some(number) = cell else { return };
+        route.flying.remove(&number);
+        let Some(flight) = self.flights.land(ticket(*id, number)) else { return };
+        self.flights.refused(now, &flight, hop + 1, offer);
+        if let Some(open) = self.streams.get_mut(&flight.cargo.stream).filter(|_| !flight.timed_out) {
+            open.lost(flight.cargo.chunk);
+        }
+    }
 }
 
-impl Open {
-    fn push(&mut self, bytes: &[u8], last: bool) {
-        self.up.insert(self.next_up, (bytes.to_vec(), last));
-        self.ready.push_back(self.next_up);
-        self.next_up += 1;
-    }
-
-    /// Whether a letter should leave as soon as it may.
-    fn wants(&self) -> bool {
-        !self.ready.is_empty()
-            || (self.polls > 1 && self.takes && !self.down.ended && self.flying < self.polls)
-    }
-
-    /// When a letter should leave although it carries nothing and nothing comes.
-    fn idle_at(&self) -> Time {
-        if self.down.ended || !self.takes || self.flying > 0 { Time::NEVER } else { self.idle }
-    }
-
-    fn frame(&mut self, now: Time, stream: u64) -> (Option<u64>, Frame) {
-        let (next, have) = seen(&self.down);
-        let mut frame = Frame { stream, next, have, ..Frame::default() };
-        while let Some(number) = self.ready.pop_front() {
-            if let Some((bytes, last)) = self.up.get(&number) {
-                frame.flags = CHUNK | if *last { LAST } else { 0 };
-                (frame.chunk, frame.bytes) = (number, bytes.clone());
-                break;
-            }
-        }
-        self.flying += 1;
-        self.idle = now + self.pause;
-        (frame.has(CHUNK).then_some(frame.chunk), frame)
-    }
-
-    fn lost(&mut self, chunk: Option<u64>) {
-        self.flying = self.flying.saturating_sub(1);
-        if let Some(chunk) = chunk.filter(|chunk| self.up.contains_key(chunk)) {
-            self.ready.push_front(chunk);
-        }
-    }
-
-    fn answered(&mut self, now: Time, frame: &Frame, chunk: Option<u64>, late: bool) -> Option<Came> {
-        let opened = !std::mem::replace(&mut self.answered, true);
-        if !late {
-            self.flying = self.flying.saturating_sub(1);
-        }
-        if let Some(chunk) = chunk {
-            if frame.has(TAKEN) {
-                self.up.remove(&chunk);
-            } else if !late && self.up.contains_key(&chunk) {
-                self.ready.push_back(chunk);
-            }
-        }
-        let (mut bytes, mut complete) = (Vec::new(), false);
-        if frame.has(CHUNK) {
-            // Something comes: ask for more at once.
-            (self.polls, self.pause) = ((self.polls + 1).min(WINDOW as u32), POLLS[0]);
-            let took = self.down.take(frame.chunk, &frame.bytes, frame.has(LAST), WINDOW as usize);
-            if let Took::Bytes(ordered, last) = took {
-                (bytes, complete) = (ordered, last);
-            }
-        } else {
-            self.polls = (self.polls / 2).max(1);
-            self.pause = if chunk.is_some() { POLLS[0] } else { (self.pause * 2).min(POLLS[1]) };
-        }
-        self.idle = now + self.pause;
-        let refused = frame.has(REFUSED);
-        (opened || !bytes.is_empty() || complete || refused).then_some(Came {
-            stream: 0,
-            opened,
-            bytes,
-            complete,
-            refused,
-        })
-    }
+/// Names one cell of a route among all packets.
+fn ticket(mut route: PacketId, number: u32) -> PacketId {
+    route[12..].copy_from_slice(&number.to_be_bytes());
+    route
 }

@@ -1,4 +1,4 @@
-//! What a receiver that hides publishes: its name, the key letters are encrypted to, receiver paths.
+//! What a receiver that hides publishes: its name, the key messages are encrypted to, receiver paths.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use ed25519_dalek::{Signature, Signer, SigningKey, Verifier, VerifyingKey};
 use serde::{Deserialize, Serialize};
 
 use crate::directory::Hex;
-use crate::letter::{PATH_SIZE, ReceiverPath};
+use crate::message::{PATH_SIZE, ReceiverPath};
 
 /// A descriptor whose signature was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// The receiver's name: the Ed25519 key that signs its descriptors.
     pub name: [u8; 32],
-    /// The directory's key epoch that the paths are built for.
+    /// The directory's key epoch in which it was written; each path says its own.
     pub epoch: u32,
-    /// The X25519 key that letters are encrypted to.
+    /// The X25519 key that messages are encrypted to.
     pub key: [u8; 32],
     /// Each for one packet of one reader.
     pub paths: Vec<ReceiverPath>,

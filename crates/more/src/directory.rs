@@ -1,16 +1,19 @@
-//! The static directory: which peers take part, under which key, signed by whoever runs the overlay.
+//! The static directory: which peers take part, under which keys, signed by whoever runs the overlay.
 
 use std::fmt;
-use std::net::SocketAddr;
 
 use ed25519_dalek::{Signature, Signer, SigningKey, Verifier, VerifyingKey};
 use serde::{Deserialize, Serialize};
 
-/// A directory whose signature was checked.
+use crate::onion::Epoch;
+
+/// Who takes part, in which key epochs. Onion keys change, and replay tags begin anew, with each epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
-    /// Key epoch: keys change, and replay caches begin anew, with each epoch.
-    pub epoch: u32,
+    /// When epoch 0 begins, seconds since 1970.
+    pub start: u64,
+    /// How long each epoch is, seconds.
+    pub seconds: u64,
     /// Peers by number.
     pub peers: Vec<PeerEntry>,
 }
@@ -19,17 +22,22 @@ pub struct Directory {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerEntry {
-    /// Where it receives datagrams.
-    pub address: SocketAddr,
-    /// Its X25519 key of this epoch, 64 hexadecimal digits.
+    /// Where it receives datagrams: host and port, as in `relay.example:9700`, `192.0.2.1:9700` or `[2001:db8::1]:9700`.
+    pub address: String,
+    /// Its static X25519 key, with which it proves to be itself to others; 64 hexadecimal digits.
     pub key: Hex<32>,
+    /// Its X25519 keys for onions, one per epoch.
+    pub epochs: Vec<Hex<32>>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    epoch: u32,
-    signature: Hex<64>,
+    start: u64,
+    seconds: u64,
+    /// None while peers are being added.
+    signature: Option<Hex<64>>,
+    #[serde(default)]
     peers: Vec<PeerEntry>,
 }
 
@@ -82,18 +90,36 @@ impl<'de, const N: usize> Deserialize<'de> for Hex<N> {
 pub enum DirectoryError {
     /// Not the TOML that is expected, and why.
     Syntax(String),
+    /// Nobody signed it yet.
+    Unsigned,
     /// Not signed by the given authority.
     Signature,
     /// The authority's key is no Ed25519 key.
     Authority,
     /// Too many peers or too few.
     Size(usize),
+    /// Epochs of this length cannot be.
+    Seconds(u64),
+    /// This peer's address is none.
+    Address(usize),
+    /// This peer has none or too many keys, or not as many as the first.
+    Epochs(usize),
+    /// No epoch is now: it is over, or has not begun.
+    Time {
+        /// When its first epoch begins, seconds since 1970.
+        from: u64,
+        /// When its last ends.
+        until: u64,
+    },
 }
 
 impl fmt::Display for DirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DirectoryError::Syntax(why) => write!(f, "is no directory: {why}"),
+            DirectoryError::Unsigned => {
+                f.write_str("is not signed yet; sign it with `tidegate more directory sign`")
+            }
             DirectoryError::Signature => {
                 f.write_str("is not signed by the given authority; get it, or the authority's key, again")
             }
@@ -101,14 +127,31 @@ impl fmt::Display for DirectoryError {
             DirectoryError::Size(peers) => {
                 write!(f, "lists {peers} peers; 3 to {MAX_PEERS} can work together")
             }
+            DirectoryError::Seconds(seconds) => {
+                write!(f, "has epochs of {seconds} s; they last from {SHORTEST} s to a year")
+            }
+            DirectoryError::Address(peer) => write!(f, "peer {peer}: the address is not host:port"),
+            DirectoryError::Epochs(peer) => write!(
+                f,
+                "peer {peer} has another number of epoch keys than peer 0, or not 1 to {MAX_EPOCHS}; draw its keys \
+                 again with the --epochs of the others"
+            ),
+            DirectoryError::Time { from, until } => write!(
+                f,
+                "is valid from {from} to {until} (seconds since 1970), not now; get a new one, or set the clock"
+            ),
         }
     }
 }
 
 impl std::error::Error for DirectoryError {}
 
-/// Peers are numbered with 16 bits.
+/// Peers are numbered with 16 bits, and one number stands for receivers.
 pub const MAX_PEERS: usize = 10_000;
+/// Most epochs: more than a year of hours.
+pub const MAX_EPOCHS: usize = 10_000;
+/// The shortest epoch, seconds: clocks that differ must not differ by an epoch.
+const SHORTEST: u64 = 30;
 
 impl Directory {
     /// Reads a directory and checks that `authority` signed it.
@@ -116,10 +159,10 @@ impl Directory {
     /// # Errors
     /// [`DirectoryError`].
     pub fn parse(text: &str, authority: &[u8; 32]) -> Result<Directory, DirectoryError> {
-        let file: File = toml::from_str(text).map_err(|e| DirectoryError::Syntax(e.to_string()))?;
+        let (directory, signature) = Directory::parse_unsigned(text)?;
         let key = VerifyingKey::from_bytes(authority).map_err(|_| DirectoryError::Authority)?;
-        let directory = Directory { epoch: file.epoch, peers: file.peers };
-        key.verify(&directory.signed_bytes(), &Signature::from_bytes(&file.signature.0))
+        let signature = signature.ok_or(DirectoryError::Unsigned)?;
+        key.verify(&directory.signed_bytes(), &Signature::from_bytes(&signature.0))
             .map_err(|_| DirectoryError::Signature)?;
         match directory.peers.len() {
             3..=MAX_PEERS => Ok(directory),
@@ -127,22 +170,94 @@ impl Directory {
         }
     }
 
-    /// Writes the directory with a signature by `authority`, an Ed25519 secret.
-    pub fn write(&self, authority: &[u8; 32]) -> String {
-        let signature = SigningKey::from_bytes(authority).sign(&self.signed_bytes());
-        let file =
-            File { epoch: self.epoch, signature: Hex(signature.to_bytes()), peers: self.peers.clone() };
-        toml::to_string(&file).expect("plain data can be written")
+    /// Reads a directory that need not be complete or signed.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] for what could not become a directory by adding and signing.
+    pub fn parse_unsigned(text: &str) -> Result<(Directory, Option<Hex<64>>), DirectoryError> {
+        let file: File = toml::from_str(text).map_err(|e| DirectoryError::Syntax(e.to_string()))?;
+        let directory = Directory { start: file.start, seconds: file.seconds, peers: file.peers };
+        if !(SHORTEST..=366 * 86_400).contains(&directory.seconds) || directory.start > 1 << 40 {
+            return Err(DirectoryError::Seconds(directory.seconds));
+        }
+        let epochs = directory.epochs();
+        for (number, peer) in directory.peers.iter().enumerate() {
+            if !is_host_and_port(&peer.address) {
+                return Err(DirectoryError::Address(number));
+            }
+            if peer.epochs.len() != epochs || !(1..=MAX_EPOCHS).contains(&epochs) {
+                return Err(DirectoryError::Epochs(number));
+            }
+        }
+        match directory.peers.len() {
+            0..=MAX_PEERS => Ok((directory, file.signature)),
+            peers => Err(DirectoryError::Size(peers)),
+        }
+    }
+
+    /// How many epochs every peer has keys for.
+    pub fn epochs(&self) -> usize {
+        self.peers.first().map_or(0, |peer| peer.epochs.len())
+    }
+
+    /// Which epoch it is at `unix`, seconds since 1970.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Time`] if it is none.
+    pub fn epoch_at(&self, unix: u64) -> Result<u32, DirectoryError> {
+        let number = unix.checked_sub(self.start).map(|since| since / self.seconds);
+        match number {
+            Some(number) if number < self.epochs() as u64 => Ok(number as u32),
+            _ => {
+                let until = self.start + self.seconds * self.epochs() as u64;
+                Err(DirectoryError::Time { from: self.start, until })
+            }
+        }
+    }
+
+    /// Everybody's keys in an epoch.
+    ///
+    /// # Panics
+    /// If there is no such epoch.
+    pub fn epoch(&self, number: u32) -> Epoch {
+        Epoch::new(number, self.peers.iter().map(|peer| peer.epochs[number as usize].0).collect())
+    }
+
+    /// Everybody's static keys.
+    pub fn links(&self) -> Vec<[u8; 32]> {
+        self.peers.iter().map(|peer| peer.key.0).collect()
+    }
+
+    /// Writes the directory, with a signature by `authority`, an Ed25519 secret, if there is one.
+    pub fn write(&self, authority: Option<&[u8; 32]>) -> String {
+        let sign = |secret| Hex(SigningKey::from_bytes(secret).sign(&self.signed_bytes()).to_bytes());
+        let Directory { start, seconds, peers } = self.clone();
+        toml::to_string(&File { start, seconds, signature: authority.map(sign), peers })
+            .expect("plain data can be written")
     }
 
     /// What the signature covers: unlike the text, it has one form only.
     fn signed_bytes(&self) -> Vec<u8> {
-        let mut bytes = format!("tidegate more directory\nepoch {}\n", self.epoch).into_bytes();
+        let mut bytes = format!("tidegate more directory\n{} {}\n", self.start, self.seconds).into_bytes();
         for peer in &self.peers {
-            bytes.extend_from_slice(format!("{} {}\n", peer.address, peer.key).as_bytes());
+            bytes.extend_from_slice(format!("{} {}", peer.address, peer.key).as_bytes());
+            peer.epochs.iter().for_each(|key| bytes.extend_from_slice(format!(" {key}").as_bytes()));
+            bytes.push(b'\n');
         }
         bytes
     }
+}
+
+/// Whether this is `host:port`; whether it leads anywhere, its use will show.
+fn is_host_and_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let plain = |host: &str| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
+    let v6 = |host: &str| {
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).map(str::parse::<std::net::Ipv6Addr>)
+    };
+    port.parse::<u16>().is_ok_and(|port| port > 0)
+        && (1..=255).contains(&host.len())
+        && (plain(host) || v6(host).is_some_and(|address| address.is_ok()))
 }
 
 /// The public key of an authority's secret.
@@ -158,30 +273,58 @@ mod tests {
 
     fn directory() -> Directory {
         let peers = (0..4).map(|i| PeerEntry {
-            address: SocketAddr::from(([127, 0, 0, 1], 9000 + u16::from(i))),
-            key: Hex([i; 32]),
+            address: format!("127.0.0.1:{}", 9000 + i),
+            key: Hex([i as u8; 32]),
+            epochs: vec![Hex([i as u8; 32]); 3],
         });
-        Directory { epoch: 7, peers: peers.collect() }
+        Directory { start: 1000, seconds: 60, peers: peers.collect() }
     }
 
     #[test]
     fn what_is_signed_is_read_and_what_is_changed_is_refused() {
-        let text = directory().write(&[1; 32]);
-        assert_eq!(Directory::parse(&text, &authority_key(&[1; 32])), Ok(directory()));
+        let authority = authority_key(&[1; 32]);
+        let text = directory().write(Some(&[1; 32]));
+        assert_eq!(Directory::parse(&text, &authority), Ok(directory()));
         assert_eq!(Directory::parse(&text, &authority_key(&[2; 32])), Err(DirectoryError::Signature));
         let forged = text.replace("127.0.0.1:9000", "127.0.0.1:9999");
-        assert_eq!(Directory::parse(&forged, &authority_key(&[1; 32])), Err(DirectoryError::Signature));
-        let small = Directory { peers: directory().peers[..2].to_vec(), ..directory() };
-        let text = small.write(&[1; 32]);
-        assert_eq!(Directory::parse(&text, &authority_key(&[1; 32])), Err(DirectoryError::Size(2)));
+        assert_eq!(Directory::parse(&forged, &authority), Err(DirectoryError::Signature));
+        assert_eq!(Directory::parse(&directory().write(None), &authority), Err(DirectoryError::Unsigned));
+        let refused = |change: &dyn Fn(&mut Directory)| {
+            let mut directory = directory();
+            change(&mut directory);
+            Directory::parse(&directory.write(Some(&[1; 32])), &authority).expect_err("cannot work")
+        };
+        assert_eq!(refused(&|it| it.peers.truncate(2)), DirectoryError::Size(2));
+        assert_eq!(refused(&|it| it.seconds = 0), DirectoryError::Seconds(0));
+        assert_eq!(refused(&|it| it.peers[2].epochs.truncate(1)), DirectoryError::Epochs(2));
+        for address in ["", "9000", "host:0", "host:70000", "a b:1", "[::1:9", ":9", "[1.2.3.4]:9"] {
+            assert_eq!(
+                refused(&|it| it.peers[1].address = address.into()),
+                DirectoryError::Address(1),
+                "{address}"
+            );
+        }
+        let mut directory = directory();
+        directory.peers[0].address = "[2001:db8::1]:9700".into();
+        directory.peers[1].address = "relay-1.example:9700".into();
+        assert_eq!(Directory::parse(&directory.write(Some(&[1; 32])), &authority), Ok(directory));
+    }
+
+    #[test]
+    fn epochs_begin_and_end() {
+        let at = |unix| directory().epoch_at(unix);
+        assert_eq!((at(1000), at(1059), at(1060), at(1179)), (Ok(0), Ok(0), Ok(1), Ok(2)));
+        let never = Err(DirectoryError::Time { from: 1000, until: 1180 });
+        assert_eq!((at(999), at(1180)), (never.clone(), never));
+        assert_eq!(directory().epoch(2), Epoch { tag: 2, keys: (0..4).map(|i| [i; 32]).collect() });
     }
 
     proptest! {
         #[test]
-        fn garbage_is_refused(text in "\\PC{0,200}", at in 0usize..300, byte in any::<u8>()) {
+        fn garbage_is_refused(text in "\\PC{0,200}", at in 0usize..900, byte in any::<u8>()) {
             let authority = authority_key(&[1; 32]);
             prop_assert!(Directory::parse(&text, &authority).is_err());
-            let mut bytes = directory().write(&[1; 32]).into_bytes();
+            let mut bytes = directory().write(Some(&[1; 32])).into_bytes();
             let at = at % bytes.len();
             bytes[at] = byte;
             if let Ok(text) = String::from_utf8(bytes) {

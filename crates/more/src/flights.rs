@@ -8,10 +8,14 @@ use tidegate_control::paths::{MAX_HOPS, Peer};
 use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 
-use crate::onion::PacketId;
+use crate::wire::PacketId;
 
 /// The shortest timeout: a pause of some machine's scheduler must not look like a loss.
 const SHORTEST: Span = Span::from_millis(200);
+/// The shortest pause before rates are looked at again.
+const SOON: Span = Span::from_millis(1);
+/// How late timers of an operating system may be without slowing a source down.
+const TICK: Span = Span::from_millis(2);
 /// Packets that are remembered after their timeout.
 const REMEMBERED: usize = 16_384;
 
@@ -20,6 +24,8 @@ pub struct Flights<T> {
     /// Rates and round trips.
     pub sender: Sender,
     attempt_every: Span,
+    /// The pause after a packet: at least `attempt_every`.
+    gap: Span,
     next_attempt: Time,
     next_second: Time,
     /// Packets whose acknowledgement may still come.
@@ -43,8 +49,36 @@ pub struct Progress {
     pub late: u64,
     /// Acknowledgements of packets that are not known (any more).
     pub unknown: u64,
+    /// Packets that a relay refused.
+    pub refused: u64,
     /// Round trip of the last acknowledged packet, seconds.
     pub round_trip: f64,
+}
+
+impl std::ops::Add for Progress {
+    type Output = Progress;
+    fn add(self, other: Progress) -> Progress {
+        Progress {
+            sent: self.sent + other.sent,
+            acked: self.acked + other.acked,
+            timed_out: self.timed_out + other.timed_out,
+            late: self.late + other.late,
+            unknown: self.unknown + other.unknown,
+            refused: self.refused + other.refused,
+            round_trip: self.round_trip.max(other.round_trip),
+        }
+    }
+}
+
+/// What the round trip of an acknowledged packet measures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Measures {
+    /// All links of its path.
+    Path,
+    /// The links of its sender path, but for so many seconds that it was beyond the last relay of that.
+    Beyond(f32),
+    /// No link: cells do not say where the time went.
+    Nothing,
 }
 
 /// One packet.
@@ -53,7 +87,8 @@ pub struct Flight<T> {
     pub cargo: T,
     /// Whether its timeout struck.
     pub timed_out: bool,
-    sent: Time,
+    /// When it left.
+    pub sent: Time,
     deadline: Time,
     path: Path,
     memos: Memos,
@@ -65,6 +100,7 @@ impl<T> Flights<T> {
         Flights {
             sender,
             attempt_every,
+            gap: attempt_every,
             next_attempt: now,
             next_second: now + SECOND,
             packets: BTreeMap::new(),
@@ -95,8 +131,19 @@ impl<T> Flights<T> {
 
     /// No path had rate left: when to look again.
     pub fn missed(&mut self, now: Time) {
-        let wait = if self.sender.saturated() { self.next_second } else { now + self.attempt_every };
+        let soon = now + self.attempt_every.max(SOON);
+        let wait = if self.sender.saturated() { self.next_second } else { soon.min(self.next_second) };
         self.next_attempt = wait;
+    }
+
+    /// Packets should leave at about this many per second rather than as fast as rates allow and then none.
+    pub fn set_pace(&mut self, per_s: f64) {
+        self.gap = Span::from_secs_f64(1.0 / per_s.max(1.0)).max(self.attempt_every);
+    }
+
+    /// Rates have changed: looks at them again even if all were used up.
+    pub fn retry(&mut self, now: Time) {
+        self.next_attempt = self.next_attempt.min(now + self.gap);
     }
 
     /// A path to `to`, and with it the attempt is used.
@@ -111,10 +158,17 @@ impl<T> Flights<T> {
         self.drawn(now, drawn)
     }
 
+    /// A path that was drawn before.
+    pub fn draw_again(&mut self, now: Time, path: Path) -> Option<(Path, Memos)> {
+        let drawn = self.sender.draw_again(&path).map(|memos| (path, memos));
+        self.drawn(now, drawn)
+    }
+
     fn drawn(&mut self, now: Time, drawn: Option<(Path, Memos)>) -> Option<(Path, Memos)> {
         if drawn.is_some() {
             // Ticks that were slept through are made up for, but no more than a few at once.
-            self.next_attempt = (self.next_attempt + self.attempt_every).max(now - self.attempt_every * 4);
+            let most = (self.gap * 4).max(TICK);
+            self.next_attempt = (self.next_attempt + self.gap).max(now - most);
         }
         drawn
     }
@@ -127,6 +181,11 @@ impl<T> Flights<T> {
         self.progress.sent += 1;
     }
 
+    /// Whether a packet is on its way or remembered.
+    pub fn knows(&self, id: &PacketId) -> bool {
+        self.packets.contains_key(id)
+    }
+
     /// The packet that an acknowledgement is for, which is then done with.
     pub fn land(&mut self, id: PacketId) -> Option<Flight<T>> {
         let Some(flight) = self.packets.remove(&id) else {
@@ -137,21 +196,32 @@ impl<T> Flights<T> {
         Some(flight)
     }
 
-    /// Tells the controller of an acknowledgement. `beyond`: for how many seconds the packet was beyond the
-    /// last relay of its sender path, for a packet into a receiver path; `None` for one to a known peer.
-    pub fn acked(&mut self, now: Time, flight: &Flight<T>, stamps: &[f32], beyond: Option<f32>) {
-        let mut slots: Stamps = [0.0; MAX_HOPS];
-        slots.iter_mut().zip(stamps).for_each(|(slot, stamp)| *slot = *stamp);
+    /// Tells the controller of an acknowledgement.
+    pub fn acked(&mut self, now: Time, flight: &Flight<T>, stamps: &[f32], measures: Measures) {
+        let slots = slots(stamps);
         let seconds = now.since(flight.sent).as_secs_f64();
         let (path, memos, late) = (&flight.path, &flight.memos, flight.timed_out);
-        match beyond {
-            None => self.sender.acked(now, path, memos, &slots, seconds, late),
-            Some(beyond) => {
+        match measures {
+            Measures::Path => self.sender.acked(now, path, memos, &slots, seconds, late),
+            Measures::Beyond(beyond) => {
                 self.sender.acked_into(now, path, memos, &slots, seconds, f64::from(beyond), late);
             }
+            Measures::Nothing if late => {}
+            Measures::Nothing => self.sender.reward(now, path, memos, &slots),
         }
         *(if late { &mut self.progress.late } else { &mut self.progress.acked }) += 1;
         self.progress.round_trip = seconds;
+    }
+
+    /// Tells the controller that relay number `refuser` of the path (1 is the first), which offers a rate,
+    /// dropped a packet.
+    pub fn refused(&mut self, now: Time, flight: &Flight<T>, refuser: usize, offer: f32) {
+        self.progress.refused += 1;
+        if !flight.timed_out {
+            let mut stamps = [0.0; MAX_HOPS];
+            stamps[refuser - 1] = offer;
+            self.sender.refused(now, &flight.path, &flight.memos, &stamps, refuser);
+        }
     }
 
     /// Reports timeouts, hands their cargo to `lost`, and forgets packets that are so late that nobody waits
@@ -172,4 +242,10 @@ impl<T> Flights<T> {
             self.packets.retain(|_, flight| !flight.timed_out);
         }
     }
+}
+
+fn slots(stamps: &[f32]) -> Stamps {
+    let mut slots = [0.0; MAX_HOPS];
+    slots.iter_mut().zip(stamps).for_each(|(slot, stamp)| *slot = *stamp);
+    slots
 }

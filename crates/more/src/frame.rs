@@ -1,21 +1,26 @@
-//! What a letter or an answer says about one stream: a chunk, and what arrived of the other direction.
+//! What a message, an answer or a cell says about one stream: a chunk, and what arrived of the other direction.
 
-use crate::letter::TEXT;
+use crate::message::TEXT;
+use crate::routes::CELL_TEXT;
 
-/// The text of a letter or an answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The text of a message, an answer or a cell.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Frame {
-    /// The stream, drawn by whoever opened it.
+    /// The stream, drawn by whoever opened it; zero for none.
     pub stream: u64,
-    /// [`CHUNK`], [`LAST`], [`TAKEN`] and [`REFUSED`].
+    /// Those below.
     pub flags: u8,
+    /// Number of the packet on its route; an answer repeats it.
+    pub number: u32,
+    /// In an answer: the rate that the receiver offers to each of its sources, bytes/s; zero if it offers none.
+    pub offer: f32,
     /// Number of the chunk in `bytes`, if there is one.
     pub chunk: u64,
     /// The first chunk of the other direction that did not arrive.
     pub next: u64,
     /// Bit i: chunk `next` + 1 + i did.
-    pub have: u128,
-    /// At most [`FRAME_BYTES`].
+    pub have: Have,
+    /// A chunk, or receiver paths.
     pub bytes: Vec<u8>,
 }
 
@@ -23,40 +28,87 @@ pub(crate) struct Frame {
 pub(crate) const CHUNK: u8 = 1;
 /// It is the stream's last.
 pub(crate) const LAST: u8 = 2;
-/// In an answer: the letter's chunk was taken, or there was none.
+/// In an answer: the chunk that came was taken, or there was none.
 pub(crate) const TAKEN: u8 = 4;
 /// In an answer: this stream cannot be.
 pub(crate) const REFUSED: u8 = 8;
+/// In an answer: more of the stream waits.
+pub(crate) const MORE: u8 = 16;
+/// Chunks of this stream have the size of cells.
+pub(crate) const WIDE: u8 = 32;
+/// More receiver paths are asked for.
+pub(crate) const WANTS: u8 = 64;
+/// In an answer: `bytes` holds receiver paths.
+pub(crate) const PATHS: u8 = 128;
 
-const HEAD: usize = 8 + 1 + 8 + 8 + 16;
-/// Bytes of stream in one letter or answer.
-pub const FRAME_BYTES: usize = TEXT - HEAD;
+const HEAD: usize = 8 + 1 + 4 + 4 + 8 + 8 + 1;
+/// Bytes of `have` in a message and in a cell.
+const HAVE: [usize; 2] = [16, 64];
+
+/// Bytes of one chunk.
+pub const fn chunk_bytes(wide: bool) -> usize {
+    if wide { CELL_TEXT - HEAD - HAVE[1] } else { TEXT - HEAD - HAVE[0] }
+}
+
 /// Chunks that can be on their way at once: what `have` can tell apart.
-pub(crate) const WINDOW: u64 = 128;
+pub(crate) const fn window(wide: bool) -> u64 {
+    8 * HAVE[wide as usize] as u64
+}
+
+/// A set of small numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Have([u8; HAVE[1]]);
+
+impl Default for Have {
+    fn default() -> Have {
+        Have([0; HAVE[1]])
+    }
+}
+
+impl Have {
+    fn set(&mut self, bit: u64) {
+        self.0[(bit / 8) as usize] |= 1 << (bit % 8);
+    }
+
+    fn has(&self, bit: u64) -> bool {
+        self.0.get((bit / 8) as usize).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
+    }
+}
 
 impl Frame {
     pub fn parse(text: &[u8]) -> Option<Frame> {
-        let (head, bytes) = text.split_first_chunk::<HEAD>()?;
+        let (head, rest) = text.split_first_chunk::<HEAD>()?;
         let number = |at: usize| head[at..at + 8].try_into().ok().map(u64::from_be_bytes);
+        let short = |at: usize| head[at..at + 4].try_into().ok();
+        let (have, bytes) = rest.split_at_checked(usize::from(head[HEAD - 1]))?;
+        let mut set = Have::default();
+        set.0.get_mut(..have.len())?.copy_from_slice(have);
+        let offer = f32::from_be_bytes(short(13)?);
         let frame = Frame {
             stream: number(0)?,
             flags: head[8],
-            chunk: number(9)?,
-            next: number(17)?,
-            have: u128::from_be_bytes(head[25..].try_into().ok()?),
+            number: u32::from_be_bytes(short(9)?),
+            offer: if offer.is_finite() { offer.max(0.0) } else { 0.0 },
+            chunk: number(17)?,
+            next: number(25)?,
+            have: set,
             bytes: bytes.to_vec(),
         };
-        (frame.flags < 16 && frame.chunk < u64::MAX / 2 && frame.next < u64::MAX / 2).then_some(frame)
+        (frame.chunk < u64::MAX / 2 && frame.next < u64::MAX / 2).then_some(frame)
     }
 
     pub fn text(&self) -> Vec<u8> {
-        let Frame { stream, flags, chunk, next, have, bytes } = self;
-        let mut text = Vec::with_capacity(HEAD + bytes.len());
+        let Frame { stream, flags, number, offer, chunk, next, have, bytes } = self;
+        let used = have.0.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let mut text = Vec::with_capacity(HEAD + used + bytes.len());
         text.extend_from_slice(&stream.to_be_bytes());
         text.push(*flags);
+        text.extend_from_slice(&number.to_be_bytes());
+        text.extend_from_slice(&offer.to_be_bytes());
         text.extend_from_slice(&chunk.to_be_bytes());
         text.extend_from_slice(&next.to_be_bytes());
-        text.extend_from_slice(&have.to_be_bytes());
+        text.push(used as u8);
+        text.extend_from_slice(&have.0[..used]);
         text.extend_from_slice(bytes);
         text
     }
@@ -67,18 +119,15 @@ impl Frame {
 
     /// Whether the other side has chunk number `chunk`.
     pub fn other_has(&self, chunk: u64) -> bool {
-        chunk < self.next
-            || (chunk > self.next
-                && chunk - self.next <= WINDOW
-                && self.have >> (chunk - self.next - 1) & 1 == 1)
+        chunk < self.next || (chunk > self.next && self.have.has(chunk - self.next - 1))
     }
-}
 
-/// `next` and `have` of what was put together so far.
-pub(crate) fn seen(stream: &crate::download::Stream) -> (u64, u128) {
-    let bit = |chunk: &u64| chunk.checked_sub(stream.next + 1).filter(|i| *i < WINDOW);
-    let have = stream.held.keys().filter_map(bit).fold(0, |have, i| have | 1 << i);
-    (stream.next, have)
+    /// Says what was put together so far.
+    pub fn tell(&mut self, stream: &crate::download::Stream, wide: bool) {
+        self.next = stream.next;
+        let bit = |chunk: &u64| chunk.checked_sub(stream.next + 1).filter(|bit| *bit < window(wide));
+        stream.held.keys().filter_map(bit).for_each(|bit| self.have.set(bit));
+    }
 }
 
 #[cfg(test)]
@@ -89,18 +138,29 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_tells_who_has_what() {
-        let frame =
-            Frame { stream: 7, flags: CHUNK | LAST, chunk: 3, next: 5, have: 0b101, bytes: vec![1; 9] };
+        let mut frame = Frame {
+            stream: 7,
+            flags: CHUNK | LAST,
+            number: 9,
+            offer: 1500.0,
+            chunk: 3,
+            next: 5,
+            bytes: vec![1; 9],
+            ..Frame::default()
+        };
+        [0, 2, 300].into_iter().for_each(|bit| frame.have.set(bit));
         assert_eq!(Frame::parse(&frame.text()), Some(frame.clone()));
-        let other_has: Vec<u64> = (0..200).filter(|chunk| frame.other_has(*chunk)).collect();
-        assert_eq!(other_has, [0, 1, 2, 3, 4, 6, 8]);
+        let other_has: Vec<u64> = (0..600).filter(|chunk| frame.other_has(*chunk)).collect();
+        assert_eq!(other_has, [0, 1, 2, 3, 4, 6, 8, 306]);
+        let full = |wide| Frame { bytes: vec![0; chunk_bytes(wide)], ..Frame::default() };
+        assert!(full(true).text().len() + HAVE[1] <= CELL_TEXT && full(false).text().len() + HAVE[0] <= TEXT);
     }
 
     proptest! {
         #[test]
-        fn garbage_is_no_frame_or_harmless(text in prop::collection::vec(any::<u8>(), 0..80), chunk in any::<u64>()) {
+        fn garbage_is_no_frame_or_harmless(text in prop::collection::vec(any::<u8>(), 0..120), chunk in any::<u64>()) {
             if let Some(frame) = Frame::parse(&text) {
-                prop_assert_eq!(frame.text(), text);
+                prop_assert_eq!(Frame::parse(&frame.text()), Some(frame.clone()));
                 frame.other_has(chunk);
             }
         }

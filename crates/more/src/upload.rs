@@ -7,8 +7,9 @@ use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 
-use crate::flights::{Flights, Progress};
-use crate::onion::{AnnexKeys, BODY, Entropy, Hop, PacketId, build};
+use crate::flights::{Flights, Measures, Progress};
+use crate::onion::{AnnexKeys, BODY, Epoch, build};
+use crate::wire::{Entropy, PacketId};
 
 /// Bytes of the head of each body: stream, chunk number, flags.
 pub(crate) const HEAD: usize = 8 + 8 + 1;
@@ -20,9 +21,9 @@ const WINDOW: usize = 8192;
 /// The sending end of one stream.
 pub struct Upload {
     stream: u64,
-    me: Hop,
-    to: Hop,
-    keys: Vec<[u8; 32]>,
+    me: Peer,
+    to: Peer,
+    epoch: Epoch,
     hops: usize,
     flights: Flights<Carried>,
     /// Chunks not acknowledged yet, by number.
@@ -41,11 +42,11 @@ struct Carried {
 /// What an upload needs to know of the overlay.
 pub struct Overlay {
     /// This peer.
-    pub me: Hop,
+    pub me: Peer,
     /// The peer it sends to.
-    pub to: Hop,
-    /// All peers' keys by number.
-    pub keys: Vec<[u8; 32]>,
+    pub to: Peer,
+    /// All peers' keys.
+    pub epoch: Epoch,
     /// h: relays per packet, 1 to 4.
     pub hops: usize,
     /// How often it sends when rate is left.
@@ -59,7 +60,7 @@ impl Upload {
             stream,
             me: overlay.me,
             to: overlay.to,
-            keys: overlay.keys,
+            epoch: overlay.epoch,
             hops: overlay.hops,
             flights: Flights::new(sender, overlay.attempt_every, now),
             chunks: BTreeMap::new(),
@@ -103,6 +104,11 @@ impl Upload {
         self.next_chunk += 1;
     }
 
+    /// New keys: packets are built with them from now on.
+    pub fn set_epoch(&mut self, epoch: Epoch) {
+        self.epoch = epoch;
+    }
+
     /// Whether all is acknowledged.
     pub fn done(&self) -> bool {
         self.ended && self.chunks.is_empty()
@@ -136,18 +142,15 @@ impl Upload {
             return None;
         }
         let chunk = self.take_ready()?;
-        let Some((path, memos)) = self.flights.draw_path(now, self.to.peer, random) else {
+        let Some((path, memos)) = self.flights.draw_path(now, self.to, random) else {
             self.ready.push_front(chunk);
             self.flights.missed(now);
             return None;
         };
-        let relays: Vec<Hop> = path[1..=self.hops]
-            .iter()
-            .map(|peer| Hop { peer: *peer, key: self.keys[usize::from(*peer)] })
-            .collect();
         let mut id = [0; 16];
         id.copy_from_slice(&entropy()[..16]);
-        let (datagram, keys) = build(&relays, self.to, self.me, id, &self.chunks[&chunk], entropy);
+        let along = &path[1..=self.hops + 1];
+        let (datagram, keys) = build(&self.epoch, along, self.me, id, &self.chunks[&chunk], entropy);
         let timeout = self.flights.sender.timeout(&path);
         self.flights.launch(now, id, (path, memos), timeout, Carried { chunk, keys });
         Some((path[1], datagram))
@@ -168,6 +171,6 @@ impl Upload {
         let Some(flight) = self.flights.land(id) else { return };
         self.chunks.remove(&flight.cargo.chunk);
         let stamps = flight.cargo.keys.stamps(annex);
-        self.flights.acked(now, &flight, &stamps, None);
+        self.flights.acked(now, &flight, &stamps, Measures::Path);
     }
 }

@@ -9,9 +9,13 @@ use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_more::download::Download;
+use tidegate_more::link::LINK as HEAD;
 use tidegate_more::node::Node;
-use tidegate_more::onion::{ACK_SIZE, DATA_SIZE, Hop, Opened, PACKET};
+use tidegate_more::onion::Opened;
 use tidegate_more::upload::{Overlay, Upload};
+use tidegate_more::wire::{ACK_SIZE, DATA_SIZE, PACKET, WIRE_SIZE};
+
+mod common;
 
 const PEERS: usize = 7;
 const LINK: Span = Span::from_millis(10);
@@ -37,27 +41,11 @@ struct World {
 impl World {
     fn new(controller: &str, limit: f64) -> World {
         let parameters = Parameters::named(controller, f64::from(PACKET)).expect("known");
-        let node = |i: usize| {
-            Node::new(
-                [i as u8 + 1; 32],
-                limit,
-                Span::from_millis(100 * i as u64),
-                PEERS,
-                parameters.stamping(),
-            )
-        };
-        let nodes: Vec<Node> = (0..PEERS).map(node).collect();
-        let keys: Vec<[u8; 32]> = nodes.iter().map(Node::key).collect();
+        let nodes = common::nodes(PEERS, limit, &parameters);
         let control = parameters.controller(PEERS, Seed::root(1)).expect("distributed");
         let sender = Sender::new(0, PEERS, 3, f64::from(PACKET), control, parameters.latencies(PEERS));
-        let hop = |peer: Peer| Hop { peer, key: keys[usize::from(peer)] };
-        let overlay = Overlay {
-            me: hop(0),
-            to: hop(6),
-            keys: keys.clone(),
-            hops: 3,
-            attempt_every: Span::from_millis(5),
-        };
+        let epoch = common::epoch(PEERS, 0);
+        let overlay = Overlay { me: 0, to: 6, epoch, hops: 3, attempt_every: Span::from_millis(5) };
         World {
             nodes,
             upload: Upload::new(9, overlay, sender, Time::ZERO),
@@ -80,6 +68,17 @@ impl World {
         self.launched += 1;
     }
 
+    fn send_from(&mut self, from: Peer, to: Peer, datagram: &[u8]) {
+        let wire = self.nodes[usize::from(from)].seal(to, datagram).expect("another peer");
+        self.launch(to, wire);
+    }
+
+    /// Hands over what a peer of the directory makes up.
+    fn junk(&mut self, to: Peer, datagram: &[u8]) {
+        let wire = self.nodes[0].seal(to, datagram).expect("another peer");
+        assert!(self.nodes[usize::from(to)].handle(Time::ZERO, &wire).is_none());
+    }
+
     fn entropy(random: &RefCell<Random>) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.borrow_mut().bits().to_le_bytes()));
@@ -99,11 +98,11 @@ impl World {
                     self.received.extend(arrived.bytes);
                     self.complete |= arrived.complete;
                     let (to, ack) = reply.acknowledge(&[], &mut || World::entropy(entropy)).expect("sound");
-                    self.launch(to, ack);
+                    self.send_from(6, to, &ack);
                 }
             }
             Some(Opened::Ack { id, annex, .. }) => self.upload.acked(self.now, id, annex),
-            Some(Opened::Letter { .. }) => panic!("nobody has a receiver path"),
+            Some(other) => panic!("nobody has a receiver path: {other:?}"),
             None => {}
         }
     }
@@ -116,8 +115,9 @@ impl World {
             while let Some((to, datagram)) =
                 self.upload.poll(self.now, &mut self.random, &mut || World::entropy(entropy))
             {
-                self.seen.push((to, datagram.clone()));
-                self.flying.insert((self.now + LINK, self.launched), (to, datagram));
+                let wire = self.nodes[0].seal(to, &datagram).expect("another peer");
+                self.seen.push((to, wire.clone()));
+                self.flying.insert((self.now + LINK, self.launched), (to, wire));
                 self.launched += 1;
             }
             let arrival = self.flying.first_key_value().map_or(Time::NEVER, |(key, _)| key.0);
@@ -180,27 +180,27 @@ fn replays_forgeries_and_wrong_sizes_are_counted_and_change_nothing() {
     world.run(60);
     assert!(world.complete);
     let later = world.now + Span::from_secs(5);
-    let (mut replayed, mut forged) = (0, 0);
+    let (mut replayed, mut unauthenticated) = (0, 0);
     for (index, (to, datagram)) in world.seen.clone().into_iter().enumerate().take(200) {
         let node = &mut world.nodes[usize::from(to)];
         assert!(node.handle(later + Span::from_millis(10) * index as u64, &datagram).is_none());
         replayed += 1;
         let mut damaged = datagram.clone();
-        // A byte of the sender's ephemeral key; with the right key a damaged copy is a replay already.
-        damaged[if datagram.len() == DATA_SIZE { 6 } else { 38 }] ^= 1;
+        damaged[index % datagram.len()] ^= 1;
         assert!(node.handle(later + Span::from_millis(10) * index as u64, &damaged).is_none());
-        forged += 1;
+        unauthenticated += 1;
     }
     let total = |field: fn(&tidegate_more::node::Counters) -> u64| -> u64 {
         world.nodes.iter().map(|node| field(&node.counters())).sum()
     };
     assert_eq!(total(|c| c.replayed), replayed);
-    assert_eq!(total(|c| c.forged), forged);
+    assert_eq!(total(|c| c.unauthenticated), unauthenticated, "no neighbour sent that");
     for size in [0, 1, ACK_SIZE - 1, ACK_SIZE + 1, DATA_SIZE - 1, DATA_SIZE + 1, 65_507] {
         for first in [0, 1, 2, 255] {
             let mut datagram = vec![7; size];
             datagram.iter_mut().take(1).for_each(|byte| *byte = first);
             assert!(world.nodes[1].handle(later, &datagram).is_none());
+            world.junk(1, &datagram);
         }
     }
     assert_eq!(world.nodes[1].counters().misshapen, 28);
@@ -213,7 +213,7 @@ fn a_flood_of_acknowledgements_is_bounded_by_the_data_that_paid_for_them() {
     let mut junk = vec![2; ACK_SIZE];
     for i in 0..6000u32 {
         junk[40..44].copy_from_slice(&i.to_le_bytes());
-        assert!(world.nodes[2].handle(Time::ZERO, &junk).is_none());
+        world.junk(2, &junk);
     }
     let counters = world.nodes[2].counters();
     assert_eq!(counters.forged + counters.flooding, 6000);
@@ -222,7 +222,7 @@ fn a_flood_of_acknowledgements_is_bounded_by_the_data_that_paid_for_them() {
     let mut junk = vec![3; DATA_SIZE];
     for i in 0..5000u32 {
         junk[40..44].copy_from_slice(&i.to_le_bytes());
-        assert!(world.nodes[3].handle(Time::ZERO, &junk).is_none());
+        world.junk(3, &junk);
     }
     let counters = world.nodes[3].counters();
     assert_eq!((counters.forged + counters.flooding, counters.flooding >= 900), (5000, true));
@@ -233,7 +233,7 @@ fn data_over_the_limit_is_dropped_before_it_costs_anything() {
     let mut world = World::new("aimd", 3000.0);
     let junk = [[1u8; 1].as_slice(), &[9; DATA_SIZE - 1]].concat();
     for _ in 0..10 {
-        world.nodes[1].handle(Time::ZERO, &junk);
+        world.junk(1, &junk);
     }
     let counters = world.nodes[1].counters();
     assert_eq!((counters.forged, counters.over_limit), (2, 8));
@@ -245,15 +245,53 @@ fn clocks_that_jump_and_keys_that_change_do_no_harm() {
     let content = world.send(30_000);
     world.run(1);
     world.now += Span::from_secs(86_400);
-    for (index, node) in world.nodes.iter_mut().enumerate() {
-        // Packets built for the old key still pass.
-        node.rotate([index as u8 + 101; 32]);
-    }
+    // Packets built for the old key still pass.
+    world.nodes.iter_mut().for_each(|node| node.set_epoch(1));
+    world.run(2);
+    world.upload.set_epoch(common::epoch(PEERS, 1));
     world.run(300);
     assert!(world.complete && world.received == content, "{:?}", world.upload.progress());
-    world.nodes[1].rotate([200; 32]);
-    let old = world.seen.iter().find(|(to, datagram)| *to == 1 && datagram.len() == DATA_SIZE).cloned();
-    let (_, datagram) = old.expect("peer 1 relayed");
-    assert!(world.nodes[1].handle(world.now + Span::from_secs(10), &datagram).is_none());
-    assert_eq!(world.nodes[1].counters().forged, 1, "two epochs later the key is gone");
+    let old =
+        world.seen.iter().find(|(to, wire)| *to == 1 && wire.len() == WIRE_SIZE && wire[HEAD] == 1).cloned();
+    let (_, wire) = old.expect("peer 1 relayed in epoch 0");
+    let later = world.now + Span::from_secs(10);
+    assert!(world.nodes[1].handle(later, &wire).is_none());
+    assert_eq!(world.nodes[1].counters().replayed, 1);
+    world.nodes[1].set_epoch(2);
+    assert!(world.nodes[1].handle(later, &wire).is_none());
+    assert_eq!(world.nodes[1].counters().stale, 1, "two epochs later the key is gone");
+}
+
+#[test]
+fn replays_are_recognised_by_the_process_after() {
+    let mut world = World::new("explicit", 400_000.0);
+    world.send(2_000);
+    world.run(20);
+    let tags = world.nodes[1].tags(0).expect("this epoch").take_fresh();
+    let taken = world.nodes[1].counters();
+    assert_eq!(tags.len() as u64, taken.forwarded + taken.acks_forwarded);
+    let parameters = Parameters::named("explicit", f64::from(PACKET)).expect("known");
+    let mut fresh = common::nodes(PEERS, 400_000.0, &parameters).swap_remove(1);
+    fresh.tags(0).expect("this epoch").restore(tags);
+    let again = world.seen.iter().filter(|(to, _)| *to == 1);
+    assert!(again.clone().count() > 2);
+    assert!(again.clone().all(|(_, wire)| fresh.handle(world.now, wire).is_none()));
+    assert_eq!(fresh.counters().replayed, again.count() as u64);
+}
+
+/// Unauthenticated datagrams take nothing from the limit that neighbours share.
+#[test]
+fn outsiders_are_told_apart_before_limits_and_cryptography() {
+    let mut world = World::new("explicit", 400_000.0);
+    let mut junk = vec![1; WIRE_SIZE];
+    for i in 0..2000u32 {
+        junk[..2].copy_from_slice(&((i % 9) as u16).to_be_bytes());
+        junk[40..44].copy_from_slice(&i.to_le_bytes());
+        assert!(world.nodes[2].handle(Time::ZERO, &junk).is_none());
+    }
+    let counters = world.nodes[2].counters();
+    assert_eq!((counters.unauthenticated, counters.over_limit, counters.forged), (2000, 0, 0));
+    let content = world.send(10_000);
+    world.run(60);
+    assert!(world.received == content);
 }

@@ -9,9 +9,13 @@ use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_more::client::{Client, Settings};
+use tidegate_more::link::LINK as HEAD;
 use tidegate_more::node::Node;
-use tidegate_more::onion::{DATA_SIZE, Hop, Opened, PACKET};
-use tidegate_more::service::Service;
+use tidegate_more::onion::Opened;
+use tidegate_more::service::{Answered, Service};
+use tidegate_more::wire::{DATA_SIZE, PACKET, WIRE_SIZE};
+
+mod common;
 
 const PEERS: usize = 9;
 const CLIENT: Peer = 0;
@@ -52,31 +56,35 @@ fn text(bytes: usize) -> Vec<u8> {
 }
 
 impl World {
+    /// One packet per path.
     fn new(controller: &str, guards: &[Peer]) -> World {
+        World::with(controller, guards, 1, 200_000.0)
+    }
+
+    fn with(controller: &str, guards: &[Peer], uses: usize, limit: f64) -> World {
         let parameters = Parameters::named(controller, f64::from(PACKET)).expect("known");
-        let node = |i: usize| {
-            let phase = Span::from_millis(100 * i as u64);
-            Node::new([i as u8 + 1; 32], 200_000.0, phase, PEERS, parameters.stamping())
-        };
-        let nodes: Vec<Node> = (0..PEERS).map(node).collect();
-        let keys: Vec<[u8; 32]> = nodes.iter().map(Node::key).collect();
-        let control = parameters.controller(PEERS, Seed::root(1)).expect("distributed");
-        let latencies = parameters.latencies(PEERS);
-        let mut sender = Sender::new(CLIENT, PEERS, HOPS[0] + 1, f64::from(PACKET), control, latencies);
+        let nodes = common::nodes(PEERS, limit, &parameters);
+        let epoch = common::epoch(PEERS, 0);
+        // One more than there are peers stands for the receiver.
+        let control = parameters.controller(PEERS + 1, Seed::root(1)).expect("distributed");
+        let latencies = parameters.latencies(PEERS + 1);
+        let mut sender = Sender::new(CLIENT, PEERS + 1, HOPS[0] + 2, f64::from(PACKET), control, latencies);
+        sender.set_receiver(PEERS as Peer);
         sender.set_guards(guards.to_vec());
-        let hop = |peer: Peer| Hop { peer, key: keys[usize::from(peer)] };
         let mut random = Seed::root(2).random();
         let entropy = RefCell::new(Seed::root(3).random());
-        let mut service = Service::new(hop(SERVICE), keys.clone(), HOPS[1], guards.to_vec(), [99; 32]);
+        let mut service = Service::new(SERVICE, epoch.clone(), HOPS[1], guards.to_vec(), [99; 32]);
         let settings = Settings {
-            me: hop(CLIENT),
-            keys: keys.clone(),
+            me: CLIENT,
+            epoch,
             hops: HOPS[0],
+            uses,
             receiver: service.key(),
-            attempt_every: Span::from_millis(5),
+            attempt_every: Span::from_millis(if uses > 1 { 1 } else { 5 }),
         };
         let mut client = Client::new(settings, sender, Time::ZERO);
-        client.supply(service.publish(128, &mut random, &mut || draw(&entropy)));
+        service.publish(Time::ZERO, 128, &mut random, &mut || draw(&entropy));
+        client.supply(service.published(Time::ZERO).cloned());
         client.open(STREAM, Time::ZERO);
         World {
             nodes,
@@ -96,8 +104,14 @@ impl World {
         }
     }
 
+    fn send_from(&mut self, from: Peer, to: Peer, datagram: &[u8]) {
+        let wire = self.nodes[usize::from(from)].seal(to, datagram).expect("another peer");
+        self.launch(from, to, wire);
+    }
+
     fn launch(&mut self, from: Peer, to: Peer, datagram: Vec<u8>) {
-        assert_eq!(datagram.len(), DATA_SIZE, "one size");
+        let refusal = datagram.len() < 50 && datagram[HEAD] == 6;
+        assert!(datagram.len() == WIRE_SIZE || refusal, "one size");
         self.seen.push((from, to, datagram.clone()));
         self.flying.insert((self.now + LINK, self.launched), (to, datagram));
         self.launched += 1;
@@ -108,22 +122,32 @@ impl World {
             return;
         }
         let opened = self.nodes[usize::from(to)].handle(self.now, datagram);
+        let offer = self.nodes[usize::from(SERVICE)].stamp();
         let entropy = &self.entropy;
         match opened {
             Some(Opened::Forward { to: next, datagram }) => self.launch(to, next, datagram),
-            Some(Opened::Letter { id, payload, .. }) if to == SERVICE => {
+            Some(Opened::Message { id, payload, .. }) if to == SERVICE => {
                 let random = &mut self.random;
-                let answered = self.service.letter(self.now, id, &payload, random, &mut || draw(entropy));
-                let Some(answered) = answered else { return };
-                if answered.opened {
-                    self.service.write(STREAM, &self.answer);
-                    self.service.end(STREAM);
-                }
-                self.up.extend(answered.bytes);
-                self.complete[0] |= answered.complete;
-                self.launch(SERVICE, answered.reply.0, answered.reply.1);
+                let entropy = &mut || draw(entropy);
+                let answered = self.service.message(self.now, id, &payload, offer, random, entropy);
+                self.answered(answered);
             }
-            Some(Opened::Letter { id, annex, payload }) => {
+            Some(Opened::Cell { id, annex, payload }) if to == SERVICE => {
+                let cell = (annex, &payload[..]);
+                let (random, entropy) = (&mut self.random, &mut || draw(entropy));
+                let answered = self.service.cell(self.now, id, cell, offer, random, entropy);
+                self.answered(answered);
+            }
+            Some(Opened::Cell { id, annex, payload }) => {
+                if let Some(came) = self.client.cell_back(self.now, id, annex, &payload) {
+                    self.down.extend(came.bytes);
+                    self.complete[1] |= came.complete;
+                }
+            }
+            Some(Opened::Refused { first, label, block }) => {
+                self.client.refused(self.now, first, label, &block);
+            }
+            Some(Opened::Message { id, annex, payload }) => {
                 if let Some(came) = self.client.answer(self.now, id, annex, &payload) {
                     self.down.extend(came.bytes);
                     self.complete[1] |= came.complete;
@@ -131,6 +155,17 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    fn answered(&mut self, answered: Option<Answered>) {
+        let Some(answered) = answered else { return };
+        if answered.opened {
+            self.service.write(STREAM, &self.answer);
+            self.service.end(STREAM);
+        }
+        self.up.extend(answered.bytes);
+        self.complete[0] |= answered.complete;
+        self.send_from(SERVICE, answered.reply.0, &answered.reply.1);
     }
 
     /// Runs until the stream is done, at most so many seconds.
@@ -141,7 +176,7 @@ impl World {
                 let entropy = &self.entropy;
                 let sent = self.client.poll(self.now, &mut self.random, &mut || draw(entropy));
                 let Some((to, datagram)) = sent else { break };
-                self.launch(CLIENT, to, datagram);
+                self.send_from(CLIENT, to, &datagram);
             }
             let arrival = self.flying.first_key_value().map_or(Time::NEVER, |(key, _)| key.0);
             self.now = arrival.min(self.client.next_time()).max(self.now + Span(1)).min(end);
@@ -225,15 +260,15 @@ fn a_relay_that_drops_everything_delays_but_does_not_stop_a_stream() {
     for _ in 0..20 {
         world.run(10);
         let entropy = &world.entropy;
-        let fresh = world.service.publish(64, &mut world.random, &mut || draw(entropy));
-        world.client.supply(fresh);
+        world.service.publish(world.now, 64, &mut world.random, &mut || draw(entropy));
+        world.client.supply(world.service.published(world.now).cloned());
     }
     world.check(1_500, 1_500, "");
     assert!(world.client.progress().timed_out > 0);
 }
 
 #[test]
-fn replays_damage_and_strangers_are_counted_and_change_nothing() {
+fn replays_damage_and_unknown_paths_are_counted_and_change_nothing() {
     let mut world = World::new("explicit", &[]);
     world.exchange(4_000, 4_000, 60);
     world.check(4_000, 4_000, "");
@@ -252,18 +287,23 @@ fn replays_damage_and_strangers_are_counted_and_change_nothing() {
     let sent = world.client.poll(world.now, &mut world.random, &mut || draw(entropy));
     let (to, mut datagram) = sent.expect("has a chunk");
     datagram[DATA_SIZE - 1] ^= 1;
-    world.launch(CLIENT, to, datagram);
+    world.send_from(CLIENT, to, &datagram);
     world.run(5);
     let senseless: u64 = world.nodes.iter().map(|node| node.counters().senseless).sum();
     assert_eq!(senseless, 1, "the last relay of the sender path sees that it is no packet to pass on");
-    // Letters over unknown paths, and answers to letters never sent.
+    // Messages over unknown paths, and answers to messages never sent.
     let entropy = &world.entropy;
     for payload in [vec![], vec![7; 50], vec![7; 1123], vec![7; 60_000]] {
         let random = &mut world.random;
-        assert!(world.service.letter(world.now, [5; 16], &payload, random, &mut || draw(entropy)).is_none());
-        assert!(world.client.answer(world.now, [5; 16], [0; 32], &payload).is_none());
+        let entropy = &mut || draw(entropy);
+        let (id, cell) = ([5; 16], ([0; 32], &payload[..]));
+        assert!(world.service.message(world.now, id, &payload, 0.0, random, entropy).is_none());
+        assert!(world.service.cell(world.now, id, cell, 0.0, random, entropy).is_none());
+        assert!(world.client.answer(world.now, id, [0; 32], &payload).is_none());
+        assert!(world.client.cell_back(world.now, id, [0; 32], &payload).is_none());
+        world.client.refused(world.now, 3, 5, &[7; 16]);
     }
-    assert_eq!(world.service.counters.unknown_path, 4);
+    assert_eq!(world.service.counters.unknown_path, 8);
 }
 
 #[test]
@@ -286,9 +326,14 @@ impl World {
     /// One step of [`World::run`] in which data for the service is damaged on its last link.
     fn run_one_damaging(&mut self, damaged: &mut u64) {
         if *damaged < 3 {
-            for (to, datagram) in self.flying.values_mut() {
-                if *to == SERVICE && datagram[0] == 1 && datagram[DATA_SIZE - 1] != 0xee {
-                    datagram[DATA_SIZE - 1] = 0xee;
+            let last = |(to, wire): &&mut (Peer, Vec<u8>)| *to == SERVICE && wire[HEAD] & 15 == 1;
+            for (_, wire) in self.flying.values_mut().filter(last) {
+                // As if the relay before had damaged it.
+                let from = Peer::from_be_bytes([wire[0], wire[1]]);
+                if wire[WIRE_SIZE - 1] != 0xee && *damaged < 3 {
+                    wire[WIRE_SIZE - 1] = 0xee;
+                    *wire =
+                        self.nodes[usize::from(from)].seal(SERVICE, &wire[HEAD..]).expect("its neighbour");
                     *damaged += 1;
                 }
             }
@@ -300,7 +345,7 @@ impl World {
     fn run_until(&mut self, until: Time) {
         let entropy = &self.entropy;
         if let Some((to, datagram)) = self.client.poll(self.now, &mut self.random, &mut || draw(entropy)) {
-            self.launch(CLIENT, to, datagram);
+            self.send_from(CLIENT, to, &datagram);
         }
         self.now = until;
         while let Some(entry) = self.flying.first_entry() {
@@ -321,12 +366,12 @@ fn streams_are_bounded_and_refusals_are_heard() {
     world.client.close(STREAM);
     world.client.open(STREAM, world.now);
     world.client.write(STREAM, &text(10));
-    let before = world.service.counters.letters;
+    let before = world.service.counters.answered;
     let mut refused = false;
     for _ in 0..2000 {
         let entropy = &world.entropy;
         if let Some((to, datagram)) = world.client.poll(world.now, &mut world.random, &mut || draw(entropy)) {
-            world.launch(CLIENT, to, datagram);
+            world.send_from(CLIENT, to, &datagram);
         }
         world.now += Span::from_millis(5);
         while let Some(entry) = world.flying.first_entry() {
@@ -335,7 +380,7 @@ fn streams_are_bounded_and_refusals_are_heard() {
             }
             let (to, datagram) = entry.remove();
             if to == CLIENT
-                && let Some(Opened::Letter { id, annex, payload }) =
+                && let Some(Opened::Message { id, annex, payload }) =
                     world.nodes[0].handle(world.now, &datagram)
             {
                 refused |=
@@ -345,7 +390,7 @@ fn streams_are_bounded_and_refusals_are_heard() {
             }
         }
     }
-    assert!(refused && world.service.counters.letters > before);
+    assert!(refused && world.service.counters.answered > before);
     assert_eq!(world.service.sweep(world.now + Span::from_secs(61)), [STREAM]);
 }
 
@@ -353,7 +398,38 @@ fn streams_are_bounded_and_refusals_are_heard() {
 fn first_relays_that_offer_nothing_to_the_sender_do_not_hold_a_stream_back() {
     for guards in [vec![], vec![1, 2, 5]] {
         let mut world = World::new("explicit-or-aimd", &guards);
-        world.exchange(100, 60_000, 6);
-        world.check(100, 60_000, "196 answers within six seconds of slow start");
+        world.exchange(100, 30_000, 6);
+        world.check(100, 30_000, "120 answers within six seconds of slow start");
     }
+}
+
+/// Cells: the same streams at a fraction of the cryptography, and the drop locator.
+#[test]
+fn routes_carry_many_packets_and_both_directions_are_byte_exact() {
+    for controller in ["aimd-locating", "q-learning", "explicit-or-aimd"] {
+        let mut world = World::with(controller, &[], 64, 400_000.0);
+        world.exchange(60_000, 80_000, 60);
+        world.check(60_000, 80_000, controller);
+        let messages =
+            world.seen.iter().filter(|(from, _, wire)| *from == CLIENT && wire[HEAD] & 15 == 1).count();
+        assert!(messages < 60, "{messages} messages for {:?}", world.client.progress());
+    }
+}
+
+#[test]
+fn relays_say_what_they_drop_and_the_source_hears_it() {
+    // The receiver has room, one relay has little.
+    let mut world = World::with("random", &[], 64, 60_000.0);
+    world.exchange(60_000, 0, 30);
+    let progress = world.client.progress();
+    assert!(progress.refused > 20, "{progress:?}");
+    assert!(world.nodes.iter().map(|node| node.counters().refusals).sum::<u64>() > progress.refused);
+    // Nobody but the source could have known what they mean.
+    let refusals: BTreeSet<&[u8]> = world
+        .seen
+        .iter()
+        .filter(|(_, _, wire)| wire.len() < 50)
+        .map(|(_, _, wire)| &wire[HEAD + 9..])
+        .collect();
+    assert!(refusals.len() as u64 > progress.refused, "each looks different on each link");
 }

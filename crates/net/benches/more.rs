@@ -11,9 +11,12 @@ use sphinx_packet::SphinxPacket;
 use tidegate_control::paths::parameters::Parameters;
 use tidegate_control::units::Span;
 use tidegate_more::directory::{Directory, Hex, PeerEntry};
-use tidegate_more::node::Node;
-use tidegate_more::onion::{Hop, build};
-use tidegate_net::more::{Role, Settings, entropy, run};
+use tidegate_more::keys::PeerKeys;
+use tidegate_more::link::{LINK, Links};
+use tidegate_more::onion::{Epoch, build};
+use tidegate_net::clock;
+use tidegate_net::more::{Role, Settings, run};
+use tidegate_net::more_peer::entropy;
 
 const PACKETS: usize = 4000;
 /// Packets handed to the relay before one is back.
@@ -41,30 +44,38 @@ fn main() {
 fn round(packets: usize) -> (f64, f64) {
     let socket = |port: u16| UdpSocket::bind(("127.0.0.1", port)).expect("loopback has ports");
     let secrets: Vec<[u8; 32]> = (0..3).map(|_| entropy()).collect();
-    let keys: Vec<[u8; 32]> =
-        secrets.iter().map(|secret| Node::new(*secret, 0.0, Span::ZERO, 1, None).key()).collect();
+    let keys: Vec<PeerKeys> = secrets.iter().map(|secret| PeerKeys::new(*secret)).collect();
     let sink = socket(0);
     let relay: SocketAddr = socket(0).local_addr().expect("bound");
     let addresses = [relay, sink.local_addr().expect("bound"), sink.local_addr().expect("bound")];
-    let peers =
-        addresses.iter().zip(&keys).map(|(address, key)| PeerEntry { address: *address, key: Hex(*key) });
-    let hop = |peer: u16| Hop { peer, key: keys[usize::from(peer)] };
+    let peers = addresses.iter().zip(&keys).map(|(address, keys)| PeerEntry {
+        address: address.to_string(),
+        key: Hex(keys.link_key()),
+        epochs: vec![Hex(keys.onion_key(0))],
+    });
+    let directory = Directory { start: clock::unix() - 1, seconds: 86_400, peers: peers.collect() };
+    let epoch = Epoch::new(0, keys.iter().map(|keys| keys.onion_key(0)).collect());
+    let mut links = Links::new(1, keys[1].link(), &directory.links());
     let body = [7; 500];
-    let datagram = |_| build(&[hop(0)], hop(1), hop(2), [1; 16], &body, &mut entropy).0;
+    let datagram =
+        |_| links.seal(0, &build(&epoch, &[0, 1], 2, [1; 16], &body, &mut entropy).0).expect("a peer");
     let datagrams: Vec<Vec<u8>> = (0..packets).map(datagram).collect();
 
-    let secret = x25519_dalek::StaticSecret::from(secrets[0]);
+    let secret = keys[0].onion(0);
     let begin = cpu_s();
     for datagram in &datagrams {
-        let packet = SphinxPacket::from_bytes(&datagram[1..]).expect("as built");
+        let packet = SphinxPacket::from_bytes(&datagram[LINK + 1..]).expect("as built");
         std::hint::black_box(packet.process(&secret).expect("as built"));
     }
     let bare = packets as f64 / (cpu_s() - begin);
 
     let settings = Settings {
-        directory: Directory { epoch: 1, peers: peers.collect() },
+        directory,
         me: 0,
         secret: secrets[0],
+        listen: None,
+        memory: None,
+        uses: 1,
         limit: 1e12,
         hops: 1,
         parameters: Parameters::named("explicit-or-aimd", 1500.0).expect("known"),

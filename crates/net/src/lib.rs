@@ -7,6 +7,8 @@
 //! [`more`] runs a peer of the overlay of per-packet paths, [`more_streams`] local connections over it.
 //!
 //! [`stream`] runs the server and the viewers of live video through trees of viewers.
+//! [`more`] runs a peer of the overlay of per-packet paths, [`more_serve`] and [`more_socks`] local connections
+//! over it.
 
 pub mod admission;
 pub mod clock;
@@ -15,7 +17,10 @@ pub mod flashflow;
 pub mod http;
 pub mod identity;
 pub mod more;
-pub mod more_streams;
+mod more_local;
+pub mod more_peer;
+pub mod more_serve;
+pub mod more_socks;
 pub mod overlay;
 pub mod stream;
 pub mod tls;

@@ -10,7 +10,8 @@ use tidegate_control::units::Span;
 use tidegate_more::descriptor::Descriptor;
 use tidegate_more::directory::Directory;
 use tidegate_net::more::{Role, Settings, run};
-use tidegate_net::more_streams::{Front, Serving, serve, socks};
+use tidegate_net::more_serve::{Serving, serve};
+use tidegate_net::more_socks::{Front, Receiver, socks};
 
 mod loopback;
 
@@ -43,14 +44,15 @@ fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr)) {
             scope.spawn(move || run(&settings(directory, me), Role::Relay, stop).expect("relays"));
         }
         scope.spawn(|| {
-            let publish = &mut |descriptor: &Descriptor| {
+            let publish = |descriptor: &Descriptor| {
                 *published.lock().expect("not poisoned") = Some(descriptor.clone());
                 Ok(())
             };
-            let serving = Serving { name: [7; 32], key: [8; 32], paths: 64, target, publish };
-            serve(&settings(&directory, PEERS - 1), serving, &stop).expect("serves")
+            let serving =
+                Serving { name: [7; 32], key: [8; 32], paths: 64, target, publish: Box::new(publish) };
+            serve(&settings(&directory, PEERS - 1), vec![serving], &stop).expect("serves")
         });
-        let receiver = loop {
+        let descriptor = loop {
             if let Some(descriptor) = published.lock().expect("not poisoned").clone() {
                 break Descriptor::parse(&descriptor.write(&[7; 32])).expect("signed");
             }
@@ -61,17 +63,12 @@ fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr)) {
         let (directory, stop) = (&directory, &stop);
         let published = &published;
         scope.spawn(move || {
-            let reread = &mut || published.lock().expect("not poisoned").clone();
-            let front = Front {
-                listener,
-                receiver,
-                names: vec![NAME.into()],
-                reread,
-                handshake: Span::from_millis(300),
-            };
+            let reread = || published.lock().expect("not poisoned").clone();
+            let receiver = Receiver { descriptor, names: vec![NAME.into()], reread: Box::new(reread) };
+            let front = Front { listener, receivers: vec![receiver], handshake: Span::from_millis(300) };
             socks(&settings(directory, 0), front, stop).expect("fronts")
         });
-        talk(front, directory.peers[0].address);
+        talk(front, directory.peers[0].address.parse().expect("an address"));
         stop.store(true, Ordering::Relaxed);
     });
 }
@@ -186,21 +183,20 @@ fn settings_that_cannot_work_are_refused() {
     let directory = directory();
     let stop = AtomicBool::new(true);
     let kind = std::io::ErrorKind::InvalidInput;
-    let publish = &mut |_: &Descriptor| Ok(());
+    let publish = Box::new(|_: &Descriptor| Ok(()));
     let target = SocketAddr::from(([127, 0, 0, 1], 9));
     let serving = Serving { name: [7; 32], key: [8; 32], paths: 1, target, publish };
     let wrong = Settings { hops: 5, ..settings(&directory, 0) };
-    assert_eq!(serve(&wrong, serving, &stop).expect_err("five hops").kind(), kind);
-    let listener = || TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
-    let receiver = Descriptor { name: [0; 32], epoch: 2, key: [0; 32], paths: vec![] };
-    let front = Front {
-        listener: listener(),
-        receiver,
-        names: vec![],
-        reread: &mut || None,
+    assert_eq!(serve(&wrong, vec![serving], &stop).expect_err("five hops").kind(), kind);
+    let front = || Front {
+        listener: TcpListener::bind("127.0.0.1:0").expect("loopback has ports"),
+        receivers: Vec::new(),
         handshake: Span::from_secs(1),
     };
-    assert_eq!(socks(&settings(&directory, 0), front, &stop).expect_err("another epoch").kind(), kind);
+    assert_eq!(socks(&wrong, front(), &stop).expect_err("five hops").kind(), kind);
+    let old = Directory { start: 1000, ..directory.clone() };
+    let refused = socks(&settings(&old, 0), front(), &stop).expect_err("all its epochs are over");
+    assert!(refused.kind() == kind && refused.to_string().contains("not now"), "{refused}");
     let wrong = Settings { guards: vec![9], ..settings(&directory, 0) };
     assert_eq!(run(&wrong, Role::Relay, &stop).expect_err("no such guard").kind(), kind);
 }

@@ -10,5 +10,6 @@ pub mod delay;
 pub mod onions;
 pub mod plan;
 pub mod report;
+pub mod streams;
 mod wheel;
 pub mod world;

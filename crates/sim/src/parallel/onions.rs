@@ -10,9 +10,11 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_more::download::Download;
 use tidegate_more::flights::Progress;
-use tidegate_more::node::{Counters, Node};
-use tidegate_more::onion::{Hop, MAX_RELAYS, Opened, PACKET};
+use tidegate_more::keys::PeerKeys;
+use tidegate_more::node::{Counters, Node, NodeSettings};
+use tidegate_more::onion::{Epoch, MAX_RELAYS, Opened};
 use tidegate_more::upload::{CHUNK, Overlay, Upload};
+use tidegate_more::wire::PACKET;
 
 use super::delay::DelayTable;
 use super::plan::{Delays, PlanError};
@@ -72,19 +74,10 @@ pub fn transfer(plan: &Transfer, parameters: &Parameters, seed: Seed) -> Result<
     if !(1..=MAX_RELAYS).contains(&hops) || hops + 2 > n || n > super::plan::MAX_PEERS {
         return Err(PlanError::Hops { hops, peers: n });
     }
-    let mut secrets = seed.fork("secrets").random();
-    let mut phases = seed.fork("phases").random();
-    let node = |_| {
-        let phase = Span::from_secs_f64(phases.unit());
-        Node::new(bytes(&mut secrets), plan.limit, phase, n, parameters.stamping())
-    };
-    let mut nodes: Vec<Node> = (0..n).map(node).collect();
-    let keys: Vec<[u8; 32]> = nodes.iter().map(Node::key).collect();
-    let hop = |peer: usize| Hop { peer: peer as Peer, key: keys[peer] };
+    let (mut nodes, epoch) = peers(n, plan.limit, parameters, seed);
     let controller = parameters.controller(n, seed.fork("controller")).ok_or(PlanError::Central)?;
     let sender = Sender::new(0, n, hops, f64::from(PACKET), controller, parameters.latencies(n));
-    let overlay =
-        Overlay { me: hop(0), to: hop(n - 1), keys: keys.clone(), hops, attempt_every: plan.attempt_every };
+    let overlay = Overlay { me: 0, to: (n - 1) as Peer, epoch, hops, attempt_every: plan.attempt_every };
     let mut upload = Upload::new(1, overlay, sender, Time::ZERO);
     let mut download = Download::default();
     let mut delays = DelayTable::new(&plan.delays, n, plan.jitter, seed.fork("jitter"));
@@ -112,7 +105,9 @@ pub fn transfer(plan: &Transfer, parameters: &Parameters, seed: Seed) -> Result<
                     exact &= arrived.bytes.iter().zip(received..).all(|(byte, at)| *byte == content(at));
                     received += arrived.bytes.len() as u64;
                     complete |= arrived.complete;
-                    if let Some((to, ack)) = reply.acknowledge(&[], &mut entropy) {
+                    if let Some((to, ack)) = reply.acknowledge(&[], &mut entropy)
+                        && let Some(ack) = nodes[usize::from(at)].seal(to, &ack)
+                    {
                         queue.push(now + delays.passage(at, to), Event::Datagram(to, ack));
                     }
                 }
@@ -129,7 +124,9 @@ pub fn transfer(plan: &Transfer, parameters: &Parameters, seed: Seed) -> Result<
             upload.end();
         }
         while let Some((to, datagram)) = upload.poll(now, &mut random, &mut entropy) {
-            queue.push(now + delays.passage(0, to), Event::Datagram(to, datagram));
+            if let Some(datagram) = nodes[0].seal(to, &datagram) {
+                queue.push(now + delays.passage(0, to), Event::Datagram(to, datagram));
+            }
         }
         if upload.done() {
             took = Some(now.since(Time::ZERO));
@@ -147,7 +144,29 @@ pub fn transfer(plan: &Transfer, parameters: &Parameters, seed: Seed) -> Result<
     Ok(Delivery { took, exact, progress: upload.progress(), nodes })
 }
 
-fn bytes(random: &mut Random) -> [u8; 32] {
+/// All peers in epoch 0 with secrets of their own, and the keys of that epoch.
+pub(super) fn peers(n: usize, limit: f64, parameters: &Parameters, seed: Seed) -> (Vec<Node>, Epoch) {
+    let mut drawn = seed.fork("secrets").random();
+    let mut phases = seed.fork("phases").random();
+    let secrets: Vec<[u8; 32]> = (0..n).map(|_| bytes(&mut drawn)).collect();
+    let keys = || secrets.iter().map(|secret| PeerKeys::new(*secret));
+    let links: Vec<[u8; 32]> = keys().map(|keys| keys.link_key()).collect();
+    let epoch = Epoch::new(0, keys().map(|keys| keys.onion_key(0)).collect());
+    let node = |(me, keys)| {
+        Node::new(NodeSettings {
+            me: me as Peer,
+            keys,
+            links: &links,
+            epoch: 0,
+            limit,
+            phase: Span::from_secs_f64(phases.unit()),
+            stamping: parameters.stamping(),
+        })
+    };
+    (keys().enumerate().map(node).collect(), epoch)
+}
+
+pub(super) fn bytes(random: &mut Random) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.bits().to_le_bytes()));
     bytes

@@ -1,13 +1,13 @@
 //! Packets to a receiver that hides: receiver paths, and what travels over them (thesis section 3.1.3).
 //!
 //! A receiver path is the address of its first relay and a Sphinx header that its owner built over relays of
-//! its own choice: the header half of a single-use reply block. Whoever uses it prepends its own sender path;
+//! its own selection: the header half of a single-use reply block. Whoever uses it prepends its own sender path;
 //! the last relay of that swaps the headers. What is inside is encrypted to the owner's key alone. The relays
 //! of a receiver path each apply a cipher to the packet, which its owner, who knows all their keys, undoes:
 //! so the same packet looks different on every link, and can be filled up to the one size on its way.
 //!
-//! A letter carries the writer's own receiver path for the answer, and the answer a fresh one of the
-//! receiver's for the next letter, since relays refuse to pass any header twice.
+//! A message carries the writer's own receiver path for the answer, and the answer a fresh one of the
+//! receiver's for the next message, since relays refuse to pass any header twice.
 
 use sha2::{Digest, Sha256};
 use sphinx_packet::header::HEADER_SIZE;
@@ -15,20 +15,22 @@ use sphinx_packet::payload::key::derive_payload_key;
 use sphinx_packet::payload::{PAYLOAD_OVERHEAD_SIZE, Payload};
 use tidegate_control::paths::Peer;
 use x25519_dalek::{PublicKey, StaticSecret};
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::onion::{ANNEX, AnnexKeys, Class, DATA_SIZE, Entropy, Hop, PASS, PASS_HEAD, PacketId};
-use crate::onion::{MAX_RELAYS, annex_key, surb, wrap};
+use crate::onion::{AnnexKeys, Epoch, MAX_RELAYS, PASS, PASS_HEAD, annex_key, seeds, surb, wrap_route};
+use crate::routes::{Inbound, Outbound, Seed, label};
+use crate::wire::{ANNEX, Class, DATA_SIZE, Entropy, PacketId};
 
 /// Bytes of a receiver path.
-pub const PATH_SIZE: usize = 2 + HEADER_SIZE;
-/// Bytes of text beside the receiver path in a letter or an answer.
+pub const PATH_SIZE: usize = 1 + 2 + 8 + HEADER_SIZE;
+/// Bytes of text beside the receiver path in a message or an answer.
 pub const TEXT: usize = sealed_size(Class::Data) - 32 - PAYLOAD_OVERHEAD_SIZE - PATH_SIZE;
 
 /// Bytes of what crosses a receiver path: all of a datagram but two headers and what goes with them.
 const fn sealed_size(class: Class) -> usize {
     let onion = match class {
-        Class::Data => 1,
-        Class::Ack | Class::Reply => 1 + ANNEX,
+        Class::Reply => 1 + ANNEX,
+        _ => 1,
     };
     DATA_SIZE - onion - HEADER_SIZE - PAYLOAD_OVERHEAD_SIZE - PASS_HEAD
 }
@@ -44,7 +46,8 @@ impl std::fmt::Debug for ReceiverPath {
 }
 
 impl ReceiverPath {
-    /// As it is written: two bytes of the first relay's number, the header.
+    /// As it is written: the epoch modulo 16, two bytes of the first relay's number, the label of a route there,
+    /// the header.
     pub fn to_bytes(&self) -> [u8; PATH_SIZE] {
         self.0
     }
@@ -56,41 +59,56 @@ impl ReceiverPath {
 
     /// Its first relay, the only one that others know.
     pub fn entry(&self) -> Peer {
-        Peer::from_be_bytes([self.0[0], self.0[1]])
+        Peer::from_be_bytes([self.0[1], self.0[2]])
+    }
+
+    /// The key epoch it was built for, modulo 16.
+    pub fn epoch(&self) -> u8 {
+        self.0[0]
     }
 }
 
 /// What its owner keeps of a receiver path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathKeys {
-    seeds: Vec<[u8; 16]>,
+    seeds: Vec<Seed>,
     /// To read what the relays stamped on a reply: the relay next to the owner first.
     pub annex: AnnexKeys,
 }
 
 impl PathKeys {
     /// A path over `relays` (the one next to the receiver last) to `me`, which the receiver knows by `id`.
-    /// Its first relay finds `token` in it.
     ///
     /// # Panics
     /// If there are no relays or more than [`MAX_RELAYS`], or the identifier is zero.
     pub fn draw(
-        relays: &[Hop],
-        me: Hop,
+        epoch: &Epoch,
+        relays: &[Peer],
+        me: Peer,
         id: PacketId,
-        token: u64,
         entropy: Entropy,
     ) -> (ReceiverPath, PathKeys) {
         assert!((1..=MAX_RELAYS).contains(&relays.len()), "a path has 1 to {MAX_RELAYS} relays");
         assert!(id != [0; 16], "zero names no path");
-        let route: Vec<Hop> = relays.iter().copied().chain([me]).collect();
-        let (block, keys) = surb(&route, id, token, entropy);
+        let (block, keys) = surb(&epoch.path(relays.iter().chain([&me])), id, &label, entropy);
+        let seeds = seeds(&keys);
         let mut bytes = [0; PATH_SIZE];
-        bytes[..2].copy_from_slice(&relays[0].peer.to_be_bytes());
-        bytes[2..].copy_from_slice(&block.to_bytes()[..HEADER_SIZE]);
-        let seeds = keys.expanded_shared_secrets.iter().map(|secret| *secret.payload_key_seed()).collect();
+        bytes[0] = epoch.tag;
+        bytes[1..3].copy_from_slice(&relays[0].to_be_bytes());
+        bytes[3..11].copy_from_slice(&label(&seeds[0]).to_be_bytes());
+        bytes[11..].copy_from_slice(&block.to_bytes()[..HEADER_SIZE]);
         let annex = keys.expanded_shared_secrets[..relays.len()].iter().rev().map(annex_key).collect();
         (ReceiverPath(bytes), PathKeys { seeds, annex: AnnexKeys(annex) })
+    }
+
+    /// What the first relay knows cells along this path by.
+    pub fn label(&self) -> u64 {
+        label(&self.seeds[0])
+    }
+
+    /// For the cells that follow along this path.
+    pub(crate) fn route(&self) -> Inbound {
+        Inbound::new(&self.seeds[..self.seeds.len() - 1])
     }
 
     /// Undoes what the relays of the path did to what came over it.
@@ -102,38 +120,50 @@ impl PathKeys {
         Some(payload.as_bytes().get(..sealed_size(class))?.to_vec())
     }
 
-    /// Opens a letter that came over this path with the receiver's secret.
-    pub fn letter(&self, secret: &StaticSecret, payload: &[u8]) -> Option<(Letter, AnswerKey)> {
+    /// Opens a message that came over this path with the receiver's secret.
+    pub fn message(&self, secret: &StaticSecret, payload: &[u8]) -> Option<(Message, Session)> {
         let sealed = self.unwrap(Class::Data, payload)?;
         let (key, sealed) = sealed.split_first_chunk::<32>()?;
         let shared = secret.diffie_hellman(&PublicKey::from(*key));
-        let plain = unseal(sealed, &seed(shared.as_bytes(), b"letter"))?;
-        Some((Letter::parse(&plain)?, AnswerKey(seed(shared.as_bytes(), b"answer"))))
+        let plain = unseal(sealed, &seed(shared.as_bytes(), b"message"))?;
+        Some((Message::parse(&plain)?, Session::new(shared.as_bytes())))
     }
 
-    /// Opens the answer to a letter, which came over this path.
-    pub fn answer(&self, key: &AnswerKey, payload: &[u8]) -> Option<Letter> {
-        Letter::parse(&unseal(&self.unwrap(Class::Reply, payload)?, &key.0)?)
+    /// Opens the answer to a message, which came over this path.
+    pub fn answer(&self, session: &Session, payload: &[u8]) -> Option<Message> {
+        Message::parse(&unseal(&self.unwrap(Class::Reply, payload)?, &session.answer)?)
     }
 }
 
-/// With which the answer to one letter is encrypted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnswerKey([u8; 16]);
+/// What the two ends of a path share: with it the answer and the cells both ways are encrypted.
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct Session {
+    answer: Seed,
+    /// Of cells to the receiver.
+    pub(crate) up: Seed,
+    /// Of cells from it.
+    pub(crate) down: Seed,
+}
 
-/// What a letter or an answer says.
+impl Session {
+    fn new(shared: &[u8; 32]) -> Session {
+        Session { answer: seed(shared, b"answer"), up: seed(shared, b"up"), down: seed(shared, b"down") }
+    }
+}
+
+/// What a message or an answer says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Letter {
+pub struct Message {
     /// Where the next packet to its writer may go.
     pub path: ReceiverPath,
     /// At most [`TEXT`] bytes.
     pub text: Vec<u8>,
 }
 
-impl Letter {
-    fn parse(plain: &[u8]) -> Option<Letter> {
+impl Message {
+    fn parse(plain: &[u8]) -> Option<Message> {
         let (path, text) = plain.split_first_chunk::<PATH_SIZE>()?;
-        Some(Letter { path: ReceiverPath(*path), text: text.to_vec() })
+        Some(Message { path: ReceiverPath(*path), text: text.to_vec() })
     }
 
     fn plain(&self) -> Vec<u8> {
@@ -141,29 +171,39 @@ impl Letter {
         [&self.path.0[..], &self.text].concat()
     }
 
-    /// The datagram that brings this letter over `relays` into a receiver path, whose owner has `key`. The
-    /// last of the relays times it under `token`, if that is not zero.
+    /// The datagram that brings this message over `relays` into a receiver path, whose owner has `key`, and the
+    /// route that it leaves there. The last of the relays times it under `token`, if that is not zero.
     pub fn send(
         &self,
-        relays: &[Hop],
+        epoch: &Epoch,
+        relays: &[Peer],
         token: u64,
         into: &ReceiverPath,
         key: [u8; 32],
         entropy: Entropy,
-    ) -> (Vec<u8>, AnswerKey) {
+    ) -> (Vec<u8>, Session, Outbound) {
         let own = StaticSecret::from(entropy());
         let shared = own.diffie_hellman(&PublicKey::from(key));
         let size = sealed_size(Class::Data) - 32;
-        let sealed = seal(&self.plain(), &seed(shared.as_bytes(), b"letter"), size);
+        let sealed = seal(&self.plain(), &seed(shared.as_bytes(), b"message"), size);
         let sealed = [&PublicKey::from(&own).to_bytes()[..], &sealed].concat();
-        let answer = AnswerKey(seed(shared.as_bytes(), b"answer"));
-        (wrap(Class::Data, relays, passed(token, into, &sealed), entropy), answer)
+        let message = passed(token, into, &sealed);
+        let (datagram, outbound) = wrap_route(Class::Data, epoch.tag, &epoch.path(relays), &message, entropy);
+        (datagram, Session::new(shared.as_bytes()), outbound)
     }
 
-    /// The datagram that brings this as an answer over `relays` into the path that a letter named.
-    pub fn reply(&self, relays: &[Hop], into: &ReceiverPath, key: &AnswerKey, entropy: Entropy) -> Vec<u8> {
-        let sealed = seal(&self.plain(), &key.0, sealed_size(Class::Reply));
-        wrap(Class::Reply, relays, passed(0, into, &sealed), entropy)
+    /// The datagram that brings this as an answer over `relays` into the path that a message named.
+    pub fn reply(
+        &self,
+        epoch: &Epoch,
+        relays: &[Peer],
+        into: &ReceiverPath,
+        session: &Session,
+        entropy: Entropy,
+    ) -> (Vec<u8>, Outbound) {
+        let sealed = seal(&self.plain(), &session.answer, sealed_size(Class::Reply));
+        let message = passed(0, into, &sealed);
+        wrap_route(Class::Reply, epoch.tag, &epoch.path(relays), &message, entropy)
     }
 }
 
@@ -173,7 +213,7 @@ fn passed(token: u64, into: &ReceiverPath, sealed: &[u8]) -> Vec<u8> {
 }
 
 /// A key for one direction.
-fn seed(shared: &[u8; 32], direction: &[u8]) -> [u8; 16] {
+fn seed(shared: &[u8; 32], direction: &[u8]) -> Seed {
     let digest = Sha256::new().chain_update(b"tidegate more ").chain_update(direction).chain_update(shared);
     let digest: [u8; 32] = digest.finalize().into();
     *digest.first_chunk().expect("32 bytes")

@@ -1,0 +1,215 @@
+//! The runner `more-hidden`: reading from a hidden service over processes on loopback, and over the simulator's
+//! machines: as fast as limits and processors allow, and while peers fall silent or a flood from outside reaches one.
+//!
+//! Quantities, per case: `live` and `simulated` in bytes of stream per second; `per_cpu_s`, bytes per second of
+//! all peers' processor time; `limit`, what the same machines did per second of processor time without sockets;
+//! `before` and `after` in bytes per second, from five seconds before to ten after the event, and `longest`, the
+//! longest time in seconds without a byte after it.
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Deserialize;
+use tidegate_control::paths::parameters::Parameters as Controller;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span};
+use tidegate_lab::input::InputError;
+use tidegate_lab::monitor::Monitor;
+use tidegate_lab::scenario::quantity::Quantity;
+use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
+use tidegate_more::wire::{PACKET, WIRE_SIZE};
+use tidegate_sim::parallel::plan::Delays;
+use tidegate_sim::parallel::streams::{Read, Reading, download};
+
+use crate::more_processes::{Processes, Reader, hidden_service, pause, source};
+
+/// `[parameters]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Parameters {
+    /// How long is read before the event, and after it.
+    warmup: u64,
+    after: u64,
+    /// The simulator's delay per link.
+    delay: Quantity<Span>,
+    case: BTreeMap<String, Case>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Case {
+    peers: u16,
+    limit: Quantity<Rate>,
+    controller: String,
+    attempt_every: Quantity<Span>,
+    uses: usize,
+    /// Relays of sender paths and of receiver paths.
+    hops: [usize; 2],
+    /// Peers that fall silent.
+    #[serde(default)]
+    silent: Vec<u16>,
+    /// Strangers' datagrams to a relay.
+    #[serde(default)]
+    flood: Option<Quantity<Rate>>,
+}
+
+/// Measures an experiment.
+pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+    let parameters: Parameters = experiment.parameters(scale)?;
+    let place = experiment.folder.join("experiment.toml").display().to_string();
+    let mut measured = Measured::default();
+    let total = parameters.case.len() as f64;
+    for (index, (name, case)) in parameters.case.iter().enumerate() {
+        let wrong = |cause: String| InputError::new(&place, cause, "see docs/parallel-paths.md");
+        let controller =
+            Controller::named(&case.controller, f64::from(PACKET)).map_err(|e| wrong(e.to_string()))?;
+        monitor.progress("streams", name, index as f64 / total);
+        let begin = cpu_s();
+        let simulated = download(&plan(&parameters, case), &controller, Seed::root(1))
+            .map_err(|e| wrong(e.to_string()))?;
+        let limit = total_of(&simulated) / (cpu_s() - begin).max(1e-9);
+        let live = live(&parameters, case, monitor)?;
+        let mut push = |what: &str, value: f64| measured.push(format!("{name}.{what}"), value);
+        push("simulated", mean(&simulated, parameters.warmup));
+        push("limit", limit);
+        push("live", live.before);
+        push("per_cpu_s", live.per_cpu_s);
+        push("before", live.before);
+        push("after", live.after);
+        push("longest", live.longest);
+        push("exact", f64::from(u8::from(simulated.exact) + u8::from(live.exact)));
+        measured.notes.push(format!(
+            "{name}: {:.0} then {:.0} B/s live, {:.0} simulated; {:.0} B per CPU-second live, {limit:.0} without sockets; \
+             at most {:.1} s without a byte.",
+            live.before,
+            live.after,
+            mean(&simulated, parameters.warmup),
+            live.per_cpu_s,
+            live.longest
+        ));
+    }
+    Ok(measured)
+}
+
+/// Seconds of processor time of this thread.
+fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+fn plan(parameters: &Parameters, case: &Case) -> Reading {
+    let event = Span::from_secs(parameters.warmup);
+    Reading {
+        peers: usize::from(case.peers),
+        hops: case.hops,
+        uses: case.uses,
+        limit: case.limit.0.as_bytes_per_s(),
+        delays: Delays::Constant(parameters.delay.0),
+        jitter: 0.1,
+        attempt_every: case.attempt_every.0,
+        published: 256,
+        duration: Span::from_secs(parameters.warmup + parameters.after),
+        silent: case.silent.iter().map(|peer| (*peer, event, Span::from_secs(u32::MAX.into()))).collect(),
+    }
+}
+
+fn total_of(read: &Read) -> f64 {
+    read.seconds.iter().sum::<u64>() as f64
+}
+
+/// Bytes per second in the five seconds before the event.
+fn mean(read: &Read, event: u64) -> f64 {
+    let before = event.saturating_sub(5) as usize..event as usize;
+    read.seconds
+        .get(before)
+        .map_or(0.0, |seconds| seconds.iter().sum::<u64>() as f64 / seconds.len().max(1) as f64)
+}
+
+struct Live {
+    before: f64,
+    after: f64,
+    per_cpu_s: f64,
+    longest: f64,
+    exact: bool,
+}
+
+fn failed(error: impl std::fmt::Display) -> RunError {
+    RunError::Failed(format!("the live overlay: {error}"))
+}
+
+/// Runs a case on loopback.
+fn live(parameters: &Parameters, case: &Case, monitor: &dyn Monitor) -> Result<Live, RunError> {
+    let pair = |key: &str, value: String| [format!("--{key}"), value];
+    let common = [
+        pair("controller", case.controller.clone()),
+        pair("limit", case.limit.0.to_string()),
+        pair("attempt-every", case.attempt_every.0.to_string()),
+        pair("uses", case.uses.to_string()),
+    ];
+    let mut overlay = Processes::new(case.peers, common.concat()).map_err(failed)?;
+    let target = source().map_err(failed)?;
+    let hops = case.hops.map(|hops| hops.to_string());
+    let front =
+        hidden_service(&mut overlay, target, &["--hops", &hops[1]], &["--hops", &hops[0]]).map_err(failed)?;
+    let mut reader = Reader::connect(front, "hidden.more").map_err(failed)?;
+    let begin = monitor.wall_s();
+    let mut read_until = |reader: &mut Reader, until: u64, longest: &mut f64| {
+        let (mut heard, mut bytes) = (monitor.wall_s(), reader.bytes);
+        while monitor.wall_s() - begin < until as f64 {
+            if monitor.stopped() {
+                return Err(RunError::Stopped);
+            }
+            reader.read().map_err(failed)?;
+            if reader.bytes > bytes {
+                (heard, bytes) = (monitor.wall_s(), reader.bytes);
+            }
+            *longest = longest.max(monitor.wall_s() - heard);
+        }
+        Ok(())
+    };
+    let (mut longest, event) = (0.0, parameters.warmup);
+    read_until(&mut reader, event.saturating_sub(5), &mut longest)?;
+    let (early, cpu) = (reader.bytes, overlay.cpu_s());
+    read_until(&mut reader, event, &mut longest)?;
+    let (at_event, used) = (reader.bytes, overlay.cpu_s() - cpu);
+    longest = 0.0;
+    for peer in &case.silent {
+        overlay.silence(*peer).map_err(failed)?;
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if let Some(rate) = case.flood {
+            let (stop, to) = (&stop, overlay.addresses[1]);
+            scope.spawn(move || flood(to, rate.0, stop));
+        }
+        let done = read_until(&mut reader, event + parameters.after, &mut longest);
+        stop.store(true, Ordering::Relaxed);
+        done
+    })?;
+    let seconds = |span: u64| span.max(1) as f64;
+    Ok(Live {
+        before: (at_event - early) as f64 / seconds(event.min(5)),
+        after: (reader.bytes - at_event) as f64 / seconds(parameters.after),
+        per_cpu_s: (at_event - early) as f64 / used.max(1e-9),
+        longest,
+        exact: reader.exact && reader.bytes > 0,
+    })
+}
+
+/// Datagrams of the right size from nobody.
+fn flood(to: std::net::SocketAddr, rate: Rate, stop: &AtomicBool) {
+    let Ok(socket) = UdpSocket::bind("127.0.0.1:0") else { return };
+    let mut datagram = vec![1; WIRE_SIZE];
+    let mut sent: u64 = 0;
+    // Ten milliseconds' worth at a time.
+    let burst = (rate.as_bytes_per_s() / 100.0 / WIRE_SIZE as f64).max(1.0) as u64;
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..burst {
+            sent += 1;
+            datagram[2..10].copy_from_slice(&sent.to_le_bytes());
+            let _ = socket.send_to(&datagram, to);
+        }
+        pause(10);
+    }
+}

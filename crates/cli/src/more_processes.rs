@@ -1,0 +1,229 @@
+//! An overlay of MORE as processes on loopback, for experiments and the demonstration; they end with it.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::more_directory::create;
+
+/// Peers by number; those that run are processes of this tool.
+pub(crate) struct Processes {
+    pub folder: PathBuf,
+    pub addresses: Vec<SocketAddr>,
+    children: Vec<(u16, Child)>,
+    tool: PathBuf,
+    /// Arguments that all peers get.
+    common: Vec<String>,
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Processes {
+    /// A directory of so many peers on free ports, none of which runs yet.
+    pub fn new(peers: u16, common: Vec<String>) -> Result<Processes, String> {
+        let folder = std::env::temp_dir().join(format!("tidegate-more-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        let sockets: Result<Vec<UdpSocket>, _> = (0..peers).map(|_| UdpSocket::bind("127.0.0.1:0")).collect();
+        let addresses: Result<Vec<SocketAddr>, _> =
+            sockets.map_err(text)?.iter().map(UdpSocket::local_addr).collect();
+        let addresses = addresses.map_err(text)?;
+        create(&folder, &addresses, 3600, 24).map_err(text)?;
+        let tool = std::env::current_exe().map_err(text)?;
+        Ok(Processes { folder, addresses, children: Vec::new(), tool, common })
+    }
+
+    /// A command of a peer.
+    pub fn command(&self, role: &str, peer: u16) -> Command {
+        let mut command = Command::new(&self.tool);
+        command.args(["more", role, "--number", &peer.to_string(), "--overlay"]).arg(&self.folder);
+        command.args(&self.common).stdout(Stdio::null());
+        command
+    }
+
+    /// Runs a peer until all this ends.
+    pub fn spawn(&mut self, role: &str, peer: u16, arguments: &[&str]) -> Result<(), String> {
+        let child = self.command(role, peer).args(arguments).spawn().map_err(text)?;
+        self.children.push((peer, child));
+        Ok(())
+    }
+
+    /// Waits until all that were started are there.
+    pub fn wait(&mut self) -> Result<(), String> {
+        for at in 0..self.children.len() {
+            let address = self.addresses[usize::from(self.children[at].0)];
+            // A port that cannot be bound has its peer.
+            while UdpSocket::bind(address).is_ok() {
+                if self.children.iter_mut().any(|(_, child)| !matches!(child.try_wait(), Ok(None))) {
+                    return Err("a peer ended before it began".into());
+                }
+                pause(20);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a peer has written a file.
+    pub fn wait_for(&mut self, name: &str) -> Result<PathBuf, String> {
+        let path = self.folder.join(name);
+        while !path.exists() {
+            if self.children.iter_mut().any(|(_, child)| !matches!(child.try_wait(), Ok(None))) {
+                return Err(format!("a peer ended before there was {name}"));
+            }
+            pause(20);
+        }
+        Ok(path)
+    }
+
+    /// Stops a peer without telling anybody, as SIGSTOP does.
+    pub fn silence(&self, peer: u16) -> Result<(), String> {
+        let known = self.children.iter().find(|(number, _)| *number == peer);
+        let (_, child) = known.ok_or_else(|| format!("peer {peer} does not run"))?;
+        kill_process(Pid::from_child(child), Signal::STOP).map_err(text)
+    }
+
+    /// Every running peer with its process.
+    pub fn peers(&mut self) -> Vec<(u16, u32, bool)> {
+        let alive = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        self.children.iter_mut().map(|(peer, child)| (*peer, child.id(), alive(child))).collect()
+    }
+
+    /// Seconds of processor time that all peers used; zero where the system does not say.
+    pub fn cpu_s(&self) -> f64 {
+        self.children.iter().map(|(_, child)| cpu_s(child.id())).sum()
+    }
+}
+
+/// Seconds of processor time of a process, from `/proc`.
+pub(crate) fn cpu_s(process: u32) -> f64 {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return 0.0 };
+    // The name, in parentheses, may hold spaces; user and system time are fields 14 and 15.
+    let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
+    ticks.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
+}
+
+pub(crate) fn pause(milliseconds: u64) {
+    std::thread::sleep(Duration::from_millis(milliseconds));
+}
+
+/// Byte `at` of what [`source`] sends.
+fn content(at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// A local server that sends without end to whoever connects.
+pub(crate) fn source() -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    std::thread::spawn(move || {
+        for mut tcp in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut at = 0;
+                loop {
+                    let block: Vec<u8> = (at..at + 16_384).map(content).collect();
+                    at += block.len() as u64;
+                    if tcp.write_all(&block).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    Ok(address)
+}
+
+/// Reads from a [`source`] through a SOCKS5 front.
+pub(crate) struct Reader {
+    tcp: TcpStream,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// Whether they were those that were sent.
+    pub exact: bool,
+}
+
+impl Reader {
+    pub fn connect(front: SocketAddr, name: &str) -> io::Result<Reader> {
+        let mut tcp = TcpStream::connect(front)?;
+        tcp.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let request = [&[5, 1, 0, 5, 1, 0, 3, name.len() as u8][..], name.as_bytes(), &[0, 80]].concat();
+        tcp.write_all(&request)?;
+        let mut answer = [0; 12];
+        tcp.read_exact(&mut answer)?;
+        match answer[3] {
+            0 => {}
+            code => return Err(io::Error::other(format!("SOCKS5 reply {code}"))),
+        }
+        tcp.set_read_timeout(Some(Duration::from_millis(100)))?;
+        Ok(Reader { tcp, bytes: 0, exact: true })
+    }
+
+    /// Reads what comes in at most a tenth of a second.
+    pub fn read(&mut self) -> io::Result<()> {
+        let mut block = [0; 65_536];
+        match self.tcp.read(&mut block) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => {
+                let right = |(byte, at): (&u8, u64)| *byte == content(at);
+                self.exact &= block[..length].iter().zip(self.bytes..).all(right);
+                self.bytes += length as u64;
+                Ok(())
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A port of this machine that nobody listens on.
+pub(crate) fn free_port() -> io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
+/// Starts relays, a service that leads to `target` and a front to it; gives where the front listens.
+pub(crate) fn hidden_service(
+    overlay: &mut Processes,
+    target: SocketAddr,
+    service: &[&str],
+    front: &[&str],
+) -> Result<SocketAddr, String> {
+    let last = overlay.addresses.len() as u16 - 1;
+    for peer in 1..last {
+        overlay.spawn("node", peer, &[])?;
+    }
+    let published = overlay.folder.join("hidden.toml");
+    let (target, publish) = (target.to_string(), path(&published)?.to_owned());
+    overlay.spawn("serve", last, &[&["--target", &target, "--publish", &publish][..], service].concat())?;
+    overlay.wait()?;
+    overlay.wait_for("hidden.toml")?;
+    let listen = free_port().map_err(text)?;
+    let at = listen.to_string();
+    overlay.spawn("socks", 0, &[&["--receiver", &publish, "--listen", &at][..], front].concat())?;
+    while TcpStream::connect(listen).is_err() {
+        overlay.wait_for("hidden.toml")?;
+        pause(20);
+    }
+    Ok(listen)
+}
+
+fn path(path: &Path) -> Result<&str, String> {
+    path.to_str().ok_or_else(|| format!("{}: the name is no UTF-8", path.display()))
+}

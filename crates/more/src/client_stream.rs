@@ -1,0 +1,171 @@
+//! One stream as the side that opened it sees it: chunks to send, chunks to ask for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tidegate_control::units::{Span, Time};
+
+use crate::download::{Stream, Took};
+use crate::frame::{CHUNK, Frame, LAST, MORE, PATHS, REFUSED, TAKEN, WIDE, chunk_bytes, window};
+
+/// Chunks of one stream that may be on their way or wait.
+const WAITING: usize = 1024;
+/// The shortest and the longest pause between packets that carry nothing, on a stream on which nothing comes.
+const POLLS: [Span; 2] = [Span::from_millis(20), Span::from_secs(1)];
+
+/// What an answer led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Came {
+    /// The stream.
+    pub stream: u64,
+    /// Whether this is its first answer.
+    pub opened: bool,
+    /// Bytes that are now in order.
+    pub bytes: Vec<u8>,
+    /// Whether nothing will follow.
+    pub complete: bool,
+    /// Whether the receiver refuses the stream.
+    pub refused: bool,
+}
+
+/// One stream.
+pub(crate) struct Open {
+    /// Whether its chunks have the size of cells.
+    wide: bool,
+    /// Chunks not taken yet.
+    up: BTreeMap<u64, (Vec<u8>, bool)>,
+    /// Those to be sent, first to be sent first.
+    ready: VecDeque<u64>,
+    next_up: u64,
+    ended: bool,
+    down: Stream,
+    answered: bool,
+    /// Whether the application takes what comes.
+    pub takes: bool,
+    /// Packets on their way.
+    flying: u32,
+    /// How many may be while they carry nothing.
+    polls: u32,
+    /// When one that carries nothing is due although nothing comes.
+    idle: Time,
+    pause: Span,
+}
+
+impl Open {
+    pub fn new(wide: bool, now: Time) -> Open {
+        Open {
+            wide,
+            up: BTreeMap::new(),
+            ready: VecDeque::new(),
+            next_up: 0,
+            ended: false,
+            down: Stream::default(),
+            answered: false,
+            takes: true,
+            flying: 0,
+            polls: 1,
+            idle: now,
+            pause: POLLS[0],
+        }
+    }
+
+    pub fn room(&self) -> usize {
+        if self.ended { 0 } else { WAITING.saturating_sub(self.up.len()) * chunk_bytes(self.wide) }
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.room())];
+        bytes.chunks(chunk_bytes(self.wide)).for_each(|chunk| self.push(chunk, false));
+    }
+
+    pub fn end(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.push(&[], true);
+        }
+    }
+
+    pub fn done(&self) -> bool {
+        self.ended && self.up.is_empty() && self.down.ended
+    }
+
+    fn push(&mut self, bytes: &[u8], last: bool) {
+        self.up.insert(self.next_up, (bytes.to_vec(), last));
+        self.ready.push_back(self.next_up);
+        self.next_up += 1;
+    }
+
+    /// Whether a packet should leave as soon as it may.
+    pub fn wants(&self) -> bool {
+        !self.ready.is_empty()
+            || (self.polls > 1 && self.takes && !self.down.ended && self.flying < self.polls)
+    }
+
+    /// When a packet should leave although it carries nothing and nothing comes.
+    pub fn idle_at(&self) -> Time {
+        if self.down.ended || !self.takes || self.flying > 0 { Time::NEVER } else { self.idle }
+    }
+
+    /// What the next packet says, and which chunk it carries.
+    pub fn frame(&mut self, now: Time, stream: u64) -> (Option<u64>, Frame) {
+        let flags = if self.wide { WIDE } else { 0 };
+        let mut frame = Frame { stream, flags, ..Frame::default() };
+        frame.tell(&self.down, self.wide);
+        while let Some(number) = self.ready.pop_front() {
+            if let Some((bytes, last)) = self.up.get(&number) {
+                frame.flags |= CHUNK | if *last { LAST } else { 0 };
+                (frame.chunk, frame.bytes) = (number, bytes.clone());
+                break;
+            }
+        }
+        self.flying += 1;
+        self.idle = now + self.pause;
+        (frame.has(CHUNK).then_some(frame.chunk), frame)
+    }
+
+    /// A packet was lost.
+    pub fn lost(&mut self, chunk: Option<u64>) {
+        self.flying = self.flying.saturating_sub(1);
+        if let Some(chunk) = chunk.filter(|chunk| self.up.contains_key(chunk)) {
+            self.ready.push_front(chunk);
+        }
+    }
+
+    /// A packet was answered, perhaps after it was given up as lost.
+    pub fn answered(&mut self, now: Time, frame: &Frame, chunk: Option<u64>, late: bool) -> Option<Came> {
+        let opened = !std::mem::replace(&mut self.answered, true);
+        if !late {
+            self.flying = self.flying.saturating_sub(1);
+        }
+        if let Some(chunk) = chunk {
+            if frame.has(TAKEN) {
+                self.up.remove(&chunk);
+            } else if !late && self.up.contains_key(&chunk) {
+                self.ready.push_back(chunk);
+            }
+        }
+        let (mut bytes, mut complete) = (Vec::new(), false);
+        if frame.has(CHUNK) {
+            let window = window(self.wide) as usize;
+            if let Took::Bytes(ordered, last) =
+                self.down.take(frame.chunk, &frame.bytes, frame.has(LAST), window)
+            {
+                (bytes, complete) = (ordered, last);
+            }
+        }
+        if frame.has(CHUNK) || frame.has(MORE) || frame.has(PATHS) {
+            // Something comes, or waits until what was lost may be sent again: ask for more at once.
+            (self.polls, self.pause) = ((self.polls + 1).min(window(self.wide) as u32), POLLS[0]);
+        } else {
+            self.polls = (self.polls / 2).max(1);
+            self.pause = if chunk.is_some() { POLLS[0] } else { (self.pause * 2).min(POLLS[1]) };
+        }
+        self.idle = now + self.pause;
+        let refused = frame.has(REFUSED);
+        (opened || !bytes.is_empty() || complete || refused).then_some(Came {
+            stream: 0,
+            opened,
+            bytes,
+            complete,
+            refused,
+        })
+    }
+}

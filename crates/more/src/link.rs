@@ -1,0 +1,117 @@
+//! What neighbours prove to each other before anything costly is done with a datagram.
+//!
+//! Every pair of peers shares a key that follows from their static keys (X25519), so that outsiders have none:
+//! the public directory does not give it away. A datagram names its sender and carries a SipHash-2-4 tag under
+//! that key over all that follows. Checking the tag costs about a microsecond, opening a Sphinx packet a
+//! hundred times that.
+
+use std::hash::Hasher;
+
+use sha2::{Digest, Sha256};
+use siphasher::sip::SipHasher24;
+use tidegate_control::paths::Peer;
+use x25519_dalek::{PublicKey, StaticSecret};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// Bytes in front of each datagram: the sender's number, the tag.
+pub const LINK: usize = 2 + 8;
+
+/// One peer's links to all others.
+pub struct Links {
+    me: Peer,
+    secret: StaticSecret,
+    neighbours: Vec<Neighbour>,
+}
+
+struct Neighbour {
+    key: [u8; 32],
+    /// Drawn from both static keys when it is first needed.
+    tags: Option<TagKeys>,
+}
+
+/// One key per direction, so that nothing can be sent back to where it came from.
+#[derive(Zeroize, ZeroizeOnDrop)]
+struct TagKeys {
+    to: [u8; 16],
+    from: [u8; 16],
+}
+
+impl Links {
+    /// Links of the peer `me` with the static secret `secret` to peers with these static keys.
+    pub fn new(me: Peer, secret: StaticSecret, keys: &[[u8; 32]]) -> Links {
+        let neighbours = keys.iter().map(|key| Neighbour { key: *key, tags: None }).collect();
+        Links { me, secret, neighbours }
+    }
+
+    /// The datagram as it goes to `to`; none if there is no such peer.
+    pub fn seal(&mut self, to: Peer, datagram: &[u8]) -> Option<Vec<u8>> {
+        let tag = tag(&self.tags(to)?.to, datagram);
+        Some([&self.me.to_be_bytes()[..], &tag, datagram].concat())
+    }
+
+    /// Who sent this, and what; `None` if nobody of the directory did.
+    pub fn open<'a>(&mut self, wire: &'a [u8]) -> Option<(Peer, &'a [u8])> {
+        let (head, datagram) = wire.split_first_chunk::<LINK>()?;
+        let from = Peer::from_be_bytes([head[0], head[1]]);
+        let tags = self.tags(from)?;
+        (tag(&tags.from, datagram) == head[2..]).then_some((from, datagram))
+    }
+
+    fn tags(&mut self, peer: Peer) -> Option<&TagKeys> {
+        let (me, secret) = (self.me, &self.secret);
+        let neighbour = self.neighbours.get_mut(usize::from(peer)).filter(|_| peer != me)?;
+        let key = &neighbour.key;
+        Some(neighbour.tags.get_or_insert_with(|| {
+            let shared = secret.diffie_hellman(&PublicKey::from(*key));
+            let direction = |from: Peer, to: Peer| {
+                let digest = Sha256::new()
+                    .chain_update(b"tidegate more link")
+                    .chain_update(shared.as_bytes())
+                    .chain_update(from.to_be_bytes())
+                    .chain_update(to.to_be_bytes());
+                let digest: [u8; 32] = digest.finalize().into();
+                *digest.first_chunk().expect("32 bytes")
+            };
+            TagKeys { to: direction(me, peer), from: direction(peer, me) }
+        }))
+    }
+}
+
+fn tag(key: &[u8; 16], datagram: &[u8]) -> [u8; 8] {
+    let mut hasher = SipHasher24::new_with_key(key);
+    hasher.write(datagram);
+    hasher.finish().to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pair() -> (Links, Links) {
+        let secret = |seed: u8| StaticSecret::from([seed; 32]);
+        let keys: Vec<[u8; 32]> = (1..4).map(|seed| PublicKey::from(&secret(seed)).to_bytes()).collect();
+        (Links::new(0, secret(1), &keys), Links::new(2, secret(3), &keys))
+    }
+
+    #[test]
+    fn only_the_peer_it_is_for_takes_a_datagram_and_only_from_its_sender() {
+        let (mut zero, mut two) = pair();
+        let wire = zero.seal(2, b"datagram").expect("another peer");
+        assert_eq!(two.open(&wire), Some((0, &b"datagram"[..])));
+        assert_eq!(zero.open(&wire), None, "sent back");
+        for at in 0..wire.len() {
+            let mut damaged = wire.clone();
+            damaged[at] ^= 1;
+            assert_eq!(two.open(&damaged), None, "byte {at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn outsiders_are_not_heard(wire in prop::collection::vec(any::<u8>(), 0..64)) {
+            prop_assert_eq!(pair().1.open(&wire), None);
+        }
+    }
+}

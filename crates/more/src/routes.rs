@@ -1,0 +1,378 @@
+//! Routes: a Sphinx packet leaves a key at each peer that it passes, so that packets after it on the same path
+//! need no public-key cryptography.
+//!
+//! A cell is a label, an annex and a payload. The label, drawn from the secret that the Sphinx packet shared with
+//! a relay, names the key there and nothing elsewhere; each relay takes one layer of a wide-block cipher off the
+//! payload, so that nothing in a cell is the same on two links. A relay opens no payload twice. What repeats on
+//! one link is the label: packets of one route can be told to belong together by the relays of that route, and
+//! by whoever sees the link, until its source has used it as often as it wants to.
+//!
+//! A relay that may not pass a cell says so (the drop locator): a refusal goes back from label to label, each
+//! relay adding one layer, and only the source can tell which relay wrote it and which cell it means.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use aes::Aes128;
+use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use sha2::{Digest, Sha256};
+use sphinx_packet::payload::key::{PayloadKey, derive_payload_key};
+use sphinx_packet::payload::{PAYLOAD_OVERHEAD_SIZE, Payload};
+use tidegate_control::paths::Peer;
+use tidegate_control::units::{Span, Time};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::wire::{ANNEX, DATA_SIZE, Entropy, OpenError, PacketId, within_rate};
+
+/// Bytes in front of a cell's annex: its kind and its label.
+pub(crate) const CELL_HEAD: usize = 1 + 8;
+/// Bytes of a cell's payload.
+const CELL_PAYLOAD: usize = DATA_SIZE - CELL_HEAD - ANNEX;
+/// The most bytes that a cell carries from end to end.
+pub const CELL_TEXT: usize = CELL_PAYLOAD - PAYLOAD_OVERHEAD_SIZE;
+const REFUSAL: usize = 16;
+/// How long a relay keeps a route.
+pub const ROUTE_LIFE: Span = Span::from_secs(60);
+/// The most cells that a route carries each way.
+pub const MOST_USES: usize = 256;
+/// Routes that a peer keeps at once, 250 bytes each and 8 more per cell; the oldest are forgotten.
+const ROUTES: usize = 16_384;
+
+/// Drawn from the secret that a Sphinx header shares with one hop.
+pub(crate) type Seed = [u8; 16];
+
+/// What a cell is known by at one peer, never zero.
+pub(crate) fn label(seed: &Seed) -> u64 {
+    let digest = digest(b"tidegate more label", seed);
+    u64::from_be_bytes(*digest.first_chunk().expect("32 bytes")) | 1
+}
+
+fn digest(what: &[u8], seed: &[u8]) -> [u8; 32] {
+    Sha256::new().chain_update(what).chain_update(seed).finalize().into()
+}
+
+/// What a source and one of its relays share.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub(crate) struct RouteKey {
+    cipher: PayloadKey,
+    annex: [u8; 16],
+    refusal: [u8; 16],
+}
+
+impl RouteKey {
+    pub fn new(seed: &Seed) -> RouteKey {
+        let part = |what: &[u8]| -> [u8; 16] { *digest(what, seed).first_chunk().expect("32 bytes") };
+        RouteKey {
+            cipher: derive_payload_key(&part(b"tidegate more route")),
+            annex: part(b"tidegate more route annex"),
+            refusal: part(b"tidegate more refusal"),
+        }
+    }
+
+    /// Hides what is written into an annex beside a payload that begins like this.
+    fn mask(&self, annex: &mut [u8], payload: &[u8]) {
+        let digest = Sha256::new().chain_update(self.annex).chain_update(&payload[..16]).finalize();
+        annex.iter_mut().zip(digest).for_each(|(byte, mask)| *byte ^= mask);
+    }
+
+    fn hide(&self, block: &mut [u8; REFUSAL]) {
+        Aes128::new(&self.refusal.into()).encrypt_block(block.into());
+    }
+
+    fn show(&self, block: &mut [u8; REFUSAL]) {
+        Aes128::new(&self.refusal.into()).decrypt_block(block.into());
+    }
+}
+
+/// Encrypts a text from end to end to the size of a cell's payload.
+pub(crate) fn seal(text: &[u8], seed: &Seed) -> Payload {
+    Payload::encapsulate_message(text, &[*seed], CELL_PAYLOAD).expect("a text that fits")
+}
+
+/// The sending end of a route.
+pub struct Outbound {
+    /// The first relay.
+    pub first: Peer,
+    /// What cells are known by there.
+    pub label: u64,
+    keys: Vec<RouteKey>,
+}
+
+/// One cell on its way, as its source recognises refusals of it.
+pub type Tags = Vec<u64>;
+
+impl Outbound {
+    pub(crate) fn new(first: Peer, seeds: &[Seed]) -> Outbound {
+        Outbound { first, label: label(&seeds[0]), keys: seeds.iter().map(RouteKey::new).collect() }
+    }
+
+    /// The datagram that carries a sealed payload along the route.
+    pub(crate) fn cell(&self, kind: u8, mut payload: Payload, entropy: Entropy) -> (Vec<u8>, Tags) {
+        let mut tags = Tags::new();
+        for key in self.keys.iter().rev() {
+            payload = payload.add_encryption_layer(key.cipher).expect("a payload is larger than a block");
+            tags.push(tag(payload.as_bytes()));
+        }
+        tags.reverse();
+        let mut datagram = Vec::with_capacity(DATA_SIZE);
+        datagram.push(kind);
+        datagram.extend_from_slice(&self.label.to_be_bytes());
+        datagram.extend_from_slice(&entropy());
+        datagram.extend_from_slice(payload.as_bytes());
+        (datagram, tags)
+    }
+
+    /// Which relay wrote a refusal (0 is the first), of the cell with which tag there, and the rate it offers.
+    pub fn refused(&self, block: &[u8; REFUSAL]) -> Option<(usize, u64, f32)> {
+        let mut block = *block;
+        self.keys.iter().enumerate().find_map(|(hop, key)| {
+            key.show(&mut block);
+            let (tag, rest) = block.split_first_chunk::<8>()?;
+            let (rate, zeros) = rest.split_first_chunk::<4>()?;
+            let rate = within_rate(f32::from_le_bytes(*rate));
+            (*zeros == [0; 4]).then_some((hop, u64::from_be_bytes(*tag), rate))
+        })
+    }
+}
+
+fn tag(payload: &[u8]) -> u64 {
+    u64::from_be_bytes(*payload.first_chunk().expect("a payload is longer"))
+}
+
+/// The receiving end of a route: its relays' keys, from the one that the cells of others reach first.
+pub(crate) struct Inbound {
+    keys: Vec<RouteKey>,
+}
+
+impl Inbound {
+    pub fn new(seeds: &[Seed]) -> Inbound {
+        Inbound { keys: seeds.iter().map(RouteKey::new).collect() }
+    }
+
+    /// The text of a cell, and the rates its relays stamped (zero where there is none), last relay first.
+    pub fn open(&self, mut annex: [u8; ANNEX], payload: &[u8], seed: &Seed) -> Option<(Vec<u8>, Vec<f32>)> {
+        let mut payload = Payload::from_bytes(payload).ok()?;
+        let mut stamps = Vec::with_capacity(self.keys.len());
+        for key in self.keys.iter().rev() {
+            key.mask(&mut annex, payload.as_bytes());
+            stamps.push(within_rate(f32::from_le_bytes(*annex.first_chunk().expect("an annex is longer"))));
+            annex.copy_within(4.., 0);
+            payload = payload.add_encryption_layer(key.cipher).ok()?;
+        }
+        let text = payload.unwrap(derive_payload_key(seed)).ok()?.recover_plaintext().ok()?;
+        Some((text, stamps))
+    }
+}
+
+/// Where a route leads from one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Onward {
+    /// To another peer, which knows it by a label. Refusals from there go back along the route unless another
+    /// source begins there.
+    Pass { to: Peer, label: u64, refusals: bool },
+    /// It ends here: the number that its owner gave it.
+    End(PacketId),
+}
+
+struct Transit {
+    key: RouteKey,
+    from: Peer,
+    onward: Onward,
+    seen: BTreeSet<u64>,
+    until: Time,
+}
+
+/// What a peer does with a cell.
+pub(crate) enum Passed {
+    Forward(Peer, Vec<u8>),
+    End { id: PacketId, annex: [u8; ANNEX], payload: Vec<u8> },
+}
+
+/// The routes that lead through one peer or end there.
+#[derive(Default)]
+pub(crate) struct Routes {
+    transits: BTreeMap<u64, Transit>,
+    /// By where they lead: for refusals.
+    back: BTreeMap<(Peer, u64), u64>,
+    ages: VecDeque<(Time, u64)>,
+}
+
+impl Routes {
+    /// A Sphinx packet from `from` was opened: cells may follow it.
+    pub fn establish(&mut self, now: Time, from: Peer, seed: &Seed, onward: Onward) {
+        while self.ages.front().is_some_and(|(until, _)| *until <= now) || self.ages.len() >= ROUTES {
+            let oldest = self.ages.pop_front().and_then(|(_, label)| self.transits.remove(&label));
+            if let Some(Transit { onward: Onward::Pass { to, label, .. }, .. }) = oldest {
+                self.back.remove(&(to, label));
+            }
+        }
+        let (label, until) = (label(seed), now + ROUTE_LIFE);
+        if let Onward::Pass { to, label: next, refusals: true } = onward {
+            self.back.insert((to, next), label);
+        }
+        self.ages.push_back((until, label));
+        let transit = Transit { key: RouteKey::new(seed), from, onward, seen: BTreeSet::new(), until };
+        self.transits.insert(label, transit);
+    }
+
+    /// The route of a cell that `from` handed over, if it knows one.
+    fn known(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Option<(u64, &mut Transit)> {
+        let label = u64::from_be_bytes(datagram[1..CELL_HEAD].try_into().ok()?);
+        let transit = self.transits.get_mut(&label)?;
+        (transit.from == from && transit.until > now).then_some((label, transit))
+    }
+
+    /// Whether a cell may be opened: it belongs to a route, and was not opened before.
+    pub fn check(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Result<(), OpenError> {
+        let (_, transit) = self.known(now, from, datagram).ok_or(OpenError::Forged)?;
+        let fresh = !transit.seen.contains(&tag(&datagram[CELL_HEAD + ANNEX..]));
+        if fresh && transit.seen.len() < MOST_USES { Ok(()) } else { Err(OpenError::Replayed) }
+    }
+
+    /// Opens a cell that was checked. `stamp`: the rate offered to its source.
+    pub fn pass(&mut self, now: Time, from: Peer, datagram: &[u8], stamp: f32) -> Result<Passed, OpenError> {
+        let (_, transit) = self.known(now, from, datagram).ok_or(OpenError::Forged)?;
+        let (head, payload) = datagram.split_at(CELL_HEAD + ANNEX);
+        let mut annex: [u8; ANNEX] = head[CELL_HEAD..].try_into().map_err(|_| OpenError::Shape)?;
+        transit.seen.insert(tag(payload));
+        match transit.onward {
+            Onward::End(id) => Ok(Passed::End { id, annex, payload: payload.to_vec() }),
+            Onward::Pass { to, label, .. } => {
+                let payload = Payload::from_bytes(payload).and_then(|it| it.unwrap(&transit.key.cipher));
+                let payload = payload.map_err(|_| OpenError::Shape)?;
+                annex.copy_within(..ANNEX - 4, 4);
+                annex[..4].copy_from_slice(&stamp.to_le_bytes());
+                transit.key.mask(&mut annex, payload.as_bytes());
+                let kind = [datagram[0]];
+                let label = label.to_be_bytes();
+                Ok(Passed::Forward(to, [&kind[..], &label, &annex, payload.as_bytes()].concat()))
+            }
+        }
+    }
+
+    /// A cell that was checked is dropped: the refusal, and the peer to hand it to.
+    pub fn refuse(
+        &mut self,
+        now: Time,
+        from: Peer,
+        datagram: &[u8],
+        kind: u8,
+        stamp: f32,
+    ) -> Option<(Peer, Vec<u8>)> {
+        let (label, transit) = self.known(now, from, datagram)?;
+        let mut block = [0; REFUSAL];
+        block[..8].copy_from_slice(&datagram[CELL_HEAD + ANNEX..][..8]);
+        block[8..12].copy_from_slice(&stamp.to_le_bytes());
+        transit.key.hide(&mut block);
+        Some((from, refusal(kind, label, &block)))
+    }
+
+    /// A refusal came from `from`: passed on towards its source, if it is of a cell that was passed there.
+    pub fn pass_back(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Option<(Peer, Vec<u8>)> {
+        let (next, mut block) = read_refusal(datagram)?;
+        let label = *self.back.get(&(from, next))?;
+        let transit = self.transits.get(&label).filter(|transit| transit.until > now)?;
+        transit.key.hide(&mut block);
+        Some((transit.from, refusal(datagram[0], label, &block)))
+    }
+}
+
+fn refusal(kind: u8, label: u64, block: &[u8; REFUSAL]) -> Vec<u8> {
+    [&[kind][..], &label.to_be_bytes(), block].concat()
+}
+
+/// The label and the block of a refusal.
+pub(crate) fn read_refusal(datagram: &[u8]) -> Option<(u64, [u8; REFUSAL])> {
+    let (label, block) = datagram.get(1..)?.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*label), block.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEEDS: [Seed; 3] = [[1; 16], [2; 16], [3; 16]];
+    const KIND: u8 = 4;
+
+    /// Peers 1, 2 and 3 relay from peer 0 to peer 4.
+    fn relays() -> Vec<Routes> {
+        let mut relays: Vec<Routes> = (0..4).map(|_| Routes::default()).collect();
+        for hop in 0..3usize {
+            let label = if hop < 2 { label(&SEEDS[hop + 1]) } else { 9 };
+            let onward = Onward::Pass { to: hop as Peer + 2, label, refusals: hop < 2 };
+            relays[hop].establish(Time::ZERO, hop as Peer, &SEEDS[hop], onward);
+        }
+        relays
+    }
+
+    #[test]
+    fn a_cell_looks_different_on_each_link_and_is_opened_once() {
+        // The first two relays are the sender's, the third the receiver's.
+        let (mut relays, outbound) = (relays(), Outbound::new(1, &SEEDS[..2]));
+        let (mut datagram, _) = outbound.cell(KIND, seal(b"text", &[7; 16]), &mut || [5; 32]);
+        for hop in 0..3usize {
+            let from = hop as Peer;
+            assert_eq!(relays[hop].check(Time::ZERO, from, &datagram), Ok(()));
+            assert_eq!(
+                relays[hop].check(Time::ZERO, 9, &datagram),
+                Err(OpenError::Forged),
+                "another's route"
+            );
+            let Ok(Passed::Forward(to, next)) =
+                relays[hop].pass(Time::ZERO, from, &datagram, 1000.0 + hop as f32)
+            else {
+                panic!("passes")
+            };
+            assert_eq!((to, next.len()), (hop as Peer + 2, DATA_SIZE));
+            assert_eq!(relays[hop].check(Time::ZERO, from, &datagram), Err(OpenError::Replayed));
+            let same = datagram[1..].iter().zip(&next[1..]).filter(|(a, b)| a == b).count();
+            assert!(same < 40, "{same} bytes are the same");
+            datagram = next;
+        }
+        let annex = datagram[CELL_HEAD..][..ANNEX].try_into().expect("an annex");
+        let end = Inbound::new(&SEEDS[2..]);
+        let opened = end.open(annex, &datagram[CELL_HEAD + ANNEX..], &[7; 16]);
+        assert_eq!(opened, Some((b"text".to_vec(), vec![1002.0])));
+        datagram[DATA_SIZE - 1] ^= 1;
+        assert_eq!(end.open(annex, &datagram[CELL_HEAD + ANNEX..], &[7; 16]), None, "damaged");
+    }
+
+    #[test]
+    fn a_refusal_names_the_relay_and_the_cell_to_its_source_alone() {
+        let outbound = Outbound::new(1, &SEEDS);
+        for refuser in 0..3usize {
+            let mut relays = relays();
+            let (mut datagram, tags) = outbound.cell(KIND, seal(b"text", &[7; 16]), &mut || [5; 32]);
+            for hop in 0..refuser {
+                let Ok(Passed::Forward(_, next)) = relays[hop].pass(Time::ZERO, hop as Peer, &datagram, 0.0)
+                else {
+                    panic!("passes")
+                };
+                datagram = next;
+            }
+            let refused = relays[refuser].refuse(Time::ZERO, refuser as Peer, &datagram, 6, 1500.0);
+            let (mut to, mut refusal) = refused.expect("known");
+            for hop in (0..refuser).rev() {
+                assert_eq!(to, hop as Peer + 1);
+                (to, refusal) = relays[hop].pass_back(Time::ZERO, to + 1, &refusal).expect("known");
+            }
+            assert_eq!((to, refusal.len()), (0, crate::wire::REFUSAL_SIZE));
+            let (label, block) = read_refusal(&refusal).expect("well formed");
+            assert_eq!(label, outbound.label);
+            assert_eq!(outbound.refused(&block), Some((refuser, tags[refuser], 1500.0)));
+            assert_eq!(outbound.refused(&[7; 16]), None);
+        }
+    }
+
+    #[test]
+    fn routes_and_their_memory_are_bounded() {
+        let mut routes = Routes::default();
+        for n in 0..ROUTES as u64 + 50 {
+            let seed = u128::from(n).to_be_bytes();
+            let onward = Onward::Pass { to: 3, label: n + 1, refusals: true };
+            routes.establish(Time::ZERO, 0, &seed, onward);
+        }
+        assert_eq!((routes.transits.len(), routes.back.len(), routes.ages.len()), (ROUTES, ROUTES, ROUTES));
+        routes.establish(Time::ZERO + ROUTE_LIFE, 0, &[1; 16], Onward::End([1; 16]));
+        assert_eq!((routes.transits.len(), routes.back.len(), routes.ages.len()), (1, 0, 1));
+    }
+}

@@ -1,0 +1,202 @@
+//! One stream as the receiver that hides sees it.
+
+use std::collections::BTreeMap;
+
+use tidegate_control::units::{Span, Time};
+
+use crate::download::{Stream, Took};
+use crate::frame::{CHUNK, Frame, LAST, MORE, TAKEN, WIDE, chunk_bytes, window};
+
+/// Bytes for the other side that wait in one stream.
+const WAITING: usize = 1024 * 1024;
+/// A stream of which nothing was heard for so long is over.
+const SILENCE: Span = Span::from_secs(60);
+/// One that is complete in both directions, whose last chunks may come again.
+const LINGER: Span = Span::from_secs(5);
+/// Bounds of how long a chunk may be on its way before it is sent again.
+const AGAIN: [Span; 2] = [Span::from_millis(200), Span::from_secs(2)];
+/// Weight of one measurement, and how many deviations are waited for (RFC 6298).
+const GAMMA: f64 = 0.125;
+const DEVIATIONS: f64 = 4.0;
+/// By how much paths differ, as a share of the round trip and at least.
+const REORDER: f64 = 0.5;
+const LEAST_REORDER: Span = Span::from_millis(20);
+
+/// Counts of what arrived at a receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Messages and cells answered.
+    pub answered: u64,
+    /// Dropped: over a path that this receiver does not know (any more).
+    pub unknown_path: u64,
+    /// Dropped: not what a packet to this receiver decrypts to, forged or damaged on the way.
+    pub forged: u64,
+    /// Chunks that had arrived before.
+    pub repeated: u64,
+    /// Chunks or streams beyond what is held.
+    pub too_many: u64,
+    /// Chunks sent again.
+    pub resent: u64,
+}
+
+impl std::ops::Add for Counters {
+    type Output = Counters;
+    fn add(self, other: Counters) -> Counters {
+        Counters {
+            answered: self.answered + other.answered,
+            unknown_path: self.unknown_path + other.unknown_path,
+            forged: self.forged + other.forged,
+            repeated: self.repeated + other.repeated,
+            too_many: self.too_many + other.too_many,
+            resent: self.resent + other.resent,
+        }
+    }
+}
+
+pub(crate) struct Held {
+    /// Whether its chunks have the size of cells.
+    wide: bool,
+    pub up: Stream,
+    down: BTreeMap<u64, Chunk>,
+    next_down: u64,
+    pub ended: bool,
+    pub refused: bool,
+    /// Whether the application takes more.
+    pub takes: bool,
+    /// Seconds from sending a chunk until a packet said that it arrived, and their deviation.
+    round: [f64; 2],
+    /// When the youngest chunk was sent of which is known that it arrived.
+    arrived: Time,
+    heard: Time,
+}
+
+struct Chunk {
+    bytes: Vec<u8>,
+    last: bool,
+    sent: Option<Time>,
+    again: bool,
+}
+
+impl Held {
+    pub fn new(wide: bool, now: Time) -> Held {
+        Held {
+            wide,
+            up: Stream::default(),
+            down: BTreeMap::new(),
+            next_down: 0,
+            ended: false,
+            refused: false,
+            takes: true,
+            round: [0.5, 0.1],
+            arrived: Time::ZERO,
+            heard: now,
+        }
+    }
+
+    pub fn room(&self) -> usize {
+        let waiting = self.down.len() * chunk_bytes(self.wide);
+        if self.ended { 0 } else { WAITING.saturating_sub(waiting) }
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.room())];
+        bytes.chunks(chunk_bytes(self.wide)).for_each(|chunk| self.push(chunk, false));
+    }
+
+    pub fn end(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.push(&[], true);
+        }
+    }
+
+    /// The stream cannot be.
+    pub fn refuse(&mut self) {
+        self.refused = true;
+        self.down.clear();
+    }
+
+    /// Whether it is over: complete, or silent for too long.
+    pub fn over(&self, now: Time) -> bool {
+        let done = self.up.ended && self.ended && self.down.values().all(|chunk| chunk.sent.is_some());
+        now.since(self.heard) > if done { LINGER } else { SILENCE }
+    }
+
+    /// Takes what a frame brings, at most `most` chunks of it out of order, and writes the answer to it, with a chunk
+    /// if it may `send`. Gives bytes that are now in order, and whether nothing will follow.
+    pub fn exchange(
+        &mut self,
+        now: Time,
+        frame: &Frame,
+        (most, send): (usize, bool),
+        counters: &mut Counters,
+        answer: &mut Frame,
+    ) -> (Vec<u8>, bool) {
+        self.heard = now;
+        let (mut bytes, mut complete) = (Vec::new(), false);
+        if frame.has(CHUNK) && !self.takes {
+            answer.flags &= !TAKEN;
+        } else if frame.has(CHUNK) {
+            match self.up.take(
+                frame.chunk,
+                &frame.bytes,
+                frame.has(LAST),
+                most.min(window(self.wide) as usize),
+            ) {
+                Took::Bytes(ordered, last) => (bytes, complete) = (ordered, last),
+                Took::Repeated => counters.repeated += 1,
+                Took::TooMany => {
+                    counters.too_many += 1;
+                    answer.flags &= !TAKEN;
+                }
+            }
+        }
+        self.heard_of(now, frame);
+        answer.flags |= if self.wide { WIDE } else { 0 };
+        answer.tell(&self.up, self.wide);
+        if send && let Some((number, chunk)) = self.due(now, frame.next) {
+            counters.resent += u64::from(chunk.again);
+            (chunk.again, chunk.sent) = (true, Some(now));
+            answer.chunk = number;
+            answer.flags |= CHUNK | if chunk.last { LAST } else { 0 };
+            answer.bytes = chunk.bytes.clone();
+        }
+        if !self.down.is_empty() {
+            answer.flags |= MORE;
+        }
+        (bytes, complete)
+    }
+
+    fn push(&mut self, bytes: &[u8], last: bool) {
+        let chunk = Chunk { bytes: bytes.to_vec(), last, sent: None, again: false };
+        self.down.insert(self.next_down, chunk);
+        self.next_down += 1;
+    }
+
+    /// Drops what arrived.
+    fn heard_of(&mut self, now: Time, frame: &Frame) {
+        let (round, arrived) = (&mut self.round, &mut self.arrived);
+        self.down.retain(|number, chunk| {
+            let has = frame.other_has(*number);
+            if let (true, Some(sent), false) = (has, chunk.sent, chunk.again) {
+                let seconds = now.since(sent).as_secs_f64();
+                round[1] += GAMMA * ((seconds - round[0]).abs() - round[1]);
+                round[0] += GAMMA * (seconds - round[0]);
+                *arrived = (*arrived).max(sent);
+            }
+            !has
+        });
+    }
+
+    /// The chunk that the next answer carries: one that seems lost, or the first that was not sent. It seems lost
+    /// if chunks arrived that were sent clearly later (RFC 8985), or after long.
+    fn due(&mut self, now: Time, next: u64) -> Option<(u64, &mut Chunk)> {
+        let [round, deviation] = self.round;
+        let wait = Span::from_secs_f64(round + DEVIATIONS * deviation).clamp(AGAIN[0], AGAIN[1]);
+        let later = Span::from_secs_f64(REORDER * round).max(LEAST_REORDER);
+        let arrived = self.arrived;
+        let lost = |sent: Time| sent + later < arrived || now.since(sent) > wait;
+        let window = ..next.saturating_add(window(self.wide));
+        let due = |chunk: &Chunk| chunk.sent.is_none_or(lost);
+        self.down.range_mut(window).find(|(_, chunk)| due(chunk)).map(|(number, chunk)| (*number, chunk))
+    }
+}

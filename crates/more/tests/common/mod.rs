@@ -1,0 +1,34 @@
+//! Peers of an overlay, their secrets drawn from their numbers.
+
+use tidegate_control::paths::Peer;
+use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::units::Span;
+use tidegate_more::keys::PeerKeys;
+use tidegate_more::node::{Node, NodeSettings};
+use tidegate_more::onion::Epoch;
+
+fn keys(peer: usize) -> PeerKeys {
+    PeerKeys::new([peer as u8 + 1; 32])
+}
+
+/// The keys of an epoch.
+pub fn epoch(peers: usize, number: u32) -> Epoch {
+    Epoch::new(number, (0..peers).map(|peer| keys(peer).onion_key(number)).collect())
+}
+
+/// All peers in epoch 0, each with this limit.
+pub fn nodes(peers: usize, limit: f64, parameters: &Parameters) -> Vec<Node> {
+    let links: Vec<[u8; 32]> = (0..peers).map(|peer| keys(peer).link_key()).collect();
+    let node = |peer: usize| {
+        Node::new(NodeSettings {
+            me: peer as Peer,
+            keys: keys(peer),
+            links: &links,
+            epoch: 0,
+            limit,
+            phase: Span::from_millis(100 * peer as u64),
+            stamping: parameters.stamping(),
+        })
+    };
+    (0..peers).map(node).collect()
+}

@@ -1,0 +1,259 @@
+//! What every peer of MORE does, whatever it is there for: opens, forwards, turns its epochs, remembers what it opened.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::PathBuf;
+
+use tidegate_control::paths::Peer;
+use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::units::{Span, Time};
+use tidegate_more::directory::Directory;
+use tidegate_more::download;
+use tidegate_more::flights::Progress;
+use tidegate_more::keys::PeerKeys;
+use tidegate_more::node::{self, Node, NodeSettings};
+use tidegate_more::onion::{Epoch, Opened};
+use tidegate_more::service;
+
+use crate::clock;
+
+/// What one peer needs to take part.
+pub struct Settings {
+    /// Who takes part.
+    pub directory: Directory,
+    /// This peer's number in it.
+    pub me: Peer,
+    /// The seed of this peer's secrets.
+    pub secret: [u8; 32],
+    /// Where it receives datagrams, if that is not where the directory sends them to.
+    pub listen: Option<SocketAddr>,
+    /// Where it keeps what it opened in this epoch, in files `peer-N.opened-EPOCH`; without, a process that starts
+    /// again within an epoch opens packets again that the one before had opened.
+    pub memory: Option<PathBuf>,
+    /// Bytes of frames per second that it forwards.
+    pub limit: f64,
+    /// Relays per packet.
+    pub hops: usize,
+    /// Packets per path to and from receivers that hide.
+    pub uses: usize,
+    /// How it controls what it sends, and how it offers rates.
+    pub parameters: Parameters,
+    /// How often it sends while it has rate left.
+    pub attempt_every: Span,
+    /// The only peers that it sends its own packets to first; any if empty.
+    pub guards: Vec<Peer>,
+}
+
+/// What happened at one peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    /// Datagrams by fate.
+    pub node: node::Counters,
+    /// Chunks by fate.
+    pub download: download::Counters,
+    /// Packets and chunks by fate, of a peer that serves.
+    pub service: service::Counters,
+    /// What this peer sent.
+    pub upload: Progress,
+    /// Bytes of stream sent or received.
+    pub bytes: u64,
+    /// From the first to the last packet sent or received, seconds.
+    pub seconds: f64,
+    /// Datagrams that could not be handed to the network.
+    pub unsent: u64,
+}
+
+/// How often the calendar is looked at.
+const LOOK: Span = Span::from_secs(1);
+/// Bytes that may wait in the socket: half a second at 8 MB/s. The system may allow less.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+pub(crate) fn invalid(cause: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, cause)
+}
+
+/// 32 unpredictable bytes from the operating system.
+pub fn entropy() -> [u8; 32] {
+    x25519_dalek::StaticSecret::random().to_bytes()
+}
+
+/// A peer without its socket.
+pub(crate) struct LivePeer {
+    pub node: Node,
+    addresses: Vec<Option<SocketAddr>>,
+    directory: Directory,
+    epoch: u32,
+    look: Time,
+    memory: Memory,
+    pub summary: Summary,
+}
+
+impl LivePeer {
+    pub fn open(settings: &Settings) -> io::Result<(LivePeer, UdpSocket)> {
+        let (directory, me) = (&settings.directory, settings.me);
+        let peers = directory.peers.len();
+        let Some(entry) = directory.peers.get(usize::from(me)) else {
+            return Err(invalid(format!("there is no peer {me} in the directory of {peers}")));
+        };
+        let keys = PeerKeys::new(settings.secret);
+        let epoch =
+            directory.epoch_at(clock::unix()).map_err(|error| invalid(format!("the directory {error}")))?;
+        if keys.link_key() != entry.key.0 || keys.onion_key(epoch) != entry.epochs[epoch as usize].0 {
+            return Err(invalid(format!("the secret is not that of peer {me} in the directory")));
+        }
+        if let Some(guard) =
+            settings.guards.iter().find(|guard| usize::from(**guard) >= peers || **guard == me)
+        {
+            return Err(invalid(format!("guard {guard} is not another peer of the directory of {peers}")));
+        }
+        let listen = match settings.listen {
+            Some(listen) => listen,
+            None => resolve(&entry.address, None)
+                .ok_or_else(|| invalid(format!("{}: this machine knows no such address", entry.address)))?,
+        };
+        let socket = UdpSocket::bind(listen)?;
+        // More than the system gives is not asked for twice.
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
+        let addresses = directory.peers.iter().map(|peer| resolve(&peer.address, Some(&listen))).collect();
+        let phase = Span(u64::from_le_bytes(entropy()[..8].try_into().expect("eight bytes")) % 1_000_000_000);
+        let mut node = Node::new(NodeSettings {
+            me,
+            keys,
+            links: &directory.links(),
+            epoch,
+            limit: settings.limit,
+            phase,
+            stamping: settings.parameters.stamping(),
+        });
+        let mut memory = Memory { folder: settings.memory.clone(), me, files: Vec::new() };
+        memory.open(&mut node)?;
+        let directory = directory.clone();
+        let summary = Summary::default();
+        Ok((LivePeer { node, addresses, directory, epoch, look: Time::ZERO, memory, summary }, socket))
+    }
+
+    /// Everybody's keys.
+    pub fn keys(&self) -> Epoch {
+        self.directory.epoch(self.epoch)
+    }
+
+    /// The key epoch that it is.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// A new epoch's keys, if one has begun.
+    ///
+    /// # Errors
+    /// If the directory is over, or memory cannot be written.
+    pub fn turn(&mut self, now: Time) -> io::Result<Option<Epoch>> {
+        if now < self.look {
+            return Ok(None);
+        }
+        self.look = now + LOOK;
+        let epoch = self
+            .directory
+            .epoch_at(clock::unix())
+            .map_err(|error| invalid(format!("the directory {error}")))?;
+        if epoch == self.epoch {
+            return Ok(None);
+        }
+        self.epoch = epoch;
+        self.node.set_epoch(epoch);
+        self.memory.open(&mut self.node)?;
+        Ok(Some(self.keys()))
+    }
+
+    /// A datagram came. What it asks for, unless that is to be forwarded: then where to, and what.
+    pub fn handle(&mut self, now: Time, wire: &[u8]) -> io::Result<Handled> {
+        let opened = self.node.handle(now, wire);
+        // Written down before anything is passed on: what is passed on twice can be followed.
+        self.memory.write(&mut self.node)?;
+        Ok(match opened {
+            Some(Opened::Forward { to, datagram }) => Handled::Forward(self.address(to), datagram),
+            Some(opened) => Handled::Here(opened),
+            None => Handled::Nothing,
+        })
+    }
+
+    /// A datagram of this peer as it goes to `to`, and where that is.
+    pub fn seal(&mut self, to: Peer, datagram: &[u8]) -> (Option<SocketAddr>, Vec<u8>) {
+        (self.address(to), self.node.seal(to, datagram).unwrap_or_default())
+    }
+
+    fn address(&self, to: Peer) -> Option<SocketAddr> {
+        self.addresses.get(usize::from(to)).copied().flatten()
+    }
+
+    pub fn summary(mut self) -> Summary {
+        self.summary.node = self.node.counters();
+        self.summary
+    }
+}
+
+/// What became of a datagram.
+pub(crate) enum Handled {
+    Forward(Option<SocketAddr>, Vec<u8>),
+    Here(Opened),
+    Nothing,
+}
+
+/// The address that a name leads to, of the same family as `like`.
+fn resolve(name: &str, like: Option<&SocketAddr>) -> Option<SocketAddr> {
+    let mut found = name.to_socket_addrs().ok()?;
+    found.find(|address| like.is_none_or(|like| like.is_ipv4() == address.is_ipv4()))
+}
+
+/// Files with the tags of opened packets, 8 bytes each, one file per epoch.
+struct Memory {
+    folder: Option<PathBuf>,
+    me: Peer,
+    files: Vec<(u32, File)>,
+}
+
+impl Memory {
+    /// Reads and opens the files of the epochs whose keys are valid, and removes those of the others.
+    fn open(&mut self, node: &mut Node) -> io::Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let epochs = node.epochs();
+        let path = |epoch: u32| folder.join(format!("peer-{}.opened-{epoch}", self.me));
+        self.files.retain(|(epoch, _)| {
+            let keep = epochs.contains(epoch);
+            if !keep {
+                let _ = std::fs::remove_file(path(*epoch));
+            }
+            keep
+        });
+        for epoch in epochs {
+            if self.files.iter().all(|(open, _)| *open != epoch) {
+                let mut options = OpenOptions::new();
+                options.read(true).append(true).create(true);
+                #[cfg(unix)]
+                std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+                let mut file = options.open(path(epoch))?;
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes)?;
+                let (tags, torn) = bytes.as_chunks::<8>();
+                // A process that died while it wrote left a part of a tag.
+                file.set_len((bytes.len() - torn.len()) as u64)?;
+                if let Some(memory) = node.tags(epoch) {
+                    memory.restore(tags.iter().map(|tag| u64::from_be_bytes(*tag)));
+                }
+                self.files.push((epoch, file));
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, node: &mut Node) -> io::Result<()> {
+        for (epoch, file) in &mut self.files {
+            let fresh = node.tags(*epoch).map(|tags| tags.take_fresh()).unwrap_or_default();
+            if !fresh.is_empty() {
+                let bytes: Vec<u8> = fresh.iter().flat_map(|tag| tag.to_be_bytes()).collect();
+                file.write_all(&bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
