@@ -1,5 +1,5 @@
 # `make test` sets up what it needs and runs every test; `make lint` is part of it.
-.PHONY: test lint setup bench columnar deny scoreboard
+.PHONY: test lint setup bench columnar deny scoreboard fuzz
 
 # Tests that need what is not here are left out; the end says how many, and what to install.
 SKIPPED = $(CURDIR)/target/skipped-tests
@@ -37,3 +37,8 @@ scoreboard:
 # Needs `cargo install cargo-deny`.
 deny:
 	cargo deny check licenses bans sources
+
+# Every fuzz target for TIME seconds. Needs a nightly compiler and `cargo install cargo-fuzz`.
+TIME ?= 60
+fuzz:
+	set -e; for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=$(TIME); done

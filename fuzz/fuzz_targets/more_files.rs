@@ -1,0 +1,15 @@
+//! Directories and descriptors. A file that is read can be written and is read as the same again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidegate_more::descriptor::Descriptor;
+use tidegate_more::directory::{Directory, authority_key};
+
+fuzz_target!(|text: &str| {
+    let _ = Descriptor::parse(text);
+    let _ = Directory::parse(text, &authority_key(&[1; 32]));
+    if let Ok((directory, _)) = Directory::parse_unsigned(text) {
+        let again = Directory::parse_unsigned(&directory.write(Some(&[1; 32])));
+        assert_eq!(again.map(|(again, _)| again), Ok(directory));
+    }
+});
