@@ -16,7 +16,7 @@ pub mod runs;
 pub mod scenario;
 pub mod scoreboard;
 pub mod statistics;
-pub mod stream;
 pub mod store;
+pub mod stream;
 pub mod study;
 pub mod traffic;
