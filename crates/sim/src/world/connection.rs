@@ -469,18 +469,14 @@ impl<R: Recorder> World<'_, R> {
         self.written.front(&writer.cells).is_some_and(|(end, _)| *end <= arrived)
     }
 
-    /// Reads one cell on behalf of a gated host; gives its bytes, the last cell of a record with the record's
-    /// overhead.
-    pub(super) fn read_one(&mut self, id: EndId) -> u64 {
-        let (other, Some(end)) = (id.other(), self.end(id)) else { return 0 };
-        let host = end.host;
-        let Some(connection) = self.connections[id.connection.0 as usize].as_deref() else { return 0 };
-        let next = self.written.front(&connection.ends[usize::from(other.side)].cells);
+    /// Reads one cell on behalf of a gated host; gives its bytes, and the overhead of the record that it ends.
+    /// What the host does about it waits for [`drain`](World::drain).
+    pub(super) fn read_one(&mut self, id: EndId) -> (u64, u64) {
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref() else { return (0, 0) };
+        let next = self.written.front(&connection.ends[usize::from(1 - id.side)].cells);
         let bytes = next.map_or(0, |(_, cell)| u64::from(cell.wire_bytes()));
         let record_done = self.deliver_cell(id);
-        self.drain(host);
-        self.transmit(id);
-        bytes + if record_done { u64::from(self.system.tls_record_overhead) } else { 0 }
+        (bytes, if record_done { u64::from(self.system.tls_record_overhead) } else { 0 })
     }
 
     /// Hands the next cell to the node; true if its TLS record ends with it.

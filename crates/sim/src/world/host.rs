@@ -201,10 +201,13 @@ impl Gate {
         }
     }
 
-    /// Lets those that were paused try again once it is time.
+    /// Lets those that were paused try again once it is time, in the order in which they were opened (tor:
+    /// `reenable_blocked_connections`).
     fn retry(&mut self, now: Time) {
         if self.retry_at <= now {
             self.retry_at = Time::NEVER;
+            self.paused_readers.sort_by_key(|end| end.connection.0);
+            self.paused_writers.sort_by_key(|end| end.connection.0);
             self.readers.extend(self.paused_readers.drain(..));
             for end in self.paused_writers.drain(..) {
                 if !self.writers.contains(&end) {
@@ -262,7 +265,8 @@ impl<R: Recorder> World<'_, R> {
         self.hosts[host as usize].node().socket(now, channel, Some(socket));
     }
 
-    /// The next end in turn reads its share; false if the processor has no time.
+    /// The next end in turn reads its share, and then the host writes what came of it, as tor does once per read
+    /// event (`connection_handle_read`); false if the processor has no time.
     fn reading_turn(&mut self, host: u32) -> bool {
         let now = self.now;
         let Some(gate) = &mut self.hosts[host as usize].gate else { return true };
@@ -274,17 +278,21 @@ impl<R: Recorder> World<'_, R> {
             return true;
         }
         let gate = self.hosts[host as usize].gate.as_mut().expect("looked at above");
-        let (share, mut spent) = (share(gate.read.as_mut(), now), 0);
-        while spent < share && self.can_read(end) {
-            spent += self.read_one(end);
-            let gate = self.hosts[host as usize].gate.as_mut().expect("gates stay");
-            gate.busy_until = now + gate.cell_cost;
-            // Only tor's own buckets are read from in lumps.
-            if gate.retry_after == Span::ZERO {
+        // The share counts cells, the bucket what TLS adds as well.
+        let (share, cell_cost) = (share(gate.read.as_mut(), now), gate.cell_cost);
+        let (mut read, mut spent) = (0, 0);
+        while read < share && self.can_read(end) {
+            let (cell, overhead) = self.read_one(end);
+            read += cell;
+            spent += cell + overhead;
+            if cell_cost > Span::ZERO {
                 break;
             }
         }
+        self.drain(host);
+        self.transmit(end);
         let gate = self.hosts[host as usize].gate.as_mut().expect("gates stay");
+        gate.busy_until = now + cell_cost;
         if let Some(bucket) = &mut gate.read {
             bucket.overdraw(spent);
             if bucket.available(now) == 0 {
