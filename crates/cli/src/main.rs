@@ -23,6 +23,7 @@ mod predictor_open_loop;
 mod reproduce;
 mod run;
 mod runs;
+mod score;
 mod scoreboard;
 mod stream;
 mod stream_demo;
@@ -46,6 +47,7 @@ enum Command {
     Sweep(sweep::Arguments),
     Runs(runs::Arguments),
     More(more::Arguments),
+    Score(score::Arguments),
     Reproduce(reproduce::Arguments),
     Scoreboard(scoreboard::Arguments),
     Flashflow(flashflow::Arguments),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::Sweep(arguments) => sweep::main(arguments),
         Command::Runs(arguments) => runs::main(arguments),
         Command::More(arguments) => more::main(arguments),
+        Command::Score(arguments) => score::main(arguments),
         Command::Reproduce(arguments) => reproduce::main(arguments),
         Command::Scoreboard(arguments) => scoreboard::main(arguments),
         Command::Flashflow(arguments) => flashflow::main(arguments),

@@ -8,6 +8,7 @@ use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::{contents, files, folder, full_table, provenance, summary_table};
 use tidegate_lab::results::Results;
+use tidegate_lab::load;
 use tidegate_lab::runs::{self, Run, Runs};
 use tidegate_lab::scenario::Scenario;
 use tidegate_lab::store::{self, Record, Store, run_name};
@@ -90,6 +91,9 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
             folder::point_latest(&place);
         }
     };
+    let before = Console::new(1, arguments.jobs);
+    load::settle(&mut scenario, &before)?;
+    before.finish();
     let runs = run_and_keep(&scenario, arguments.seeds, arguments.jobs, arguments.resume, &study, &kept)
         .inspect_err(|_| study.forget_if_empty())?;
     if runs.finished.is_empty() {

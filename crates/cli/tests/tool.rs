@@ -178,10 +178,10 @@ fn wrong_factors_and_combinations_are_refused_at_their_place() {
         ("\"2 %\"", "expected number", "without quotation marks"),
     ] {
         let text = tor.replace("fraction = 0.01", &format!("fraction = 0.01\nbandwidth-factor = {factor}"));
-        refused(&text, "23:20:", cause, cure);
+        refused(&text, "24:20:", cause, cure);
     }
     let text = tor.replace("fraction = 0.01", "fraction = 0.01\nbandwith-factor = 0.1");
-    refused(&text, "23:1:", "unknown key `bandwith-factor`", "did you mean `bandwidth-factor`?");
+    refused(&text, "24:1:", "unknown key `bandwith-factor`", "did you mean `bandwidth-factor`?");
 
     let good = std::fs::read_to_string(root().join("scenarios/bottleneck.toml")).unwrap();
     let line = good.lines().count() + 1;

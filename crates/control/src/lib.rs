@@ -9,6 +9,7 @@ pub mod flashflow;
 pub mod keys;
 pub mod maxmin;
 pub mod paths;
+pub mod positions;
 pub mod predictor;
 pub mod random;
 pub mod text;

@@ -1,11 +1,14 @@
-//! Choosing the reader of a latency file by its content.
+//! Choosing the reader of a latency file or of a table of relays by its content.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::consensus::Identity;
 use crate::document::{DataError, Document};
 use crate::latency::LatencyTable;
 use crate::latency_graph::BareNumbers;
-use crate::{gml, graphml, latency_csv, latency_graph, open};
+use crate::relays::Capacity;
+use crate::{gml, graphml, latency_csv, latency_graph, open, relays, shadow};
 
 /// The kinds of latency data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +57,28 @@ pub fn kind(document: &Document) -> Result<Kind, DataError> {
         "is no latency data known here",
         "give Shadow's GML or GraphML, WonderProxy pings, RIPE country pairs, or a matrix of round-trip times",
     ))
+}
+
+/// Opens a table of relays of any kind: `relayinfo_staging_*.json`, server descriptors, or a folder with Shadow's
+/// `shadow.config.xml` and its bandwidth file `v3bw.init.consensus` (each plain, .xz or .gz).
+///
+/// # Errors
+/// If there is no such file, or it is none of these.
+pub fn relays(path: &Path) -> Result<BTreeMap<Identity, Capacity>, DataError> {
+    if path.is_dir() {
+        let inside = |name: &str| {
+            let ways = ["", ".xz", ".gz"].map(|ending| path.join(format!("{name}{ending}")));
+            let found = ways.iter().find(|way| way.exists()).unwrap_or(&ways[0]);
+            open::open(found)
+        };
+        return shadow::relays(&inside("shadow.config.xml")?, &inside("v3bw.init.consensus")?);
+    }
+    let document = open::open(path)?;
+    if document.text().trim_start().starts_with('{') {
+        relays::capacities(&document)
+    } else {
+        relays::descriptors(&document)
+    }
 }
 
 /// Opens and reads a latency file of any kind. For WonderProxy's pings the table of servers is the one

@@ -20,6 +20,7 @@ pub mod open;
 pub mod relays;
 pub mod sample;
 pub mod speed_test;
+pub mod shadow;
 pub mod tgen;
 pub mod torperf;
 pub mod weights;

@@ -2,6 +2,7 @@
 //! `tornettools stage` writes.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use serde::Deserialize;
 
@@ -16,6 +17,8 @@ use crate::torperf::json;
 pub struct Capacity {
     /// Where it is.
     pub country: Option<Country>,
+    /// Its IPv4 address.
+    pub address: Option<Ipv4Addr>,
     /// Its share of the whole consensus weight, mean over the time it ran.
     pub weight: f64,
     /// The most it was seen to carry, in bytes per second (observed bandwidth); zero if never seen.
@@ -40,6 +43,7 @@ struct Staging {
 #[derive(Deserialize)]
 struct Staged {
     country_code: Option<String>,
+    address: Option<String>,
     weight: f64,
     bandwidth_capacity: u64,
     bandwidth_rate: u64,
@@ -71,6 +75,7 @@ pub fn capacities(document: &Document) -> Result<BTreeMap<Identity, Capacity>, D
             identity,
             Capacity {
                 country: staged.country_code.as_deref().and_then(Country::from_code),
+                address: staged.address.as_deref().and_then(|text| text.parse().ok()),
                 weight: staged.weight,
                 capacity_bytes_per_s: staged.bandwidth_capacity,
                 rate_bytes_per_s: staged.bandwidth_rate,
@@ -83,6 +88,51 @@ pub fn capacities(document: &Document) -> Result<BTreeMap<Identity, Capacity>, D
     }
     if relays.is_empty() {
         return Err(document.error("holds no relay", "give the output of `tornettools stage`"));
+    }
+    Ok(relays)
+}
+
+/// Reads server descriptors (dir-spec 2.1.1): their `bandwidth` lines say rate, burst and the most that was observed.
+/// Weights, flags and running time are not in descriptors; a relay counts as what it observed.
+///
+/// # Errors
+/// If the document holds no descriptor with a fingerprint and a bandwidth.
+pub fn descriptors(document: &Document) -> Result<BTreeMap<Identity, Capacity>, DataError> {
+    let mut relays = BTreeMap::new();
+    let (mut address, mut identity) = (None, None);
+    for (line, text) in document.lines() {
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        let fail =
+            |what: &str| document.error_at(line, format!("{} is no {what}", quote(text)), "correct it");
+        match words[..] {
+            ["router", _, ip, ..] => (address, identity) = (ip.parse::<Ipv4Addr>().ok(), None),
+            ["fingerprint", ..] | ["opt", "fingerprint", ..] => {
+                let hex: String = words.iter().filter(|word| word.len() == 4).copied().collect();
+                identity = Some(Identity::from_hex(&hex).ok_or_else(|| fail("fingerprint"))?);
+            }
+            ["bandwidth", rate, burst, observed] => {
+                let number = |text: &str| text.parse::<u64>().map_err(|_| fail("bandwidth"));
+                let capacity = Capacity {
+                    country: None,
+                    address,
+                    weight: 0.0,
+                    capacity_bytes_per_s: number(observed)?,
+                    rate_bytes_per_s: number(rate)?,
+                    burst_bytes: number(burst)?,
+                    running: 1.0,
+                    guard: 0.0,
+                    exit: 0.0,
+                };
+                if let Some(identity) = identity.take() {
+                    relays.insert(identity, capacity);
+                }
+            }
+            _ => {}
+        }
+    }
+    if relays.is_empty() {
+        return Err(document
+            .error("holds no descriptor with a fingerprint and a bandwidth", "give server descriptors"));
     }
     Ok(relays)
 }
@@ -174,6 +224,19 @@ mod tests {
         }
         assert!(capacities(&text(&staging(&[]).replace("0A0A", "0A"))).is_err());
         assert!(capacities(&text("{\"relays\": {}}")).is_err());
+    }
+
+    #[test]
+    fn descriptors_say_rate_and_observed_bandwidth() {
+        let one = "router a 1.2.3.4 9001 0 0\nfingerprint 0A0A 0A0A 0A0A 0A0A 0A0A 0A0A 0A0A 0A0A 0A0A 0A0A\n\
+                   bandwidth 100 200 50\nfamily $x\n";
+        let relays = descriptors(&text(one)).unwrap();
+        let relay = &relays[&Identity([10; 20])];
+        assert_eq!((relay.rate_bytes_per_s, relay.burst_bytes, relay.capacity_bytes_per_s), (100, 200, 50));
+        let (negative, short) = (one.replace("100", "-1"), one.replace("0A0A 0A0A", "0A0A"));
+        for bad in ["x\n", "router a b\n", negative.as_str(), short.as_str()] {
+            assert!(descriptors(&text(bad)).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use tidegate_control::random::Seed;
 
 use crate::consensus::Relay;
-use crate::weights::Class;
+use crate::weights::{Class, class_of};
 
 /// Who represents a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,7 +27,7 @@ pub fn sample(relays: &[Relay], fraction: f64, representative: Representative) -
     for (number, class) in (0..).zip(Class::ALL) {
         let takes_part = |relay: &Relay| relay.flags.running() && relay.flags.valid() && relay.bandwidth > 0;
         let mut members: Vec<usize> = (0..relays.len())
-            .filter(|index| Class::of(&relays[*index]) == class && takes_part(&relays[*index]))
+            .filter(|index| class_of(&relays[*index]) == class && takes_part(&relays[*index]))
             .collect();
         members.sort_by_key(|index| (relays[*index].bandwidth, relays[*index].identity));
         if members.is_empty() {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     fn weights_of(relays: &[Relay], chosen: impl Iterator<Item = usize>, class: Class) -> Vec<f64> {
-        chosen.map(|i| &relays[i]).filter(|r| Class::of(r) == class).map(|r| f64::from(r.bandwidth)).collect()
+        chosen.map(|i| &relays[i]).filter(|r| class_of(r) == class).map(|r| f64::from(r.bandwidth)).collect()
     }
 
     #[test]
@@ -144,29 +144,17 @@ mod tests {
     fn neighbours_and_families_exclude_each_other() {
         let relays = network();
         // Four relays share a /16.
-        let groups = weights::exclusions(&relays[..6], [(relays[5].identity, relays[0].identity)]);
-        assert_eq!(groups, [1, 1, 1, 1, 1, 1], "the family joins the second network to the first");
-        assert_eq!(weights::exclusions(&relays[3..6], []), [0, 2, 2]);
+        assert_eq!(weights::networks(&relays[..6]), [1, 1, 1, 1, 5, 5]);
+        assert_eq!(weights::networks(&relays[3..6]), [0, 2, 2]);
+        let pairs = [(relays[5].identity, relays[0].identity), (relays[0].identity, relays[3].identity)];
+        assert_eq!(weights::families(&relays[..6], pairs), [1, 0, 0, 1, 0, 1]);
     }
 
     #[test]
-    fn candidates_are_drawn_by_bandwidth_and_position() {
+    fn clients_choose_relays_that_run_are_valid_and_fast() {
         let mut relays = network();
-        relays.truncate(70);
-        let weights = weights::PositionWeights {
-            scale: 100,
-            gg: 60,
-            mg: 40,
-            mm: 100,
-            ee: 100,
-            ed: 100,
-            ..Default::default()
-        };
-        let candidates = weights::candidates(&relays, &weights);
-        assert_eq!((candidates.guards.len(), candidates.middles.len(), candidates.exits.len()), (30, 50, 20));
-        let (first, weight) = candidates.guards[0];
-        assert_eq!(weight, f64::from(relays[first].bandwidth) * 0.6);
-        relays.iter_mut().for_each(|relay| relay.flags = Flags::from_names(["Guard", "Running", "Valid"]));
-        assert_eq!(weights::candidates(&relays, &weights), weights::Candidates::default(), "none is fast");
+        assert!(weights::is_usable(&relays[0]));
+        relays[0].flags = Flags::from_names(["Guard", "Running", "Valid"]);
+        assert!(!weights::is_usable(&relays[0]), "not fast");
     }
 }

@@ -17,6 +17,8 @@ pub struct Measured {
     pub downloads: Vec<Download>,
     /// Seconds to build a circuit, ascending; empty if the file does not say.
     pub circuit_build_s: Vec<f64>,
+    /// Seconds from a request to the first byte of its response, ascending; empty if the file does not say.
+    pub round_trip_s: Vec<f64>,
     /// Requests made, and those that timed out or failed, if the file says.
     pub requests: Option<Requests>,
 }
@@ -57,15 +59,35 @@ pub fn quantile(ascending: &[f64], q: f64) -> Option<f64> {
     Some(low + (high - low) * (at - below as f64))
 }
 
+/// A part of the measurements, by the share of the successful requests that came before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Part {
+    /// Everything.
+    Whole,
+    /// January to June.
+    FirstHalf,
+    /// July to December.
+    SecondHalf,
+}
+
 /// Reads either kind of file.
 ///
 /// # Errors
 /// If the document is not JSON, is of neither kind, or holds no successful download.
 pub fn read(document: &Document) -> Result<Measured, DataError> {
+    read_part(document, Part::Whole)
+}
+
+/// The same of a part of the year. The yearly summary has no times of day but lists its values in order of time: the
+/// counts by day say how many came before July. An OnionPerf analysis is of one day, which has no halves.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn read_part(document: &Document, part: Part) -> Result<Measured, DataError> {
     let kind: Kind = json(document)?;
     let mut measured = match kind {
         Kind { kind: Some(kind), .. } if kind == "onionperf" => onionperf(document)?,
-        Kind { download_times: Some(_), .. } => year(document)?,
+        Kind { download_times: Some(_), .. } => year(document, part)?,
         _ => {
             return Err(document.error(
                 "is JSON, but neither an OnionPerf analysis nor a summary with `download_times`",
@@ -83,6 +105,7 @@ pub fn read(document: &Document) -> Result<Measured, DataError> {
         sort(document, &mut download.ttlb_s)?;
     }
     sort(document, &mut measured.circuit_build_s)?;
+    sort(document, &mut measured.round_trip_s)?;
     Ok(measured)
 }
 
@@ -116,6 +139,8 @@ struct Year {
     #[serde(default)]
     circuit_build_times: Vec<f64>,
     #[serde(default)]
+    circuit_rtt: Vec<f64>,
+    #[serde(default)]
     daily_counts: BTreeMap<String, Day>,
 }
 
@@ -126,8 +151,34 @@ struct Day {
     failures: u64,
 }
 
-fn year(document: &Document) -> Result<Measured, DataError> {
-    let year: Year = json(document)?;
+/// Keeps the values of a part; `before_july` is the share of all that came before July.
+fn keep(values: &mut Vec<f64>, part: Part, before_july: f64) {
+    let cut = (values.len() as f64 * before_july).round() as usize;
+    match part {
+        Part::Whole => {}
+        Part::FirstHalf => values.truncate(cut),
+        Part::SecondHalf => drop(values.drain(..cut)),
+    }
+}
+
+fn year(document: &Document, part: Part) -> Result<Measured, DataError> {
+    let mut year: Year = json(document)?;
+    let done = |days: &mut dyn Iterator<Item = (&String, &Day)>| -> u64 {
+        days.map(|(_, day)| day.requests.saturating_sub(day.timeouts.saturating_add(day.failures))).sum()
+    };
+    let is_before_july = |day: &String| day.get(5..7).is_some_and(|month| month < "07");
+    let first = done(&mut year.daily_counts.iter().filter(|(day, _)| is_before_july(day)));
+    let before_july = first as f64 / done(&mut year.daily_counts.iter()).max(1) as f64;
+    for values in year.download_times.values_mut() {
+        keep(values, part, before_july);
+    }
+    keep(&mut year.circuit_build_times, part, before_july);
+    keep(&mut year.circuit_rtt, part, before_july);
+    match part {
+        Part::Whole => {}
+        Part::FirstHalf => year.daily_counts.retain(|day, _| is_before_july(day)),
+        Part::SecondHalf => year.daily_counts.retain(|day, _| !is_before_july(day)),
+    }
     let mut downloads = Vec::new();
     for (bytes, ttlb_s) in year.download_times {
         let bytes = bytes.parse().map_err(|_| {
@@ -144,6 +195,7 @@ fn year(document: &Document) -> Result<Measured, DataError> {
     Ok(Measured {
         downloads,
         circuit_build_s: year.circuit_build_times,
+        round_trip_s: year.circuit_rtt,
         requests: (!year.daily_counts.is_empty()).then_some(requests),
     })
 }
@@ -264,6 +316,20 @@ mod tests {
         assert_eq!(measured.downloads[0].bytes, 51_200);
         assert_eq!(measured.downloads[1].ttlb_s, [2.5, 3.0]);
         assert_eq!(measured.requests, Some(Requests { made: 12, timed_out: 1, failed: 2 }));
+    }
+
+    #[test]
+    fn a_year_has_halves() {
+        let day = |name: &str, requests: u32, timeouts: u32| {
+            format!("\"{name}\": {{\"requests\": {requests}, \"timeouts\": {timeouts}, \"failures\": 0}}")
+        };
+        let days = [day("2019-06-30", 4, 1), day("2019-07-01", 1, 0)].join(", ");
+        let text =
+            format!("{{\"download_times\": {{\"51200\": [1, 2, 3, 4]}}, \"daily_counts\": {{{days}}}}}");
+        let document = Document::new("x.json", text).unwrap();
+        let part = |part| read_part(&document, part).unwrap().downloads[0].ttlb_s.clone();
+        // Three of the four that succeeded came before July.
+        assert_eq!((part(Part::FirstHalf), part(Part::SecondHalf)), (vec![1.0, 2.0, 3.0], vec![4.0]));
     }
 
     #[test]

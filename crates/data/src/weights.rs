@@ -1,262 +1,97 @@
-//! With which weight a relay is drawn for a position (dir-spec, "Computing bandwidth weights"; path-spec 2.2),
+//! Relays' classes and the position weights of a consensus (dir-spec, "Computing bandwidth weights"; path-spec 2.2),
 //! and which relays never share a path.
 
 use std::collections::BTreeMap;
 
+pub use tidegate_control::positions::{Class, PositionWeights};
+
 use crate::consensus::{Consensus, Identity, Relay};
 
-/// A relay's class, by which its bandwidth is shared among positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// Neither guard nor exit.
-    Middle,
-    /// Guard only.
-    Guard,
-    /// Exit only.
-    Exit,
-    /// Both.
-    GuardExit,
-}
-
-impl Class {
-    /// All classes.
-    pub const ALL: [Class; 4] = [Class::Middle, Class::Guard, Class::Exit, Class::GuardExit];
-
-    /// A relay's class; an exit that authorities call bad is none.
-    pub fn of(relay: &Relay) -> Class {
-        match (relay.flags.guard(), relay.flags.exit() && !relay.flags.bad_exit()) {
-            (false, false) => Class::Middle,
-            (true, false) => Class::Guard,
-            (false, true) => Class::Exit,
-            (true, true) => Class::GuardExit,
-        }
+/// A relay's class; an exit that authorities call bad is none.
+pub fn class_of(relay: &Relay) -> Class {
+    match (relay.flags.guard(), relay.flags.exit() && !relay.flags.bad_exit()) {
+        (false, false) => Class::Middle,
+        (true, false) => Class::Guard,
+        (false, true) => Class::Exit,
+        (true, true) => Class::GuardExit,
     }
 }
 
-/// Position weights in parts of `scale`: `gd` is `Wgd`, the weight of a guard-and-exit (`d`) in the guard
-/// position (`g`).
-#[expect(missing_docs, reason = "the fields are named as in dir-spec")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PositionWeights {
-    pub scale: i64,
-    pub gg: i64,
-    pub gd: i64,
-    pub mg: i64,
-    pub mm: i64,
-    pub me: i64,
-    pub md: i64,
-    pub eg: i64,
-    pub em: i64,
-    pub ee: i64,
-    pub ed: i64,
-}
-
-/// Sums of bandwidth by class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Totals {
-    g: i64,
-    m: i64,
-    e: i64,
-    d: i64,
+/// Whether clients choose a relay for general-purpose circuits: it runs, is valid and fast.
+pub fn is_usable(relay: &Relay) -> bool {
+    relay.flags.running() && relay.flags.valid() && relay.flags.fast()
 }
 
 /// Since this consensus method the sums begin at one (tor's `MIN_METHOD_FOR_INIT_BW_WEIGHTS_ONE`).
 const METHOD_BEGINS_AT_ONE: u32 = 31;
 
-impl PositionWeights {
-    /// The document's own weights, or if it has none (or not all) the computed ones.
-    pub fn of(consensus: &Consensus) -> PositionWeights {
-        PositionWeights::stated(consensus).unwrap_or_else(|| PositionWeights::computed(consensus))
-    }
+/// The document's own position weights, or if it has none (or not all) the computed ones.
+pub fn positions(consensus: &Consensus) -> PositionWeights {
+    stated(consensus).unwrap_or_else(|| computed(consensus))
+}
 
-    /// The document's own weights, if all are there.
-    pub fn stated(consensus: &Consensus) -> Option<PositionWeights> {
-        let weight = |name: &str| consensus.bandwidth_weights.get(name).map(|value| i64::from(*value));
-        Some(PositionWeights {
-            scale: scale(consensus),
-            gg: weight("Wgg")?,
-            gd: weight("Wgd")?,
-            mg: weight("Wmg")?,
-            mm: weight("Wmm")?,
-            me: weight("Wme")?,
-            md: weight("Wmd")?,
-            eg: weight("Weg")?,
-            em: weight("Wem")?,
-            ee: weight("Wee")?,
-            ed: weight("Wed")?,
-        })
-    }
+/// The document's own position weights, if all are there.
+pub fn stated(consensus: &Consensus) -> Option<PositionWeights> {
+    let weight = |name: &str| consensus.bandwidth_weights.get(name).map(|value| i64::from(*value));
+    Some(PositionWeights {
+        scale: scale(consensus),
+        gg: weight("Wgg")?,
+        gd: weight("Wgd")?,
+        mg: weight("Wmg")?,
+        mm: weight("Wmm")?,
+        me: weight("Wme")?,
+        md: weight("Wmd")?,
+        eg: weight("Weg")?,
+        em: weight("Wem")?,
+        ee: weight("Wee")?,
+        ed: weight("Wed")?,
+    })
+}
 
-    /// The weights that authorities compute from the relays' bandwidths.
-    pub fn computed(consensus: &Consensus) -> PositionWeights {
-        let first = i64::from(consensus.method >= METHOD_BEGINS_AT_ONE);
-        let mut totals = Totals { g: first, m: first, e: first, d: first };
-        for relay in &consensus.relays {
-            let total = match Class::of(relay) {
-                Class::Guard => &mut totals.g,
-                Class::Middle => &mut totals.m,
-                Class::Exit => &mut totals.e,
-                Class::GuardExit => &mut totals.d,
-            };
-            *total += i64::from(relay.bandwidth);
-        }
-        compute(totals, scale(consensus))
-    }
-
-    /// The weight of a class in the guard position, in parts of `scale`.
-    pub fn guard(&self, class: Class) -> i64 {
-        match class {
-            Class::Guard => self.gg,
-            Class::GuardExit => self.gd,
-            Class::Middle | Class::Exit => 0,
-        }
-    }
-
-    /// The weight of a class in the middle position.
-    pub fn middle(&self, class: Class) -> i64 {
-        match class {
-            Class::Middle => self.mm,
-            Class::Guard => self.mg,
-            Class::Exit => self.me,
-            Class::GuardExit => self.md,
-        }
-    }
-
-    /// The weight of a class in the exit position.
-    pub fn exit(&self, class: Class) -> i64 {
-        match class {
-            Class::Exit => self.ee,
-            Class::GuardExit => self.ed,
-            Class::Middle | Class::Guard => 0,
-        }
-    }
+/// The position weights that authorities compute from the relays' bandwidths.
+pub fn computed(consensus: &Consensus) -> PositionWeights {
+    let relays = consensus.relays.iter().map(|relay| (class_of(relay), i64::from(relay.bandwidth)));
+    let first = i64::from(consensus.method >= METHOD_BEGINS_AT_ONE);
+    PositionWeights::computed(relays, first, scale(consensus))
 }
 
 fn scale(consensus: &Consensus) -> i64 {
     consensus.params.get("bwweightscale").map_or(10_000, |scale| i64::from(*scale).max(1))
 }
 
-/// The cases of dir-spec, in the integers of tor. A class without any bandwidth counts as one.
-fn compute(totals: Totals, scale: i64) -> PositionWeights {
-    let Totals { g, m, e, d } =
-        Totals { g: totals.g.max(1), m: totals.m.max(1), e: totals.e.max(1), d: totals.d.max(1) };
-    let third = (g + m + e + d) / 3;
-    let share = |part: i64, of: i64| scale * part / of;
-    let mut w = PositionWeights { scale, mm: scale, ..PositionWeights::default() };
-    if e >= third && g >= third {
-        // Neither is scarce.
-        (w.gd, w.ed, w.md) = (scale / 3, scale / 3, scale / 3);
-        w.ee = share(e + g + m, 3 * e);
-        w.mg = share(2 * g - e - m, 3 * g);
-        (w.me, w.gg) = (scale - w.ee, scale - w.mg);
-    } else if e < third && g < third {
-        // Both are scarce.
-        if e.min(g) + d < e.max(g) {
-            (w.gg, w.ee) = (scale, scale);
-            (w.gd, w.ed) = if e < g { (0, scale) } else { (scale, 0) };
-        } else {
-            w.ee = share(e - g + m, e);
-            w.ed = share(d - 2 * e + 4 * g - 2 * m, 3 * d);
-            w.me = share(g - m, e);
-            w.gg = scale;
-            (w.md, w.gd) = ((scale - w.ed) / 2, (scale - w.ed) / 2);
-            if ![w.ee, w.ed, w.me, w.md, w.gd].iter().all(|weight| (0..=scale).contains(weight)) {
-                (w.gg, w.ee, w.me, w.mg) = (scale, scale, 0, 0);
-                w.ed = share(d - 2 * e + g + m, 3 * d);
-                w.md = share(d - 2 * m + g + e, 3 * d).max(0);
-                w.gd = scale - w.ed - w.md;
-            }
-        }
-    } else if e.min(g) + d < third {
-        // One is scarce, even with all that do both.
-        let kept = |plenty: i64| if plenty < m { 0 } else { share(plenty - m, 2 * plenty) };
-        if g < e {
-            (w.gg, w.gd, w.me) = (scale, scale, kept(e));
-            w.ee = scale - w.me;
-        } else {
-            (w.ee, w.ed, w.mg) = (scale, scale, kept(g));
-            w.gg = scale - w.mg;
-        }
-    } else if g < e {
-        w.gg = scale;
-        w.gd = share(d - 2 * g + e + m, 3 * d);
-        w.ee = share(e + m, 2 * e);
-        w.me = scale - w.ee;
-        (w.md, w.ed) = ((scale - w.gd) / 2, (scale - w.gd) / 2);
-    } else {
-        w.ee = scale;
-        w.ed = share(d - 2 * e + g + m, 3 * d);
-        w.gg = share(g + m, 2 * g);
-        w.mg = scale - w.gg;
-        (w.md, w.gd) = ((scale - w.ed) / 2, (scale - w.ed) / 2);
+/// Groups of relays in one IPv4 /16, of which no two share a path. Relays with the same number exclude each other;
+/// zero excludes nobody.
+pub fn networks<'a>(relays: impl IntoIterator<Item = &'a Relay>) -> Vec<u32> {
+    let networks = relays.into_iter().map(|relay| u32::from(relay.address) >> 16);
+    let mut groups = Groups::default();
+    let mut first_of: BTreeMap<u32, usize> = BTreeMap::new();
+    for (index, network) in networks.enumerate() {
+        groups.parents.push(index);
+        let first = *first_of.entry(network).or_insert(index);
+        groups.join(first, index);
     }
-    (w.eg, w.em) = (w.ed, w.ee);
-    w
+    groups.numbers()
 }
 
-/// Who can be drawn for which position: indices into the relays and weights above zero.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Candidates {
-    /// For the guard position.
-    pub guards: Vec<(usize, f64)>,
-    /// For the middle position.
-    pub middles: Vec<(usize, f64)>,
-    /// For the exit position.
-    pub exits: Vec<(usize, f64)>,
-}
-
-/// The candidates for the positions of general-purpose circuits: relays that run, are valid and fast.
-pub fn candidates<'a>(relays: impl IntoIterator<Item = &'a Relay>, weights: &PositionWeights) -> Candidates {
-    let mut candidates = Candidates::default();
-    for (index, relay) in relays.into_iter().enumerate() {
-        if !(relay.flags.running() && relay.flags.valid() && relay.flags.fast()) {
-            continue;
-        }
-        let class = Class::of(relay);
-        for (list, weight) in [
-            (&mut candidates.guards, weights.guard(class)),
-            (&mut candidates.middles, weights.middle(class)),
-            (&mut candidates.exits, weights.exit(class)),
-        ] {
-            let weight = f64::from(relay.bandwidth) * weight as f64 / weights.scale as f64;
-            if weight > 0.0 {
-                list.push((index, weight));
-            }
-        }
-    }
-    candidates
-}
-
-/// Groups of relays of which no two share a path: those in one IPv4 /16, and those of one family. Relays
-/// with the same number exclude each other; zero excludes nobody.
-///
-/// `families` are pairs of relays that both name the other as family; one group holds all that are linked
-/// by such pairs and by networks, which excludes a few pairs more than tor does.
-pub fn exclusions<'a>(
+/// Groups of relays of one family. `families` are pairs of relays that both name the other; one group holds all
+/// that are linked by such pairs, which excludes a few pairs more than tor does.
+pub fn families<'a>(
     relays: impl IntoIterator<Item = &'a Relay>,
     families: impl IntoIterator<Item = (Identity, Identity)>,
 ) -> Vec<u32> {
-    let relays: Vec<&Relay> = relays.into_iter().collect();
-    let mut groups = Groups { parents: (0..relays.len()).collect() };
-    let mut networks: BTreeMap<u32, usize> = BTreeMap::new();
-    let mut identities = BTreeMap::new();
-    for (index, relay) in relays.iter().enumerate() {
-        identities.insert(relay.identity, index);
-        let first = *networks.entry(u32::from(relay.address) >> 16).or_insert(index);
-        groups.join(first, index);
-    }
+    let identities: BTreeMap<Identity, usize> =
+        relays.into_iter().enumerate().map(|(index, relay)| (relay.identity, index)).collect();
+    let mut groups = Groups { parents: (0..identities.len()).collect() };
     for (one, other) in families {
         if let (Some(one), Some(other)) = (identities.get(&one), identities.get(&other)) {
             groups.join(*one, *other);
         }
     }
-    let roots: Vec<usize> = (0..relays.len()).map(|index| groups.root(index)).collect();
-    let mut sizes = vec![0u32; relays.len()];
-    roots.iter().for_each(|root| sizes[*root] += 1);
-    roots.iter().map(|root| if sizes[*root] > 1 { *root as u32 + 1 } else { 0 }).collect()
+    groups.numbers()
 }
 
 /// Disjoint sets (union by path halving).
+#[derive(Default)]
 struct Groups {
     parents: Vec<usize>,
 }
@@ -274,59 +109,12 @@ impl Groups {
         let (one, other) = (self.root(one), self.root(other));
         self.parents[one.max(other)] = one.min(other);
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn balanced(g: i64, m: i64, e: i64, d: i64) -> PositionWeights {
-        let w = compute(Totals { g, m, e, d }, 10_000);
-        for weight in [w.gg, w.gd, w.mg, w.mm, w.me, w.md, w.ee, w.ed] {
-            assert!((0..=10_000).contains(&weight), "{w:?}");
-        }
-        // No bandwidth is lost: each class is shared out in full (to rounding).
-        for sum in [w.gg + w.mg, w.gd + w.md + w.ed, w.me + w.ee] {
-            assert!((sum - 10_000).abs() <= 2, "{w:?}");
-        }
-        w
-    }
-
-    /// Bandwidth that ends up in the three positions.
-    fn positions(w: &PositionWeights, g: i64, m: i64, e: i64, d: i64) -> [f64; 3] {
-        let of = |parts: &[(i64, i64)]| parts.iter().map(|(w, b)| *w as f64 / 1e4 * *b as f64).sum::<f64>();
-        [
-            of(&[(w.gg, g), (w.gd, d)]),
-            of(&[(w.mg, g), (w.mm, m), (w.me, e), (w.md, d)]),
-            of(&[(w.ee, e), (w.ed, d)]),
-        ]
-    }
-
-    #[test]
-    fn weights_balance_the_positions_where_that_is_possible() {
-        for (g, m, e, d) in [
-            (400_000, 100_000, 400_000, 100_000), // neither scarce
-            (200_000, 150_000, 200_000, 450_000), // both scarce, enough of both
-            (500_000, 100_000, 150_000, 250_000), // exits scarce, enough of both
-            (150_000, 100_000, 500_000, 250_000), // guards scarce, enough of both
-        ] {
-            let w = balanced(g, m, e, d);
-            let third = (g + m + e + d) as f64 / 3.0;
-            for position in positions(&w, g, m, e, d) {
-                assert!((position / third - 1.0).abs() < 0.01, "{w:?}: {position} of {third}");
-            }
-        }
-    }
-
-    #[test]
-    fn scarce_bandwidth_is_kept_in_its_position() {
-        let w = balanced(700_000, 100_000, 100_000, 100_000);
-        assert_eq!((w.ee, w.ed, w.gd), (10_000, 10_000, 0), "exits are scarce");
-        let w = balanced(100_000, 100_000, 700_000, 100_000);
-        assert_eq!((w.gg, w.gd, w.ed), (10_000, 10_000, 0), "guards are scarce");
-        let w = balanced(100, 900_000, 50_000, 100);
-        assert_eq!((w.gg, w.ee), (10_000, 10_000), "both are scarce");
-        balanced(0, 0, 0, 0);
-        balanced(1 << 45, 1, 1, 1);
+    /// A number above zero for each group of more than one, zero for the rest.
+    fn numbers(mut self) -> Vec<u32> {
+        let roots: Vec<usize> = (0..self.parents.len()).map(|index| self.root(index)).collect();
+        let mut sizes = vec![0u32; roots.len()];
+        roots.iter().for_each(|root| sizes[*root] += 1);
+        roots.iter().map(|root| if sizes[*root] > 1 { *root as u32 + 1 } else { 0 }).collect()
     }
 }

@@ -10,7 +10,7 @@ use tidegate_data::consensus::{self, Consensus, Flavour};
 use tidegate_data::country::Country;
 use tidegate_data::latency::LatencyTable;
 use tidegate_data::sample::{self, Representative};
-use tidegate_data::weights::{Class, PositionWeights};
+use tidegate_data::weights::{Class, class_of, computed, stated};
 use tidegate_data::{detect, geoip, open, relays, tgen, torperf};
 
 fn country(code: &str) -> Country {
@@ -120,8 +120,8 @@ fn computed_position_weights_are_those_of_the_authorities() {
     let Some(data) = real_data() else { return };
     for (file, ..) in CONSENSUSES {
         let consensus = read_consensus(&data, file);
-        let stated = PositionWeights::stated(&consensus).unwrap();
-        assert_eq!(PositionWeights::computed(&consensus), stated, "{file}");
+        let stated = stated(&consensus).unwrap();
+        assert_eq!(computed(&consensus), stated, "{file}");
     }
 }
 
@@ -135,7 +135,7 @@ fn samples_keep_classes_and_weights_of_real_networks() {
             let weights = |chosen: &[usize]| -> Vec<f64> {
                 let members = chosen.iter().map(|i| &relays[*i]);
                 let members =
-                    members.filter(|r| Class::of(r) == class && r.flags.running() && r.bandwidth > 0);
+                    members.filter(|r| class_of(r) == class && r.flags.running() && r.bandwidth > 0);
                 members.map(|relay| f64::from(relay.bandwidth)).collect()
             };
             let (all, some) = (weights(&(0..relays.len()).collect::<Vec<_>>()), weights(&sampled));

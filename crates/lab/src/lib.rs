@@ -5,6 +5,8 @@
 pub mod flashflow;
 pub mod input;
 pub mod jobs;
+mod jobs;
+pub mod load;
 pub mod metrics;
 pub mod monitor;
 pub mod network;
@@ -14,6 +16,7 @@ pub mod report;
 pub mod results;
 pub mod runs;
 pub mod scenario;
+pub mod score;
 pub mod scoreboard;
 pub mod statistics;
 pub mod store;

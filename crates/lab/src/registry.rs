@@ -1,14 +1,18 @@
 //! From a name in a scenario file to the part it stands for: one table per kind of part, one line per part.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
+use tidegate_control::flashflow::bandwidth_file::read_weights;
 use tidegate_proto::registry::{CONTROLS, SCHEDULERS};
+use tidegate_sim::plan::paths::{self as policies, Policy};
 use tidegate_sim::plan::{Control, Discipline, Ewma, Form, Sharing, Switching, Transport, kist};
 use tidegate_sim::tcp::Congestion;
 
-use crate::input::suggest;
+use crate::input::{InputError, Source, suggest};
 use crate::scenario::file::{KistFile, PctcpFile, SwitchFile, SystemFile};
+use crate::scenario::paths::PathsFile;
 
 /// A name that stands for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +56,39 @@ type MakeChannelScheduler = fn(&KistFile) -> Option<kist::Parameters>;
 /// How circuits move away from congested connections; parameters come from the system's `switch` table.
 const SWITCHINGS: &[(&str, Option<Form>)] =
     &[("none", None), ("connection", Some(Form::Connection)), ("circuit", Some(Form::Circuit))];
+
+/// How clients weigh relays; parameters come from the system's `paths` table.
+const POLICIES: &[(&str, MakePolicy)] = &[
+    ("tor", |_, _, _| Ok(Arc::new(policies::Tor))),
+    ("uniform", |_, _, _| Ok(Arc::new(policies::Uniform))),
+    ("bandwidth-file", bandwidth_file),
+    ("pinned", pinned),
+];
+
+/// Makes a policy from a system's `paths` table; files count from the folder.
+type MakePolicy = fn(&PathsFile, &Source, &Path) -> Result<Arc<dyn Policy>, InputError>;
+
+fn bandwidth_file(paths: &PathsFile, source: &Source, folder: &Path) -> Result<Arc<dyn Policy>, InputError> {
+    let Some(name) = &paths.file else {
+        let cause = "`policy = \"bandwidth-file\"` without a `file`";
+        return Err(source.error(paths.policy.span(), cause, "name the bandwidth file"));
+    };
+    let path = folder.join(name.get_ref());
+    let text = Source::read(&path)?;
+    let weights = read_weights(&text.text).map_err(|error| InputError {
+        at: Some((error.line, 1)),
+        ..InputError::new(&text.file, error.cause, "give a file that directory authorities read")
+    })?;
+    Ok(Arc::new(policies::BandwidthFile { weights }))
+}
+
+fn pinned(paths: &PathsFile, source: &Source, _: &Path) -> Result<Arc<dyn Policy>, InputError> {
+    let Some(relays) = &paths.relays else {
+        let cause = "`policy = \"pinned\"` without `relays`";
+        return Err(source.error(paths.policy.span(), cause, "name guard, middle and exit"));
+    };
+    Ok(Arc::new(policies::Pinned(relays.each_ref().map(|name| name.get_ref().clone()))))
+}
 
 /// TCP's congestion control.
 const CONGESTIONS: &[(&str, Congestion)] =
@@ -97,6 +134,13 @@ pub fn channel_scheduler(name: &str, file: &KistFile) -> Result<Option<kist::Par
 pub fn control(name: &str, system: &SystemFile) -> Result<Arc<dyn Control>, Unknown> {
     let make = find("control", name, CONTROLS)?;
     Ok(if name == "predictor" { Arc::new(system.predictor.parameters()) } else { make() })
+}
+
+/// The policy that a system's `paths` table names.
+pub fn policy(paths: &PathsFile, source: &Source, folder: &Path) -> Result<Arc<dyn Policy>, InputError> {
+    let make = find("policy", paths.policy.get_ref(), POLICIES)
+        .map_err(|unknown| source.error(paths.policy.span(), unknown.cause, unknown.cure))?;
+    make(paths, source, folder)
 }
 
 /// The TCP congestion control of this name.

@@ -9,6 +9,7 @@ use crate::metrics::Anatomy;
 use crate::metrics::histogram::Histogram;
 use crate::runs::{Run, Runs};
 use crate::scenario::Scenario;
+use crate::score::{Score, score};
 use crate::statistics::Estimate;
 use crate::traffic::class_of;
 
@@ -17,6 +18,10 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The quantiles of measured downloads that are shown.
 const QUANTILES: [(&str, f64); 5] = [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
+
+/// A network that carries less than this share of its capacity shows next to no difference between systems: Tor carries
+/// .47 to .51 of what it advertises.
+const IDLE: f64 = 0.25;
 
 /// Figures of all systems of a scenario.
 pub struct Results<'a> {
@@ -77,6 +82,42 @@ impl<'a> Results<'a> {
         Some(json!({ "ttfb_s": times(&|all| &all.ttfb_s), "ttlb_s": times(&|all| &all.ttlb_s) }))
     }
 
+    /// How far a system is from the measured downloads: of the whole file, and of its halves if it has some.
+    pub fn scores(&self, system: &SystemResult<'_>) -> Vec<(&'static str, Score)> {
+        let inputs = &self.scenario.inputs;
+        let Some(whole) = &inputs.compare else { return Vec::new() };
+        let mut parts = vec![("all", whole)];
+        if let Some([first, second]) = &inputs.compare_halves {
+            parts.extend([("january-june", first), ("july-december", second)]);
+        }
+        parts.into_iter().map(|(part, measured)| (part, score(&system.runs, measured))).collect()
+    }
+
+    /// What a [tor] run was made of and how busy it was, in a line that begins by saying so if the network was idle.
+    pub fn conditions(&self) -> String {
+        let Some(tor) = self.scenario.file.tor.as_ref().map(|tor| tor.get_ref()) else {
+            return String::new();
+        };
+        let most =
+            |path: &[&str]| self.systems.iter().filter_map(|system| system.number(path)).fold(0.0, f64::max);
+        let (busy, queue) = (most(&["utilisation", "network"]), most(&["queue_mean_cells_per_relay"]));
+        let idle = if busy < IDLE {
+            format!(
+                "The network is idle: systems can hardly differ (mean circuit queues of {queue:.2} cells). "
+            )
+        } else {
+            String::new()
+        };
+        format!(
+            "{idle}Relays carry {:.0} % of what they can, load {:.3}; {:.2} % of Tor, seeds {:?}, {} s.",
+            100.0 * busy,
+            tor.load,
+            100.0 * tor.fraction,
+            self.seeds(),
+            self.scenario.duration().as_secs_f64()
+        )
+    }
+
     /// The `--json` document.
     pub fn document(&self) -> Value {
         let by_name = |pick: &dyn Fn(&SystemResult<'_>) -> Value| -> Value {
@@ -99,6 +140,9 @@ impl<'a> Results<'a> {
         }
         if let Some(measured) = self.measured() {
             document["measured"] = measured;
+        }
+        if self.scenario.file.tor.is_some() {
+            document["conditions"] = json!(self.conditions());
         }
         if !self.runs.missing.is_empty() {
             document["missing"] = self

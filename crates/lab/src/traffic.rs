@@ -7,7 +7,10 @@ use crate::scenario::quantity::{Between, Patience, Size};
 use crate::scenario::users::{RequestFile, TrafficFile};
 
 /// Names of the built-in kinds.
-pub const BUILT_IN: &[&str] = &["bulk", "web", "benchmark"];
+pub const BUILT_IN: &[&str] = &["bulk", "web", "benchmark", PRIVCOUNT];
+
+/// The built-in kind that is no requests but a Markov model.
+pub const PRIVCOUNT: &str = "privcount";
 
 /// A built-in kind of traffic.
 ///
@@ -15,8 +18,10 @@ pub const BUILT_IN: &[&str] = &["bulk", "web", "benchmark"];
 /// - `web`: 320 KiB, then a pause of 1 to 60 s (Jansen et al., CSET 2012, "Methodically modeling the Tor
 ///   network", section 4.3).
 /// - `benchmark`: 50 KiB, 1 MiB and 5 MiB with weights 12:2:1, given up after 15, 60 and 120 s, each on a
-///   circuit of its own, a minute apart: Tor's own performance clients (Jansen et al., USENIX Security 2021,
-///   "Once is never enough", section 3).
+///   circuit of its own, begun a minute apart whether or not the last one has ended: Tor's own performance
+///   clients (Jansen et al., USENIX Security 2021, "Once is never enough", section 3).
+/// - `privcount`: what Tor's users do by PrivCount's measurements, open-loop: they do not wait for one stream before
+///   they open the next; streams are given up after 120 s.
 pub fn built_in(name: &str) -> Option<TrafficFile> {
     let limited = |kib: u64, weight: f64, seconds: u64| {
         RequestFile::of(Size(kib << 10), weight, Patience(Span::from_secs(seconds)))
@@ -29,10 +34,11 @@ pub fn built_in(name: &str) -> Option<TrafficFile> {
             ..TrafficFile::of(vec![RequestFile::of(Size(320 << 10), 1.0, Patience::NEVER)])
         },
         "benchmark" => TrafficFile {
-            pause: seconds(60, 60),
+            every: Some(Span::from_secs(60)),
             circuit_lifetime: Span::ZERO,
             ..TrafficFile::of(vec![limited(50, 12.0, 15), limited(1024, 2.0, 60), limited(5120, 1.0, 120)])
         },
+        PRIVCOUNT => TrafficFile { timeout: Patience(Span::from_secs(120)), ..TrafficFile::of(Vec::new()) },
         _ => return None,
     })
 }
@@ -45,7 +51,11 @@ pub fn fetch(kind: &TrafficFile) -> Traffic {
         timeout: request.timeout.0,
         request_bytes: u32::try_from(request.request.0).unwrap_or(u32::MAX),
     });
-    Traffic::Fetch { requests: requests.collect(), pause: (kind.pause.low, kind.pause.high) }
+    Traffic::Fetch {
+        requests: requests.collect(),
+        pause: (kind.pause.low, kind.pause.high),
+        every: kind.every,
+    }
 }
 
 /// How reports call a transfer of a class of users: the class, and the size where the class has several.

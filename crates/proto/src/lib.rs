@@ -20,6 +20,7 @@ pub mod links;
 pub mod machine;
 pub mod node;
 pub mod onion;
+pub mod paths;
 pub mod pool;
 pub mod registry;
 pub mod relay;

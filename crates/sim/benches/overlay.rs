@@ -34,7 +34,7 @@ fn bulk(host: u32, path: [u32; 3], server: u32, start: Span) -> UserPlan {
         class: "bulk".into(),
         route: Route::Pinned(path),
         servers: vec![server],
-        traffic: Traffic::Fetch { requests: vec![request], pause: (Span::ZERO, Span::ZERO) },
+        traffic: Traffic::Fetch { requests: vec![request], pause: (Span::ZERO, Span::ZERO), every: None },
         start: Time::ZERO + start,
         stop: Time::NEVER,
         circuit_lead: start,
@@ -55,8 +55,8 @@ fn network(relays: u32, paths: &[[u32; 3]], rates: impl Fn(u32) -> Rate, duratio
         users.push(bulk(at, *path, at + 1, Span::from_millis(500 + index as u64)));
     }
     let paths = PathTable::uniform(1, Path { delay: Span::from_millis(40), ..Path::default() });
-    let (selections, faults, sample_every) = (vec![], vec![], Span::from_millis(100));
-    Plan { hosts, paths, users, selections, faults, duration, sample_every, trace_one_in: 0 }
+    let (directory, faults, sample_every) = (Directory::default(), vec![], Span::from_millis(100));
+    Plan { hosts, paths, users, directory, faults, duration, sample_every, trace_one_in: 0 }
 }
 
 fn bottleneck() -> Plan {

@@ -12,6 +12,7 @@ pub use tidegate_proto::control::fixed_rate::FixedRate;
 pub use tidegate_proto::control::windows::{FixedWindows, Windows};
 pub use tidegate_proto::control::{Control, predictor, vegas};
 pub use tidegate_proto::links::{OutputBuffer, kist};
+pub use tidegate_proto::paths::{self, Directory, RelayEntry};
 pub use tidegate_proto::scheduler::Discipline;
 pub use tidegate_proto::scheduler::ewma::Ewma;
 pub use tidegate_proto::scheduler::longest_queue::LongestQueue;
@@ -32,8 +33,9 @@ pub struct Plan {
     pub paths: PathTable,
     /// All users; `observe::User(i)` is `users[i]`.
     pub users: Vec<UserPlan>,
-    /// Tables that users with [`Route::Weighted`] draw their relays from.
-    pub selections: Vec<PathSelection>,
+    /// What clients know of the relays: whom users with [`Route::Drawn`] can choose, `RelayId(i)` being
+    /// `hosts[i]`.
+    pub directory: Directory,
     /// What goes wrong, and when.
     pub faults: Vec<Fault>,
     /// The run ends at this time.
@@ -60,6 +62,21 @@ pub struct HostPlan {
     pub up: LinkPlan,
     /// The access link into the host.
     pub down: LinkPlan,
+}
+
+impl HostPlan {
+    /// Bytes per second that the host can carry at most: what its links and its own limit let through. Nobody
+    /// but the host knows; what it says of itself and what others weigh it by stand in [`Plan::directory`].
+    pub fn capacity(&self) -> f64 {
+        let limit = match &self.role {
+            Role::Relay(limits) => {
+                limits.bucket.map_or(f64::INFINITY, |bucket| bucket.rate_bytes_per_s as f64)
+            }
+            Role::Client | Role::Server => f64::INFINITY,
+        };
+        let link = |rate: Rate| if rate == Rate::UNLIMITED { f64::INFINITY } else { rate.as_bytes_per_s() };
+        limit.min(link(self.up.rate)).min(link(self.down.rate))
+    }
 }
 
 /// What runs on a host.
@@ -205,25 +222,14 @@ pub struct UserPlan {
 pub enum Route {
     /// Always these three hosts: guard, middle, exit.
     Pinned([u32; 3]),
-    /// Drawn from `Plan::selections[i]`; the guard is drawn once and kept.
-    Weighted(u32),
+    /// Drawn from the directory as the system's clients do, or with a new guard for every circuit.
+    Drawn {
+        /// Whether clients that keep guards keep this one's.
+        keep_guard: bool,
+    },
     /// None of its own: streams go over the circuits of this user (an index), who sits on the same host and
     /// has circuits of its own.
     Shared(u32),
-}
-
-/// Weights for drawing a guard, a middle and an exit, as Tor clients do (dir-spec 3.8.3, path-spec 2.2).
-/// Each list holds (host, weight); a path never uses one relay or one family twice.
-#[derive(Clone, Debug, Default)]
-pub struct PathSelection {
-    /// Guard candidates.
-    pub guards: Vec<(u32, f64)>,
-    /// Middle candidates.
-    pub middles: Vec<(u32, f64)>,
-    /// Exit candidates.
-    pub exits: Vec<(u32, f64)>,
-    /// `families[host]`: relays with the same nonzero number never share a path (may be empty).
-    pub families: Vec<u32>,
 }
 
 /// What a user fetches.
@@ -235,9 +241,12 @@ pub enum Traffic {
         requests: Vec<RequestPlan>,
         /// Pause after each response, uniform in `[min, max]`.
         pause: (Span, Span),
+        /// Requests begin so far apart instead, whether or not the last one has ended, each on a circuit of its own.
+        every: Option<Span>,
     },
-    /// Streams and packets from tgen's Markov models (CCS 2018).
-    Markov(Arc<markov::Model>),
+    /// Streams and packets from tgen's Markov models (CCS 2018); streams are given up after the time, if it is not
+    /// `Span(u64::MAX)`.
+    Markov(Arc<markov::Model>, Span),
 }
 
 /// One kind of request.
@@ -340,6 +349,8 @@ pub struct System {
     pub connection_half_life: Option<Span>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
+    /// Over which relays circuits go.
+    pub paths: paths::Parameters,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
     /// What is in flight at most, unless `control` has windows of its own.
@@ -371,6 +382,7 @@ impl Default for System {
             kist: None,
             connection_half_life: None,
             switching: None,
+            paths: paths::Parameters::default(),
             control: Arc::new(FixedWindows),
             windows: Windows::default(),
             tcp: tcp::Config::default(),

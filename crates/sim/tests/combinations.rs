@@ -5,8 +5,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use tidegate_control::positions::{Class, PositionWeights};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::cell::RelayId;
 use tidegate_proto::registry::{CONTROLS, SCHEDULERS};
 use tidegate_sim::observe::{Circuit, Observation, Transfer};
 use tidegate_sim::plan::*;
@@ -49,12 +51,15 @@ fn plan(loss: f64) -> Plan {
         .collect();
     hosts.push(host("server".into(), Role::Server, 100));
     hosts.extend((0..2).map(|n| host(format!("client{n}"), Role::Client, 20)));
-    let selection = PathSelection {
-        guards: vec![(0, 1.0), (1, 1.0)],
-        middles: vec![(2, 1.0), (3, 2.0), (4, 3.0)],
-        exits: vec![(5, 1.0), (6, 1.0)],
-        families: vec![],
-    };
+    let entry = |number: u32, class, weight| RelayEntry { class, weight, ..RelayEntry::new(RelayId(number)) };
+    let relays = (0..7).map(|number| match number {
+        0 | 1 => entry(number, Class::Guard, 1.0),
+        2..5 => entry(number, Class::Middle, f64::from(number) - 1.0),
+        _ => entry(number, Class::Exit, 1.0),
+    });
+    // Each class in its own position.
+    let positions = PositionWeights { scale: 1, gg: 1, mm: 1, ee: 1, ..PositionWeights::default() };
+    let directory = Directory { relays: relays.collect(), positions: Some(positions) };
     let user = |n: u32| {
         let bytes = if n.is_multiple_of(2) { BULK } else { WEB };
         let request = RequestPlan { bytes, weight: 1.0, timeout: Span(u64::MAX), request_bytes: 100 };
@@ -62,9 +67,9 @@ fn plan(loss: f64) -> Plan {
         UserPlan {
             host: 8 + n / 3,
             class: if n.is_multiple_of(2) { "bulk" } else { "web" }.into(),
-            route: Route::Weighted(0),
+            route: Route::Drawn { keep_guard: true },
             servers: vec![7],
-            traffic: Traffic::Fetch { requests: vec![request], pause: (pause, pause) },
+            traffic: Traffic::Fetch { requests: vec![request], pause: (pause, pause), every: None },
             start: Time::ZERO + Span::from_secs(1),
             stop: Time::NEVER,
             circuit_lead: Span::from_secs(1),
@@ -78,7 +83,7 @@ fn plan(loss: f64) -> Plan {
             Path { delay: Span::from_millis(20), jitter: Span::from_millis(1), loss },
         ),
         users: (0..6).map(user).collect(),
-        selections: vec![selection],
+        directory,
         faults: vec![],
         duration: Span::from_secs(25),
         sample_every: Span::from_secs(1),

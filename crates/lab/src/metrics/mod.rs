@@ -45,6 +45,8 @@ pub struct Metrics {
     pub latency_from_departure: Histogram,
     /// Times to build circuits.
     pub circuit_build: Histogram,
+    /// The same by class of the users, after the warm-up.
+    pub circuit_builds: BTreeMap<String, Histogram>,
     /// Transfers and their times.
     pub transfers: Transfers,
     /// Bytes delivered over time.
@@ -190,6 +192,11 @@ impl RelayRow {
         ]
     }
 
+    /// Bytes per second that left on the uplink after the warm-up.
+    pub fn sent_per_s(&self) -> f64 {
+        self.sent_bytes as f64 / self.measured_s
+    }
+
     /// Share of the uplink's and the downlink's rate that was used; none where there is no limit.
     pub fn utilisation(&self) -> [Option<f64>; 2] {
         let share = |bytes: u64, rate: Option<f64>| rate.map(|rate| bytes as f64 / (rate * self.measured_s));
@@ -222,6 +229,8 @@ pub struct Fold<'a> {
     latency: Histogram,
     latency_from_departure: Histogram,
     circuit_build: Histogram,
+    /// The same by class of the users.
+    circuit_builds: BTreeMap<String, Histogram>,
     /// How long moves of circuits took.
     switched: Histogram,
     /// Its [`PARTS`].
@@ -277,6 +286,7 @@ impl<'a> Fold<'a> {
             latency: Histogram::default(),
             latency_from_departure: Histogram::default(),
             circuit_build: Histogram::default(),
+            circuit_builds: BTreeMap::new(),
             switched: Histogram::default(),
             switched_parts: Default::default(),
             circuits_built: 0,
@@ -319,6 +329,7 @@ impl<'a> Fold<'a> {
             latency: self.latency,
             latency_from_departure: self.latency_from_departure,
             circuit_build: self.circuit_build,
+            circuit_builds: self.circuit_builds,
             transfers: self.transfers,
             delivered: self.delivered,
             backlog: self.backlog,
@@ -419,8 +430,12 @@ impl Recorder for Fold<'_> {
                 let path = path.map(|host| host.0);
                 self.circuits.insert(circuit.0, CircuitState { user: user.0, path, outstanding: 0 });
             }
-            Observation::CircuitBuilt { took, .. } => {
+            Observation::CircuitBuilt { circuit, took } => {
                 self.circuits_built += 1;
+                if let (true, Some(state)) = (measured, self.circuits.get(&circuit.0)) {
+                    let class = self.users[state.user as usize].class.clone();
+                    self.circuit_builds.entry(class).or_default().add(*took, 1);
+                }
                 self.circuit_build.add(*took, 1);
             }
             Observation::CircuitClosed { circuit } => {

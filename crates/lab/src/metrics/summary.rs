@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use tidegate_control::positions::Class;
 use tidegate_sim::observe::HostTotals;
+use tidegate_sim::plan::Plan;
 
 use super::fairness::Fairness;
 use super::histogram::Histogram;
@@ -47,6 +49,9 @@ pub(super) fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     transfers(fold, &mut put);
     put("circuits_built", json!(fold.circuits_built));
     put("circuit_build_s", times(&fold.circuit_build));
+    let builds = fold.circuit_builds.iter().map(|(class, builds)| (class.clone(), times(builds)));
+    put("circuit_build_by_class_s", builds.collect());
+    put("utilisation", utilisation(&fold.network.plan, &fold.relays));
     put("switch_s", times(&fold.switched));
     put("switches", json!(fold.switched.total()));
     let parts = PARTS.iter().zip(&fold.switched_parts).filter(|(_, part)| part.total() > 0);
@@ -101,9 +106,9 @@ fn jain_by_class(users: &[UserRow]) -> Value {
 
 fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {
     let classes = &fold.transfers.classes;
-    for (key, pick) in [("connect_s", 0), ("ttfb_s", 1), ("ttlb_s", 2)] {
+    for (key, pick) in [("connect_s", 0), ("ttfb_s", 1), ("ttlb_s", 2), ("round_trip_s", 3)] {
         let of = classes.iter().filter_map(|class| {
-            let value = times([&class.connect, &class.first, &class.last][pick]);
+            let value = times([&class.connect, &class.first, &class.last, &class.round_trip][pick]);
             (!value.is_null()).then(|| (class.name.clone(), value))
         });
         put(key, of.collect());
@@ -167,6 +172,33 @@ fn relay(row: &RelayRow) -> Value {
         all.insert("control".into(), control(&row.totals));
     }
     Value::Object(all)
+}
+
+/// Which share of what they can carry the relays have sent after the warm-up: all of them, and by class. Relays without
+/// a limit are left out.
+fn utilisation(plan: &Plan, rows: &BTreeMap<u32, RelayRow>) -> Value {
+    let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for relay in &plan.directory.relays {
+        let (Some(row), Some(host)) = (rows.get(&relay.id.0), plan.hosts.get(relay.id.0 as usize)) else {
+            continue;
+        };
+        let carried = row.sent_per_s();
+        let possible = host.capacity();
+        let class = match relay.class {
+            Class::Middle => "middle",
+            Class::Guard => "guard",
+            Class::Exit => "exit",
+            Class::GuardExit => "guard_and_exit",
+        };
+        if possible.is_finite() {
+            for key in ["network", class] {
+                let (sent, limit) = sums.entry(key).or_default();
+                *sent += carried;
+                *limit += possible;
+            }
+        }
+    }
+    sums.into_iter().map(|(key, (sent, limit))| (key.to_owned(), json!(sent / limit))).collect()
 }
 
 /// What PredicTor's controllers did in the whole run; null without any.

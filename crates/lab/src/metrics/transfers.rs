@@ -59,6 +59,8 @@ pub struct Class {
     pub connect: Histogram,
     /// Time to the first byte (TTFB).
     pub first: Histogram,
+    /// From the CONNECTED cell to the first byte: the request's round trip over the circuit.
+    pub round_trip: Histogram,
     /// Time to the last byte (TTLB).
     pub last: Histogram,
     /// Transfers begun after the warm-up.
@@ -90,7 +92,7 @@ impl Transfers {
     pub fn new(plan: &Plan) -> Transfers {
         let sizes = plan.users.iter().map(|user| match &user.traffic {
             Traffic::Fetch { requests, .. } => requests.len(),
-            Traffic::Markov(_) => 1,
+            Traffic::Markov(..) => 1,
         });
         Transfers {
             classes: Vec::new(),
@@ -131,7 +133,11 @@ impl Transfers {
     pub fn first_byte(&mut self, transfer: Transfer, took: Span) {
         if let Some(record) = self.under_way.get_mut(&transfer.0) {
             record.first = Some(took);
-            self.classes[record.class].first.add(took, 1);
+            let class = &mut self.classes[record.class];
+            class.first.add(took, 1);
+            if let Some(connected) = record.connected {
+                class.round_trip.add(Span(took.0 - connected.0), 1);
+            }
         }
     }
 

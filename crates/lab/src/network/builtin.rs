@@ -6,6 +6,7 @@
 //! clients are is the share of Tor's users by country in May 2024, from Tor Metrics by way of tornettools'
 //! `userinfo` for that month.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use tidegate_control::random::{Random, Seed};
@@ -113,10 +114,16 @@ pub(super) fn consensus(year: u16) -> Consensus {
         method: 34,
         valid_after,
         known_flags: Vec::new(),
-        params: Default::default(),
+        params: if year == YEARS[0] { BTreeMap::new() } else { parameters_of_2024() },
         relays: (0..model.relays).map(relay).collect(),
         bandwidth_weights: Default::default(),
     }
+}
+
+/// What the consensus of 2024 says of traffic control.
+fn parameters_of_2024() -> BTreeMap<String, i32> {
+    let parameters = [("CircuitPriorityHalflifeMsec", 30_000), ("KISTSchedRunInterval", 3), ("cc_alg", 2)];
+    parameters.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
 /// Linear between the quantiles of the logarithm.

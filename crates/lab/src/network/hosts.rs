@@ -198,9 +198,10 @@ impl Hosts {
         self.plans.len()
     }
 
-    /// All relays.
-    pub(super) fn relays(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&self.plans).filter(|(_, plan)| matches!(plan.role, Role::Relay(_))).map(|(host, _)| host)
+    /// All relays and their names.
+    pub(super) fn relays(&self) -> impl Iterator<Item = (u32, &str)> {
+        let relays = (0..).zip(&self.plans).filter(|(_, plan)| matches!(plan.role, Role::Relay(_)));
+        relays.map(|(host, plan)| (host, plan.name.as_str()))
     }
 
     /// Client and server of a user with a path: the named ones, or new ones at the guard's and the exit's

@@ -1,33 +1,41 @@
 //! The data files that a scenario names, read once for all its runs.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate_data::consensus::{self, Consensus};
+use tidegate_data::consensus::{self, Consensus, Flags, Flavour, Identity, Relay};
 use tidegate_data::document::DataError;
 use tidegate_data::geoip::{self, GeoIp};
 use tidegate_data::latency::LatencyTable;
+use tidegate_data::relays::Capacity;
 use tidegate_data::tgen;
-use tidegate_data::torperf::{self, Measured};
+use tidegate_data::torperf::{self, Measured, Part};
 use tidegate_data::{detect, open};
 use tidegate_sim::markov;
 
-use super::builtin;
+use super::{builtin, privcount};
 use crate::input::InputError;
-use crate::scenario::file::{File, Name};
+use crate::scenario::file::{File, Name, Placed};
+use crate::scenario::users::UserFile;
+use crate::traffic::PRIVCOUNT;
 
 /// What was read.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// `[tor]`: the network status, the file's or the built-in model's.
     pub consensus: Option<Consensus>,
+    /// `[tor]`: what is known of relays' capacities.
+    pub capacities: Option<BTreeMap<Identity, Capacity>>,
     /// `[tor]`: addresses to countries.
     pub geoip: Option<GeoIp>,
     /// Paths between places: `[tor]`'s `latency`, or `[underlay]`'s `file`.
     pub latency: Option<LatencyTable>,
     /// `[tor]`: measured downloads to show beside ours.
     pub compare: Option<Measured>,
+    /// The same of January to June and of July to December, if the file tells them apart.
+    pub compare_halves: Option<[Measured; 2]>,
     /// Markov models by name of the traffic.
     pub models: BTreeMap<String, Arc<markov::Model>>,
 }
@@ -45,9 +53,11 @@ impl Inputs {
         let path = |name: &Name| folder.join(name.get_ref());
         let mut inputs = Inputs::default();
         if let Some(tor) = file.tor.as_ref().map(|tor| tor.get_ref()) {
-            inputs.consensus = Some(match &tor.consensus {
-                Some(name) => consensus::read(&open::open(&path(name))?)?,
-                None => builtin::consensus(*tor.year.get_ref()),
+            inputs.capacities = tor.table().map(|name| detect::relays(&path(name))).transpose()?;
+            inputs.consensus = Some(match (&tor.consensus, &inputs.capacities) {
+                (Some(name), _) => consensus::read(&open::open(&path(name))?)?,
+                (None, Some(table)) => consensus_of(table),
+                (None, None) => builtin::consensus(*tor.year.get_ref()),
             });
             if let Some(name) = &tor.geoip {
                 inputs.geoip = Some(geoip::read(&open::open(&path(name))?)?);
@@ -56,7 +66,14 @@ impl Inputs {
                 inputs.latency = Some(detect::latency(&path(name))?);
             }
             if let Some(name) = &tor.compare {
-                inputs.compare = Some(torperf::read(&open::open(&path(name))?)?);
+                let document = open::open(&path(name))?;
+                let half = |part| torperf::read_part(&document, part).ok();
+                inputs.compare = Some(torperf::read(&document)?);
+                let halves = (half(Part::FirstHalf), half(Part::SecondHalf));
+                inputs.compare_halves = match halves {
+                    (Some(first), Some(second)) if first != second => Some([first, second]),
+                    _ => None,
+                };
             }
         } else if let Some(name) = &file.underlay.file {
             inputs.latency = Some(detect::latency(&path(name))?);
@@ -70,7 +87,44 @@ impl Inputs {
                 inputs.models.insert(name.clone(), Arc::new(model));
             }
         }
+        let wants_model = |user: &Placed<UserFile>| user.traffic.as_str() == PRIVCOUNT;
+        if file.user.iter().any(wants_model) && !file.traffic.contains_key(PRIVCOUNT) {
+            inputs.models.insert(PRIVCOUNT.to_owned(), Arc::new(privcount::model()));
+        }
         Ok(inputs)
+    }
+}
+
+/// The network that a table of relays with weights is: those that ran most of the time, with the flags that they
+/// mostly had. Weights are shares of all; they become kB/s that add up to what all can carry.
+fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
+    let running = || table.iter().filter(|(_, relay)| relay.running >= 0.5 && relay.weight > 0.0);
+    let carried = |relay: &Capacity| relay.capacity_bytes_per_s.min(relay.rate_bytes_per_s) as f64;
+    let total: f64 = running().map(|(_, relay)| carried(relay)).sum();
+    let shares: f64 = running().map(|(_, relay)| relay.weight).sum();
+    let relay = |(number, (identity, known)): (usize, (&Identity, &Capacity))| {
+        let flags = [("Guard", known.guard), ("Exit", known.exit)];
+        let had = flags.into_iter().filter(|(_, share)| *share >= 0.5).map(|(flag, _)| flag);
+        Relay {
+            nickname: format!("relay{}", number + 1),
+            identity: *identity,
+            address: known.address.unwrap_or(Ipv4Addr::from((number as u32 + 1) << 16 | 1)),
+            or_port: 9001,
+            flags: Flags::from_names(had.chain(["Fast", "Running", "Stable", "Valid"])),
+            version: None,
+            bandwidth: ((known.weight / shares * total / 1000.0).round() as u32).max(1),
+            unmeasured: false,
+            ports: None,
+        }
+    };
+    Consensus {
+        flavour: Flavour::Microdesc,
+        method: 31,
+        valid_after: 0,
+        known_flags: Vec::new(),
+        params: BTreeMap::new(),
+        relays: running().enumerate().map(relay).collect(),
+        bandwidth_weights: BTreeMap::new(),
     }
 }
 

@@ -4,18 +4,23 @@
 //! compared on the same networks.
 
 pub(crate) mod builtin;
+mod capacity;
 mod faults;
 mod hosts;
 pub mod inputs;
+mod privcount;
 mod random;
 mod tor;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tidegate_control::positions::Class;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_sim::plan::{PathSelection, Plan, Role, Route, Traffic, UserPlan};
+use tidegate_proto::cell::RelayId;
+use tidegate_sim::plan::paths::Selector;
+use tidegate_sim::plan::{Directory, Plan, RelayEntry, Role, Route, Traffic, UserPlan};
 
 use hosts::Hosts;
 
@@ -39,37 +44,23 @@ pub struct Network {
 pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
     let file = &scenario.file;
     let mut hosts = Hosts::new(scenario, seed.fork("underlay"));
-    let mut selections = Vec::new();
+    let mut directory = Directory::default();
     if let Some(table) = &file.random {
         random::relays(table.get_ref(), &mut hosts, seed.fork("relays"));
     } else if let Some(table) = &file.tor {
-        let network = tor::network(table.get_ref(), &scenario.inputs, &mut hosts, seed.fork("tor"));
-        for (list, position) in
-            [(&network.guards, "guard"), (&network.middles, "middle"), (&network.exits, "exit")]
-        {
-            if list.is_empty() {
-                let cause = format!("the sampled network has no {position}");
-                return Err(scenario.source.error(table.span(), cause, "raise `fraction`"));
-            }
-        }
-        selections.push(network);
+        directory = tor::network(table.get_ref(), &scenario.inputs, &mut hosts, seed.fork("tor"));
     } else {
         hosts.add_named(file);
-        let relays: Vec<(u32, f64)> = hosts.relays().map(|host| (host, 1.0)).collect();
-        selections.push(PathSelection {
-            guards: relays.clone(),
-            middles: relays.clone(),
-            exits: relays,
-            families: Vec::new(),
-        });
+        directory.relays = hosts.relays().map(|(host, name)| anybody(host, name)).collect();
     }
     let mut users = Users { scenario, plans: Vec::new(), names: Vec::new(), kinds: BTreeMap::new() };
     for (group, user) in file.user.iter().enumerate() {
         let user = user.get_ref();
         let branch = seed.fork("users").fork_index(group as u64);
-        for number in 0..user.count {
+        let count = file.users(user);
+        for number in 0..count {
             let mut draws = branch.fork_index(number.into()).random();
-            let name = user_name(user, number);
+            let name = user_name(user, count, number);
             let (route, client, server) = match (&user.path, &file.random) {
                 (None, _) if user.shares.is_some() => {
                     let other = user.shares.as_ref().map(|name| name.get_ref());
@@ -85,8 +76,9 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                     let table = file.tor.as_ref().expect("looked at").get_ref();
                     let name = format!("client of {name}");
                     let client = tor::client(table, &scenario.inputs, &mut hosts, &name, &mut draws);
-                    let server = draws.below(table.servers as usize) + 1;
-                    (Route::Weighted(0), client, hosts.named(&format!("server{server}")))
+                    let server = draws.below(table.servers(table.fraction) as usize) + 1;
+                    let keep_guard = user.keep_guard;
+                    (Route::Drawn { keep_guard }, client, hosts.named(&format!("server{server}")))
                 }
                 (Some(path), _) => {
                     let path = [0, 1, 2].map(|hop| hosts.named(path[hop].get_ref()));
@@ -99,7 +91,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                         let name: &Name = name.as_ref().expect("checked");
                         hosts.named(name.get_ref())
                     };
-                    (Route::Weighted(0), end(&user.client), end(&user.server))
+                    (Route::Drawn { keep_guard: user.keep_guard }, end(&user.client), end(&user.server))
                 }
             };
             let start = draw(&user.start, &mut draws);
@@ -113,7 +105,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
         hosts,
         paths,
         users: plans,
-        selections,
+        directory,
         faults,
         duration: scenario.duration(),
         sample_every: scenario.sample(),
@@ -123,7 +115,29 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
         plan.users.iter().all(|user| plan.hosts[user.host as usize].role == Role::Client),
         "ends are checked"
     );
+    check_paths(scenario, &plan)?;
     Ok(Network { plan, users: names })
+}
+
+/// A named relay: as good as any other, wherever.
+fn anybody(host: u32, name: &str) -> RelayEntry {
+    let (name, class, weight) = (name.to_owned(), Class::GuardExit, 1.0);
+    RelayEntry { name, class, weight, ..RelayEntry::new(RelayId(host)) }
+}
+
+/// Every system's clients must find relays for all positions.
+fn check_paths(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
+    if !plan.users.iter().any(|user| matches!(user.route, Route::Drawn { .. })) {
+        return Ok(());
+    }
+    for (system, table) in scenario.systems.iter().zip(&scenario.file.system) {
+        Selector::new(&plan.directory, &system.paths).map_err(|none| {
+            let cause = format!("system `{}`: {none}", system.name);
+            let cure = "raise [tor] `fraction`, or change the system's `paths`";
+            scenario.source.error(table.span(), cause, cure)
+        })?;
+    }
+    Ok(())
 }
 
 /// A value drawn uniformly from a range of spans.
@@ -154,7 +168,7 @@ impl<'a> Users<'a> {
             let own = self.scenario.file.traffic.get(name);
             let kind = own.cloned().or_else(|| traffic::built_in(name)).expect("checked");
             let traffic = match self.scenario.inputs.models.get(name) {
-                Some(model) => Traffic::Markov(Arc::clone(model)),
+                Some(model) => Traffic::Markov(Arc::clone(model), kind.timeout.0),
                 None => traffic::fetch(&kind),
             };
             self.kinds.insert(name, (traffic, kind.circuit_lifetime));
@@ -176,7 +190,7 @@ impl<'a> Users<'a> {
 }
 
 /// The name of one of a group of users.
-fn user_name(user: &UserFile, number: u32) -> String {
+fn user_name(user: &UserFile, count: u32, number: u32) -> String {
     let name = user.name.get_ref();
-    if user.count == 1 { name.clone() } else { format!("{name}{}", number + 1) }
+    if count == 1 { name.clone() } else { format!("{name}{}", number + 1) }
 }

@@ -6,68 +6,84 @@ use tidegate_data::consensus::Relay;
 use tidegate_data::country::Country;
 use tidegate_data::latency::LatencyTable;
 use tidegate_data::sample::{Representative, sample};
-use tidegate_data::weights::{PositionWeights, candidates, exclusions};
-use tidegate_sim::plan::{BucketPlan, LinkPlan, PathSelection, RelayLimits, Role};
+use tidegate_data::weights::{class_of, is_usable, networks, positions};
+use tidegate_proto::cell::RelayId;
+use tidegate_sim::plan::{BucketPlan, Directory, LinkPlan, RelayEntry, RelayLimits, Role};
 
 use super::builtin;
+use super::capacity::{Quantities, normalise, quantities};
 use super::hosts::Hosts;
 use super::inputs::Inputs;
 use crate::scenario::tables::TorFile;
 
-/// Adds sampled relays and servers; gives how clients draw paths.
-///
-/// A relay's token bucket holds it to its consensus weight in kB/s times the file's factor; its link is a
-/// quarter faster. The bucket is refilled each 2^24 ns, and connections that find it empty try again after
-/// 100 ms, as in tor since 0.3.5 (`experiments/real-tor/s4`).
-pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed: Seed) -> PathSelection {
+/// Adds sampled relays and servers; gives what clients know of the relays.
+pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed: Seed) -> Directory {
     let consensus = inputs.consensus.as_ref().expect("a [tor] table has a consensus");
-    let fraction = match &table.relays {
-        Some(relays) => f64::from(*relays) / consensus.relays.len().max(1) as f64,
-        None => table.fraction,
-    };
-    let chosen = sample(&consensus.relays, fraction.min(1.0), Representative::Drawn(seed.fork("sample")));
+    let all = quantities(table, inputs, seed);
+    let fraction = table.fraction;
+    let chosen = sample(&consensus.relays, fraction, Representative::Drawn(seed.fork("sample")));
     let relays: Vec<&Relay> = chosen.iter().map(|index| &consensus.relays[*index]).collect();
-    let weights = PositionWeights::of(consensus);
-    let first = hosts.count() as u32;
-    for (number, relay) in relays.iter().enumerate() {
+    let as_weight = table.capacity.as_str() == "weight";
+    let quantities = if as_weight {
+        chosen.iter().map(|index| all[*index]).collect()
+    } else {
+        normalise(&consensus.relays, &all, &chosen, fraction)
+    };
+    let networks = networks(relays.iter().copied());
+    let mut entries = Vec::new();
+    for (number, (relay, quantities)) in relays.iter().zip(&quantities).enumerate() {
         let mut draws = seed.fork("relays").fork_index(number as u64).random();
-        let known = inputs.geoip.as_ref().and_then(|geoip| geoip.country(relay.address));
-        let country = known.unwrap_or_else(|| builtin::relay_country(&mut draws));
-        // Below 50 kB/s a relay would carry next to nothing for minutes.
-        let scaled = f64::from(relay.bandwidth) * table.bandwidth_factor;
-        let rate_bytes_per_s = (scaled.max(50.0) * 1000.0) as u64;
-        let rate = Rate::from_bytes_per_s(rate_bytes_per_s * 5 / 4);
-        let link = LinkPlan { rate, queue: table.queue.0 };
-        let refill_every = Span(1 << 24);
-        let burst_bytes = rate_bytes_per_s;
-        let bucket = BucketPlan { rate_bytes_per_s, burst_bytes, refill_every, drop_fractions: false };
-        let limits = RelayLimits {
-            bucket: Some(bucket),
-            retry_after: Span::from_millis(100),
-            ..RelayLimits::default()
-        };
+        let listed = inputs.capacities.as_ref().and_then(|table| table.get(&relay.identity)?.country);
+        let known = || inputs.geoip.as_ref().and_then(|geoip| geoip.country(relay.address));
+        let country = listed.or_else(known).unwrap_or_else(|| builtin::relay_country(&mut draws));
+        let (link, limits) =
+            if as_weight { bucket_below_link(quantities) } else { link_and_limit(quantities) };
+        let link = LinkPlan { rate: Rate::from_bytes_per_s(link), queue: table.queue.0 };
+        let limits = RelayLimits { cell_cost: table.cell_cost, ..limits };
         let place = place(inputs, country, hosts, &mut draws);
-        hosts.add_at(&format!("relay{}", number + 1), Role::Relay(limits), link, link, place);
+        let name = format!("relay{}", number + 1);
+        let host = hosts.add_at(&name, Role::Relay(limits), link, link, place);
+        if is_usable(relay) {
+            entries.push(RelayEntry {
+                name,
+                identity: relay.identity.0,
+                class: class_of(relay),
+                weight: quantities.weight,
+                advertised: quantities.limit.unwrap_or(quantities.link).min(quantities.link),
+                network: networks[number],
+                ..RelayEntry::new(RelayId(host))
+            });
+        }
     }
-    for number in 0..table.servers {
+    for number in 0..table.servers(table.fraction) {
         let mut draws = seed.fork("servers").fork_index(number.into()).random();
         let link = LinkPlan { rate: table.server_link, queue: table.queue.0 };
         let country = builtin::relay_country(&mut draws);
         let place = place(inputs, country, hosts, &mut draws);
         hosts.add_at(&format!("server{}", number + 1), Role::Server, link, link, place);
     }
-    let picks = candidates(relays.iter().copied(), &weights);
-    let numbered = |list: Vec<(usize, f64)>| {
-        list.into_iter().map(|(index, weight)| (first + index as u32, weight)).collect::<Vec<(u32, f64)>>()
-    };
-    let mut families = vec![0; first as usize];
-    families.extend(exclusions(relays.iter().copied(), []));
-    PathSelection {
-        guards: numbered(picks.guards),
-        middles: numbered(picks.middles),
-        exits: numbered(picks.exits),
-        families,
-    }
+    Directory { relays: entries, positions: Some(positions(consensus)) }
+}
+
+/// A token bucket as tor's since 0.3.5: refilled each 2^24 ns, and connections that find it empty try again after
+/// 100 ms (`experiments/real-tor/s4`). It holds a second's worth.
+fn limited(rate_bytes_per_s: u64) -> RelayLimits {
+    let (refill_every, burst_bytes) = (Span(1 << 24), rate_bytes_per_s);
+    let bucket = BucketPlan { rate_bytes_per_s, burst_bytes, refill_every, drop_fractions: false };
+    let retry_after = Span::from_millis(100);
+    RelayLimits { bucket: Some(bucket), retry_after, ..RelayLimits::default() }
+}
+
+/// `capacity = "weight"`: a bucket holds the relay to its weight, its link is a quarter faster.
+fn bucket_below_link(quantities: &Quantities) -> (u64, RelayLimits) {
+    let rate = quantities.link as u64;
+    (rate * 5 / 4, limited(rate))
+}
+
+/// The link is what the relay can carry; a bucket holds it to its own limit, if that is lower.
+fn link_and_limit(quantities: &Quantities) -> (u64, RelayLimits) {
+    let limits = quantities.limit.map_or_else(RelayLimits::default, |limit| limited(limit as u64));
+    (quantities.link as u64, limits)
 }
 
 /// Adds a client somewhere on earth.

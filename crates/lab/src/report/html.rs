@@ -93,6 +93,10 @@ pub fn page(results: &Results<'_>) -> String {
         0 => String::new(),
         n => format!("; {n} runs are missing, because the run was stopped"),
     };
+    let conditions = match results.conditions() {
+        line if line.is_empty() => line,
+        line => line + " ",
+    };
     let mut sections = vec![
         over_time(results, "Rates over time", "kB/s", "rates", |system| {
             (&system.runs[0].metrics.delivered, 1e3 * system.runs[0].metrics.delivered.step.as_secs_f64())
@@ -110,7 +114,8 @@ pub fn page(results: &Results<'_>) -> String {
     render(&Page {
         title: title.clone(),
         subtitle: format!(
-            "{} s simulated, measured from {} s on; {runs}{missing}",
+            "{}{} s simulated, measured from {} s on; {runs}{missing}",
+            conditions,
             short(scenario.duration().as_secs_f64()),
             short(scenario.warmup().as_secs_f64())
         ),

@@ -131,6 +131,9 @@ pub fn full_table(results: &Results<'_>) -> String {
             row(&format!("given up, share, {class}"), &["transfers", &class, "timed_out_share"], Show::Share);
         }
     }
+    for part in keys(results, "utilisation", MAX_CIRCUITS) {
+        row(&format!("utilisation, {}", part.replace('_', " ")), &["utilisation", &part], Show::Share);
+    }
     row("backlog mean, kB", &["backlog_mean_bytes"], Show::Kilobytes);
     row("cells in circuit queues, mean per relay", &["queue_mean_cells_per_relay"], Show::Count);
     row("retransmissions", &["retransmissions"], Show::Count);
@@ -142,7 +145,8 @@ pub fn full_table(results: &Results<'_>) -> String {
     row("  messages sent, kB", &["control", "message_bytes"], Show::Kilobytes);
     row("cells delivered", &["cells_delivered"], Show::Count);
     row("cells per CPU-second", &["cells_per_cpu_s"], Show::Count);
-    table.to_string()
+    let conditions = results.conditions();
+    if conditions.is_empty() { table.to_string() } else { format!("{conditions}\n{table}") }
 }
 
 fn number(system: &SystemResult<'_>, path: &[&str], show: Show) -> Option<String> {

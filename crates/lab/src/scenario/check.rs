@@ -18,7 +18,7 @@ use crate::registry::{self, Unknown};
 use crate::traffic;
 
 /// More hosts or users than this in one scenario are a slip of the pen.
-const MAX_ENTITIES: u32 = 200_000;
+const MAX_ENTITIES: u32 = 1_000_000;
 
 pub(super) fn check(file: &File, source: &Source) -> Result<Vec<System>, InputError> {
     let fail = |span: Range<usize>, cause: &str, cure: &str| Err(source.error(span, cause, cure));
@@ -84,6 +84,7 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
             },
             scheduler: registry::scheduler(system.scheduler.get_ref(), system)
                 .map_err(|unknown| part(unknown, &system.scheduler))?,
+            paths: Default::default(),
             control: registry::control(system.control.get_ref(), system)
                 .map_err(|unknown| part(unknown, &system.control))?,
             windows: Windows {
@@ -279,9 +280,21 @@ fn check_users(file: &File, source: &Source) -> Result<(), InputError> {
     for spanned in &file.user {
         let user = spanned.get_ref();
         check_name(&user.name, "user", &mut names, source)?;
-        total = total.saturating_add(user.count);
-        if total > MAX_ENTITIES {
-            return Err(source.error(spanned.span(), "a scenario has 1 to 200,000 users", "change `count`"));
+        if let (Some(of_tor), None) = (&user.of_tor, &file.tor) {
+            return Err(source.error(
+                of_tor.span(),
+                "`of-tor` counts users of a [tor] network",
+                "use `count`",
+            ));
+        }
+        let count = file.users(user);
+        total = total.saturating_add(count);
+        if count == 0 || total > MAX_ENTITIES {
+            return Err(source.error(
+                spanned.span(),
+                "a scenario has 1 to 1,000,000 users",
+                "change `count`",
+            ));
         }
         let traffic = user.traffic.get_ref();
         if !file.traffic.contains_key(traffic) && traffic::built_in(traffic).is_none() {

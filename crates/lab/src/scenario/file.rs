@@ -9,6 +9,7 @@ use tidegate_control::units::{Bytes, Span};
 use tidegate_sim::plan::{Switching, kist};
 use tidegate_sim::tcp;
 
+use super::paths::PathsFile;
 pub use super::place::{Name, Placed};
 use super::predictor::PredictorFile;
 use super::quantity::Quantity;
@@ -114,6 +115,14 @@ pub struct SystemFile {
     /// Parameters of `switching`.
     #[serde(default)]
     pub switch: SwitchFile,
+    /// Be the tor of the [tor] network's time: EWMA, KIST and congestion control as its consensus says
+    /// (`KISTSchedRunInterval`, `cc_alg`, `CircuitPriorityHalflifeMsec`, `circwindow`), or where it is silent as tor
+    /// did by default in its year. Replaces `scheduler`, `channel-scheduler`, `control` and their parameters.
+    #[serde(default)]
+    pub of_consensus: bool,
+    /// Over which relays circuits go.
+    #[serde(default)]
+    pub paths: PathsFile,
     /// How a circuit's rate is controlled end to end.
     #[serde(default = "windows")]
     pub control: Name,

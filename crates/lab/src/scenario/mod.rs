@@ -4,10 +4,12 @@ mod check;
 mod combine;
 pub mod file;
 pub mod keys;
+pub mod paths;
 mod place;
 pub mod predictor;
 pub mod quantity;
 pub mod tables;
+mod tor;
 pub mod users;
 
 use std::path::{Path, PathBuf};
@@ -15,12 +17,16 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use tidegate_control::units::Span;
 use tidegate_sim::plan::System;
+use tidegate_sim::plan::paths::{BuildTimeout, Parameters};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::input::{InputError, Source, explain, suggest};
 use crate::network::inputs::Inputs;
+use crate::registry;
 use file::File;
+use paths::PathsFile;
+use quantity::Patience;
 
 /// A checked scenario: everything that can be wrong without drawing a network has been looked at.
 #[derive(Clone, Debug)]
@@ -53,7 +59,7 @@ impl Scenario {
 
     /// The same for a text at hand.
     pub fn parse(source: Source, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
-        let file = match read(&source, overrides) {
+        let mut file = match read(&source, overrides) {
             Err(error) if !overrides.is_empty() => {
                 // Places are the file's own only if the file alone has the mistake. Else the first override
                 // with which it cannot be read is the place.
@@ -64,8 +70,14 @@ impl Scenario {
             }
             other => other?,
         };
-        let systems = check::check(&file, &source)?;
+        check::check(&file, &source)?;
         let inputs = Inputs::load(&file, &folder)?;
+        tor::settle_fraction(&mut file, &inputs);
+        tor::obey_consensus(&mut file, &source, &inputs)?;
+        let mut systems = check::check(&file, &source)?;
+        for (system, table) in systems.iter_mut().zip(&file.system) {
+            system.paths = path_selection(&table.get_ref().paths, &source, &folder)?;
+        }
         check::check_locations(&file, &source, &inputs)?;
         Ok(Scenario { file, source, folder, systems, inputs })
     }
@@ -108,6 +120,26 @@ impl Scenario {
     pub fn sample(&self) -> Span {
         *self.file.sample
     }
+}
+
+/// How a system's clients select paths; files count from the folder.
+fn path_selection(file: &PathsFile, source: &Source, folder: &Path) -> Result<Parameters, InputError> {
+    let build_timeout = match file.build_timeout {
+        _ if file.learn_build_timeout => BuildTimeout::Learnt,
+        Patience::NEVER => BuildTimeout::Never,
+        Patience(Span::ZERO) => {
+            let cause = "no circuit is built in no time";
+            return Err(source.error(file.policy.span(), cause, "write `build-timeout = \"60 s\"`"));
+        }
+        Patience(timeout) => BuildTimeout::After(timeout),
+    };
+    Ok(Parameters {
+        policy: registry::policy(file, source, folder)?,
+        keep_guard: file.keep_guard,
+        exclude_families: file.exclude_families,
+        exclude_networks: file.exclude_networks,
+        build_timeout,
+    })
 }
 
 /// What may stand in names that become folders and keys.

@@ -29,6 +29,11 @@ impl<T> Placed<T> {
         self.0.span()
     }
 
+    /// The value, to be changed.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+
     /// The value.
     pub fn get_ref(&self) -> &T {
         self.0.get_ref()

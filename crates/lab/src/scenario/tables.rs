@@ -154,13 +154,29 @@ pub struct TorFile {
     #[schemars(range(min = 3))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relays: Option<u32>,
+    /// What relays can carry: `drawn` (from their weight, by the ratios measured for their class and weight), `weight`
+    /// (as much as they weigh, relays as they come in the sample), or a table of relays: `relayinfo_staging_*.json`,
+    /// server descriptors, or the folder of a Shadow configuration. Without `consensus` a table with weights is the
+    /// network.
+    pub capacity: Name,
+    /// The share of what all relays can carry that they are to carry: a short run beforehand sets `load` to it. Source:
+    /// Tor Metrics, bandwidth used over bandwidth advertised: .467 in 2018, .472 in 2019, .506 in May 2024.
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilisation: Option<Placed<f64>>,
+    /// Load of the users that are counted `of-tor`, times what the real network carries.
+    #[schemars(range(max = 1000.0), extend("exclusiveMinimum" = 0.0))]
+    pub load: f64,
+    /// Processor time of every relay per cell.
+    pub cell_cost: Span,
     /// Relays' rates are their consensus weights in kB/s times this: below 1 for the slower relays of years past, or
     /// of a network that is to be congested.
     #[schemars(range(min = 0.0001, max = 1000.0))]
     pub bandwidth_factor: f64,
-    /// Number of servers.
+    /// Number of servers; without it a thousand for the whole network.
     #[schemars(range(min = 1, max = 10_000))]
-    pub servers: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub servers: Option<u32>,
     /// Rate of clients' links towards them.
     #[schemars(extend("x-range" = "1 bit/s.."))]
     pub client_down: Rate,
@@ -184,8 +200,12 @@ impl Default for TorFile {
             compare: None,
             fraction: 0.02,
             relays: None,
+            capacity: Placed::nowhere("drawn".to_owned()),
+            utilisation: None,
+            load: 1.0,
+            cell_cost: Span::ZERO,
             bandwidth_factor: 1.0,
-            servers: 20,
+            servers: None,
             client_down: Rate(50_000_000),
             client_up: Rate(10_000_000),
             server_link: Rate(1_000_000_000),

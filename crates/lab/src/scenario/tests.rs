@@ -1,6 +1,8 @@
 use proptest::prelude::*;
+use tidegate_control::positions::Class;
 use tidegate_control::random::Seed;
-use tidegate_sim::plan::{Role, Route, Transport};
+use tidegate_sim::plan::paths::Selector;
+use tidegate_sim::plan::{RelayEntry, Role, Route, Transport};
 
 use super::*;
 
@@ -40,7 +42,7 @@ fn the_bottleneck_becomes_three_systems_and_a_plan() {
     let plan = &network.plan;
     let names = |user: usize| match plan.users[user].route {
         Route::Pinned(path) => path.map(|host| plan.hosts[host as usize].name.as_str()),
-        Route::Weighted(_) | Route::Shared(_) => panic!("pinned"),
+        Route::Drawn { .. } | Route::Shared(_) => panic!("pinned"),
     };
     assert_eq!(names(1), ["entry2", "btlnk", "exit1"]);
     // The client is on the entry's machine, the server on the exit's.
@@ -198,10 +200,9 @@ fn tor_without_files_is_the_built_in_model() {
     let plan = &network.plan;
     let relays = plan.hosts.iter().filter(|host| host.name.starts_with("relay")).count();
     assert!((60..90).contains(&relays), "1 % of 7,195 relays: {relays}");
-    assert_eq!(network.users.len(), 500);
-    let selection = &plan.selections[0];
-    assert!(!selection.guards.is_empty() && !selection.exits.is_empty());
-    assert!(selection.middles.iter().all(|(host, weight)| (*host as usize) < relays && *weight > 0.0));
+    assert_eq!(network.users.len(), 1330 + 133 + 60, "1 % of Tor's, and the benchmark");
+    assert_eq!(plan.directory.relays.len(), relays, "all are usable");
+    assert!(plan.directory.relays.iter().all(|relay| (relay.id.0 as usize) < relays && relay.weight > 0.0));
     assert!(plan.paths.locations() > 5, "places in several countries");
     assert_eq!(format!("{plan:?}"), format!("{:?}", build(1).plan));
     let said = parse(text, &["tor.fraction = 7.0"]).unwrap_err().to_string();
@@ -209,14 +210,17 @@ fn tor_without_files_is_the_built_in_model() {
     for bad in ["-1.0", "0.0", "1e9"] {
         let text = text.replace("fraction = 0.01", &format!("fraction = 0.01\nbandwidth-factor = {bad}"));
         let said = parse(&text, &[]).unwrap_err().to_string();
-        assert!(said.starts_with("x.toml:23:20: `bandwidth-factor` is not in 0.0001..=1000"), "{said}");
+        assert!(said.starts_with("x.toml:24:20: `bandwidth-factor` is not in 0.0001..=1000"), "{said}");
         assert!(said.contains("the default is 1.0"), "{said}");
     }
-    let slow = parse(text, &["tor.bandwidth-factor = 0.1"]).unwrap();
-    let slow = crate::network::build(&slow, Seed::root(1)).unwrap().plan;
+    let as_weight = |factor: &str| {
+        let scenario = parse(text, &["tor.capacity = \"weight\"", factor]).unwrap();
+        crate::network::build(&scenario, Seed::root(1)).unwrap().plan
+    };
+    let (plan, slow) = (as_weight("tor.bandwidth-factor = 1.0"), as_weight("tor.bandwidth-factor = 0.1"));
     let rate =
         |plan: &tidegate_sim::plan::Plan| plan.hosts.iter().map(|host| host.up.rate.0).collect::<Vec<u64>>();
-    let mut both = rate(plan).into_iter().zip(rate(&slow)).zip(&plan.hosts);
+    let mut both = rate(&plan).into_iter().zip(rate(&slow)).zip(&plan.hosts);
     // Above the floor of 50 kB/s.
     assert!(
         both.all(|((all, tenth), host)| !host.name.starts_with("relay") || tenth == (all / 10).max(500_000))
@@ -232,11 +236,8 @@ fn tor_of_2011_is_slower() {
     let text = include_str!("../../../../scenarios/tor.toml");
     let capacity = |overrides: &[&str]| -> u64 {
         let network = crate::network::build(&parse(text, overrides).unwrap(), Seed::root(1)).unwrap();
-        let limits = network.plan.hosts.iter().filter_map(|host| match &host.role {
-            Role::Relay(limits) => limits.bucket,
-            _ => None,
-        });
-        limits.map(|bucket| bucket.rate_bytes_per_s).sum()
+        let relays = network.plan.hosts.iter().filter(|host| matches!(host.role, Role::Relay(_)));
+        relays.map(|host| host.capacity() as u64).sum()
     };
     let (of_2024, of_2011) =
         (capacity(&["tor.relays = 50"]), capacity(&["tor.relays = 50", "tor.year = 2011"]));
@@ -264,4 +265,103 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn load_and_users_scale_with_the_network() {
+    let text = include_str!("../../../../scenarios/tor.toml");
+    let users = |overrides: &[&str]| {
+        let scenario = parse(text, overrides).unwrap();
+        scenario.file.users(scenario.file.user[0].get_ref())
+    };
+    assert_eq!((users(&[]), users(&["tor.fraction = 0.1"])), (1330, 13_300));
+    assert_eq!((users(&["tor.load = 0.5"]), users(&["tor.relays = 144"])), (665, 2662));
+    for (bad, said) in [("tor.load = 0.0", "`load` is not in"), ("tor.load = nan", "`load` is not a finite")]
+    {
+        let error = parse(text, &[bad]).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    let text = text.replace("of-tor = 133_000", "of-tor = -1.0");
+    let error = parse(&text, &[]).unwrap_err().to_string();
+    assert!(error.contains("`of-tor` is not in"), "{error}");
+}
+
+#[test]
+fn systems_differ_in_their_paths() {
+    let text = include_str!("../../../../scenarios/tor.toml");
+    let with = |paths: &str| {
+        parse(&text.replace("name = \"vanilla-2010\"", &format!("name = \"vanilla-2010\"\n{paths}")), &[])
+    };
+    let uniform = with("paths = { policy = \"uniform\", keep-guard = false }").unwrap();
+    let network = crate::network::build(&uniform, Seed::root(1)).unwrap();
+    let [tor, uniform] = [0, 1].map(|system| {
+        let selector = Selector::new(&network.plan.directory, &uniform.systems[system].paths).unwrap();
+        let mut random = Seed::root(1).random();
+        (0..1000).map(|_| selector.draw(&mut random, &mut None)[1]).collect::<std::collections::BTreeSet<_>>()
+    });
+    assert!(uniform.len() > tor.len(), "light relays are chosen as often as heavy ones");
+    for (bad, said) in [
+        ("paths = { policy = \"unifrom\" }", "did you mean `uniform`?"),
+        ("paths = { policy = \"bandwidth-file\" }", "without a `file`"),
+        ("paths = { policy = \"bandwidth-file\", file = \"/nowhere\" }", "/nowhere: cannot be read"),
+        ("paths = { policy = \"pinned\" }", "without `relays`"),
+        ("paths = { build-timeout = \"0 s\" }", "no circuit is built in no time"),
+    ] {
+        let error = with(bad).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    let nobody =
+        with("paths = { policy = \"pinned\", relays = [\"relay1\", \"relay2\", \"nobody\"] }").unwrap();
+    let error = crate::network::build(&nobody, Seed::root(1)).unwrap_err().to_string();
+    assert!(error.contains("system `vanilla-2010`: no relay can be chosen as exit"), "{error}");
+}
+
+#[test]
+fn capacities_are_not_weights_and_classes_have_their_shares() {
+    let text = include_str!("../../../../scenarios/tor.toml");
+    let plan = |overrides: &[&str], seed| {
+        crate::network::build(&parse(text, overrides).unwrap(), Seed::root(seed)).unwrap().plan
+    };
+    let shares = |plan: &tidegate_sim::plan::Plan| {
+        let relays = &plan.directory.relays;
+        let of = |class: Class, value: &dyn Fn(&RelayEntry) -> f64| {
+            let sum = |all: bool| -> f64 {
+                relays.iter().filter(|relay| all || relay.class == class).map(value).sum()
+            };
+            sum(false) / sum(true)
+        };
+        let capacity = |relay: &RelayEntry| plan.hosts[relay.id.0 as usize].capacity();
+        Class::ALL.map(|class| (of(class, &|relay| relay.weight), of(class, &capacity)))
+    };
+    let (one, other) = (shares(&plan(&[], 1)), shares(&plan(&[], 2)));
+    for ((weight, _), (of_other, _)) in one.iter().zip(&other) {
+        assert!((weight - of_other).abs() < 1e-6, "every sample has the whole network's shares");
+    }
+    let same = |plan: &tidegate_sim::plan::Plan| {
+        let capacity =
+            |relay: &RelayEntry| plan.hosts[relay.id.0 as usize].capacity() / relay.weight / 1000.0;
+        plan.directory.relays.iter().filter(|relay| (capacity(relay) - 1.0).abs() < 0.01).count()
+    };
+    let as_weight = plan(&["tor.capacity = \"weight\""], 1);
+    assert!(same(&as_weight) > as_weight.directory.relays.len() * 9 / 10);
+    assert!(same(&plan(&[], 1)) < 10);
+    let said = parse(text, &["tor.capacity = \"/nowhere\""]).unwrap_err().to_string();
+    assert!(said.starts_with("/nowhere: "), "{said}");
+    let said = parse(text, &["tor.utilisation = 1.5"]).unwrap_err().to_string();
+    assert!(said.contains("`utilisation` is not in"), "{said}");
+}
+
+#[test]
+fn a_system_obeys_the_consensus() {
+    let text = include_str!("../../../../scenarios/tor.toml");
+    let tor = |overrides: &[&str]| parse(text, overrides).unwrap().systems[0].clone();
+    let of_2024 = tor(&[]);
+    assert_eq!(of_2024.kist.map(|kist| kist.interval), Some(Span::from_millis(3)));
+    assert_ne!(format!("{:?}", of_2024.control), format!("{:?}", tor(&["tor.year = 2011"]).control));
+    assert!(tor(&["tor.year = 2011"]).kist.is_none(), "KIST came in 2017");
+    let said = parse(
+        &bottleneck().replacen("name = \"vanilla\"", "name = \"vanilla\"\nof-consensus = true", 1),
+        &[],
+    );
+    assert!(said.unwrap_err().to_string().contains("there is no consensus to obey"));
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Bytes, Span};
 use tidegate_sim::plan::Lie;
 
-use super::place::Name;
+use super::place::{Name, Placed};
 use super::quantity::{Between, Patience, Size};
 
 /// One kind of traffic: requests, or Markov models.
@@ -18,6 +18,14 @@ pub struct TrafficFile {
     /// Pause after each response.
     #[serde(default)]
     pub pause: Between<Span>,
+    /// Requests begin so far apart, whether or not the last one has ended, each on a circuit of its own that is built
+    /// half of the time before; instead of `pause` and `circuit-lifetime`.
+    #[schemars(extend("x-range" = "2 ms.."))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<Span>,
+    /// A stream of the models is given up after this time.
+    #[serde(default)]
+    pub timeout: Patience,
     /// A circuit this old takes no new requests; zero: each request has its own. Source: tor's
     /// `MaxCircuitDirtiness`.
     #[serde(default = "dirtiness")]
@@ -37,8 +45,15 @@ fn dirtiness() -> Span {
 impl TrafficFile {
     /// Requests without pause, on circuits of the usual lifetime.
     pub fn of(requests: Vec<RequestFile>) -> TrafficFile {
-        let (pause, circuit_lifetime) = (Between::default(), dirtiness());
-        TrafficFile { requests, pause, circuit_lifetime, stream_model: None, packet_model: None }
+        TrafficFile {
+            requests,
+            pause: Between::default(),
+            every: None,
+            timeout: Patience::NEVER,
+            circuit_lifetime: dirtiness(),
+            stream_model: None,
+            packet_model: None,
+        }
     }
 }
 
@@ -86,7 +101,11 @@ pub struct UserFile {
     #[schemars(range(min = 1, max = 200_000))]
     #[serde(default = "one")]
     pub count: u32,
-    /// Kind of traffic: `bulk`, `web`, `benchmark`, or one of the file's own.
+    /// How many of them the whole of Tor has, instead of `count`: a run has its fraction of them, times [tor] `load`.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_tor: Option<Placed<f64>>,
+    /// Kind of traffic: `bulk`, `web`, `benchmark`, `privcount`, or one of the file's own.
     pub traffic: Name,
     /// Guard, middle, exit; without it the network draws relays.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,6 +116,9 @@ pub struct UserFile {
     /// The client host; without it the network makes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<Name>,
+    /// Whether the user keeps its guard where clients keep theirs; Tor's benchmark clients do not.
+    #[serde(default = "yes")]
+    pub keep_guard: bool,
     /// The server host; without it the network chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<Name>,
@@ -113,6 +135,10 @@ pub struct UserFile {
 
 fn one() -> u32 {
     1
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// One thing that goes wrong.

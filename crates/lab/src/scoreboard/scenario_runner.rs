@@ -24,7 +24,7 @@ use super::sweep::{Entry, Sweep};
 use super::{Curve, Experiment, Figure, Measured, RunError, Scale};
 use crate::monitor::Monitor;
 use crate::results::{Results, flatten, whole_summary};
-use crate::runs;
+use crate::{load, runs};
 
 /// `[parameters]` of the runner.
 #[derive(Clone, Debug, Deserialize)]
@@ -53,7 +53,8 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let parameters: Parameters = experiment.parameters(scale)?;
     let mut measured = Measured::default();
     for (name, entry) in &parameters.scenarios {
-        let scenario = entry.load(experiment, &parameters.overrides)?;
+        let mut scenario = entry.load(experiment, &parameters.overrides)?;
+        load::settle(&mut scenario, monitor)?;
         let runs = runs::run_all(&scenario, parameters.seeds, monitor)?;
         if !runs.missing.is_empty() {
             return Err(RunError::Stopped);
@@ -77,6 +78,13 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
             }
         }
         let results = Results::new(&scenario, &runs);
+        for system in &results.systems {
+            for (part, score) in results.scores(system) {
+                for (metric, value) in flatten(&score.document()) {
+                    measured.push(format!("{prefix}{}.score.{part}.{metric}", system.name), value);
+                }
+            }
+        }
         measured.figures.extend(figures(name, &results));
     }
     if let Some(sweep) = &parameters.sweep {

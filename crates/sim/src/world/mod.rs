@@ -22,10 +22,10 @@ use std::sync::Arc;
 
 use slab::Slab;
 use tidegate_control::random::Seed;
-use tidegate_control::units::{Rate, Span, Time};
+use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, RelayId};
 use tidegate_proto::links;
-use tidegate_proto::node::{Node, Output};
+use tidegate_proto::node::{CircuitKey, Node, Output};
 use tidegate_proto::onion::Clear;
 use tidegate_proto::pool::Pool;
 
@@ -56,6 +56,8 @@ enum Event {
     User(u32),
     /// A transfer's time is up.
     Timeout(u32),
+    /// A circuit that a client builds may have taken too long: (host, its key there).
+    CircuitTimeout(u32, CircuitKey),
     /// A side of a Markov stream writes: (transfer, whether it is the server).
     Packet(u32, bool),
     /// Relays' queues are sampled.
@@ -114,16 +116,6 @@ fn legacy_relays(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<RelayId> 
     relays.map(|(index, _)| index).filter(|index| drawn(*index)).map(RelayId).collect()
 }
 
-/// Bytes per second that a host's links and bucket let through.
-fn bandwidth(host: &HostPlan) -> f64 {
-    let bucket = match &host.role {
-        Role::Relay(limits) => limits.bucket.map_or(f64::INFINITY, |bucket| bucket.rate_bytes_per_s as f64),
-        Role::Client | Role::Server => f64::INFINITY,
-    };
-    let link = |rate: Rate| if rate == Rate::UNLIMITED { f64::INFINITY } else { rate.as_bytes_per_s() };
-    bucket.min(link(host.up.rate)).min(link(host.down.rate))
-}
-
 struct World<'a, R: Recorder> {
     plan: &'a Plan,
     system: &'a System,
@@ -169,7 +161,7 @@ impl<'a, R: Recorder> World<'a, R> {
         let host = |(index, host): (u32, &HostPlan)| {
             let of_kind = if legacy.contains(&RelayId(index)) { &old } else { &config };
             let nonces = seed.fork("nonces").fork_index(index.into());
-            let bandwidth = bandwidth(host);
+            let bandwidth = host.capacity();
             let clock = control::clock(system.control.as_ref(), &seed, index);
             HostState::new(&host.role, &links::Config { nonces, bandwidth, clock, ..of_kind.clone() })
         };
@@ -205,7 +197,7 @@ impl<'a, R: Recorder> World<'a, R> {
             out_of_band: Slab::new(),
             live: Vec::new(),
             tcp_parameters: [system.tcp.clone(), loopback, ipsec],
-            users: Users::new(plan, seed.fork("users")),
+            users: Users::new(plan, &system.paths, seed.fork("users")),
             lies: Lies::new(&plan.faults),
             packaged: 0,
             cells_delivered: 0,
@@ -284,6 +276,7 @@ impl<'a, R: Recorder> World<'a, R> {
             Event::Node(host) => self.node_timer(host),
             Event::User(user) => self.user_turn(user),
             Event::Timeout(transfer) => self.transfer_timeout(transfer),
+            Event::CircuitTimeout(host, circuit) => self.circuit_timeout(host, circuit),
             Event::Packet(transfer, from_server) => self.markov_packets(transfer, from_server),
             Event::Sample => self.sample(),
             Event::OutOfBand(message) => self.out_of_band_arrives(message as usize),

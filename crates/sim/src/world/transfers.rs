@@ -27,7 +27,8 @@ pub(super) enum Content {
 
 pub(super) struct TransferState {
     user: u32,
-    circuit: u32,
+    /// The number of the circuit that carries it.
+    pub circuit: u32,
     stream: Option<StreamKey>,
     pub server: u32,
     /// The exit's end of the connection to the server.
@@ -163,11 +164,11 @@ impl<R: Recorder> World<'_, R> {
         let circuit = self.fresh_circuit(user);
         let transfer = self.users.transfers.len() as u32;
         let (request_bytes, response_bytes, timeout, markov) = match (content, &user_plan.traffic) {
-            (Content::Markov(seed), Traffic::Markov(model)) => {
+            (Content::Markov(seed), Traffic::Markov(model, timeout)) => {
                 let schedule = |from_server| Schedule::new(model, seed, from_server);
                 let schedules = Schedules { client: schedule(false), server: schedule(true) };
                 let (up, down) = (schedule(false).total(), schedule(true).total());
-                (up, down, Span(u64::MAX), Some(Box::new(schedules)))
+                (up, down, *timeout, Some(Box::new(schedules)))
             }
             (Content::Fetch(request), _) => {
                 (u64::from(request.request_bytes), request.bytes, request.timeout, None)

@@ -8,10 +8,11 @@ use tidegate_proto::cell::{RelayId, StreamId};
 use tidegate_proto::client::Client;
 use tidegate_proto::node::{CircuitKey, StreamKey};
 use tidegate_proto::onion::Clear;
+use tidegate_proto::paths::{BuildTimeout, BuildTimes, Parameters, Selector, draw};
 
 use crate::markov::{self, Walk};
 use crate::observe::{Circuit, Host, Observation, Recorder, User};
-use crate::plan::{PathSelection, Plan, Route, Traffic, UserPlan};
+use crate::plan::{Plan, Route, Traffic, UserPlan};
 
 use super::follow::Trace;
 use super::host::Machine;
@@ -22,6 +23,12 @@ use super::{Event, World};
 pub(super) struct Users {
     pub seed: Seed,
     users: Vec<UserState>,
+    /// Draws paths, if any user wants some.
+    pub selector: Option<Selector>,
+    build_timeout: BuildTimeout,
+    /// How long circuits took to build: of all users together, because in a run of minutes no user alone builds
+    /// the hundred that a real client learns from.
+    build_times: BuildTimes,
     pub transfers: Vec<TransferState>,
     pub traces: Vec<Trace>,
     /// Per host: the circuits that its users built.
@@ -33,13 +40,15 @@ pub(super) struct Users {
 
 struct UserState {
     random: Random,
-    guard: Option<u32>,
+    guard: Option<RelayId>,
     /// The circuit for new streams.
     circuit: Option<CircuitKey>,
     /// Transfers that wait for it to be built.
     waiting: Vec<u32>,
     /// The transfer after which a user who fetches one thing at a time pauses.
     fetching: Option<u32>,
+    /// A user with a timetable: the next turn is for a new circuit.
+    renews: bool,
     /// Where a Markov user's chain of streams is.
     flow: Option<Walk>,
 }
@@ -51,6 +60,8 @@ pub(super) struct OwnCircuit {
     begun: Time,
     pub path: [u32; 3],
     built: bool,
+    /// Given up for another if it is not built by then.
+    deadline: Time,
     /// Carries nothing until this circuit switches to it.
     pub spare_of: Option<CircuitKey>,
     /// Takes no new streams and is closed with its last one.
@@ -58,16 +69,22 @@ pub(super) struct OwnCircuit {
 }
 
 impl Users {
-    pub fn new(plan: &Plan, seed: Seed) -> Users {
+    pub fn new(plan: &Plan, paths: &Parameters, seed: Seed) -> Users {
         let state = |index: usize| UserState {
             random: seed.fork_index(index as u64).random(),
             guard: None,
             circuit: None,
             waiting: Vec::new(),
             fetching: None,
+            renews: false,
             flow: None,
         };
+        let drawn = plan.users.iter().any(|user| matches!(user.route, Route::Drawn { .. }));
+        let selector = || Selector::new(&plan.directory, paths).expect("the lab checks who can be chosen");
         Users {
+            selector: drawn.then(selector),
+            build_timeout: paths.build_timeout,
+            build_times: BuildTimes::default(),
             seed,
             users: (0..plan.users.len()).map(state).collect(),
             transfers: Vec::new(),
@@ -90,34 +107,6 @@ impl Users {
         let to = StreamKey { circuit, stream: StreamId(u16::MAX) };
         self.streams[host as usize].range(from..=to).next().is_some()
     }
-}
-
-/// An index drawn by weight.
-pub(super) fn draw(random: &mut Random, weights: impl Iterator<Item = f64> + Clone) -> usize {
-    let mut point = random.unit() * weights.clone().sum::<f64>();
-    let mut last = 0;
-    for (index, weight) in weights.enumerate().filter(|(_, weight)| *weight > 0.0) {
-        last = index;
-        point -= weight;
-        if point < 0.0 {
-            break;
-        }
-    }
-    last
-}
-
-/// Draws an exit, a guard unless one is kept, and a middle, all different and of different families.
-fn draw_path(random: &mut Random, selection: &PathSelection, guard: Option<u32>) -> [u32; 3] {
-    let family = |host: u32| selection.families.get(host as usize).copied().unwrap_or(0);
-    let clash = |a: u32, b: u32| a == b || (family(a) != 0 && family(a) == family(b));
-    let mut pick = |from: &[(u32, f64)], taken: &[u32]| {
-        let free = |host: u32| !taken.iter().any(|other| clash(host, *other));
-        let weights = from.iter().map(|(host, weight)| if free(*host) { *weight } else { 0.0 });
-        from[draw(random, weights)].0
-    };
-    let exit = pick(&selection.exits, guard.as_slice());
-    let guard = guard.unwrap_or_else(|| pick(&selection.guards, &[exit]));
-    [guard, pick(&selection.middles, &[guard, exit]), exit]
 }
 
 impl<R: Recorder> World<'_, R> {
@@ -146,7 +135,7 @@ impl<R: Recorder> World<'_, R> {
     fn carrier(&self, user: u32) -> u32 {
         match self.plan.users[user as usize].route {
             Route::Shared(other) => other,
-            Route::Pinned(_) | Route::Weighted(_) => user,
+            Route::Pinned(_) | Route::Drawn { .. } => user,
         }
     }
 
@@ -163,16 +152,38 @@ impl<R: Recorder> World<'_, R> {
             self.stop_user(user, *host);
         } else {
             match traffic {
-                Traffic::Fetch { requests, .. } => {
+                Traffic::Fetch { requests, every, .. } => {
+                    if let Some(every) = every
+                        && self.scheduled_turn(user, *every)
+                    {
+                        return;
+                    }
                     let random = &mut self.user(user).random;
                     let request = &requests[draw(random, requests.iter().map(|request| request.weight))];
                     let transfer = self.begin_transfer(user, Content::Fetch(*request));
                     self.user(user).fetching = Some(transfer);
                     self.send_over_circuit(user, transfer);
                 }
-                Traffic::Markov(model) => self.flow_turn(user, model),
+                Traffic::Markov(model, _) => self.flow_turn(user, model),
             }
         }
+    }
+
+    /// A user with a timetable has a turn twice in each period: it begins a request, and half a period later builds
+    /// the circuit for the next (true).
+    fn scheduled_turn(&mut self, user: u32, every: Span) -> bool {
+        let next = self.now + every / 2;
+        if next < self.plan.users[user as usize].stop {
+            self.queue.push(next, Event::User(user));
+        }
+        let state = self.user(user);
+        let renews = state.renews;
+        state.renews = !renews;
+        if renews && self.carrier(user) == user {
+            self.retire_circuit(user);
+            self.build_circuit(user);
+        }
+        renews
     }
 
     fn stop_user(&mut self, user: u32, host: u32) {
@@ -241,21 +252,48 @@ impl<R: Recorder> World<'_, R> {
     fn build_circuit(&mut self, user: u32) -> u32 {
         let plan = self.plan;
         let UserPlan { host, route, .. } = &plan.users[user as usize];
-        let state = self.user(user);
-        let path = match route {
-            Route::Pinned(path) => *path,
-            Route::Weighted(selection) => {
-                let selection = &plan.selections[*selection as usize];
-                let path = draw_path(&mut state.random, selection, state.guard);
-                state.guard = Some(path[0]);
-                path
+        let Users { users, selector, .. } = &mut self.users;
+        let state = &mut users[user as usize];
+        let path = match (route, selector) {
+            (Route::Pinned(path), _) => *path,
+            (Route::Drawn { keep_guard }, Some(selector)) => {
+                let mut guard = state.guard.filter(|_| *keep_guard);
+                let path = selector.draw(&mut state.random, &mut guard);
+                state.guard = guard;
+                path.map(|relay| relay.0)
             }
-            Route::Shared(_) => unreachable!("only carriers build circuits"),
+            (Route::Drawn { .. }, None) => unreachable!("a selector is made if a user wants one"),
+            (Route::Shared(_), _) => unreachable!("only carriers build circuits"),
         };
         let (key, number) = self.begin_circuit(user, path, None);
         self.user(user).circuit = Some(key);
         self.drain(*host);
         number
+    }
+
+    /// A circuit that takes too long is given up for another one; the time that it takes in the end is learnt from.
+    pub(super) fn circuit_timeout(&mut self, host: u32, key: CircuitKey) {
+        let now = self.now;
+        let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) else { return };
+        if circuit.built || circuit.deadline != now {
+            return;
+        }
+        let user = circuit.user;
+        self.users.build_times.timed_out();
+        if self.user(user).circuit != Some(key) {
+            return;
+        }
+        // Built or not, nothing will use it: it is closed when it is there.
+        self.user(user).circuit = None;
+        if let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) {
+            circuit.retired = true;
+        }
+        let number = self.build_circuit(user);
+        let Users { users, transfers, .. } = &mut self.users;
+        users[user as usize]
+            .waiting
+            .iter()
+            .for_each(|transfer| transfers[*transfer as usize].circuit = number);
     }
 
     pub(super) fn begin_circuit(
@@ -268,7 +306,17 @@ impl<R: Recorder> World<'_, R> {
         self.users.circuits_begun += 1;
         let (now, host) = (self.now, self.plan.users[user as usize].host);
         let key = self.client(host).build(now, path.map(RelayId).to_vec());
-        let circuit = OwnCircuit { user, number, begun: now, path, built: false, spare_of, retired: false };
+        let drawn = matches!(self.plan.users[user as usize].route, Route::Drawn { .. });
+        let deadline = match self.users.build_timeout {
+            BuildTimeout::After(timeout) if drawn => now + timeout,
+            BuildTimeout::Learnt if drawn => now + self.users.build_times.timeout(),
+            _ => Time::NEVER,
+        };
+        if deadline < Time::NEVER {
+            self.queue.push(deadline, Event::CircuitTimeout(host, key));
+        }
+        let circuit =
+            OwnCircuit { user, number, begun: now, path, built: false, deadline, spare_of, retired: false };
         self.users.circuits[host as usize].insert(key, circuit);
         let path = path.map(Host);
         self.record(Observation::CircuitBegun { circuit: Circuit(number), user: User(user), path });
@@ -290,8 +338,13 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn circuit_built(&mut self, host: u32, key: CircuitKey) {
         let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) else { return };
         circuit.built = true;
-        let OwnCircuit { user, number, begun, spare_of, .. } = *circuit;
+        let OwnCircuit { user, number, begun, deadline, spare_of, .. } = *circuit;
         let took = self.now.since(begun);
+        if self.now < deadline {
+            self.users.build_times.built(took);
+        } else {
+            self.users.build_times.late(Some(took));
+        }
         self.record(Observation::CircuitBuilt { circuit: Circuit(number), took });
         match spare_of {
             Some(served) => self.spare_built(host, key, served),
@@ -302,6 +355,7 @@ impl<R: Recorder> World<'_, R> {
                 self.open_stream(host, key, transfer);
             }
         }
+        self.close_if_retired(host, key);
     }
 
     /// A circuit is gone, by our doing or not: what it carried has failed.
@@ -329,7 +383,7 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn after_transfer(&mut self, user: u32, transfer: u32) {
         let plan = self.plan;
         let UserPlan { traffic, circuit_lifetime, stop, .. } = &plan.users[user as usize];
-        let Traffic::Fetch { pause: (least, most), .. } = traffic else { return };
+        let Traffic::Fetch { pause: (least, most), every: None, .. } = traffic else { return };
         if self.user(user).fetching != Some(transfer) {
             return;
         }

@@ -1,0 +1,49 @@
+//! Over which relays a system's circuits go: the table `paths` of a `[[system]]`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_sim::plan::paths::Parameters;
+
+use super::place::{Name, Placed};
+use super::quantity::Patience;
+
+/// How a system's clients select paths. Users with a `path` of their own are not concerned.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct PathsFile {
+    /// How relays are weighed: `tor` (consensus weights by position), `uniform`, `bandwidth-file` or `pinned`.
+    pub policy: Name,
+    /// The bandwidth file of `policy = "bandwidth-file"`, as directory authorities read it (kB/s by identity).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<Name>,
+    /// Guard, middle and exit of every circuit under `policy = "pinned"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relays: Option<[Name; 3]>,
+    /// Clients keep their first guard (tor: `UseEntryGuards`).
+    pub keep_guard: bool,
+    /// No two relays of a family share a path (tor: `NodeFamily`).
+    pub exclude_families: bool,
+    /// No two relays of an IPv4 /16 share a path (tor: `EnforceDistinctSubnets`).
+    pub exclude_networks: bool,
+    /// A circuit that is not built by then is given up for another: a time, or "never".
+    pub build_timeout: Patience,
+    /// Learn the build time-out from the circuits of all users, as each of tor's clients does from its own
+    /// (path-spec 2.4), instead of `build-timeout`.
+    pub learn_build_timeout: bool,
+}
+
+impl Default for PathsFile {
+    fn default() -> PathsFile {
+        let Parameters { keep_guard, exclude_families, exclude_networks, .. } = Parameters::default();
+        PathsFile {
+            policy: Placed::nowhere("tor".to_owned()),
+            file: None,
+            relays: None,
+            keep_guard,
+            exclude_families,
+            exclude_networks,
+            build_timeout: Patience::NEVER,
+            learn_build_timeout: false,
+        }
+    }
+}

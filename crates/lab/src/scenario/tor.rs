@@ -1,0 +1,79 @@
+//! What a scaled-down Tor makes of its scenario: the share of the network, the number of users, the tor of its time.
+
+use tidegate_control::units::Span;
+
+use super::file::File;
+use super::place::{Name, Placed};
+use super::quantity::Quantity;
+use super::tables::TorFile;
+use super::users::UserFile;
+use crate::input::{InputError, Source};
+use crate::network::inputs::Inputs;
+
+impl TorFile {
+    /// The table of relays that `capacity` names.
+    pub(crate) fn table(&self) -> Option<&Name> {
+        (!["drawn", "weight"].contains(&self.capacity.as_str())).then_some(&self.capacity)
+    }
+
+    /// Number of servers of a network that is this share of Tor.
+    pub(crate) fn servers(&self, share: f64) -> u32 {
+        self.servers.unwrap_or((1000.0 * share).ceil() as u32)
+    }
+}
+
+/// A number of relays says which share of the network they are.
+pub(super) fn settle_fraction(file: &mut File, inputs: &Inputs) {
+    let (Some(tor), Some(consensus)) = (&mut file.tor, &inputs.consensus) else { return };
+    let tor = tor.get_mut();
+    if let Some(relays) = &tor.relays {
+        let share = f64::from(*relays) / consensus.relays.len().max(1) as f64;
+        tor.fraction = share.min(1.0);
+    }
+}
+
+/// Seconds since 1970 at which tor began to run KIST (0.3.2, January 2018), and to run it every 2 ms (0.4.6, June 2021).
+const KIST_SINCE: u64 = 1_515_456_000;
+const KIST_EVERY_2_MS_SINCE: u64 = 1_623_628_800;
+
+/// Systems `of-consensus` become what the consensus makes of tor.
+pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) -> Result<(), InputError> {
+    for system in &mut file.system {
+        let span = system.span();
+        let system = system.get_mut();
+        if !system.of_consensus {
+            continue;
+        }
+        let Some(consensus) = &inputs.consensus else {
+            let cause = "there is no consensus to obey";
+            return Err(source.error(span, cause, "`of-consensus` is for [tor] networks"));
+        };
+        let parameter = |name: &str| consensus.params.get(name).copied();
+        let millis = |value: i32| Quantity(Span::from_millis(u64::try_from(value).unwrap_or(0)));
+        // A network without a date (a table of relays) is of 2019, as the one that is scored.
+        let time = if consensus.valid_after == 0 { KIST_SINCE } else { consensus.valid_after };
+        system.scheduler = Placed::nowhere("ewma".into());
+        system.half_life =
+            millis(parameter("CircuitPriorityHalflifeMsec").unwrap_or(30_000).clamp(1, i32::MAX));
+        let kist = if time >= KIST_SINCE { "kist" } else { "vanilla" };
+        system.channel_scheduler = Placed::nowhere(kist.into());
+        let default = if time >= KIST_EVERY_2_MS_SINCE { 2 } else { 10 };
+        system.kist.interval = millis(parameter("KISTSchedRunInterval").unwrap_or(default).clamp(2, 100));
+        let control = if parameter("cc_alg") == Some(2) { "vegas" } else { "windows" };
+        system.control = Placed::nowhere(control.into());
+        if let Some(window) = parameter("circwindow").and_then(|window| u32::try_from(window).ok()) {
+            system.windows.circuit = window.clamp(100, 1000);
+        }
+    }
+    Ok(())
+}
+
+impl File {
+    /// How many users of this kind a run has.
+    pub fn users(&self, user: &UserFile) -> u32 {
+        let (Some(of_tor), Some(tor)) = (&user.of_tor, &self.tor) else { return user.count };
+        let here = **of_tor * tor.fraction * tor.load;
+        // A cast of a negative number or none gives zero, which no scenario may have.
+        if here > 0.0 { (here.round() as u32).max(1) } else { 0 }
+    }
+}

@@ -1,0 +1,130 @@
+//! How far simulated downloads are from measured ones, in one number.
+//!
+//! The score is the mean of |ln(ours / measured)| over the 25th, 50th, 75th and 95th percentile of the times to the last
+//! byte of 50 KiB, 1 MiB and 5 MiB, of circuit builds, and of round trips over circuits. Downloads that took longer
+//! than Tor's own clients wait are left out on both sides. A score of .16 is a factor of 1.17.
+
+use serde_json::{Map, Value, json};
+use tidegate_data::torperf::{Measured, SIZES, quantile};
+
+use crate::metrics::histogram::Histogram;
+use crate::runs::Run;
+use crate::traffic::class_of;
+
+/// What is compared.
+pub const QUANTILES: [(&str, f64); 4] = [("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
+
+/// The class of users who measure.
+const BENCHMARK: &str = "benchmark";
+
+/// One quantity's percentiles in seconds, those of [`QUANTILES`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// `50KiB`, `circuit-build`, ...
+    pub name: &'static str,
+    /// What the simulation gave.
+    pub ours: [f64; 4],
+    /// What was measured.
+    pub measured: [f64; 4],
+}
+
+/// A simulation beside measurements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Score {
+    /// What both have.
+    pub compared: Vec<Compared>,
+}
+
+impl Score {
+    /// The mean absolute error of the logarithms; `None` if nothing could be compared.
+    pub fn error(&self) -> Option<f64> {
+        Score::mean(self.compared.iter())
+    }
+
+    /// The same of the downloads alone, as published simulations are scored.
+    pub fn downloads(&self) -> Option<f64> {
+        Score::mean(self.compared.iter().filter(|compared| compared.name.ends_with("iB")))
+    }
+
+    fn mean<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<f64> {
+        let errors: Vec<f64> = compared
+            .flat_map(|compared| compared.ours.iter().zip(&compared.measured))
+            .map(|(ours, measured)| libm::log(ours / measured).abs())
+            .collect();
+        (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
+    }
+
+    /// For `--json`.
+    pub fn document(&self) -> Value {
+        let of = |values: &[f64; 4]| -> Value {
+            QUANTILES
+                .iter()
+                .zip(values)
+                .map(|((label, _), value)| ((*label).to_owned(), json!(value)))
+                .collect()
+        };
+        let compared: Map<String, Value> = (self.compared.iter())
+            .map(|c| (c.name.to_owned(), json!({ "ours_s": of(&c.ours), "measured_s": of(&c.measured) })))
+            .collect();
+        json!({ "error": self.error(), "error_downloads": self.downloads(), "compared": compared })
+    }
+}
+
+/// Runs of one system, pooled, beside measurements; downloads are those of the class `benchmark`.
+pub fn score(runs: &[&Run], measured: &Measured) -> Score {
+    let mut compared = Vec::new();
+    let mut compare = |name, ours: Histogram, measured: &[f64]| {
+        let ours = QUANTILES.map(|(_, q)| ours.quantile(q));
+        let measured = QUANTILES.map(|(_, q)| quantile(measured, q));
+        if let ([Some(a), Some(b), Some(c), Some(d)], [Some(e), Some(f), Some(g), Some(h)]) = (ours, measured)
+            && [a, e].iter().all(|least| *least > 0.0)
+        {
+            compared.push(Compared { name, ours: [a, b, c, d], measured: [e, f, g, h] });
+        }
+    };
+    let class = |run: &Run, name: &str, pick: fn(&crate::metrics::transfers::Class) -> &Histogram| {
+        let found = run.metrics.transfers.classes.iter().find(|class| class.name == name);
+        found.map_or_else(Histogram::default, |class| pick(class).clone())
+    };
+    let merged = |of: &dyn Fn(&Run) -> Histogram| {
+        let mut all = Histogram::default();
+        runs.iter().for_each(|run| all.merge(&of(run)));
+        all
+    };
+    for (bytes, name) in SIZES.into_iter().zip(["50KiB", "1MiB", "5MiB"]) {
+        if let Some(download) = measured.downloads.iter().find(|download| download.bytes == bytes) {
+            let label = class_of(BENCHMARK, SIZES.len(), bytes);
+            compare(name, merged(&|run| class(run, &label, |class| &class.last)), &download.ttlb_s);
+        }
+    }
+    let builds = |run: &Run| run.metrics.circuit_builds.get(BENCHMARK).cloned().unwrap_or_default();
+    compare("circuit-build", merged(&builds), &measured.circuit_build_s);
+    let round_trips = |run: &Run| {
+        let mut all = Histogram::default();
+        for bytes in SIZES {
+            all.merge(&class(run, &class_of(BENCHMARK, SIZES.len(), bytes), |class| &class.round_trip));
+        }
+        all
+    };
+    compare("round-trip", merged(&round_trips), &measured.round_trip_s);
+    Score { compared }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_score_is_the_mean_distance_of_logarithms() {
+        let compared = |name, factor: f64| Compared {
+            name,
+            ours: [factor, 2.0 * factor, 3.0 * factor, 4.0 * factor],
+            measured: [1.0, 2.0, 3.0, 4.0],
+        };
+        let score = Score { compared: vec![compared("50KiB", 2.0), compared("round-trip", 0.5)] };
+        assert!((score.error().unwrap() - libm::log(2.0)).abs() < 1e-12, "too slow counts as too fast does");
+        let close = Score { compared: vec![compared("5MiB", 1.0), compared("round-trip", 0.5)] };
+        assert_eq!(close.downloads(), Some(0.0));
+        assert_eq!(Score { compared: vec![] }.error(), None);
+    }
+}
