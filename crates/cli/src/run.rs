@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tidegate_lab::input::InputError;
+use tidegate_lab::load;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::{contents, files, folder, full_table, provenance, summary_table};
 use tidegate_lab::results::Results;
-use tidegate_lab::load;
 use tidegate_lab::runs::{self, Run, Runs};
 use tidegate_lab::scenario::Scenario;
 use tidegate_lab::store::{self, Record, Store, run_name};

@@ -5,7 +5,6 @@
 pub mod flashflow;
 pub mod input;
 pub mod jobs;
-mod jobs;
 pub mod load;
 pub mod metrics;
 pub mod monitor;

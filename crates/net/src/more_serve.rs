@@ -20,6 +20,9 @@ use crate::more_peer::{Settings, Summary, entropy};
 /// How often descriptors are looked at, and streams that are over forgotten.
 const SWEEP: Span = Span::from_secs(2);
 
+/// Publishes a descriptor.
+pub type Publish<'a> = Box<dyn FnMut(&Descriptor) -> io::Result<()> + 'a>;
+
 /// One service: who it is, and where it leads.
 pub struct Serving<'a> {
     /// Secret of the receiver's name, which signs its descriptors.
@@ -31,7 +34,7 @@ pub struct Serving<'a> {
     /// Where streams lead.
     pub target: SocketAddr,
     /// Publishes a descriptor.
-    pub publish: Box<dyn FnMut(&Descriptor) -> io::Result<()> + 'a>,
+    pub publish: Publish<'a>,
 }
 
 /// Serves streams that come over receiver paths until `stop` is set.

@@ -362,7 +362,7 @@ impl<O: Onion> Node<O> for Relay<O> {
 
     fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
         // It may have been closed by the cell before.
-        if !self.links.has(channel) {
+        if !self.table.links.has(channel) {
             return;
         }
         self.cells += 1;
@@ -387,9 +387,9 @@ impl<O: Onion> Node<O> for Relay<O> {
         while let Some((key, side, cell)) = self.table.links.next_released() {
             self.circuit_cell(now, key, side, cell);
         }
-        if self.links.has(channel) && self.links.is_flooded(channel) {
+        if self.table.links.has(channel) && self.table.links.is_flooded(channel) {
             self.channel_closed(now, channel);
-            self.outputs.push_back(Output::CloseChannel(channel));
+            self.table.outputs.push_back(Output::CloseChannel(channel));
         }
     }
 

@@ -61,5 +61,5 @@ pub(super) struct Totals {
     #[serde(with = "span")]
     downlink_busy: Span,
     #[serde(skip)]
-    control: Option<tidegate_proto::flow::predictor::Totals>,
+    control: Option<tidegate_proto::control::Totals>,
 }

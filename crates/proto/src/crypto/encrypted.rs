@@ -105,7 +105,7 @@ impl Encrypted {
 const LEAVE: u8 = 241;
 const JOIN: u8 = 242;
 const CONGESTED: u8 = 243;
-/// Trajectories ([`crate::flow::predictor`]). Their length comes first in the body.
+/// Trajectories ([`crate::control::predictor`]). Their length comes first in the body.
 const PLAN: u8 = 244;
 
 /// Appends a cell as it goes over the wire.
