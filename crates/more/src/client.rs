@@ -31,6 +31,9 @@ const STORE: usize = 2048;
 const LOW: usize = 128;
 /// Routes that are kept ready, and the most that are.
 const ROUTES: [usize; 2] = [12, 256];
+/// With so many routes ready, so many cells leave before another is established.
+const FEW: usize = 2;
+const CELLS_BETWEEN: u32 = 4;
 /// How long a route is used: shorter than relays keep it.
 const ROUTE_LIFE: Span = Span::from_secs(30);
 /// How long what arrives over a route that is used no more is still read.
@@ -61,6 +64,8 @@ pub struct Client {
     streams: BTreeMap<u64, Open>,
     /// Streams in the order in which they are served.
     turns: VecDeque<u64>,
+    /// Cells sent since the last message.
+    cells: u32,
     /// Packets sent in this second and the one before.
     pace: [u32; 2],
     pace_second: u64,
@@ -129,6 +134,7 @@ impl Client {
             establishing: VecDeque::new(),
             streams: BTreeMap::new(),
             turns: VecDeque::new(),
+            cells: 0,
             pace: [0; 2],
             pace_second: 0,
             forged: 0,
@@ -308,6 +314,11 @@ impl Client {
         while self.establishing.front().is_some_and(|sent| *sent + ESTABLISHING <= now) {
             self.establishing.pop_front();
         }
+        let ready = self.routes.values().filter(|route| route.until > now).count();
+        // What is being established must not take the rate that established routes need.
+        if ready >= FEW && self.cells < CELLS_BETWEEN {
+            return false;
+        }
         let (mut count, mut left) = (self.establishing.len(), self.establishing.len() as u32 * self.uses);
         live.for_each(|route| (count, left) = (count + 1, left + self.uses - route.number));
         let busy = self.pace[0].max(self.pace[1]);
@@ -345,6 +356,7 @@ impl Client {
         let timeout = self.flights.sender.timeout_into(&path);
         let by = By::Message { keys, session, outbound, path };
         self.establishing.push_back(now);
+        self.cells = 0;
         self.flights.launch(now, id, drawn, timeout, Cargo { stream: frame.stream, chunk, by });
         Some((path[1], datagram))
     }
@@ -374,6 +386,7 @@ impl Client {
         let (datagram, tags) = route.outbound.cell(CELL, seal(&frame.text(), &route.session.up), entropy);
         route.flying.insert(frame.number, tags);
         route.number += 1;
+        self.cells += 1;
         if route.number == self.uses {
             route.until = now;
         }

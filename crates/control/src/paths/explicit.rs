@@ -75,6 +75,8 @@ pub struct ExplicitParameters {
 pub struct Explicit {
     parameters: ExplicitParameters,
     peers: Vec<Offered>,
+    /// Where packets end, if it offers a rate: its offer counts, losses do not.
+    receiver: Option<Peer>,
     /// Mean of the last offers of all, weighted by their acknowledgements; zero before the first.
     usual: f64,
 }
@@ -94,7 +96,7 @@ impl Explicit {
     /// Every peer starts with one packet per second and gains one per acknowledgement up to its offer.
     pub fn new(peers: usize, parameters: ExplicitParameters) -> Explicit {
         let peer = Offered { rate: parameters.packet, starting: true, lost: false };
-        Explicit { parameters, peers: vec![peer; peers], usual: 0.0 }
+        Explicit { parameters, peers: vec![peer; peers], receiver: None, usual: 0.0 }
     }
 }
 
@@ -119,6 +121,7 @@ impl Controller for Explicit {
                 state.starting = false;
                 state.rate = stamp.unwrap_or(state.rate * beta).min(state.rate);
             }
+            Feedback::TimedOut if Some(peer) == self.receiver => {}
             Feedback::TimedOut => (state.rate, state.lost) = (state.rate * beta, true),
             // A receiver path's first relay cannot write to this source: it is taken to offer what others do,
             // with slow start and additive increase on the way there.
@@ -130,6 +133,10 @@ impl Controller for Explicit {
         }
         state.rate = state.rate.max(packet);
         state.rate
+    }
+
+    fn set_receiver(&mut self, peer: Peer) {
+        self.receiver = Some(peer);
     }
 
     fn keeps_remainder(&self) -> bool {
@@ -177,6 +184,17 @@ mod tests {
         assert_eq!(source.feedback(Time::ZERO, 0, 0, Feedback::Passed), 9000.0);
         assert_eq!(source.feedback(Time::ZERO, 0, 0, Feedback::Refused { stamp: Some(7000.0) }), 7000.0);
         assert_eq!(source.feedback(Time::ZERO, 0, 0, Feedback::TimedOut), 3500.0);
+    }
+
+    #[test]
+    fn losses_say_nothing_about_where_all_packets_end() {
+        let mut source = Explicit::new(2, ExplicitParameters { packet: 1500.0, beta: 0.5 });
+        source.set_receiver(1);
+        for peer in [0, 1] {
+            source.feedback(Time::ZERO, peer, 0, Feedback::Acked { round_trip: 0.1, stamp: Some(3000.0) });
+            source.feedback(Time::ZERO, peer, 0, Feedback::TimedOut);
+        }
+        assert_eq!((source.rate(0), source.rate(1)), (1500.0, 3000.0));
     }
 
     #[test]

@@ -160,6 +160,12 @@ impl Controller for Guarded {
         self.rate(peer)
     }
 
+    fn set_receiver(&mut self, peer: Peer) {
+        self.explicit.set_receiver(peer);
+        // It takes part in every loss, and a receiver that lies harms itself alone.
+        self.guards[usize::from(peer)].until = Time::NEVER;
+    }
+
     fn keeps_remainder(&self) -> bool {
         true
     }

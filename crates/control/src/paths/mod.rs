@@ -71,6 +71,10 @@ pub trait Controller {
     /// One relay's share in the fate of one packet; returns the new R_i.
     fn feedback(&mut self, now: Time, peer: Peer, memo: Memo, feedback: Feedback) -> f64;
 
+    /// `peer` stands for where packets end, which all have in common: a loss without a refusal says less about it
+    /// than about anybody else.
+    fn set_receiver(&mut self, _peer: Peer) {}
+
     /// Whether what is left of a second's rate (less than a packet) counts for the next second. The
     /// thesis' controllers lose it, so that their rates act in steps of one packet per second.
     fn keeps_remainder(&self) -> bool {

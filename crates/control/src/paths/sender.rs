@@ -112,6 +112,7 @@ impl Sender {
     /// last hop.
     pub fn set_receiver(&mut self, peer: Peer) {
         self.receiver = Some(peer);
+        self.controller.set_receiver(peer);
         self.enlist(peer);
     }
 
