@@ -30,11 +30,12 @@ proptest! {
     #[test]
     fn what_is_played_is_in_order_and_what_is_missing_is_counted(seed: u64, loss in 0.0..0.2f64) {
         let mut random = Seed::root(seed).random();
-        let mut arrivals: Vec<(Time, Video)> = stream(400)
-            .into_iter()
-            .filter(|_| !random.chance(loss))
-            .map(|(at, video)| (at + Span::from_millis(random.below(80) as u64), video))
-            .collect();
+        let mut arrivals: Vec<(Time, Video)> = Vec::new();
+        for (at, video) in stream(400) {
+            if !random.chance(loss) {
+                arrivals.push((at + Span::from_millis(random.below(80) as u64), video));
+            }
+        }
         arrivals.sort_by_key(|(at, _)| *at);
         let mut reorder = Reorder::new(4, 1, PATIENCE);
         let mut played = Vec::new();
@@ -56,7 +57,9 @@ proptest! {
         let steps: Vec<u8> = played.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
         let skipped: u64 = steps.iter().map(|step| u64::from(*step) - 1).sum();
         prop_assert!(steps.iter().all(|step| (1..100).contains(step)), "{steps:?}");
-        prop_assert_eq!(skipped, reorder.counters.gaps);
+        // What is missing at the very end follows nothing that was played.
+        let gaps = reorder.counters.gaps;
+        prop_assert!((skipped..=skipped + 4).contains(&gaps), "{gaps} gaps, {skipped} skipped");
         prop_assert_eq!(played.len() as u64, reorder.counters.delivered);
         prop_assert!(reorder.counters.gaps == 0 || asked > 0, "what was given up was asked for");
         prop_assert!(loss > 0.001 || played.len() > 380);
