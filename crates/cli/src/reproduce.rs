@@ -92,14 +92,13 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     if let Some(place) = &arguments.out {
         folder::check_place(place, &contents, arguments.force)?;
     }
-    let mut outcomes = Vec::new();
-    let mut illustrated = Vec::new();
-    let mut files = Vec::new();
-    let mut stopped = false;
-    for (number, (experiment, rows, runner)) in planned.iter().enumerate() {
-        let name = format!("{}/{}", experiment.paper, experiment.figure);
+    let mut board = Board::default();
+    let count = planned.len();
+    for (planned, number) in planned.iter().zip(1..) {
+        let (experiment, _, runner) = planned;
         let console = Console::new(0, arguments.jobs);
-        console.title(&format!("{name} ({} of {})", number + 1, planned.len()));
+        let name = format!("{}/{}", experiment.paper, experiment.figure);
+        console.title(&format!("{name} ({number} of {count})"));
         let (wall, cpu) = (console.wall_s(), process_cpu_s());
         let measured = match experiment.lacks() {
             _ if console.stopped() => Err(RunError::Stopped),
@@ -107,42 +106,10 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
             None => runner(experiment, scale, &console),
         };
         console.finish();
-        if let Err(RunError::Input(error)) = measured {
-            return Err(error.into());
-        }
-        let now_stopped = matches!(measured, Err(RunError::Stopped));
-        stopped |= now_stopped;
-        let judged = verdict::judge(experiment, rows, &measured, scale);
-        let drawings = match &measured {
-            Ok(measured) => drawings(experiment, measured),
-            Err(_) => Vec::new(),
-        };
-        if arguments.record && !now_stopped {
-            let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
-            let rows = judged.iter().map(record::Row::from).collect();
-            let kept =
-                record::write(&experiment.folder, &Recorded { scale, commit: COMMIT.into(), cost, rows })?;
-            eprintln!("recorded {}", kept.display());
-            if kept.ends_with(record::LARGEST) {
-                for (drawing, number) in drawings.iter().zip(1..) {
-                    let path = experiment.folder.join(format!("figure-{number}.svg"));
-                    record::replace(&path, drawing).map_err(|error| Failure::Other(error.to_string()))?;
-                }
-            }
-        }
-        outcomes.extend(judged);
-        if let Ok(measured) = measured {
-            let text = std::iter::once(format!("{} ({}).", experiment.file.title, experiment.file.source));
-            let text: Vec<String> = text.chain(measured.notes).collect();
-            let file = format!("{}-{}", experiment.paper, experiment.figure);
-            let svg = |(drawing, number): (&String, u32)| {
-                (format!("{file}-{number}.svg"), drawing.clone().into_bytes())
-            };
-            files.extend(drawings.iter().zip(1..).map(svg));
-            let text = text.join(" ");
-            illustrated.push(Illustrated { name, text, drawings, figures: measured.figures });
-        }
+        let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
+        board.take(planned, measured, scale, arguments.record.then_some(cost))?;
     }
+    let Board { outcomes, illustrated, mut files, stopped } = board;
     let page = page_of_outcomes(&outcomes, &illustrated, scale);
     let json = serde_json::to_string_pretty(&outcomes).map_err(|error| Failure::Other(error.to_string()))?;
     files.push(("report.html".to_owned(), page.into_bytes()));
@@ -168,6 +135,65 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         (false, true) => ExitCode::FAILURE,
         (false, false) => ExitCode::SUCCESS,
     })
+}
+
+/// What was measured so far.
+#[derive(Default)]
+struct Board {
+    outcomes: Vec<Outcome>,
+    illustrated: Vec<Illustrated>,
+    /// Drawings, for the folder of the report.
+    files: Vec<folder::File>,
+    stopped: bool,
+}
+
+impl Board {
+    /// Judges an experiment, draws its figures and, given what it took, keeps the record.
+    fn take(
+        &mut self,
+        (experiment, rows, _): &Planned,
+        measured: Result<Measured, RunError>,
+        scale: Scale,
+        record: Option<Cost>,
+    ) -> Result<(), Failure> {
+        if let Err(RunError::Input(error)) = measured {
+            return Err(error.into());
+        }
+        let judged = verdict::judge(experiment, rows, &measured, scale);
+        let drawings =
+            measured.as_ref().map_or_else(|_| Vec::new(), |measured| drawings(experiment, measured));
+        let stopped = matches!(measured, Err(RunError::Stopped));
+        self.stopped |= stopped;
+        if let Some(cost) = record.filter(|_| !stopped) {
+            let rows = judged.iter().map(record::Row::from).collect();
+            let recorded = Recorded { scale, commit: COMMIT.into(), cost, rows };
+            let kept = record::write(&experiment.folder, &recorded)?;
+            eprintln!("recorded {}", kept.display());
+            if kept.ends_with(record::LARGEST) {
+                for (drawing, number) in drawings.iter().zip(1..) {
+                    let path = experiment.folder.join(format!("figure-{number}.svg"));
+                    record::replace(&path, drawing).map_err(|error| Failure::Other(error.to_string()))?;
+                }
+            }
+        }
+        self.outcomes.extend(judged);
+        if let Ok(measured) = measured {
+            let title = format!("{} ({}).", experiment.file.title, experiment.file.source);
+            let text: Vec<String> = std::iter::once(title).chain(measured.notes).collect();
+            let file = format!("{}-{}", experiment.paper, experiment.figure);
+            let svg = |(drawing, number): (&String, u32)| {
+                (format!("{file}-{number}.svg"), drawing.clone().into_bytes())
+            };
+            self.files.extend(drawings.iter().zip(1..).map(svg));
+            self.illustrated.push(Illustrated {
+                name: format!("{}/{}", experiment.paper, experiment.figure),
+                text: text.join(" "),
+                drawings,
+                figures: measured.figures,
+            });
+        }
+        Ok(())
+    }
 }
 
 /// The experiment's published figures with what was measured.

@@ -1,6 +1,7 @@
 //! `tidegate sweep`: one scenario at many points, each run kept the moment it ends.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -132,12 +133,14 @@ fn tasks(study: &Study) -> Result<Vec<Task<'_>>, InputError> {
     // Points differ in systems, if at all, by `systems`: the first point with each tells the rest.
     let mut known: BTreeMap<Option<&str>, (u64, Vec<String>)> = BTreeMap::new();
     for point in &study.points {
-        if !known.contains_key(&point.system()) {
-            let scenario = at(study, point)?;
-            let names = scenario.systems.iter().map(|system| system.name.clone()).collect();
-            known.insert(point.system(), (scenario.file.seed, names));
-        }
-        let (seed, systems) = &known[&point.system()];
+        let (seed, systems) = match known.entry(point.system()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let scenario = at(study, point)?;
+                let names = scenario.systems.iter().map(|system| system.name.clone()).collect();
+                entry.insert((scenario.file.seed, names))
+            }
+        };
         let first = point.seed().unwrap_or(*seed);
         for seed in (0..u64::from(study.seeds)).map(|k| first.wrapping_add(k)) {
             all.extend(systems.iter().map(|system| Task {

@@ -41,7 +41,7 @@ impl Axis {
             // Quantities are compared with nothing.
             axis.from = axis.from.min(0.0);
         }
-        if !(axis.to > axis.from) {
+        if axis.from.is_infinite() || axis.to <= axis.from {
             (axis.from, axis.to) =
                 if axis.from.is_finite() { (axis.from - 0.5, axis.from + 0.5) } else { (0.0, 1.0) };
         }
