@@ -35,7 +35,8 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Reason; 13] = [
+    /// All of them.
+    pub const ALL: [Reason; 13] = [
         Reason::Disabled,
         Reason::NotAllowed,
         Reason::TooOften,
