@@ -309,21 +309,16 @@ mod tests {
         // The first two relays are the sender's, the third the receiver's.
         let (mut relays, outbound) = (relays(), Outbound::new(1, &SEEDS[..2]));
         let (mut datagram, _) = outbound.cell(KIND, seal(b"text", &[7; 16]), &mut || [5; 32]);
-        for hop in 0..3usize {
+        for (hop, relay) in relays.iter_mut().enumerate().take(3) {
             let from = hop as Peer;
-            assert_eq!(relays[hop].check(Time::ZERO, from, &datagram), Ok(()));
-            assert_eq!(
-                relays[hop].check(Time::ZERO, 9, &datagram),
-                Err(OpenError::Forged),
-                "another's route"
-            );
-            let Ok(Passed::Forward(to, next)) =
-                relays[hop].pass(Time::ZERO, from, &datagram, 1000.0 + hop as f32)
+            assert_eq!(relay.check(Time::ZERO, from, &datagram), Ok(()));
+            assert_eq!(relay.check(Time::ZERO, 9, &datagram), Err(OpenError::Forged), "another's route");
+            let Ok(Passed::Forward(to, next)) = relay.pass(Time::ZERO, from, &datagram, 1000.0 + hop as f32)
             else {
                 panic!("passes")
             };
             assert_eq!((to, next.len()), (hop as Peer + 2, DATA_SIZE));
-            assert_eq!(relays[hop].check(Time::ZERO, from, &datagram), Err(OpenError::Replayed));
+            assert_eq!(relay.check(Time::ZERO, from, &datagram), Err(OpenError::Replayed));
             let same = datagram[1..].iter().zip(&next[1..]).filter(|(a, b)| a == b).count();
             assert!(same < 40, "{same} bytes are the same");
             datagram = next;
@@ -342,9 +337,8 @@ mod tests {
         for refuser in 0..3usize {
             let mut relays = relays();
             let (mut datagram, tags) = outbound.cell(KIND, seal(b"text", &[7; 16]), &mut || [5; 32]);
-            for hop in 0..refuser {
-                let Ok(Passed::Forward(_, next)) = relays[hop].pass(Time::ZERO, hop as Peer, &datagram, 0.0)
-                else {
+            for (hop, relay) in relays.iter_mut().enumerate().take(refuser) {
+                let Ok(Passed::Forward(_, next)) = relay.pass(Time::ZERO, hop as Peer, &datagram, 0.0) else {
                     panic!("passes")
                 };
                 datagram = next;

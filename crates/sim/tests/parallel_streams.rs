@@ -52,7 +52,7 @@ fn a_faster_pace_is_not_slower() {
 
 #[test]
 fn silent_relays_cost_their_share_and_nothing_stops() {
-    for (peers, silent, least) in [(7, vec![3], 0.6)] {
+    for (peers, silent, least) in [(7, vec![3], 0.6), (12, vec![3, 8], 0.5)] {
         let at = Span::from_secs(20);
         let silent = silent.into_iter().map(|peer| (peer, at, Span::from_secs(1000))).collect();
         let plan = Reading { silent, duration: Span::from_secs(35), ..reading(peers) };
