@@ -187,7 +187,6 @@ impl PeerArguments {
         }
         let path = self.overlay.join(format!("peer-{}.guards", self.number));
         if !path.exists() {
-            let peers = source.text.matches("[[peers]]").count() as Peer;
             let mut others: Vec<Peer> = (0..peers).filter(|peer| *peer != self.number).collect();
             let seed =
                 u64::from_le_bytes(tidegate_net::more_peer::entropy()[..8].try_into().expect("eight bytes"));

@@ -154,7 +154,7 @@ fn live(parameters: &Parameters, case: &Case, monitor: &dyn Monitor) -> Result<L
         hidden_service(&mut overlay, target, &["--hops", &hops[1]], &["--hops", &hops[0]]).map_err(failed)?;
     let mut reader = Reader::connect(front, "hidden.more").map_err(failed)?;
     let begin = monitor.wall_s();
-    let mut read_until = |reader: &mut Reader, until: u64, longest: &mut f64| {
+    let read_until = |reader: &mut Reader, until: u64, longest: &mut f64| {
         let (mut heard, mut bytes) = (monitor.wall_s(), reader.bytes);
         while monitor.wall_s() - begin < until as f64 {
             if monitor.stopped() {

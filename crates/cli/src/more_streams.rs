@@ -85,6 +85,6 @@ fn receiver(path: &Path) -> Result<Receiver<'_>, InputError> {
     })?;
     let mut names = vec![format!("{}.more", Hex(descriptor.name))];
     names.extend(path.file_stem().map(|stem| format!("{}.more", stem.to_string_lossy())));
-    let reread = || std::fs::read_to_string(path).ok().and_then(|text| Descriptor::parse(&text).ok());
+    let reread = move || std::fs::read_to_string(path).ok().and_then(|text| Descriptor::parse(&text).ok());
     Ok(Receiver { descriptor, names, reread: Box::new(reread) })
 }
