@@ -6,12 +6,12 @@
 //!
 //! *Latency* is per application byte, from the moment the exit packages it into a cell (it enters the
 //! overlay) to the arrival of that cell at the client. `latency_from_departure` starts its clock when the
-//! cell leaves the exit's circuit queue, as PredicTor's prototype did. *Backlog* is bytes written by the
-//! servers minus bytes delivered, on open circuits.
+//! cell leaves the exit's circuit queue, as PredicTor's prototype did. *Backlog*: written and not yet delivered.
 
 pub mod fairness;
 pub mod histogram;
 mod kept;
+pub mod known;
 pub mod series;
 mod summary;
 pub mod transfers;
@@ -26,6 +26,7 @@ use tidegate_sim::plan::{Role, System};
 use crate::network::Network;
 use fairness::Fairness;
 use histogram::Histogram;
+use known::RelayAbout;
 use series::Series;
 use transfers::{On, Transfers};
 
@@ -146,6 +147,8 @@ pub struct RelayRow {
     pub name: String,
     /// Its host's number in the plan, by which transfers name it.
     pub host: u32,
+    /// What clients know of it.
+    pub about: RelayAbout,
     samples: u64,
     queue_cells: u64,
     /// Most cells in circuit queues at a sample.
@@ -266,6 +269,7 @@ impl<'a> Fold<'a> {
         let relay_row = |number: u32, host: &tidegate_sim::plan::HostPlan| RelayRow {
             name: host.name.clone(),
             host: number,
+            about: RelayAbout::of(plan, number),
             link_bytes_per_s: [host.up.rate, host.down.rate].map(|rate| {
                 (rate != tidegate_control::units::Rate::UNLIMITED).then(|| rate.as_bytes_per_s())
             }),

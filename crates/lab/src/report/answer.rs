@@ -39,8 +39,11 @@ impl Aspect {
 
     /// A system's value with its interval.
     pub fn text(&self, system: &SystemResult<'_>) -> Option<String> {
-        let width = system.half_width(&self.keys()).map(|width| format!(" ± {}", self.shown(width)));
-        Some(self.shown(self.value(system)?) + &width.unwrap_or_default())
+        // Equal values have an interval of rounding errors.
+        let value = self.value(system)?;
+        let tidy = |width: f64| if width < 1e-9 * value.abs() { 0.0 } else { width };
+        let width = system.half_width(&self.keys()).map(|width| format!(" ± {}", self.shown(tidy(width))));
+        Some(self.shown(value) + &width.unwrap_or_default())
     }
 
     fn value(&self, system: &SystemResult<'_>) -> Option<f64> {

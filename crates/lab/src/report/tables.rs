@@ -155,9 +155,10 @@ fn circuits(results: &Results<'_>) -> Table {
     )
 }
 
-/// One row per relay.
+/// One row per relay; `relay` is what transfers name.
 fn relays(results: &Results<'_>) -> Table {
-    let (mut rows, mut names) = (Rows::new(), Vec::new());
+    let (mut rows, mut names) = (Rows::new(), [const { Vec::new() }; 4]);
+    let (mut known, mut families) = ([const { Vec::new() }; 3], Vec::new());
     let (mut means, mut shares) = ([const { Vec::new() }; 5], [const { Vec::new() }; 2]);
     let mut counts = [const { Vec::new() }; 4];
     let mut labels = [""; 5];
@@ -165,7 +166,13 @@ fn relays(results: &Results<'_>) -> Table {
         for run in &system.runs {
             for relay in &run.metrics.relays {
                 rows.add(system.name, run.seed);
-                names.push(relay.name.clone());
+                let about = relay.about.clone();
+                let text = [relay.name.clone(), about.nickname, about.fingerprint, about.positions];
+                names.iter_mut().zip(text).for_each(|(column, value)| column.push(value));
+                let capacity = about.capacity_bytes_per_s.unwrap_or(f64::NAN);
+                let numbers = [about.weight, about.advertised_bytes_per_s, capacity];
+                known.iter_mut().zip(numbers).for_each(|(column, value)| column.push(value));
+                families.push(i64::from(about.family));
                 for (number, (label, value)) in relay.means().into_iter().enumerate() {
                     labels[number] = label;
                     means[number].push(value);
@@ -180,7 +187,11 @@ fn relays(results: &Results<'_>) -> Table {
             }
         }
     }
-    let mut columns = vec![("relay", Column::Text(names))];
+    let texts = ["relay", "nickname", "fingerprint", "positions"];
+    let mut columns: Vec<(&str, Column)> = texts.into_iter().zip(names.map(Column::Text)).collect();
+    let numbers = ["weight_kb_per_s", "advertised_bytes_per_s", "capacity_bytes_per_s"];
+    columns.extend(numbers.into_iter().zip(known.map(Column::Number)));
+    columns.push(("family", Column::Integer(families)));
     columns.extend(labels.into_iter().zip(means.map(Column::Number)).filter(|(label, _)| !label.is_empty()));
     columns
         .extend(["uplink_utilisation", "downlink_utilisation"].into_iter().zip(shares.map(Column::Number)));

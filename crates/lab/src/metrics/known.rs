@@ -1,0 +1,47 @@
+//! What is known of relays beside what they do.
+
+use serde::{Deserialize, Serialize};
+use tidegate_control::positions::Class;
+use tidegate_sim::plan::Plan;
+
+/// What the directory says of a relay, and what only the relay knows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RelayAbout {
+    /// Its name in the consensus.
+    pub nickname: String,
+    /// The digest of its identity key in hexadecimal; empty if it has none.
+    pub fingerprint: String,
+    /// Positions that it may take beside the middle.
+    pub positions: String,
+    /// Its consensus weight, in kB/s.
+    pub weight: f64,
+    /// Bytes per second of its descriptor; 0 if it says nothing.
+    pub advertised_bytes_per_s: f64,
+    /// Bytes per second that it can carry; none: unlimited.
+    pub capacity_bytes_per_s: Option<f64>,
+    /// Relays of one operator have the same number above zero.
+    pub family: u32,
+}
+
+impl RelayAbout {
+    pub(super) fn of(plan: &Plan, number: u32) -> RelayAbout {
+        let capacity = Some(plan.hosts[number as usize].capacity()).filter(|capacity| capacity.is_finite());
+        let mut about = RelayAbout { capacity_bytes_per_s: capacity, ..RelayAbout::default() };
+        let Some(entry) = plan.directory.relays.iter().find(|entry| entry.id.0 == number) else {
+            return about;
+        };
+        if entry.identity != [0; 20] {
+            about.fingerprint = entry.identity.iter().map(|byte| format!("{byte:02X}")).collect();
+        }
+        about.nickname.clone_from(&entry.name);
+        about.positions = String::from(match entry.class {
+            Class::Middle => "",
+            Class::Guard => "guard",
+            Class::Exit => "exit",
+            Class::GuardExit => "guard,exit",
+        });
+        (about.weight, about.advertised_bytes_per_s, about.family) =
+            (entry.weight, entry.advertised, entry.family);
+        about
+    }
+}
