@@ -61,7 +61,8 @@ proptest! {
         let gaps = reorder.counters.gaps;
         prop_assert!((skipped..=skipped + 4).contains(&gaps), "{gaps} gaps, {skipped} skipped");
         prop_assert_eq!(played.len() as u64, reorder.counters.delivered);
-        prop_assert!(reorder.counters.gaps == 0 || asked > 0, "what was given up was asked for");
+        // The very last packets are missed by nothing that comes after.
+        prop_assert!(gaps <= 4 || asked > 0, "what was given up was asked for");
         prop_assert!(loss > 0.001 || played.len() > 380);
     }
 }

@@ -1,0 +1,176 @@
+//! What others can do to a server and a viewer: each time bounded, and counted.
+
+use bytes::Bytes;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_stream::message::{Contact, Join, Message, Refusal, Report, VERSION, Welcome};
+use tidegate_stream::packet::{self, Explore, Key, Video};
+use tidegate_stream::server::{Server, Settings};
+use tidegate_stream::viewer::{PATIENCE, Phase, Settings as ViewerSettings, Viewer};
+use tidegate_stream::{Input, Output, Peer, SERVER};
+
+fn at(ms: u64) -> Time {
+    Time::ZERO + Span::from_millis(ms)
+}
+
+fn contact(n: u8) -> Contact {
+    Contact { address: ([10, 0, 0, n], 4000).into(), fingerprint: [n; 32] }
+}
+
+fn join(token: u8) -> Message {
+    Message::Join(Join { version: VERSION, token: [token; 16], uplink: 8_000_000, forwards: true })
+}
+
+fn outputs(server: &mut Server) -> Vec<Output> {
+    std::iter::from_fn(|| server.poll()).collect()
+}
+
+fn ts(packets: usize) -> Vec<u8> {
+    let mut bytes = vec![9; packets * 188];
+    bytes.iter_mut().step_by(188).for_each(|first| *first = 0x47);
+    bytes
+}
+
+/// A server with one viewer that is in, after a second of the stream.
+fn served() -> (Server, Peer) {
+    let mut server = Server::new(Settings::new(Rate(20_000_000), 10), Seed::root(1));
+    let peer = server.connect(at(0), contact(1)).unwrap();
+    server.handle(at(0), Input::Message { from: peer, message: join(0) });
+    let told = outputs(&mut server);
+    assert!(told.iter().any(|output| matches!(output, Output::Message { message: Message::Welcome(_), .. })));
+    for ms in 0..1000 {
+        server.video(at(ms), &ts(2));
+    }
+    outputs(&mut server);
+    (server, peer)
+}
+
+#[test]
+fn a_thousand_joins_of_one_address_take_few_numbers() {
+    let mut server = Server::new(Settings::new(Rate(20_000_000), 10), Seed::root(1));
+    let results: Vec<_> = (0..1000).map(|ms| server.connect(at(ms), contact(1))).collect();
+    let taken = results.iter().filter(|result| result.is_ok()).count();
+    assert!(taken <= 29, "{taken}");
+    assert!(results.iter().flatten().all(|peer| *peer != SERVER));
+    // Those who say nothing make room for others.
+    server.timeout(at(10_000));
+    let parted = outputs(&mut server).iter().filter(|output| matches!(output, Output::Part(_))).count();
+    assert_eq!(parted, taken);
+    assert!(server.connect(at(10_000), contact(2)).is_ok());
+}
+
+#[test]
+fn strangers_are_refused_with_the_reason() {
+    let mut settings = Settings::new(Rate(20_000_000), 1);
+    settings.token = [7; 16];
+    let mut server = Server::new(settings, Seed::root(1));
+    let mut try_to = |n: u8, message: Message| {
+        let peer = server.connect(at(0), contact(n)).unwrap();
+        server.handle(at(0), Input::Message { from: peer, message });
+        outputs(&mut server).into_iter().find_map(|output| match output {
+            Output::Message { message: Message::Refused(refusal), .. } => Some(refusal),
+            _ => None,
+        })
+    };
+    assert_eq!(try_to(1, join(6)), Some(Refusal::Token));
+    let old = Join { version: VERSION + 1, token: [7; 16], uplink: 1, forwards: true };
+    assert_eq!(try_to(2, Message::Join(old)), Some(Refusal::Version));
+    assert_eq!(try_to(3, Message::Complaint { slice: 0, parent: 1, silent: true }), None);
+    assert_eq!(try_to(4, join(7)), None);
+    assert_eq!(try_to(5, join(7)), Some(Refusal::Full));
+    assert!(server.counters.strange >= 1);
+}
+
+#[test]
+fn who_asks_for_everything_again_gets_a_part_of_the_stream() {
+    let (mut server, peer) = served();
+    let mut sent = 0;
+    for ms in 1000..3000 {
+        let keys: Vec<Key> = (1..40).map(|group| Key { group, slice: (ms % 10) as u8 }).collect();
+        server.handle(at(ms), Input::Datagram { from: peer, bytes: packet::nack(&keys) });
+        for output in outputs(&mut server) {
+            if let Output::Datagram { bytes, .. } = output {
+                sent += bytes.len();
+            }
+        }
+    }
+    let stream = 2 * 188 * 1000;
+    assert!(sent < stream, "{sent} bytes in two seconds of {stream} bytes/s");
+    assert!(server.counters.unrepaired > 10_000);
+    // Somebody who is not in gets nothing.
+    let strange = server.counters.strange;
+    server.handle(at(3000), Input::Datagram { from: 9, bytes: packet::nack(&[Key { group: 1, slice: 0 }]) });
+    assert!(outputs(&mut server).is_empty());
+    assert_eq!(server.counters.strange, strange + 1);
+}
+
+#[test]
+fn a_source_may_stall_send_garbage_and_change_its_rate() {
+    let (mut server, peer) = served();
+    let before = server.slice_rate();
+    server.handle(at(5999), Input::Message { from: peer, message: Message::Report(Report::default()) });
+    server.timeout(at(6000));
+    outputs(&mut server);
+    assert!(server.source().stalled(at(6000)) >= Span::from_secs(4));
+    server.video(at(6000), &vec![0; 1 << 20]);
+    assert!(server.source().garbage() > (1 << 20) - 400);
+    let packets = |outputs: Vec<Output>| {
+        outputs.iter().filter(|output| matches!(output, Output::Datagram { .. })).count()
+    };
+    assert_eq!(packets(outputs(&mut server)), 0, "garbage is not sent");
+    for ms in 6000..9000 {
+        server.video(at(ms), &ts(6));
+    }
+    assert!(packets(outputs(&mut server)) > 2500, "it goes on");
+    let ratio = server.slice_rate() / before;
+    assert!(ratio > 2.5, "three times the rate: {ratio}");
+    assert!(server.member(peer).is_some());
+}
+
+#[test]
+fn a_viewer_takes_the_stream_from_its_parents_only() {
+    let settings = ViewerSettings {
+        token: [0; 16],
+        uplink: Rate(6_000_000),
+        forwards: true,
+        patience: PATIENCE,
+        stamping: None,
+    };
+    let mut viewer = Viewer::new(settings);
+    viewer.begin(at(0));
+    let tell = |viewer: &mut Viewer, from: Peer, message: Message| {
+        viewer.handle(at(0), Input::Message { from, message });
+    };
+    let welcome = Welcome { me: 3, slices: 2, parity: 0 };
+    tell(&mut viewer, 5, Message::Welcome(welcome));
+    assert_eq!(*viewer.phase(), Phase::Joining, "only the server welcomes");
+    tell(&mut viewer, SERVER, Message::Welcome(welcome));
+    assert_eq!(*viewer.phase(), Phase::In(welcome));
+    for slice in 0..2 {
+        tell(&mut viewer, SERVER, Message::Parent { slice, parent: 1, depth: 1 });
+        tell(&mut viewer, SERVER, Message::Adopt { slice, child: 4 });
+    }
+    while viewer.poll().is_some() {}
+    let payload = Bytes::from(ts(1));
+    let video =
+        |group, slice| Video { key: Key { group, slice }, data: 2, sent: 0, payload: payload.clone() };
+    let send = |viewer: &mut Viewer, from: Peer, bytes: Bytes| {
+        viewer.handle(at(1), Input::Datagram { from, bytes });
+        std::iter::from_fn(|| viewer.poll()).collect::<Vec<Output>>()
+    };
+    assert!(send(&mut viewer, 9, video(1, 0).encode()).is_empty(), "9 is no parent");
+    assert!(send(&mut viewer, 4, video(1, 0).encode()).is_empty(), "nor is a child");
+    assert!(send(&mut viewer, 1, Bytes::from_static(&[1, 2, 3])).is_empty());
+    assert!(send(&mut viewer, 1, video(1, 30).encode()).is_empty(), "there is no such slice");
+    let forged =
+        Explore { id: 1, at: 1, chain: vec![8, 3, 9], held: 0, stamps: vec![1], cargo: video(1, 0).encode() };
+    assert!(send(&mut viewer, 9, forged.encode()).is_empty(), "8 should have sent it");
+    assert_eq!(viewer.counts().strange, 6);
+    let sent = send(&mut viewer, 1, video(1, 0).encode());
+    assert!(sent.contains(&Output::Datagram { to: 4, bytes: video(1, 0).encode() }), "{sent:?}");
+    // Strangers get no repairs, children within limits.
+    let nack = packet::nack(&[Key { group: 1, slice: 0 }]);
+    assert!(send(&mut viewer, 9, nack.clone()).is_empty());
+    let repaired = (0..10_000).filter(|_| !send(&mut viewer, 4, nack.clone()).is_empty()).count();
+    assert!((1..1000).contains(&repaired), "{repaired}");
+}
