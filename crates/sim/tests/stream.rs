@@ -7,7 +7,7 @@ use tidegate_sim::stream::plan::{Conduct, Exit, Plan};
 use tidegate_sim::stream::report::Report;
 use tidegate_sim::stream::world;
 use tidegate_stream::message::Refusal;
-use tidegate_stream::server::Settings;
+use tidegate_stream::server::{Overload, Settings};
 use tidegate_stream::viewer::PATIENCE;
 
 const SECOND: Span = Span::from_secs(1);
@@ -186,4 +186,31 @@ fn who_complains_about_everybody_hurts_nobody_else() {
     let (delivered, expected) = others
         .fold((0, 0), |(d, e), (_, viewer)| (d + viewer.delivered.min(viewer.expected), e + viewer.expected));
     assert!(delivered as f64 / expected as f64 >= 0.995);
+}
+
+#[test]
+fn when_capacity_drops_quality_falls_or_viewers_are_sent_away() {
+    let mut plan = plan(12, 60);
+    plan.server.uplink = Rate(8_000_000);
+    plan.viewers
+        .iter_mut()
+        .for_each(|viewer| (viewer.uplink, viewer.claim) = (Rate(6_000_000), Rate(6_000_000)));
+    // Three strong viewers leave: what is left cannot carry all slices to nine.
+    for viewer in 0..3 {
+        plan.viewers[viewer].uplink = Rate(12_000_000);
+        plan.viewers[viewer].claim = Rate(12_000_000);
+        plan.viewers[viewer].goes = Some((at(20), Exit::Polite));
+    }
+    plan.viewers[3..].iter_mut().for_each(|viewer| viewer.claim = Rate(3_800_000));
+    plan.server.overload = Overload::Layers;
+    let layers = run(&plan);
+    let active = layers.seconds.last().unwrap().active;
+    assert!((1..10).contains(&active), "{active}");
+    let there = layers.server.joined - layers.server.left;
+    assert_eq!(layers.seconds.last().unwrap().viewers as u64, there, "nobody was sent away");
+    assert_eq!(layers.seconds.last().unwrap().orphans, 0);
+    plan.server.overload = Overload::Redirect("192.0.2.1:4000".parse().unwrap());
+    let redirected = run(&plan);
+    assert!(redirected.server.redirected > 0);
+    assert_eq!(redirected.seconds.last().unwrap().orphans, 0);
 }

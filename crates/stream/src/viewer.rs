@@ -75,6 +75,9 @@ pub struct Viewer {
     /// Of the server's clock less ours, ms, as the fastest ping had it.
     clock: Option<i64>,
     newest: u32,
+    /// When a packet last came, and when packets last came again after a pause of all slices.
+    heard: Time,
+    resumed: Time,
     relay: Relay,
     repairs: Bucket,
     counts: Counts,
@@ -99,6 +102,8 @@ const TICK: Span = Span::from_millis(100);
 const REPORT: Span = Span::from_secs(5);
 /// A slice is silent when it has nothing for so long while others go on.
 const SILENCE: Span = Span::from_millis(250);
+/// When all slices are silent for so long, it is no single parent's doing.
+const PAUSE: Span = Span::from_millis(100);
 /// Between complaints about one parent.
 const AGAIN: Span = Span::from_millis(600);
 /// A share lost of a slice above which its parent is to blame, in a report's time.
@@ -130,6 +135,8 @@ impl Viewer {
             slices: std::array::from_fn(|_| slice.clone()),
             clock: None,
             newest: 0,
+            heard: Time::ZERO,
+            resumed: Time::ZERO,
             repairs: Bucket::FULL,
             counts: Counts::default(),
             lags: Lags::default(),
@@ -292,7 +299,7 @@ impl Viewer {
     fn ping(&mut self, now: Time, ping: Ping) {
         let ours = (now.0 / 1_000_000) as i64;
         let clock = i64::from(ping.clock) + i64::from(ping.round_trip / 2000) - ours;
-        // The fastest ping is the truest; clocks may drift by one part in a few thousand.
+        // The fastest ping is the truest; clocks may drift apart by a millisecond from ping to ping.
         let drift = self.clock.map_or(i64::MIN, |known| known - 1);
         if ping.round_trip > 0 {
             self.clock = Some(clock.max(drift));
@@ -322,6 +329,9 @@ impl Viewer {
 
     fn video(&mut self, now: Time, video: &Video, bytes: Bytes, tree: bool) {
         let at = usize::from(video.key.slice);
+        if tree && now.since(std::mem::replace(&mut self.heard, now)) > PAUSE.max(self.reorder.spacing()) {
+            self.resumed = now;
+        }
         let last = self.reorder.last(at);
         match self.reorder.insert(now, video, tree) {
             Arrival::New => {}
@@ -433,8 +443,10 @@ impl Viewer {
         let silence = SILENCE.max(self.reorder.spacing() * 3);
         let newest = self.reorder.newest().unwrap_or(0).max(self.newest);
         for slice in 0..total(&welcome) {
+            // After a pause of everything, slices come one after the other: only what passed since counts.
             let heard = self.reorder.last(slice);
-            let behind = heard.is_none_or(|(group, at)| newest > group + 1 && now.since(at) > silence);
+            let quiet = |at: Time| now.since(at.max(self.resumed)) > silence;
+            let behind = heard.is_none_or(|(group, at)| newest > group + 1 && quiet(at));
             let Slice { parent, since, .. } = self.slices[slice];
             let running = newest > 0 && parent != NOBODY;
             if behind && running && now.since(since) > silence {

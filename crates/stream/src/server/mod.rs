@@ -27,6 +27,9 @@ pub use settings::{Counters, Overload, Settings};
 
 /// What the trees leave of an uplink: for repairs, exploration and bursts.
 pub const HEADROOM: f64 = 0.85;
+/// The same in need, and how long that lasts.
+const NEEDED: f64 = 0.95;
+const NEED: Span = Span::from_secs(60);
 /// The share of the server's uplink for repairs.
 const REPAIRS: f64 = 0.08;
 const TICK: Span = Span::from_millis(50);
@@ -64,6 +67,8 @@ pub struct Server {
     next_tick: Time,
     next_second: Time,
     short_since: Option<Time>,
+    /// When somebody last had no parent.
+    orphaned: Option<Time>,
     outputs: VecDeque<Output>,
     /// What happened.
     pub counters: Counters,
@@ -99,6 +104,7 @@ impl Server {
             next_tick: Time::ZERO,
             next_second: Time::ZERO,
             short_since: None,
+            orphaned: None,
             outputs: VecDeque::new(),
             counters: Counters::default(),
             settings,
@@ -362,12 +368,21 @@ impl Server {
     fn budget_of(&self, now: Time, member: &mut Member) -> usize {
         let slice = self.slice_rate();
         let stream = slice * self.settings.slices as f64;
-        (member.allowance(now, stream, slice) * HEADROOM / slice) as usize
+        (member.allowance(now, stream, slice) * self.headroom(now) / slice) as usize
+    }
+
+    /// The share of uplinks that trees fill: more while somebody has no parent, and for a while after.
+    fn headroom(&self, now: Time) -> f64 {
+        let need = self.orphaned.is_some_and(|at| now.since(at) < NEED);
+        if need { NEEDED } else { HEADROOM }
     }
 
     /// How many children everybody can have now.
     fn budgets(&mut self, now: Time) {
-        let server = (self.settings.uplink.0 as f64 * HEADROOM / self.slice_rate()) as usize;
+        if self.forest.orphans() > 0 {
+            self.orphaned = Some(now);
+        }
+        let server = (self.settings.uplink.0 as f64 * self.headroom(now) / self.slice_rate()) as usize;
         self.forest.set_budget(SERVER, server, &self.latencies);
         for peer in self.forest.members().to_vec() {
             if let Some(member) = &mut self.members[usize::from(peer)] {
