@@ -3,6 +3,7 @@
 //! One file per subcommand. Exit codes: 0 done, 1 failed, 2 the input is wrong, 130 stopped by Ctrl-C,
 //! 141 when nobody reads standard output any more.
 
+mod archive;
 mod console;
 mod fairness;
 mod flashflow;
@@ -55,6 +56,7 @@ enum Command {
     Fairness(fairness::Arguments),
     Keys(keys::Arguments),
     Stream(stream::Arguments),
+    Archive(archive::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Fairness(arguments) => fairness::main(arguments),
         Command::Keys(arguments) => keys::main(arguments),
         Command::Stream(arguments) => stream::main(arguments),
+        Command::Archive(arguments) => archive::main(arguments),
     };
     match result {
         Ok(code) => code,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
+use tidegate_lab::archive;
 use tidegate_lab::flashflow;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::parallel_paths;
@@ -30,6 +31,7 @@ const RUNNERS: &[(&str, Runner)] = &[
     ("more-hidden", more_hidden::run),
     ("more-live", more_live::run),
     ("predictor-open-loop", predictor_open_loop::run),
+    ("archive", archive::runner::run),
 ];
 
 /// Measure what papers published, and print theirs beside ours

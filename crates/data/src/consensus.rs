@@ -469,7 +469,7 @@ fn ports(text: &str) -> Option<PortSummary> {
 }
 
 /// Seconds since 1970 of `2020-02-29 10:00:00` (UTC); `None` if there is no such time.
-fn timestamp(text: &str) -> Option<u64> {
+pub(crate) fn timestamp(text: &str) -> Option<u64> {
     let bytes = text.as_bytes();
     if bytes.len() != 19 || !text.is_ascii() {
         return None;

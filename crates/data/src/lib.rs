@@ -4,9 +4,11 @@
 //! data or a [`document::DataError`] that names the file, the place, the cause and the cure. Nothing here
 //! knows the simulator.
 
+pub mod collector;
 pub mod consensus;
 pub mod country;
 mod csv;
+pub mod descriptor;
 pub mod detect;
 pub mod document;
 pub mod geoip;

@@ -10,7 +10,7 @@ use crate::document::{DataError, Document};
 pub const MAX_UNPACKED: u64 = 256 << 20;
 
 /// The most memory an .xz dictionary may ask for (`xz -9` asks for 65 MiB).
-const MAX_DICTIONARY_KIB: u32 = 80 << 10;
+pub(crate) const MAX_DICTIONARY_KIB: u32 = 80 << 10;
 
 /// Reads a file into memory, unpacking .xz and .gz by their first bytes.
 ///

@@ -2,6 +2,7 @@
 //!
 //! [`scenario`] reads and checks a file, [`network`] draws a network from it and a seed, [`scoreboard`] holds published numbers against ours.
 
+pub mod archive;
 pub mod flashflow;
 pub mod input;
 pub mod jobs;

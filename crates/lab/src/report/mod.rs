@@ -35,11 +35,16 @@ pub fn files(results: &Results<'_>) -> Vec<File> {
     let document = format!("{:#}\n", results.document()).into_bytes();
     let mut files =
         vec![("report.html".to_owned(), page(results).into_bytes()), ("summary.json".to_owned(), document)];
-    for table in tables::all(results) {
-        files.push((format!("{}.csv", table.name), table.csv().into_bytes()));
-        files.push((format!("{}.parquet", table.name), parquet(&table)));
-    }
+    files.extend(tables::all(results).iter().flat_map(table_files));
     files
+}
+
+/// A table as CSV and as Parquet.
+pub fn table_files(table: &tables::Table) -> [File; 2] {
+    [
+        (format!("{}.csv", table.name), table.csv().into_bytes()),
+        (format!("{}.parquet", table.name), parquet(table)),
+    ]
 }
 
 /// What the manifest says beside the parameters: everything needed to run the same again.

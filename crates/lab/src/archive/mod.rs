@@ -1,0 +1,56 @@
+//! How well relays' capacities are known and weights fit them, over years of Tor's archives (FlashFlow, section 3 and
+//! appendix A).
+//!
+//! [`collect`] streams descriptors, extra-infos and consensuses into a working folder, input by input, and goes on where
+//! it stopped; [`errors`] is the mathematics, hour by hour; [`tables`] what comes out.
+//!
+//! Memory is bounded by a year of what relays said: about 16 bytes for each descriptor and 8 for each relay and
+//! hour, however long the archive is.
+
+pub mod collect;
+pub mod errors;
+pub mod runner;
+mod store;
+pub mod tables;
+
+use crate::input::InputError;
+use crate::monitor::Monitor;
+
+use collect::Collected;
+use errors::{Analysis, Period};
+
+/// The lengths of time over which the paper looks back: a day, a week, a month, a year.
+pub const PERIODS: [Period; 4] = [
+    Period { name: "day", seconds: 86_400 },
+    Period { name: "week", seconds: 7 * 86_400 },
+    Period { name: "month", seconds: 30 * 86_400 },
+    Period { name: "year", seconds: 365 * 86_400 },
+];
+
+/// Goes through all that was collected in order of time.
+///
+/// # Errors
+/// If the working folder cannot be read. `Ok(None)` if the user stopped it.
+pub fn analyse(collected: &Collected, monitor: &dyn Monitor) -> Result<Option<Analysis>, InputError> {
+    let mut analysis = Analysis::new(&PERIODS, collected.relays().len());
+    let mut published = collected.descriptors()?.peekable();
+    let hours = collected.consensuses();
+    for (index, hour) in hours.iter().enumerate() {
+        if monitor.stopped() {
+            return Ok(None);
+        }
+        while let Some(said) =
+            published.next_if(|said| said.as_ref().is_ok_and(|said| said.time <= hour.time))
+        {
+            analysis.advertised(&said?);
+        }
+        if let Some(Err(error)) = published.next_if(Result::is_err) {
+            return Err(error);
+        }
+        analysis.hour(hour.time, &collected.weights(hour)?);
+        if index % 24 == 0 {
+            monitor.progress("errors", "hour by hour", index as f64 / hours.len() as f64);
+        }
+    }
+    Ok(Some(analysis))
+}
