@@ -25,6 +25,7 @@ pub mod pool;
 pub mod registry;
 pub mod relay;
 pub mod scheduler;
+pub mod sink;
 pub mod switching;
 pub mod transport;
 

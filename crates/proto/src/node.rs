@@ -5,9 +5,9 @@ use tidegate_control::units::{Span, Time};
 use crate::cell::Cell;
 use crate::ids::{ChannelId, RelayId};
 pub use crate::ids::{CircuitKey, StreamKey};
-use crate::links::{Departure, kist};
 use crate::machine::Machine;
 use crate::onion::Onion;
+pub use crate::sink::{Budget, Sink, Socket};
 use crate::switching::Parts;
 
 /// What a node asks of its driver, in order.
@@ -50,28 +50,6 @@ pub trait Source<O: Onion> {
     fn take(&mut self, max: u16) -> Option<(u16, O::Data)>;
 }
 
-/// How much of a channel its driver takes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Budget {
-    /// So many cells at most, together; not zero.
-    Cells(u32),
-    /// None; the driver drains again by itself.
-    Blocked,
-    /// None; the node says [`Output::Flush`] again when more cells come.
-    Paused,
-}
-
-/// A connection as [`Node::drain`] writes to it.
-pub trait Sink<O: Onion> {
-    /// What may come next.
-    fn budget(&mut self) -> Budget;
-    /// So many cells of so many bytes are next. False if they must stay where they are, because the connection has
-    /// taken a part of them only: the driver drains again when it takes the rest.
-    fn begin(&mut self, cells: u32, bytes: u64) -> bool;
-    /// One of the cells begun.
-    fn write(&mut self, departure: Departure<O>);
-}
-
 /// A node of the overlay: a relay or a client.
 pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     /// A neighbour connected to us; a relay proves who it is, a client does not.
@@ -85,7 +63,7 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     /// Writes a channel's cells, as far as the connection takes them.
     fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>);
     /// Answers [`Output::Inspect`]; `None` if the driver does not know.
-    fn socket(&mut self, now: Time, channel: ChannelId, state: Option<kist::Socket>);
+    fn socket(&mut self, now: Time, channel: ChannelId, state: Option<Socket>);
     /// Packages bytes of a stream into at most `cells` cells, as far as windows and queues allow.
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>);
     /// Exit: the stream's connection is open.

@@ -7,63 +7,9 @@ use std::fmt::Debug;
 
 use tidegate_control::units::Time;
 
+pub use crate::cell::{Malformed, Onion};
 use crate::cell::{Message, Payload, RelayId, StreamId};
 use crate::switching::Word;
-
-/// Key exchange and layers of one implementation of onion routing.
-pub trait Onion: Sized + Clone + Debug + PartialEq {
-    /// The body of a cell on the wire.
-    type Body: Clone + Debug + PartialEq;
-    /// The application bytes of one DATA message.
-    type Data: Clone + Debug + PartialEq;
-    /// Where an exit connects a stream to.
-    type Address: Clone + Debug + PartialEq;
-    /// What a relay keeps for one circuit.
-    type RelayHop;
-    /// What a client keeps for one hop of a circuit.
-    type ClientHop;
-    /// What a client keeps while a key exchange is under way.
-    type Handshake;
-
-    /// The body of a cell that says nothing.
-    fn empty() -> Self::Body;
-
-    /// A body without layers, for the neighbour: at most 507 bytes.
-    fn bared(bytes: Vec<u8>) -> Self::Body;
-    /// What a body without layers says; empty if it says nothing.
-    fn bare(body: &Self::Body) -> &[u8];
-    /// The memory of such a body, for the next one.
-    fn recycle(body: Self::Body) -> Vec<u8>;
-
-    /// A body without layers that says `word` if it is simulated; real ones say nothing of clocks.
-    fn worded(word: Word) -> Self::Body;
-    /// The word that a body without layers says.
-    fn word(body: &Self::Body) -> Option<Word>;
-
-    /// Client: begins a key exchange with a relay.
-    fn start(&mut self, relay: RelayId) -> (Self::Handshake, Self::Body);
-    /// Relay: answers one; `None` if it is malformed.
-    fn accept(&mut self, create: &Self::Body) -> Option<(Self::RelayHop, Self::Body)>;
-    /// Client: ends one; `None` if the answer does not check.
-    fn finish(&mut self, handshake: Self::Handshake, created: &Self::Body) -> Option<Self::ClientHop>;
-
-    /// Relay: takes off a layer from the client; the message if it is for this hop, `Err` if it was for
-    /// this hop and malformed, `Ok(None)` if it goes on.
-    fn peel(hop: &mut Self::RelayHop, body: &mut Self::Body) -> Result<Option<Message<Self>>, Malformed>;
-    /// Relay: adds a layer towards the client.
-    fn wrap(hop: &mut Self::RelayHop, body: &mut Self::Body);
-    /// Relay: says something to the client.
-    fn originate(hop: &mut Self::RelayHop, message: Message<Self>) -> Self::Body;
-
-    /// Client: says something to hop `to` (0 = guard).
-    fn seal(hops: &mut [Self::ClientHop], to: usize, message: Message<Self>) -> Self::Body;
-    /// Client: takes off all layers; which hop spoke, and what it said.
-    fn open(hops: &mut [Self::ClientHop], body: Self::Body) -> Result<(usize, Message<Self>), Malformed>;
-}
-
-/// A body that does not say anything a machine understands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
 
 /// Onion routing without the cryptography: for simulation only.
 ///

@@ -5,105 +5,18 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 
-use super::{ChannelId, Links};
+pub use super::runs::Parameters;
+use super::state::Links;
 use crate::cell::CELL_BYTES;
 use crate::control::Timer;
+use crate::ids::ChannelId;
 use crate::onion::Onion;
-
-/// KIST's parameters.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Parameters {
-    /// Time between two runs at least (tor: `KISTSchedRunInterval`, 10 ms).
-    pub interval: Span,
-    /// Congestion windows that may lie in the kernel beyond what the window lets leave at once (tor:
-    /// `KISTSockBufSizeFactor`, 1).
-    pub buffer_factor: f64,
-}
-
-impl Default for Parameters {
-    fn default() -> Parameters {
-        Parameters { interval: Span::from_millis(10), buffer_factor: 1.0 }
-    }
-}
-
-/// What the kernel says of a channel's connection (TCP_INFO, SIOCOUTQNSD).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Socket {
-    /// Congestion window in segments.
-    pub window: u32,
-    /// Segments sent and not acknowledged.
-    pub unacknowledged: u32,
-    /// Bytes written and never sent.
-    pub unsent_bytes: u64,
-    /// Payload bytes of a full segment.
-    pub segment_bytes: u32,
-}
-
-impl Socket {
-    /// Bytes that may be written now, with so many in the output buffer.
-    fn limit(&self, factor: f64, buffered: u64) -> i64 {
-        let segment = i64::from(self.segment_bytes);
-        let space = i64::from(self.window.saturating_sub(self.unacknowledged)) * segment;
-        let extra = ((i64::from(self.window) * segment) as f64 * factor) as i64;
-        let held = i64::try_from(self.unsent_bytes.saturating_add(buffered)).unwrap_or(i64::MAX);
-        space.saturating_add(extra).saturating_sub(held).max(0)
-    }
-}
+pub use crate::sink::Socket;
 
 /// A cell as KIST counts it: with tor's estimate of TLS overhead (`TLS_PER_CELL_OVERHEAD`).
 const COUNTED_BYTES: i64 = CELL_BYTES as i64 + 29;
-
-/// When KIST runs, and for whom.
-#[derive(Debug, Default)]
-pub(super) struct Runs {
-    /// Channels with cells, in the order in which they got them.
-    pending: Vec<ChannelId>,
-    last: Option<Time>,
-    due: Option<Timer>,
-    /// Channels of the run under way and what is known of their sockets, and how many are still to be asked about.
-    run: Vec<(ChannelId, Option<Limit>)>,
-    unasked: usize,
-}
-
-/// Bytes that a run may move to a channel's output buffer.
-type Limit = i64;
-
-impl Runs {
-    /// A channel has cells.
-    pub fn add(&mut self, now: Time, id: ChannelId, interval: Span) {
-        if !self.pending.contains(&id) {
-            self.pending.push(id);
-        }
-        if self.due.is_none() {
-            let due = self.last.map_or(now, |last| now.max(last + interval));
-            self.due = Some(Timer { due, set: now });
-        }
-    }
-
-    /// A channel is gone.
-    pub fn remove(&mut self, id: ChannelId) {
-        self.pending.retain(|other| *other != id);
-        if let Some(at) = self.run.iter().position(|(other, _)| *other == id) {
-            self.unasked -= usize::from(at + self.unasked >= self.run.len());
-            self.run.remove(at);
-        }
-    }
-
-    /// The run that was due begins; gives whom it is for.
-    fn begin(&mut self, now: Time) -> Vec<ChannelId> {
-        (self.last, self.due) = (Some(now), None);
-        std::mem::take(&mut self.pending)
-    }
-
-    /// The next channel whose socket must be looked at.
-    fn ask(&mut self) -> Option<ChannelId> {
-        let at = self.run.len() - self.unasked;
-        self.unasked = self.unasked.checked_sub(1)?;
-        Some(self.run[at].0)
-    }
-}
 
 /// A channel that has cells and may write.
 struct Turn {
@@ -226,20 +139,5 @@ mod tests {
         assert_eq!(socket.limit(0.0, 0), 6 * 1460 - 1000);
         assert_eq!(Socket { unacknowledged: 40, ..socket }.limit(0.0, 0), 0);
         assert_eq!(Socket { unsent_bytes: u64::MAX, ..socket }.limit(1e300, 7), 0, "no overflow");
-    }
-
-    #[test]
-    fn runs_are_an_interval_apart() {
-        let mut runs = Runs::default();
-        let interval = Span::from_millis(10);
-        runs.add(Time(5), ChannelId(1), interval);
-        assert_eq!(runs.due, Some(Timer { due: Time(5), set: Time(5) }));
-        assert_eq!(runs.begin(Time(5)), [ChannelId(1)]);
-        runs.add(Time(9), ChannelId(2), interval);
-        runs.add(Time(9), ChannelId(1), interval);
-        assert_eq!(runs.due, Some(Timer { due: Time(10_000_005), set: Time(9) }));
-        runs.remove(ChannelId(2));
-        assert_eq!(runs.begin(Time(10_000_005)), [ChannelId(1)]);
-        assert_eq!(runs.due, None);
     }
 }

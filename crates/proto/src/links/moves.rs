@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 
 use tidegate_control::units::Time;
 
-use super::{Channel, ChannelId, Departure, LegId, Links, OPENER_BIT, Side};
+use super::state::{Channel, Join, Leg, Links, Move, OPENER_BIT};
 use crate::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
-use crate::ids::CircuitKey;
+use crate::ids::{ChannelId, CircuitKey, LegId, Side};
 use crate::onion::Onion;
+use crate::sink::Departure;
 use crate::switching::{Begun, Form, Occupancy, Parts, Switching, Word};
 use crate::transport::LOUDNESS_HALF_LIFE;
 
@@ -28,32 +29,6 @@ pub enum Arrival<O: Onion> {
     Congested(CircuitKey, Option<Word>),
     /// Dealt with; the channel may be spent now.
     Done,
-}
-
-/// Where a leg that moves is in its move.
-#[derive(Debug)]
-pub(super) enum Move<O: Onion> {
-    /// Mover: the new channel is being opened.
-    Opening { to: ChannelId, begun: Begun },
-    /// Mover: our cells go the new way; those of the peer still come the old one.
-    Leaving {
-        nonce: Nonce,
-        old: (ChannelId, CircId),
-        held: VecDeque<Cell<O>>,
-        begun: Begun,
-        left: Time,
-        first: Option<Time>,
-    },
-    /// The peer has left the old way and not yet joined on a new one.
-    Left { nonce: Nonce },
-}
-
-/// A JOIN that came before its LEAVE.
-#[derive(Debug)]
-pub(super) struct Join<O: Onion> {
-    channel: ChannelId,
-    circ: CircId,
-    held: VecDeque<Cell<O>>,
 }
 
 impl Channel {
@@ -354,13 +329,7 @@ impl<O: Onion> Links<O> {
 
     /// Ends what is left of a move when a leg is removed; `gone`: a channel that is no longer there. The
     /// peer is told on the way that it may not be told on otherwise.
-    pub(super) fn abandon_move(
-        &mut self,
-        now: Time,
-        id: LegId,
-        leg: &super::Leg<O>,
-        gone: Option<ChannelId>,
-    ) {
+    pub(super) fn abandon_move(&mut self, now: Time, id: LegId, leg: &Leg<O>, gone: Option<ChannelId>) {
         self.released.retain(|(other, _)| *other != id);
         match leg.moving.as_deref() {
             Some(Move::Leaving { old, .. }) => {

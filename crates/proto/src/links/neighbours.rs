@@ -1,72 +1,18 @@
-//! What a controller ([`crate::control::Controller`]) makes of the links: how many cells a leg may send in a step,
-//! how many wait, and what neighbours tell each other.
+//! What neighbouring relays' controllers tell each other: a message per channel, gathered from its circuits.
 
 use tidegate_control::units::{Span, Time};
 
-use super::{ChannelId, Departure, Leg, LegId, Links, Side};
-use crate::cell::NEIGHBOUR_BYTES;
-use crate::cell::{CELL_BYTES, Cell, CircId, Command};
+use super::state::Links;
+use crate::cell::{CELL_BYTES, Cell, Command, NEIGHBOUR_BYTES};
 use crate::control::Route;
-use crate::ids::CircuitKey;
+use crate::ids::{ChannelId, CircId, CircuitKey, LegId, Side};
 use crate::onion::Onion;
+use crate::sink::Departure;
 
 /// Buffers kept for further messages; a node rarely writes more at once.
 const SPARES: usize = 256;
 
-impl<O: Onion> Leg<O> {
-    /// Whether the controller lets a cell go.
-    pub(super) fn may_send(&self) -> bool {
-        // Rates that mean a whole number of cells may come out a little below it.
-        self.allowance >= 1.0 - 1e-9
-    }
-}
-
 impl<O: Onion> Links<O> {
-    /// Only the direction to the client is controlled. A new circuit may send a cell before its first step.
-    pub(super) fn first_allowance(&self, side: Side) -> f64 {
-        if side == Side::Prev { self.first_allowance.unwrap_or(f64::INFINITY) } else { f64::INFINITY }
-    }
-
-    /// Lets a leg send so many cells, and `share` more at each release, until the controller says otherwise.
-    /// With `carry` the part of a cell that is left counts too.
-    pub fn allow(&mut self, now: Time, id: LegId, cells: f64, share: f64, carry: bool) {
-        let leg = &mut self.legs[id.0 as usize];
-        let left = if carry && !leg.may_send() { leg.allowance.max(0.0) } else { 0.0 };
-        leg.share = share;
-        self.set_allowance(now, id, cells + left);
-    }
-
-    /// Lets every leg send another share.
-    pub fn release(&mut self, now: Time) {
-        for index in 0..self.legs.capacity() {
-            if let Some(leg) = self.legs.get(index).filter(|leg| leg.share > 0.0) {
-                self.set_allowance(now, LegId(index as u32), leg.allowance + leg.share);
-            }
-        }
-    }
-
-    fn set_allowance(&mut self, now: Time, id: LegId, cells: f64) {
-        let leg = &mut self.legs[id.0 as usize];
-        let before = leg.may_send();
-        leg.allowance = cells;
-        if leg.queue.is_empty() || before == leg.may_send() {
-            return;
-        }
-        let (channel, key) = (leg.channel, leg.key);
-        if before {
-            self.channels[channel.0 as usize].scheduler.remove(key);
-        } else {
-            self.activate(now, channel, key);
-            self.offer(now, channel);
-        }
-    }
-
-    /// Cells of a leg that wait in its queue and in the output buffer.
-    pub fn backlog(&self, id: LegId) -> u32 {
-        let leg = &self.legs[id.0 as usize];
-        leg.queue.len() + leg.buffered
-    }
-
     /// Bytes of the first `cells` cells in a channel's output buffer.
     pub(super) fn front_bytes(&self, id: ChannelId, cells: u32) -> u64 {
         // Only controllers' messages are not of the usual length.

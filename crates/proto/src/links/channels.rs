@@ -1,0 +1,136 @@
+//! Channels open and close, and circuits choose theirs.
+
+use slab::Slab;
+use tidegate_control::units::Time;
+
+use super::state::{Channel, Links};
+use crate::cell::CELL_BYTES;
+use crate::ids::{ChannelId, CircuitKey, RelayId, Side};
+use crate::onion::Onion;
+use crate::pool::List;
+use crate::transport::{LOUDNESS_HALF_LIFE, Sharing, Transport};
+
+impl<O: Onion> Links<O> {
+    pub(super) fn add_channel(&mut self, peer: Option<RelayId>, ours: bool) -> ChannelId {
+        let id = self.channels.insert(Channel {
+            peer,
+            ours,
+            dedicated: ours && peer.is_some_and(|peer| self.transport_to(peer) != Transport::Vanilla),
+            open: !ours,
+            filling: true,
+            flushing: false,
+            next_circ: 1,
+            scheduler: self.config.scheduler.build(),
+            keys: Slab::new(),
+            circs: Vec::new(),
+            out: List::default(),
+            news: Vec::new(),
+            occupancy: None,
+            awaited: Vec::new(),
+            joins: Vec::new(),
+        });
+        ChannelId(id as u32)
+    }
+
+    /// A neighbour connected to us.
+    pub fn accept(&mut self, peer: Option<RelayId>) -> ChannelId {
+        self.add_channel(peer, false)
+    }
+
+    /// The transport between us and a relay.
+    pub(super) fn transport_to(&self, peer: RelayId) -> Transport {
+        if self.config.legacy.contains(&peer) { Transport::Vanilla } else { self.config.transport }
+    }
+
+    /// The channel for a new circuit to `peer`, and whether it must be opened first.
+    pub fn channel_to(&mut self, now: Time, peer: RelayId) -> (ChannelId, bool) {
+        let transport = self.transport_to(peer);
+        if let Some(limit) = transport.limit() {
+            let most = self.config.circuits_per_channel as usize;
+            // A connection that the peer opened for a circuit of its own closes with that circuit.
+            let usable = |channel: &Channel| channel.ours || transport == Transport::Vanilla;
+            let known = (self.channels.iter())
+                .filter(|(_, channel)| channel.peer == Some(peer) && usable(channel))
+                .filter(|(_, channel)| channel.circs.len() < most)
+                .map(|(id, _)| ChannelId(id as u32));
+            let known: Vec<ChannelId> = known.collect();
+            if known.len() as u64 >= u64::from(limit) {
+                return (self.shared(now, transport, &known), false);
+            }
+        }
+        (self.add_channel(Some(peer), true), true)
+    }
+
+    /// Which of these channels a circuit shares.
+    pub(super) fn shared(&mut self, now: Time, transport: Transport, known: &[ChannelId]) -> ChannelId {
+        match transport {
+            Transport::Threshold { beyond: Sharing::RoundRobin, .. } => {
+                let next = known.iter().find(|id| self.last_shared.is_none_or(|last| **id > last));
+                let next = *next.unwrap_or(&known[0]);
+                self.last_shared = Some(next);
+                next
+            }
+            Transport::Threshold { beyond: Sharing::ByClass, .. } => {
+                let loudest = |id: &ChannelId| {
+                    let channel = &self.channels[id.0 as usize];
+                    let counts = channel.circs.iter().map(|(_, leg)| self.legs[leg.0 as usize].loudness);
+                    let most = counts.map(|count| count.value(now, LOUDNESS_HALF_LIFE)).fold(0.0, f64::max);
+                    (most, channel.circs.len())
+                };
+                let quieter = |a: &(f64, usize), b: &(f64, usize)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+                let least = known.iter().min_by(|a, b| quieter(&loudest(a), &loudest(b)));
+                *least.expect("a threshold is at least one connection")
+            }
+            Transport::Vanilla | Transport::PerCircuit => known[0],
+        }
+    }
+
+    /// A channel we asked for is open: what waits may leave.
+    pub fn opened(&mut self, now: Time, id: ChannelId) {
+        self.channel(id).open = true;
+        self.offer(now, id);
+        self.move_awaiting(now, id);
+    }
+
+    /// Forgets a channel and its legs; returns the circuits that were on it.
+    pub fn closed(&mut self, now: Time, id: ChannelId) -> Vec<(CircuitKey, Side)> {
+        let mut channel = self.channels.remove(id.0 as usize);
+        self.flushable.retain(|other| *other != id);
+        self.runs.remove(id);
+        self.buffered_cells -= u64::from(channel.out.len());
+        self.cells.clear(&mut channel.out);
+        self.abandon_moves_to(id, &channel);
+        let mut orphans = Vec::new();
+        for (_, leg_id) in channel.circs {
+            let mut leg = self.legs.remove(leg_id.0 as usize);
+            self.queued_cells -= u64::from(leg.queue.len());
+            self.cells.clear(&mut leg.queue);
+            if leg.channel != id {
+                let other = &mut self.channels[leg.channel.0 as usize];
+                other.scheduler.forget(leg.key);
+                other.keys.remove(leg.key as usize);
+            }
+            self.abandon_move(now, leg_id, &leg, Some(id));
+            orphans.push((leg.circuit, leg.side));
+        }
+        self.run_if_known(now);
+        orphans
+    }
+
+    /// Whether there is such a channel.
+    pub fn has(&self, id: ChannelId) -> bool {
+        self.channels.contains(id.0 as usize)
+    }
+
+    /// Whether the neighbour leaves more unread than it may.
+    pub fn is_flooded(&self, id: ChannelId) -> bool {
+        let full = self.config.output_buffer.high_bytes / CELL_BYTES;
+        self.channels[id.0 as usize].out.len() > full + self.config.unread_limit
+    }
+
+    /// Whether a channel has no circuits left and nothing to write, and is of the kind that is closed then.
+    pub fn is_spent(&self, id: ChannelId) -> bool {
+        let channel = &self.channels[id.0 as usize];
+        channel.dedicated && channel.circs.is_empty() && channel.out.is_empty()
+    }
+}

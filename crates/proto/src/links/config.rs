@@ -1,0 +1,92 @@
+//! How a node moves cells.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tidegate_control::random::Seed;
+
+use super::runs;
+use crate::control::windows::{FixedWindows, Windows};
+use crate::control::{Clock, Control};
+use crate::ids::RelayId;
+use crate::scheduler::Discipline;
+use crate::scheduler::round_robin::RoundRobin;
+use crate::switching::Switching;
+use crate::transport::Transport;
+
+/// When a channel's output buffer takes cells from its circuits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputBuffer {
+    /// Filled up to here (tor: OR_CONN_HIGHWATER, 32 KiB),
+    pub high_bytes: u32,
+    /// and again once it has fallen below here (tor: OR_CONN_LOWWATER, 16 KiB).
+    pub low_bytes: u32,
+}
+
+impl Default for OutputBuffer {
+    fn default() -> OutputBuffer {
+        OutputBuffer { high_bytes: 32 << 10, low_bytes: 16 << 10 }
+    }
+}
+
+/// How a node moves cells.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which connection a circuit uses.
+    pub transport: Transport,
+    /// Relays that are not upgraded to `transport`: circuits to them share one connection.
+    pub legacy: Arc<BTreeSet<RelayId>>,
+    /// Which circuit of a connection goes next.
+    pub scheduler: Arc<dyn Discipline>,
+    /// KIST decides when, and over all connections at once; without it each connection fills its output
+    /// buffer as soon as that takes cells (tor: `Schedulers KIST` or `Vanilla`).
+    pub kist: Option<runs::Parameters>,
+    /// How circuits' rates are controlled.
+    pub control: Arc<dyn Control>,
+    /// What is in flight at most, unless `control` has windows of its own.
+    pub windows: Windows,
+    /// What this node knows its bandwidth to be, in bytes per second; infinite if nothing limits it.
+    pub bandwidth: f64,
+    /// Connection output buffers.
+    pub output_buffer: OutputBuffer,
+    /// A circuit queue this long stops its own end from packaging (tor: cc_cellq_high, 256), and
+    pub queue_high: u32,
+    /// one this short lets it go on (tor: cc_cellq_low, 10).
+    pub queue_low: u32,
+    /// A circuit queue longer than this ends the circuit (tor: circ_max_cell_queue_size, 50,000).
+    pub queue_limit: u32,
+    /// Circuits on one channel; more are refused.
+    pub circuits_per_channel: u32,
+    /// Cells beyond a full output buffer that a neighbour may leave unread: what no window bounds, such as DESTROY,
+    /// piles up there, and then the channel is closed.
+    pub unread_limit: u32,
+    /// Whether and how circuits move away from congested connections.
+    pub switching: Option<Switching>,
+    /// Where the nonces of moves come from; secret, and different for each node.
+    pub nonces: Seed,
+    /// When a controller takes its steps.
+    pub clock: Clock,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            transport: Transport::Vanilla,
+            legacy: Arc::default(),
+            scheduler: Arc::new(RoundRobin),
+            kist: None,
+            control: Arc::new(FixedWindows),
+            windows: Windows::default(),
+            bandwidth: f64::INFINITY,
+            output_buffer: OutputBuffer::default(),
+            queue_high: 256,
+            queue_low: 10,
+            queue_limit: 50_000,
+            circuits_per_channel: 1 << 16,
+            unread_limit: 1 << 12,
+            switching: None,
+            nonces: Seed::root(0),
+            clock: Clock::default(),
+        }
+    }
+}

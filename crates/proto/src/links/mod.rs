@@ -1,0 +1,30 @@
+//! Channels to neighbours, the circuits multiplexed on them, and who sends next.
+//!
+//! A *channel* is one connection to a neighbour. A *leg* is one circuit on one channel, with the queue of
+//! cells that wait to leave there. Cells move from a leg's queue to the channel's output buffer in the
+//! order of the channel's scheduler, and from there to the driver's connection in order.
+//!
+//! - [`config`]: how a node moves cells; [`state`]: what it keeps;
+//! - [`channels`], [`circuits`]: they come and go; [`queues`]: cells move through;
+//! - [`pacing`]: how many a controller lets go; [`neighbours`]: what controllers tell each other;
+//! - [`moves`]: circuits move from channel to channel; [`kist`], [`runs`]: all channels at once, at intervals.
+
+mod channels;
+mod circuits;
+mod config;
+pub mod kist;
+mod moves;
+mod neighbours;
+mod pacing;
+mod queues;
+mod runs;
+mod state;
+
+pub use config::{Config, OutputBuffer};
+pub use moves::Arrival;
+pub use queues::QueueFull;
+pub use state::Links;
+
+pub use crate::control::Clock;
+pub use crate::ids::{ChannelId, LegId, Side};
+pub use crate::sink::Departure;
