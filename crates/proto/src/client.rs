@@ -120,7 +120,7 @@ impl<O: Onion> Client<O> {
 
     /// Keeps a circuit, which must carry no streams, for another to switch to when its guard says that it
     /// is congested. False, and nothing kept, unless both are built and end at the same relay.
-    pub fn keep_spare(&mut self, key: CircuitKey, spare: CircuitKey) -> bool {
+    pub fn keep_standby(&mut self, key: CircuitKey, spare: CircuitKey) -> bool {
         let built = |key: CircuitKey| {
             let circuit = self.circuits.get(key.0 as usize)?;
             (circuit.hops.len() == circuit.path.len()).then_some(circuit)

@@ -514,7 +514,7 @@ proptest! {
         let mut streams = vec![];
         for ((key, spare), size) in keys.iter().zip(&spares).zip(&sizes) {
             streams.push(net.client.open(net.now, *key, *size).unwrap());
-            prop_assert!(net.client.keep_spare(*key, *spare));
+            prop_assert!(net.client.keep_standby(*key, *spare));
         }
         net.settle_at_random(&mut random, alarm);
         let mut left = upload;
@@ -560,7 +560,7 @@ proptest! {
         let streams: Vec<StreamKey> =
             keys.iter().map(|key| net.client.open(net.now, *key, 40_000).unwrap()).collect();
         for (key, spare) in keys.iter().zip(&spares) {
-            prop_assert!(net.client.keep_spare(*key, *spare));
+            prop_assert!(net.client.keep_standby(*key, *spare));
         }
         for at in 0..=CLIENT {
             net.drain(at);
