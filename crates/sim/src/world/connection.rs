@@ -1,146 +1,21 @@
 //! TCP connections between hosts, and the cells and bytes written to and read from them.
 
-use std::collections::VecDeque;
-
 use tidegate_control::units::Time;
 use tidegate_proto::cell::{CELL_BYTES, Cell, RelayId};
 use tidegate_proto::links::{ChannelId, Departure};
 use tidegate_proto::node::{Budget, Sink, StreamKey};
 use tidegate_proto::onion::{Clear, ClearMessage};
-use tidegate_proto::pool::{List, Pool};
-use tidegate_proto::transport::DecayingCount;
+use tidegate_proto::pool::Pool;
 
-use crate::observe::{Circuit, Host, HostTotals, Observation, Recorder};
+use crate::observe::{Circuit, Host, Observation, Recorder};
 use crate::plan::System;
 use crate::tcp;
 use crate::underlay::Packet;
 
+use super::ends::{Attached, Connection, ConnectionId, End, EndId, Record, TcpProfile, Wire};
 use super::follow::Follow;
 use super::host::Gate;
-use super::{Event, World};
-
-/// A connection of the run, numbered in the order of opening.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ConnectionId(pub u32);
-
-/// One end of a connection: 0 opened it, 1 accepted it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EndId {
-    pub connection: ConnectionId,
-    pub side: u8,
-}
-
-impl EndId {
-    pub fn other(self) -> EndId {
-        EndId { side: 1 - self.side, ..self }
-    }
-}
-
-/// What a packet carries: a segment for one end of a connection (its number is the packet's flow).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wire {
-    to: u8,
-    segment: tcp::Segment,
-}
-
-/// Which TCP parameters a connection has: an index into `World::tcp_parameters`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ground {
-    /// Between machines.
-    Internet,
-    /// Between two processes of one machine.
-    Loopback,
-    /// Between two relays that speak IPsec.
-    Ipsec,
-}
-
-pub(super) struct Connection {
-    pub ends: [End; 2],
-    pub ground: Ground,
-    /// The opener wants it closed once everything it wrote has been acknowledged.
-    closing: bool,
-}
-
-/// What an end is attached to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attached {
-    /// Nothing yet: the handshake is under way.
-    Pending,
-    /// A channel of the host's node.
-    Channel(ChannelId),
-    /// An exit's stream.
-    Stream(StreamKey),
-    /// The server's side of a transfer.
-    Server(u32),
-}
-
-pub(super) struct End {
-    pub host: u32,
-    pub tcp: tcp::Endpoint,
-    pub attached: Attached,
-    /// The earliest pending timer event.
-    armed: Time,
-    /// The node has cells for us that TCP did not take.
-    wants_write: bool,
-    /// A TLS record of which TCP has taken a part.
-    record: Option<Record>,
-    /// Exit: bytes for the server that TCP did not take.
-    unwritten: u64,
-    /// Exit: bytes of the last read from the server that are not in cells yet.
-    pub unpackaged: u32,
-    /// Bytes written so far.
-    written: u64,
-    /// Cells written and not yet read by the other end, each with the offset after its TLS record.
-    cells: List,
-    /// Those of them that are followed.
-    follows: VecDeque<Follow>,
-    /// Cells written, where a relay prefers connections that carry few.
-    pub loudness: DecayingCount,
-}
-
-/// A TLS record on its way into TCP. Its cells stay in the output buffer until TCP has taken all of it, as in
-/// tor, whose `SSL_write` is repeated until then.
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    cells: u32,
-    bytes: u64,
-    left: u64,
-}
-
-impl Connection {
-    /// The transfer that the accepting end serves.
-    pub fn server_transfer(&self) -> Option<u32> {
-        match self.ends[1].attached {
-            Attached::Server(transfer) => Some(transfer),
-            _ => None,
-        }
-    }
-}
-
-impl End {
-    fn new(host: u32, tcp: tcp::Endpoint, attached: Attached) -> End {
-        End {
-            host,
-            tcp,
-            attached,
-            armed: Time::NEVER,
-            wants_write: false,
-            record: None,
-            unwritten: 0,
-            unpackaged: 0,
-            written: 0,
-            cells: List::default(),
-            follows: VecDeque::new(),
-            loudness: DecayingCount::default(),
-        }
-    }
-
-    pub fn add_tcp_totals(&self, config: &tcp::Config, totals: &mut HostTotals) {
-        let info = self.tcp.info(config);
-        totals.retransmissions += u64::from(info.retransmissions);
-        totals.timeouts += u64::from(info.timeouts);
-    }
-}
+use super::state::{Event, World};
 
 /// A channel's cells on their way into TCP, in TLS records.
 struct Records<'a> {
@@ -222,7 +97,7 @@ impl<R: Recorder> World<'_, R> {
     /// The end's TCP and its parameters.
     pub(super) fn tcp(&mut self, id: EndId) -> Option<(&mut tcp::Endpoint, &tcp::Config)> {
         let connection = self.connections[id.connection.0 as usize].as_deref_mut()?;
-        let config = &self.tcp_parameters[connection.ground as usize];
+        let config = &self.tcp_parameters[connection.profile as usize];
         Some((&mut connection.ends[usize::from(id.side)].tcp, config))
     }
 
@@ -233,14 +108,14 @@ impl<R: Recorder> World<'_, R> {
     /// Opens a connection and gives the opener's end.
     fn open(&mut self, from: u32, to: u32, attached: Attached) -> EndId {
         let secured = |host: u32| self.hosts[host as usize].secured;
-        let ground = if self.machine(from) == self.machine(to) {
-            Ground::Loopback
+        let profile = if self.machine(from) == self.machine(to) {
+            TcpProfile::Loopback
         } else if secured(from) && secured(to) {
-            Ground::Ipsec
+            TcpProfile::Ipsec
         } else {
-            Ground::Internet
+            TcpProfile::Internet
         };
-        let config = &self.tcp_parameters[ground as usize];
+        let config = &self.tcp_parameters[profile as usize];
         let mut active = tcp::Endpoint::active(config);
         active.connect(self.now);
         let ends = [
@@ -248,7 +123,7 @@ impl<R: Recorder> World<'_, R> {
             End::new(to, tcp::Endpoint::passive(config), Attached::Pending),
         ];
         let id = EndId { connection: ConnectionId(self.connections.len() as u32), side: 0 };
-        self.connections.push(Some(Box::new(Connection { ends, ground, closing: false })));
+        self.connections.push(Some(Box::new(Connection { ends, profile, closing: false })));
         self.live.push(id.connection);
         self.hosts[from as usize].totals.connections += 1;
         for host in [from, to] {
@@ -328,7 +203,7 @@ impl<R: Recorder> World<'_, R> {
         let Wire { to, segment } = packet.payload;
         let id = EndId { connection: ConnectionId(packet.flow), side: to };
         let Some(connection) = self.connections[packet.flow as usize].as_deref_mut() else { return };
-        let config = &self.tcp_parameters[connection.ground as usize];
+        let config = &self.tcp_parameters[connection.profile as usize];
         for follow in &mut connection.ends[1 - usize::from(to)].follows {
             let (sent, queue, propagation) = (packet.sent, packet.link_queue, packet.propagation);
             follow.arrived(now, segment.seq, segment.len, sent, queue, propagation);
@@ -374,7 +249,7 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn transmit(&mut self, id: EndId) {
         let now = self.now;
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
-        let config = &self.tcp_parameters[connection.ground as usize];
+        let config = &self.tcp_parameters[connection.profile as usize];
         let to = connection.ends[1 - usize::from(id.side)].host;
         let end = &mut connection.ends[usize::from(id.side)];
         while let Some(segment) = end.tcp.poll_transmit(config, now) {

@@ -8,8 +8,8 @@ use tidegate_proto::control::{Clock, Control, Spread};
 use tidegate_proto::ids::ChannelId;
 use tidegate_proto::onion::{Clear, Onion};
 
-use super::connection::{Attached, EndId};
-use super::{Event, World};
+use super::ends::{Attached, EndId};
+use super::state::{Event, World};
 use crate::observe::{Host, Recorder};
 
 /// The clock of a host's controller.

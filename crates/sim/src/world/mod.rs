@@ -1,18 +1,23 @@
 //! The world: pops an event, hands it to the machine it belongs to, and does what the machine asks.
 //!
-//! - here: the event loop, what nodes ask of their driver, faults and samples;
-//! - [`connection`]: TCP connections and what is written to and read from them;
-//! - [`host`]: what runs on a host, its token buckets and its processor;
-//! - [`users`]: when users want something, over which circuits; [`transfers`]: what is sent then;
-//! - [`spares`]: circuits built beforehand for others to switch to;
+//! - here: the event loop, what nodes ask of their driver, faults and samples; [`state`]: what a run knows;
+//! - [`connection`]: what is written to TCP connections and read from them, [`ends`] of which are at hosts;
+//! - [`host`]: what runs on one; [`pump`]: what its token buckets and its processor let through;
+//! - [`circuits`]: when [`users`] want something, over which circuits; [`transfers`]: what is sent for their [`requests`];
+//! - [`standby`]: circuits built beforehand for others to switch to;
 //! - [`control`]: what only a simulation can do with relays' controllers;
 //! - [`follow`]: where sampled cells wait.
 
+mod circuits;
 mod connection;
 mod control;
+mod ends;
 mod follow;
 mod host;
-mod spares;
+mod pump;
+mod requests;
+mod standby;
+mod state;
 mod transfers;
 mod users;
 
@@ -23,10 +28,9 @@ use std::sync::Arc;
 use slab::Slab;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{Cell, RelayId};
+use tidegate_proto::cell::RelayId;
 use tidegate_proto::links;
-use tidegate_proto::node::{CircuitKey, Node, Output};
-use tidegate_proto::onion::Clear;
+use tidegate_proto::node::Output;
 use tidegate_proto::pool::Pool;
 
 use crate::faults;
@@ -35,44 +39,12 @@ use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
 use crate::plan::{HostPlan, Plan, Role, System, Transport};
 use crate::queue::Queue;
 use crate::tcp;
-use crate::underlay::{NetEvent, Underlay};
+use crate::underlay::Underlay;
 
-use connection::{Connection, ConnectionId, EndId, Wire};
+use ends::{Connection, ConnectionId};
 use host::HostState;
+use state::{Event, World};
 use users::Users;
-
-/// What the world waits for. Kept small: a run has as many pending as packets in flight.
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    /// A packet moves.
-    Net(NetEvent),
-    /// A TCP timer may be due.
-    Tcp(EndId),
-    /// A host's bucket is refilled or its processor is free.
-    Pump(u32),
-    /// A timeout of a host's node may be due.
-    Node(u32),
-    /// A user's first circuit, or next request.
-    User(u32),
-    /// A transfer's time is up.
-    Timeout(u32),
-    /// A circuit that a client builds may have taken too long: (host, its key there).
-    CircuitTimeout(u32, CircuitKey),
-    /// A side of a Markov stream writes: (transfer, whether it is the server).
-    Packet(u32, bool),
-    /// Relays' queues are sampled.
-    Sample,
-    /// A message that goes out of band arrives.
-    OutOfBand(u32),
-    /// A host goes down: what runs on it starts afresh.
-    HostDown(u32),
-}
-
-impl From<NetEvent> for Event {
-    fn from(event: NetEvent) -> Event {
-        Event::Net(event)
-    }
-}
 
 /// Events handled between two calls of the progress function.
 const PROGRESS_EVERY: u32 = 1 << 14;
@@ -114,31 +86,6 @@ fn legacy_relays(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<RelayId> 
     let drawn = |index: u32| draws.fork_index(index.into()).random().unit() >= system.deployment.upgraded;
     let relays = (0..).zip(&plan.hosts).filter(|(_, host)| matches!(host.role, Role::Relay(_)));
     relays.map(|(index, _)| index).filter(|index| drawn(*index)).map(RelayId).collect()
-}
-
-struct World<'a, R: Recorder> {
-    plan: &'a Plan,
-    system: &'a System,
-    recorder: &'a mut R,
-    now: Time,
-    queue: Queue<Event>,
-    underlay: Underlay<Wire>,
-    hosts: Vec<HostState>,
-    /// Never reused, so that a late packet or timer finds nothing instead of a stranger.
-    connections: Vec<Option<Box<Connection>>>,
-    /// Cells written to connections and not yet read, each with the offset after its TLS record.
-    written: Pool<(u64, Cell<Clear>)>,
-    /// Messages on their way out of band, and whom they go to.
-    out_of_band: Slab<(EndId, Cell<Clear>)>,
-    /// Those of them that are open, and a few that no longer are.
-    live: Vec<ConnectionId>,
-    /// TCP on each [`connection::Ground`].
-    tcp_parameters: [tcp::Config; 3],
-    users: Users,
-    lies: Lies,
-    /// Data cells packaged for clients, to pick those that are followed.
-    packaged: u64,
-    cells_delivered: u64,
 }
 
 impl<'a, R: Recorder> World<'a, R> {
@@ -202,10 +149,6 @@ impl<'a, R: Recorder> World<'a, R> {
             packaged: 0,
             cells_delivered: 0,
         }
-    }
-
-    fn record(&mut self, observation: Observation) {
-        self.recorder.record(self.now, &observation);
     }
 
     fn run(&mut self, progress: &mut dyn FnMut(Time) -> ControlFlow<()>) -> bool {
@@ -285,7 +228,7 @@ impl<'a, R: Recorder> World<'a, R> {
     }
 
     /// Does what the node on a host asks until it asks no more, and sets its timer.
-    fn drain(&mut self, host: u32) {
+    pub(super) fn drain(&mut self, host: u32) {
         loop {
             let output = self.hosts[host as usize].node().poll();
             // A timeout that is due now comes before what is written now.
@@ -389,6 +332,3 @@ impl<'a, R: Recorder> World<'a, R> {
         self.drain(host);
     }
 }
-
-/// A node of the overlay in simulation.
-type SimNode = dyn Node<Clear>;

@@ -1,108 +1,17 @@
 //! Transfers: a request and its response over one stream, from the client's first byte to the server's last.
 
-use std::sync::Arc;
-
-use tidegate_control::random::{Random, Seed};
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 use tidegate_proto::node::{CircuitKey, Source, StreamKey};
 use tidegate_proto::onion::{Clear, Stamp};
 
-use crate::markov::{self, Walk};
 use crate::observe::{Circuit, Observation, Recorder, Transfer, User};
-use crate::plan::{Packaging, RequestPlan, Traffic};
+use crate::plan::{Packaging, Traffic};
 use crate::tcp;
 
-use super::connection::EndId;
+use super::ends::EndId;
 use super::follow::Trace;
-use super::{Event, World};
-
-/// What a transfer carries.
-#[derive(Clone, Copy)]
-pub(super) enum Content {
-    /// A request and a response of known sizes.
-    Fetch(RequestPlan),
-    /// Packets both ways as the user's Markov model says, drawn from this seed by both sides.
-    Markov(u64),
-}
-
-pub(super) struct TransferState {
-    user: u32,
-    /// The number of the circuit that carries it.
-    pub circuit: u32,
-    stream: Option<StreamKey>,
-    pub server: u32,
-    /// The exit's end of the connection to the server.
-    pub exit: Option<EndId>,
-    begun: Time,
-    over: bool,
-    /// The server answers once it has so many bytes.
-    request_bytes: u64,
-    response_bytes: u64,
-    /// Client: request bytes still to come, those not yet packaged, and response bytes received.
-    to_write: u64,
-    to_package: u64,
-    received: u64,
-    /// Server: request bytes received, response bytes not yet written.
-    requested: u64,
-    to_respond: u64,
-    markov: Option<Box<Schedules>>,
-}
-
-/// When the two sides of a Markov stream write their packets.
-struct Schedules {
-    client: Schedule,
-    server: Schedule,
-}
-
-/// One side's way through the packet chain, of which it writes only its own packets.
-struct Schedule {
-    model: Arc<markov::Model>,
-    walk: Walk,
-    random: Random,
-    from_server: bool,
-}
-
-/// Markov streams longer than this are cut: 1.4 GB.
-const MAX_PACKETS: u32 = 1_000_000;
-
-impl Schedule {
-    fn new(model: &Arc<markov::Model>, seed: u64, from_server: bool) -> Schedule {
-        let random = Seed::root(seed).random();
-        Schedule { model: Arc::clone(model), walk: model.packets.walk(), random, from_server }
-    }
-
-    /// Bytes to write now, and the time until the next, if there is one. Packets that are due within
-    /// [`markov::AT_ONCE`] are written together, as tgen does.
-    fn next(&mut self) -> (u64, Option<Span>) {
-        let (mut bytes, mut wait) = (0, Span::ZERO);
-        loop {
-            let (observation, delay) = self.model.packets.step(&mut self.walk, &mut self.random);
-            let own = match observation {
-                markov::Observation::End => return (bytes, None),
-                markov::Observation::ToServer => !self.from_server,
-                markov::Observation::ToOrigin => self.from_server,
-            };
-            bytes += if own { u64::from(markov::PACKET_BYTES) } else { 0 };
-            wait = wait + delay;
-            if wait > markov::AT_ONCE {
-                return (bytes, Some(wait));
-            }
-        }
-    }
-
-    /// Bytes of the whole schedule.
-    fn total(mut self) -> u64 {
-        let mut total = 0;
-        for _ in 0..MAX_PACKETS {
-            let (bytes, next) = self.next();
-            total += bytes;
-            if next.is_none() {
-                break;
-            }
-        }
-        total
-    }
-}
+use super::requests::{Content, Schedule, Schedules, TransferState};
+use super::state::{Event, World};
 
 /// Bytes that wait in an exit's connection to a server.
 struct FromServer<'a> {
@@ -270,7 +179,7 @@ impl<R: Recorder> World<'_, R> {
             return self.hosts[host as usize].node().package(now, stream, cells, source);
         };
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
-        let config = &self.tcp_parameters[connection.ground as usize];
+        let config = &self.tcp_parameters[connection.profile as usize];
         let Some(transfer) = connection.server_transfer() else { return };
         let circuit = self.users.transfers[transfer as usize].circuit;
         let end = &mut connection.ends[usize::from(id.side)];

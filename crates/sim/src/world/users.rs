@@ -1,71 +1,66 @@
-//! Users: when they want something, and over which circuits it goes.
+//! Users, their circuits and their transfers: what is kept of them.
 
 use std::collections::BTreeMap;
 
 use tidegate_control::random::{Random, Seed};
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 use tidegate_proto::cell::{RelayId, StreamId};
-use tidegate_proto::client::Client;
 use tidegate_proto::node::{CircuitKey, StreamKey};
-use tidegate_proto::onion::Clear;
-use tidegate_proto::paths::{BuildTimeout, BuildTimes, Parameters, Selector, draw};
+use tidegate_proto::paths::{BuildTimeout, BuildTimes, Parameters, Selector};
 
-use crate::markov::{self, Walk};
-use crate::observe::{Circuit, Host, Observation, Recorder, User};
-use crate::plan::{Plan, Route, Traffic, UserPlan};
+use crate::markov::Walk;
+use crate::plan::{Plan, Route};
 
 use super::follow::Trace;
-use super::host::Machine;
-use super::transfers::{Content, TransferState};
-use super::{Event, World};
+use super::requests::TransferState;
 
 /// All users, their circuits and their transfers.
 pub(super) struct Users {
     pub seed: Seed,
-    users: Vec<UserState>,
+    pub users: Vec<UserState>,
     /// Draws paths, if any user wants some.
     pub selector: Option<Selector>,
-    build_timeout: BuildTimeout,
+    pub build_timeout: BuildTimeout,
     /// How long circuits took to build: of all users together, because in a run of minutes no user alone builds
     /// the hundred that a real client learns from.
-    build_times: BuildTimes,
+    pub build_times: BuildTimes,
     pub transfers: Vec<TransferState>,
     pub traces: Vec<Trace>,
     /// Per host: the circuits that its users built.
     pub circuits: Vec<BTreeMap<CircuitKey, OwnCircuit>>,
     /// Per host: the transfer that a client's stream carries.
     pub streams: Vec<BTreeMap<StreamKey, u32>>,
-    circuits_begun: u32,
+    pub circuits_begun: u32,
 }
 
-struct UserState {
-    random: Random,
-    guard: Option<RelayId>,
+pub(super) struct UserState {
+    pub random: Random,
+    pub guard: Option<RelayId>,
     /// The circuit for new streams.
-    circuit: Option<CircuitKey>,
+    pub circuit: Option<CircuitKey>,
     /// Transfers that wait for it to be built.
-    waiting: Vec<u32>,
+    pub waiting: Vec<u32>,
     /// The transfer after which a user who fetches one thing at a time pauses.
-    fetching: Option<u32>,
+    pub fetching: Option<u32>,
     /// A user with a timetable: the next turn is for a new circuit.
-    renews: bool,
+    pub renews: bool,
     /// Where a Markov user's chain of streams is.
-    flow: Option<Walk>,
+    pub flow: Option<Walk>,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct OwnCircuit {
     pub user: u32,
     pub number: u32,
-    begun: Time,
+    pub begun: Time,
     pub path: [u32; 3],
-    built: bool,
+    pub built: bool,
     /// Given up for another if it is not built by then.
-    deadline: Time,
+    pub deadline: Time,
     /// Carries nothing until this circuit switches to it.
-    pub spare_of: Option<CircuitKey>,
+    pub standby_for: Option<CircuitKey>,
     /// Takes no new streams and is closed with its last one.
-    retired: bool,
+    pub retired: bool,
 }
 
 impl Users {
@@ -102,304 +97,9 @@ impl Users {
         (trace.circuit, trace.hop - 1)
     }
 
-    fn has_streams(&self, host: u32, circuit: CircuitKey) -> bool {
+    pub fn has_streams(&self, host: u32, circuit: CircuitKey) -> bool {
         let from = StreamKey { circuit, stream: StreamId(0) };
         let to = StreamKey { circuit, stream: StreamId(u16::MAX) };
         self.streams[host as usize].range(from..=to).next().is_some()
-    }
-}
-
-impl<R: Recorder> World<'_, R> {
-    pub(super) fn start_users(&mut self) {
-        for (index, user) in self.plan.users.iter().enumerate() {
-            self.queue.push(user.start - user.circuit_lead, Event::User(index as u32));
-            if user.stop < Time::ZERO + self.plan.duration {
-                self.queue.push(user.stop, Event::User(index as u32));
-            }
-        }
-    }
-
-    fn user(&mut self, user: u32) -> &mut UserState {
-        &mut self.users.users[user as usize]
-    }
-
-    /// The client on a user's host, which the plan makes sure is one.
-    pub(super) fn client(&mut self, host: u32) -> &mut Client<Clear> {
-        match &mut self.hosts[host as usize].machine {
-            Machine::Client(client) => client,
-            Machine::Relay(_) => unreachable!("the lab checks that users sit at clients"),
-        }
-    }
-
-    /// The user over whose circuits a user's streams go: itself, unless it shares another's.
-    fn carrier(&self, user: u32) -> u32 {
-        match self.plan.users[user as usize].route {
-            Route::Shared(other) => other,
-            Route::Pinned(_) | Route::Drawn { .. } => user,
-        }
-    }
-
-    /// A user's first circuit is due, or what it wants next, or its end.
-    pub(super) fn user_turn(&mut self, user: u32) {
-        let plan = self.plan;
-        let UserPlan { host, start, stop, traffic, .. } = &plan.users[user as usize];
-        if self.now < *start {
-            if self.carrier(user) == user {
-                self.build_circuit(user);
-            }
-            self.queue.push(*start, Event::User(user));
-        } else if self.now >= *stop {
-            self.stop_user(user, *host);
-        } else {
-            match traffic {
-                Traffic::Fetch { requests, every, .. } => {
-                    if let Some(every) = every
-                        && self.scheduled_turn(user, *every)
-                    {
-                        return;
-                    }
-                    let random = &mut self.user(user).random;
-                    let request = &requests[draw(random, requests.iter().map(|request| request.weight))];
-                    let transfer = self.begin_transfer(user, Content::Fetch(*request));
-                    self.user(user).fetching = Some(transfer);
-                    self.send_over_circuit(user, transfer);
-                }
-                Traffic::Markov(model, _) => self.flow_turn(user, model),
-            }
-        }
-    }
-
-    /// A user with a timetable has a turn twice in each period: it begins a request, and half a period later builds
-    /// the circuit for the next (true).
-    fn scheduled_turn(&mut self, user: u32, every: Span) -> bool {
-        let next = self.now + every / 2;
-        if next < self.plan.users[user as usize].stop {
-            self.queue.push(next, Event::User(user));
-        }
-        let state = self.user(user);
-        let renews = state.renews;
-        state.renews = !renews;
-        if renews && self.carrier(user) == user {
-            self.retire_circuit(user);
-            self.build_circuit(user);
-        }
-        renews
-    }
-
-    fn stop_user(&mut self, user: u32, host: u32) {
-        self.user(user).fetching = None;
-        let own = |circuit: &OwnCircuit| circuit.user == user;
-        let circuits = &self.users.circuits[host as usize];
-        let keys: Vec<CircuitKey> =
-            circuits.iter().filter(|(_, own_c)| own(own_c)).map(|(key, _)| *key).collect();
-        for key in keys {
-            self.close_circuit(host, key);
-        }
-    }
-
-    /// Opens the streams that a Markov user's chain opens now.
-    fn flow_turn(&mut self, user: u32, model: &markov::Model) {
-        let mut walk = self.user(user).flow.take().unwrap_or_else(|| model.streams.walk());
-        let (observation, delay) = model.streams.step(&mut walk, &mut self.user(user).random);
-        if observation != markov::Observation::End {
-            self.user(user).flow = Some(walk);
-            let seed = self.user(user).random.bits();
-            let transfer = self.begin_transfer(user, Content::Markov(seed));
-            self.send_over_circuit(user, transfer);
-        }
-        // At its end the chain starts again; a chain that ends at once must not stop the clock.
-        self.queue.push(self.now + delay.max(Span::from_millis(1)), Event::User(user));
-    }
-
-    /// The user's circuit for new streams; an old one is retired, a missing one is begun.
-    pub(super) fn fresh_circuit(&mut self, user: u32) -> u32 {
-        let plan = self.plan;
-        let user = self.carrier(user);
-        let UserPlan { host, circuit_lifetime, .. } = plan.users[user as usize];
-        if let Some(key) = self.user(user).circuit {
-            let circuit = self.users.circuits[host as usize][&key];
-            if circuit_lifetime == Span::ZERO || self.now.since(circuit.begun) <= circuit_lifetime {
-                return circuit.number;
-            }
-            self.retire_circuit(user);
-        }
-        self.build_circuit(user)
-    }
-
-    /// The user takes another circuit from now on.
-    fn retire_circuit(&mut self, user: u32) {
-        let host = self.plan.users[user as usize].host;
-        let Some(key) = self.user(user).circuit.take() else { return };
-        if let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) {
-            circuit.retired = true;
-        }
-        self.close_if_retired(host, key);
-    }
-
-    pub(super) fn close_if_retired(&mut self, host: u32, key: CircuitKey) {
-        let retired = self.users.circuits[host as usize].get(&key).is_some_and(|circuit| circuit.retired);
-        if retired && !self.users.has_streams(host, key) {
-            self.close_circuit(host, key);
-        }
-    }
-
-    pub(super) fn close_circuit(&mut self, host: u32, key: CircuitKey) {
-        let now = self.now;
-        self.client(host).close(now, key);
-        self.drain(host);
-    }
-
-    fn build_circuit(&mut self, user: u32) -> u32 {
-        let plan = self.plan;
-        let UserPlan { host, route, .. } = &plan.users[user as usize];
-        let Users { users, selector, .. } = &mut self.users;
-        let state = &mut users[user as usize];
-        let path = match (route, selector) {
-            (Route::Pinned(path), _) => *path,
-            (Route::Drawn { keep_guard }, Some(selector)) => {
-                let mut guard = state.guard.filter(|_| *keep_guard);
-                let path = selector.draw(&mut state.random, &mut guard);
-                state.guard = guard;
-                path.map(|relay| relay.0)
-            }
-            (Route::Drawn { .. }, None) => unreachable!("a selector is made if a user wants one"),
-            (Route::Shared(_), _) => unreachable!("only carriers build circuits"),
-        };
-        let (key, number) = self.begin_circuit(user, path, None);
-        self.user(user).circuit = Some(key);
-        self.drain(*host);
-        number
-    }
-
-    /// A circuit that takes too long is given up for another one; the time that it takes in the end is learnt from.
-    pub(super) fn circuit_timeout(&mut self, host: u32, key: CircuitKey) {
-        let now = self.now;
-        let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) else { return };
-        if circuit.built || circuit.deadline != now {
-            return;
-        }
-        let user = circuit.user;
-        self.users.build_times.timed_out();
-        if self.user(user).circuit != Some(key) {
-            return;
-        }
-        // Built or not, nothing will use it: it is closed when it is there.
-        self.user(user).circuit = None;
-        if let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) {
-            circuit.retired = true;
-        }
-        let number = self.build_circuit(user);
-        let Users { users, transfers, .. } = &mut self.users;
-        users[user as usize]
-            .waiting
-            .iter()
-            .for_each(|transfer| transfers[*transfer as usize].circuit = number);
-    }
-
-    pub(super) fn begin_circuit(
-        &mut self,
-        user: u32,
-        path: [u32; 3],
-        spare_of: Option<CircuitKey>,
-    ) -> (CircuitKey, u32) {
-        let number = self.users.circuits_begun;
-        self.users.circuits_begun += 1;
-        let (now, host) = (self.now, self.plan.users[user as usize].host);
-        let key = self.client(host).build(now, path.map(RelayId).to_vec());
-        let drawn = matches!(self.plan.users[user as usize].route, Route::Drawn { .. });
-        let deadline = match self.users.build_timeout {
-            BuildTimeout::After(timeout) if drawn => now + timeout,
-            BuildTimeout::Learnt if drawn => now + self.users.build_times.timeout(),
-            _ => Time::NEVER,
-        };
-        if deadline < Time::NEVER {
-            self.queue.push(deadline, Event::CircuitTimeout(host, key));
-        }
-        let circuit =
-            OwnCircuit { user, number, begun: now, path, built: false, deadline, spare_of, retired: false };
-        self.users.circuits[host as usize].insert(key, circuit);
-        let path = path.map(Host);
-        self.record(Observation::CircuitBegun { circuit: Circuit(number), user: User(user), path });
-        (key, number)
-    }
-
-    /// Opens a transfer's stream on the user's circuit, now or when it is built.
-    fn send_over_circuit(&mut self, user: u32, transfer: u32) {
-        let carrier = self.carrier(user);
-        let host = self.plan.users[carrier as usize].host;
-        let Some(key) = self.user(carrier).circuit else { return };
-        if self.users.circuits[host as usize][&key].built {
-            self.open_stream(host, key, transfer);
-        } else {
-            self.user(carrier).waiting.push(transfer);
-        }
-    }
-
-    pub(super) fn circuit_built(&mut self, host: u32, key: CircuitKey) {
-        let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) else { return };
-        circuit.built = true;
-        let OwnCircuit { user, number, begun, deadline, spare_of, .. } = *circuit;
-        let took = self.now.since(begun);
-        if self.now < deadline {
-            self.users.build_times.built(took);
-        } else {
-            self.users.build_times.late(Some(took));
-        }
-        self.record(Observation::CircuitBuilt { circuit: Circuit(number), took });
-        match spare_of {
-            Some(served) => self.spare_built(host, key, served),
-            None => self.build_spare(host, key),
-        }
-        if self.user(user).circuit == Some(key) {
-            for transfer in std::mem::take(&mut self.user(user).waiting) {
-                self.open_stream(host, key, transfer);
-            }
-        }
-        self.close_if_retired(host, key);
-    }
-
-    /// A circuit is gone, by our doing or not: what it carried has failed.
-    pub(super) fn circuit_closed(&mut self, host: u32, key: CircuitKey) {
-        let Some(OwnCircuit { user, number, .. }) = self.users.circuits[host as usize].remove(&key) else {
-            return;
-        };
-        self.record(Observation::CircuitClosed { circuit: Circuit(number) });
-        self.close_spares(host, key);
-        let streams = &mut self.users.streams[host as usize];
-        let lost = streams.iter().filter(|(stream, _)| stream.circuit == key);
-        let mut lost: Vec<u32> = lost.map(|(_, transfer)| *transfer).collect();
-        streams.retain(|stream, _| stream.circuit != key);
-        if self.user(user).circuit == Some(key) {
-            self.user(user).circuit = None;
-            lost.append(&mut self.user(user).waiting);
-        }
-        for transfer in lost {
-            self.transfer_failed(transfer);
-        }
-    }
-
-    /// A transfer is over: a user who fetches one thing at a time pauses before the next, and one who wants
-    /// a circuit for each builds it meanwhile.
-    pub(super) fn after_transfer(&mut self, user: u32, transfer: u32) {
-        let plan = self.plan;
-        let UserPlan { traffic, circuit_lifetime, stop, .. } = &plan.users[user as usize];
-        let Traffic::Fetch { pause: (least, most), every: None, .. } = traffic else { return };
-        if self.user(user).fetching != Some(transfer) {
-            return;
-        }
-        self.user(user).fetching = None;
-        let carrier = self.carrier(user);
-        self.user(carrier).waiting.retain(|waiting| *waiting != transfer);
-        let pause = self.user(user).random.uniform(least.as_secs_f64(), most.as_secs_f64());
-        // A circuit that fails at once must not be tried again at the same instant.
-        let next = self.now + Span::from_secs_f64(pause).max(Span::from_millis(1));
-        if next >= *stop {
-            return;
-        }
-        if *circuit_lifetime == Span::ZERO && carrier == user {
-            self.retire_circuit(user);
-            self.build_circuit(user);
-        }
-        self.queue.push(next, Event::User(user));
     }
 }

@@ -1,0 +1,99 @@
+//! What a transfer carries, and how far it has come.
+
+use std::sync::Arc;
+
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::ids::StreamKey;
+
+use super::ends::EndId;
+use crate::markov::{self, Walk};
+use crate::plan::RequestPlan;
+
+/// What a transfer carries.
+#[derive(Clone, Copy)]
+pub(super) enum Content {
+    /// A request and a response of known sizes.
+    Fetch(RequestPlan),
+    /// Packets both ways as the user's Markov model says, drawn from this seed by both sides.
+    Markov(u64),
+}
+
+pub(super) struct TransferState {
+    pub user: u32,
+    /// The number of the circuit that carries it.
+    pub circuit: u32,
+    pub stream: Option<StreamKey>,
+    pub server: u32,
+    /// The exit's end of the connection to the server.
+    pub exit: Option<EndId>,
+    pub begun: Time,
+    pub over: bool,
+    /// The server answers once it has so many bytes.
+    pub request_bytes: u64,
+    pub response_bytes: u64,
+    /// Client: request bytes still to come, those not yet packaged, and response bytes received.
+    pub to_write: u64,
+    pub to_package: u64,
+    pub received: u64,
+    /// Server: request bytes received, response bytes not yet written.
+    pub requested: u64,
+    pub to_respond: u64,
+    pub markov: Option<Box<Schedules>>,
+}
+
+/// When the two sides of a Markov stream write their packets.
+pub(super) struct Schedules {
+    pub client: Schedule,
+    pub server: Schedule,
+}
+
+/// One side's way through the packet chain, of which it writes only its own packets.
+pub(super) struct Schedule {
+    pub model: Arc<markov::Model>,
+    pub walk: Walk,
+    pub random: Random,
+    pub from_server: bool,
+}
+
+/// Markov streams longer than this are cut: 1.4 GB.
+const MAX_PACKETS: u32 = 1_000_000;
+
+impl Schedule {
+    pub fn new(model: &Arc<markov::Model>, seed: u64, from_server: bool) -> Schedule {
+        let random = Seed::root(seed).random();
+        Schedule { model: Arc::clone(model), walk: model.packets.walk(), random, from_server }
+    }
+
+    /// Bytes to write now, and the time until the next, if there is one. Packets that are due within
+    /// [`markov::AT_ONCE`] are written together, as tgen does.
+    pub fn next(&mut self) -> (u64, Option<Span>) {
+        let (mut bytes, mut wait) = (0, Span::ZERO);
+        loop {
+            let (observation, delay) = self.model.packets.step(&mut self.walk, &mut self.random);
+            let own = match observation {
+                markov::Observation::End => return (bytes, None),
+                markov::Observation::ToServer => !self.from_server,
+                markov::Observation::ToOrigin => self.from_server,
+            };
+            bytes += if own { u64::from(markov::PACKET_BYTES) } else { 0 };
+            wait = wait + delay;
+            if wait > markov::AT_ONCE {
+                return (bytes, Some(wait));
+            }
+        }
+    }
+
+    /// Bytes of the whole schedule.
+    pub fn total(mut self) -> u64 {
+        let mut total = 0;
+        for _ in 0..MAX_PACKETS {
+            let (bytes, next) = self.next();
+            total += bytes;
+            if next.is_none() {
+                break;
+            }
+        }
+        total
+    }
+}
