@@ -8,14 +8,17 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{Cell, CircId, RelayId};
-use tidegate_proto::crypto::encrypted::{self, Body, Encrypted};
-use tidegate_proto::flashflow::cell::{CELL, CellBuffer, HEADER};
+use tidegate_proto::cell::RelayId;
+use tidegate_proto::crypto::encrypted::{self, Encrypted};
+use tidegate_proto::crypto::wire::{FIXED, Splitter, command};
+use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::links::{ChannelId, Departure};
 use tidegate_proto::machine::Machine;
 use tidegate_proto::node::{Budget, Node, Output, Sink};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use tokio_rustls::TlsStream;
 
 use crate::flashflow::coordinator::Contact;
 use crate::flashflow::link;
@@ -46,23 +49,61 @@ impl Gate for Open {
     fn received(&self, _: u64) {}
 }
 
-/// A node on sockets. Clones are handles to the same node.
-pub struct Overlay<N, G> {
-    shared: Rc<Shared<N, G>>,
+/// A connection on which both sides know whom they met.
+pub struct Met {
+    /// The connection.
+    pub stream: TlsStream<TcpStream>,
+    /// What was read of it already.
+    pub rest: Vec<u8>,
+    /// Which relay is on the other end; `None`: a client.
+    pub peer: Option<RelayId>,
+    /// It understands this project's additions to Tor's protocol.
+    pub ours: bool,
 }
 
-impl<N, G> Clone for Overlay<N, G> {
+/// How connections to relays are opened.
+pub trait Dial {
+    /// Connects to a relay, and proves who both sides are.
+    fn dial(&self, relay: RelayId) -> impl Future<Output = io::Result<Met>>;
+    /// A connection with a relay is open.
+    fn opened(&self, relay: RelayId);
+    /// A connection with a relay has ended (`was_open`), or could not be opened.
+    fn ended(&self, relay: RelayId, was_open: bool);
+}
+
+/// Relays of a directory by address and fingerprint, and our own identity for them.
+pub struct Pinned {
+    identity: Option<Arc<Identity>>,
+    directory: BTreeMap<RelayId, Contact>,
+}
+
+impl Dial for Pinned {
+    async fn dial(&self, relay: RelayId) -> io::Result<Met> {
+        let contact = self.directory.get(&relay).ok_or(io::ErrorKind::NotFound)?;
+        let config = tls::client(self.identity.as_deref(), contact.fingerprint);
+        let stream = link::connect(contact.address, config.map_err(io::Error::other)?, CONNECTING).await?;
+        Ok(Met { stream: stream.into(), rest: Vec::new(), peer: Some(relay), ours: true })
+    }
+    fn opened(&self, _: RelayId) {}
+    fn ended(&self, _: RelayId, _: bool) {}
+}
+
+/// A node on sockets. Clones are handles to the same node.
+pub struct Overlay<N, G, D = Pinned> {
+    shared: Rc<Shared<N, G, D>>,
+}
+
+impl<N, G, D> Clone for Overlay<N, G, D> {
     fn clone(&self) -> Self {
         Overlay { shared: self.shared.clone() }
     }
 }
 
-struct Shared<N, G> {
+struct Shared<N, G, D> {
     state: RefCell<State<N>>,
     gate: G,
     timeouts: std::cell::Cell<Timeouts>,
-    identity: Option<Arc<Identity>>,
-    directory: BTreeMap<RelayId, Contact>,
+    dial: D,
 }
 
 struct State<N> {
@@ -133,9 +174,34 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
         directory: BTreeMap<RelayId, Contact>,
         owner: Owner<N>,
     ) -> Overlay<N, G> {
-        let state = RefCell::new(State { node, timer: Time::NEVER, owner, channels: BTreeMap::new() });
-        let timeouts = std::cell::Cell::default();
-        Overlay { shared: Rc::new(Shared { state, gate, timeouts, identity, directory }) }
+        Overlay::with_dial(node, gate, Pinned { identity, directory }, |_| owner)
+    }
+}
+
+/// A handle to a node that does not keep it alive: for its owner.
+pub struct Handle<N, G, D>(Weak<Shared<N, G, D>>);
+
+impl<N, G, D> Handle<N, G, D> {
+    /// The node, if anybody still holds it.
+    pub fn get(&self) -> Option<Overlay<N, G, D>> {
+        self.0.upgrade().map(|shared| Overlay { shared })
+    }
+}
+
+impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay<N, G, D> {
+    /// A node that opens connections in its own way; its owner may hold a handle to it.
+    pub fn with_dial(
+        node: N,
+        gate: G,
+        dial: D,
+        owner: impl FnOnce(Handle<N, G, D>) -> Owner<N>,
+    ) -> Overlay<N, G, D> {
+        let shared = Rc::new_cyclic(|weak| {
+            let owner = owner(Handle(weak.clone()));
+            let state = RefCell::new(State { node, timer: Time::NEVER, owner, channels: BTreeMap::new() });
+            Shared { state, gate, timeouts: std::cell::Cell::default(), dial }
+        });
+        Overlay { shared }
     }
 
     /// Sets how long connections may do nothing.
@@ -188,7 +254,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
     }
 
     /// Tells the node that its timeout has come, unless it was set earlier since, or nobody holds the node any more.
-    async fn wait(shared: Weak<Shared<N, G>>, due: Time) {
+    async fn wait(shared: Weak<Shared<N, G, D>>, due: Time) {
         clock::until(due).await;
         let Some(shared) = shared.upgrade() else { return };
         if shared.state.borrow().timer == due {
@@ -198,34 +264,50 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
     }
 
     async fn open(self, id: ChannelId, relay: RelayId) {
-        let connected = async {
-            let contact = self.shared.directory.get(&relay).ok_or(io::ErrorKind::NotFound)?;
-            let config = tls::client(self.shared.identity.as_deref(), contact.fingerprint);
-            link::connect(contact.address, config.map_err(io::Error::other)?, CONNECTING).await
-        };
-        match connected.await {
-            Ok(stream) => {
-                self.with(|node, now| node.channel_opened(now, id));
-                self.run(stream, id, None).await;
+        match link::within(CONNECTING, self.shared.dial.dial(relay)).await {
+            Ok(met) => {
+                self.shared.dial.opened(relay);
+                self.with(|node, now| {
+                    if !met.ours {
+                        node.channel_is_stock(id);
+                    }
+                    node.channel_opened(now, id);
+                });
+                self.run(met, id).await;
+                self.shared.dial.ended(relay, true);
             }
-            Err(_) => self.gone(id),
+            Err(_) => {
+                self.gone(id);
+                self.shared.dial.ended(relay, false);
+            }
         }
     }
 
     /// Serves a connection that a neighbour opened, whose first cell was read already.
-    pub async fn accepted(&self, stream: impl AsyncRead + AsyncWrite, first: [u8; CELL]) {
-        let id = self.with(|node, _| node.channel_accepted(None));
-        self.shared.state.borrow_mut().channels.insert(id, Rc::default());
-        self.run(stream, id, Some(first)).await;
+    pub async fn accepted(&self, stream: impl Into<TlsStream<TcpStream>>, first: [u8; CELL]) {
+        self.met(Met { stream: stream.into(), rest: first.to_vec(), peer: None, ours: true }).await;
     }
 
-    async fn run(&self, stream: impl AsyncRead + AsyncWrite, id: ChannelId, first: Option<[u8; CELL]>) {
+    /// Serves a connection that a neighbour opened.
+    pub async fn met(&self, met: Met) {
+        let id = self.with(|node, _| node.channel_accepted(met.peer));
+        if !met.ours {
+            self.with(|node, _| node.channel_is_stock(id));
+        }
+        self.shared.state.borrow_mut().channels.insert(id, Rc::default());
+        let peer = met.peer;
+        peer.inspect(|peer| self.shared.dial.opened(*peer));
+        self.run(met, id).await;
+        peer.inspect(|peer| self.shared.dial.ended(*peer, true));
+    }
+
+    async fn run(&self, met: Met, id: ChannelId) {
         let channel = self.shared.state.borrow().channels.get(&id).cloned();
         let Some(channel) = channel else { return };
-        let (mut reader, mut writer) = tokio::io::split(stream);
+        let (mut reader, mut writer) = tokio::io::split(met.stream);
         // However it ends, the channel is gone.
         let _ = tokio::select! {
-            result = self.read(&mut reader, id, &channel, first) => result,
+            result = self.read(&mut reader, id, &channel, &met.rest) => result,
             result = self.write(&mut writer, id, &channel) => result,
         };
         if !channel.closed.get() {
@@ -243,13 +325,11 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
         reader: &mut (impl AsyncRead + Unpin),
         id: ChannelId,
         channel: &Channel,
-        first: Option<[u8; CELL]>,
+        first: &[u8],
     ) -> io::Result<()> {
-        if let Some(first) = first {
-            self.take(id, &first)?;
-        }
+        let mut splitter = Splitter::new(first);
+        self.take(id, &mut splitter)?;
         channel.active.set(clock::now());
-        let mut buffer = CellBuffer::new(BATCH);
         loop {
             if channel.closed.get() {
                 // What is left to write is written, or its time passes.
@@ -260,7 +340,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
             }
             let count = loop {
                 let idle = self.shared.timeouts.get().idle;
-                match link::within(idle, link::read_some(reader, buffer.space())).await {
+                match link::within(idle, link::read_some(reader, splitter.space())).await {
                     Ok(0) => return Ok(()),
                     Ok(count) => break count,
                     // A peer that only takes is not idle.
@@ -273,26 +353,32 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
                 }
             };
             channel.active.set(clock::now());
-            buffer.filled(count);
-            self.take(id, buffer.cells())?;
-            buffer.consume();
+            splitter.filled(count);
+            self.take(id, &mut splitter)?;
         }
     }
 
-    fn take(&self, id: ChannelId, cells: &[u8]) -> io::Result<()> {
-        self.shared.gate.received(cells.len() as u64);
+    fn take(&self, id: ChannelId, splitter: &mut Splitter) -> io::Result<()> {
         let now = clock::now();
-        for bytes in cells.chunks_exact(CELL) {
+        let mut received = 0;
+        {
             let mut state = self.shared.state.borrow_mut();
-            // The node may have closed the channel on an earlier cell.
-            if !state.channels.contains_key(&id) {
-                return Ok(());
+            // The node may close the channel on any cell.
+            while state.channels.contains_key(&id) {
+                let cell = splitter.take().map_err(|_| io::ErrorKind::InvalidData)?;
+                let Some((circ, number, body)) = cell else { break };
+                received += FIXED as u64;
+                match number {
+                    command::PADDING | command::VPADDING | command::PADDING_NEGOTIATE | command::NETINFO => {}
+                    _ => {
+                        let cell =
+                            encrypted::read_cell(circ, number, body).ok_or(io::ErrorKind::InvalidData)?;
+                        state.node.cell(now, id, cell);
+                    }
+                }
             }
-            let command = encrypted::command(bytes[4], &bytes[HEADER..]).ok_or(io::ErrorKind::InvalidData)?;
-            let circ = CircId(u32::from_be_bytes(bytes[..4].try_into().expect("4 bytes")));
-            let body = Body(Box::new(bytes[HEADER..].try_into().expect("a cell has 514 bytes")));
-            state.node.cell(now, id, Cell { circ, command, body });
         }
+        self.shared.gate.received(received);
         self.pump(now);
         Ok(())
     }

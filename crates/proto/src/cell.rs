@@ -22,8 +22,15 @@ pub enum Command {
     Create,
     /// The second half.
     Created,
+    /// As [`Create`](Command::Create), from a client to its guard, without public keys (CREATE_FAST).
+    CreateFast,
+    /// Its second half.
+    CreatedFast,
     /// A relay message under one or more onion layers.
     Relay,
+    /// As [`Relay`](Command::Relay), and it may extend the circuit (RELAY_EARLY): a client has few of them,
+    /// so that no circuit gets long.
+    Early,
     /// End the circuit.
     Destroy,
     /// The circuit goes on elsewhere: this is its last cell here.
@@ -76,10 +83,12 @@ pub enum Payload<O: Onion> {
     Begin(O::Address),
     /// The stream is open (from the exit).
     Connected,
+    /// What a name stands for (from the exit), as it goes over the wire.
+    Resolved(Box<[u8]>),
     /// The stream is over.
-    End,
-    /// Another window's worth of cells arrived.
-    Sendme,
+    End(EndReason),
+    /// Another window's worth of cells arrived. For a circuit: the digest of the last of them, which proves it.
+    Sendme(Option<Digest>),
     /// Send nothing on this stream (proposal 324).
     Xoff,
     /// Send again. Tor adds a rate that the stream is drained at; without one, as here, there is no limit.
@@ -89,9 +98,45 @@ pub enum Payload<O: Onion> {
     /// The streams of the circuit that was left with the same nonce go on here.
     Join(Nonce),
     /// Extend the circuit to this relay with the first half of a key exchange.
-    Extend(RelayId, O::Body),
+    Extend(O::Peer, O::Body),
     /// The circuit was extended: the second half.
     Extended(O::Body),
+    /// Padding, or something of a later protocol: to be ignored.
+    Nothing,
+}
+
+/// A layer's running digest after a cell (proposal 289).
+pub type Digest = [u8; 20];
+
+/// Why a stream ended (tor-spec, "Closing streams").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndReason(pub u8);
+
+impl EndReason {
+    /// Nothing of what follows.
+    pub const MISC: EndReason = EndReason(1);
+    /// The name stands for no address.
+    pub const RESOLVE_FAILED: EndReason = EndReason(2);
+    /// The far side refused the connection.
+    pub const CONNECT_REFUSED: EndReason = EndReason(3);
+    /// The exit's policy forbids the address.
+    pub const EXIT_POLICY: EndReason = EndReason(4);
+    /// The circuit ended.
+    pub const DESTROY: EndReason = EndReason(5);
+    /// The connection was closed in order.
+    pub const DONE: EndReason = EndReason(6);
+    /// The connection timed out.
+    pub const TIMEOUT: EndReason = EndReason(7);
+    /// There is no way to the address.
+    pub const NO_ROUTE: EndReason = EndReason(8);
+    /// The relay has too much to do.
+    pub const RESOURCE_LIMIT: EndReason = EndReason(11);
+    /// The connection broke.
+    pub const RESET: EndReason = EndReason(12);
+    /// The peer broke the rules.
+    pub const PROTOCOL: EndReason = EndReason(13);
+    /// The relay hands out no directory.
+    pub const NOT_DIRECTORY: EndReason = EndReason(14);
 }
 
 /// Key exchange and layers of one implementation of onion routing.
@@ -102,6 +147,8 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     type Data: Clone + Debug + PartialEq;
     /// Where an exit connects a stream to.
     type Address: Clone + Debug + PartialEq;
+    /// How a client names the relay that a circuit is to be extended to.
+    type Peer: Clone + Debug + PartialEq;
     /// What a relay keeps for one circuit.
     type RelayHop;
     /// What a client keeps for one hop of a circuit.
@@ -124,10 +171,15 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     /// The word that a body without layers says.
     fn word(body: &Self::Body) -> Option<Word>;
 
+    /// Client: a relay's name for others.
+    fn peer(&self, relay: RelayId) -> Self::Peer;
+    /// Relay: the relay of that name; `None` if it is none that a circuit may go to from here.
+    fn relay(&mut self, peer: &Self::Peer) -> Option<RelayId>;
+
     /// Client: begins a key exchange with a relay.
     fn start(&mut self, relay: RelayId) -> (Self::Handshake, Self::Body);
-    /// Relay: answers one; `None` if it is malformed.
-    fn accept(&mut self, create: &Self::Body) -> Option<(Self::RelayHop, Self::Body)>;
+    /// Relay: answers one, `fast` or not; `None` if it is malformed.
+    fn accept(&mut self, create: &Self::Body, fast: bool) -> Option<(Self::RelayHop, Self::Body)>;
     /// Client: ends one; `None` if the answer does not check.
     fn finish(&mut self, handshake: Self::Handshake, created: &Self::Body) -> Option<Self::ClientHop>;
 
@@ -138,6 +190,16 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     fn wrap(hop: &mut Self::RelayHop, body: &mut Self::Body);
     /// Relay: says something to the client.
     fn originate(hop: &mut Self::RelayHop, message: Message<Self>) -> Self::Body;
+
+    /// Relay: whether the client asked for congestion control in the key exchange; `None` if key exchanges do
+    /// not say, and circuits are controlled as nodes are configured.
+    fn asks_congestion_control(hop: &Self::RelayHop) -> Option<bool>;
+    /// Relay: the digest of the last message from the client to this hop, and of the last to the client.
+    fn digests(hop: &Self::RelayHop) -> Option<[Digest; 2]>;
+    /// Client: as [`asks_congestion_control`](Onion::asks_congestion_control).
+    fn has_congestion_control(hop: &Self::ClientHop) -> Option<bool>;
+    /// Client: the digest of the last message from the hop, and of the last to it.
+    fn client_digests(hop: &Self::ClientHop) -> Option<[Digest; 2]>;
 
     /// Client: says something to hop `to` (0 = guard).
     fn seal(hops: &mut [Self::ClientHop], to: usize, message: Message<Self>) -> Self::Body;

@@ -6,7 +6,7 @@ use slab::Slab;
 use tidegate_control::random::Random;
 use tidegate_control::units::Time;
 
-use crate::cell::{Cell, Command, Message, Nonce, Payload, RelayId, StreamId};
+use crate::cell::{Cell, Command, EndReason, Message, Nonce, Payload, RelayId, StreamId};
 use crate::edge::Edge;
 use crate::links::{Arrival, ChannelId, Config, LegId, Links, Side, kist};
 use crate::machine::Machine;
@@ -69,6 +69,11 @@ impl<O: Onion> Client<O> {
             outputs: VecDeque::new(),
             nonces,
         }
+    }
+
+    /// The keys of this client, and of the relays that it knows.
+    pub fn onion(&mut self) -> &mut O {
+        &mut self.onion
     }
 
     /// Begins a circuit over these relays, guard first. [`Output::CircuitBuilt`] or
@@ -213,8 +218,9 @@ impl<O: Onion> Client<O> {
     fn say(&mut self, now: Time, key: CircuitKey, stream: StreamId, payload: Payload<O>) {
         let circuit = &mut self.circuits[key.0 as usize];
         let last = circuit.hops.len() - 1;
+        let extends = matches!(payload, Payload::Extend(..));
         let body = O::seal(&mut circuit.hops, last, Message { stream, payload });
-        self.push(now, key, Command::Relay, body);
+        self.push(now, key, if extends { Command::Early } else { Command::Relay }, body);
     }
 
     /// The second half of a key exchange: on to the next hop, or done.
@@ -227,9 +233,16 @@ impl<O: Onion> Client<O> {
             Some(relay) => {
                 let (handshake, body) = self.onion.start(relay);
                 circuit.handshake = Some(handshake);
-                self.say(now, key, StreamId(0), Payload::Extend(relay, body));
+                let peer = self.onion.peer(relay);
+                self.say(now, key, StreamId(0), Payload::Extend(peer, body));
             }
-            None => self.outputs.push_back(Output::CircuitBuilt(key)),
+            None => {
+                let last = circuit.hops.last().expect("a hop was just added");
+                let Config { control, windows, .. } = self.links.config();
+                let agreed = O::has_congestion_control(last);
+                circuit.edge = Edge::agreed(agreed, control.as_ref(), *windows, f64::INFINITY);
+                self.outputs.push_back(Output::CircuitBuilt(key));
+            }
         }
     }
 
@@ -260,6 +273,7 @@ impl<O: Onion> Client<O> {
         let circuit = &mut self.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
         match message.payload {
+            Payload::Nothing => {}
             Payload::Extended(body) if circuit.handshake.is_some() => self.extended(now, key, &body),
             Payload::Connected if circuit.edge.connect(message.stream) => {
                 self.outputs.push_back(Output::StreamConnected(stream));
@@ -272,17 +286,18 @@ impl<O: Onion> Client<O> {
                         self.outputs.push_back(Output::Deliver(stream, bytes, data));
                     }
                     if owed.circuit {
-                        self.say(now, key, StreamId(0), Payload::Sendme);
+                        let digests = circuit.hops.last().and_then(O::client_digests);
+                        self.say(now, key, StreamId(0), Payload::Sendme(digests.map(|[heard, _]| heard)));
                     }
                     if owed.stream && self.circuits.contains(key.0 as usize) {
-                        self.say(now, key, message.stream, Payload::Sendme);
+                        self.say(now, key, message.stream, Payload::Sendme(None));
                     }
                 }
                 Err(_) => self.end(now, key, true),
             },
-            Payload::Sendme => {
+            Payload::Sendme(digest) => {
                 let blocked = self.links.is_blocked(circuit.leg);
-                match circuit.edge.sendme(now, message.stream, blocked) {
+                match circuit.edge.sendme(now, message.stream, digest, blocked) {
                     Ok(()) => self.resume(key),
                     Err(_) => self.end(now, key, true),
                 }
@@ -293,9 +308,9 @@ impl<O: Onion> Client<O> {
                     Err(_) => self.end(now, key, true),
                 }
             }
-            Payload::End => {
+            Payload::End(reason) => {
                 if circuit.edge.close(message.stream) {
-                    self.outputs.push_back(Output::StreamClosed(stream));
+                    self.outputs.push_back(Output::StreamClosed(stream, reason));
                 }
             }
             _ => self.end(now, key, true),
@@ -390,6 +405,10 @@ impl<O: Onion> Node<O> for Client<O> {
         self.links.accept(peer)
     }
 
+    fn channel_is_stock(&mut self, channel: ChannelId) {
+        self.links.set_stock(channel);
+    }
+
     fn channel_opened(&mut self, now: Time, channel: ChannelId) {
         self.links.opened(now, channel);
     }
@@ -437,10 +456,11 @@ impl<O: Onion> Node<O> for Client<O> {
         let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
         let (hops, leg, links) = (&mut circuit.hops, circuit.leg, &mut self.links);
         let room = links.room(leg);
-        circuit.edge.package(now, stream.stream, cells, room, source, |message| {
+        circuit.edge.package(now, stream.stream, cells, room, source, |message, digest| {
             let last = hops.len() - 1;
             let full = links.push(now, leg, Command::Relay, O::seal(hops, last, message));
             debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
+            if digest { O::client_digests(&hops[last]).map(|[_, said]| said) } else { None }
         });
         links.note_packaged(leg);
     }
@@ -458,8 +478,8 @@ impl<O: Onion> Node<O> for Client<O> {
     fn stream_ended(&mut self, now: Time, stream: StreamKey) {
         let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
         if circuit.edge.close(stream.stream) {
-            self.outputs.push_back(Output::StreamClosed(stream));
-            self.say(now, stream.circuit, stream.stream, Payload::End);
+            self.outputs.push_back(Output::StreamClosed(stream, EndReason::DONE));
+            self.say(now, stream.circuit, stream.stream, Payload::End(EndReason::DONE));
         }
     }
 

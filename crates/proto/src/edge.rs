@@ -1,11 +1,13 @@
 //! The end of a circuit where application bytes enter and leave: flow control of its streams (tor-spec,
 //! "Flow control") and packaging. The client and the exit have one each.
 
+use std::collections::VecDeque;
+
 use tidegate_control::units::Time;
 
-use crate::cell::{DATA_BYTES, Message, Payload, StreamId};
+use crate::cell::{DATA_BYTES, Digest, Message, Payload, StreamId};
 use crate::control::windows::{Fixed, Windows};
-use crate::control::{Control, Violation, Window, XOFF_BYTES};
+use crate::control::{Control, Violation, Window, XOFF_BYTES, vegas};
 use crate::node::Source;
 use crate::onion::Onion;
 
@@ -21,6 +23,9 @@ pub struct Edge {
     /// The fixed windows, unless the circuit has congestion control.
     windows: Option<Windows>,
     in_flight: Box<dyn Window>,
+    /// Cells packaged since the last that a SENDME will name, and the digests of those, oldest first.
+    since: u32,
+    expected: VecDeque<Digest>,
     /// Cells delivered since we last sent a circuit SENDME.
     delivered: u32,
     /// Cells that may be packaged in this step, where a controller says so.
@@ -65,11 +70,28 @@ impl Edge {
     /// An end without streams and with nothing in flight, that may package so many cells before a controller's first
     /// step.
     pub fn new(control: &dyn Control, windows: Windows, allowance: f64) -> Edge {
-        let congestion = control.window();
+        Edge::agreed(None, control, windows, allowance)
+    }
+
+    /// As [`new`](Self::new), for a circuit whose two ends agreed on congestion control (`Some(true)`) or on doing
+    /// without. `None`: they are configured alike.
+    pub fn agreed(
+        congestion_control: Option<bool>,
+        control: &dyn Control,
+        windows: Windows,
+        allowance: f64,
+    ) -> Edge {
+        let congestion = match congestion_control {
+            None => control.window(),
+            Some(true) => control.window().or_else(|| vegas::Parameters::default().window()),
+            Some(false) => None,
+        };
         let fixed = || Box::new(Fixed::new(windows.circuit, windows.circuit_increment));
         Edge {
             windows: congestion.is_none().then_some(windows),
             in_flight: congestion.unwrap_or_else(|| fixed()),
+            since: 0,
+            expected: VecDeque::new(),
             delivered: 0,
             allowance,
             packaged: 0,
@@ -134,9 +156,19 @@ impl Edge {
     }
 
     /// A SENDME arrived for a stream, or with id zero for the circuit. One that nothing was sent for is a
-    /// violation. `blocked`: the circuit queue has stopped us.
-    pub fn sendme(&mut self, now: Time, id: StreamId, blocked: bool) -> Result<(), Violation> {
+    /// violation, and so is one for the circuit without the digest of the cell that it acknowledges. `blocked`: the
+    /// circuit queue has stopped us.
+    pub fn sendme(
+        &mut self,
+        now: Time,
+        id: StreamId,
+        digest: Option<Digest>,
+        blocked: bool,
+    ) -> Result<(), Violation> {
         if id.0 == 0 {
+            if self.expected.pop_front().is_some_and(|expected| digest != Some(expected)) {
+                return Err(Violation);
+            }
             return self.in_flight.acknowledged(now, blocked);
         }
         match (self.windows, self.stream(id)) {
@@ -213,8 +245,8 @@ impl Edge {
         (0..turns).flat_map(|_| able.iter().rev().map(|(id, _)| (*id, TURN_CELLS))).collect()
     }
 
-    /// Packages up to `cells` cells of a connected stream; `send` gets each message. `room`: cells that
-    /// the circuit queue takes.
+    /// Packages up to `cells` cells of a connected stream; `send` gets each message, and gives its digest where it is
+    /// asked and there is one. `room`: cells that the circuit queue takes.
     pub fn package<O: Onion>(
         &mut self,
         now: Time,
@@ -222,8 +254,9 @@ impl Edge {
         mut cells: u32,
         room: u32,
         source: &mut dyn Source<O>,
-        mut send: impl FnMut(Message<O>),
+        mut send: impl FnMut(Message<O>, bool) -> Option<Digest>,
     ) {
+        let increment = self.in_flight.sendme_increment();
         let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else { return };
         let allowance = self.allowed();
         let stream = &mut self.streams[at];
@@ -237,7 +270,9 @@ impl Edge {
                 stream.starved = false;
                 break;
             };
-            send(Message { stream: id, payload: Payload::Data(bytes, data) });
+            self.since = (self.since + 1) % increment;
+            let digest = send(Message { stream: id, payload: Payload::Data(bytes, data) }, self.since == 0);
+            self.expected.extend(digest);
             self.in_flight.sent(now);
             if let Some(window) = &mut stream.window {
                 window.sent(now);
@@ -269,7 +304,10 @@ mod tests {
 
     fn packaged(edge: &mut Edge, id: StreamId, room: u32) -> u32 {
         let mut sent = 0;
-        edge.package(Time::ZERO, id, u32::MAX, room, &mut Endless, |_| sent += 1);
+        edge.package(Time::ZERO, id, u32::MAX, room, &mut Endless, |_, _| {
+            sent += 1;
+            None
+        });
         sent
     }
 
@@ -286,9 +324,9 @@ mod tests {
         assert_eq!(packaged(&mut edge, b, u32::MAX), 244);
         assert_eq!(packaged(&mut edge, c, u32::MAX), 0, "the circuit window is used up");
         assert!(edge.resumable(u32::MAX).is_empty());
-        edge.sendme(Time::ZERO, StreamId(0), false).unwrap();
+        edge.sendme(Time::ZERO, StreamId(0), None, false).unwrap();
         assert_eq!(edge.resumable(u32::MAX), [(c, 100)]);
-        edge.sendme(Time::ZERO, a, false).unwrap();
+        edge.sendme(Time::ZERO, a, None, false).unwrap();
         assert_eq!(edge.resumable(u32::MAX), [(a, 50), (c, 50)]);
         assert_eq!(packaged(&mut edge, a, u32::MAX), 50);
     }
@@ -316,10 +354,10 @@ mod tests {
             owed = (owed.0 + u32::from(now.circuit), owed.1 + u32::from(now.stream));
         }
         assert_eq!(owed, (10, 20));
-        assert_eq!(edge.sendme(Time::ZERO, StreamId(0), false), Err(Violation));
-        assert_eq!(edge.sendme(Time::ZERO, StreamId(1), false), Err(Violation));
+        assert_eq!(edge.sendme(Time::ZERO, StreamId(0), None, false), Err(Violation));
+        assert_eq!(edge.sendme(Time::ZERO, StreamId(1), None, false), Err(Violation));
         assert_eq!(
-            edge.sendme(Time::ZERO, StreamId(9), false),
+            edge.sendme(Time::ZERO, StreamId(9), None, false),
             Ok(()),
             "a stream just closed is no violation"
         );
@@ -336,7 +374,7 @@ mod tests {
         assert_eq!(edge.stop(id, false), Ok(()));
         assert_eq!(edge.resumable(u32::MAX), [(id, 124)]);
         assert_eq!(packaged(&mut edge, id, u32::MAX), 124, "the first congestion window");
-        assert_eq!(edge.sendme(Time(1), id, false), Err(Violation), "streams have no SENDMEs");
+        assert_eq!(edge.sendme(Time(1), id, None, false), Err(Violation), "streams have no SENDMEs");
         assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES), None);
         assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES + 1), Some(Payload::Xoff));
         assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES + 2), None, "said once");

@@ -2,7 +2,7 @@
 
 use tidegate_control::units::{Span, Time};
 
-use crate::cell::Cell;
+use crate::cell::{Cell, EndReason};
 use crate::ids::{ChannelId, RelayId};
 pub use crate::ids::{CircuitKey, StreamKey};
 use crate::machine::Machine;
@@ -32,7 +32,7 @@ pub enum Output<O: Onion> {
     /// The stream may package again: call [`Node::package`] for at most so many cells if it has bytes.
     Package(StreamKey, u32),
     /// The stream is over; its key is free again.
-    StreamClosed(StreamKey),
+    StreamClosed(StreamKey, EndReason),
     /// Client: the circuit carries streams from now on.
     CircuitBuilt(CircuitKey),
     /// Client: the exit connected the stream.
@@ -54,6 +54,9 @@ pub trait Source<O: Onion> {
 pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     /// A neighbour connected to us; a relay proves who it is, a client does not.
     fn channel_accepted(&mut self, peer: Option<RelayId>) -> ChannelId;
+    /// The neighbour understands nothing beyond Tor's protocol: it gets no plans, circuits do not move to and from
+    /// it, and share a connection. To be said before the channel is used.
+    fn channel_is_stock(&mut self, channel: ChannelId);
     /// A channel we asked for is open.
     fn channel_opened(&mut self, now: Time, channel: ChannelId);
     /// A channel broke or could not be opened. Its id is free again.

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use tidegate_control::units::Time;
 
 pub use crate::cell::{Malformed, Onion};
-use crate::cell::{Message, Payload, RelayId, StreamId};
+use crate::cell::{Digest, Message, Payload, RelayId, StreamId};
 use crate::switching::Word;
 
 /// Onion routing without the cryptography: for simulation only.
@@ -86,6 +86,7 @@ impl Onion for Clear {
     type Body = ClearBody;
     type Data = Stamp;
     type Address = u64;
+    type Peer = RelayId;
     type RelayHop = ();
     type ClientHop = ();
     type Handshake = ();
@@ -108,10 +109,16 @@ impl Onion for Clear {
     fn word(body: &ClearBody) -> Option<Word> {
         if let ClearMessage::Word(word) = &body.message { Some(*word) } else { None }
     }
+    fn peer(&self, relay: RelayId) -> RelayId {
+        relay
+    }
+    fn relay(&mut self, peer: &RelayId) -> Option<RelayId> {
+        Some(*peer)
+    }
     fn start(&mut self, _: RelayId) -> ((), ClearBody) {
         ((), Clear::empty())
     }
-    fn accept(&mut self, create: &ClearBody) -> Option<((), ClearBody)> {
+    fn accept(&mut self, create: &ClearBody, _: bool) -> Option<((), ClearBody)> {
         (create.message == ClearMessage::Handshake).then(|| ((), Clear::empty()))
     }
     fn finish(&mut self, (): (), created: &ClearBody) -> Option<()> {
@@ -129,6 +136,18 @@ impl Onion for Clear {
     }
     fn originate(_: &mut (), message: Message<Clear>) -> ClearBody {
         ClearBody::new(1, message)
+    }
+    fn asks_congestion_control(_: &()) -> Option<bool> {
+        None
+    }
+    fn digests(_: &()) -> Option<[Digest; 2]> {
+        None
+    }
+    fn has_congestion_control(_: &()) -> Option<bool> {
+        None
+    }
+    fn client_digests(_: &()) -> Option<[Digest; 2]> {
+        None
     }
     fn seal(_: &mut [()], to: usize, message: Message<Clear>) -> ClearBody {
         ClearBody::new(to as u8 + 1, message)

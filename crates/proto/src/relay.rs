@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use slab::Slab;
 use tidegate_control::units::Time;
 
-use crate::cell::{Cell, CircId, Command, Message, Nonce, Payload, RelayId, StreamId};
+use crate::cell::{Cell, CircId, Command, EndReason, Message, Nonce, Payload, RelayId, StreamId};
 use crate::control::{Controller, Place, Plant, Timer, Totals};
 use crate::edge::Edge;
 use crate::links::{Arrival, ChannelId, Config, LegId, Links, Side, kist};
@@ -29,6 +29,8 @@ pub struct Relay<O: Onion> {
 
 /// Messages that wait for a LEAVE; a client that sends more breaks its window.
 const MAX_HELD: usize = 4096;
+/// RELAY_EARLY cells that a circuit may carry (tor-spec, "Handling relay_early cells").
+const MAX_EARLY: u8 = 8;
 
 impl<O: Onion> Relay<O> {
     /// A relay without channels.
@@ -57,8 +59,8 @@ impl<O: Onion> Relay<O> {
         self.table.circuits.len()
     }
 
-    fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body) {
-        let Some((hop, answer)) = self.onion.accept(body) else {
+    fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body, fast: bool) {
+        let Some((hop, answer)) = self.onion.accept(body, fast) else {
             return self.table.links.refuse(now, channel, circ);
         };
         let key = CircuitKey(self.table.circuits.vacant_key() as u32);
@@ -66,11 +68,30 @@ impl<O: Onion> Relay<O> {
             return self.table.links.refuse(now, channel, circ);
         };
         let switch = Switch::None;
-        self.table.circuits.insert(Circuit { prev, next: None, extending: false, hop, edge: None, switch });
+        self.table.circuits.insert(Circuit { prev, next: None, extending: false, early: 0, hop, edge: None, switch });
         if let Some(controller) = &mut self.controller {
             controller.begun(key);
         }
-        self.push(now, key, prev, Command::Created, answer);
+        let created = if fast { Command::CreatedFast } else { Command::Created };
+        self.push(now, key, prev, created, answer);
+    }
+
+    /// Ends a stream, and says why.
+    pub fn end_stream(&mut self, now: Time, stream: StreamKey, reason: EndReason) {
+        self.close_stream(now, stream, reason, Payload::End(reason));
+    }
+
+    /// Answers a stream that asked for a name's addresses; `answer` is as it goes over the wire.
+    pub fn resolved(&mut self, now: Time, stream: StreamKey, answer: Box<[u8]>) {
+        self.close_stream(now, stream, EndReason::DONE, Payload::Resolved(answer));
+    }
+
+    fn close_stream(&mut self, now: Time, stream: StreamKey, reason: EndReason, last: Payload<O>) {
+        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        if circuit.edge.as_deref_mut().is_some_and(|edge| edge.close(stream.stream)) {
+            self.table.outputs.push_back(Output::StreamClosed(stream, reason));
+            self.say(now, stream.circuit, stream.stream, last);
+        }
     }
 
     /// What the controller has done, if there is one that counts.
@@ -108,13 +129,19 @@ impl<O: Onion> Relay<O> {
         self.push(now, key, prev, Command::Relay, body);
     }
 
-    fn peel(&mut self, now: Time, key: CircuitKey, mut body: O::Body) {
+    fn peel(&mut self, now: Time, key: CircuitKey, command: Command, mut body: O::Body) {
         let circuit = &mut self.table.circuits[key.0 as usize];
+        let early = command == Command::Early;
+        circuit.early += u8::from(early);
+        if circuit.early > MAX_EARLY {
+            return self.end(now, key, None);
+        }
         match O::peel(&mut circuit.hop, &mut body) {
             Ok(None) => match circuit.next {
-                Some(next) if !circuit.extending => self.push(now, key, next, Command::Relay, body),
+                Some(next) if !circuit.extending => self.push(now, key, next, command, body),
                 _ => self.end(now, key, None),
             },
+            Ok(Some(Message { payload: Payload::Extend(..), .. })) if !early => self.end(now, key, None),
             Ok(Some(message)) => self.message(now, key, message),
             Err(_) => self.end(now, key, None),
         }
@@ -149,14 +176,21 @@ impl<O: Onion> Relay<O> {
         let circuit = &mut self.table.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
         match (message.payload, circuit.edge.as_deref_mut()) {
-            (Payload::Extend(relay, body), None) if circuit.next.is_none() => {
-                self.extend(now, key, relay, body);
+            (Payload::Nothing, _) => {}
+            (Payload::Extend(peer, body), None) if circuit.next.is_none() => {
+                // Nor back to where the circuit comes from.
+                let behind = self.table.links.peer(circuit.prev);
+                match self.onion.relay(&peer).filter(|relay| behind != Some(*relay)) {
+                    Some(relay) => self.extend(now, key, relay, body),
+                    None => self.end(now, key, None),
+                }
             }
             (Payload::Begin(address), _) if circuit.next.is_none() => {
                 let Config { control, windows, .. } = self.table.links.config();
                 let controller = self.controller.as_ref();
                 let allowance = controller.map_or(f64::INFINITY, |steers| steers.first_allowance().1);
-                let edge = || Box::new(Edge::new(control.as_ref(), *windows, allowance));
+                let asked = O::asks_congestion_control(&circuit.hop);
+                let edge = || Box::new(Edge::agreed(asked, control.as_ref(), *windows, allowance));
                 let edge = circuit.edge.get_or_insert_with(edge);
                 if edge.open(message.stream) {
                     self.table.outputs.push_back(Output::Connect(stream, address));
@@ -170,17 +204,18 @@ impl<O: Onion> Relay<O> {
                         self.table.outputs.push_back(Output::Deliver(stream, bytes, data));
                     }
                     if owed.circuit {
-                        self.say(now, key, StreamId(0), Payload::Sendme);
+                        let heard = O::digests(&self.table.circuit(key).hop).map(|[heard, _]| heard);
+                        self.say(now, key, StreamId(0), Payload::Sendme(heard));
                     }
                     if owed.stream && self.table.contains(key) {
-                        self.say(now, key, message.stream, Payload::Sendme);
+                        self.say(now, key, message.stream, Payload::Sendme(None));
                     }
                 }
                 Err(_) => self.end(now, key, None),
             },
-            (Payload::Sendme, Some(edge)) => {
+            (Payload::Sendme(digest), Some(edge)) => {
                 let blocked = self.table.links.is_blocked(circuit.prev);
-                match edge.sendme(now, message.stream, blocked) {
+                match edge.sendme(now, message.stream, digest, blocked) {
                     Ok(()) => self.table.resume(key),
                     Err(_) => self.end(now, key, None),
                 }
@@ -201,9 +236,9 @@ impl<O: Onion> Relay<O> {
                 self.joined.insert(nonce, key);
                 self.switch(now, nonce);
             }
-            (Payload::End, Some(edge)) => {
+            (Payload::End(reason), Some(edge)) => {
                 if edge.close(message.stream) {
-                    self.table.outputs.push_back(Output::StreamClosed(stream));
+                    self.table.outputs.push_back(Output::StreamClosed(stream, reason));
                     self.table.resume(key);
                 }
             }
@@ -243,7 +278,7 @@ impl<O: Onion> Relay<O> {
     fn circuit_cell(&mut self, now: Time, key: CircuitKey, side: Side, cell: Cell<O>) {
         match (cell.command, side) {
             (Command::Destroy, _) => self.end(now, key, Some(side)),
-            (Command::Relay, Side::Prev) => self.peel(now, key, cell.body),
+            (Command::Relay | Command::Early, Side::Prev) => self.peel(now, key, cell.command, cell.body),
             (_, Side::Next) => self.wrap(now, key, cell.command, cell.body),
             _ => self.end(now, key, None),
         }
@@ -268,7 +303,8 @@ impl<O: Onion> Relay<O> {
         self.forget_switch(&circuit.switch);
         if let Some(edge) = circuit.edge {
             for stream in edge.ids() {
-                self.table.outputs.push_back(Output::StreamClosed(StreamKey { circuit: key, stream }));
+                let stream = StreamKey { circuit: key, stream };
+                self.table.outputs.push_back(Output::StreamClosed(stream, EndReason::DESTROY));
             }
         }
         let channel = self.table.links.remove_leg(now, circuit.prev, told_by != Some(Side::Prev));
@@ -335,6 +371,10 @@ impl<O: Onion> Node<O> for Relay<O> {
         self.table.links.accept(peer)
     }
 
+    fn channel_is_stock(&mut self, channel: ChannelId) {
+        self.table.links.set_stock(channel);
+    }
+
     fn channel_opened(&mut self, now: Time, channel: ChannelId) {
         self.table.links.opened(now, channel);
     }
@@ -346,7 +386,8 @@ impl<O: Onion> Node<O> for Relay<O> {
             self.forget_switch(&circuit.switch);
             if let Some(edge) = circuit.edge {
                 for stream in edge.ids() {
-                    self.table.outputs.push_back(Output::StreamClosed(StreamKey { circuit: key, stream }));
+                    let stream = StreamKey { circuit: key, stream };
+                self.table.outputs.push_back(Output::StreamClosed(stream, EndReason::DESTROY));
                 }
             }
             let other = match side {
@@ -372,8 +413,8 @@ impl<O: Onion> Node<O> for Relay<O> {
         match self.table.links.arrive(now, channel, cell) {
             Arrival::Cell(key, side, cell) => self.circuit_cell(now, key, side, cell),
             // Cells of a circuit that just ended are still on their way.
-            Arrival::Stranger(cell) if cell.command == Command::Create => {
-                self.create(now, channel, cell.circ, &cell.body);
+            Arrival::Stranger(cell) if matches!(cell.command, Command::Create | Command::CreateFast) => {
+                self.create(now, channel, cell.circ, &cell.body, cell.command == Command::CreateFast);
             }
             Arrival::Violation(key) => self.end(now, key, None),
             Arrival::Done => self.close_if_spent(now, channel),
@@ -408,9 +449,10 @@ impl<O: Onion> Node<O> for Relay<O> {
         let Some(edge) = circuit.edge.as_deref_mut() else { return };
         let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.table.links);
         let room = links.room(prev);
-        edge.package(now, stream.stream, cells, room, source, |message| {
+        edge.package(now, stream.stream, cells, room, source, |message, digest| {
             let full = links.push(now, prev, Command::Relay, O::originate(hop, message));
             debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
+            if digest { O::digests(hop).map(|[_, said]| said) } else { None }
         });
         links.note_packaged(prev);
     }
@@ -431,11 +473,7 @@ impl<O: Onion> Node<O> for Relay<O> {
     }
 
     fn stream_ended(&mut self, now: Time, stream: StreamKey) {
-        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
-        if circuit.edge.as_deref_mut().is_some_and(|edge| edge.close(stream.stream)) {
-            self.table.outputs.push_back(Output::StreamClosed(stream));
-            self.say(now, stream.circuit, stream.stream, Payload::End);
-        }
+        self.end_stream(now, stream, EndReason::DONE);
     }
 
     fn waiting(&self) -> (u64, u64) {

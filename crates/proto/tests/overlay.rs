@@ -153,7 +153,7 @@ impl Net {
                     self.received.entry(stream).or_default().push(stamp.trace);
                 }
                 Output::Deliver(_, bytes, _) => self.uploaded += u64::from(bytes),
-                Output::StreamClosed(stream) => drop(self.sources.remove(&(at, stream))),
+                Output::StreamClosed(stream, _) => drop(self.sources.remove(&(at, stream))),
                 Output::CircuitBuilt(key) => self.built.push(key),
                 Output::CircuitClosed(key) => self.closed.push(key),
                 Output::Switched(..) => self.switched += 1,

@@ -69,7 +69,7 @@ pub async fn run(
                 node.stream_connected(now, stream);
                 open.borrow_mut().push(stream);
             }
-            Output::StreamClosed(stream) => open.borrow_mut().retain(|other| *other != stream),
+            Output::StreamClosed(stream, _) => open.borrow_mut().retain(|other| *other != stream),
             _ => {}
         }),
     );
@@ -79,7 +79,7 @@ pub async fn run(
     let lost = Rc::new(Cell::new(0));
     let closed = lost.clone();
     let owner = Box::new(move |node: &mut Client<Encrypted>, now, output| match output {
-        Output::CircuitBuilt(circuit) => drop(node.open(now, circuit, address)),
+        Output::CircuitBuilt(circuit) => drop(node.open(now, circuit, address.into())),
         Output::Deliver(_, bytes, _) => delivered.set(delivered.get() + u64::from(bytes)),
         Output::CircuitClosed(_) => closed.set(closed.get() + 1),
         _ => {}

@@ -4,41 +4,41 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
+use super::fast;
 use super::layer::{BODY, Layer};
-use super::ntor::{self, ClientHandshake, HopKeys, RelayPublic, RelaySecret};
-use crate::cell::{Cell, Command, DATA_BYTES, Message, Nonce, Payload, RelayId, StreamId};
+use super::message::{read, write};
+use super::names::{Peer, SharedNames, Target};
+use super::ntor::{self, HopKeys, RelayPublic, RelaySecret};
+use super::ntor_v3;
+use super::wire;
+use crate::cell::{Cell, CircId, Command, DATA_BYTES, Digest, Message, Nonce, RelayId};
 use crate::onion::{Malformed, Onion};
 use crate::switching::Word;
 
-/// Relay commands.
-const BEGIN: u8 = 1;
-const DATA: u8 = 2;
-const END: u8 = 3;
-const CONNECTED: u8 = 4;
-/// Proposal 324.
-const XOFF: u8 = 43;
-const XON: u8 = 44;
-const SENDME: u8 = 5;
-const EXTEND2: u8 = 14;
-const EXTENDED2: u8 = 15;
-
-/// Key exchange type of ntor.
+/// Key exchange types of ntor and ntor-v3.
 const NTOR: u16 = 2;
-/// Our link specifier: a relay's number in the directory.
-const NUMBER: u8 = 241;
-/// Bytes of a relay header: command, recognized, stream, digest, length.
-const RELAY_HEADER: usize = 11;
+const NTOR_V3: u16 = 3;
+/// ntor-v3's messages about congestion control (proposal 324): asked for, granted with the cells that a SENDME
+/// acknowledges, refused.
+const ASK_CONGESTION_CONTROL: &[u8] = &[1, 1, 0];
+const GRANT_CONGESTION_CONTROL: &[u8] = &[1, 2, 1, 31];
+const NO_EXTENSIONS: &[u8] = &[0];
 
 /// One node's keys, and those of the relays it knows.
 #[derive(Clone)]
 pub struct Encrypted {
     ours: Option<RelaySecret>,
+    /// The keys by which ntor-v3 knows us.
+    ours_v3: Option<(ntor_v3::Public, [u8; 32])>,
     directory: BTreeMap<RelayId, RelayPublic>,
+    /// Relays that are asked for congestion control, by ntor-v3.
+    modern: BTreeMap<RelayId, ntor_v3::Public>,
+    /// Where relays have names of Tor's kind.
+    names: Option<SharedNames>,
     /// Ephemeral keys are HMAC-SHA256(seed, counter).
     seed: [u8; 32],
     drawn: u64,
@@ -70,11 +70,21 @@ impl PartialEq for Encrypted {
 pub struct Hop {
     forward: Layer,
     backward: Layer,
+    congestion_control: bool,
+}
+
+/// A key exchange of ours under way.
+pub enum Handshake {
+    /// By ntor.
+    Ntor(ntor::ClientHandshake),
+    /// By ntor-v3.
+    V3(ntor_v3::ClientHandshake),
 }
 
 impl Hop {
-    fn new(keys: &HopKeys) -> Hop {
+    fn new(keys: &HopKeys, congestion_control: bool) -> Hop {
         Hop {
+            congestion_control,
             forward: Layer::new(&keys.forward, &keys.forward_digest),
             backward: Layer::new(&keys.backward, &keys.backward_digest),
         }
@@ -89,7 +99,27 @@ impl Encrypted {
         directory: BTreeMap<RelayId, RelayPublic>,
         seed: [u8; 32],
     ) -> Encrypted {
-        Encrypted { ours, directory, seed, drawn: 0 }
+        let modern = BTreeMap::new();
+        Encrypted { ours, ours_v3: None, directory, modern, names: None, seed, drawn: 0 }
+    }
+
+    /// With names of Tor's kind for relays. A relay is also known by its Ed25519 identity, and shares the secret
+    /// half of its onion key with ntor.
+    pub fn with_names(mut self, names: SharedNames, identity: Option<([u8; 32], [u8; 32])>) -> Encrypted {
+        self.names = Some(names);
+        self.ours_v3 = self.ours.as_ref().zip(identity).map(|(ours, (identity, secret))| {
+            (ntor_v3::Public { identity, onion: ours.public().onion }, secret)
+        });
+        self
+    }
+
+    /// Client: learns of a relay; with an Ed25519 identity it is asked for congestion control.
+    pub fn learn(&mut self, relay: RelayId, public: RelayPublic, ed25519: Option<[u8; 32]>) {
+        self.directory.insert(relay, public);
+        match ed25519 {
+            Some(identity) => self.modern.insert(relay, ntor_v3::Public { identity, onion: public.onion }),
+            None => self.modern.remove(&relay),
+        };
     }
 
     fn draw(&mut self) -> [u8; 32] {
@@ -100,41 +130,56 @@ impl Encrypted {
     }
 }
 
-/// Commands of moves between neighbours ([`crate::switching`]), and relay commands of moves between client
-/// and exit: ours, beyond Tor's numbers. The nonce comes first in the body.
+/// Commands of moves between neighbours ([`crate::switching`]): ours, beyond Tor's numbers, and of variable
+/// length. The nonce is all that they say.
 const LEAVE: u8 = 241;
 const JOIN: u8 = 242;
 const CONGESTED: u8 = 243;
-/// Trajectories ([`crate::control::predictor`]). Their length comes first in the body.
+/// Trajectories ([`crate::control::predictor`]).
 const PLAN: u8 = 244;
 
 /// Appends a cell as it goes over the wire.
-pub fn write_cell(cell: &Cell<Encrypted>, wire: &mut Vec<u8>) {
-    let (number, nonce) = match cell.command {
-        Command::Relay => (3, None),
-        Command::Destroy => (4, None),
-        Command::Create => (10, None),
-        Command::Created => (11, None),
-        Command::Leave(nonce) => (LEAVE, Some(nonce)),
-        Command::Join(nonce) => (JOIN, Some(nonce)),
-        Command::Congested => (CONGESTED, None),
-        Command::Plan => (PLAN, None),
+pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
+    let (number, said): (u8, &[u8]) = match &cell.command {
+        Command::Relay => (3, &cell.body.0[..]),
+        Command::Destroy => (4, &cell.body.0[..]),
+        Command::CreateFast => (5, &cell.body.0[..]),
+        Command::CreatedFast => (6, &cell.body.0[..]),
+        Command::Early => (9, &cell.body.0[..]),
+        Command::Create => (10, &cell.body.0[..]),
+        Command::Created => (11, &cell.body.0[..]),
+        Command::Leave(Nonce(nonce)) => (LEAVE, nonce),
+        Command::Join(Nonce(nonce)) => (JOIN, nonce),
+        Command::Congested => (CONGESTED, &[]),
+        Command::Plan => (PLAN, Encrypted::bare(&cell.body)),
     };
-    wire.extend_from_slice(&cell.circ.0.to_be_bytes());
-    wire.push(number);
-    let at = wire.len();
-    wire.extend_from_slice(&cell.body.0[..]);
-    if let Some(Nonce(nonce)) = nonce {
-        wire[at..at + nonce.len()].copy_from_slice(&nonce);
+    bytes.extend_from_slice(&cell.circ.0.to_be_bytes());
+    bytes.push(number);
+    if wire::is_variable(number) {
+        bytes.extend_from_slice(&(said.len() as u16).to_be_bytes());
     }
+    bytes.extend_from_slice(said);
 }
 
-/// The command of a cell with this number and body; `None` if it is not one of ordinary circuits.
+/// The cell with this number and body; `None` if it is not one of circuits.
+pub fn read_cell(circ: CircId, number: u8, said: &[u8]) -> Option<Cell<Encrypted>> {
+    let command = command(number, said)?;
+    let body = match command {
+        Command::Plan => Encrypted::bared(said.to_vec()),
+        _ => Body(Box::new(said.try_into().unwrap_or([0; BODY]))),
+    };
+    Some(Cell { circ, command, body })
+}
+
+/// The command of a cell with this number and body; `None` if it is not one of circuits.
 pub fn command(number: u8, body: &[u8]) -> Option<Command> {
     let nonce = || Some(Nonce(body.first_chunk().copied()?));
     match number {
         3 => Some(Command::Relay),
         4 => Some(Command::Destroy),
+        5 => Some(Command::CreateFast),
+        6 => Some(Command::CreatedFast),
+        9 => Some(Command::Early),
         10 => Some(Command::Create),
         11 => Some(Command::Created),
         LEAVE => nonce().map(Command::Leave),
@@ -156,72 +201,25 @@ fn body(parts: &[&[u8]]) -> Body {
     Body(bytes)
 }
 
-fn write(message: &Message<Encrypted>) -> Body {
-    let (command, data): (u8, Vec<u8>) = match &message.payload {
-        Payload::Data(bytes, data) => (DATA, data[..usize::from(*bytes)].to_vec()),
-        Payload::Begin(address) => (BEGIN, [address.to_string().as_bytes(), &[0, 0, 0, 0, 0]].concat()),
-        Payload::Connected => (CONNECTED, Vec::new()),
-        // REASON_DONE
-        Payload::End => (END, vec![6]),
-        Payload::Sendme => (SENDME, Vec::new()),
-        // Version 0; a rate of 0 means none (proposal 324).
-        Payload::Xoff => (XOFF, vec![0]),
-        Payload::Xon => (XON, vec![0; 5]),
-        Payload::Leave(Nonce(nonce)) => (LEAVE, nonce.to_vec()),
-        Payload::Join(Nonce(nonce)) => (JOIN, nonce.to_vec()),
-        Payload::Extend(relay, Body(create)) => {
-            // CREATE2's handshake type, length and onion skin follow the link specifiers.
-            let handshake = &create[..4 + ntor::ONION_SKIN];
-            (EXTEND2, [&[1, NUMBER, 4], &relay.0.to_be_bytes()[..], handshake].concat())
-        }
-        Payload::Extended(Body(created)) => (EXTENDED2, created[..2 + ntor::REPLY].to_vec()),
-    };
-    body(&[
-        &[command, 0, 0],
-        &message.stream.0.to_be_bytes(),
-        &[0; 4],
-        &(data.len() as u16).to_be_bytes(),
-        &data,
-    ])
+/// A key exchange's first half: type, length, onion skin.
+fn create(kind: u16, skin: &[u8]) -> Body {
+    body(&[&kind.to_be_bytes(), &(skin.len() as u16).to_be_bytes(), skin])
 }
 
-fn read(body: &[u8; BODY]) -> Result<Message<Encrypted>, Malformed> {
-    let stream = StreamId(u16::from_be_bytes([body[3], body[4]]));
-    let length = usize::from(u16::from_be_bytes([body[9], body[10]]));
-    let data = body[RELAY_HEADER..].get(..length).ok_or(Malformed)?;
-    let payload = match body[0] {
-        DATA => Payload::Data(length as u16, data.into()),
-        BEGIN => {
-            let end = data.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
-            let text = std::str::from_utf8(&data[..end]).map_err(|_| Malformed)?;
-            Payload::Begin(text.parse().map_err(|_| Malformed)?)
-        }
-        CONNECTED => Payload::Connected,
-        END => Payload::End,
-        SENDME => Payload::Sendme,
-        XOFF if data == [0] => Payload::Xoff,
-        XON if length == 5 && data[0] == 0 => Payload::Xon,
-        LEAVE => Payload::Leave(Nonce(data.try_into().map_err(|_| Malformed)?)),
-        JOIN => Payload::Join(Nonce(data.try_into().map_err(|_| Malformed)?)),
-        EXTEND2 => match data {
-            [1, NUMBER, 4, a, b, c, d, handshake @ ..] if handshake.len() == 4 + ntor::ONION_SKIN => {
-                Payload::Extend(RelayId(u32::from_be_bytes([*a, *b, *c, *d])), self::body(&[handshake]))
-            }
-            _ => return Err(Malformed),
-        },
-        EXTENDED2 if length == 2 + ntor::REPLY => Payload::Extended(self::body(&[data])),
-        _ => return Err(Malformed),
-    };
-    Ok(Message { stream, payload })
+/// A string behind its length.
+fn measured(bytes: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = bytes.split_first_chunk::<2>()?;
+    rest.get(..usize::from(u16::from_be_bytes(*length)))
 }
 
 impl Onion for Encrypted {
     type Body = Body;
     type Data = Box<[u8]>;
-    type Address = SocketAddr;
+    type Address = Target;
+    type Peer = Peer;
     type RelayHop = Hop;
     type ClientHop = Hop;
-    type Handshake = Option<ClientHandshake>;
+    type Handshake = Option<Handshake>;
 
     fn empty() -> Body {
         body(&[])
@@ -249,24 +247,92 @@ impl Onion for Encrypted {
         None
     }
 
-    fn start(&mut self, relay: RelayId) -> (Option<ClientHandshake>, Body) {
+    fn peer(&self, relay: RelayId) -> Peer {
+        let router = self.names.as_ref().and_then(|names| names.borrow().router(relay));
+        router.map_or(Peer::Number(relay), Peer::Router)
+    }
+
+    fn relay(&mut self, peer: &Peer) -> Option<RelayId> {
+        match (peer, &self.names) {
+            (Peer::Number(number), None) => Some(*number),
+            (Peer::Router(router), Some(names)) => {
+                let ours =
+                    self.ours.as_ref().is_some_and(|ours| ours.public().identity == router.fingerprint);
+                // Tor refuses to extend to the relay itself, and to no port.
+                (!ours && router.address.port() != 0).then(|| names.borrow_mut().find(*router))
+            }
+            _ => None,
+        }
+    }
+
+    fn start(&mut self, relay: RelayId) -> (Option<Handshake>, Body) {
+        if let Some(public) = self.modern.get(&relay).copied() {
+            let started = ntor_v3::ClientHandshake::start(public, self.draw(), ASK_CONGESTION_CONTROL);
+            let Some((handshake, skin)) = started else { return (None, Encrypted::empty()) };
+            return (Some(Handshake::V3(handshake)), create(NTOR_V3, &skin));
+        }
         let Some(public) = self.directory.get(&relay).copied() else { return (None, Encrypted::empty()) };
-        let (handshake, skin) = ClientHandshake::start(public, self.draw());
-        let head = [NTOR.to_be_bytes(), (ntor::ONION_SKIN as u16).to_be_bytes()].concat();
-        (Some(handshake), body(&[&head, &skin]))
+        let (handshake, skin) = ntor::ClientHandshake::start(public, self.draw());
+        (Some(Handshake::Ntor(handshake)), create(NTOR, &skin))
     }
 
-    fn accept(&mut self, create: &Body) -> Option<(Hop, Body)> {
-        let head = [NTOR.to_be_bytes(), (ntor::ONION_SKIN as u16).to_be_bytes()].concat();
-        let skin = create.0.strip_prefix(&head[..])?.first_chunk()?;
+    fn accept(&mut self, create: &Body, fast: bool) -> Option<(Hop, Body)> {
         let ephemeral = self.draw();
-        let (keys, reply) = ntor::answer(self.ours.as_ref()?, skin, ephemeral).ok()?;
-        Some((Hop::new(&keys), body(&[&(ntor::REPLY as u16).to_be_bytes(), &reply])))
+        if fast {
+            let half = ephemeral[..fast::HALF].try_into().expect("20 of 32 bytes");
+            let (keys, proof) = fast::derive(create.0.first_chunk()?, half);
+            self.ours.as_ref()?;
+            return Some((Hop::new(&keys, false), body(&[half, &proof])));
+        }
+        let (kind, rest) = create.0.split_first_chunk::<2>()?;
+        let skin = measured(rest)?;
+        match u16::from_be_bytes(*kind) {
+            NTOR => {
+                let (keys, reply) =
+                    ntor::answer(self.ours.as_ref()?, skin.try_into().ok()?, ephemeral).ok()?;
+                Some((Hop::new(&keys, false), body(&[&(ntor::REPLY as u16).to_be_bytes(), &reply])))
+            }
+            NTOR_V3 => {
+                let (public, onion) = self.ours_v3.as_ref()?;
+                let mut granted = false;
+                let grant = |asked: &[u8]| {
+                    granted = asks_congestion_control(asked);
+                    if granted { GRANT_CONGESTION_CONTROL.to_vec() } else { NO_EXTENSIONS.to_vec() }
+                };
+                let (keys, reply) = ntor_v3::answer(public, onion, skin, &ephemeral, grant).ok()?;
+                Some((Hop::new(&keys, granted), body(&[&(reply.len() as u16).to_be_bytes(), &reply])))
+            }
+            _ => None,
+        }
     }
 
-    fn finish(&mut self, handshake: Option<ClientHandshake>, created: &Body) -> Option<Hop> {
-        let reply = created.0.strip_prefix(&(ntor::REPLY as u16).to_be_bytes())?.first_chunk()?;
-        Some(Hop::new(&handshake?.finish(reply).ok()?))
+    fn finish(&mut self, handshake: Option<Handshake>, created: &Body) -> Option<Hop> {
+        let reply = measured(&created.0[..])?;
+        match handshake? {
+            Handshake::Ntor(handshake) => {
+                Some(Hop::new(&handshake.finish(reply.try_into().ok()?).ok()?, false))
+            }
+            Handshake::V3(handshake) => {
+                let (keys, said) = handshake.finish(reply).ok()?;
+                Some(Hop::new(&keys, said == GRANT_CONGESTION_CONTROL))
+            }
+        }
+    }
+
+    fn asks_congestion_control(hop: &Hop) -> Option<bool> {
+        Some(hop.congestion_control)
+    }
+
+    fn has_congestion_control(hop: &Hop) -> Option<bool> {
+        Some(hop.congestion_control)
+    }
+
+    fn digests(hop: &Hop) -> Option<[Digest; 2]> {
+        Some([hop.forward.digest(), hop.backward.digest()])
+    }
+
+    fn client_digests(hop: &Hop) -> Option<[Digest; 2]> {
+        Some([hop.backward.digest(), hop.forward.digest()])
     }
 
     fn peel(hop: &mut Hop, body: &mut Body) -> Result<Option<Message<Encrypted>>, Malformed> {
@@ -302,6 +368,20 @@ impl Onion for Encrypted {
     }
 }
 
+/// Whether a client's message of ntor-v3, a list of extensions, asks for congestion control.
+fn asks_congestion_control(message: &[u8]) -> bool {
+    let Some((&count, mut rest)) = message.split_first() else { return false };
+    for _ in 0..count {
+        let Some((&[kind, length], bytes)) = rest.split_first_chunk::<2>() else { return false };
+        let Some((_, next)) = bytes.split_at_checked(usize::from(length)) else { return false };
+        if kind == 1 {
+            return true;
+        }
+        rest = next;
+    }
+    false
+}
+
 /// Application bytes that fit into a cell, for sources.
 pub fn data(bytes: &[u8]) -> (u16, Box<[u8]>) {
     let taken = &bytes[..bytes.len().min(usize::from(DATA_BYTES))];
@@ -310,7 +390,9 @@ pub fn data(bytes: &[u8]) -> (u16, Box<[u8]>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::Router;
     use super::*;
+    use crate::cell::{EndReason, Payload, StreamId};
     use proptest::prelude::*;
 
     /// A client with three hops, and the relays' ends of them.
@@ -323,11 +405,15 @@ mod tests {
         for (n, secret) in secrets.into_iter().enumerate() {
             let mut relay = Encrypted::new(Some(secret), BTreeMap::new(), [n as u8; 32]);
             let (handshake, create) = client.start(RelayId(n as u32));
-            let (hop, created) = relay.accept(&create).unwrap();
+            let (hop, created) = relay.accept(&create, false).unwrap();
             theirs.push(hop);
             ours.push(client.finish(handshake, &created).unwrap());
         }
         (ours, theirs)
+    }
+
+    fn router(address: &str, ed25519: Option<[u8; 32]>) -> Router {
+        Router { address: address.parse().unwrap(), fingerprint: [5; 20], ed25519 }
     }
 
     fn messages() -> Vec<Message<Encrypted>> {
@@ -341,13 +427,20 @@ mod tests {
         [
             Payload::Data(498, vec![5; 498].into()),
             Payload::Data(0, Box::default()),
-            Payload::Begin("[::1]:8080".parse().unwrap()),
+            Payload::Begin(Target::parse("[::1]:8080", 7).unwrap()),
+            Payload::Begin(Target::Resolve("a.example".into())),
+            Payload::Begin(Target::Directory),
             Payload::Connected,
-            Payload::End,
-            Payload::Sendme,
+            Payload::Resolved(vec![4, 4, 127, 0, 0, 1, 0, 0, 0, 60].into()),
+            Payload::End(EndReason::RESET),
+            Payload::Sendme(None),
+            Payload::Sendme(Some([8; 20])),
+            Payload::Nothing,
             Payload::Leave(Nonce([3; 8])),
             Payload::Join(Nonce([4; 8])),
-            Payload::Extend(RelayId(7), create),
+            Payload::Extend(Peer::Number(RelayId(7)), create.clone()),
+            Payload::Extend(Peer::Router(router("[::1]:443", None)), create.clone()),
+            Payload::Extend(Peer::Router(router("127.0.0.1:443", Some([9; 32]))), create),
             Payload::Extended(reply),
         ]
         .into_iter()
@@ -380,10 +473,10 @@ mod tests {
         let mut client = Encrypted::new(None, directory, [1; 32]);
         let (handshake, create) = client.start(RelayId(0));
         let mut thief = Encrypted::new(Some(RelaySecret::new([1; 20], [3; 32])), BTreeMap::new(), [2; 32]);
-        assert!(thief.accept(&create).is_none());
+        assert!(thief.accept(&create, false).is_none());
         assert!(client.finish(handshake, &body(&[&[0, 64], &[1; 64]])).is_none());
         let (unknown, create) = client.start(RelayId(5));
-        assert!(unknown.is_none() && thief.accept(&create).is_none());
+        assert!(unknown.is_none() && thief.accept(&create, false).is_none());
     }
 
     proptest! {
@@ -399,7 +492,7 @@ mod tests {
             prop_assert_eq!(Encrypted::peel(&mut relays[0], &mut cell.clone()), Ok(None));
             prop_assert_eq!(Encrypted::open(&mut client, cell.clone()), Err(Malformed));
             let relay = RelaySecret::new([1; 20], [2; 32]);
-            prop_assert!(Encrypted::new(Some(relay), BTreeMap::new(), [1; 32]).accept(&cell).is_none());
+            prop_assert!(Encrypted::new(Some(relay), BTreeMap::new(), [1; 32]).accept(&cell, false).is_none());
         }
     }
 }

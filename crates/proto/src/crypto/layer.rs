@@ -50,6 +50,11 @@ impl Layer {
         self.keystream.apply(body);
     }
 
+    /// The running digest after the last cell that was said or recognised here.
+    pub fn digest(&self) -> [u8; 20] {
+        self.digest.clone().finalize().into()
+    }
+
     /// Adds or removes this layer.
     pub fn pass(&mut self, body: &mut [u8; BODY]) {
         self.keystream.apply(body);

@@ -1,6 +1,16 @@
-//! The cryptography of circuits, as Tor's relays do it: the ntor key exchange ([`ntor`]) and a layer of
-//! AES-CTR with a running digest per hop ([`layer`]); [`encrypted`] puts them under the machines. No IO, and all randomness is an argument.
+//! The cryptography of circuits and links, as Tor's relays do it: the key exchanges [`ntor`], [`ntor_v3`] and
+//! [`fast`], and a layer of AES-CTR with a running digest per hop ([`layer`]); [`encrypted`] puts them under the
+//! machines, with relay messages as [`message`] writes them. [`link`] begins a connection with the certificates
+//! of [`cert`]; [`wire`] finds cells in it. No IO, and all randomness is an argument.
 
+pub mod cert;
+mod der;
 pub mod encrypted;
+pub mod fast;
 pub mod layer;
+pub mod link;
+pub mod message;
+pub mod names;
 pub mod ntor;
+pub mod ntor_v3;
+pub mod wire;

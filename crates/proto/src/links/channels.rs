@@ -15,6 +15,7 @@ impl<O: Onion> Links<O> {
         let id = self.channels.insert(Channel {
             peer,
             ours,
+            stock: false,
             dedicated: ours && peer.is_some_and(|peer| self.transport_to(peer) != Transport::Vanilla),
             open: !ours,
             filling: true,
@@ -39,7 +40,20 @@ impl<O: Onion> Links<O> {
 
     /// The transport between us and a relay.
     pub(super) fn transport_to(&self, peer: RelayId) -> Transport {
-        if self.config.legacy.contains(&peer) { Transport::Vanilla } else { self.config.transport }
+        let stock = |channel: &Channel| channel.stock && channel.peer == Some(peer);
+        let legacy =
+            self.config.legacy.contains(&peer) || self.channels.iter().any(|(_, channel)| stock(channel));
+        if legacy { Transport::Vanilla } else { self.config.transport }
+    }
+
+    /// The neighbour understands nothing beyond Tor's protocol.
+    pub fn set_stock(&mut self, id: ChannelId) {
+        self.channel(id).stock = true;
+    }
+
+    /// The relay on the other end of a leg's channel.
+    pub fn peer(&self, id: LegId) -> Option<RelayId> {
+        self.channels[self.legs[id.0 as usize].channel.0 as usize].peer
     }
 
     /// The channel for a new circuit to `peer`, and whether it must be opened first.

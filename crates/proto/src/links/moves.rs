@@ -62,6 +62,9 @@ impl<O: Onion> Links<O> {
     pub(super) fn relieve(&mut self, now: Time, id: ChannelId) {
         let Some(rules) = self.config.switching else { return };
         let channel = &mut self.channels[id.0 as usize];
+        if channel.stock {
+            return;
+        }
         if !channel.occupancy.as_mut().is_some_and(|occupancy| occupancy.alarm(&rules, now)) {
             return;
         }

@@ -23,10 +23,10 @@ impl<O: Onion> Links<O> {
         front.map(|departure| u64::from(departure.cell.wire_bytes())).sum()
     }
 
-    /// Whether the neighbour on a leg's channel is a relay.
+    /// Whether the neighbour on a leg's channel is a relay that understands plans.
     pub fn is_to_relay(&self, id: LegId) -> bool {
-        let channel = self.legs[id.0 as usize].channel;
-        self.channels[channel.0 as usize].peer.is_some()
+        let channel = &self.channels[self.legs[id.0 as usize].channel.0 as usize];
+        channel.peer.is_some() && !channel.stock
     }
 
     /// The circuit behind a circuit id of a channel, and on which side of it the channel is.

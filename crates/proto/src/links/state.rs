@@ -25,6 +25,8 @@ pub(super) const OPENER_BIT: u32 = 1 << 31;
 pub(super) struct Channel {
     pub(super) peer: Option<RelayId>,
     pub(super) ours: bool,
+    /// The neighbour speaks Tor's protocol only.
+    pub(super) stock: bool,
     /// Closes with its last circuit.
     pub(super) dedicated: bool,
     pub(super) open: bool,

@@ -24,6 +24,8 @@ pub(super) struct Circuit<O: Onion> {
     pub next: Option<LegId>,
     /// The next relay has not answered yet.
     pub extending: bool,
+    /// RELAY_EARLY cells that the client has sent.
+    pub early: u8,
     pub hop: O::RelayHop,
     /// Present once a stream was opened here.
     pub edge: Option<Box<Edge>>,
@@ -77,16 +79,24 @@ impl<O: Onion> Plant for Table<O> {
 
     fn view(&self, circuit: CircuitKey) -> View {
         let circuit = &self.circuits[circuit.0 as usize];
+        let tells = circuit.next.map(|next| self.links.is_to_relay(next));
         View {
             waiting: self.links.backlog(circuit.prev),
-            enters: circuit.edge.is_some(),
-            passes: circuit.next.is_some(),
+            // A stock successor tells nothing: it is taken for a server.
+            enters: circuit.edge.is_some() || tells == Some(false),
+            passes: tells == Some(true),
             to_client: !self.links.is_to_relay(circuit.prev),
         }
     }
 
     fn demand(&mut self, circuit: CircuitKey) -> f64 {
-        self.circuit(circuit).edge.as_deref_mut().map_or(0.0, Edge::demand)
+        let circuit = &mut self.circuits[circuit.0 as usize];
+        match (circuit.edge.as_deref_mut(), circuit.next) {
+            (Some(edge), _) => edge.demand(),
+            // As much again as waits here.
+            (None, Some(_)) => 2.0 * f64::from(self.links.backlog(circuit.prev)) + 2.0,
+            (None, None) => 0.0,
+        }
     }
 
     fn allow(&mut self, now: Time, circuit: CircuitKey, allowance: &Allowance) {

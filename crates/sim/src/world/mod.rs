@@ -251,7 +251,7 @@ impl<'a, R: Recorder> World<'a, R> {
                 Output::Connect(stream, transfer) => self.connect_stream(host, stream, transfer as u32),
                 Output::Deliver(stream, bytes, stamp) => self.deliver(host, stream, bytes, stamp),
                 Output::Package(stream, cells) => self.package(host, stream, cells),
-                Output::StreamClosed(stream) => self.stream_closed(host, stream),
+                Output::StreamClosed(stream, _) => self.stream_closed(host, stream),
                 Output::CircuitBuilt(circuit) => self.circuit_built(host, circuit),
                 Output::StreamConnected(stream) => self.stream_connected(host, stream),
                 Output::CircuitClosed(circuit) => self.circuit_closed(host, circuit),

@@ -1,0 +1,425 @@
+//! A router's keys and certificates (tor-spec, "Certificate and CERTS cell"; cert-spec): an RSA identity that
+//! fingerprints name, an Ed25519 identity, and the keys that it certifies for everyday use.
+
+use ed25519_dalek::hazmat::{ExpandedSecretKey, raw_sign};
+use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+use rsa::pkcs1::{DecodeRsaPrivateKey as _, EncodeRsaPrivateKey as _, EncodeRsaPublicKey as _};
+use rsa::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
+use rsa::rand_core::{CryptoRng, Error, RngCore};
+use rsa::traits::PublicKeyParts as _;
+use rsa::{Pkcs1v15Sign, RsaPrivateKey, RsaPublicKey};
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256, Sha512};
+use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use super::der;
+
+/// Certificate types: RSA identity, Ed25519 identity -> signing key, signing key -> TLS certificate, signing key ->
+/// link authentication key, RSA identity -> Ed25519 identity, onion key -> Ed25519 identity.
+pub const RSA_IDENTITY: u8 = 2;
+/// See [`RSA_IDENTITY`].
+pub const SIGNING: u8 = 4;
+/// See [`RSA_IDENTITY`].
+pub const LINK: u8 = 5;
+/// See [`RSA_IDENTITY`].
+pub const AUTH: u8 = 6;
+/// See [`RSA_IDENTITY`].
+pub const CROSS: u8 = 7;
+/// See [`RSA_IDENTITY`].
+pub const ONION: u8 = 10;
+/// What a certificate is about: an Ed25519 key, or the SHA-256 of an X.509 certificate.
+const ED25519: u8 = 1;
+const X509: u8 = 3;
+/// The extension that holds the signing key.
+const SIGNED_WITH: u8 = 4;
+const CROSS_PREFIX: &[u8] = b"Tor TLS RSA/Ed25519 cross-certificate";
+/// DigestInfo of SHA-256 (RFC 8017).
+const SHA256_INFO: [u8; 19] =
+    [0x30, 0x31, 0x30, 0x0d, 6, 9, 0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 1, 5, 0, 4, 0x20];
+/// Bits of an RSA identity.
+const RSA_BITS: usize = 1024;
+const HOUR: u64 = 3600;
+/// For how long everyday keys are certified.
+const VALIDITY: u64 = 30 * 24 * HOUR;
+
+/// A certificate or a key is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invalid(pub &'static str);
+
+impl std::fmt::Display for Invalid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// A router's long-term secrets.
+pub struct RouterKeys {
+    rsa: RsaPrivateKey,
+    identity: SigningKey,
+    /// The ntor onion key.
+    onion: [u8; 32],
+    /// The onion key of the old handshake, which descriptors must name.
+    tap: RsaPrivateKey,
+}
+
+impl Drop for RouterKeys {
+    fn drop(&mut self) {
+        self.onion.zeroize();
+    }
+}
+
+fn public_der(key: &RsaPrivateKey) -> Vec<u8> {
+    key.to_public_key().to_pkcs1_der().expect("a public key can be written").into_vec()
+}
+
+fn sign_raw(key: &RsaPrivateKey, digest: &[u8]) -> Vec<u8> {
+    key.sign(Pkcs1v15Sign::new_unprefixed(), digest).expect("a digest is shorter than the key")
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+impl RouterKeys {
+    /// New keys, from a source of randomness that fills memory.
+    pub fn generate(fill: &mut dyn FnMut(&mut [u8])) -> RouterKeys {
+        let (mut identity, mut onion) = (Zeroizing::new([0; 32]), [0; 32]);
+        fill(&mut identity[..]);
+        fill(&mut onion);
+        let mut random = Filled(fill);
+        let mut key = || RsaPrivateKey::new(&mut random, RSA_BITS).expect("a key of this size can be made");
+        RouterKeys { rsa: key(), tap: key(), identity: SigningKey::from_bytes(&identity), onion }
+    }
+
+    /// The secrets as bytes, to be kept: RSA identity, Ed25519 identity, ntor onion key, old onion key.
+    pub fn to_bytes(&self) -> [Zeroizing<Vec<u8>>; 4] {
+        let rsa = |key: &RsaPrivateKey| {
+            let der = key.to_pkcs1_der().expect("a private key can be written");
+            Zeroizing::new(der.as_bytes().to_vec())
+        };
+        let ed25519 = Zeroizing::new(self.identity.to_bytes().to_vec());
+        [rsa(&self.rsa), ed25519, Zeroizing::new(self.onion.to_vec()), rsa(&self.tap)]
+    }
+
+    /// From what [`to_bytes`](Self::to_bytes) gave.
+    ///
+    /// # Errors
+    /// If that is not keys.
+    pub fn from_bytes(secrets: &[Zeroizing<Vec<u8>>; 4]) -> Result<RouterKeys, Invalid> {
+        let rsa = |der: &[u8]| match RsaPrivateKey::from_pkcs1_der(der) {
+            Ok(key) if key.size() * 8 == RSA_BITS => Ok(key),
+            _ => Err(Invalid("an RSA key is not a PKCS #1 key of 1024 bits")),
+        };
+        let array = |bytes: &[u8]| bytes.try_into().map_err(|_| Invalid("a key is not 32 bytes"));
+        let [identity, ed25519, onion, tap] = secrets;
+        Ok(RouterKeys {
+            rsa: rsa(identity)?,
+            identity: SigningKey::from_bytes(&array(ed25519)?),
+            onion: array(onion)?,
+            tap: rsa(tap)?,
+        })
+    }
+
+    /// SHA-1 of the RSA identity: what names the router.
+    pub fn fingerprint(&self) -> [u8; 20] {
+        Sha1::digest(public_der(&self.rsa)).into()
+    }
+
+    /// The Ed25519 identity.
+    pub fn ed25519(&self) -> [u8; 32] {
+        self.identity.verifying_key().to_bytes()
+    }
+
+    /// The ntor onion key: secret and public.
+    pub fn onion(&self) -> [[u8; 32]; 2] {
+        [self.onion, x25519(self.onion, X25519_BASEPOINT_BYTES)]
+    }
+
+    /// The public key of the identity and of the old onion key, in PKCS #1.
+    pub fn rsa_public(&self) -> [Vec<u8>; 2] {
+        [public_der(&self.rsa), public_der(&self.tap)]
+    }
+
+    /// Signs with the RSA identity, as descriptors are signed: the digest alone, padded.
+    pub fn sign_rsa(&self, digest: &[u8]) -> Vec<u8> {
+        sign_raw(&self.rsa, digest)
+    }
+
+    /// Signs with the Ed25519 identity.
+    pub fn sign_ed25519(&self, message: &[u8]) -> [u8; 64] {
+        self.identity.sign(message).to_bytes()
+    }
+
+    /// The old onion key's signature over both identities.
+    pub fn tap_cross_certificate(&self) -> Vec<u8> {
+        sign_raw(&self.tap, &[&self.fingerprint()[..], &self.ed25519()].concat())
+    }
+
+    /// The ntor onion key, as an Ed25519 key, certifies the Ed25519 identity; and that key's sign bit.
+    pub fn onion_cross_certificate(&self, now: u64) -> (Vec<u8>, u8) {
+        let half: [u8; 32] = Sha512::digest([&self.onion[..], b"tidegate"].concat())[32..]
+            .try_into()
+            .expect("half of a SHA-512");
+        let secret = [self.onion, half].concat().try_into().expect("64 bytes");
+        let secret = ExpandedSecretKey::from_bytes(&secret);
+        let public = VerifyingKey::from(&secret);
+        let sign = |body: &[u8]| raw_sign::<Sha512>(&secret, body, &public);
+        let body = body(ONION, ED25519, &self.ed25519(), now, None);
+        ([&body[..], &sign(&body).to_bytes()].concat(), public.to_bytes()[31] >> 7)
+    }
+
+    /// Certifies fresh everyday keys, from two seeds, for a connection's TLS certificate.
+    pub fn certify(&self, now: u64, tls_certificate: &[u8], seeds: [[u8; 32]; 2]) -> Certified {
+        let [signing, auth] = seeds.map(|seed| SigningKey::from_bytes(&seed));
+        let identity = self.ed25519();
+        let by_identity = |kind, key: &SigningKey| {
+            let body = body(kind, ED25519, key.verifying_key().as_bytes(), now, Some(&identity));
+            [&body[..], &self.identity.sign(&body).to_bytes()].concat()
+        };
+        let by_signing = |kind, key_type, key: &[u8; 32]| {
+            let body = body(kind, key_type, key, now, None);
+            [&body[..], &signing.sign(&body).to_bytes()].concat()
+        };
+        let expires = (((now + VALIDITY) / HOUR) as u32).to_be_bytes();
+        let crossed = sha256(&[CROSS_PREFIX, &identity, &expires].concat());
+        let signature = sign_raw(&self.rsa, &crossed);
+        let cross = [&identity[..], &expires, &[signature.len() as u8], &signature].concat();
+        let tls_digest = sha256(tls_certificate);
+        Certified {
+            fingerprint: self.fingerprint(),
+            rsa_digest: sha256(&public_der(&self.rsa)),
+            ed25519: identity,
+            tls_digest,
+            rsa_certificate: self.certificate(),
+            signing_certificate: by_identity(SIGNING, &signing),
+            link_certificate: by_signing(LINK, X509, &tls_digest),
+            auth_certificate: by_signing(AUTH, ED25519, auth.verifying_key().as_bytes()),
+            cross_certificate: cross,
+            signing,
+            auth,
+        }
+    }
+
+    /// The RSA identity as an X.509 certificate of its own.
+    fn certificate(&self) -> Vec<u8> {
+        let info = self.rsa.to_public_key().to_public_key_der().expect("a public key can be written");
+        let signed = der::to_be_signed(1, ["200101000000Z", "491231235959Z"], info.as_bytes());
+        let scheme = Pkcs1v15Sign { hash_len: Some(32), prefix: SHA256_INFO.into() };
+        let signature = self.rsa.sign(scheme, &sha256(&signed)).expect("a digest is shorter than the key");
+        der::certificate(&signed, &signature)
+    }
+}
+
+/// A source of randomness as RSA's implementation wants it.
+struct Filled<'a>(&'a mut dyn FnMut(&mut [u8]));
+
+impl RngCore for Filled<'_> {
+    fn next_u32(&mut self) -> u32 {
+        let mut bytes = [0; 4];
+        (self.0)(&mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+    fn next_u64(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        (self.0)(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+    fn fill_bytes(&mut self, bytes: &mut [u8]) {
+        (self.0)(bytes);
+    }
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
+        (self.0)(bytes);
+        Ok(())
+    }
+}
+
+impl CryptoRng for Filled<'_> {}
+
+/// An Ed25519 certificate without its signature.
+fn body(kind: u8, key_type: u8, key: &[u8; 32], now: u64, signed_with: Option<&[u8; 32]>) -> Vec<u8> {
+    let expires = (((now + VALIDITY) / HOUR) as u32).to_be_bytes();
+    let mut body = [&[1, kind], &expires[..], &[key_type], key, &[u8::from(signed_with.is_some())]].concat();
+    if let Some(signer) = signed_with {
+        body.extend_from_slice(&[0, 32, SIGNED_WITH, 0]);
+        body.extend_from_slice(signer);
+    }
+    body
+}
+
+/// What a router shows and signs with every day.
+pub struct Certified {
+    /// Of the router.
+    pub fingerprint: [u8; 20],
+    /// SHA-256 of the RSA identity.
+    pub rsa_digest: [u8; 32],
+    /// The Ed25519 identity.
+    pub ed25519: [u8; 32],
+    /// SHA-256 of our TLS certificate.
+    pub tls_digest: [u8; 32],
+    rsa_certificate: Vec<u8>,
+    /// Ed25519 identity -> signing key.
+    pub signing_certificate: Vec<u8>,
+    link_certificate: Vec<u8>,
+    auth_certificate: Vec<u8>,
+    cross_certificate: Vec<u8>,
+    signing: SigningKey,
+    auth: SigningKey,
+}
+
+impl Certified {
+    /// The body of a CERTS cell.
+    pub fn certs(&self, initiator: bool) -> Vec<u8> {
+        let third = if initiator { (AUTH, &self.auth_certificate) } else { (LINK, &self.link_certificate) };
+        let all = [
+            (RSA_IDENTITY, &self.rsa_certificate),
+            (SIGNING, &self.signing_certificate),
+            third,
+            (CROSS, &self.cross_certificate),
+        ];
+        let mut body = vec![all.len() as u8];
+        for (kind, certificate) in all {
+            body.push(kind);
+            body.extend_from_slice(&(certificate.len() as u16).to_be_bytes());
+            body.extend_from_slice(certificate);
+        }
+        body
+    }
+
+    /// Signs a descriptor.
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
+        self.signing.sign(message).to_bytes()
+    }
+
+    /// Signs an AUTHENTICATE cell.
+    pub fn authenticate(&self, message: &[u8]) -> [u8; 64] {
+        self.auth.sign(message).to_bytes()
+    }
+}
+
+/// An Ed25519 certificate that was checked.
+struct Checked {
+    key: [u8; 32],
+}
+
+fn check(
+    certificate: &[u8],
+    kind: u8,
+    key_type: u8,
+    signer: Option<&[u8; 32]>,
+    now: u64,
+) -> Result<(Checked, [u8; 32]), Invalid> {
+    let short = Invalid("a certificate is short");
+    let (signed, signature) = certificate.split_last_chunk::<64>().ok_or(short)?;
+    let (head, mut rest) = signed.split_first_chunk::<40>().ok_or(short)?;
+    if head[..2] != [1, kind] || head[6] != key_type {
+        return Err(Invalid("a certificate is of another kind"));
+    }
+    let hours = u32::from_be_bytes(head[2..6].try_into().expect("4 bytes"));
+    if u64::from(hours) * HOUR < now {
+        return Err(Invalid("a certificate is out of date"));
+    }
+    let mut said = None;
+    for _ in 0..head[39] {
+        let (&[high, low, extension, flags], content) = rest.split_first_chunk::<4>().ok_or(short)?;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let (content, next) = content.split_at_checked(length).ok_or(short)?;
+        match (extension, <[u8; 32]>::try_from(content)) {
+            (SIGNED_WITH, Ok(key)) => said = Some(key),
+            _ if flags & 1 != 0 => return Err(Invalid("a certificate has an unknown extension")),
+            _ => {}
+        }
+        rest = next;
+    }
+    let signer = match (signer, said) {
+        (Some(signer), said) if said.is_none_or(|said| said == *signer) => *signer,
+        (None, Some(said)) => said,
+        _ => return Err(Invalid("a certificate is signed by somebody else")),
+    };
+    let invalid = Invalid("a certificate's signature is wrong");
+    let public = VerifyingKey::from_bytes(&signer).map_err(|_| invalid)?;
+    public.verify_strict(signed, &Signature::from_bytes(signature)).map_err(|_| invalid)?;
+    Ok((Checked { key: head[7..39].try_into().expect("32 bytes") }, signer))
+}
+
+/// Who a peer's certificates say that it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proved {
+    /// SHA-1 of the RSA identity.
+    pub fingerprint: [u8; 20],
+    /// SHA-256 of it.
+    pub rsa_digest: [u8; 32],
+    /// The Ed25519 identity.
+    pub ed25519: [u8; 32],
+    /// Of an initiator: the key that signs its AUTHENTICATE cell.
+    pub auth: Option<[u8; 32]>,
+}
+
+/// Checks the body of a peer's CERTS cell. `tls`: SHA-256 of its TLS certificate if it is the responder; an
+/// initiator proves the connection by AUTHENTICATE.
+///
+/// # Errors
+/// If anything is missing or does not fit.
+pub fn check_certs(body: &[u8], tls: Option<&[u8; 32]>, now: u64) -> Result<Proved, Invalid> {
+    let short = Invalid("the CERTS cell is short");
+    let (&count, mut rest) = body.split_first().ok_or(short)?;
+    let mut found: [Option<&[u8]>; 8] = [None; 8];
+    for _ in 0..count {
+        let (&[kind, high, low], bytes) = rest.split_first_chunk::<3>().ok_or(short)?;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let (certificate, next) = bytes.split_at_checked(length).ok_or(short)?;
+        if let Some(place) = found.get_mut(usize::from(kind))
+            && place.replace(certificate).is_some()
+        {
+            return Err(Invalid("a certificate comes twice"));
+        }
+        rest = next;
+    }
+    let get = |kind: u8| found[usize::from(kind)].ok_or(Invalid("a certificate is missing"));
+    let (signing, identity) = check(get(SIGNING)?, SIGNING, ED25519, None, now)?;
+    let auth = match tls {
+        Some(tls) => {
+            let (link, _) = check(get(LINK)?, LINK, X509, Some(&signing.key), now)?;
+            if link.key != *tls {
+                return Err(Invalid("the TLS certificate is not the certified one"));
+            }
+            None
+        }
+        None => Some(check(get(AUTH)?, AUTH, ED25519, Some(&signing.key), now)?.0.key),
+    };
+    let rsa = rsa_identity(get(RSA_IDENTITY)?)?;
+    check_cross(get(CROSS)?, &rsa, &identity, now)?;
+    let der = rsa.to_pkcs1_der().map_err(|_| Invalid("the RSA identity cannot be written"))?;
+    let fingerprint = Sha1::digest(der.as_bytes()).into();
+    Ok(Proved { fingerprint, rsa_digest: sha256(der.as_bytes()), ed25519: identity, auth })
+}
+
+fn rsa_identity(certificate: &[u8]) -> Result<RsaPublicKey, Invalid> {
+    let invalid = Invalid("the RSA identity's certificate is wrong");
+    let parts = der::parse(certificate).ok_or(invalid)?;
+    let rsa = RsaPublicKey::from_public_key_der(parts.public_key_info).map_err(|_| invalid)?;
+    if rsa.size() * 8 != RSA_BITS {
+        return Err(Invalid("the RSA identity is not 1024 bits long"));
+    }
+    let scheme = Pkcs1v15Sign { hash_len: Some(32), prefix: SHA256_INFO.into() };
+    rsa.verify(scheme, &sha256(parts.to_be_signed), parts.signature).map_err(|_| invalid)?;
+    Ok(rsa)
+}
+
+fn check_cross(bytes: &[u8], rsa: &RsaPublicKey, identity: &[u8; 32], now: u64) -> Result<(), Invalid> {
+    let invalid = Invalid("the cross-certificate is wrong");
+    let (signed, rest) = bytes.split_first_chunk::<36>().ok_or(invalid)?;
+    let (&length, signature) = rest.split_first().ok_or(invalid)?;
+    let hours = u32::from_be_bytes(signed[32..].try_into().expect("4 bytes"));
+    if signed[..32] != *identity || usize::from(length) != signature.len() || u64::from(hours) * HOUR < now {
+        return Err(invalid);
+    }
+    let digest = sha256(&[CROSS_PREFIX, signed].concat());
+    rsa.verify(Pkcs1v15Sign::new_unprefixed(), &digest, signature).map_err(|_| invalid)
+}
+
+/// Whether a signature is that key's.
+pub fn verifies(key: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
+    let public = VerifyingKey::from_bytes(key);
+    public.is_ok_and(|public| public.verify_strict(message, &Signature::from_bytes(signature)).is_ok())
+}

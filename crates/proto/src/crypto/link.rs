@@ -1,0 +1,370 @@
+//! The handshake of two nodes on a fresh TLS connection (tor-spec, "Negotiating and initializing channels"): link
+//! protocols, certificates, and an initiator's proof by AUTHENTICATE. No clock, no socket, and a limited
+//! number of bytes before a peer has proved anything.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use super::cert::{self, Certified, Invalid, Proved};
+use super::wire::{self, Splitter, command};
+
+/// The link protocols we speak; the highest that both do is spoken.
+const VERSIONS: [u16; 2] = [4, 5];
+/// How AUTHENTICATE is made: by Ed25519 over the exporter's secrets.
+const METHOD: u16 = 3;
+const AUTH_NAME: &[u8] = b"AUTH0003";
+/// What is signed of an AUTHENTICATE cell.
+const SIGNED: usize = 288;
+/// The label under which TLS exports what AUTHENTICATE binds.
+pub const EXPORTER: &[u8] = b"EXPORTER FOR TOR TLS CLIENT BINDING AUTH0003";
+/// Cells of a handshake; more are refused.
+const MAX_CELLS: u32 = 16;
+
+/// Starts a VPADDING cell, which others ignore, and says that the sender's circuits may move between connections and
+/// that it understands its neighbours' plans.
+const OURS: &[u8] = b"tidegate 1";
+
+/// What TLS tells of a connection.
+pub trait Tls {
+    /// SHA-256 of the responder's certificate.
+    fn certificate(&self) -> [u8; 32];
+    /// 32 bytes that only the two ends know, for [`EXPORTER`] and this context.
+    fn export(&self, context: &[u8]) -> [u8; 32];
+}
+
+/// Who the peer turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// A relay proves this; a client nothing.
+    pub proved: Option<Proved>,
+    /// It understands this project's additions.
+    pub ours: bool,
+    /// What is spoken from now on.
+    pub version: u16,
+    /// Our address as the peer sees it.
+    pub address: Option<IpAddr>,
+}
+
+/// What a node brings into a handshake.
+pub struct Start {
+    /// Its certificates: every responder's, and an initiator's that is a relay.
+    pub keys: Option<Arc<Certified>>,
+    /// Seconds since 1970.
+    pub now: u64,
+    /// Fresh random bytes.
+    pub random: [u8; 32],
+    /// The peer's address.
+    pub address: IpAddr,
+    /// A relay's own, where others reach it: a peer that finds it true uses the connection again.
+    pub ours: Option<IpAddr>,
+}
+
+/// Why a handshake failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkError {
+    /// The peer speaks no link protocol that we do.
+    Version,
+    /// A certificate or a proof is wrong.
+    Invalid(Invalid),
+    /// The peer is not the relay that was wanted.
+    OtherRelay,
+    /// A cell comes out of order, too often or too long.
+    Protocol,
+}
+
+impl std::fmt::Display for LinkError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LinkError::Version => f.write_str("the peer speaks no link protocol that we do"),
+            LinkError::Invalid(why) => why.fmt(f),
+            LinkError::OtherRelay => f.write_str("the peer is another relay than the wanted one"),
+            LinkError::Protocol => f.write_str("the peer breaks the rules of the handshake"),
+        }
+    }
+}
+
+impl std::error::Error for LinkError {}
+
+impl From<Invalid> for LinkError {
+    fn from(why: Invalid) -> LinkError {
+        LinkError::Invalid(why)
+    }
+}
+
+/// One side of a handshake.
+pub struct Handshake {
+    start: Start,
+    initiator: bool,
+    /// The relay that the initiator wants.
+    wanted: Option<[u8; 20]>,
+    version: Option<u16>,
+    splitter: Splitter,
+    /// VERSIONS has a header of its own: bytes that came before it is whole.
+    early: Vec<u8>,
+    output: Vec<u8>,
+    /// What the responder said up to AUTH_CHALLENGE, and the initiator up to AUTHENTICATE.
+    responder_log: Sha256,
+    initiator_log: Sha256,
+    certs: Option<Proved>,
+    challenged: bool,
+    authenticated: bool,
+    ours: bool,
+    cells: u32,
+}
+
+impl Handshake {
+    /// Who connected begins. `wanted`: whom it must meet.
+    pub fn initiator(start: Start, wanted: Option<[u8; 20]>) -> Handshake {
+        let mut handshake = Handshake::new(start, true, wanted);
+        handshake.say_versions();
+        handshake
+    }
+
+    /// Who was connected to answers; it needs keys.
+    pub fn responder(start: Start) -> Handshake {
+        Handshake::new(start, false, None)
+    }
+
+    fn new(start: Start, initiator: bool, wanted: Option<[u8; 20]>) -> Handshake {
+        Handshake {
+            start,
+            initiator,
+            wanted,
+            version: None,
+            splitter: Splitter::new(&[]),
+            early: Vec::new(),
+            output: Vec::new(),
+            responder_log: Sha256::new(),
+            initiator_log: Sha256::new(),
+            certs: None,
+            challenged: false,
+            authenticated: false,
+            ours: false,
+            cells: 0,
+        }
+    }
+
+    fn say_versions(&mut self) {
+        let mut cell = vec![0, 0, command::VERSIONS, 0, 2 * VERSIONS.len() as u8];
+        cell.extend(VERSIONS.iter().flat_map(|version| version.to_be_bytes()));
+        self.said(&cell, true);
+    }
+
+    fn say(&mut self, command: u8, body: &[u8], logged: bool) {
+        let mut cell = Vec::new();
+        wire::write(command, body, &mut cell);
+        self.said(&cell, logged);
+    }
+
+    fn said(&mut self, cell: &[u8], logged: bool) {
+        if logged {
+            let log = if self.initiator { &mut self.initiator_log } else { &mut self.responder_log };
+            log.update(cell);
+        }
+        self.output.extend_from_slice(cell);
+    }
+
+    fn heard(&mut self, cell: &[u8]) {
+        let log = if self.initiator { &mut self.responder_log } else { &mut self.initiator_log };
+        log.update(cell);
+    }
+
+    /// What is to be written now.
+    pub fn output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    /// Bytes that followed the handshake's last cell.
+    pub fn rest(&self) -> &[u8] {
+        self.splitter.rest()
+    }
+
+    /// Takes bytes of the peer: who it is, once that is known. Write [`output`](Self::output) after each call.
+    ///
+    /// # Errors
+    /// If the peer breaks a rule, or is not who it should be.
+    pub fn receive(&mut self, mut bytes: &[u8], tls: &dyn Tls) -> Result<Option<Peer>, LinkError> {
+        if self.version.is_none() {
+            if !self.take_versions(&mut bytes)? {
+                return Ok(None);
+            }
+            self.versions()?;
+        }
+        while !bytes.is_empty() {
+            let space = self.splitter.space();
+            let count = bytes.len().min(space.len());
+            space[..count].copy_from_slice(&bytes[..count]);
+            self.splitter.filled(count);
+            bytes = &bytes[count..];
+            if let Some(peer) = self.cells(tls)? {
+                return Ok(Some(peer));
+            }
+        }
+        self.cells(tls)
+    }
+
+    /// Collects the peer's VERSIONS cell, the only one with a circuit number of two bytes.
+    fn take_versions(&mut self, bytes: &mut &[u8]) -> Result<bool, LinkError> {
+        loop {
+            let wanted = match self.early.get(3..5) {
+                Some(length) => 5 + usize::from(length[1]),
+                None => 5,
+            };
+            let taken = bytes.len().min(wanted - self.early.len());
+            self.early.extend_from_slice(&bytes[..taken]);
+            *bytes = &bytes[taken..];
+            match self.early[..] {
+                _ if self.early.len() < wanted => return Ok(false),
+                [0, 0, command::VERSIONS, 0, length] if wanted == 5 && length > 0 => {}
+                _ if wanted == 5 => return Err(LinkError::Protocol),
+                _ => return Ok(true),
+            }
+        }
+    }
+
+    fn versions(&mut self) -> Result<(), LinkError> {
+        let early = std::mem::take(&mut self.early);
+        self.heard(&early);
+        let theirs = early[5..].chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
+        let version = theirs.filter(|version| VERSIONS.contains(version)).max().ok_or(LinkError::Version)?;
+        self.version = Some(version);
+        if !self.initiator {
+            let keys = self.start.keys.clone().ok_or(LinkError::Protocol)?;
+            self.say_versions();
+            self.say(command::CERTS, &keys.certs(false), true);
+            let challenge = [&self.start.random[..], &[0, 1], &METHOD.to_be_bytes()].concat();
+            self.say(command::AUTH_CHALLENGE, &challenge, true);
+            self.say(command::VPADDING, OURS, false);
+            self.say_netinfo();
+        }
+        Ok(())
+    }
+
+    fn say_netinfo(&mut self) {
+        let encode = |address: IpAddr| match address {
+            IpAddr::V4(address) => [&[4, 4], &address.octets()[..]].concat(),
+            IpAddr::V6(address) => [&[6, 16], &address.octets()[..]].concat(),
+        };
+        let ours = self.start.ours.map_or(vec![0], |ours| [&[1], &encode(ours)[..]].concat());
+        // A client says no time.
+        let now = if self.start.keys.is_some() { self.start.now as u32 } else { 0 };
+        self.say(
+            command::NETINFO,
+            &[&now.to_be_bytes()[..], &encode(self.start.address), &ours].concat(),
+            false,
+        );
+    }
+
+    fn cells(&mut self, tls: &dyn Tls) -> Result<Option<Peer>, LinkError> {
+        loop {
+            let before = self.splitter.rest().to_vec();
+            let Some((_, command, body)) = self.splitter.take().map_err(|_| LinkError::Protocol)? else {
+                return Ok(None);
+            };
+            let body = body.to_vec();
+            let cell = &before[..before.len() - self.splitter.rest().len()];
+            self.cells += 1;
+            if self.cells > MAX_CELLS {
+                return Err(LinkError::Protocol);
+            }
+            match command {
+                command::PADDING | command::PADDING_NEGOTIATE => {}
+                command::VPADDING => self.ours |= body == OURS,
+                command::CERTS if self.certs.is_none() => {
+                    self.heard(cell);
+                    let certificate = tls.certificate();
+                    let tls = self.initiator.then_some(&certificate);
+                    self.certs = Some(cert::check_certs(&body, tls, self.start.now)?);
+                }
+                command::AUTH_CHALLENGE if self.initiator && self.certs.is_some() && !self.challenged => {
+                    self.heard(cell);
+                    self.challenged(&body, tls)?;
+                }
+                command::AUTHENTICATE if !self.initiator && self.certs.is_some() && !self.authenticated => {
+                    self.check_authenticate(&body, tls)?;
+                }
+                command::NETINFO => return self.netinfo(&body).map(Some),
+                _ => return Err(LinkError::Protocol),
+            }
+        }
+    }
+
+    /// Initiator: the responder has said who it is and what we are to sign.
+    fn challenged(&mut self, body: &[u8], tls: &dyn Tls) -> Result<(), LinkError> {
+        self.challenged = true;
+        let proved = self.certs.as_ref().expect("CERTS came before");
+        if self.wanted.is_some_and(|wanted| wanted != proved.fingerprint) {
+            return Err(LinkError::OtherRelay);
+        }
+        let methods = body.get(34..).unwrap_or(&[]).chunks_exact(2);
+        let understood = methods.into_iter().any(|method| method == METHOD.to_be_bytes());
+        if let Some(keys) = self.start.keys.clone().filter(|_| understood) {
+            self.say(command::CERTS, &keys.certs(true), true);
+            let proved = self.certs.as_ref().expect("CERTS came before");
+            let ends = [(&keys.rsa_digest, &keys.ed25519), (&proved.rsa_digest, &proved.ed25519)];
+            let mut signed = self.to_sign(ends, tls);
+            signed.extend_from_slice(&self.start.random[..24]);
+            let signature = keys.authenticate(&signed);
+            let length = (signed.len() + signature.len()) as u16;
+            let body = [&METHOD.to_be_bytes()[..], &length.to_be_bytes(), &signed, &signature].concat();
+            self.say(command::AUTHENTICATE, &body, false);
+        }
+        self.say(command::VPADDING, OURS, false);
+        self.say_netinfo();
+        Ok(())
+    }
+
+    /// What an AUTHENTICATE cell signs, up to its random bytes. `ends`: the initiator's identities, and the
+    /// responder's.
+    fn to_sign(&self, ends: [(&[u8; 32], &[u8; 32]); 2], tls: &dyn Tls) -> Vec<u8> {
+        let [(rsa, ed25519), (other_rsa, other_ed25519)] = ends;
+        [
+            AUTH_NAME,
+            rsa,
+            other_rsa,
+            ed25519,
+            other_ed25519,
+            &self.responder_log.clone().finalize(),
+            &self.initiator_log.clone().finalize(),
+            &tls.certificate(),
+            &tls.export(rsa),
+        ]
+        .concat()
+    }
+
+    /// Responder: the initiator proves that it is on the other end of this connection.
+    fn check_authenticate(&mut self, body: &[u8], tls: &dyn Tls) -> Result<(), LinkError> {
+        let wrong = Invalid("the AUTHENTICATE cell is wrong");
+        let (keys, proved) = (self.start.keys.as_ref(), self.certs.as_ref());
+        let (keys, proved) = keys.zip(proved).ok_or(LinkError::Protocol)?;
+        let (&[high, low, _, _], body) = body.split_first_chunk::<4>().ok_or(wrong)?;
+        let (signed, rest) = body.split_first_chunk::<SIGNED>().ok_or(wrong)?;
+        let (signature, _) = rest.split_first_chunk::<64>().ok_or(wrong)?;
+        let ends = [(&proved.rsa_digest, &proved.ed25519), (&keys.rsa_digest, &keys.ed25519)];
+        let expected = self.to_sign(ends, tls);
+        let key = proved.auth.as_ref().ok_or(wrong)?;
+        let fits = u16::from_be_bytes([high, low]) == METHOD && signed[..expected.len()] == expected[..];
+        if !fits || !cert::verifies(key, signed, signature) {
+            return Err(wrong.into());
+        }
+        self.authenticated = true;
+        Ok(())
+    }
+
+    fn netinfo(&mut self, body: &[u8]) -> Result<Peer, LinkError> {
+        // An initiator must know whom it met; a responder believes certificates that were proved alone.
+        let known = if self.initiator { self.challenged } else { self.authenticated || self.certs.is_none() };
+        if !known {
+            return Err(LinkError::Protocol);
+        }
+        let address = match body.get(4..).unwrap_or(&[]) {
+            [4, 4, rest @ ..] => rest.first_chunk::<4>().map(|octets| IpAddr::from(*octets)),
+            [6, 16, rest @ ..] => rest.first_chunk::<16>().map(|octets| IpAddr::from(*octets)),
+            _ => None,
+        };
+        let version = self.version.expect("VERSIONS came first");
+        Ok(Peer { proved: self.certs.take(), ours: self.ours, version, address })
+    }
+}

@@ -1,0 +1,205 @@
+//! Relay messages as bytes (tor-spec, "Relay cells").
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::encrypted::{Body, Encrypted};
+use super::layer::BODY;
+use super::names::{Peer, Router, Target};
+use crate::cell::{DATA_BYTES, EndReason, Message, Nonce, Payload, RelayId, StreamId};
+use crate::onion::Malformed;
+
+/// Relay commands.
+const BEGIN: u8 = 1;
+const DATA: u8 = 2;
+const END: u8 = 3;
+const CONNECTED: u8 = 4;
+const SENDME: u8 = 5;
+const TRUNCATE: u8 = 8;
+const TRUNCATED: u8 = 9;
+const RESOLVE: u8 = 11;
+const RESOLVED: u8 = 12;
+const BEGIN_DIR: u8 = 13;
+const EXTEND2: u8 = 14;
+const EXTENDED2: u8 = 15;
+/// Proposal 324.
+const XOFF: u8 = 43;
+const XON: u8 = 44;
+/// Moves of streams between circuits ([`crate::switching`]): ours, beyond Tor's numbers.
+const LEAVE: u8 = 241;
+const JOIN: u8 = 242;
+
+/// Link specifiers: IPv4, IPv6, RSA fingerprint, Ed25519 identity; and ours, a relay's number in a directory.
+const IPV4: u8 = 0;
+const IPV6: u8 = 1;
+const FINGERPRINT: u8 = 2;
+const ED25519: u8 = 3;
+const NUMBER: u8 = 241;
+
+/// Bytes of a relay header: command, recognized, stream, digest, length.
+const HEADER: usize = 11;
+
+/// A message's body, without layers.
+pub(super) fn write(message: &Message<Encrypted>) -> Body {
+    let mut bytes = Box::new([0; BODY]);
+    let (command, length) = {
+        let data = &mut bytes[HEADER..];
+        let mut put = |parts: &[&[u8]]| {
+            let mut at = 0;
+            for part in parts {
+                data[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            }
+            at
+        };
+        match &message.payload {
+            Payload::Data(length, data) => (DATA, put(&[&data[..usize::from(*length)]])),
+            Payload::Begin(Target::Directory) => (BEGIN_DIR, 0),
+            Payload::Begin(Target::Resolve(host)) => (RESOLVE, put(&[host.as_bytes(), &[0]])),
+            Payload::Begin(target @ Target::Host { flags, .. }) => {
+                (BEGIN, put(&[target.to_string().as_bytes(), &[0], &flags.to_be_bytes()]))
+            }
+            Payload::Connected => (CONNECTED, 0),
+            Payload::Resolved(answer) => (RESOLVED, put(&[answer])),
+            Payload::End(EndReason(reason)) => (END, put(&[&[*reason]])),
+            Payload::Sendme(None) => (SENDME, 0),
+            Payload::Sendme(Some(digest)) => (SENDME, put(&[&[1, 0, 20], digest])),
+            // Version 0; a rate of 0 means none (proposal 324).
+            Payload::Xoff => (XOFF, put(&[&[0]])),
+            Payload::Xon => (XON, put(&[&[0; 5]])),
+            Payload::Leave(Nonce(nonce)) => (LEAVE, put(&[nonce])),
+            Payload::Join(Nonce(nonce)) => (JOIN, put(&[nonce])),
+            Payload::Extend(peer, Body(create)) => {
+                // Type and length of the handshake stand before it.
+                let handshake = 4 + usize::from(u16::from_be_bytes([create[2], create[3]]));
+                (EXTEND2, put(&[&specifiers(peer), &create[..handshake]]))
+            }
+            Payload::Extended(Body(created)) => {
+                let handshake = usize::from(u16::from_be_bytes([created[0], created[1]]));
+                // What a neighbour claims beyond a message's room the client will refuse.
+                (EXTENDED2, put(&[&created[..(2 + handshake).min(usize::from(DATA_BYTES))]]))
+            }
+            // DROP
+            Payload::Nothing => (10, 0),
+        }
+    };
+    bytes[0] = command;
+    bytes[3..5].copy_from_slice(&message.stream.0.to_be_bytes());
+    bytes[9..11].copy_from_slice(&(length as u16).to_be_bytes());
+    Body(bytes)
+}
+
+/// Whether a target is short enough to be asked for.
+pub fn fits(target: &Target) -> bool {
+    target.to_string().len() + 5 <= usize::from(DATA_BYTES)
+}
+
+fn specifiers(peer: &Peer) -> Vec<u8> {
+    match peer {
+        Peer::Number(RelayId(number)) => [&[1, NUMBER, 4], &number.to_be_bytes()[..]].concat(),
+        Peer::Router(Router { address, fingerprint, ed25519 }) => {
+            let mut bytes = vec![2 + u8::from(ed25519.is_some())];
+            match address {
+                SocketAddr::V4(address) => {
+                    bytes.extend_from_slice(&[IPV4, 6]);
+                    bytes.extend_from_slice(&address.ip().octets());
+                }
+                SocketAddr::V6(address) => {
+                    bytes.extend_from_slice(&[IPV6, 18]);
+                    bytes.extend_from_slice(&address.ip().octets());
+                }
+            }
+            bytes.extend_from_slice(&address.port().to_be_bytes());
+            bytes.extend_from_slice(&[FINGERPRINT, 20]);
+            bytes.extend_from_slice(fingerprint);
+            if let Some(identity) = ed25519 {
+                bytes.extend_from_slice(&[ED25519, 32]);
+                bytes.extend_from_slice(identity);
+            }
+            bytes
+        }
+    }
+}
+
+fn read_specifiers(data: &[u8]) -> Option<(Peer, &[u8])> {
+    let (&count, mut rest) = data.split_first()?;
+    let (mut v4, mut v6, mut fingerprint, mut ed25519, mut number) = (None, None, None, None, None);
+    for _ in 0..count {
+        let (&[kind, length], bytes) = rest.split_first_chunk::<2>()?;
+        let (value, next) = bytes.split_at_checked(usize::from(length))?;
+        rest = next;
+        match (kind, value) {
+            (IPV4, [a, b, c, d, port @ ..]) => {
+                let port = u16::from_be_bytes(port.try_into().ok()?);
+                v4.get_or_insert(SocketAddr::from((Ipv4Addr::new(*a, *b, *c, *d), port)));
+            }
+            (IPV6, _) => {
+                let (address, port) = value.split_first_chunk::<16>()?;
+                let port = u16::from_be_bytes(port.try_into().ok()?);
+                v6.get_or_insert(SocketAddr::from((Ipv6Addr::from(*address), port)));
+            }
+            (FINGERPRINT, _) => fingerprint = Some(value.try_into().ok()?),
+            (ED25519, _) => ed25519 = Some(value.try_into().ok()?),
+            (NUMBER, _) => number = Some(RelayId(u32::from_be_bytes(value.try_into().ok()?))),
+            _ => {}
+        }
+    }
+    if let (Some(number), 1) = (number, count) {
+        return Some((Peer::Number(number), rest));
+    }
+    let router = Router { address: v4.or(v6)?, fingerprint: fingerprint?, ed25519 };
+    Some((Peer::Router(router), rest))
+}
+
+fn body(bytes: &[u8]) -> Body {
+    let mut body = Box::new([0; BODY]);
+    body[..bytes.len()].copy_from_slice(bytes);
+    Body(body)
+}
+
+/// What a body without layers says.
+pub(super) fn read(body: &[u8; BODY]) -> Result<Message<Encrypted>, Malformed> {
+    let stream = StreamId(u16::from_be_bytes([body[3], body[4]]));
+    let length = usize::from(u16::from_be_bytes([body[9], body[10]]));
+    let data = body[HEADER..].get(..length).ok_or(Malformed)?;
+    let payload = match (body[0], data) {
+        (DATA, _) => Payload::Data(length as u16, data.into()),
+        (BEGIN, _) => {
+            let (text, rest) = text(data)?;
+            let flags = rest.first_chunk::<4>().map_or(0, |flags| u32::from_be_bytes(*flags));
+            Payload::Begin(Target::parse(text, flags).ok_or(Malformed)?)
+        }
+        (RESOLVE, _) => Payload::Begin(Target::Resolve(text(data)?.0.to_owned())),
+        (BEGIN_DIR, _) => Payload::Begin(Target::Directory),
+        (CONNECTED, _) => Payload::Connected,
+        (RESOLVED, _) => Payload::Resolved(data.into()),
+        (END, _) => Payload::End(data.first().map_or(EndReason::MISC, |reason| EndReason(*reason))),
+        (SENDME, [] | [0, ..]) => Payload::Sendme(None),
+        (SENDME, [1, 0, 20, digest @ ..]) => Payload::Sendme(Some(*digest.first_chunk().ok_or(Malformed)?)),
+        (XOFF, [0]) => Payload::Xoff,
+        (XON, [0, _, _, _, _]) => Payload::Xon,
+        (LEAVE, _) => Payload::Leave(Nonce(data.try_into().map_err(|_| Malformed)?)),
+        (JOIN, _) => Payload::Join(Nonce(data.try_into().map_err(|_| Malformed)?)),
+        (EXTEND2, _) => {
+            let (peer, handshake) = read_specifiers(data).ok_or(Malformed)?;
+            let head = handshake.get(2..4).ok_or(Malformed)?;
+            let handshake_length = 4 + usize::from(u16::from_be_bytes([head[0], head[1]]));
+            Payload::Extend(peer, self::body(handshake.get(..handshake_length).ok_or(Malformed)?))
+        }
+        (EXTENDED2, [high, low, rest @ ..])
+            if usize::from(u16::from_be_bytes([*high, *low])) <= rest.len() =>
+        {
+            Payload::Extended(self::body(data))
+        }
+        // A circuit that was cut is of no use to us.
+        (SENDME | XOFF | XON | EXTENDED2 | TRUNCATE | TRUNCATED, _) => return Err(Malformed),
+        _ => Payload::Nothing,
+    };
+    Ok(Message { stream, payload })
+}
+
+/// A text that ends with a zero, and what follows.
+fn text(data: &[u8]) -> Result<(&str, &[u8]), Malformed> {
+    let end = data.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
+    let text = std::str::from_utf8(&data[..end]).map_err(|_| Malformed)?;
+    Ok((text, &data[end + 1..]))
+}

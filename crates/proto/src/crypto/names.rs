@@ -1,0 +1,196 @@
+//! What circuits' messages name: relays by address and identity, and what streams are to be connected to.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use crate::cell::RelayId;
+
+/// A relay as link specifiers name it (tor-spec, "EXTEND and EXTENDED cells").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Router {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// SHA-1 of its RSA identity.
+    pub fingerprint: [u8; 20],
+    /// Its Ed25519 identity, if that is to be checked too.
+    pub ed25519: Option<[u8; 32]>,
+}
+
+/// How a message names the relay that a circuit goes on to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// By its number in a directory that both ends have: ours, for measurements.
+    Number(RelayId),
+    /// As Tor does.
+    Router(Router),
+}
+
+/// What a stream asks the exit for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A connection.
+    Host {
+        /// A name, or an address without brackets.
+        host: String,
+        /// The TCP port.
+        port: u16,
+        /// tor-spec, "Opening streams and transferring data".
+        flags: u32,
+    },
+    /// The relay's own directory.
+    Directory,
+    /// What a name, or an address, stands for.
+    Resolve(String),
+}
+
+impl Target {
+    /// IPv6 will do.
+    pub const IPV6_OKAY: u32 = 1;
+    /// IPv4 will not.
+    pub const IPV4_NOT_OKAY: u32 = 2;
+    /// IPv6 is liked better.
+    pub const IPV6_PREFERRED: u32 = 4;
+
+    /// A name or address, and a port; `None` if the text is not that.
+    pub fn parse(text: &str, flags: u32) -> Option<Target> {
+        let (host, port) = text.rsplit_once(':')?;
+        let port = port.parse().ok()?;
+        let host = host.strip_prefix('[').map_or(Some(host), |host| host.strip_suffix(']'))?;
+        (!host.is_empty()).then(|| Target::Host { host: host.to_owned(), port, flags })
+    }
+}
+
+impl From<SocketAddr> for Target {
+    fn from(address: SocketAddr) -> Target {
+        Target::Host { host: address.ip().to_string(), port: address.port(), flags: Target::IPV6_OKAY }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Host { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Target::Host { host, port, .. } => write!(f, "{host}:{port}"),
+            Target::Directory => f.write_str("directory"),
+            Target::Resolve(host) => write!(f, "resolve {host}"),
+        }
+    }
+}
+
+/// The relays that a node has to do with, by number. Circuits name relays at will, so an entry lasts only as
+/// long as a connection, unless the node's own directory put it there.
+#[derive(Debug, Default)]
+pub struct Names {
+    routers: BTreeMap<RelayId, Entry>,
+    numbers: BTreeMap<Router, RelayId>,
+    by_fingerprint: BTreeMap<[u8; 20], Vec<RelayId>>,
+    last: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    router: Router,
+    kept: bool,
+    connections: u32,
+}
+
+/// A node's names, which its driver reads.
+pub type SharedNames = Rc<RefCell<Names>>;
+
+impl Names {
+    /// The number of a relay of our directory: it lasts.
+    pub fn keep(&mut self, router: Router) -> RelayId {
+        let id = self.number(router);
+        self.routers.get_mut(&id).expect("it has a number").kept = true;
+        id
+    }
+
+    /// The number of a relay that a circuit names or that connected to us. One that is connected is the same
+    /// under any address.
+    pub fn find(&mut self, router: Router) -> RelayId {
+        let known = self.by_fingerprint.get(&router.fingerprint).into_iter().flatten();
+        let connected = known.copied().find(|id| self.routers[id].connections > 0);
+        connected.unwrap_or_else(|| self.number(router))
+    }
+
+    fn number(&mut self, router: Router) -> RelayId {
+        if let Some(id) = self.numbers.get(&router) {
+            return *id;
+        }
+        self.last += 1;
+        let id = RelayId(self.last);
+        self.routers.insert(id, Entry { router, kept: false, connections: 0 });
+        self.numbers.insert(router, id);
+        self.by_fingerprint.entry(router.fingerprint).or_default().push(id);
+        id
+    }
+
+    /// The relay behind a number.
+    pub fn router(&self, id: RelayId) -> Option<Router> {
+        self.routers.get(&id).map(|entry| entry.router)
+    }
+
+    /// A connection to the relay is open.
+    pub fn connected(&mut self, id: RelayId) {
+        if let Some(entry) = self.routers.get_mut(&id) {
+            entry.connections += 1;
+        }
+    }
+
+    /// A connection to the relay has ended (`was_open`), or could not be opened.
+    pub fn disconnected(&mut self, id: RelayId, was_open: bool) {
+        let Some(entry) = self.routers.get_mut(&id) else { return };
+        entry.connections -= u32::from(was_open);
+        if entry.connections > 0 || entry.kept {
+            return;
+        }
+        let router = entry.router;
+        self.routers.remove(&id);
+        self.numbers.remove(&router);
+        if let Some(ids) = self.by_fingerprint.get_mut(&router.fingerprint) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_fingerprint.remove(&router.fingerprint);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn router(n: u8, port: u16) -> Router {
+        Router { address: ([127, 0, 0, 1], port).into(), fingerprint: [n; 20], ed25519: None }
+    }
+
+    #[test]
+    fn a_lie_about_an_address_spoils_nobody_elses_circuit() {
+        let mut names = Names::default();
+        let lie = names.find(router(1, 666));
+        let truth = names.find(router(1, 9001));
+        assert_ne!(lie, truth);
+        names.connected(truth);
+        assert_eq!(names.find(router(1, 666)), truth, "whoever is connected has proved who it is");
+        names.disconnected(lie, false);
+        assert_eq!(names.router(lie), None);
+        names.disconnected(truth, true);
+        assert_eq!((names.router(truth), names.numbers.len(), names.by_fingerprint.len()), (None, 0, 0));
+        let kept = names.keep(router(2, 1));
+        names.disconnected(kept, false);
+        assert_eq!(names.router(kept), Some(router(2, 1)));
+    }
+
+    #[test]
+    fn targets_are_read_strictly() {
+        let host = |host: &str, port| Some(Target::Host { host: host.to_owned(), port, flags: 0 });
+        assert_eq!(Target::parse("a.example:80", 0), host("a.example", 80));
+        assert_eq!(Target::parse("[::1]:443", 0), host("::1", 443));
+        for bad in ["", "a", ":80", "a:", "a:99999", "[::1:80", "a:-1"] {
+            assert_eq!(Target::parse(bad, 0), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The ntor-v3 handshake (proposal 332): as [`ntor`](super::ntor), by the relay's Ed25519 identity, and each side says
+//! something under encryption: the client what it would like of the circuit, the relay what it grants.
+
+use aes::Aes256;
+use ctr::cipher::{KeyIvInit as _, StreamCipher as _};
+use sha3::digest::{ExtendableOutput as _, Update as _, XofReader as _};
+use sha3::{Digest as _, Sha3_256, Shake256};
+use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
+
+use super::ntor::{HopKeys, NtorError};
+
+const PROTOCOL: &[u8] = b"ntor3-curve25519-sha3_256-1";
+/// What the handshake is for; other uses say other things.
+const VERIFICATION: &[u8] = b"circuit extend";
+/// Identity, onion key, ephemeral key in front of the client's message, and the MAC behind it.
+const HEAD: usize = 96;
+const MAC: usize = 32;
+/// Ephemeral key and authenticator in front of the relay's message.
+pub const REPLY_HEAD: usize = 64;
+
+/// What a client must know of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Public {
+    /// The Ed25519 identity.
+    pub identity: [u8; 32],
+    /// The onion key `B`.
+    pub onion: [u8; 32],
+}
+
+fn tweak(what: &str) -> Vec<u8> {
+    [PROTOCOL, b":", what.as_bytes()].concat()
+}
+
+/// A string with its length in front.
+fn encapsulate(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u64).to_be_bytes(), bytes].concat()
+}
+
+fn hash(bytes: &[u8], what: &str) -> [u8; 32] {
+    Sha3_256::digest([encapsulate(&tweak(what)), bytes.to_vec()].concat()).into()
+}
+
+fn expand<const N: usize>(bytes: &[u8], what: &str) -> [u8; N] {
+    let mut shake = Shake256::default();
+    shake.update(&encapsulate(&tweak(what)));
+    shake.update(bytes);
+    let mut out = [0; N];
+    shake.finalize_xof().read(&mut out);
+    out
+}
+
+fn encrypt(key: &[u8], message: &[u8]) -> Vec<u8> {
+    let mut bytes = message.to_vec();
+    let key: &[u8; 32] = key.try_into().expect("32 bytes");
+    ctr::Ctr128BE::<Aes256>::new(key.into(), &[0; 16].into()).apply_keystream(&mut bytes);
+    bytes
+}
+
+fn exchange(secret: &[u8; 32], public: &[u8; 32]) -> Result<[u8; 32], NtorError> {
+    let shared = x25519(*secret, *public);
+    if shared == [0; 32] { Err(NtorError::Rejected) } else { Ok(shared) }
+}
+
+/// The keys of the client's message: for encryption, and for its MAC.
+fn first_keys(bx: &[u8; 32], relay: &Public, client: &[u8; 32]) -> [u8; 64] {
+    let input = [&bx[..], &relay.identity, client, &relay.onion, PROTOCOL, &encapsulate(VERIFICATION)];
+    expand(&input.concat(), "kdf_phase1")
+}
+
+fn first_mac(key: &[u8], relay: &Public, client: &[u8; 32], encrypted: &[u8]) -> [u8; MAC] {
+    let said = [&encapsulate(key), &relay.identity[..], &relay.onion, client, encrypted].concat();
+    hash(&said, "msg_mac")
+}
+
+/// What both sides know in the end.
+struct Shared {
+    message_key: [u8; 32],
+    hop: HopKeys,
+    verify: [u8; 32],
+}
+
+fn derive(yx: &[u8; 32], bx: &[u8; 32], relay: &Public, client: &[u8; 32], server: &[u8; 32]) -> Shared {
+    let input =
+        [&yx[..], bx, &relay.identity, &relay.onion, client, server, PROTOCOL, &encapsulate(VERIFICATION)]
+            .concat();
+    let stream: [u8; 104] = expand(&hash(&input, "key_seed"), "kdf_final");
+    let hop = HopKeys {
+        forward_digest: stream[32..52].try_into().expect("20 bytes"),
+        backward_digest: stream[52..72].try_into().expect("20 bytes"),
+        forward: stream[72..88].try_into().expect("16 bytes"),
+        backward: stream[88..].try_into().expect("16 bytes"),
+    };
+    Shared { message_key: stream[..32].try_into().expect("32 bytes"), hop, verify: hash(&input, "verify") }
+}
+
+fn authenticate(
+    shared: &Shared,
+    relay: &Public,
+    ends: [&[u8; 32]; 2],
+    mac: &[u8; MAC],
+    encrypted: &[u8],
+) -> [u8; 32] {
+    let [client, server] = ends;
+    let input = [
+        &shared.verify[..],
+        &relay.identity,
+        &relay.onion,
+        server,
+        client,
+        mac,
+        &encapsulate(encrypted),
+        PROTOCOL,
+        b"Server",
+    ];
+    hash(&input.concat(), "auth_final")
+}
+
+/// Whether two strings are the same, in time that does not tell where they differ.
+pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+/// A client that waits for the relay's reply.
+pub struct ClientHandshake {
+    relay: Public,
+    ephemeral: [u8; 32],
+    public: [u8; 32],
+    bx: [u8; 32],
+    mac: [u8; MAC],
+}
+
+impl ClientHandshake {
+    /// Begins with a fresh random secret and a message; the result goes into a CREATE2 cell. `None` if the
+    /// relay's key is of low order.
+    pub fn start(relay: Public, ephemeral: [u8; 32], message: &[u8]) -> Option<(ClientHandshake, Vec<u8>)> {
+        let public = x25519(ephemeral, X25519_BASEPOINT_BYTES);
+        let bx = exchange(&ephemeral, &relay.onion).ok()?;
+        let keys = first_keys(&bx, &relay, &public);
+        let encrypted = encrypt(&keys[..32], message);
+        let mac = first_mac(&keys[32..], &relay, &public, &encrypted);
+        let skin = [&relay.identity[..], &relay.onion, &public, &encrypted, &mac].concat();
+        Some((ClientHandshake { relay, ephemeral, public, bx, mac }, skin))
+    }
+
+    /// Checks the relay's reply: the keys, and what the relay said.
+    ///
+    /// # Errors
+    /// [`NtorError::Rejected`] if whoever replied does not hold the onion key.
+    pub fn finish(self, reply: &[u8]) -> Result<(HopKeys, Vec<u8>), NtorError> {
+        let (server, rest) = reply.split_first_chunk::<32>().ok_or(NtorError::Rejected)?;
+        let (proof, encrypted) = rest.split_first_chunk::<32>().ok_or(NtorError::Rejected)?;
+        let yx = exchange(&self.ephemeral, server)?;
+        let shared = derive(&yx, &self.bx, &self.relay, &self.public, server);
+        let expected = authenticate(&shared, &self.relay, [&self.public, server], &self.mac, encrypted);
+        if !same(&expected, proof) {
+            return Err(NtorError::Rejected);
+        }
+        let message = encrypt(&shared.message_key, encrypted);
+        Ok((shared.hop, message))
+    }
+}
+
+/// The relay's side: answers an onion skin with a fresh random secret; `grant` makes of the client's message the
+/// relay's.
+///
+/// # Errors
+/// If the onion skin is for another relay or onion key, or is not what the client made.
+pub fn answer(
+    relay: &Public,
+    onion: &[u8; 32],
+    skin: &[u8],
+    ephemeral: &[u8; 32],
+    grant: impl FnOnce(&[u8]) -> Vec<u8>,
+) -> Result<(HopKeys, Vec<u8>), NtorError> {
+    let (head, rest) = skin.split_first_chunk::<HEAD>().ok_or(NtorError::Rejected)?;
+    let (encrypted, mac) = rest.split_last_chunk::<MAC>().ok_or(NtorError::Rejected)?;
+    if head[..32] != relay.identity || head[32..64] != relay.onion {
+        return Err(NtorError::WrongRelay);
+    }
+    let client: [u8; 32] = head[64..].try_into().expect("96 - 64 = 32");
+    let bx = exchange(onion, &client)?;
+    let keys = first_keys(&bx, relay, &client);
+    if !same(&first_mac(&keys[32..], relay, &client, encrypted), mac) {
+        return Err(NtorError::Rejected);
+    }
+    let message = encrypt(&keys[..32], encrypted);
+    let server = x25519(*ephemeral, X25519_BASEPOINT_BYTES);
+    let yx = exchange(ephemeral, &client)?;
+    let shared = derive(&yx, &bx, relay, &client, &server);
+    let said = encrypt(&shared.message_key, &grant(&message));
+    let proof = authenticate(&shared, relay, [&client, &server], mac, &said);
+    Ok((shared.hop, [&server[..], &proof, &said].concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_derive_the_same_keys_and_hear_each_other() {
+        let onion = [7; 32];
+        let relay = Public { identity: [3; 32], onion: x25519(onion, X25519_BASEPOINT_BYTES) };
+        let (client, skin) = ClientHandshake::start(relay, [9; 32], b"please").unwrap();
+        let grant = |asked: &[u8]| {
+            assert_eq!(asked, b"please");
+            b"granted".to_vec()
+        };
+        let (theirs, reply) = answer(&relay, &onion, &skin, &[5; 32], grant).unwrap();
+        let (ours, said) = client.finish(&reply).unwrap();
+        assert!(ours == theirs);
+        assert_eq!(said, b"granted");
+    }
+
+    #[test]
+    fn a_changed_byte_anywhere_is_refused() {
+        let onion = [7; 32];
+        let relay = Public { identity: [3; 32], onion: x25519(onion, X25519_BASEPOINT_BYTES) };
+        let start = || ClientHandshake::start(relay, [9; 32], b"please").unwrap();
+        let (_, skin) = start();
+        let (_, reply) = answer(&relay, &onion, &skin, &[5; 32], |_| b"granted".to_vec()).unwrap();
+        for at in 0..skin.len() {
+            let mut changed = skin.clone();
+            changed[at] ^= 1;
+            assert!(answer(&relay, &onion, &changed, &[5; 32], |_| Vec::new()).is_err(), "byte {at}");
+        }
+        for at in 0..reply.len() {
+            let mut changed = reply.clone();
+            changed[at] ^= 1;
+            assert!(start().0.finish(&changed).is_err(), "byte {at}");
+        }
+        assert!(answer(&relay, &onion, &skin[..100], &[5; 32], |_| Vec::new()).is_err());
+    }
+}

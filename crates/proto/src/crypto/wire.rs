@@ -1,0 +1,147 @@
+//! Cells as bytes (tor-spec, "Cell packet format"): of 514 bytes, or as long as they say.
+
+use crate::cell::CircId;
+
+/// Commands of cells that circuits have nothing to do with.
+pub mod command {
+    /// Keeps a connection from idling.
+    pub const PADDING: u8 = 0;
+    /// Which link protocols the sender speaks.
+    pub const VERSIONS: u8 = 7;
+    /// The end of a handshake: time and addresses.
+    pub const NETINFO: u8 = 8;
+    /// Asks for other padding.
+    pub const PADDING_NEGOTIATE: u8 = 12;
+    /// Padding of any length.
+    pub const VPADDING: u8 = 128;
+    /// Who the sender is.
+    pub const CERTS: u8 = 129;
+    /// What the initiator is to sign.
+    pub const AUTH_CHALLENGE: u8 = 130;
+    /// And its signature.
+    pub const AUTHENTICATE: u8 = 131;
+}
+
+/// Circuit id and command.
+const HEADER: usize = 5;
+/// A whole cell of fixed length.
+pub const FIXED: usize = 514;
+/// The longest cell of variable length that is taken: several times what certificates need.
+const LONGEST: usize = 8192;
+
+/// Whether cells of this command say how long they are.
+pub fn is_variable(command: u8) -> bool {
+    command == command::VERSIONS || command >= 128
+}
+
+/// Appends a cell of circuit 0; a fixed one is filled up with zeros.
+pub fn write(command: u8, body: &[u8], wire: &mut Vec<u8>) {
+    let at = wire.len();
+    wire.extend_from_slice(&[0, 0, 0, 0, command]);
+    if is_variable(command) {
+        wire.extend_from_slice(&(body.len() as u16).to_be_bytes());
+        wire.extend_from_slice(body);
+    } else {
+        wire.extend_from_slice(body);
+        wire.resize(at + FIXED, 0);
+    }
+}
+
+/// A cell is longer than any that is of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong;
+
+/// A cell as it came: circuit, command and body.
+pub type Raw<'a> = (CircId, u8, &'a [u8]);
+
+/// Finds cells in a stream of bytes. It never holds more than one read and one cell.
+pub struct Splitter {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// Bytes that are read at once.
+const READ: usize = 32 * FIXED;
+
+impl Splitter {
+    /// With what was read already.
+    pub fn new(first: &[u8]) -> Splitter {
+        let mut bytes = first.to_vec();
+        bytes.resize(first.len() + READ, 0);
+        Splitter { bytes, start: 0, end: first.len() }
+    }
+
+    /// Where to read to; then say [`filled`](Self::filled).
+    pub fn space(&mut self) -> &mut [u8] {
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        if self.bytes.len() < self.end + READ {
+            self.bytes.resize(self.end + READ, 0);
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// So many bytes were read.
+    pub fn filled(&mut self, count: usize) {
+        self.end += count;
+    }
+
+    /// What is left, which is no whole cell.
+    pub fn rest(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Takes the next whole cell.
+    ///
+    /// # Errors
+    /// If it is too long.
+    pub fn take(&mut self) -> Result<Option<Raw<'_>>, TooLong> {
+        let bytes = &self.bytes[self.start..self.end];
+        let Some((circ, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
+        let Some((&command, rest)) = rest.split_first() else { return Ok(None) };
+        let (head, length) = if is_variable(command) {
+            let Some((length, _)) = rest.split_first_chunk::<2>() else { return Ok(None) };
+            (HEADER + 2, usize::from(u16::from_be_bytes(*length)))
+        } else {
+            (HEADER, FIXED - HEADER)
+        };
+        if length > LONGEST {
+            return Err(TooLong);
+        }
+        if bytes.len() < head + length {
+            return Ok(None);
+        }
+        let at = self.start + head;
+        self.start = at + length;
+        Ok(Some((CircId(u32::from_be_bytes(*circ)), command, &self.bytes[at..at + length])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_found_however_they_are_cut() {
+        let mut wire = Vec::new();
+        write(command::PADDING, &[1, 2], &mut wire);
+        write(command::VPADDING, &[7; 300], &mut wire);
+        write(command::CERTS, &[], &mut wire);
+        for cut in 1..40 {
+            let (mut splitter, mut found) = (Splitter::new(&[]), Vec::new());
+            for piece in wire.chunks(cut * 13) {
+                splitter.space()[..piece.len()].copy_from_slice(piece);
+                splitter.filled(piece.len());
+                while let Some((circ, command, body)) = splitter.take().unwrap() {
+                    assert_eq!(circ, CircId(0));
+                    found.push((command, body.len()));
+                }
+            }
+            assert_eq!(found, [(0, 509), (128, 300), (129, 0)]);
+            assert!(splitter.rest().is_empty());
+        }
+        let mut splitter = Splitter::new(&[0, 0, 0, 0, 200, 0xff, 0xff]);
+        assert_eq!(splitter.take(), Err(TooLong), "it is not waited for");
+    }
+}
