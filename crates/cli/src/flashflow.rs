@@ -201,7 +201,7 @@ fn input(error: ConfigError) -> Failure {
     Failure::Input(InputError::new(error.path.display().to_string(), error.cause, ""))
 }
 
-fn other(error: impl std::fmt::Display) -> Failure {
+pub(crate) fn other(error: impl std::fmt::Display) -> Failure {
     Failure::Other(error.to_string())
 }
 
@@ -210,7 +210,7 @@ fn coordinator_config(config: &Config) -> Result<CoordinatorConfig, Failure> {
 }
 
 /// Prints an event as a line of JSON. Whoever stopped reading it does not stop the role.
-fn log(event: &Value) {
+pub(crate) fn log(event: &Value) {
     let mut line = json!({ "unix": clock::unix() });
     if let (Some(line), Some(event)) = (line.as_object_mut(), event.as_object()) {
         line.extend(event.clone());
@@ -220,7 +220,9 @@ fn log(event: &Value) {
 }
 
 /// Runs a role on this thread until it ends or the process is told to.
-fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<Option<T>, Failure> {
+pub(crate) fn on_this_thread<T>(
+    role: impl Future<Output = Result<T, Failure>>,
+) -> Result<Option<T>, Failure> {
     // Fewer than we could have do as well, for as long as they last.
     let _ = tidegate_net::descriptors::raise();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(other)?;
@@ -239,7 +241,7 @@ fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<O
 /// Connections that wait to be accepted: a crowd that comes at once fits.
 const BACKLOG: u32 = 4096;
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let listener = socket.and_then(|socket| {
         socket.set_reuseaddr(true)?;

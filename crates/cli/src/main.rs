@@ -4,7 +4,9 @@
 //! 141 when nobody reads standard output any more.
 
 mod archive;
+mod client;
 mod console;
+mod directory;
 mod fairness;
 mod flashflow;
 mod flashflow_compare;
@@ -19,8 +21,12 @@ mod more_hidden;
 mod more_live;
 mod more_processes;
 mod more_streams;
+mod overlay;
+mod overlay_demo;
+mod overlay_tornet;
 mod predictor;
 mod predictor_open_loop;
+mod relay;
 mod reproduce;
 mod run;
 mod runs;
@@ -52,6 +58,10 @@ enum Command {
     Reproduce(reproduce::Arguments),
     Scoreboard(scoreboard::Arguments),
     Flashflow(flashflow::Arguments),
+    Overlay(overlay::Arguments),
+    Relay(relay::Arguments),
+    Client(client::Arguments),
+    Directory(directory::Arguments),
     Predictor(predictor::Arguments),
     Fairness(fairness::Arguments),
     Keys(keys::Arguments),
@@ -70,6 +80,10 @@ fn main() -> ExitCode {
         Command::Reproduce(arguments) => reproduce::main(arguments),
         Command::Scoreboard(arguments) => scoreboard::main(arguments),
         Command::Flashflow(arguments) => flashflow::main(arguments),
+        Command::Overlay(arguments) => overlay::main(arguments),
+        Command::Relay(arguments) => relay::main(&arguments),
+        Command::Client(arguments) => client::main(&arguments),
+        Command::Directory(arguments) => directory::main(&arguments),
         Command::Predictor(arguments) => predictor::main(arguments),
         Command::Fairness(arguments) => fairness::main(arguments),
         Command::Keys(arguments) => keys::main(arguments),

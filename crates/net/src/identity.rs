@@ -49,11 +49,17 @@ impl std::error::Error for IdentityError {}
 /// If the operating system has none to give.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    rustls::crypto::ring::default_provider()
-        .secure_random
-        .fill(&mut bytes)
-        .expect("the operating system gives random bytes");
+    fill(&mut bytes);
     bytes
+}
+
+/// Fills memory with [`random`] bytes.
+///
+/// # Panics
+/// If the operating system has none to give.
+pub fn fill(bytes: &mut [u8]) {
+    let random = rustls::crypto::ring::default_provider().secure_random;
+    random.fill(bytes).expect("the operating system gives random bytes");
 }
 
 /// Lower-case hexadecimal.

@@ -4,6 +4,8 @@
 //! [`flashflow`] holds the roles of a capacity measurement: a relay, a measurer and a coordinator, each on a
 //! single thread but for the measurer's workers.
 //!
+//! [`live`] holds the roles of an overlay that people use, and that stock tor understands: relay, client, directory.
+//!
 //! [`more`] runs a peer of the overlay of per-packet paths, [`more_streams`] local connections over it.
 //!
 //! [`stream`] runs the server and the viewers of live video through trees of viewers.
@@ -16,6 +18,7 @@ pub mod descriptors;
 pub mod flashflow;
 pub mod http;
 pub mod identity;
+pub mod live;
 pub mod more;
 mod more_local;
 pub mod more_peer;

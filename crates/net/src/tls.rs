@@ -80,6 +80,35 @@ pub fn client_of_anybody(ours: &Identity) -> Result<Arc<ClientConfig>, Error> {
     Ok(Arc::new(config))
 }
 
+/// For accepting connections of Tor's kind, in which clients show no certificate.
+///
+/// # Errors
+/// If the identity's key does not fit its certificate.
+pub fn any_client(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key())?;
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// For connections of Tor's kind: whoever holds its certificate's key will do, since cells prove later who that is.
+///
+/// # Errors
+/// If TLS cannot be set up.
+pub fn any_server() -> Result<Arc<ClientConfig>, Error> {
+    let provider = provider();
+    let verifier = Arc::new(AnyServer(provider.clone()));
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
 /// The name that clients put into their hello; nobody looks at it.
 pub(crate) fn name() -> ServerName<'static> {
     ServerName::try_from("tidegate.invalid").expect("a valid name")

@@ -68,7 +68,15 @@ impl<O: Onion> Relay<O> {
             return self.table.links.refuse(now, channel, circ);
         };
         let switch = Switch::None;
-        self.table.circuits.insert(Circuit { prev, next: None, extending: false, early: 0, hop, edge: None, switch });
+        self.table.circuits.insert(Circuit {
+            prev,
+            next: None,
+            extending: false,
+            early: 0,
+            hop,
+            edge: None,
+            switch,
+        });
         if let Some(controller) = &mut self.controller {
             controller.begun(key);
         }
@@ -387,7 +395,7 @@ impl<O: Onion> Node<O> for Relay<O> {
             if let Some(edge) = circuit.edge {
                 for stream in edge.ids() {
                     let stream = StreamKey { circuit: key, stream };
-                self.table.outputs.push_back(Output::StreamClosed(stream, EndReason::DESTROY));
+                    self.table.outputs.push_back(Output::StreamClosed(stream, EndReason::DESTROY));
                 }
             }
             let other = match side {

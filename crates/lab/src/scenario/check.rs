@@ -62,60 +62,68 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
     }
     let mut names = BTreeSet::new();
     let mut systems = Vec::new();
-    for spanned in &file.system {
-        let system = spanned.get_ref();
+    for system in &file.system {
         check_name(&system.name, "system", &mut names, source)?;
-        let part = |unknown: Unknown, name: &Name| source.error(name.span(), unknown.cause, unknown.cure);
-        let pctcp = &system.pctcp;
-        let beyond =
-            registry::sharing(pctcp.beyond.get_ref()).map_err(|unknown| part(unknown, &pctcp.beyond))?;
-        systems.push(System {
-            name: system.name.get_ref().clone(),
-            transport: registry::transport(system.transport.get_ref(), pctcp, beyond)
-                .map_err(|unknown| part(unknown, &system.transport))?,
-            kist: registry::channel_scheduler(system.channel_scheduler.get_ref(), &system.kist)
-                .map_err(|unknown| part(unknown, &system.channel_scheduler))?,
-            connection_half_life: system.connection_half_life.map(|half_life| half_life.0),
-            switching: registry::switching(system.switching.get_ref(), &system.switch)
-                .map_err(|unknown| part(unknown, &system.switching))?,
-            deployment: Deployment {
-                upgraded: *pctcp.upgraded.get_ref(),
-                esp_overhead: u32::try_from(pctcp.esp_overhead.0.0).unwrap_or(u32::MAX),
-            },
-            scheduler: registry::scheduler(system.scheduler.get_ref(), system)
-                .map_err(|unknown| part(unknown, &system.scheduler))?,
-            paths: Default::default(),
-            control: registry::control(system.control.get_ref(), system)
-                .map_err(|unknown| part(unknown, &system.control))?,
-            windows: Windows {
-                circuit: system.windows.circuit,
-                circuit_increment: system.windows.circuit_increment,
-                stream: system.windows.stream,
-                stream_increment: system.windows.stream_increment,
-            },
-            tcp: system.tcp.clone(),
-            output_buffer: OutputBuffer {
-                high_bytes: u32::try_from(system.output_buffer.high.0.0).unwrap_or(u32::MAX),
-                low_bytes: u32::try_from(system.output_buffer.low.0.0).unwrap_or(u32::MAX),
-            },
-            tls_record_overhead: u32::try_from(system.tls.record_overhead.0.0).unwrap_or(u32::MAX),
-            tls_record_cells: system.tls.record_cells,
-            packaging: Packaging {
-                cell_bytes: system.packaging.cell,
-                read_bytes: u32::try_from(system.packaging.read.0.0).unwrap_or(u32::MAX),
-            },
-            circuit_queue_high: system.circuit_queue.high,
-            circuit_queue_low: system.circuit_queue.low,
-        });
-        if let Some((cause, cure)) = system_mistake(system).or_else(|| system.predictor.mistake()) {
-            return Err(source.error(
-                spanned.span(),
-                format!("system `{}`: {cause}", system.name.get_ref()),
-                cure,
-            ));
-        }
+        systems.push(check_system(system, source)?);
     }
     Ok(systems)
+}
+
+/// One `[[system]]` table, or the `[system]` table of a relay.
+///
+/// # Errors
+/// If it names a part that is not there, or gives one a value that it cannot work with.
+pub fn check_system(spanned: &Placed<SystemFile>, source: &Source) -> Result<System, InputError> {
+    let system = spanned.get_ref();
+    let part = |unknown: Unknown, name: &Name| source.error(name.span(), unknown.cause, unknown.cure);
+    let pctcp = &system.pctcp;
+    let beyond = registry::sharing(pctcp.beyond.get_ref()).map_err(|unknown| part(unknown, &pctcp.beyond))?;
+    let checked = System {
+        name: system.name.get_ref().clone(),
+        transport: registry::transport(system.transport.get_ref(), pctcp, beyond)
+            .map_err(|unknown| part(unknown, &system.transport))?,
+        kist: registry::channel_scheduler(system.channel_scheduler.get_ref(), &system.kist)
+            .map_err(|unknown| part(unknown, &system.channel_scheduler))?,
+        connection_half_life: system.connection_half_life.map(|half_life| half_life.0),
+        switching: registry::switching(system.switching.get_ref(), &system.switch)
+            .map_err(|unknown| part(unknown, &system.switching))?,
+        deployment: Deployment {
+            upgraded: *pctcp.upgraded.get_ref(),
+            esp_overhead: u32::try_from(pctcp.esp_overhead.0.0).unwrap_or(u32::MAX),
+        },
+        scheduler: registry::scheduler(system.scheduler.get_ref(), system)
+            .map_err(|unknown| part(unknown, &system.scheduler))?,
+        control: registry::control(system.control.get_ref(), system)
+            .map_err(|unknown| part(unknown, &system.control))?,
+        paths: Default::default(),
+        windows: Windows {
+            circuit: system.windows.circuit,
+            circuit_increment: system.windows.circuit_increment,
+            stream: system.windows.stream,
+            stream_increment: system.windows.stream_increment,
+        },
+        tcp: system.tcp.clone(),
+        output_buffer: OutputBuffer {
+            high_bytes: u32::try_from(system.output_buffer.high.0.0).unwrap_or(u32::MAX),
+            low_bytes: u32::try_from(system.output_buffer.low.0.0).unwrap_or(u32::MAX),
+        },
+        tls_record_overhead: u32::try_from(system.tls.record_overhead.0.0).unwrap_or(u32::MAX),
+        tls_record_cells: system.tls.record_cells,
+        packaging: Packaging {
+            cell_bytes: system.packaging.cell,
+            read_bytes: u32::try_from(system.packaging.read.0.0).unwrap_or(u32::MAX),
+        },
+        circuit_queue_high: system.circuit_queue.high,
+        circuit_queue_low: system.circuit_queue.low,
+    };
+    if let Some((cause, cure)) = system_mistake(system).or_else(|| system.predictor.mistake()) {
+        return Err(source.error(
+            spanned.span(),
+            format!("system `{}`: {cause}", system.name.get_ref()),
+            cure,
+        ));
+    }
+    Ok(checked)
 }
 
 /// Values that no run could work with.

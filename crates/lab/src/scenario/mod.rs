@@ -24,6 +24,7 @@ use toml::de::{DeTable, DeValue};
 use crate::input::{InputError, Source, explain, suggest};
 use crate::network::inputs::Inputs;
 use crate::registry;
+pub use check::check_system;
 use file::File;
 use paths::PathsFile;
 use quantity::Patience;

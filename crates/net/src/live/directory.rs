@@ -1,0 +1,349 @@
+//! The directory of an overlay of one's own: lines that relays sign, under a signature of the authority's. Clients know
+//! the authority's key beforehand.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+
+use ed25519_dalek::{Signer as _, SigningKey};
+use tidegate_proto::crypto::cert::{self, RouterKeys};
+
+use crate::identity::{hex, unhex};
+
+const HEAD: &str = "tidegate-overlay 1";
+/// What signatures are for, so that none serves for anything else.
+const RELAY_PREFIX: &str = "tidegate overlay relay 1\n";
+const DIRECTORY_PREFIX: &str = "tidegate overlay directory 1\n";
+/// Relays of a directory, at most.
+const MAX_RELAYS: usize = 10_000;
+/// How far clocks may differ, in seconds.
+const SKEW: u64 = 300;
+
+/// A relay as the directory lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name for people.
+    pub nickname: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// SHA-1 of its RSA identity.
+    pub fingerprint: [u8; 20],
+    /// Its Ed25519 identity, which signs the line.
+    pub ed25519: [u8; 32],
+    /// Its ntor onion key.
+    pub onion: [u8; 32],
+    /// Bytes per second.
+    pub bandwidth: u64,
+    /// Whether it lets anything out.
+    pub exit: bool,
+    /// When it said so, in seconds since 1970.
+    pub published: u64,
+    signature: [u8; 64],
+}
+
+/// Why a directory or an entry is not believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectoryError {
+    /// It is not what it should look like; the line.
+    Syntax(usize),
+    /// A signature is not the key's.
+    Signature,
+    /// It is not valid yet, or any more; our time and its bounds.
+    Time(u64, [u64; 2]),
+    /// It is older than one that we have seen; both numbers.
+    Rollback(u64, u64),
+}
+
+impl fmt::Display for DirectoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DirectoryError::Syntax(line) => write!(f, "line {line} is not one of a directory"),
+            DirectoryError::Signature => f.write_str("the signature is not that of the expected key"),
+            DirectoryError::Time(now, [from, until]) => {
+                write!(
+                    f,
+                    "it is valid from {from} until {until}, and it is {now} (seconds since 1970); check the clocks"
+                )
+            }
+            DirectoryError::Rollback(number, seen) => {
+                write!(f, "it is number {number}, and {seen} was seen before")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DirectoryError {}
+
+impl Entry {
+    /// A relay's own entry, signed. `facts`: its bandwidth, whether it is an exit, and the time.
+    pub fn new(nickname: &str, address: SocketAddr, keys: &RouterKeys, facts: (u64, bool, u64)) -> Entry {
+        let (bandwidth, exit, published) = facts;
+        let mut entry = Entry {
+            nickname: nickname.to_owned(),
+            address,
+            fingerprint: keys.fingerprint(),
+            ed25519: keys.ed25519(),
+            onion: keys.onion()[1],
+            bandwidth,
+            exit,
+            published,
+            signature: [0; 64],
+        };
+        entry.signature = keys.sign_ed25519(&entry.signed());
+        entry
+    }
+
+    fn facts(&self) -> String {
+        format!(
+            "relay {} {} {} {} {} {} {} {}",
+            self.nickname,
+            self.address,
+            hex(&self.fingerprint),
+            hex(&self.ed25519),
+            hex(&self.onion),
+            self.bandwidth,
+            if self.exit { "exit" } else { "middle" },
+            self.published
+        )
+    }
+
+    fn signed(&self) -> Vec<u8> {
+        format!("{RELAY_PREFIX}{}", self.facts()).into_bytes()
+    }
+
+    /// Its line.
+    pub fn line(&self) -> String {
+        format!("{} {}", self.facts(), hex(&self.signature))
+    }
+
+    /// Reads a line and checks its signature.
+    ///
+    /// # Errors
+    /// If it is none, or is not signed by the identity that it names.
+    pub fn parse(line: &str) -> Result<Entry, DirectoryError> {
+        let syntax = DirectoryError::Syntax(1);
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["relay", nickname, address, fingerprint, ed25519, onion, bandwidth, exit, published, signature] =
+            words[..]
+        else {
+            return Err(syntax);
+        };
+        let read = || {
+            Some(Entry {
+                nickname: Some(nickname).filter(|name| is_nickname(name))?.to_owned(),
+                address: address.parse().ok()?,
+                fingerprint: unhex(fingerprint)?,
+                ed25519: unhex(ed25519)?,
+                onion: unhex(onion)?,
+                bandwidth: bandwidth.parse().ok()?,
+                exit: ["middle", "exit"].iter().position(|kind| *kind == exit)? == 1,
+                published: published.parse().ok()?,
+                signature: unhex(signature)?,
+            })
+        };
+        let entry = read().ok_or(syntax)?;
+        let valid = cert::verifies(&entry.ed25519, &entry.signed(), &entry.signature);
+        if valid { Ok(entry) } else { Err(DirectoryError::Signature) }
+    }
+}
+
+/// Whether a text can be a relay's nickname (dir-spec).
+pub fn is_nickname(text: &str) -> bool {
+    (1..=19).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// A directory that was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// It grows with every new one.
+    pub number: u64,
+    /// Until when it is believed, in seconds since 1970.
+    pub until: u64,
+    /// The relays.
+    pub relays: Vec<Entry>,
+}
+
+/// Signs a directory that is valid for so many seconds; its number is the time.
+pub fn sign(key: &SigningKey, now: u64, validity: u64, relays: &BTreeMap<[u8; 20], Entry>) -> String {
+    let lines: String = relays.values().map(|entry| entry.line() + "\n").collect();
+    let text = format!("{HEAD}\nnumber {now}\nvalid {now} {}\n{lines}", now + validity);
+    let signature = key.sign(format!("{DIRECTORY_PREFIX}{text}").as_bytes());
+    format!("{text}signature {}\n", hex(&signature.to_bytes()))
+}
+
+/// Reads a directory and checks it against the authority's key, the time, and the last number that was seen.
+///
+/// # Errors
+/// If it is not to be believed.
+pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Directory, DirectoryError> {
+    let lines = || text.lines();
+    let (signed, signature) = text
+        .strip_suffix('\n')
+        .and_then(|text| text.rsplit_once("\nsignature "))
+        .ok_or(DirectoryError::Syntax(lines().count()))?;
+    let signature = unhex(signature).ok_or(DirectoryError::Syntax(lines().count()))?;
+    // Nothing of it is looked at before.
+    if !cert::verifies(key, format!("{DIRECTORY_PREFIX}{signed}\n").as_bytes(), &signature) {
+        return Err(DirectoryError::Signature);
+    }
+    let mut lines = signed.lines();
+    if lines.next() != Some(HEAD) {
+        return Err(DirectoryError::Syntax(1));
+    }
+    let number = lines.next().and_then(|line| line.strip_prefix("number ")?.parse().ok());
+    let number = number.ok_or(DirectoryError::Syntax(2))?;
+    let valid = lines.next().and_then(|line| {
+        let (from, until) = line.strip_prefix("valid ")?.split_once(' ')?;
+        Some([from.parse().ok()?, until.parse().ok()?])
+    });
+    let valid @ [from, until]: [u64; 2] = valid.ok_or(DirectoryError::Syntax(3))?;
+    if now + SKEW < from || now >= until + SKEW {
+        return Err(DirectoryError::Time(now, valid));
+    }
+    if number < seen {
+        return Err(DirectoryError::Rollback(number, seen));
+    }
+    let mut relays = Vec::new();
+    for (line, at) in lines.zip(4..) {
+        let entry = Entry::parse(line).map_err(|error| match error {
+            DirectoryError::Syntax(_) => DirectoryError::Syntax(at),
+            other => other,
+        })?;
+        if relays.len() == MAX_RELAYS {
+            return Err(DirectoryError::Syntax(at));
+        }
+        relays.push(entry);
+    }
+    Ok(Directory { number, until, relays })
+}
+
+/// Who may join an authority's directory.
+#[derive(Clone, Debug, Default)]
+pub struct Admission {
+    /// Relays by fingerprint.
+    pub allowed: Vec<[u8; 20]>,
+    /// Whoever says this; never empty.
+    pub token: Option<String>,
+}
+
+/// An authority's relays.
+pub struct Authority {
+    key: SigningKey,
+    admission: Admission,
+    validity: u64,
+    relays: BTreeMap<[u8; 20], Entry>,
+}
+
+impl Authority {
+    /// Without relays yet. A relay that has not said anything for `validity` seconds is left out.
+    pub fn new(key: SigningKey, admission: Admission, validity: u64) -> Authority {
+        Authority { key, admission, validity, relays: BTreeMap::new() }
+    }
+
+    /// A relay asks to be listed: a line `token ...` or not, and its entry. What is said to it.
+    ///
+    /// # Errors
+    /// Why it is not; in words.
+    pub fn join(&mut self, now: u64, text: &str) -> Result<&'static str, String> {
+        let (token, line) = match text.trim_end().split_once('\n') {
+            Some((token, line)) => (token.strip_prefix("token "), line),
+            None => (None, text.trim_end()),
+        };
+        let entry = Entry::parse(line).map_err(|error| format!("the entry is refused: {error}"))?;
+        let by_token =
+            self.admission.token.as_deref().zip(token).is_some_and(|(ours, theirs)| same(ours, theirs));
+        if !by_token && !self.admission.allowed.contains(&entry.fingerprint) {
+            return Err(format!(
+                "relay {} is not on the list, and its token is not ours",
+                hex(&entry.fingerprint)
+            ));
+        }
+        if entry.published.abs_diff(now) > SKEW {
+            return Err(format!(
+                "the entry is of {}, and it is {now} (seconds since 1970); check the clocks",
+                entry.published
+            ));
+        }
+        self.relays.retain(|_, entry| entry.published + self.validity >= now);
+        let known = self.relays.get(&entry.fingerprint);
+        if known.is_some_and(|known| known.published > entry.published) {
+            return Err("a later entry is known".into());
+        }
+        if known.is_none() && self.relays.len() == MAX_RELAYS {
+            return Err("the directory is full".into());
+        }
+        self.relays.insert(entry.fingerprint, entry);
+        Ok("listed\n")
+    }
+
+    /// The directory as of now.
+    pub fn directory(&mut self, now: u64) -> String {
+        self.relays.retain(|_, entry| entry.published + self.validity >= now);
+        sign(&self.key, now, self.validity, &self.relays)
+    }
+
+    /// Relays that are listed.
+    pub fn len(&self) -> usize {
+        self.relays.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.relays.is_empty()
+    }
+}
+
+/// Whether two texts are the same, in time that does not tell where they differ.
+fn same(a: &str, b: &str) -> bool {
+    let differ = a.bytes().zip(b.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b));
+    a.len() == b.len() && differ == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::fill;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn relay(name: &str, published: u64) -> Entry {
+        let keys = RouterKeys::generate(&mut fill);
+        Entry::new(name, "127.0.0.1:9001".parse().unwrap(), &keys, (1_000_000, true, published))
+    }
+
+    #[test]
+    fn a_directory_is_believed_only_if_everything_fits() {
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let public = key.verifying_key().to_bytes();
+        let entry = relay("alpha", NOW);
+        let text = sign(&key, NOW, 3600, &BTreeMap::from([(entry.fingerprint, entry.clone())]));
+        let directory = check(&text, &public, NOW + 10, NOW).unwrap();
+        assert_eq!((directory.number, &directory.relays[..]), (NOW, &[entry][..]));
+        assert_eq!(check(&text, &public, NOW, NOW + 1), Err(DirectoryError::Rollback(NOW, NOW + 1)));
+        for hour_off in [NOW - 3600, NOW + 3600 + SKEW] {
+            assert!(matches!(check(&text, &public, hour_off, 0), Err(DirectoryError::Time(..))));
+        }
+        assert_eq!(check(&text, &[9; 32], NOW, 0), Err(DirectoryError::Signature));
+        assert_eq!(check(&text.replace("alpha", "omega"), &public, NOW, 0), Err(DirectoryError::Signature));
+        for short in [0, 10, text.len() / 2, text.len() - 1] {
+            assert!(check(&text[..short], &public, NOW, 0).is_err(), "{short} bytes");
+        }
+    }
+
+    #[test]
+    fn relays_join_by_list_or_token_and_sign_for_themselves() {
+        let (listed, stranger) = (relay("listed", NOW), relay("stranger", NOW));
+        let admission = Admission { allowed: vec![listed.fingerprint], token: Some("secret".into()) };
+        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), admission, 3600);
+        assert!(authority.join(NOW, &listed.line()).is_ok());
+        assert!(authority.join(NOW, &stranger.line()).unwrap_err().contains("not on the list"));
+        assert!(authority.join(NOW, &format!("token wrong\n{}", stranger.line())).is_err());
+        assert!(authority.join(NOW, &format!("token secret\n{}\n", stranger.line())).is_ok());
+        let forged = stranger.line().replace("stranger", "stronger");
+        assert!(authority.join(NOW, &format!("token secret\n{forged}")).unwrap_err().contains("signature"));
+        assert!(authority.join(NOW + 3600, &listed.line()).unwrap_err().contains("clocks"));
+        assert_eq!(authority.len(), 2);
+        authority.directory(NOW + 3601);
+        assert!(authority.is_empty(), "who says nothing for an hour is left out");
+    }
+}

@@ -1,0 +1,118 @@
+//! Where streams leave the overlay: TCP connections by policy, names resolved, and the directory behind the relay.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use tidegate_control::units::Span;
+use tidegate_proto::cell::EndReason;
+use tidegate_proto::crypto::names::Target;
+use tidegate_proto::node::{Node as _, StreamKey};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::policy::Policy;
+use super::relay::Exiting;
+use super::stream::{self, AtEnd, Local};
+use crate::flashflow::link::within;
+
+/// How long a name may take to be resolved, and each of its addresses to be connected.
+const PATIENCE: Span = Span::from_secs(10);
+/// Addresses of a name that are tried.
+const ADDRESSES: usize = 4;
+/// How long clients may remember what a name stands for.
+const TTL: u32 = 60;
+
+/// What an exit may do.
+pub struct Exit {
+    /// Where to.
+    pub policy: Policy,
+    /// Where directory streams go, if anywhere.
+    pub directory: Option<SocketAddr>,
+}
+
+/// Serves one stream that a client asked for, to its end.
+pub async fn serve(overlay: Exiting, exit: Rc<Exit>, key: StreamKey, target: Target, local: Rc<Local>) {
+    let connected = match &target {
+        Target::Resolve(name) => return resolve(&overlay, key, name).await,
+        Target::Directory => match exit.directory {
+            Some(address) => connect(address).await,
+            None => Err(EndReason::NOT_DIRECTORY),
+        },
+        Target::Host { host, port, flags } => to_host(&exit.policy, host, *port, *flags).await,
+    };
+    match connected {
+        Ok(socket) => {
+            overlay.with(|node, now| node.stream_connected(now, key));
+            stream::run(&overlay, key, &local, socket, (Vec::new(), AtEnd::End)).await;
+        }
+        Err(reason) => overlay.with(|node, now| node.end_stream(now, key, reason)),
+    }
+}
+
+/// Connects to the first address of a host that the policy allows and that answers.
+async fn to_host(policy: &Policy, host: &str, port: u16, flags: u32) -> Result<TcpStream, EndReason> {
+    let mut addresses = lookup(host, port).await?;
+    let wanted = |address: &SocketAddr| match address.ip() {
+        IpAddr::V4(_) => flags & Target::IPV4_NOT_OKAY == 0,
+        IpAddr::V6(_) => flags & Target::IPV6_OKAY != 0,
+    };
+    addresses.retain(wanted);
+    if flags & Target::IPV6_PREFERRED != 0 {
+        addresses.sort_by_key(SocketAddr::is_ipv4);
+    }
+    if addresses.is_empty() {
+        return Err(EndReason::RESOLVE_FAILED);
+    }
+    // A name that stands for one forbidden address among others is not to be played with.
+    if !addresses.iter().all(|address| policy.allows(*address)) {
+        return Err(EndReason::EXIT_POLICY);
+    }
+    let mut last = EndReason::RESOLVE_FAILED;
+    for address in addresses.into_iter().take(ADDRESSES) {
+        match connect(address).await {
+            Ok(socket) => return Ok(socket),
+            Err(reason) => last = reason,
+        }
+    }
+    Err(last)
+}
+
+async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, EndReason> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let found = within(PATIENCE, async { Ok(tokio::net::lookup_host((host, port)).await?.collect()) }).await;
+    found.map_err(|_: io::Error| EndReason::RESOLVE_FAILED)
+}
+
+async fn connect(address: SocketAddr) -> Result<TcpStream, EndReason> {
+    let connecting = async {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        let socket = socket.connect(address).await?;
+        socket.set_nodelay(true)?;
+        Ok(socket)
+    };
+    within(PATIENCE, connecting).await.map_err(|cause| match cause.kind() {
+        io::ErrorKind::ConnectionRefused => EndReason::CONNECT_REFUSED,
+        io::ErrorKind::TimedOut => EndReason::TIMEOUT,
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => EndReason::NO_ROUTE,
+        io::ErrorKind::ConnectionReset => EndReason::RESET,
+        _ => EndReason::MISC,
+    })
+}
+
+/// Answers what a name stands for (tor-spec, "Remote hostname lookup").
+async fn resolve(overlay: &Exiting, key: StreamKey, name: &str) {
+    let mut answer = Vec::new();
+    for address in lookup(name, 0).await.unwrap_or_default().iter().take(ADDRESSES) {
+        match address.ip() {
+            IpAddr::V4(ip) => answer.extend([&[4, 4][..], &ip.octets(), &TTL.to_be_bytes()].concat()),
+            IpAddr::V6(ip) => answer.extend([&[6, 16][..], &ip.octets(), &TTL.to_be_bytes()].concat()),
+        }
+    }
+    if answer.is_empty() {
+        // An error that will not pass.
+        answer = [&[0xf1, 0][..], &TTL.to_be_bytes()].concat();
+    }
+    overlay.with(|node, now| node.resolved(now, key, answer.into()));
+}

@@ -1,0 +1,16 @@
+//! An overlay of relays, clients and a directory on sockets. Connections, circuits and streams speak Tor's protocol, so
+//! that stock tor is at home among them; neighbours that are both ours also plan, move and share as the parts of
+//! [`tidegate_proto`] do.
+
+pub mod authority;
+pub mod channel;
+pub mod client;
+pub mod descriptor;
+pub mod directory;
+pub mod exit;
+pub mod fetch;
+pub mod front;
+pub mod keys;
+pub mod policy;
+pub mod relay;
+pub mod stream;

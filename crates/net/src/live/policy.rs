@@ -1,0 +1,234 @@
+//! What an exit connects to: rules in the order of Tor's `ExitPolicy`, applied to every address after names have been
+//! resolved, and addresses that no rule opens by accident.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+/// An exit policy. Without rules nothing is accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    rules: Vec<Rule>,
+    private: bool,
+    refused: Vec<SocketAddr>,
+}
+
+/// One rule: `accept 192.0.2.0/24:80-443`, `reject *:25`, `accept [2001:db8::]/32:*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    accept: bool,
+    /// Any address if there is none.
+    network: Option<(IpAddr, u8)>,
+    ports: (u16, u16),
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rule, String> {
+        let bad = || format!("`{text}` is no rule of an exit policy, such as `accept 192.0.2.0/24:80-443`");
+        let (verb, pattern) = text.split_once(' ').ok_or_else(bad)?;
+        let accept = match verb {
+            "accept" => true,
+            "reject" => false,
+            _ => return Err(bad()),
+        };
+        let (address, ports) = pattern.trim().rsplit_once(':').ok_or_else(bad)?;
+        let ports = match ports.split_once('-') {
+            _ if ports == "*" => (1, u16::MAX),
+            Some((low, high)) => (low.parse().map_err(|_| bad())?, high.parse().map_err(|_| bad())?),
+            None => ports.parse().map(|port| (port, port)).map_err(|_| bad())?,
+        };
+        let network = match address.split_once('/') {
+            _ if address == "*" => None,
+            Some((address, bits)) => Some((ip(address).ok_or_else(bad)?, bits.parse().map_err(|_| bad())?)),
+            None => ip(address)
+                .map(|address| Some((address, if address.is_ipv4() { 32 } else { 128 })))
+                .ok_or_else(bad)?,
+        };
+        let fits = network.is_none_or(|(address, bits)| bits <= if address.is_ipv4() { 32 } else { 128 });
+        if !fits || ports.0 == 0 || ports.0 > ports.1 {
+            return Err(bad());
+        }
+        Ok(Rule { accept, network, ports })
+    }
+}
+
+fn ip(text: &str) -> Option<IpAddr> {
+    text.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.accept { "accept " } else { "reject " })?;
+        match self.network {
+            None => f.write_str("*:")?,
+            Some((address @ IpAddr::V4(_), bits)) => write!(f, "{address}/{bits}:")?,
+            Some((address, bits)) => write!(f, "[{address}]/{bits}:")?,
+        }
+        match self.ports {
+            (1, u16::MAX) => f.write_str("*"),
+            (low, high) if low == high => write!(f, "{low}"),
+            (low, high) => write!(f, "{low}-{high}"),
+        }
+    }
+}
+
+impl Rule {
+    fn matches(&self, address: &SocketAddr) -> bool {
+        let within = self.network.is_none_or(|(network, bits)| same_prefix(network, address.ip(), bits));
+        within && (self.ports.0..=self.ports.1).contains(&address.port())
+    }
+}
+
+fn same_prefix(a: IpAddr, b: IpAddr, bits: u8) -> bool {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            (u32::from(a) ^ u32::from(b)).checked_shr(32 - u32::from(bits)).unwrap_or(0) == 0
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            (u128::from(a) ^ u128::from(b)).checked_shr(128 - u32::from(bits)).unwrap_or(0) == 0
+        }
+        _ => false,
+    }
+}
+
+/// Networks that are nobody's or somebody's own: RFC 6890, and where clouds keep their secrets.
+const PRIVATE: [(&str, u8); 20] = [
+    ("0.0.0.0", 8),
+    ("10.0.0.0", 8),
+    ("100.64.0.0", 10),
+    ("127.0.0.0", 8),
+    ("169.254.0.0", 16),
+    ("172.16.0.0", 12),
+    ("192.0.0.0", 24),
+    ("192.168.0.0", 16),
+    ("198.18.0.0", 15),
+    ("224.0.0.0", 3),
+    ("::", 127),
+    // These hold IPv4 addresses, which would be reached around the rules for those.
+    ("::", 96),
+    ("64:ff9b::", 96),
+    ("2001::", 32),
+    ("2002::", 16),
+    ("fc00::", 7),
+    ("fe80::", 10),
+    ("fec0::", 10),
+    ("ff00::", 8),
+    ("100::", 64),
+];
+/// Metadata services of clouds, and all of IPv4's link-local addresses: never.
+const METADATA: [(&str, u8); 3] = [("169.254.0.0", 16), ("fd00:ec2::254", 128), ("100.100.100.200", 32)];
+
+fn is_in(address: IpAddr, networks: &[(&str, u8)]) -> bool {
+    networks
+        .iter()
+        .any(|(network, bits)| same_prefix(network.parse().expect("a network of the table"), address, *bits))
+}
+
+impl Policy {
+    /// Rules in order, the first that matches decides; private addresses only where `private` says so, and the
+    /// relay's own ports never.
+    pub fn new(rules: Vec<Rule>, private: bool, own: Vec<SocketAddr>) -> Policy {
+        Policy { rules, private, refused: own }
+    }
+
+    /// Refuses another address of the relay's own.
+    pub fn refuse(&mut self, own: SocketAddr) {
+        self.refused.push(own);
+    }
+
+    /// Whether an exit may connect to an address. IPv4 addresses in IPv6's clothes are taken for what they are.
+    pub fn allows(&self, address: SocketAddr) -> bool {
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        let own = self.refused.iter().any(|own| {
+            own.port() == address.port() && (own.ip() == address.ip() || own.ip().is_unspecified())
+        });
+        if own || address.port() == 0 || is_in(address.ip(), &METADATA) {
+            return false;
+        }
+        if !self.private && is_in(address.ip(), &PRIVATE) {
+            return false;
+        }
+        self.rules.iter().find(|rule| rule.matches(&address)).is_some_and(|rule| rule.accept)
+    }
+
+    /// Whether any address may be allowed.
+    pub fn is_exit(&self) -> bool {
+        self.rules.iter().any(|rule| rule.accept)
+    }
+
+    /// The rules, in order.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(rules: &[&str], private: bool) -> Policy {
+        let own = "127.0.0.1:9001".parse().unwrap();
+        Policy::new(rules.iter().map(|rule| rule.parse().unwrap()).collect(), private, vec![own])
+    }
+
+    #[test]
+    fn the_first_rule_decides_and_nothing_is_accepted_without_one() {
+        let policy = policy(&["reject *:25", "accept 192.0.2.0/24:*", "accept *:80-443"], false);
+        let allows = |address: &str| policy.allows(address.parse().unwrap());
+        assert!(allows("192.0.2.7:22") && allows("203.0.113.1:443") && allows("[2001:db8::1]:80"));
+        assert!(!allows("192.0.2.7:25") && !allows("203.0.113.1:22"));
+        assert!(!Policy::default().allows("203.0.113.1:80".parse().unwrap()));
+    }
+
+    #[test]
+    fn private_addresses_are_refused_in_every_clothing() {
+        let open = policy(&["accept *:*"], false);
+        for address in [
+            "127.0.0.1:80",
+            "10.1.2.3:80",
+            "192.168.1.1:80",
+            "0.0.0.0:80",
+            "100.64.0.1:80",
+            "224.0.0.1:80",
+            "[::1]:80",
+            "[::]:80",
+            "[::ffff:127.0.0.1]:80",
+            "[::ffff:10.0.0.1]:80",
+            "[::7f00:1]:80",
+            "[fe80::1]:80",
+            "[fd00::1]:80",
+            "[64:ff9b::7f00:1]:80",
+            "[2002:7f00:1::]:80",
+            "203.0.113.1:0",
+        ] {
+            assert!(!open.allows(address.parse().unwrap()), "{address}");
+        }
+        let private = policy(&["accept *:*"], true);
+        assert!(private.allows("127.0.0.1:80".parse().unwrap()));
+        for never in ["127.0.0.1:9001", "[::ffff:127.0.0.1]:9001", "169.254.169.254:80", "[fd00:ec2::254]:80"]
+        {
+            assert!(!private.allows(never.parse().unwrap()), "{never}");
+        }
+    }
+
+    #[test]
+    fn rules_are_read_strictly_and_written_back() {
+        for rule in ["accept *:*", "reject 10.0.0.0/8:80", "accept [2001:db8::]/32:1-1024"] {
+            assert_eq!(rule.parse::<Rule>().unwrap().to_string(), rule);
+        }
+        for bad in [
+            "",
+            "accept",
+            "allow *:*",
+            "accept *",
+            "accept *:0",
+            "accept *:9-1",
+            "accept 1.2.3.4/33:*",
+            "accept x:1",
+        ] {
+            assert!(bad.parse::<Rule>().unwrap_err().contains("no rule"), "{bad}");
+        }
+    }
+}
