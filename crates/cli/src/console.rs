@@ -18,6 +18,11 @@ pub fn red(text: &str) -> String {
     if std::io::stderr().is_terminal() { format!("\x1b[1;31m{text}\x1b[0m") } else { text.to_owned() }
 }
 
+/// Yellow on a terminal, plain elsewhere.
+pub fn yellow(text: &str) -> String {
+    if std::io::stderr().is_terminal() { format!("\x1b[1;33m{text}\x1b[0m") } else { text.to_owned() }
+}
+
 /// Ends the process without a word, as SIGPIPE would, when whoever reads standard output has gone away
 /// (`tidegate ... | head`); without this `println!` panics.
 pub fn end_quietly_on_closed_pipe() {

@@ -16,7 +16,6 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
-use tidegate_lab::scenario::quantity::Quantity;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 use tidegate_more::wire::{PACKET, WIRE_SIZE};
 use tidegate_sim::parallel::plan::Delays;
@@ -32,7 +31,7 @@ struct Parameters {
     warmup: u64,
     after: u64,
     /// The simulator's delay per link.
-    delay: Quantity<Span>,
+    delay: Span,
     case: BTreeMap<String, Case>,
 }
 
@@ -40,9 +39,9 @@ struct Parameters {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Case {
     peers: u16,
-    limit: Quantity<Rate>,
+    limit: Rate,
     controller: String,
-    attempt_every: Quantity<Span>,
+    attempt_every: Span,
     uses: usize,
     /// Relays of sender paths and of receiver paths.
     hops: [usize; 2],
@@ -51,7 +50,7 @@ struct Case {
     silent: Vec<u16>,
     /// Strangers' datagrams to a relay.
     #[serde(default)]
-    flood: Option<Quantity<Rate>>,
+    flood: Option<Rate>,
 }
 
 /// Measures an experiment.
@@ -104,10 +103,10 @@ fn plan(parameters: &Parameters, case: &Case) -> Reading {
         peers: usize::from(case.peers),
         hops: case.hops,
         uses: case.uses,
-        limit: case.limit.0.as_bytes_per_s(),
-        delays: Delays::Constant(parameters.delay.0),
+        limit: case.limit.as_bytes_per_s(),
+        delays: Delays::Constant(parameters.delay),
         jitter: 0.1,
-        attempt_every: case.attempt_every.0,
+        attempt_every: case.attempt_every,
         published: 256,
         duration: Span::from_secs(parameters.warmup + parameters.after),
         silent: case.silent.iter().map(|peer| (*peer, event, Span::from_secs(u32::MAX.into()))).collect(),
@@ -143,8 +142,8 @@ fn live(parameters: &Parameters, case: &Case, monitor: &dyn Monitor) -> Result<L
     let pair = |key: &str, value: String| [format!("--{key}"), value];
     let common = [
         pair("controller", case.controller.clone()),
-        pair("limit", case.limit.0.to_string()),
-        pair("attempt-every", case.attempt_every.0.to_string()),
+        pair("limit", case.limit.to_string()),
+        pair("attempt-every", case.attempt_every.to_string()),
         pair("uses", case.uses.to_string()),
     ];
     let mut overlay = Processes::new(case.peers, common.concat()).map_err(failed)?;
@@ -181,7 +180,7 @@ fn live(parameters: &Parameters, case: &Case, monitor: &dyn Monitor) -> Result<L
     std::thread::scope(|scope| {
         if let Some(rate) = case.flood {
             let (stop, to) = (&stop, overlay.addresses[1]);
-            scope.spawn(move || flood(to, rate.0, stop));
+            scope.spawn(move || flood(to, rate, stop));
         }
         let done = read_until(&mut reader, event + parameters.after, &mut longest);
         stop.store(true, Ordering::Relaxed);

@@ -14,7 +14,6 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
-use tidegate_lab::scenario::quantity::Quantity;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 use tidegate_more::wire::PACKET;
 use tidegate_sim::parallel::onions::{Transfer, transfer};
@@ -28,15 +27,15 @@ use crate::more_processes::{Processes, pause};
 struct Parameters {
     peers: u16,
     hops: usize,
-    limit: Quantity<Rate>,
+    limit: Rate,
     /// Length of the file.
     bytes: u64,
     /// The simulator's delay per link.
-    delay: Quantity<Span>,
+    delay: Span,
     /// The least time between two attempts of a sender: without congestion it sets the pace. The thesis' 5 ms, unless
     /// given.
     #[serde(default = "attempt_every")]
-    attempt_every: Quantity<Span>,
+    attempt_every: Span,
     case: BTreeMap<String, Case>,
 }
 
@@ -48,8 +47,8 @@ struct Case {
     set: BTreeMap<String, f64>,
 }
 
-fn attempt_every() -> Quantity<Span> {
-    Quantity(Span::from_millis(5))
+fn attempt_every() -> Span {
+    Span::from_millis(5)
 }
 
 /// A transfer that is slower than this many bytes per second has failed.
@@ -72,10 +71,10 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let plan = Transfer {
             peers: usize::from(parameters.peers),
             hops: parameters.hops,
-            limit: parameters.limit.0.as_bytes_per_s(),
-            delays: Delays::Constant(parameters.delay.0),
+            limit: parameters.limit.as_bytes_per_s(),
+            delays: Delays::Constant(parameters.delay),
             jitter: 0.1,
-            attempt_every: parameters.attempt_every.0,
+            attempt_every: parameters.attempt_every,
             bytes: parameters.bytes,
             deadline: Span::from_secs(seconds),
         };
@@ -109,8 +108,8 @@ fn start(parameters: &Parameters, case: &Case) -> Result<Processes, String> {
     let mut common = [
         pair("controller", case.controller.clone()),
         pair("hops", parameters.hops.to_string()),
-        pair("limit", parameters.limit.0.to_string()),
-        pair("attempt-every", parameters.attempt_every.0.to_string()),
+        pair("limit", parameters.limit.to_string()),
+        pair("attempt-every", parameters.attempt_every.to_string()),
     ]
     .concat();
     common.extend(case.set.iter().flat_map(|(symbol, value)| pair("set", format!("{symbol}={value}"))));

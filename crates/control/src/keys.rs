@@ -37,6 +37,8 @@ use std::str::FromStr;
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::units::{Bytes, Rate, Span};
@@ -78,6 +80,14 @@ pub struct Wrong {
     pub cure: String,
 }
 
+impl Wrong {
+    /// The same in a table that holds this one under a key.
+    pub fn below(mut self, key: &str) -> Wrong {
+        self.path.insert(0, key.to_owned());
+        self
+    }
+}
+
 /// The JSON Schema (draft 7) of what a type reads, in one piece, without references.
 pub fn schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
@@ -117,6 +127,37 @@ fn tidy(schema: &mut Value) {
             Value::Array(list) => list.iter_mut().for_each(tidy),
             other => tidy(other),
         }
+    }
+}
+
+/// The parameters of a part: a table of a file.
+pub trait Parameters: Default + Serialize + DeserializeOwned + JsonSchema {
+    /// What keys are that the table does not give, where that depends on one that it gives.
+    fn base(_given: &Value) -> Self {
+        Self::default()
+    }
+
+    /// What is wrong with values that are each in their range, and what would help.
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+}
+
+/// Reads the parameters of a part from its table, in which any key may be missing.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn read<P: Parameters>(table: &Value) -> Result<P, Wrong> {
+    check(&schema::<P>(), table)?;
+    let whole = |cause: String, cure: &str| wrong(&[], false, cause, cure.to_owned());
+    let mut all = serde_json::to_value(P::base(table)).map_err(|error| whole(error.to_string(), ""))?;
+    if let (Value::Object(all), Value::Object(given)) = (&mut all, table) {
+        all.extend(given.clone());
+    }
+    let parameters: P = serde_json::from_value(all).map_err(|error| whole(error.to_string(), ""))?;
+    match parameters.mistake() {
+        Some((cause, cure)) => Err(whole(cause.to_owned(), cure)),
+        None => Ok(parameters),
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod flashflow;
 pub mod keys;
+pub mod markov;
 pub mod maxmin;
 pub mod paths;
 pub mod positions;

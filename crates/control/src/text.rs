@@ -45,6 +45,30 @@ fn bare_number<T: FromStr<Err: Display>>(number: &str) -> String {
     }
 }
 
+/// `#[serde(with = "tidegate_control::text::size")]`: a number of bytes below 4 GiB, written with its unit.
+pub mod size {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::units::Bytes;
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(bytes: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&Bytes((*bytes).into()))
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// The deserializer's; a size of 4 GiB or more is refused.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+        let Bytes(bytes) = Bytes::deserialize(deserializer)?;
+        u32::try_from(bytes).map_err(|_| serde::de::Error::custom(format!("{} is too large", Bytes(bytes))))
+    }
+}
+
 /// Implements serde and JSON Schema for a type with `Display` and `FromStr`: in files it is a string. `form` says
 /// in a word or two what that is; the examples are strings that it reads.
 ///

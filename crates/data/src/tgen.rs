@@ -3,71 +3,12 @@
 //! Two dialects: today's (`distribution`, `param_*`; names of states and observations in `name`) and that of
 //! the PrivCount measurements of 2018 (`lognorm_mu`, `lognorm_sigma`, `exp_lambda`; names are node ids).
 
+use tidegate_control::markov::{Chain, Delay, Emission, Observation, State};
 use tidegate_control::units::Span;
 
 use crate::document::{DataError, Document, quote};
 use crate::graph::{Edge, Graph, Node};
 use crate::graphml;
-
-/// A hidden Markov model as tgen defines it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Model {
-    /// The states.
-    pub states: Vec<State>,
-    /// The state a walk begins in, without observing it.
-    pub start: usize,
-    /// No delay is longer: 10 minutes, in the old dialect one.
-    pub ceiling: Span,
-}
-
-/// A state, and where walks go from it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    /// Its name in the file.
-    pub name: String,
-    /// Next states (by index) and their weights.
-    pub transitions: Vec<(usize, f64)>,
-    /// What is observed in it.
-    pub emissions: Vec<Emission>,
-}
-
-/// An observation and the delay behind it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Emission {
-    /// What is observed.
-    pub observation: Observation,
-    /// Relative frequency within its state.
-    pub weight: f64,
-    /// The time that passes afterwards.
-    pub delay: Delay,
-}
-
-/// What can be observed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Observation {
-    /// `+`: a packet to the server, or a new stream.
-    ToServer,
-    /// `-`: a packet to the client, or a new stream (also the old dialect's `$`).
-    ToOrigin,
-    /// `F`: the end.
-    End,
-}
-
-/// A distribution of delays, in microseconds.
-#[expect(missing_docs, reason = "the fields are tgen's parameters of the same name")]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Delay {
-    /// `param_location` >= 0, `param_scale` >= 0.
-    Normal { location: f64, scale: f64 },
-    /// The same of the delay's logarithm.
-    LogNormal { location: f64, scale: f64 },
-    /// `param_rate` > 0.
-    Exponential { rate: f64 },
-    /// `param_scale` >= 0, `param_shape` > 0.
-    Pareto { scale: f64, shape: f64 },
-    /// `param_low` <= `param_high`.
-    Uniform { low: f64, high: f64 },
-}
 
 const CURE: &str = "give a Markov model that tgen accepts";
 
@@ -76,9 +17,9 @@ const CURE: &str = "give a Markov model that tgen accepts";
 /// # Errors
 /// If the document is not GraphML, or the graph is not a model that tgen would accept: no start or two,
 /// nodes or edges without type, edges of the wrong type, parameters missing or out of range.
-pub fn read(document: &Document) -> Result<Model, DataError> {
+pub fn read(document: &Document) -> Result<Chain, DataError> {
     let graph = graphml::read(document)?;
-    Reader { document, graph: &graph }.model()
+    Reader { document, graph: &graph }.chain()
 }
 
 /// What a node is: a state (by index) or an observation.
@@ -98,7 +39,7 @@ impl Reader<'_> {
         self.document.error_at(line, cause, CURE)
     }
 
-    fn model(&self) -> Result<Model, DataError> {
+    fn chain(&self) -> Result<Chain, DataError> {
         if !self.graph.directed {
             return Err(self.document.error("the graph is undirected", CURE));
         }
@@ -113,7 +54,7 @@ impl Reader<'_> {
                 if name == "start" && start.replace(index).is_some() {
                     return Err(self.fail(node.line, "a second state is named `start`".into()));
                 }
-                states.push(State { name: name.to_owned(), transitions: Vec::new(), emissions: Vec::new() });
+                states.push(State { name: name.to_owned(), ..State::default() });
             }
             vertices.push(vertex);
         }
@@ -142,7 +83,8 @@ impl Reader<'_> {
                 }
             }
         }
-        Ok(Model { states, start, ceiling: Span::from_secs(if old { 60 } else { 600 }) })
+        // No delay is longer than 10 minutes, in the old dialect one.
+        Ok(Chain::new(states, start, Span::from_secs(if old { 60 } else { 600 })))
     }
 
     fn name<'n>(&self, node: &'n Node, old: bool) -> Result<&'n str, DataError> {
@@ -261,7 +203,7 @@ mod tests {
         format!("<edge source='{from}' target='{to}'>{}</edge>\n", data(pairs))
     }
 
-    fn read_body(body: &str) -> Result<Model, DataError> {
+    fn read_body(body: &str) -> Result<Chain, DataError> {
         let text = format!("<graphml>{KEYS}<graph edgedefault='directed'>\n{body}</graph></graphml>");
         read(&Document::new("x", text)?)
     }
@@ -277,7 +219,7 @@ mod tests {
 
     fn emission(pairs: &[(&str, &str)]) -> Result<Delay, DataError> {
         let pairs = [&[("t", "emission"), ("w", "1")], pairs].concat();
-        read_body(&(nodes() + &edge("s1", "o1", &pairs))).map(|model| model.states[1].emissions[0].delay)
+        read_body(&(nodes() + &edge("s1", "o1", &pairs))).map(|model| model.states()[1].emissions[0].delay)
     }
 
     #[test]
@@ -315,10 +257,10 @@ mod tests {
                 + &edge("A", "F", &[("t", "emission"), ("w", "0"), ("lm", "0"), ("ls", "0"), ("el", "0")])),
         )
         .unwrap();
-        assert_eq!(model.states[1].emissions[0].delay, Delay::Exponential { rate: 0.25 });
-        assert_eq!(model.states[1].emissions[0].observation, Observation::ToOrigin);
-        assert_eq!(model.states[model.start].transitions, [(1, 1.0)]);
-        assert_eq!(model.ceiling, Span::from_secs(60));
+        assert_eq!(model.states()[1].emissions[0].delay, Delay::Exponential { rate: 0.25 });
+        assert_eq!(model.states()[1].emissions[0].observation, Observation::ToOrigin);
+        assert_eq!(model.states()[model.start()].transitions, [(1, 1.0)]);
+        assert_eq!(model.ceiling(), Span::from_secs(60));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::real_data;
+use tidegate_control::markov::{Chain, Delay};
 use tidegate_control::units::Span;
 use tidegate_data::consensus::{self, Consensus, Flavour};
 use tidegate_data::country::Country;
@@ -193,14 +194,14 @@ fn markov_models_are_read_unchanged() {
     let read = |file: &str| tgen::read(&open::open(&data.join(file)).unwrap());
     let new = read("relays/shadowtor-0.31-2019-01/tgen.tor-streammodel-ccs2018.graphml").unwrap();
     let old = read("traffic/tgen.privcount.stream.model.graphml.xml.xz").unwrap();
-    let lognormal = tgen::Delay::LogNormal { location: 7.498251160745908, scale: 6.514356309882063 };
-    let state = |name: &str| new.states.iter().find(|state| state.name == name).unwrap();
+    let lognormal = Delay::LogNormal { location: 7.498251160745908, scale: 6.514356309882063 };
+    let state = |name: &str| new.states().iter().find(|state| state.name == name).unwrap();
     assert_eq!(state("Dwell").emissions[0].delay, lognormal);
-    assert_eq!((new.states.len(), old.states.len()), (4, 4));
-    let count = |model: &tgen::Model| {
-        let transitions: usize = model.states.iter().map(|state| state.transitions.len()).sum();
-        let emissions: usize = model.states.iter().map(|state| state.emissions.len()).sum();
-        (model.states.len(), transitions, emissions)
+    assert_eq!((new.states().len(), old.states().len()), (4, 4));
+    let count = |model: &Chain| {
+        let transitions: usize = model.states().iter().map(|state| state.transitions.len()).sum();
+        let emissions: usize = model.states().iter().map(|state| state.emissions.len()).sum();
+        (model.states().len(), transitions, emissions)
     };
     let old = read("traffic/tgen.privcount.packet.model.graphml.xml.xz").unwrap();
     assert_eq!(count(&old), (28, 83, 51));

@@ -6,8 +6,34 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::monitor::Monitor;
 use crate::scoreboard::RunError;
 
-/// Does all jobs, each on one thread; results in the jobs' order. `work` calls its second argument from time to
-/// time with the share it has done, and should end when that gives false.
+/// Does jobs, each on one thread, until all are done or the user stops: results in the jobs' order, none for jobs
+/// that were not begun.
+pub fn each<J: Sync, R: Send>(
+    jobs: &[J],
+    monitor: &dyn Monitor,
+    work: impl Fn(usize, &J) -> R + Sync,
+) -> Vec<Option<R>> {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<Option<R>>> = Mutex::new(jobs.iter().map(|_| None).collect());
+    let thread = || {
+        while !monitor.stopped() {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(index) else { return };
+            let result = work(index, job);
+            results.lock().expect("no thread panics with the lock held")[index] = Some(result);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..monitor.jobs().clamp(1, jobs.len().max(1)) {
+            scope.spawn(thread);
+        }
+        thread();
+    });
+    results.into_inner().expect("no thread panics with the lock held")
+}
+
+/// Does all jobs. `work` calls its second argument from time to time with the share it has done, and should end when
+/// that gives false.
 ///
 /// # Errors
 /// The first error of a job; [`RunError::Stopped`] if the user stopped it.
@@ -17,29 +43,16 @@ pub fn run_all<J: Sync, R: Send>(
     name: impl Fn(&J) -> &str + Sync,
     work: impl Fn(&J, &dyn Fn(f64) -> bool) -> Result<R, RunError> + Sync,
 ) -> Result<Vec<R>, RunError> {
-    let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Option<R>>> = Mutex::new(jobs.iter().map(|_| None).collect());
-    let thread = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(job) = jobs.get(index) else { return Ok(()) };
-            let goes_on = |done: f64| {
-                let done = (index as f64 + done.clamp(0.0, 1.0)) / jobs.len() as f64;
-                monitor.progress("runs", name(job), done);
-                !monitor.stopped()
-            };
-            let result = work(job, &goes_on)?;
-            results.lock().expect("no thread panics with the lock held")[index] = Some(result);
-            if monitor.stopped() {
-                return Err(RunError::Stopped);
-            }
-        }
-    };
-    let threads = monitor.jobs().clamp(1, jobs.len().max(1));
-    std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(thread)).collect();
-        handles.into_iter().try_for_each(|handle| handle.join().expect("a run does not panic"))
-    })?;
-    let results = results.into_inner().expect("no thread panics with the lock held");
-    Ok(results.into_iter().map(|result| result.expect("every job was taken")).collect())
+    let results = each(jobs, monitor, |index, job| {
+        let goes_on = |done: f64| {
+            let done = (index as f64 + done.clamp(0.0, 1.0)) / jobs.len() as f64;
+            monitor.progress("runs", name(job), done);
+            !monitor.stopped()
+        };
+        work(job, &goes_on)
+    });
+    if monitor.stopped() {
+        return Err(RunError::Stopped);
+    }
+    results.into_iter().map(|result| result.unwrap_or(Err(RunError::Stopped))).collect()
 }

@@ -4,8 +4,7 @@
 //! threads, and what is finished when the user stops is worth keeping.
 
 use std::ops::ControlFlow;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
@@ -14,6 +13,7 @@ use tidegate_sim::plan::System;
 use tidegate_sim::world;
 
 use crate::input::InputError;
+use crate::jobs;
 use crate::metrics::{Fold, Metrics};
 use crate::monitor::Monitor;
 use crate::network;
@@ -86,9 +86,6 @@ pub fn run_once(
 /// Called with each run the moment it ends; an error stops the rest.
 pub type Keep<'a> = &'a (dyn Fn(&Run) -> Result<(), InputError> + Sync);
 
-/// A task's number and what came of it.
-type Done = (usize, Result<Option<Run>, InputError>);
-
 /// Every system on `seeds` networks, from the scenario's seed on: (index of the system, seed).
 pub fn tasks(scenario: &Scenario, seeds: u32) -> Vec<(usize, u64)> {
     let first = scenario.file.seed;
@@ -114,34 +111,20 @@ pub fn run_tasks(
     monitor: &dyn Monitor,
     keep: Keep<'_>,
 ) -> Result<Runs, InputError> {
-    let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
-    let done: Mutex<Vec<Done>> = Mutex::default();
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::SeqCst);
-            let Some((system, seed)) = tasks.get(index) else { return };
-            if monitor.stopped() || failed.load(Ordering::SeqCst) {
-                return;
-            }
-            let result = run_once(scenario, *system, *seed, monitor).and_then(|run| {
-                run.as_ref().map_or(Ok(()), keep)?;
-                Ok(run)
-            });
-            failed.fetch_or(result.is_err(), Ordering::SeqCst);
-            done.lock().expect("no run panics while it reports").push((index, result));
+    let done = jobs::each(&tasks, monitor, |_, (system, seed)| {
+        if failed.load(Ordering::SeqCst) {
+            return Ok(None);
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..monitor.jobs().clamp(1, tasks.len().max(1)) {
-            scope.spawn(work);
-        }
-        work();
+        let result = run_once(scenario, *system, *seed, monitor).and_then(|run| {
+            run.as_ref().map_or(Ok(()), keep)?;
+            Ok(run)
+        });
+        failed.fetch_or(result.is_err(), Ordering::SeqCst);
+        result
     });
-    let mut done = done.into_inner().expect("no run panics while it reports");
-    done.sort_by_key(|(index, _)| *index);
     let mut runs = Runs::default();
-    for (_, result) in done {
+    for result in done.into_iter().flatten() {
         runs.finished.extend(result?);
     }
     let is_finished = |task: &(usize, u64)| runs.finished.iter().any(|run| (run.system, run.seed) == *task);

@@ -27,6 +27,7 @@ pub mod relay;
 pub mod scheduler;
 pub mod sink;
 pub mod switching;
+pub mod system;
 pub mod transport;
 
 /// The walk-through for contributors compiles.

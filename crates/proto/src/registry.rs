@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+use tidegate_control::keys::{self, Wrong};
+
 use crate::control::fixed_rate::FixedRate;
 use crate::control::windows::FixedWindows;
 use crate::control::{Control, predictor, vegas};
@@ -11,21 +14,55 @@ use crate::scheduler::longest_queue::LongestQueue;
 use crate::scheduler::round_robin::RoundRobin;
 use crate::scheduler::weighted::Weighted;
 
-/// A part with its default parameters, by the name it has in scenarios and configurations.
-pub type Part<T> = (&'static str, fn() -> Arc<T>);
+/// A part of a kind. Its parameters are the table of its name beside the key that chooses it.
+#[derive(Debug)]
+pub struct Part<T: ?Sized + 'static> {
+    /// Its name in scenarios and configurations.
+    pub name: &'static str,
+    /// The JSON Schema of its parameters, if it has any.
+    pub schema: Option<fn() -> Value>,
+    /// Makes it from its table, in which any key may be missing; and the table with every default.
+    pub make: fn(&Value) -> Result<(Arc<T>, Value), Wrong>,
+}
+
+impl<T: ?Sized> Part<T> {
+    /// The part with its default parameters.
+    pub fn by_default(&self) -> Arc<T> {
+        let (part, _) = (self.make)(&json!({})).expect("defaults are in their ranges");
+        part
+    }
+}
+
+/// A part that is its parameters, or one that has none.
+macro_rules! part {
+    ($name:literal, $parameters:ty) => {
+        Part {
+            name: $name,
+            schema: Some(keys::schema::<$parameters>),
+            make: |table| {
+                let part: $parameters = keys::read(table)?;
+                let all = serde_json::to_value(&part).unwrap_or_default();
+                Ok((Arc::new(part), all))
+            },
+        }
+    };
+    ($name:literal = $part:expr) => {
+        Part { name: $name, schema: None, make: |_| Ok((Arc::new($part), Value::Null)) }
+    };
+}
 
 /// Which circuit of a connection sends next.
 pub const SCHEDULERS: &[Part<dyn Discipline>] = &[
-    ("round-robin", || Arc::new(RoundRobin)),
-    ("ewma", || Arc::new(Ewma::default())),
-    ("longest-queue", || Arc::new(LongestQueue::default())),
-    ("weighted", || Arc::new(Weighted::default())),
+    part!("round-robin" = RoundRobin),
+    part!("ewma", Ewma),
+    part!("longest-queue", LongestQueue),
+    part!("weighted", Weighted),
 ];
 
 /// How circuits' rates are controlled.
 pub const CONTROLS: &[Part<dyn Control>] = &[
-    ("windows", || Arc::new(FixedWindows)),
-    ("vegas", || Arc::new(vegas::Parameters::default())),
-    ("predictor", || Arc::new(predictor::Parameters::default())),
-    ("fixed-rate", || Arc::new(FixedRate::default())),
+    part!("windows" = FixedWindows),
+    part!("vegas", vegas::Parameters),
+    part!("predictor", predictor::Parameters),
+    part!("fixed-rate", FixedRate),
 ];

@@ -13,38 +13,56 @@
 //! old way and moves as well; the mover holds what comes on the new way until that. Each way keeps order, so
 //! nothing is lost, doubled or overtaken, and both directions keep flowing meanwhile.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::keys::Parameters;
 use tidegate_control::units::{Span, Time};
 
 /// The rules of switching.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Switching {
     /// Where circuits move.
+    #[serde(skip)]
     pub form: Form,
-    /// Weight of the previous estimate, gamma in `B_t = gamma B_{t-1} + (1 - gamma) B_sample`. The paper
-    /// gives none.
+    /// Weight of the previous estimate of a buffer's occupancy, gamma in `B_t = gamma B_{t-1} + (1 - gamma) B_sample`.
+    /// The paper gives none.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub gamma: f64,
-    /// Share of the output buffer below which it is underfull (paper: 0.1).
+    /// Share of the output buffer below which it is underfull; at most `beta`. Source: Kale et al. 2016.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub alpha: f64,
-    /// Share above which it is overfull (paper: 0.5).
+    /// Share of the output buffer above which its loudest circuit moves. Source: Kale et al. 2016.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub beta: f64,
-    /// Interval between samples. The paper gives none.
+    /// Interval between samples of the occupancy. The paper gives none.
+    #[serde(rename = "sample")]
+    #[schemars(extend("x-range" = "1 ns.."))]
     pub sample_every: Span,
     /// A connection from which a circuit has moved loses no other, and a circuit that has moved stays,
     /// for so long; a connection that was underfull in between may lose one at once.
     pub rest: Span,
     /// Connections between two nodes at most.
+    #[schemars(range(min = 1))]
     pub connections: u32,
     /// Middles and exits switch as guards do (form 1 only): beyond the paper.
     pub everywhere: bool,
 }
 
 /// Where circuits move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
     /// To another TCP connection between the same two nodes.
+    #[default]
     Connection,
     /// To another circuit with the same guard and exit over a middle of higher bandwidth.
     Circuit,
+}
+
+impl Parameters for Switching {
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        (self.alpha > self.beta).then_some(("`alpha` is above `beta`", "the paper: alpha = 0.1, beta = 0.5"))
+    }
 }
 
 impl Default for Switching {

@@ -6,7 +6,10 @@
 //! relay (section 6.2): a pair of which one side is not upgraded shares a connection as ever. And it can be
 //! limited (6.5): beyond so many connections to one peer, circuits share those that exist.
 
-use tidegate_control::units::{Span, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::keys::Parameters;
+use tidegate_control::units::{Bytes, Span, Time};
 
 /// Which connection a circuit uses between two upgraded nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +27,45 @@ pub enum Transport {
     },
 }
 
+/// PCTCP: a TCP connection per circuit. Source: CCS 2013.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Pctcp {
+    /// Share of the relays that are upgraded; a pair with another relay shares one connection. Only in simulations.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub upgraded: f64,
+    /// Connections to one peer beyond which circuits share; 0: no limit.
+    pub connections_per_peer: u32,
+    /// Which connection circuits share then.
+    pub beyond: Sharing,
+    /// Bytes that IPsec adds to every packet between upgraded relays (ESP with AES-GCM in tunnel mode: 57), less than a
+    /// packet's payload. Only in simulations.
+    #[serde(with = "tidegate_control::text::size")]
+    #[schemars(with = "Bytes", extend("x-range" = "..=511 B"))]
+    pub esp_overhead: u32,
+}
+
+impl Default for Pctcp {
+    fn default() -> Pctcp {
+        Pctcp { upgraded: 1.0, connections_per_peer: 0, beyond: Sharing::RoundRobin, esp_overhead: 0 }
+    }
+}
+
+impl Parameters for Pctcp {}
+
+impl Pctcp {
+    /// How circuits use connections.
+    pub fn transport(&self) -> Transport {
+        match self.connections_per_peer {
+            0 => Transport::PerCircuit,
+            connections => Transport::Threshold { connections, beyond: self.beyond },
+        }
+    }
+}
+
 /// Which existing connection a circuit beyond the threshold shares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Sharing {
     /// Each in turn.
     RoundRobin,

@@ -271,11 +271,11 @@ fn configs() -> impl Iterator<Item = Config> {
     let config = |transport| Config { transport, ..Config::default() };
     (transports.into_iter().map(config))
         .flat_map(move |config| {
-            SCHEDULERS.iter().map(move |(_, make)| Config { scheduler: make(), ..config.clone() })
+            SCHEDULERS.iter().map(move |part| Config { scheduler: part.by_default(), ..config.clone() })
         })
         .flat_map(move |config| channels.map(|kist| Config { kist, ..config.clone() }))
         .flat_map(move |config| {
-            CONTROLS.iter().map(move |(_, make)| Config { control: make(), ..config.clone() })
+            CONTROLS.iter().map(move |part| Config { control: part.by_default(), ..config.clone() })
         })
 }
 

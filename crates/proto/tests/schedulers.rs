@@ -33,8 +33,8 @@ proptest! {
         which in 0..SCHEDULERS.len(),
         steps in proptest::collection::vec((0usize..CIRCUITS, 1u32..200), 1..200),
     ) {
-        let (name, make) = SCHEDULERS[which];
-        let mut scheduler = make().build();
+        let name = SCHEDULERS[which].name;
+        let mut scheduler = SCHEDULERS[which].by_default().build();
         let half_life = Span::from_secs(30);
         let (mut now, mut cells) = (Time::ZERO, [0u32; CIRCUITS]);
         let mut counts = [DecayingCount::default(); CIRCUITS];

@@ -9,7 +9,6 @@ pub mod faults;
 pub mod flashflow;
 pub mod lies;
 pub mod link;
-pub mod markov;
 pub mod observe;
 pub mod parallel;
 pub mod plan;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate_control::units::{Rate, Span, Time};
+use tidegate_control::markov;
+use tidegate_control::units::{Bytes, Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
 pub use tidegate_proto::control::fixed_rate::FixedRate;
 pub use tidegate_proto::control::windows::{FixedWindows, Windows};
 pub use tidegate_proto::control::{Control, predictor, vegas};
-pub use tidegate_proto::links::{OutputBuffer, kist};
+pub use tidegate_proto::links::{CircuitQueue, OutputBuffer, kist};
 pub use tidegate_proto::paths::{self, Directory, RelayEntry};
 pub use tidegate_proto::scheduler::Discipline;
 pub use tidegate_proto::scheduler::ewma::Ewma;
@@ -19,9 +20,8 @@ pub use tidegate_proto::scheduler::longest_queue::LongestQueue;
 pub use tidegate_proto::scheduler::round_robin::RoundRobin;
 pub use tidegate_proto::scheduler::weighted::Weighted;
 pub use tidegate_proto::switching::{Form, Switching};
-pub use tidegate_proto::transport::{Sharing, Transport};
+pub use tidegate_proto::transport::{Pctcp, Sharing, Transport};
 
-use crate::markov;
 use crate::tcp;
 
 /// The network and its users: the same for every system that is compared on it.
@@ -313,20 +313,44 @@ pub enum Lie {
     Absent,
 }
 
-/// How an exit puts the bytes of a stream into cells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How exits put the bytes of a stream into cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Packaging {
     /// Application bytes that fit into one cell: 498 (relay cell format 0), or 488 with the format of
-    /// counter-Galois onions that tor 0.4.9 speaks on circuits with congestion control.
+    /// counter-Galois onions that tor 0.4.9 speaks on circuits with congestion control. Source: tor-spec.
+    #[serde(rename = "cell")]
+    #[schemars(range(min = 1, max = 498))]
     pub cell_bytes: u16,
-    /// Bytes read from the server at a time (tor: 32 x 498); what is left of them after the last full cell
-    /// leaves in a cell of its own.
+    /// Bytes read from the server at a time; what is left of them after the last full cell leaves in a cell of its own.
+    /// Source: tor, 32 x 498.
+    #[serde(rename = "read", with = "tidegate_control::text::size")]
+    #[schemars(with = "Bytes", extend("x-range" = "1 B..=4294967295 B"))]
     pub read_bytes: u32,
 }
 
 impl Default for Packaging {
     fn default() -> Packaging {
         Packaging { cell_bytes: 498, read_bytes: 32 * 498 }
+    }
+}
+
+/// TLS records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Tls {
+    /// Bytes added per record: 5 header, 1 type, 16 tag. Source: TLS 1.3.
+    #[serde(with = "tidegate_control::text::size")]
+    #[schemars(with = "Bytes", extend("x-range" = "..=16 KiB"))]
+    pub record_overhead: u32,
+    /// Cells in one record at most: up to 16 KiB are written at once. Source: tor.
+    #[schemars(range(min = 1))]
+    pub record_cells: u32,
+}
+
+impl Default for Tls {
+    fn default() -> Tls {
+        Tls { record_overhead: 22, record_cells: 31 }
     }
 }
 
@@ -387,11 +411,11 @@ impl Default for System {
             windows: Windows::default(),
             tcp: tcp::Config::default(),
             output_buffer: OutputBuffer::default(),
-            tls_record_overhead: 22,
+            tls_record_overhead: Tls::default().record_overhead,
             tls_record_cells: 8,
             packaging: Packaging::default(),
-            circuit_queue_high: 256,
-            circuit_queue_low: 10,
+            circuit_queue_high: CircuitQueue::default().high,
+            circuit_queue_low: CircuitQueue::default().low,
         }
     }
 }
@@ -407,8 +431,14 @@ pub struct Deployment {
     pub esp_overhead: u32,
 }
 
+impl From<Pctcp> for Deployment {
+    fn from(pctcp: Pctcp) -> Deployment {
+        Deployment { upgraded: pctcp.upgraded, esp_overhead: pctcp.esp_overhead }
+    }
+}
+
 impl Default for Deployment {
     fn default() -> Deployment {
-        Deployment { upgraded: 1.0, esp_overhead: 0 }
+        Pctcp::default().into()
     }
 }

@@ -111,20 +111,20 @@ fn systems() -> Vec<System> {
     };
     let mut systems = vec![];
     for transport in [Transport::Vanilla, Transport::PerCircuit, threshold] {
-        for (discipline, scheduler) in SCHEDULERS {
+        for part in SCHEDULERS {
             let scheduler: Arc<dyn Discipline> =
-                if *discipline == "ewma" { Arc::new(Ewma { half_life }) } else { scheduler() };
+                if part.name == "ewma" { Arc::new(Ewma { half_life }) } else { part.by_default() };
             for kist in [None, Some(kist::Parameters::default())] {
-                for (control, make) in CONTROLS {
+                for control in CONTROLS {
                     for form in [None, Some(Form::Connection), Some(Form::Circuit)] {
                         systems.push(System {
-                            name: format!("{transport:?} {discipline} {kist:?} {control} {form:?}"),
+                            name: format!("{transport:?} {} {kist:?} {} {form:?}", part.name, control.name),
                             transport,
                             scheduler: Arc::clone(&scheduler),
                             kist,
                             connection_half_life: kist.map(|_| half_life),
                             switching: form.map(rules),
-                            control: make(),
+                            control: control.by_default(),
                             ..base.clone()
                         });
                     }

@@ -72,7 +72,7 @@ fn rates(lie: Option<Lie>, encoding: Encoding) -> ([f64; 7], u64) {
     (rates, refused)
 }
 
-const ENCODINGS: [Encoding; 2] = [Encoding::Compact { resolution: 1.0 / 16.0 }, Encoding::Plain];
+const ENCODINGS: [Encoding; 2] = [Encoding::Compact, Encoding::Plain];
 
 /// What the circuits get when nobody lies.
 static HONEST: LazyLock<[[f64; 7]; 2]> = LazyLock::new(|| {

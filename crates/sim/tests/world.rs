@@ -85,9 +85,8 @@ fn systems() -> impl Iterator<Item = System> {
             scheduler: Arc::new(Ewma::default()),
             ..system(transport)
         };
-        let scheduled =
-            move |make: &fn() -> Arc<dyn Discipline>| System { scheduler: make(), ..system(transport) };
-        SCHEDULERS.iter().map(move |(_, make)| scheduled(make)).chain([kist])
+        let scheduled = move |scheduler| System { scheduler, ..system(transport) };
+        SCHEDULERS.iter().map(move |part| scheduled(part.by_default())).chain([kist])
     })
 }
 

@@ -1,26 +1,14 @@
 //! A strictly feasible, exactly centred start for the interior point method.
 
-use super::Problem;
 use super::form::{Bounds, EXACT, ROOM, STATES, blocks, left_by_fixed};
-use super::interior::{Interior, Out, Pair, Row, Step};
+use super::iterate::{Interior, Out, Pair, Row, Step};
 use super::lane::LANES;
+use super::problem::Problem;
 
 /// How much of its fair share a rate gets at the start.
 const START: f64 = 0.7;
 /// Complementarity at the end, relative to the weights of the rates.
 const END_GAP: f64 = 3e-10;
-
-/// Constants of one solve.
-#[derive(Debug, Default)]
-pub(super) struct Scale {
-    pub horizon: usize,
-    /// Curvature of the incoming, outgoing and virtual rates, per step.
-    pub cost: Vec<[f64; 3]>,
-    /// Complementarity at which the solve ends.
-    pub gap: f64,
-    /// Sum of all pairs' weights.
-    pub weights: f64,
-}
 
 /// Loads a checked problem with circuits and a capacity above zero, and a centred interior point.
 pub(super) fn load<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem) {

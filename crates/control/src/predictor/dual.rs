@@ -7,10 +7,10 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::Residuals;
 use super::cholesky::{cholesky, solve_cholesky};
 use super::circuit::{Block, Costs, Springs, Start, Step, Work};
 use super::lane::{LANES, Lane};
+use super::problem::Residuals;
 use super::riccati::{Mat, Vector, add_inverse, block_index};
 
 /// Overfilled rows and violated constraints at which a solve ends, in units of the capacity.

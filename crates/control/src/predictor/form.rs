@@ -7,7 +7,7 @@
 use super::circuit::{Costs, Springs, Start, Step};
 use super::dual::Dual;
 use super::lane::{LANES, Lane};
-use super::{Problem, Solution};
+use super::problem::{Kind, Problem, Solution};
 
 /// A rate with less room than this, relative to the capacity, is fixed at zero.
 pub(super) const ROOM: f64 = 1e-10;
@@ -55,7 +55,7 @@ impl Bounds {
             bounds.source[step] = (queued + planned).min(far);
             bounds.limit[step] = (row(&problem.vmax, step) / problem.capacity).min(1.0);
         }
-        if problem.kind == super::Kind::Journal {
+        if problem.kind == Kind::Journal {
             let requested: f64 = (0..steps).map(|step| row(&problem.vvsrc, step)).sum();
             bounds.source[steps - 1] = bounds.source[steps - 1].min(requested / problem.capacity);
         }

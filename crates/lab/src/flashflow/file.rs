@@ -12,7 +12,6 @@ use tidegate_sim::plan::{LinkPlan, QueuePlan};
 use tidegate_sim::tcp::{Buffer, Config};
 
 use crate::input::{InputError, Source, suggest};
-use crate::scenario::quantity::Quantity;
 
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
@@ -35,7 +34,7 @@ pub struct Parameters {
     #[serde(default = "one")]
     seeds: u32,
     /// How long background flows before and after.
-    around: Option<Quantity<Span>>,
+    around: Option<Span>,
     /// Medians of the first so many seconds only.
     #[serde(default)]
     pub medians: Vec<u16>,
@@ -82,16 +81,16 @@ pub struct Sweep {
 pub struct RelayTable {
     /// Its limit.
     #[serde(default)]
-    rate: Option<Quantity<Rate>>,
+    rate: Option<Rate>,
     /// Relays on the machine that are measured together.
     #[serde(default = "one")]
     count: u32,
     /// What clients ask for.
     #[serde(default)]
-    background: Option<Quantity<Rate>>,
+    background: Option<Rate>,
     /// What its processor forwards, if less than the machine's others.
     #[serde(default)]
-    core: Option<Quantity<Rate>>,
+    core: Option<Rate>,
     /// The share of its seconds in which a cell costs its processor twice as much.
     #[serde(default)]
     slow: f64,
@@ -107,7 +106,7 @@ struct HostsFile {
     target: TargetTable,
     measurer: Vec<MeasurerTable>,
     /// Path between the coordinator and everyone else: round-trip time.
-    coordinator_rtt: Quantity<Span>,
+    coordinator_rtt: Span,
     /// What the kernel lets a socket buffer.
     #[serde(default)]
     send_buffer: Option<u32>,
@@ -118,19 +117,19 @@ struct HostsFile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct TargetTable {
-    link: Quantity<Rate>,
+    link: Rate,
     /// What one core of a relay forwards.
-    core: Quantity<Rate>,
+    core: Rate,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct MeasurerTable {
     name: String,
-    link: Quantity<Rate>,
-    rtt: Quantity<Span>,
+    link: Rate,
+    rtt: Span,
     #[serde(default)]
-    jitter: Option<Quantity<Span>>,
+    jitter: Option<Span>,
     #[serde(default)]
     loss: f64,
 }
@@ -186,7 +185,7 @@ impl Hosts {
         if let Some(bad) = file.measurer.iter().find(|m| !(0.0..1.0).contains(&m.loss)) {
             return fail(format!("measurer {}: loss is {}", bad.name, bad.loss), "give 0 to 1");
         }
-        if file.target.core.0.0 == 0 || file.target.link.0.0 == 0 {
+        if file.target.core.0 == 0 || file.target.link.0 == 0 {
             return fail("the target's rates must not be zero".into(), "give a rate such as \"1 Gbit/s\"");
         }
         let mut tcp = Config::default();
@@ -195,14 +194,14 @@ impl Hosts {
         tcp.send_buffer = auto(46_080, file.send_buffer, tcp.send_buffer);
         tcp.receive_buffer = auto(65_536, file.receive_buffer, tcp.receive_buffer);
         let measurers = file.measurer.into_iter().map(|m| {
-            let (delay, jitter) = (Span(m.rtt.0.0 / 2), m.jitter.map_or(Span::ZERO, |q| q.0));
-            (m.name, MeasurerPlan { link: link(m.link.0), delay, jitter, loss: m.loss })
+            let (delay, jitter) = (m.rtt / 2, m.jitter.unwrap_or(Span::ZERO));
+            (m.name, MeasurerPlan { link: link(m.link), delay, jitter, loss: m.loss })
         });
         Ok(Hosts {
-            link: file.target.link.0,
-            core: file.target.core.0,
+            link: file.target.link,
+            core: file.target.core,
             measurers: measurers.collect(),
-            coordinator_delay: Span(file.coordinator_rtt.0.0 / 2),
+            coordinator_delay: file.coordinator_rtt / 2,
             tcp,
         })
     }
@@ -210,8 +209,8 @@ impl Hosts {
     /// What a relay of that limit forwards at most, the limit, the core and the link in view.
     fn truth(&self, table: &RelayTable) -> f64 {
         let payload = f64::from(self.tcp.mss) / f64::from(self.tcp.mss + self.tcp.header_bytes);
-        let limit = table.rate.map_or(Rate::UNLIMITED, |q| q.0).0 as f64;
-        let core = table.core.map_or(self.core, |q| q.0).0 as f64;
+        let limit = table.rate.unwrap_or(Rate::UNLIMITED).0 as f64;
+        let core = table.core.unwrap_or(self.core).0 as f64;
         limit.min(core).min(self.link.0 as f64 * payload)
     }
 }
@@ -319,12 +318,12 @@ impl Parameters {
         {
             return Err("sockets, background-percent or count is out of range".into());
         }
-        let limit = table.rate.map_or(Rate::UNLIMITED, |q| q.0);
-        let around = self.around.map_or(Span::ZERO, |q| q.0);
+        let limit = table.rate.unwrap_or(Rate::UNLIMITED);
+        let around = self.around.unwrap_or(Span::ZERO);
         if limit.0 < 100_000 || around > MAX_AROUND {
             return Err("rate is below 100 kbit/s, or around above 600 s".into());
         }
-        let core = table.core.map_or(hosts.core, |q| q.0);
+        let core = table.core.unwrap_or(hosts.core);
         if !(0.0..=1.0).contains(&table.slow) || core.0 == 0 {
             return Err("slow is a share from 0 to 1, core a rate above zero".into());
         }
@@ -343,7 +342,7 @@ impl Parameters {
         for ((m, rate), sockets) in team.iter().zip(rates).zip(dealt) {
             shares[*m] = (rate, sockets);
         }
-        let background = table.background.map_or(Rate(0), |q| q.0);
+        let background = table.background.unwrap_or(Rate(0));
         let relay = RelayPlan {
             rate: limit,
             cell_cost: core.span_for(CELL as u64),

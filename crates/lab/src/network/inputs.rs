@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
+use tidegate_control::markov;
 use tidegate_data::consensus::{self, Consensus, Flags, Flavour, Identity, Relay};
 use tidegate_data::document::DataError;
 use tidegate_data::geoip::{self, GeoIp};
@@ -13,7 +14,6 @@ use tidegate_data::relays::Capacity;
 use tidegate_data::tgen;
 use tidegate_data::torperf::{self, Measured, Part};
 use tidegate_data::{detect, open};
-use tidegate_sim::markov;
 
 use super::{builtin, privcount};
 use crate::input::InputError;
@@ -81,7 +81,7 @@ impl Inputs {
         for (name, traffic) in &file.traffic {
             if let (Some(streams), Some(packets)) = (&traffic.stream_model, &traffic.packet_model) {
                 let read = |name: &Name| -> Result<markov::Chain, InputError> {
-                    Ok(chain(tgen::read(&open::open(&path(name))?)?))
+                    Ok(tgen::read(&open::open(&path(name))?)?)
                 };
                 let model = markov::Model { streams: read(streams)?, packets: read(packets)? };
                 inputs.models.insert(name.clone(), Arc::new(model));
@@ -126,28 +126,4 @@ fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
         relays: running().enumerate().map(relay).collect(),
         bandwidth_weights: BTreeMap::new(),
     }
-}
-
-/// tgen's model as the simulator walks it.
-fn chain(model: tgen::Model) -> markov::Chain {
-    let emission = |emission: &tgen::Emission| markov::Emission {
-        observation: match emission.observation {
-            tgen::Observation::ToServer => markov::Observation::ToServer,
-            tgen::Observation::ToOrigin => markov::Observation::ToOrigin,
-            tgen::Observation::End => markov::Observation::End,
-        },
-        weight: emission.weight,
-        delay: match emission.delay {
-            tgen::Delay::Normal { location, scale } => markov::Delay::Normal { location, scale },
-            tgen::Delay::LogNormal { location, scale } => markov::Delay::LogNormal { location, scale },
-            tgen::Delay::Exponential { rate } => markov::Delay::Exponential { rate },
-            tgen::Delay::Pareto { scale, shape } => markov::Delay::Pareto { scale, shape },
-            tgen::Delay::Uniform { low, high } => markov::Delay::Uniform { low, high },
-        },
-    };
-    let states = model.states.iter().map(|state| markov::State {
-        transitions: state.transitions.clone(),
-        emissions: state.emissions.iter().map(emission).collect(),
-    });
-    markov::Chain::new(states.collect(), model.start, model.ceiling)
 }

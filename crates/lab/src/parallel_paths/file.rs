@@ -9,20 +9,19 @@ use tidegate_control::units::{Span, Time};
 use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, Traffic};
 
 use crate::input::InputError;
-use crate::scenario::quantity::Quantity;
 
 /// `[parameters]`: the thesis' testbed where nothing else is said.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Parameters {
     /// Simulated time of each run.
-    pub duration: Quantity<Span>,
+    pub duration: Span,
     /// When measuring begins.
     #[serde(default)]
-    pub from: Option<Quantity<Span>>,
+    pub from: Option<Span>,
     /// Interval of the results.
     #[serde(default)]
-    pub bin: Option<Quantity<Span>>,
+    pub bin: Option<Span>,
     /// Runs of each combination.
     #[serde(default = "one")]
     pub seeds: u32,
@@ -47,13 +46,13 @@ pub struct Overlay {
     hops: Option<usize>,
     limit: Option<u32>,
     /// A constant delay instead of coordinates.
-    delay: Option<Quantity<Span>>,
+    delay: Option<Span>,
     jitter: Option<f64>,
     layout: Option<u64>,
     /// One peer after the other starts to send.
-    joins_every: Option<Quantity<Span>>,
+    joins_every: Option<Span>,
     /// The second half of the peers has half the limit until this time, the first half afterwards.
-    swap_at: Option<Quantity<Span>>,
+    swap_at: Option<Span>,
     /// The first peers lie about their rates.
     liars: usize,
     /// What they claim, B/s.
@@ -63,8 +62,8 @@ pub struct Overlay {
     /// The first peers drop everything.
     drop_all: usize,
     /// Sources send for exponential times of these means, on and off.
-    on: Option<Quantity<Span>>,
-    off: Option<Quantity<Span>>,
+    on: Option<Span>,
+    off: Option<Span>,
     /// Only peer 0 sends, to the last peer: one transfer.
     single: bool,
     /// The pair whose rate is recorded.
@@ -77,9 +76,9 @@ pub struct Overlay {
 pub struct Case {
     controller: String,
     /// Another length of the run.
-    duration: Option<Quantity<Span>>,
+    duration: Option<Span>,
     /// Another time between attempts to send.
-    attempt_every: Option<Quantity<Span>>,
+    attempt_every: Option<Span>,
     /// Symbols by name.
     #[serde(default)]
     set: BTreeMap<String, f64>,
@@ -158,17 +157,17 @@ impl Parameters {
                 "peers" => overlay.peers = Some(whole(1000.0)? as usize),
                 "hops" => overlay.hops = Some(whole(MAX_HOPS as f64)? as usize),
                 "limit" => overlay.limit = Some(whole(f64::from(u32::MAX))? as u32),
-                "delay_ms" => overlay.delay = Some(Quantity(Span::from_millis(whole(1000.0)? as u64))),
+                "delay_ms" => overlay.delay = Some(Span::from_millis(whole(1000.0)? as u64)),
                 symbol => {
                     set.insert(symbol.to_owned(), value);
                 }
             }
         }
-        let duration = case.duration.unwrap_or(self.duration).0;
+        let duration = case.duration.unwrap_or(self.duration);
         let mut plan = overlay.plan(duration)?;
-        plan.bin = self.bin.map_or(plan.bin, |bin| bin.0);
+        plan.bin = self.bin.unwrap_or(plan.bin);
         if let Some(every) = case.attempt_every {
-            plan.attempt_every = every.0;
+            plan.attempt_every = every;
         }
         plan.check().map_err(|error| error.to_string())?;
         let mut parameters =
@@ -177,8 +176,8 @@ impl Parameters {
             parameters.set(symbol, *value).map_err(|error| error.to_string())?;
         }
         let bins = |span: Span| (span.0 / plan.bin.0) as usize;
-        let first = self.from.map_or(0, |from| bins(from.0));
-        let swap = overlay.swap_at.map(|at| bins(at.0));
+        let first = self.from.map_or(0, bins);
+        let swap = overlay.swap_at.map(bins);
         if first.max(swap.unwrap_or(0)) + 1 >= bins(duration) {
             return Err(format!("nothing of its {duration} is left to measure"));
         }
@@ -199,7 +198,7 @@ impl Overlay {
         plan.jitter = self.jitter.unwrap_or(plan.jitter);
         plan.watch = self.watch;
         match (self.delay, &mut plan.delays) {
-            (Some(delay), delays) => *delays = Delays::Constant(delay.0),
+            (Some(delay), delays) => *delays = Delays::Constant(delay),
             (None, Delays::Coordinates { layout, .. }) => *layout = self.layout.unwrap_or(*layout),
             (None, Delays::Constant(_)) => {}
         }
@@ -210,10 +209,10 @@ impl Overlay {
         for (index, peer) in plan.peers.iter_mut().enumerate() {
             peer.limit = limit;
             if let Some(every) = self.joins_every {
-                peer.traffic = Traffic::Saturated { from: Time::ZERO + every.0 * index as u64 };
+                peer.traffic = Traffic::Saturated { from: Time::ZERO + every * index as u64 };
             }
             match (self.on, self.off) {
-                (Some(on), Some(off)) => peer.traffic = Traffic::OnOff { on: on.0, off: off.0 },
+                (Some(on), Some(off)) => peer.traffic = Traffic::OnOff { on, off },
                 (None, None) => {}
                 _ => return Err("`on` and `off` go together".into()),
             }
@@ -234,7 +233,7 @@ impl Overlay {
                 let before = index < peers / 2;
                 peer.limit = if before { limit } else { limit / 2 };
                 let after = if before { limit / 2 } else { limit };
-                plan.changes.push((Time::ZERO + at.0, Change::Limit(index as Peer, after)));
+                plan.changes.push((Time::ZERO + at, Change::Limit(index as Peer, after)));
             }
         }
         Ok(plan)

@@ -3,18 +3,16 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use tidegate_control::units::{Rate, Span};
-use tidegate_sim::plan::{Deployment, OutputBuffer, Packaging, System, Windows};
+use tidegate_control::units::Rate;
+use tidegate_sim::plan::System;
 
-use super::file::{File, Name, Placed, SystemFile};
-use super::file_name_character;
+use super::file::{File, Name, Placed, SystemFile, file_name_character};
 use super::quantity::{Between, Size};
 use super::tables::{BandwidthFile, HostFile};
 use super::users::{TrafficFile, UserFile};
 use crate::input::{InputError, Source, suggest};
 use crate::network::builtin::YEARS;
 use crate::network::inputs::Inputs;
-use crate::registry::{self, Unknown};
 use crate::traffic;
 
 /// More hosts or users than this in one scenario are a slip of the pen.
@@ -69,147 +67,49 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
     Ok(systems)
 }
 
-/// One `[[system]]` table, or the `[system]` table of a relay.
+/// One `[[system]]` table, or the `[system]` table of a relay, as machines want it.
 ///
 /// # Errors
-/// If it names a part that is not there, or gives one a value that it cannot work with.
-pub fn check_system(spanned: &Placed<SystemFile>, source: &Source) -> Result<System, InputError> {
-    let system = spanned.get_ref();
-    let part = |unknown: Unknown, name: &Name| source.error(name.span(), unknown.cause, unknown.cure);
-    let pctcp = &system.pctcp;
-    let beyond = registry::sharing(pctcp.beyond.get_ref()).map_err(|unknown| part(unknown, &pctcp.beyond))?;
-    let checked = System {
-        name: system.name.get_ref().clone(),
-        transport: registry::transport(system.transport.get_ref(), pctcp, beyond)
-            .map_err(|unknown| part(unknown, &system.transport))?,
-        kist: registry::channel_scheduler(system.channel_scheduler.get_ref(), &system.kist)
-            .map_err(|unknown| part(unknown, &system.channel_scheduler))?,
-        connection_half_life: system.connection_half_life.map(|half_life| half_life.0),
-        switching: registry::switching(system.switching.get_ref(), &system.switch)
-            .map_err(|unknown| part(unknown, &system.switching))?,
-        deployment: Deployment {
-            upgraded: *pctcp.upgraded.get_ref(),
-            esp_overhead: u32::try_from(pctcp.esp_overhead.0.0).unwrap_or(u32::MAX),
-        },
-        scheduler: registry::scheduler(system.scheduler.get_ref(), system)
-            .map_err(|unknown| part(unknown, &system.scheduler))?,
-        control: registry::control(system.control.get_ref(), system)
-            .map_err(|unknown| part(unknown, &system.control))?,
-        paths: Default::default(),
-        windows: Windows {
-            circuit: system.windows.circuit,
-            circuit_increment: system.windows.circuit_increment,
-            stream: system.windows.stream,
-            stream_increment: system.windows.stream_increment,
-        },
-        tcp: system.tcp.clone(),
-        output_buffer: OutputBuffer {
-            high_bytes: u32::try_from(system.output_buffer.high.0.0).unwrap_or(u32::MAX),
-            low_bytes: u32::try_from(system.output_buffer.low.0.0).unwrap_or(u32::MAX),
-        },
-        tls_record_overhead: u32::try_from(system.tls.record_overhead.0.0).unwrap_or(u32::MAX),
-        tls_record_cells: system.tls.record_cells,
-        packaging: Packaging {
-            cell_bytes: system.packaging.cell,
-            read_bytes: u32::try_from(system.packaging.read.0.0).unwrap_or(u32::MAX),
-        },
-        circuit_queue_high: system.circuit_queue.high,
-        circuit_queue_low: system.circuit_queue.low,
+/// If its parts do not fit each other.
+pub fn check_system(system: &Placed<SystemFile>, source: &Source) -> Result<System, InputError> {
+    let (tcp, parts) = (&system.tcp, &system.parts);
+    let fail = |cause: &str, cure: &str| {
+        Err(source.error(system.span(), format!("system `{}`: {cause}", system.name.get_ref()), cure))
     };
-    if let Some((cause, cure)) = system_mistake(system).or_else(|| system.predictor.mistake()) {
-        return Err(source.error(
-            spanned.span(),
-            format!("system `{}`: {cause}", system.name.get_ref()),
-            cure,
-        ));
-    }
-    Ok(checked)
-}
-
-/// Values that no run could work with.
-fn system_mistake(system: &SystemFile) -> Option<(&'static str, &'static str)> {
-    let (windows, tcp, switch) = (&system.windows, &system.tcp, &system.switch);
-    let increment_fits = |increment, window| increment > 0 && increment <= window;
-    let mistakes = [
-        (
-            !increment_fits(windows.circuit_increment, windows.circuit)
-                || !increment_fits(windows.stream_increment, windows.stream),
-            "a window's increment is zero or above the window",
-            "tor: 1000/100 per circuit, 500/50 per stream",
-        ),
-        (
-            windows.circuit > 1_000_000 || windows.stream > 1_000_000,
-            "a window is above 1,000,000 cells",
-            "tor: 1000 per circuit, 500 per stream",
-        ),
-        (
-            system.output_buffer.high.0.0 < 514 || system.output_buffer.low.0 > system.output_buffer.high.0,
-            "the output buffer's `high` is below one cell or below `low`",
-            "tor: high = \"32 KiB\", low = \"16 KiB\"",
-        ),
-        (
-            system.circuit_queue.high == 0 || system.circuit_queue.low > system.circuit_queue.high,
-            "the circuit queue's `high` is zero or below `low`",
-            "tor: high = 256, low = 10",
-        ),
-        (
-            system.tls.record_cells == 0 || system.tls.record_overhead.0.0 > 16_384,
-            "a TLS record holds no cell or has more than 16 KiB of overhead",
-            "record-overhead = \"22 B\", record-cells = 31",
-        ),
-        (
-            !(1..=498).contains(&system.packaging.cell) || system.packaging.read.0.0 == 0,
-            "packaging: `cell` is not in 1..=498, or `read` is zero",
-            "tor: cell = 498, read = \"15936 B\"",
-        ),
-        (
-            tcp.rto_min > tcp.rto_max,
+    if tcp.rto_min > tcp.rto_max {
+        return fail(
             "tcp: `rto-min` is above `rto-max`",
             "Linux: rto-min = \"200 ms\", rto-max = \"120 s\"",
-        ),
-        (system.half_life.0 == Span::ZERO, "`half-life` is zero", "tor: \"30 s\""),
-        (
-            system.connection_half_life.is_some_and(|half_life| half_life.0 == Span::ZERO),
-            "`connection-half-life` is zero",
-            "the paper: \"66 s\"",
-        ),
-        (
-            !(Span::from_millis(1)..=Span::from_secs(1)).contains(&system.kist.interval.0),
-            "kist: `interval` is not in 1 ms..=1 s",
-            "tor: \"10 ms\"",
-        ),
-        (
-            !(0.0..=1000.0).contains(&system.kist.buffer_factor),
-            "kist: `buffer-factor` is not in 0..=1000",
-            "tor: 1.0",
-        ),
-        (
-            !(0.0..1.0).contains(&switch.gamma),
-            "switch: `gamma` is not in 0..1",
-            "the weight of the previous estimate: 0.9",
-        ),
-        (
-            !(0.0 <= switch.alpha && switch.alpha <= switch.beta && switch.beta <= 1.0),
-            "switch: not 0 <= `alpha` <= `beta` <= 1",
-            "the paper: alpha = 0.1, beta = 0.5",
-        ),
-        (
-            switch.sample.0 == Span::ZERO || switch.connections == 0,
-            "switch: `sample` or `connections` is zero",
-            "sample = \"100 ms\", connections = 4",
-        ),
-        (
-            !(0.0..=1.0).contains(system.pctcp.upgraded.get_ref()),
-            "pctcp: `upgraded` is a share of the relays, in 0..=1",
-            "1: all of them",
-        ),
-        (
-            system.pctcp.esp_overhead.0.0 >= u64::from(tcp.mss.min(512)),
-            "pctcp: `esp-overhead` leaves no room in a packet",
-            "ESP with AES-GCM in tunnel mode: \"57 B\"",
-        ),
-    ];
-    mistakes.into_iter().find(|(wrong, ..)| *wrong).map(|(_, cause, cure)| (cause, cure))
+        );
+    }
+    if parts.pctcp.esp_overhead >= tcp.mss {
+        return fail("pctcp: `esp-overhead` leaves no room in a packet", "ESP in tunnel mode: \"57 B\"");
+    }
+    Ok(plan(system))
+}
+
+/// A system as the simulator wants it.
+fn plan(file: &SystemFile) -> System {
+    let parts = file.parts.clone();
+    System {
+        name: file.name.get_ref().clone(),
+        transport: parts.transport,
+        deployment: parts.pctcp.into(),
+        scheduler: parts.scheduler,
+        paths: Default::default(),
+        kist: parts.kist,
+        connection_half_life: parts.connection_half_life,
+        switching: parts.switching,
+        control: parts.control,
+        windows: parts.windows,
+        tcp: file.tcp.clone(),
+        output_buffer: parts.output_buffer,
+        tls_record_overhead: file.tls.record_overhead,
+        tls_record_cells: file.tls.record_cells,
+        packaging: file.packaging,
+        circuit_queue_high: parts.circuit_queue.high,
+        circuit_queue_low: parts.circuit_queue.low,
+    }
 }
 
 fn check_hosts(file: &File, source: &Source) -> Result<(), InputError> {

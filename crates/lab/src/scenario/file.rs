@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use tidegate_control::units::{Bytes, Span};
-use tidegate_sim::plan::{Switching, kist};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+use tidegate_control::units::Span;
+use tidegate_proto::system::System;
+use tidegate_sim::plan::{Packaging, Tls};
 use tidegate_sim::tcp;
 
 use super::paths::PathsFile;
 pub use super::place::{Name, Placed};
-use super::predictor::PredictorFile;
-use super::quantity::Quantity;
 use super::tables::{HostFile, RandomFile, TorFile, Underlay};
 use super::users::{FaultFile, TrafficFile, UserFile};
 
@@ -80,41 +80,21 @@ fn trace() -> u32 {
     20
 }
 
-/// One system; `[every-system]` gives the same keys for all, and each `[[combine]]` names alternatives of which
-/// every combination is a system (`vanilla = { transport = "vanilla" }`).
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+/// One system: its parts, and what is below them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SystemFile {
     /// Name in tables.
     pub name: Name,
-    /// Which connection carries a circuit between two relays.
-    #[serde(default = "vanilla")]
-    pub transport: Name,
-    /// Parameters of `transport = "pctcp"`.
+    /// Record overhead.
     #[serde(default)]
-    pub pctcp: PctcpFile,
-    /// Which circuit of a connection sends next.
-    #[serde(default = "round_robin")]
-    pub scheduler: Name,
-    /// Time in which EWMA's counts halve.
-    #[serde(default = "half_life")]
-    pub half_life: Quantity<Span>,
-    /// When, and in which order, connections take cells from circuits: `vanilla` or `kist`.
-    #[serde(default = "vanilla")]
-    pub channel_scheduler: Name,
-    /// Parameters of `channel-scheduler = "kist"`.
+    pub tls: Tls,
+    /// How exits put bytes into cells.
     #[serde(default)]
-    pub kist: KistFile,
-    /// Relays with a token bucket let the connection write next that has carried least lately: the time in
-    /// which what it carried counts half. Without it, each in turn.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub connection_half_life: Option<Quantity<Span>>,
-    /// How circuits move away from congested connections.
-    #[serde(default = "no_switching")]
-    pub switching: Name,
-    /// Parameters of `switching`.
+    pub packaging: Packaging,
+    /// TCP between hosts.
     #[serde(default)]
-    pub switch: SwitchFile,
+    pub tcp: tcp::Config,
     /// Be the tor of the [tor] network's time: EWMA, KIST and congestion control as its consensus says
     /// (`KISTSchedRunInterval`, `cc_alg`, `CircuitPriorityHalflifeMsec`, `circwindow`), or where it is silent as tor
     /// did by default in its year. Replaces `scheduler`, `channel-scheduler`, `control` and their parameters.
@@ -123,201 +103,35 @@ pub struct SystemFile {
     /// Over which relays circuits go.
     #[serde(default)]
     pub paths: PathsFile,
-    /// How a circuit's rate is controlled end to end.
-    #[serde(default = "windows")]
-    pub control: Name,
-    /// The fixed windows of `control = "windows"` and `control = "predictor"`.
-    #[serde(default)]
-    pub windows: WindowsFile,
-    /// Parameters of `control = "predictor"`.
-    #[serde(default)]
-    pub predictor: PredictorFile,
-    /// Connections' output buffers.
-    #[serde(default)]
-    pub output_buffer: OutputBufferFile,
-    /// When a full circuit queue stops its exit.
-    #[serde(default)]
-    pub circuit_queue: CircuitQueueFile,
-    /// Record overhead.
-    #[serde(default)]
-    pub tls: TlsFile,
-    /// How exits put bytes into cells.
-    #[serde(default)]
-    pub packaging: PackagingFile,
-    /// TCP between hosts.
-    #[serde(default)]
-    pub tcp: tcp::Config,
+    /// Its parts, whose keys stand beside these.
+    #[serde(skip)]
+    pub parts: System,
 }
 
-/// PCTCP: a TCP connection per circuit (CCS 2013).
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PctcpFile {
-    /// Share of the relays that are upgraded; a pair with another relay shares one connection.
-    pub upgraded: Placed<f64>,
-    /// Connections to one peer beyond which circuits share; 0: no limit.
-    pub connections_per_peer: u32,
-    /// Which connection circuits share then: `round-robin` or `by-class`.
-    pub beyond: Name,
-    /// Bytes that IPsec adds to every packet between upgraded relays (ESP with AES-GCM in tunnel mode: 57).
-    pub esp_overhead: Quantity<Bytes>,
-}
-
-impl Default for PctcpFile {
-    fn default() -> PctcpFile {
-        PctcpFile {
-            upgraded: Placed::nowhere(1.0),
-            connections_per_peer: 0,
-            beyond: Placed::nowhere("round-robin".to_owned()),
-            esp_overhead: Quantity(Bytes(0)),
+impl Serialize for SystemFile {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        struct Below<'a> {
+            name: &'a str,
+            of_consensus: bool,
+            paths: &'a PathsFile,
+            tls: &'a Tls,
+            packaging: &'a Packaging,
+            tcp: &'a tcp::Config,
         }
+        let SystemFile { name, of_consensus, paths, tls, packaging, tcp, parts } = self;
+        let mut all = parts.table.clone();
+        if let Ok(Value::Object(below)) =
+            serde_json::to_value(Below { name, of_consensus: *of_consensus, paths, tls, packaging, tcp })
+        {
+            all.extend(below);
+        }
+        all.serialize(serializer)
     }
 }
 
-/// KIST (tor's `scheduler_kist.c`).
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct KistFile {
-    /// Time between two runs at least (tor: `KISTSchedRunInterval`).
-    pub interval: Quantity<Span>,
-    /// Congestion windows that may lie in the kernel beyond what may leave at once (tor:
-    /// `KISTSockBufSizeFactor`).
-    pub buffer_factor: f64,
-}
-
-impl Default for KistFile {
-    fn default() -> KistFile {
-        let kist::Parameters { interval, buffer_factor } = kist::Parameters::default();
-        KistFile { interval: Quantity(interval), buffer_factor }
-    }
-}
-
-/// Active circuit switching (Kale et al. 2016).
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct SwitchFile {
-    /// Weight of the previous estimate of a buffer's occupancy.
-    pub gamma: f64,
-    /// Share of the output buffer below which it is underfull.
-    pub alpha: f64,
-    /// Share above which its loudest circuit moves.
-    pub beta: f64,
-    /// Interval between samples of the occupancy.
-    pub sample: Quantity<Span>,
-    /// A connection loses no second circuit, and a circuit moves no second time, for so long.
-    pub rest: Quantity<Span>,
-    /// Connections between two nodes at most.
-    pub connections: u32,
-    /// Middles and exits switch too.
-    pub everywhere: bool,
-}
-
-impl Default for SwitchFile {
-    fn default() -> SwitchFile {
-        let Switching { gamma, alpha, beta, sample_every, rest, connections, everywhere, .. } =
-            Switching::default();
-        let (sample, rest) = (Quantity(sample_every), Quantity(rest));
-        SwitchFile { gamma, alpha, beta, sample, rest, connections, everywhere }
-    }
-}
-
-/// Tor's fixed windows in cells (tor-spec, 7.3 and 7.4).
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct WindowsFile {
-    /// In flight per circuit.
-    pub circuit: u32,
-    /// Acknowledged by one circuit SENDME.
-    pub circuit_increment: u32,
-    /// In flight per stream.
-    pub stream: u32,
-    /// Acknowledged by one stream SENDME.
-    pub stream_increment: u32,
-}
-
-impl Default for WindowsFile {
-    fn default() -> WindowsFile {
-        WindowsFile { circuit: 1000, circuit_increment: 100, stream: 500, stream_increment: 50 }
-    }
-}
-
-/// Output buffers (tor: OR_CONN_HIGHWATER and OR_CONN_LOWWATER).
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct OutputBufferFile {
-    /// Filled up to here,
-    pub high: Quantity<Bytes>,
-    /// once it has fallen below here.
-    pub low: Quantity<Bytes>,
-}
-
-impl Default for OutputBufferFile {
-    fn default() -> OutputBufferFile {
-        OutputBufferFile { high: Quantity(Bytes(32 << 10)), low: Quantity(Bytes(16 << 10)) }
-    }
-}
-
-/// Circuit queues in cells (tor: cc_cellq_high and cc_cellq_low).
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct CircuitQueueFile {
-    /// The exit stops packaging at this length
-    pub high: u32,
-    /// and goes on at this one.
-    pub low: u32,
-}
-
-impl Default for CircuitQueueFile {
-    fn default() -> CircuitQueueFile {
-        CircuitQueueFile { high: 256, low: 10 }
-    }
-}
-
-/// TLS records.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct TlsFile {
-    /// Bytes added per record (TLS 1.3: 5 header, 1 type, 16 tag).
-    pub record_overhead: Quantity<Bytes>,
-    /// Cells in one record at most (tor writes up to 16 KiB at once: 31).
-    pub record_cells: u32,
-}
-
-impl Default for TlsFile {
-    fn default() -> TlsFile {
-        TlsFile { record_overhead: Quantity(Bytes(22)), record_cells: 31 }
-    }
-}
-
-/// How exits put bytes into cells.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PackagingFile {
-    /// Application bytes in a full cell: 498, or 488 on circuits with congestion control since tor 0.4.9.
-    pub cell: u16,
-    /// Bytes read from the server at a time; what is left after the last full cell goes in one of its own.
-    pub read: Quantity<Bytes>,
-}
-
-impl Default for PackagingFile {
-    fn default() -> PackagingFile {
-        PackagingFile { cell: 498, read: Quantity(Bytes(32 * 498)) }
-    }
-}
-
-fn no_switching() -> Name {
-    Placed::nowhere("none".into())
-}
-fn vanilla() -> Name {
-    Placed::nowhere("vanilla".into())
-}
-fn round_robin() -> Name {
-    Placed::nowhere("round-robin".into())
-}
-fn windows() -> Name {
-    Placed::nowhere("windows".into())
-}
-/// Tor's CircuitPriorityHalflife default.
-fn half_life() -> Quantity<Span> {
-    Quantity(Span::from_secs(30))
+/// What may stand in names that become folders and keys.
+pub(crate) fn file_name_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }

@@ -9,7 +9,14 @@ use tidegate_control::keys::{self, Key};
 use super::file::File;
 
 /// What a scenario may hold after `[every-system]` and `[[combine]]` were worked in.
-pub(super) static WHOLE: LazyLock<Value> = LazyLock::new(keys::schema::<File>);
+pub(super) static WHOLE: LazyLock<Value> = LazyLock::new(|| {
+    let mut whole = keys::schema::<File>();
+    let system = &mut whole["properties"]["system"]["items"]["properties"];
+    for (key, schema) in tidegate_proto::system::SCHEMA["properties"].as_object().into_iter().flatten() {
+        system[key] = schema.clone();
+    }
+    whole
+});
 
 /// The JSON Schema of a scenario file as it is written.
 pub fn schema() -> Value {

@@ -1,13 +1,12 @@
 //! Scenario files: TOML in, a checked [`Scenario`] out, or an [`InputError`] with line and column.
 
 mod check;
-mod combine;
 pub mod file;
 pub mod keys;
 pub mod paths;
 mod place;
-pub mod predictor;
 pub mod quantity;
+mod systems;
 pub mod tables;
 mod tor;
 pub mod users;
@@ -15,18 +14,19 @@ pub mod users;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use tidegate_control::keys::Wrong;
 use tidegate_control::units::Span;
 use tidegate_sim::plan::System;
 use tidegate_sim::plan::paths::{BuildTimeout, Parameters};
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
-use crate::input::{InputError, Source, explain, suggest};
+use crate::input::{InputError, Source, explain};
 use crate::network::inputs::Inputs;
 use crate::registry;
 pub use check::check_system;
-use file::File;
+use file::{File, file_name_character};
 use paths::PathsFile;
+use place::Places;
 use quantity::Patience;
 
 /// A checked scenario: everything that can be wrong without drawing a network has been looked at.
@@ -42,6 +42,8 @@ pub struct Scenario {
     pub systems: Vec<System>,
     /// The data files it names.
     pub inputs: Inputs,
+    /// Keys that have new names: to be told to the user.
+    pub notices: Vec<String>,
 }
 
 impl Scenario {
@@ -60,7 +62,7 @@ impl Scenario {
 
     /// The same for a text at hand.
     pub fn parse(source: Source, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
-        let mut file = match read(&source, overrides) {
+        let (mut file, notices) = match read(&source, overrides) {
             Err(error) if !overrides.is_empty() => {
                 // Places are the file's own only if the file alone has the mistake. Else the first override
                 // with which it cannot be read is the place.
@@ -80,7 +82,7 @@ impl Scenario {
             system.paths = path_selection(&table.get_ref().paths, &source, &folder)?;
         }
         check::check_locations(&file, &source, &inputs)?;
-        Ok(Scenario { file, source, folder, systems, inputs })
+        Ok(Scenario { file, source, folder, systems, inputs, notices })
     }
 
     /// The files that it names, by key.
@@ -143,12 +145,8 @@ fn path_selection(file: &PathsFile, source: &Source, folder: &Path) -> Result<Pa
     })
 }
 
-/// What may stand in names that become folders and keys.
-pub(crate) fn file_name_character(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
-}
-
-fn read(source: &Source, overrides: &[String]) -> Result<File, InputError> {
+/// The file, and what to tell the user about it.
+fn read(source: &Source, overrides: &[String]) -> Result<(File, Vec<String>), InputError> {
     if source.text.trim().is_empty() {
         return Err(InputError::new(&source.file, "is empty", "the README shows a complete scenario"));
     }
@@ -165,90 +163,22 @@ fn read(source: &Source, overrides: &[String]) -> Result<File, InputError> {
         let table = DeTable::parse(text).map_err(|error| {
             InputError::new(&place, error.message(), "write it like `duration = \"30 s\"`")
         })?;
-        merge(document.get_mut(), table.into_inner(), true)
+        systems::merge(document.get_mut(), table.into_inner(), true)
             .map_err(|(cause, cure)| InputError::new(&place, cause, cure))?;
     }
-    combine::systems(document.get_mut(), source)?;
-    share_system_keys(document.get_mut());
-    let (places, value) = place::Places::of(&document);
-    tidegate_control::keys::check(&keys::WHOLE, &value)
-        .map_err(|wrong| source.error(places.find(&wrong.path, wrong.at_key), wrong.cause, wrong.cure))?;
-    File::deserialize(toml::Deserializer::from(document)).map_err(fail)
-}
-
-/// Copies the keys of `[every-system]` into each `[[system]]` that does not have them.
-fn share_system_keys(document: &mut DeTable<'_>) {
-    let is_table = |value: &Spanned<DeValue<'_>>| matches!(value.get_ref(), DeValue::Table(_));
-    if !document.get("every-system").is_some_and(is_table) {
-        return;
+    systems::spread(document.get_mut(), source)?;
+    let mut notices = Vec::new();
+    systems::rename(document.get_mut(), source, &mut notices)?;
+    let (places, value) = Places::of(&document);
+    let fail_at =
+        |wrong: Wrong| source.error(places.find(&wrong.path, wrong.at_key), wrong.cause, wrong.cure);
+    tidegate_control::keys::check(&keys::WHOLE, &value).map_err(fail_at)?;
+    let parts = systems::take_parts(document.get_mut(), &value).map_err(fail_at)?;
+    let mut file = File::deserialize(toml::Deserializer::from(document)).map_err(fail)?;
+    for (system, parts) in file.system.iter_mut().zip(parts) {
+        system.parts = parts;
     }
-    let Some(DeValue::Table(shared)) = document.remove("every-system").map(Spanned::into_inner) else {
-        return;
-    };
-    if let Some(DeValue::Array(systems)) = document.get_mut("system").map(Spanned::get_mut) {
-        for system in systems.iter_mut() {
-            if let DeValue::Table(system) = system.get_mut() {
-                merge(system, shared.clone(), false).expect("nothing is replaced by name");
-            }
-        }
-    }
-}
-
-/// Adds keys to a table; where both have one, tables are merged and `replace` decides about the rest. In a list of
-/// tables with names (`[[user]]`, `[[system]]`, ...) a key is the name of an entry: `user.web.count = 5`.
-///
-/// # Errors
-/// (cause, cure) if no entry has the name.
-fn merge<'a>(table: &mut DeTable<'a>, more: DeTable<'a>, replace: bool) -> Result<(), (String, String)> {
-    for (key, value) in more {
-        let list = key.get_ref().clone();
-        match (table.get_mut(key.get_ref().as_ref()).map(Spanned::get_mut), value.get_ref()) {
-            (Some(DeValue::Table(inner)), DeValue::Table(additions)) => {
-                merge(inner, additions.clone(), replace)?;
-            }
-            (Some(DeValue::Array(entries)), DeValue::Table(additions)) if replace => {
-                for (name, change) in additions.clone() {
-                    let known =
-                        entries.iter().filter_map(|entry| name_of(entry.get_ref())).map(str::to_owned);
-                    let known: Vec<String> = known.collect();
-                    let wanted = name.get_ref().as_ref();
-                    let entry = entries.iter_mut().find(|entry| name_of(entry.get_ref()) == Some(wanted));
-                    match (entry.map(Spanned::get_mut), change.into_inner()) {
-                        (Some(DeValue::Table(entry)), DeValue::Table(change)) => merge(entry, change, true)?,
-                        (Some(_), _) => {
-                            let cure = format!("write it like `{list}.{wanted}.KEY = VALUE`");
-                            return Err((
-                                format!("`{list}.{wanted}` is an entry of [[{list}]], no value"),
-                                cure,
-                            ));
-                        }
-                        (None, _) => {
-                            let known: Vec<&str> = known.iter().map(String::as_str).collect();
-                            return Err((
-                                format!("there is no [[{list}]] called `{wanted}`"),
-                                suggest(wanted, &known),
-                            ));
-                        }
-                    }
-                }
-            }
-            (Some(old), _) if replace => *old = value.into_inner(),
-            (Some(_), _) => {}
-            (None, _) => {
-                table.insert(key, value);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// What a table in a list is called.
-fn name_of<'a>(entry: &'a DeValue<'_>) -> Option<&'a str> {
-    let DeValue::Table(table) = entry else { return None };
-    match table.get("name")?.get_ref() {
-        DeValue::String(name) => Some(name.as_ref()),
-        _ => None,
-    }
+    Ok((file, notices))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::{Deref, Range};
+use std::ops::{Deref, DerefMut, Range};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,12 @@ impl<T> Deref for Placed<T> {
     type Target = T;
     fn deref(&self) -> &T {
         self.0.get_ref()
+    }
+}
+
+impl<T> DerefMut for Placed<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_mut()
     }
 }
 

@@ -14,11 +14,6 @@ use tidegate_control::units::{Bytes, Span};
 use tidegate_control::written_as_text;
 use tidegate_sim::plan::QueuePlan;
 
-/// Anything written as a string: `"20 ms"`, `"10 Mbit/s"`, `"320 KiB"`, `"1000 packets"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct Quantity<T>(pub T);
-
 /// One value, or two as the ends of a range to draw from: `"1 s"` or `["1 s", "30 s"]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Between<T> {

@@ -70,7 +70,7 @@ fn mistakes_name_place_cause_and_cure() {
         assert!(said.contains(wanted), "{said}");
     }
     let said = complaint(control, "control = \"predictor\"\npredictor = { resolution = 0.0 }");
-    assert!(said.contains("`resolution` is not in 1e-4..=1"), "{said}");
+    assert!(said.contains("`resolution` is not in 0.0001..=1"), "{said}");
     let lie = "[[fault]]\nkind = \"lies\"\nhost = \"btlnk\"\nlie = \"gredy\"\n\n[underlay]";
     let said = complaint("[underlay]", lie);
     assert!(said.contains("there is no lie `gredy`") && said.contains("`greedy`?"), "{said}");
@@ -81,10 +81,10 @@ fn mistakes_name_place_cause_and_cure() {
     assert!(said.starts_with("x.toml:") && said.contains(": there is no channel scheduler `kits`"), "{said}");
     assert!(said.contains("`kist`?"), "{said}");
     for (bad, cause) in [
-        ("interval = \"0 s\"", "system `vanilla`: kist: `interval` is not in 1 ms..=1 s"),
+        ("interval = \"0 s\"", "`interval` is not in 1 ms..=1 s"),
         ("interval = \"10\"", "has no unit"),
         ("intervall = \"10 ms\"", "did you mean `interval`?"),
-        ("buffer-factor = -1.0", "kist: `buffer-factor` is not in 0..=1000"),
+        ("buffer-factor = -1.0", "`buffer-factor` is not in 0..=1000"),
         ("buffer-factor = nan", "`buffer-factor` is not a finite number"),
         (
             "buffer-factor = \"1\"",
@@ -149,6 +149,31 @@ fn every_combination_is_a_system() {
             parse(&bottleneck().replacen(from, &format!("{bad}{from}"), 1), &[]).unwrap_err().to_string();
         assert!(said.starts_with("x.toml:") && said.contains(wanted), "{bad}: {said}");
     }
+}
+
+#[test]
+fn renamed_keys_are_read_with_a_notice() {
+    let old = bottleneck().replacen(
+        "name = \"vanilla\"",
+        "name = \"vanilla\"\nscheduler = \"ewma\"\nhalf-life = \"5 s\"",
+        1,
+    );
+    let scenario = parse(&old, &[]).unwrap();
+    assert_eq!(scenario.file.system[0].parts.table["ewma"]["half-life"], "5 s");
+    assert_eq!(scenario.notices.len(), 1, "{:?}", scenario.notices);
+    assert!(scenario.notices[0].ends_with(": `half-life` is now `ewma.half-life`"), "{:?}", scenario.notices);
+    let both = old.replacen("half-life = \"5 s\"", "half-life = \"5 s\"\newma = { half-life = \"6 s\" }", 1);
+    let said = parse(&both, &[]).unwrap_err().to_string();
+    assert!(said.contains("`half-life` is the old name of `ewma.half-life`, which is given too"), "{said}");
+    assert!(said.contains("help: drop `half-life`"), "{said}");
+    let problem = bottleneck().replacen(
+        "control = \"predictor\"",
+        "control = \"predictor\"\npredictor = { problem = \"2020\" }",
+        1,
+    );
+    let scenario = parse(&problem, &[]).unwrap();
+    assert!(scenario.notices[0].contains("`problem = \"prototype\"`"), "{:?}", scenario.notices);
+    assert_eq!(parse(&bottleneck(), &[]).unwrap().notices, [""; 0]);
 }
 
 #[test]

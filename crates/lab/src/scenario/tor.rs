@@ -1,10 +1,11 @@
 //! What a scaled-down Tor makes of its scenario: the share of the network, the number of users, the tor of its time.
 
+use serde_json::Value;
 use tidegate_control::units::Span;
+use tidegate_proto::system::System;
 
 use super::file::File;
-use super::place::{Name, Placed};
-use super::quantity::Quantity;
+use super::place::Name;
 use super::tables::TorFile;
 use super::users::UserFile;
 use crate::input::{InputError, Source};
@@ -49,21 +50,24 @@ pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) 
             return Err(source.error(span, cause, "`of-consensus` is for [tor] networks"));
         };
         let parameter = |name: &str| consensus.params.get(name).copied();
-        let millis = |value: i32| Quantity(Span::from_millis(u64::try_from(value).unwrap_or(0)));
+        let millis = |value: i32| Span::from_millis(u64::try_from(value).unwrap_or(0)).to_string();
         // A network without a date (a table of relays) is of 2019, as the one that is scored.
         let time = if consensus.valid_after == 0 { KIST_SINCE } else { consensus.valid_after };
-        system.scheduler = Placed::nowhere("ewma".into());
-        system.half_life =
-            millis(parameter("CircuitPriorityHalflifeMsec").unwrap_or(30_000).clamp(1, i32::MAX));
+        let mut table = Value::Object(system.parts.table.clone());
+        let half_life = parameter("CircuitPriorityHalflifeMsec").unwrap_or(30_000).clamp(1, i32::MAX);
+        table["scheduler"] = "ewma".into();
+        table["ewma"]["half-life"] = millis(half_life).into();
         let kist = if time >= KIST_SINCE { "kist" } else { "vanilla" };
-        system.channel_scheduler = Placed::nowhere(kist.into());
+        table["channel-scheduler"] = kist.into();
         let default = if time >= KIST_EVERY_2_MS_SINCE { 2 } else { 10 };
-        system.kist.interval = millis(parameter("KISTSchedRunInterval").unwrap_or(default).clamp(2, 100));
-        let control = if parameter("cc_alg") == Some(2) { "vegas" } else { "windows" };
-        system.control = Placed::nowhere(control.into());
+        let interval = parameter("KISTSchedRunInterval").unwrap_or(default).clamp(2, 100);
+        table["kist"]["interval"] = millis(interval).into();
+        table["control"] = if parameter("cc_alg") == Some(2) { "vegas" } else { "windows" }.into();
         if let Some(window) = parameter("circwindow").and_then(|window| u32::try_from(window).ok()) {
-            system.windows.circuit = window.clamp(100, 1000);
+            table["windows"]["circuit"] = window.clamp(100, 1000).into();
         }
+        system.parts =
+            System::read(&table).map_err(|wrong| source.error(span.clone(), wrong.cause, wrong.cure))?;
     }
     Ok(())
 }

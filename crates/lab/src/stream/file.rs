@@ -11,14 +11,13 @@ use tidegate_stream::server::{Overload, Settings};
 use tidegate_stream::viewer::PATIENCE;
 
 use crate::input::InputError;
-use crate::scenario::quantity::Quantity;
 
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Parameters {
     /// Simulated time of each run.
-    duration: Quantity<Span>,
+    duration: Span,
     /// Runs of each case.
     #[serde(default = "one")]
     seeds: u64,
@@ -37,16 +36,16 @@ fn one() -> u64 {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Stream {
     viewers: Option<usize>,
-    rate: Option<Quantity<Rate>>,
-    server: Option<Quantity<Rate>>,
+    rate: Option<Rate>,
+    server: Option<Rate>,
     /// The weakest and the strongest uplink of a viewer; uniform between them.
-    uplinks: Option<(Quantity<Rate>, Quantity<Rate>)>,
+    uplinks: Option<(Rate, Rate)>,
     /// All viewers come within this time.
-    come_within: Option<Quantity<Span>>,
-    delay: Option<Quantity<Span>>,
+    come_within: Option<Span>,
+    delay: Option<Span>,
     /// Edge of the square in which peers lie, as a latency.
-    side: Option<Quantity<Span>>,
-    jitter: Option<Quantity<Span>>,
+    side: Option<Span>,
+    jitter: Option<Span>,
     loss: Option<f64>,
     slices: Option<usize>,
     parity: Option<usize>,
@@ -56,9 +55,9 @@ struct Stream {
     optimise: Option<bool>,
     overload: Option<OverloadName>,
     /// One viewer goes and another comes, so often on average.
-    leave_every: Option<Quantity<Span>>,
+    leave_every: Option<Span>,
     /// At this time every viewer's uplink falls to this share.
-    falls: Option<(Quantity<Span>, f64)>,
+    falls: Option<(Span, f64)>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -116,13 +115,10 @@ impl Stream {
     }
 
     fn plan(&self, duration: Span, seed: Seed) -> Result<Plan, String> {
-        let span = |given: &Option<Quantity<Span>>, default: u64| {
-            given.as_ref().map_or(Span::from_millis(default), |given| given.0)
-        };
-        let rate =
-            |given: &Option<Quantity<Rate>>, default: u64| given.as_ref().map_or(Rate(default), |r| r.0);
+        let span = |given: &Option<Span>, default: u64| given.unwrap_or(Span::from_millis(default));
+        let rate = |given: &Option<Rate>, default: u64| given.unwrap_or(Rate(default));
         let count = self.viewers.unwrap_or(20);
-        let (low, high) = self.uplinks.map_or((2e6, 10e6), |(a, b)| (a.0.0 as f64, b.0.0 as f64));
+        let (low, high) = self.uplinks.map_or((2e6, 10e6), |(a, b)| (a.0 as f64, b.0 as f64));
         if !(1.0..=high).contains(&low) {
             return Err("`uplinks` are two rates, the lower first".into());
         }
@@ -163,12 +159,12 @@ impl Stream {
         };
         if let Some((at, share)) = &self.falls {
             let falls = |(viewer, its): (usize, &tidegate_sim::stream::plan::ViewerPlan)| {
-                (Time::ZERO + at.0, viewer, Rate((its.uplink.0 as f64 * share) as u64))
+                (Time::ZERO + at, viewer, Rate((its.uplink.0 as f64 * share) as u64))
             };
             plan.changes = plan.viewers.iter().enumerate().map(falls).collect();
         }
         if let Some(mean) = &self.leave_every {
-            plan.churn(mean.0, seed);
+            plan.churn(mean, seed);
         }
         plan.check().map_err(|error| error.to_string())?;
         Ok(plan)
@@ -181,10 +177,9 @@ impl Parameters {
         let mut jobs = Vec::new();
         for (name, case) in &self.case {
             for seed in 1..=self.seeds {
-                let plan =
-                    case.or(&self.stream).plan(self.duration.0, Seed::root(seed)).map_err(|cause| {
-                        InputError::new(place, format!("case `{name}`: {cause}"), "see docs/streaming.md")
-                    })?;
+                let plan = case.or(&self.stream).plan(self.duration, Seed::root(seed)).map_err(|cause| {
+                    InputError::new(place, format!("case `{name}`: {cause}"), "see docs/streaming.md")
+                })?;
                 jobs.push(Job { name: name.clone(), seed, plan });
             }
         }

@@ -1,6 +1,9 @@
 //! A fixed rate per circuit: where bytes enter the overlay they are put into cells no faster, however empty the way
 //! is. Fixed windows bound what is in flight as ever.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::keys::Parameters;
 use tidegate_control::units::{Rate, Span, Time};
 
 use super::{Allowance, Control, Controller, Place, Plant, Timer};
@@ -8,11 +11,14 @@ use crate::cell::DATA_BYTES;
 use crate::ids::CircuitKey;
 
 /// Paces every circuit towards its client.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct FixedRate {
     /// Application bytes of one circuit.
+    #[schemars(extend("x-range" = "8 bit/s.."))]
     pub rate: Rate,
     /// Time between two packets of cells: short, or they come in bursts.
+    #[schemars(extend("x-range" = "100 us..=1 s"))]
     pub interval: Span,
 }
 
@@ -21,6 +27,8 @@ impl Default for FixedRate {
         FixedRate { rate: Rate(1_000_000), interval: Span::from_millis(10) }
     }
 }
+
+impl Parameters for FixedRate {}
 
 impl Control for FixedRate {
     fn controller(&self, _: &Place) -> Option<Box<dyn Controller>> {

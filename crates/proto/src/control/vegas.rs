@@ -7,50 +7,65 @@
 
 use std::collections::VecDeque;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::keys;
 use tidegate_control::units::Time;
 
 use super::{Control, Violation, Window};
 
 /// Consensus parameters, with Tor's defaults for circuits that end at an exit. Cells unless said.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Parameters {
-    /// Delivered cells that one SENDME acknowledges (`cc_sendme_inc`, 31: a TLS record).
+    /// Delivered cells that one SENDME acknowledges: a TLS record. Source: tor's `cc_sendme_inc`.
+    #[schemars(range(min = 1, max = 1000))]
     pub sendme_increment: u32,
-    /// Window at the start (`cc_cwnd_init`, 4 increments).
+    /// Window at the start. Source: tor's `cc_cwnd_init`.
+    #[schemars(range(min = 1))]
     pub initial: u32,
-    /// Least window (`cc_cwnd_min`, 2 increments).
+    /// Least window. Source: tor's `cc_cwnd_min`.
+    #[schemars(range(min = 1))]
     pub minimum: u32,
-    /// Step of the window after slow start (`cc_cwnd_inc`).
+    /// Step of the window after slow start. Source: tor's `cc_cwnd_inc`.
+    #[schemars(range(min = 1))]
     pub increment: u32,
-    /// Steps per window's worth of acknowledgements (`cc_cwnd_inc_rate`).
+    /// Steps per window's worth of acknowledgements. Source: tor's `cc_cwnd_inc_rate`.
+    #[schemars(range(min = 1))]
     pub increment_rate: u32,
-    /// Growth per SENDME in slow start, percent of `sendme_increment` (`cc_cwnd_inc_pct_ss`).
+    /// Growth per SENDME in slow start, percent of `sendme_increment`. Source: tor's `cc_cwnd_inc_pct_ss`.
     pub slow_start_percent: u32,
-    /// Slow start slows down from here (`cc_sscap_exit`; RFC 3742).
+    /// Slow start slows down from here (RFC 3742). Source: tor's `cc_sscap_exit`.
     pub slow_start_cap: u32,
-    /// Slow start ends here (`cc_ss_max`).
+    /// Slow start ends here. Source: tor's `cc_ss_max`.
     pub slow_start_max: u32,
-    /// Queue below which the window grows (`cc_vegas_alpha_exit`).
+    /// Queue below which the window grows. Source: tor's `cc_vegas_alpha_exit`.
     pub alpha: u32,
-    /// Queue above which it shrinks (`cc_vegas_beta_exit`).
+    /// Queue above which it shrinks. Source: tor's `cc_vegas_beta_exit`.
     pub beta: u32,
-    /// Queue at which slow start ends (`cc_vegas_gamma_exit`).
+    /// Queue at which slow start ends. Source: tor's `cc_vegas_gamma_exit`.
     pub gamma: u32,
-    /// Queue above which the window drops to this queue (`cc_vegas_delta_exit`).
+    /// Queue above which the window drops to this queue. Source: tor's `cc_vegas_delta_exit`.
     pub delta: u32,
-    /// A window counts as full with this many increments left (`cc_cwnd_full_gap`),
+    /// A window counts as full with this many increments left. Source: tor's `cc_cwnd_full_gap`.
     pub full_gap: u32,
-    /// and as not full below this percentage in flight (`cc_cwnd_full_minpct`).
+    /// and as not full below this percentage in flight. Source: tor's `cc_cwnd_full_minpct`.
+    #[schemars(range(max = 100))]
     pub full_percent: u32,
-    /// Span of the smoothed RTT, percent of the SENDMEs per window (`cc_ewma_cwnd_pct`),
+    /// Span of the smoothed RTT, percent of the SENDMEs per window. Source: tor's `cc_ewma_cwnd_pct`.
     pub ewma_percent: u32,
-    /// but at most so many SENDMEs (`cc_ewma_max`),
+    /// but at most so many SENDMEs. Source: tor's `cc_ewma_max`.
+    #[schemars(range(min = 1))]
     pub ewma_max: u32,
-    /// and so many in slow start (`cc_ewma_ss`).
+    /// and so many in slow start. Source: tor's `cc_ewma_ss`.
+    #[schemars(range(min = 1))]
     pub ewma_slow_start: u32,
-    /// At the least window the least RTT moves up by this percentage of the way (`cc_rtt_reset_pct`).
+    /// At the least window the least RTT moves up by this percentage of the way. Source: tor's `cc_rtt_reset_pct`.
+    #[schemars(range(max = 100))]
     pub rtt_reset_percent: u32,
 }
+
+impl keys::Parameters for Parameters {}
 
 impl Default for Parameters {
     fn default() -> Parameters {

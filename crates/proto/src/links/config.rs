@@ -3,7 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::keys::Parameters;
 use tidegate_control::random::Seed;
+use tidegate_control::units::Bytes;
 
 use super::runs;
 use crate::control::windows::{FixedWindows, Windows};
@@ -15,12 +19,50 @@ use crate::switching::Switching;
 use crate::transport::Transport;
 
 /// When a channel's output buffer takes cells from its circuits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct OutputBuffer {
-    /// Filled up to here (tor: OR_CONN_HIGHWATER, 32 KiB),
+    /// Filled up to here: at least a cell. Source: tor's `OR_CONN_HIGHWATER`.
+    #[serde(rename = "high", with = "tidegate_control::text::size")]
+    #[schemars(with = "Bytes", extend("x-range" = "514 B..=4294967295 B"))]
     pub high_bytes: u32,
-    /// and again once it has fallen below here (tor: OR_CONN_LOWWATER, 16 KiB).
+    /// Filled again once it has fallen below here. Source: tor's `OR_CONN_LOWWATER`.
+    #[serde(rename = "low", with = "tidegate_control::text::size")]
+    #[schemars(with = "Bytes", extend("x-range" = "..=4294967295 B"))]
     pub low_bytes: u32,
+}
+
+impl Parameters for OutputBuffer {
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        (self.low_bytes > self.high_bytes).then_some((
+            "the output buffer's `high` is below `low`",
+            "tor: high = \"32 KiB\", low = \"16 KiB\"",
+        ))
+    }
+}
+
+/// Length of a circuit queue, in cells, at which its own end stops and goes on packaging.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct CircuitQueue {
+    /// The exit stops packaging at this length. Source: tor's `cc_cellq_high`.
+    #[schemars(range(min = 1))]
+    pub high: u32,
+    /// The exit goes on at this length. Source: tor's `cc_cellq_low`.
+    pub low: u32,
+}
+
+impl Default for CircuitQueue {
+    fn default() -> CircuitQueue {
+        CircuitQueue { high: 256, low: 10 }
+    }
+}
+
+impl Parameters for CircuitQueue {
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        (self.low > self.high)
+            .then_some(("the circuit queue's `high` is below `low`", "tor: high = 256, low = 10"))
+    }
 }
 
 impl Default for OutputBuffer {
@@ -79,8 +121,8 @@ impl Default for Config {
             windows: Windows::default(),
             bandwidth: f64::INFINITY,
             output_buffer: OutputBuffer::default(),
-            queue_high: 256,
-            queue_low: 10,
+            queue_high: CircuitQueue::default().high,
+            queue_low: CircuitQueue::default().low,
             queue_limit: 50_000,
             circuits_per_channel: 1 << 16,
             unread_limit: 1 << 12,

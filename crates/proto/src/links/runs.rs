@@ -1,19 +1,27 @@
 //! When KIST runs.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::keys;
 use tidegate_control::units::{Span, Time};
 
 use crate::control::Timer;
 use crate::ids::ChannelId;
 
 /// KIST's parameters.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Parameters {
-    /// Time between two runs at least (tor: `KISTSchedRunInterval`, 10 ms).
+    /// Time between two runs at least. Source: tor's `KISTSchedRunInterval`.
+    #[schemars(extend("x-range" = "1 ms..=1 s"))]
     pub interval: Span,
-    /// Congestion windows that may lie in the kernel beyond what the window lets leave at once (tor:
-    /// `KISTSockBufSizeFactor`, 1).
+    /// Congestion windows that may lie in the kernel beyond what the window lets leave at once. Source: tor's
+    /// `KISTSockBufSizeFactor`.
+    #[schemars(range(min = 0.0, max = 1000.0))]
     pub buffer_factor: f64,
 }
+
+impl keys::Parameters for Parameters {}
 
 impl Default for Parameters {
     fn default() -> Parameters {

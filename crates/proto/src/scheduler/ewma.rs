@@ -9,6 +9,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::keys::Parameters;
 use tidegate_control::units::{Span, Time};
 
 use super::{Circuits, Discipline, Scheduler};
@@ -17,9 +20,11 @@ use super::{Circuits, Discipline, Scheduler};
 const RESCALE_HALF_LIVES: f64 = 64.0;
 
 /// Least decayed cell count first.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Ewma {
-    /// Time in which a count halves (tor: `CircuitPriorityHalflifeMsec`, 30 s).
+    /// Time in which a count halves. Source: tor's `CircuitPriorityHalflifeMsec`.
+    #[schemars(extend("x-range" = "1 ns.."))]
     pub half_life: Span,
 }
 
@@ -28,6 +33,8 @@ impl Default for Ewma {
         Ewma { half_life: Span::from_secs(30) }
     }
 }
+
+impl Parameters for Ewma {}
 
 impl Discipline for Ewma {
     fn build(&self) -> Box<dyn Scheduler + Send> {

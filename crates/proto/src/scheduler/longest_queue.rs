@@ -1,12 +1,16 @@
 //! Longest queue first: the circuit with the most waiting cells sends next. It keeps queues even and memory small,
 //! and prefers loud circuits; one that has waited for too long goes first all the same.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::keys::Parameters;
 use tidegate_control::units::{Span, Time};
 
 use super::{Circuits, Discipline, Scheduler};
 
 /// Longest queue first.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct LongestQueue {
     /// A circuit that has waited for so long goes before any queue.
     pub timeout: Span,
@@ -17,6 +21,8 @@ impl Default for LongestQueue {
         LongestQueue { timeout: Span::from_millis(500) }
     }
 }
+
+impl Parameters for LongestQueue {}
 
 impl Discipline for LongestQueue {
     fn build(&self) -> Box<dyn Scheduler + Send> {

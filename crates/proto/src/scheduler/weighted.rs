@@ -3,16 +3,22 @@
 
 use std::collections::VecDeque;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_control::keys::Parameters;
 use tidegate_control::units::Time;
 
 use super::{Circuits, Discipline, Scheduler};
 
 /// Weighted round robin between quiet and loud circuits.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Weighted {
     /// Cells sent of late from which on a circuit is loud (the count halves every 30 s).
+    #[schemars(range(min = 0.0))]
     pub threshold: f64,
     /// Cells of quiet circuits for each cell of loud ones while both wait.
+    #[schemars(range(min = 1))]
     pub quiet_weight: u32,
 }
 
@@ -22,6 +28,8 @@ impl Default for Weighted {
         Weighted { threshold: 1000.0, quiet_weight: 4 }
     }
 }
+
+impl Parameters for Weighted {}
 
 impl Discipline for Weighted {
     fn build(&self) -> Box<dyn Scheduler + Send> {

@@ -1,5 +1,6 @@
 //! Users' turns, and the circuits that they build and close.
 
+use tidegate_control::markov;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::client::Client;
@@ -7,7 +8,6 @@ use tidegate_proto::node::CircuitKey;
 use tidegate_proto::onion::Clear;
 use tidegate_proto::paths::{BuildTimeout, draw};
 
-use crate::markov;
 use crate::observe::{Circuit, Host, Observation, Recorder, User};
 use crate::plan::{Route, Traffic, UserPlan};
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use tidegate_control::markov::{self, Walk};
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::ids::StreamKey;
 
 use super::ends::EndId;
-use crate::markov::{self, Walk};
 use crate::plan::RequestPlan;
 
 /// What a transfer carries.

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use tidegate_control::markov::Walk;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::Time;
 use tidegate_proto::cell::{RelayId, StreamId};
 use tidegate_proto::node::{CircuitKey, StreamKey};
 use tidegate_proto::paths::{BuildTimeout, BuildTimes, Parameters, Selector};
 
-use crate::markov::Walk;
 use crate::plan::{Plan, Route};
 
 use super::follow::Trace;

@@ -28,6 +28,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Adverts {
     encoding: Encoding,
+    /// How far from the plan the neighbour's idea of its next steps may be, as a share of the plan's largest value.
+    resolution: f64,
     step: Span,
     horizon: usize,
     /// By circuit and [`About`].
@@ -46,12 +48,13 @@ pub(super) struct Adverts {
 
 impl Adverts {
     pub(super) fn new(parameters: &Parameters) -> Adverts {
-        let Parameters { encoding, step, horizon, delay, estimate_delay, problem, .. } = *parameters;
+        let Parameters { encoding, resolution, step, horizon, delay, estimate_delay, problem, .. } =
+            *parameters;
         let past = match problem {
             Kind::Prototype if !estimate_delay => (2 * delay.0 / step.0) as usize,
             _ => 0,
         };
-        Adverts { encoding, step, horizon, past, ..Adverts::default() }
+        Adverts { encoding, resolution, step, horizon, past, ..Adverts::default() }
     }
 
     /// The circuit is gone, or has a neighbour who knows nothing.
@@ -84,9 +87,10 @@ impl Adverts {
         (about, flow): (About, f64),
         values: &[f64],
     ) -> Option<usize> {
-        let Encoding::Compact { resolution } = self.encoding else {
+        if self.encoding == Encoding::Plain {
             return Some(wire::plain_bytes(values.len()));
-        };
+        }
+        let resolution = self.resolution;
         let (index, what) = (circuit.0 as usize, (about, self.step));
         if self.known.len() <= index {
             self.known.resize(index + 1, Default::default());
@@ -120,7 +124,7 @@ impl Adverts {
     pub(super) fn write(&self, trajectory: &Trajectory<'_>, same: bool, out: &mut Vec<u8>) {
         match self.encoding {
             Encoding::Plain => wire::write(trajectory, out),
-            Encoding::Compact { .. } => self.pieces.write(trajectory, same, out),
+            Encoding::Compact => self.pieces.write(trajectory, same, out),
         }
     }
 }
@@ -136,8 +140,8 @@ mod tests {
     const RESOLUTION: f64 = 1.0 / 16.0;
 
     fn compact() -> Adverts {
-        let encoding = Encoding::Compact { resolution: RESOLUTION };
-        Adverts::new(&Parameters { encoding, ..Parameters::default() })
+        let (encoding, resolution) = (Encoding::Compact, RESOLUTION);
+        Adverts::new(&Parameters { encoding, resolution, ..Parameters::default() })
     }
 
     /// What is told at a step, if anything is.

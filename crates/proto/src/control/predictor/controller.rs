@@ -110,7 +110,8 @@ impl Controller for Predictor {
 impl Predictor {
     /// Measures all circuits and solves for those that have anything to send or to expect.
     fn solve(&mut self, now: Time, plant: &mut dyn Plant) {
-        let Parameters { exchange, solve_time: (each, per_circuit), .. } = self.parameters;
+        let Parameters { exchange, solve_time: each, solve_time_per_circuit: per_circuit, .. } =
+            self.parameters;
         let [sent, received] = std::mem::take(&mut self.overhead);
         self.planner.begin(if exchange == Exchange::InBand { sent.max(received) } else { 0 });
         plant.circuits(&mut self.circuits);

@@ -1,66 +1,110 @@
-//! PredicTor's parameters.
+//! PredicTor's parameters, and three sets of them.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tidegate_control::keys;
 use tidegate_control::predictor::Kind;
 use tidegate_control::units::Span;
 
 use super::trajectory::Encoding;
+use super::wire;
+use crate::cell::NEIGHBOUR_BYTES;
 
-/// PredicTor's parameters; the same at every relay.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// PredicTor's parameters, the same at every relay. Defaults are those of the preset `tidegate`; another preset changes
+/// them as its description says.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Parameters {
-    /// Which optimal control problem.
+    /// What the other keys are unless given. `prototype` is the authors' code: `queue = 100`, `queue-time = "0 s"`,
+    /// `drain = "0 s"`, `tell-source`, `lasting-grants` and `carry` false, `parts = 1`, `encoding = "plain"`,
+    /// `exchange = "out-of-band"`. `journal` is the paper's problem: `problem = "journal"`, `queue-time = "0 s"`,
+    /// `drain = "0 s"`, `lasting-grants = false`, `encoding = "plain"`, `exchange = "out-of-band"`.
+    pub preset: Preset,
+    /// Which optimal control problem: that of the authors' code, or that of the paper (eq. 25).
     pub problem: Kind,
-    /// Length of a step, and interval between solves (40 ms).
+    /// Length of a step, and interval between solves; whole microseconds. Source: Döpmann et al. 2022.
+    #[schemars(extend("x-range" = "1 ms..=10 s"))]
     pub step: Span,
-    /// Steps looked ahead (10).
+    /// Steps looked ahead; a trajectory must fit into a cell. Source: Döpmann et al. 2022.
+    #[schemars(range(min = 1, max = LONGEST))]
     pub horizon: usize,
-    /// Share of a relay's bandwidth that its circuits may use (0.85).
+    /// Share of a relay's bandwidth that its circuits may use. Source: the authors' code.
+    #[schemars(range(min = 0.01, max = 1.0))]
     pub capacity_share: f64,
-    /// Queue allowed per circuit, in cells (prototype: 100; soft),
+    /// Queue allowed per circuit, in cells (soft).
+    #[serde(rename = "queue")]
+    #[schemars(range(min = 1.0, max = 1e6))]
     pub s_max: f64,
-    /// or, if that is more, what a circuit sends in this time if all get the same (prototype: zero).
+    /// Queue allowed per circuit, if that is more: what it sends in this time if all get the same.
+    #[serde(rename = "queue-time")]
     pub s_max_time: Span,
-    /// A circuit's queue is to drain in this time: its predecessor is granted so much less (prototype: zero,
-    /// never).
+    /// A circuit's queue is to drain in this time, at least a step: its predecessor is granted so much less. `"0 s"`:
+    /// never.
     pub drain: Span,
-    /// Where data enters the overlay, what the server has waiting counts as queue towards the successor.
-    /// In the prototype only the relay's own queue does, which must then be long enough for a step.
+    /// Where data enters the overlay, what the server has waiting counts as queue towards the successor. Otherwise only
+    /// the relay's own queue does, which must then be long enough for a step.
     pub tell_source: bool,
-    /// What rates and queues are divided by in the objective (50).
+    /// What rates and queues are divided by in the objective. Source: the authors' code.
+    #[schemars(range(min = 1e-3, max = 1e6))]
     pub scaling: f64,
-    /// One-way delay between neighbours that plans are made for (40 ms).
+    /// One-way delay between neighbours that plans are made for. Source: Döpmann et al. 2022.
+    #[schemars(extend("x-range" = "..=10 s"))]
     pub delay: Span,
     /// Whether `delay` is only the first belief, and each circuit's delays are estimated from the time stamps of
     /// its neighbours' messages; with shared clocks only.
     pub estimate_delay: bool,
     /// Whether servers are on the exits' machines and clients on the guards': what passes between them takes
-    /// nothing of a relay's capacity. The prototype counts it all the same.
+    /// nothing of a relay's capacity. The authors' code counts it all the same.
     pub local_ends: bool,
-    /// Whether a successor's grants are taken to last ([`last`]); in the prototype they end with its plan.
+    /// Whether a successor's grants are taken to last beyond the end of its plan.
     pub lasting_grants: bool,
     /// How neighbours' messages travel.
     pub exchange: Exchange,
-    /// How they are written; any relay reads both.
+    /// How messages are written; any relay reads both.
     pub encoding: Encoding,
-    /// The part of a cell that a step's rate leaves over may be sent in the next step; the prototype
-    /// forgets it.
+    /// With `compact`: how far from the plan the neighbour's idea of its next steps may be, as a share of the plan's
+    /// largest value.
+    #[schemars(range(min = 1e-4, max = 1.0))]
+    pub resolution: f64,
+    /// The part of a cell that a step's rate leaves over may be sent in the next step.
     pub carry: bool,
-    /// Parts in which a step's cells are let go, spread evenly over it; the prototype lets all go at once.
+    /// Parts in which a step's cells are let go, spread evenly over it; 1: all at once.
+    #[schemars(range(min = 1, max = 1000))]
     pub parts: u32,
-    /// First solve, on each relay's clock (100 ms).
+    /// First solve, on each relay's clock.
     pub first: Span,
     /// When in a step a relay solves.
     pub phases: Phases,
     /// Relays' clocks are fast or slow by up to this share, drawn per relay.
+    #[schemars(range(min = 0.0, max = 0.1))]
     pub drift: f64,
     /// Whose clock says when a message was made.
     pub clocks: Clocks,
-    /// Time that a solve takes at a relay, and for each circuit in it; its results count from then on.
-    pub solve_time: (Span, Span),
+    /// Time that a solve takes at a relay, at most a step; its results count from then on.
+    pub solve_time: Span,
+    /// Time that a solve takes for each circuit in it besides.
+    pub solve_time_per_circuit: Span,
+}
+
+/// Steps of the longest trajectory that fits into a cell.
+const LONGEST: usize = (NEIGHBOUR_BYTES - wire::plain_bytes(0)) / 8;
+
+/// Sets of parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// The authors' code.
+    Prototype,
+    /// The paper's problem.
+    Journal,
+    /// Ours.
+    Tidegate,
 }
 
 /// How neighbours' messages travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Exchange {
     /// As cells on the connection between the two.
     InBand,
@@ -69,7 +113,8 @@ pub enum Exchange {
 }
 
 /// When in a step a relay solves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Phases {
     /// All at the same instant.
     Synchronous,
@@ -78,7 +123,8 @@ pub enum Phases {
 }
 
 /// Whose clock says when a message was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Clocks {
     /// The sender's, believed within a few steps.
     Shared,
@@ -89,6 +135,7 @@ pub enum Clocks {
 impl Default for Parameters {
     fn default() -> Parameters {
         Parameters {
+            preset: Preset::Tidegate,
             problem: Kind::Prototype,
             step: Span::from_millis(40),
             horizon: 10,
@@ -103,14 +150,116 @@ impl Default for Parameters {
             local_ends: false,
             lasting_grants: true,
             exchange: Exchange::InBand,
-            encoding: Encoding::Compact { resolution: 1.0 / 16.0 },
+            encoding: Encoding::Compact,
+            resolution: 1.0 / 16.0,
             carry: true,
             parts: 8,
             first: Span::from_millis(100),
             phases: Phases::Synchronous,
             drift: 0.0,
             clocks: Clocks::Shared,
-            solve_time: (Span::ZERO, Span::ZERO),
+            solve_time: Span::ZERO,
+            solve_time_per_circuit: Span::ZERO,
+        }
+    }
+}
+
+impl From<Preset> for Parameters {
+    fn from(preset: Preset) -> Parameters {
+        let published = Parameters {
+            preset,
+            s_max_time: Span::ZERO,
+            drain: Span::ZERO,
+            lasting_grants: false,
+            exchange: Exchange::OutOfBand,
+            encoding: Encoding::Plain,
+            ..Parameters::default()
+        };
+        match preset {
+            Preset::Tidegate => Parameters::default(),
+            Preset::Journal => Parameters { problem: Kind::Journal, ..published },
+            Preset::Prototype => {
+                Parameters { s_max: 100.0, tell_source: false, carry: false, parts: 1, ..published }
+            }
+        }
+    }
+}
+
+impl keys::Parameters for Parameters {
+    fn base(given: &Value) -> Parameters {
+        let preset = given.get("preset").and_then(|name| Preset::deserialize(name).ok());
+        preset.map_or_else(Parameters::default, Parameters::from)
+    }
+
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        let mistakes = [
+            (
+                !self.step.0.is_multiple_of(1_000),
+                "`step` is not of whole microseconds",
+                "the paper: \"40 ms\"",
+            ),
+            (
+                self.drain > Span::ZERO && self.drain < self.step,
+                "`drain` is shorter than a step",
+                "three steps: \"120 ms\", or \"0 s\" for never",
+            ),
+            (
+                self.estimate_delay && self.clocks == Clocks::Own,
+                "`estimate-delay` goes by the senders' clocks, and `clocks` is \"own\"",
+                "`clocks = \"shared\"`, or no estimate",
+            ),
+            (
+                self.local_ends && self.problem == Kind::Journal,
+                "`local-ends` is for the prototype's problem",
+                "`problem = \"prototype\"`",
+            ),
+            (
+                self.solve_time > self.step || self.solve_time_per_circuit > self.step,
+                "a solve takes longer than a step",
+                "\"1 ms\", and \"10 us\" per circuit",
+            ),
+        ];
+        mistakes.into_iter().find(|(wrong, ..)| *wrong).map(|(_, cause, cure)| (cause, cure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tidegate_control::keys::read;
+
+    use super::*;
+
+    #[test]
+    fn a_preset_is_what_is_not_given() {
+        let ours: Parameters = read(&json!({})).unwrap();
+        assert_eq!(ours, Parameters::default());
+        let theirs: Parameters = read(&json!({ "preset": "prototype", "parts": 2 })).unwrap();
+        assert_eq!((theirs.s_max, theirs.parts, theirs.carry), (100.0, 2, false));
+        assert_eq!(theirs.exchange, Exchange::OutOfBand);
+        let papers: Parameters = read(&json!({ "preset": "journal" })).unwrap();
+        assert_eq!((papers.problem, papers.s_max_time), (Kind::Journal, Span::ZERO));
+        let spelled = serde_json::to_value(theirs).unwrap();
+        assert_eq!(read::<Parameters>(&spelled), Ok(theirs), "spelled out, it is the same");
+    }
+
+    #[test]
+    fn keys_that_do_not_fit_together_are_refused() {
+        for (table, cause) in [
+            (
+                json!({ "estimate-delay": true, "clocks": "own" }),
+                "`estimate-delay` goes by the senders' clocks",
+            ),
+            (
+                json!({ "local-ends": true, "preset": "journal" }),
+                "`local-ends` is for the prototype's problem",
+            ),
+            (json!({ "drain": "1 ms" }), "`drain` is shorter"),
+            (json!({ "horizon": 62 }), "`horizon` is not in 1..=61"),
+            (json!({ "resolution": 0 }), "`resolution` is not in 0.0001..=1"),
+        ] {
+            let wrong = read::<Parameters>(&table).unwrap_err();
+            assert!(wrong.cause.starts_with(cause), "{wrong:?}");
         }
     }
 }

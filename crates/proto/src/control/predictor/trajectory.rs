@@ -1,19 +1,18 @@
 //! What neighbours tell each other: trajectories.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Span, Time};
 
 /// How trajectories are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Encoding {
     /// Each in each step, as doubles.
     #[default]
     Plain,
     /// Quantised, and only when the neighbour cannot tell by itself.
-    Compact {
-        /// How far from the plan the neighbour's idea of its next steps may be, as a share of the plan's
-        /// largest value.
-        resolution: f64,
-    },
+    Compact,
 }
 
 /// What a trajectory says.

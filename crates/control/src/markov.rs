@@ -1,11 +1,12 @@
-//! tgen's Markov models: when a user opens streams, and when packets go which way on a stream.
+//! tgen's Markov models: when a user opens streams, and when packets go which way on a stream. `data` reads them,
+//! the simulator walks them.
 //!
 //! A chain moves to a next state, the state emits an observation, and the emission draws the delay before
 //! the next move (tgen's `doc/TGen-Markov-Models.md`; the models are those of Jansen, Traudt, Hopper:
 //! Privacy-Preserving Dynamic Learning of Tor Network Traffic, CCS 2018).
 
-use tidegate_control::random::Random;
-use tidegate_control::units::Span;
+use crate::random::Random;
+use crate::units::Span;
 
 /// Bytes of payload that one packet observation stands for (tgen's `TGEN_MMODEL_PACKET_DATA_SIZE`).
 pub const PACKET_BYTES: u32 = 1434;
@@ -33,6 +34,8 @@ pub struct Chain {
 /// A state: where it leads and what it emits, chosen by weight.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
+    /// Its name in the model's file.
+    pub name: String,
     /// Next states (by index) and their weights.
     pub transitions: Vec<(usize, f64)>,
     /// What is observed in this state.
@@ -110,6 +113,21 @@ impl Chain {
         Chain { states, start, ceiling }
     }
 
+    /// Its states.
+    pub fn states(&self) -> &[State] {
+        &self.states
+    }
+
+    /// The state, by index, that walks begin in, without observing it.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// No delay is longer.
+    pub fn ceiling(&self) -> Span {
+        self.ceiling
+    }
+
     /// A walk at its start.
     pub fn walk(&self) -> Walk {
         Walk { state: self.start, ended: self.states.is_empty() }
@@ -151,7 +169,7 @@ fn choose<'a, T>(items: &'a [T], weight: impl Fn(&T) -> f64, random: &mut Random
 
 #[cfg(test)]
 mod tests {
-    use tidegate_control::random::Seed;
+    use crate::random::Seed;
 
     use super::*;
 
@@ -208,17 +226,18 @@ mod tests {
     /// Start leads to A; A stays with 3/4 and ends with 1/4; A emits `+` twice as often as `-`.
     fn chain(delay: Delay) -> Chain {
         let states = vec![
-            State { transitions: vec![(1, 2.0)], emissions: Vec::new() },
+            State { transitions: vec![(1, 2.0)], ..State::default() },
             State {
                 transitions: vec![(1, 3.0), (2, 1.0)],
                 emissions: vec![
                     emission(Observation::ToServer, 2.0, delay),
                     emission(Observation::ToOrigin, 1.0, delay),
                 ],
+                ..State::default()
             },
             State {
-                transitions: Vec::new(),
                 emissions: vec![emission(Observation::End, 1.0, Delay::Uniform { low: 0.0, high: 0.0 })],
+                ..State::default()
             },
         ];
         Chain::new(states, 0, Span::from_secs(600))

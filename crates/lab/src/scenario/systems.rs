@@ -1,0 +1,228 @@
+//! Systems as tables, before serde reads them: `[[combine]]`, `[every-system]`, renamed keys, and the parts.
+//!
+//! Each `[[combine]]` is one choice: alternatives by name, each the keys of a system that it sets. A combination
+//! takes one alternative of each, in the order of the file, and is named after them: `pctcp-ewma-vegas`.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use serde_json::Value;
+use tidegate_control::keys::Wrong;
+use tidegate_proto::system::{SCHEMA, System};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::input::{InputError, Source, suggest};
+
+/// More systems than this are a slip of the pen.
+const MAX_COMBINATIONS: usize = 1000;
+
+/// Makes a `[[system]]` of each combination, and gives all the keys of `[every-system]` that they do not have.
+pub(super) fn spread(document: &mut DeTable<'_>, source: &Source) -> Result<(), InputError> {
+    combine(document, source)?;
+    share_system_keys(document);
+    Ok(())
+}
+
+/// Adds a `[[system]]` for each combination.
+fn combine<'a>(document: &mut DeTable<'a>, source: &Source) -> Result<(), InputError> {
+    let Some(choices) = document.remove("combine") else { return Ok(()) };
+    let span = choices.span();
+    let no_alternatives = |span| {
+        let cause = "a [[combine]] holds alternatives, and each of them keys of a system";
+        Err(source.error(span, cause, "write it like `pctcp = { transport = \"pctcp\" }`"))
+    };
+    let DeValue::Array(choices) = choices.into_inner() else { return no_alternatives(span) };
+    let mut combined: Vec<(String, DeTable<'a>)> = vec![Default::default()];
+    for choice in choices {
+        let span = choice.span();
+        let DeValue::Table(alternatives) = choice.into_inner() else { return no_alternatives(span) };
+        let mut longer = Vec::new();
+        if combined.len() * alternatives.len() > MAX_COMBINATIONS {
+            let cause = format!("there are more than {MAX_COMBINATIONS} combinations");
+            return Err(source.error(span, cause, "leave out a choice"));
+        }
+        if alternatives.is_empty() {
+            return no_alternatives(span);
+        }
+        for (name, keys) in &alternatives {
+            let DeValue::Table(keys) = keys.get_ref() else { return no_alternatives(keys.span()) };
+            for (so_far, system) in &combined {
+                let dash = if so_far.is_empty() { "" } else { "-" };
+                let mut system = system.clone();
+                merge(&mut system, keys.clone(), true)
+                    .map_err(|(cause, cure)| source.error(span.clone(), cause, cure))?;
+                longer.push((format!("{so_far}{dash}{}", name.get_ref()), system));
+            }
+        }
+        combined = longer;
+    }
+    let systems = combined.into_iter().map(|(name, mut system)| {
+        let key = Spanned::new(span.clone(), Cow::Borrowed("name"));
+        system.insert(key, Spanned::new(span.clone(), DeValue::String(Cow::Owned(name))));
+        Spanned::new(span.clone(), DeValue::Table(system))
+    });
+    match document.get_mut("system").map(Spanned::get_mut) {
+        Some(DeValue::Array(others)) => systems.for_each(|system| others.push(system)),
+        Some(_) => {}
+        None => {
+            let key = Spanned::new(span.clone(), Cow::Borrowed("system"));
+            document.insert(key, Spanned::new(span.clone(), DeValue::Array(systems.collect())));
+        }
+    }
+    Ok(())
+}
+
+/// Copies the keys of `[every-system]` into each `[[system]]` that does not have them.
+fn share_system_keys(document: &mut DeTable<'_>) {
+    let is_table = |value: &Spanned<DeValue<'_>>| matches!(value.get_ref(), DeValue::Table(_));
+    if !document.get("every-system").is_some_and(is_table) {
+        return;
+    }
+    let Some(DeValue::Table(shared)) = document.remove("every-system").map(Spanned::into_inner) else {
+        return;
+    };
+    if let Some(DeValue::Array(systems)) = document.get_mut("system").map(Spanned::get_mut) {
+        for system in systems.iter_mut() {
+            if let DeValue::Table(system) = system.get_mut() {
+                merge(system, shared.clone(), false).expect("nothing is replaced by name");
+            }
+        }
+    }
+}
+
+/// Adds keys to a table; where both have one, tables are merged and `replace` decides about the rest. In a list of
+/// tables with names (`[[user]]`, `[[system]]`, ...) a key is the name of an entry: `user.web.count = 5`.
+///
+/// # Errors
+/// (cause, cure) if no entry has the name.
+pub(super) fn merge<'a>(
+    table: &mut DeTable<'a>,
+    more: DeTable<'a>,
+    replace: bool,
+) -> Result<(), (String, String)> {
+    for (key, value) in more {
+        let list = key.get_ref().clone();
+        match (table.get_mut(key.get_ref().as_ref()).map(Spanned::get_mut), value.get_ref()) {
+            (Some(DeValue::Table(inner)), DeValue::Table(additions)) => {
+                merge(inner, additions.clone(), replace)?;
+            }
+            (Some(DeValue::Array(entries)), DeValue::Table(additions)) if replace => {
+                for (name, change) in additions.clone() {
+                    let known =
+                        entries.iter().filter_map(|entry| name_of(entry.get_ref())).map(str::to_owned);
+                    let known: Vec<String> = known.collect();
+                    let wanted = name.get_ref().as_ref();
+                    let entry = entries.iter_mut().find(|entry| name_of(entry.get_ref()) == Some(wanted));
+                    match (entry.map(Spanned::get_mut), change.into_inner()) {
+                        (Some(DeValue::Table(entry)), DeValue::Table(change)) => merge(entry, change, true)?,
+                        (Some(_), _) => {
+                            let cure = format!("write it like `{list}.{wanted}.KEY = VALUE`");
+                            return Err((
+                                format!("`{list}.{wanted}` is an entry of [[{list}]], no value"),
+                                cure,
+                            ));
+                        }
+                        (None, _) => {
+                            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+                            return Err((
+                                format!("there is no [[{list}]] called `{wanted}`"),
+                                suggest(wanted, &known),
+                            ));
+                        }
+                    }
+                }
+            }
+            (Some(old), _) if replace => *old = value.into_inner(),
+            (Some(_), _) => {}
+            (None, _) => {
+                table.insert(key, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a table in a list is called.
+fn name_of<'a>(entry: &'a DeValue<'_>) -> Option<&'a str> {
+    let DeValue::Table(table) = entry else { return None };
+    match table.get("name")?.get_ref() {
+        DeValue::String(name) => Some(name.as_ref()),
+        _ => None,
+    }
+}
+
+/// Keys of a system that had other names: the old path and the new.
+const RENAMED: &[([&str; 1], [&str; 2])] = &[(["half-life"], ["ewma", "half-life"])];
+
+/// Gives keys and values their new names, with a notice for the user.
+pub(super) fn rename(
+    document: &mut DeTable<'_>,
+    source: &Source,
+    notices: &mut Vec<String>,
+) -> Result<(), InputError> {
+    let mut tell = |span: Range<usize>, old: &str, new: &str| {
+        let (line, column) = source.position(span.start);
+        let notice = format!("{}:{line}:{column}: `{old}` is now `{new}`", source.file);
+        if !notices.contains(&notice) {
+            notices.push(notice);
+        }
+    };
+    for system in tables(document) {
+        for ([old], [part, key]) in RENAMED {
+            let Some((place, _)) = system.get_key_value(*old) else { continue };
+            let (span, new) = (place.span(), format!("{part}.{key}"));
+            let value = system.remove(*old).expect("looked at");
+            let name = |text: &'static str| Spanned::new(span.clone(), Cow::Borrowed(text));
+            let table = || Spanned::new(span.clone(), DeValue::Table(DeTable::new()));
+            if !system.contains_key(*part) {
+                system.insert(name(part), table());
+            }
+            if let Some(DeValue::Table(part)) = system.get_mut(*part).map(Spanned::get_mut) {
+                if part.contains_key(*key) {
+                    let cause = format!("`{old}` is the old name of `{new}`, which is given too");
+                    return Err(source.error(span, cause, format!("drop `{old}`")));
+                }
+                part.insert(name(key), value);
+            }
+            tell(span, old, &new);
+        }
+        if let Some(DeValue::Table(predictor)) = system.get_mut("predictor").map(Spanned::get_mut)
+            && let Some(problem) = predictor.get_mut("problem")
+            && matches!(problem.get_ref(), DeValue::String(name) if name == "2020")
+        {
+            tell(problem.span(), "problem = \"2020\"", "problem = \"prototype\"");
+            *problem.get_mut() = DeValue::String(Cow::Borrowed("prototype"));
+        }
+    }
+    Ok(())
+}
+
+/// Reads the parts of every system of a checked document, and leaves the other keys in it.
+pub(super) fn take_parts(document: &mut DeTable<'_>, value: &Value) -> Result<Vec<System>, Wrong> {
+    let is_part = |key: &str| SCHEMA["properties"].get(key).is_some();
+    let mut all = Vec::new();
+    for (number, table) in value["system"].as_array().into_iter().flatten().enumerate() {
+        let keys = table.as_object().into_iter().flatten();
+        let parts =
+            keys.filter(|(key, _)| is_part(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
+        all.push(System::read(&parts).map_err(|wrong| wrong.below(&number.to_string()).below("system"))?);
+    }
+    for system in tables(document) {
+        let keys: Vec<String> = system.keys().map(|key| key.get_ref().to_string()).collect();
+        keys.iter().filter(|key| is_part(key)).for_each(|key| _ = system.remove(key.as_str()));
+    }
+    Ok(all)
+}
+
+/// The tables of `[[system]]`.
+fn tables<'a, 'b>(document: &'b mut DeTable<'a>) -> impl Iterator<Item = &'b mut DeTable<'a>> {
+    let systems = match document.get_mut("system").map(Spanned::get_mut) {
+        Some(DeValue::Array(systems)) => systems.iter_mut().collect(),
+        _ => Vec::new(),
+    };
+    systems.into_iter().filter_map(|system| match system.get_mut() {
+        DeValue::Table(table) => Some(table),
+        _ => None,
+    })
+}

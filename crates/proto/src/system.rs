@@ -1,0 +1,261 @@
+//! How an overlay moves data, as tables say it: `[[system]]` of a scenario, `[system]` of a relay's configuration.
+
+use std::sync::{Arc, LazyLock};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tidegate_control::keys::{self, Parameters, Wrong};
+use tidegate_control::units::Span;
+
+use crate::control::Control;
+use crate::control::windows::Windows;
+use crate::links::{CircuitQueue, OutputBuffer, kist};
+use crate::registry::{CONTROLS, Part, SCHEDULERS};
+use crate::scheduler::Discipline;
+use crate::switching::{Form, Switching};
+use crate::transport::{Pctcp, Transport};
+
+/// The parts of a system.
+#[derive(Clone, Debug)]
+pub struct System {
+    /// Which connection carries a circuit between two relays.
+    pub transport: Transport,
+    /// How far PCTCP is deployed, and what it costs.
+    pub pctcp: Pctcp,
+    /// Which circuit of a connection sends next.
+    pub scheduler: Arc<dyn Discipline>,
+    /// KIST, unless connections take cells as soon as they can.
+    pub kist: Option<kist::Parameters>,
+    /// How quickly a connection that was busy is forgiven where a token bucket makes connections wait.
+    pub connection_half_life: Option<Span>,
+    /// Whether and how circuits move away from congested connections.
+    pub switching: Option<Switching>,
+    /// How circuits' rates are controlled.
+    pub control: Arc<dyn Control>,
+    /// What is in flight at most, unless `control` has windows of its own.
+    pub windows: Windows,
+    /// Connections' output buffers.
+    pub output_buffer: OutputBuffer,
+    /// When a full circuit queue stops its exit.
+    pub circuit_queue: CircuitQueue,
+    /// The table that says all this, with every default.
+    pub table: Map<String, Value>,
+}
+
+/// The keys that are no tables.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+struct Choices {
+    /// Which connection carries a circuit between two relays: one for all, or one per circuit (PCTCP).
+    transport: TransportName,
+    /// Which circuit of a connection sends next.
+    #[schemars(extend("enum" = names(SCHEDULERS)))]
+    scheduler: String,
+    /// When, and in which order, connections take cells from circuits.
+    channel_scheduler: ChannelScheduler,
+    /// Relays with a token bucket let the connection write next that has carried least lately: the time in which what it
+    /// carried counts half. Without it, each in turn. Source: Tang and Goldberg 2010 (66 s).
+    #[schemars(extend("x-range" = "1 ns.."))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connection_half_life: Option<Span>,
+    /// How circuits move away from congested connections.
+    switching: SwitchingName,
+    /// How circuits' rates are controlled.
+    #[schemars(extend("enum" = names(CONTROLS)))]
+    control: String,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum TransportName {
+    Vanilla,
+    Pctcp,
+}
+
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum ChannelScheduler {
+    Vanilla,
+    Kist,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum SwitchingName {
+    None,
+    Connection,
+    Circuit,
+}
+
+impl Default for Choices {
+    /// Tor as it was.
+    fn default() -> Choices {
+        Choices {
+            transport: TransportName::Vanilla,
+            scheduler: "round-robin".into(),
+            channel_scheduler: ChannelScheduler::Vanilla,
+            connection_half_life: None,
+            switching: SwitchingName::None,
+            control: "windows".into(),
+        }
+    }
+}
+
+impl Parameters for Choices {}
+
+fn names<T: ?Sized>(parts: &[Part<T>]) -> Vec<&'static str> {
+    parts.iter().map(|part| part.name).collect()
+}
+
+/// The tables that every system has.
+const TABLES: [(&str, fn() -> Value); 6] = [
+    ("pctcp", keys::schema::<Pctcp>),
+    ("kist", keys::schema::<kist::Parameters>),
+    ("switch", keys::schema::<Switching>),
+    ("windows", keys::schema::<Windows>),
+    ("output-buffer", keys::schema::<OutputBuffer>),
+    ("circuit-queue", keys::schema::<CircuitQueue>),
+];
+
+/// The JSON Schema of the table.
+pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+    let mut all = keys::schema::<Choices>();
+    let schedulers = SCHEDULERS.iter().filter_map(|part| Some((part.name, part.schema?)));
+    let controls = CONTROLS.iter().filter_map(|part| Some((part.name, part.schema?)));
+    for (name, schema) in TABLES.into_iter().chain(schedulers).chain(controls) {
+        let mut schema = schema();
+        if let Value::Object(keywords) = &mut schema {
+            keywords.retain(|keyword, _| keyword != "$schema" && keyword != "title");
+        }
+        all["properties"][name] = schema;
+    }
+    all
+});
+
+impl System {
+    /// Reads the table, in which any key may be missing.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its path in the table.
+    pub fn read(table: &Value) -> Result<System, Wrong> {
+        keys::check(&SCHEMA, table)?;
+        let is_choice = |value: &&Value| !value.is_object();
+        let given = table.as_object().into_iter().flatten();
+        let choices: Value = given
+            .filter(|(_, value)| is_choice(value))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let choices: Choices = keys::read(&choices)?;
+        let mut all = match serde_json::to_value(&choices) {
+            Ok(Value::Object(all)) => all,
+            _ => Map::new(),
+        };
+        let pctcp: Pctcp = own(table, "pctcp", &mut all)?;
+        let kist = own(table, "kist", &mut all)?;
+        let switch: Switching = own(table, "switch", &mut all)?;
+        let form = match choices.switching {
+            SwitchingName::None => None,
+            SwitchingName::Connection => Some(Form::Connection),
+            SwitchingName::Circuit => Some(Form::Circuit),
+        };
+        Ok(System {
+            transport: match choices.transport {
+                TransportName::Vanilla => Transport::Vanilla,
+                TransportName::Pctcp => pctcp.transport(),
+            },
+            pctcp,
+            scheduler: choose(SCHEDULERS, &choices.scheduler, table, &mut all)?,
+            kist: (choices.channel_scheduler == ChannelScheduler::Kist).then_some(kist),
+            connection_half_life: choices.connection_half_life,
+            switching: form.map(|form| Switching { form, ..switch }),
+            control: choose(CONTROLS, &choices.control, table, &mut all)?,
+            windows: own(table, "windows", &mut all)?,
+            output_buffer: own(table, "output-buffer", &mut all)?,
+            circuit_queue: own(table, "circuit-queue", &mut all)?,
+            table: all,
+        })
+    }
+}
+
+impl Default for System {
+    /// Tor as it was: one connection per pair of relays, round robin, fixed windows.
+    fn default() -> System {
+        System::read(&json!({})).expect("defaults fit together")
+    }
+}
+
+/// A table within the table; what it says with every default goes to `all`.
+fn own<P: Parameters>(table: &Value, name: &str, all: &mut Map<String, Value>) -> Result<P, Wrong> {
+    let parameters: P =
+        keys::read(table.get(name).unwrap_or(&json!({}))).map_err(|wrong| wrong.below(name))?;
+    all.insert(name.into(), serde_json::to_value(&parameters).unwrap_or_default());
+    Ok(parameters)
+}
+
+/// Makes the part of this name; the tables of all parts go to `all`.
+fn choose<T: ?Sized>(
+    parts: &[Part<T>],
+    name: &str,
+    table: &Value,
+    all: &mut Map<String, Value>,
+) -> Result<Arc<T>, Wrong> {
+    let mut chosen = None;
+    for part in parts {
+        let own = table.get(part.name).cloned().unwrap_or(json!({}));
+        let (made, spelled) = (part.make)(&own).map_err(|wrong| wrong.below(part.name))?;
+        if part.schema.is_some() {
+            all.insert(part.name.into(), spelled);
+        }
+        if part.name == name {
+            chosen = Some(made);
+        }
+    }
+    Ok(chosen.expect("the check knows the names"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_spelled_out_says_the_same() {
+        let table = json!({
+            "transport": "pctcp", "scheduler": "ewma", "ewma": { "half-life": "5 s" }, "control": "predictor",
+            "predictor": { "preset": "journal" }, "kist": { "interval": "20 ms" }, "windows": { "circuit": 500 },
+        });
+        let system = System::read(&table).unwrap();
+        assert!(system.kist.is_none() && system.transport == Transport::PerCircuit);
+        assert_eq!(system.windows.circuit, 500);
+        assert_eq!(system.table["predictor"]["problem"], "journal");
+        let again = System::read(&Value::Object(system.table.clone())).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{system:?}"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_path() {
+        for (table, path, cause) in [
+            (json!({ "scheduler": "emwa" }), "scheduler", "there is no scheduler `emwa`"),
+            (json!({ "control": 7 }), "control", "`control` is 7"),
+            (json!({ "ewma": { "half-life": "0 s" } }), "ewma.half-life", "`half-life` is not in 1 ns.."),
+            (json!({ "vegas": { "alhpa": 7 } }), "vegas.alhpa", "unknown key `alhpa`"),
+            (json!({ "switch": { "alpha": 0.9 } }), "switch", "`alpha` is above `beta`"),
+            (json!({ "kist": "fast" }), "kist", "`kist` is \"fast\", expected table"),
+        ] {
+            let wrong = System::read(&table).unwrap_err();
+            assert_eq!(wrong.path.join("."), path, "{wrong:?}");
+            assert!(wrong.cause.starts_with(cause), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn every_part_is_read_from_its_table() {
+        for name in names(SCHEDULERS) {
+            let system = System::read(&json!({ "scheduler": name })).unwrap();
+            assert_eq!(system.table["scheduler"], name);
+        }
+        for name in names(CONTROLS) {
+            System::read(&json!({ "control": name })).unwrap();
+        }
+    }
+}
