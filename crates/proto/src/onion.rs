@@ -7,8 +7,8 @@ use std::fmt::Debug;
 
 use tidegate_control::units::Time;
 
-pub use crate::cell::{Malformed, Onion};
 use crate::cell::{Digest, Message, Payload, RelayId, StreamId};
+pub use crate::cell::{Malformed, Onion};
 use crate::switching::Word;
 
 /// Onion routing without the cryptography: for simulation only.

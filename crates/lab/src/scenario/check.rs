@@ -77,10 +77,7 @@ pub fn check_system(system: &Placed<SystemFile>, source: &Source) -> Result<Syst
         Err(source.error(system.span(), format!("system `{}`: {cause}", system.name.get_ref()), cure))
     };
     if tcp.rto_min > tcp.rto_max {
-        return fail(
-            "tcp: `rto-min` is above `rto-max`",
-            "Linux: rto-min = \"200 ms\", rto-max = \"120 s\"",
-        );
+        return fail("tcp: `rto-min` is above `rto-max`", "Linux: rto-min = \"200 ms\", rto-max = \"120 s\"");
     }
     if parts.pctcp.esp_overhead >= tcp.mss {
         return fail("pctcp: `esp-overhead` leaves no room in a packet", "ESP in tunnel mode: \"57 B\"");

@@ -20,7 +20,7 @@ mod queues;
 mod runs;
 mod state;
 
-pub use config::{Config, OutputBuffer};
+pub use config::{CircuitQueue, Config, OutputBuffer};
 pub use moves::Arrival;
 pub use queues::QueueFull;
 pub use state::Links;
