@@ -31,8 +31,8 @@ impl Monitor for Patient {
     fn cpu_s(&self) -> f64 {
         0.0
     }
-    fn unix_s(&self) -> f64 {
-        0.0
+    fn unix_s(&self) -> u64 {
+        0
     }
 }
 

@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn without_stream_windows_xoff_stops_a_stream() {
-        let vegas = crate::control::vegas::Parameters::default();
+        let vegas = vegas::Parameters::default();
         let mut edge = Edge::new(&vegas, Windows::default(), f64::INFINITY);
         let id = StreamId(1);
         assert!(edge.open(id) && edge.connect(id));

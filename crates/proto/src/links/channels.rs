@@ -5,7 +5,7 @@ use tidegate_control::units::Time;
 
 use super::state::{Channel, Links};
 use crate::cell::CELL_BYTES;
-use crate::ids::{ChannelId, CircuitKey, RelayId, Side};
+use crate::ids::{ChannelId, CircuitKey, LegId, RelayId, Side};
 use crate::onion::Onion;
 use crate::pool::List;
 use crate::transport::{LOUDNESS_HALF_LIFE, Sharing, Transport};
