@@ -14,6 +14,9 @@ use crate::scheduler::longest_queue::LongestQueue;
 use crate::scheduler::round_robin::RoundRobin;
 use crate::scheduler::weighted::Weighted;
 
+/// Makes a part from its table, in which any key may be missing; and gives the table with every default.
+pub type Make<T> = fn(&Value) -> Result<(Arc<T>, Value), Wrong>;
+
 /// A part of a kind. Its parameters are the table of its name beside the key that chooses it.
 #[derive(Debug)]
 pub struct Part<T: ?Sized + 'static> {
@@ -21,8 +24,8 @@ pub struct Part<T: ?Sized + 'static> {
     pub name: &'static str,
     /// The JSON Schema of its parameters, if it has any.
     pub schema: Option<fn() -> Value>,
-    /// Makes it from its table, in which any key may be missing; and the table with every default.
-    pub make: fn(&Value) -> Result<(Arc<T>, Value), Wrong>,
+    /// Makes it from its table.
+    pub make: Make<T>,
 }
 
 impl<T: ?Sized> Part<T> {

@@ -108,8 +108,11 @@ fn names<T: ?Sized>(parts: &[Part<T>]) -> Vec<&'static str> {
     parts.iter().map(|part| part.name).collect()
 }
 
+/// Describes a table.
+type Schema = fn() -> Value;
+
 /// The tables that every system has.
-const TABLES: [(&str, fn() -> Value); 6] = [
+const TABLES: [(&str, Schema); 6] = [
     ("pctcp", keys::schema::<Pctcp>),
     ("kist", keys::schema::<kist::Parameters>),
     ("switch", keys::schema::<Switching>),
