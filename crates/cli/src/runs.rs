@@ -89,8 +89,9 @@ fn search(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
         return;
     }
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    // A link, such as `latest`, leads to what is found anyway.
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    // A link, such as `latest`, leads to what is found anyway; with a dot in front is what was being written.
+    let shown = entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
+    let folders = shown.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
     folders.sort_unstable();
     if depth > 0 {

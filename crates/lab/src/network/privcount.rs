@@ -6,7 +6,7 @@
 //! model: 275 kB down in the mean, 26 kB in the median. With model files the real one is taken.
 
 use tidegate_control::units::Span;
-use tidegate_sim::markov::{Chain, Delay, Emission, Model, Observation, State};
+use tidegate_control::markov::{Chain, Delay, Emission, Model, Observation, State};
 
 /// Streams of one kind: rounds of a request, a burst of packets down, a pause.
 struct Class {

@@ -159,12 +159,12 @@ impl Stream {
         };
         if let Some((at, share)) = &self.falls {
             let falls = |(viewer, its): (usize, &tidegate_sim::stream::plan::ViewerPlan)| {
-                (Time::ZERO + at, viewer, Rate((its.uplink.0 as f64 * share) as u64))
+                (Time::ZERO + *at, viewer, Rate((its.uplink.0 as f64 * share) as u64))
             };
             plan.changes = plan.viewers.iter().enumerate().map(falls).collect();
         }
         if let Some(mean) = &self.leave_every {
-            plan.churn(mean, seed);
+            plan.churn(*mean, seed);
         }
         plan.check().map_err(|error| error.to_string())?;
         Ok(plan)
