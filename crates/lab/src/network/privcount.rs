@@ -5,8 +5,8 @@
 //! stand four classes of streams of our own, with shares, mean sizes and durations fitted to 20,000 walks over that
 //! model: 275 kB down in the mean, 26 kB in the median. With model files the real one is taken.
 
-use tidegate_control::units::Span;
 use tidegate_control::markov::{Chain, Delay, Emission, Model, Observation, State};
+use tidegate_control::units::Span;
 
 /// Streams of one kind: rounds of a request, a burst of packets down, a pause.
 struct Class {
