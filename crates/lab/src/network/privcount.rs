@@ -34,7 +34,7 @@ pub(super) fn model() -> Model {
 }
 
 fn state(transitions: Vec<(usize, f64)>, observation: Observation, delay: Delay) -> State {
-    State { transitions, emissions: vec![Emission { observation, weight: 1.0, delay }] }
+    State { name: String::new(), transitions, emissions: vec![Emission { observation, weight: 1.0, delay }] }
 }
 
 const NOW: Delay = Delay::Uniform { low: 0.0, high: 0.0 };
@@ -44,7 +44,7 @@ fn streams() -> Chain {
     let active = Delay::Exponential { rate: 2.942e-7 };
     let dwelling = Delay::LogNormal { location: 7.498, scale: 6.514 };
     let states = vec![
-        State { transitions: vec![(1, 0.0365), (2, 0.9635)], emissions: Vec::new() },
+        State { name: String::new(), transitions: vec![(1, 0.0365), (2, 0.9635)], emissions: Vec::new() },
         state(vec![(1, 0.8368), (2, 0.1030), (3, 0.0602)], Observation::ToServer, active),
         state(vec![(1, 0.1558), (2, 0.7279), (3, 0.1163)], Observation::ToServer, dwelling),
         state(Vec::new(), Observation::End, NOW),
@@ -57,7 +57,7 @@ fn packets() -> Chain {
     let end = 1 + 3 * CLASSES.len();
     let first = |class: usize| 1 + 3 * class;
     let shares = CLASSES.iter().enumerate().map(|(class, of)| (first(class), of.share)).collect();
-    let mut states = vec![State { transitions: shares, emissions: Vec::new() }];
+    let mut states = vec![State { name: String::new(), transitions: shares, emissions: Vec::new() }];
     // Packets of a burst leave together.
     let at_once = Delay::Exponential { rate: 1.0 / 4.0 };
     for (class, Class { burst, rounds, pause_us, .. }) in CLASSES.iter().enumerate() {
