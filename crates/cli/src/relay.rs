@@ -11,7 +11,6 @@ use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, Source};
 use tidegate_lab::scenario::check_system;
 use tidegate_lab::scenario::file::{Placed, SystemFile};
-use tidegate_lab::scenario::quantity::Quantity;
 use tidegate_net::identity::{hex, random};
 use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
@@ -53,7 +52,7 @@ struct File {
     /// Made by `tidegate relay --keygen`.
     keys: PathBuf,
     /// What it forwards at most.
-    bandwidth: Option<Quantity<Rate>>,
+    bandwidth: Option<Rate>,
     /// Without rules nothing is let out.
     #[serde(default)]
     exit_policy: Vec<Spanned<String>>,
@@ -146,7 +145,7 @@ fn load(path: &Path, allow_public: bool) -> Result<(SocketAddr, Settings), Input
         }
     };
     let mut config = links(file.system.as_ref(), &source)?;
-    if let Some(Quantity(rate)) = file.bandwidth {
+    if let Some(rate) = file.bandwidth {
         config.bandwidth = rate.0 as f64 / 8.0;
     }
     let path = folder.join(&file.keys);
