@@ -4,10 +4,9 @@
 //! relays. So whoever opened a stream also decides how fast the other side may send, and its controller
 //! controls both directions: the data datagram that counts against the relays' limits pays for the answer.
 //!
-//! With one packet per path everything travels in messages, each over relays of its own. With more, a message only
-//! establishes a route; cells are spread over many routes at random. A route whose packets are lost twice in a
-//! row is given up, and a route comes to be only when its message was answered: so a relay that is silent costs
-//! what was on its way through it, and messages.
+//! With one packet per path everything travels in messages. With more, a message only establishes a route; cells are
+//! spread over many routes at random. A route is given up after two losses in a row and comes to be only when its
+//! message was answered: a silent relay costs what was on its way through it, and messages.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -79,8 +78,7 @@ pub struct Settings {
     pub me: Peer,
     /// All peers' keys.
     pub epoch: Epoch,
-    /// Relays of the sender path, 1 to 4. The [`Sender`] has two hops more: the receiver path's first relay and
-    /// the receiver ([`Sender::set_receiver`]).
+    /// Relays of the sender path, 1 to 4; the [`Sender`] has two hops more, [`Sender::set_receiver`]'s the last.
     pub hops: usize,
     /// Packets per path: one gives each its own, more are cheaper and can be told to belong together.
     pub uses: usize,
