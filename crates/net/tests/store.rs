@@ -7,11 +7,15 @@ mod skipped;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tidegate_net::flashflow::record::Record;
 use tidegate_net::flashflow::store::Store;
 use tidegate_net::identity::{hex, random};
+
+/// A process that was forked and is not yet another program holds the locks of this one: one test at a time.
+static FORKING: Mutex<()> = Mutex::new(());
 
 /// Where the process that dies has its state.
 const STATE: &str = "TIDEGATE_TEST_STATE";
@@ -73,6 +77,7 @@ fn check(state: &Path, on_disk: Option<usize>, what: &str) {
 
 #[test]
 fn a_killed_process_loses_nothing_that_was_on_disk() {
+    let _alone = FORKING.lock();
     let state = Scratch::new();
     for round in 0..if slow() { 500 } else { 15 } {
         let [wait] = random::<1>();
@@ -88,6 +93,7 @@ fn a_killed_process_loses_nothing_that_was_on_disk() {
 /// No file may grow beyond so many bytes: the write that would is cut there, and its process killed (SIGXFSZ).
 #[test]
 fn a_write_that_ends_anywhere_leaves_whole_records() {
+    let _alone = FORKING.lock();
     if Command::new("prlimit").arg("--version").output().is_err() {
         return skipped::skipped("writes that end in mid-record", "prlimit (util-linux)");
     }
