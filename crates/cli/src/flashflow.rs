@@ -275,24 +275,25 @@ fn relay(config: &RelayConfig, liar: Option<Liar>) -> Result<(), Failure> {
     on_this_thread(async {
         let listener = listen(config.listen).await?;
         let report = async {
-            let (mut before, mut was_idle) = (relay.forwarded(), false);
+            let (mut before, mut was_idle, mut connected) = (relay.forwarded(), false, 0);
             let mut next = clock::now();
             loop {
                 next += Span::from_secs(1);
                 clock::until(next).await;
                 let now = relay.forwarded();
-                let idle = now == before && !relay.is_busy();
+                let connections = relay.connections();
+                let idle = now == before && !relay.is_busy() && connections == connected;
                 // The first idle second is said, as the end of what was before.
                 if !(idle && was_idle) {
                     log(&json!({
                         "event": "second",
                         "measurement_bits_per_s": (now.measurement - before.measurement) * 8,
                         "background_bits_per_s": (now.background - before.background) * 8,
-                        "connections": relay.connections(),
+                        "connections": connections,
                         "measured": relay.is_busy(),
                     }));
                 }
-                was_idle = idle;
+                (was_idle, connected) = (idle, connections);
                 before = now;
             }
         };

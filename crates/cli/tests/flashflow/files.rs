@@ -191,6 +191,7 @@ fn a_liar_gains_no_more_than_the_bound() {
 #[test]
 fn a_whole_network_is_scheduled() {
     let scratch = Scratch::new("network");
+    fs::create_dir(&scratch.0).unwrap();
     let relays: Vec<String> = (0..40)
         .map(|n| format!("\"{n:040X}\": {{\"advbw\": {{\"before\": 6250000, \"after\": 12500000}}}}"))
         .collect();
@@ -214,10 +215,10 @@ fn a_whole_network_is_scheduled() {
     assert_eq!(more["new_relays"]["longest_wait_s"], 30, "{more}");
     assert!(more["failures"]["attempts"].as_u64().unwrap() > 45, "{more}");
     for (arguments, says) in [
-        (&["--team", "3 x fast"][..], "no unit"),
+        (&["--team", "3 x fast"][..], "does not begin with a number"),
         (&["--team", "0 x 1 Gbit/s"], "above zero"),
         (&["--factor", "0"], "between 1 and 1000"),
-        (&["--slot", "2 days"], "--every"),
+        (&["--slot", "48 h"], "--every"),
         (&["--consensus", "x"], "cannot be used with"),
     ] {
         let output = run(&[&["schedule", "--speed-test", &file], arguments].concat());

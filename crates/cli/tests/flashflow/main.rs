@@ -8,6 +8,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -36,8 +38,11 @@ impl Drop for Scratch {
 
 struct Role {
     child: Child,
-    lines: BufReader<std::process::ChildStdout>,
+    lines: mpsc::Receiver<String>,
 }
+
+/// No event that a test waits for takes longer.
+const EVENT: Duration = Duration::from_secs(90);
 
 impl Drop for Role {
     fn drop(&mut self) {
@@ -54,15 +59,17 @@ impl Role {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the tool starts");
-        let lines = BufReader::new(child.stdout.take().expect("asked for"));
+        let output = BufReader::new(child.stdout.take().expect("asked for"));
+        let (tell, lines) = mpsc::channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
         Role { child, lines }
     }
 
     /// Reads events until one of that kind.
     fn wait_for(&mut self, kind: &str) -> Value {
         loop {
-            let mut line = String::new();
-            assert!(self.lines.read_line(&mut line).expect("readable") > 0, "the role ended before {kind}");
+            let line = self.lines.recv_timeout(EVENT);
+            let line = line.unwrap_or_else(|_| panic!("the role ended, or fell silent, before {kind}"));
             let event: Value = serde_json::from_str(&line).expect("events are JSON");
             if event["event"] == kind {
                 return event;
@@ -130,7 +137,8 @@ fn the_demo_measures_keeps_and_replays_through_a_kill() {
 
     // It goes on: the two measurements of the period are used up, and the old result stays.
     let output = run(&["coordinator", "--once", "--config", &config]);
-    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("no measurement was complete of target"), "{}", text(&output));
     assert!(!text(&output).contains("\"event\":\"attempt\""), "{}", text(&output));
     verify();
     let after = fs::read_to_string(scratch.0.join("v3bw")).unwrap();
@@ -177,17 +185,16 @@ fn ten_thousand_silent_connections_do_not_stop_a_measurement() {
     let output = run(&["coordinator", "--once", "--config", &config]);
     let said = text(&output);
     assert!(output.status.success() && said.contains("\"event\":\"result\""), "{said}");
+    // The relay keeps no more than its places for the unauthenticated, besides the measurement's, and those not long.
     let mut most = 0;
-    // One event a second: at the latest half a minute after the last connection.
-    for _ in 0..60 {
-        let now = roles[0].wait_for("second")["connections"].as_u64().unwrap() as usize;
+    loop {
+        let now = roles[0].wait_for("second")["connections"].as_u64().unwrap();
         most = most.max(now);
-        // On a busy machine some of the first have been given up by the time the last are there.
-        if most >= count / 10 * 9 && now < count / 10 {
+        assert!(most < 3_000, "{most} connections");
+        if most >= 1_000 && now < 100 {
             return drop(crowd);
         }
     }
-    panic!("{most} connections at most");
 }
 
 #[test]
@@ -219,7 +226,10 @@ fn a_lost_measurer_is_named_and_the_kill_switch_stops_everything() {
     assert_eq!(daemon.wait_for("kill-switch")["on"], false);
     // The next period's slot measures again.
     assert_eq!(daemon.wait_for("result")["relay"], "target");
-    assert!(run(&["verify", "--config", &config]).status.success());
+    // The state speaks of the bandwidth file once that is written.
+    daemon.wait_for("file");
+    let output = run(&["verify", "--config", &config]);
+    assert!(output.status.success(), "{}", text(&output));
 }
 
 #[test]
@@ -296,7 +306,7 @@ fn stem_reads(path: &Path) {
 fn get(port: u16, request: &str) -> String {
     let mut stream = (0..100)
         .find_map(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             TcpStream::connect(("127.0.0.1", port)).ok()
         })
         .expect("the page is served");
@@ -330,7 +340,7 @@ fn status_page(config: &str) {
     fs::write(config, text_of).unwrap();
     let mut daemon = Role::start(&["coordinator", "--config", config]);
     daemon.wait_for("started");
-    let page = get(port, "GET / HTTP/1.1\r\n\r\n");
+    let page = get(port, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("<td>target</td>"), "{page}");
     assert!(
         get(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -343,9 +353,15 @@ fn status_page(config: &str) {
         (&document["relays"][1]["target"], &document["relays"][1]["opted_out"]),
         (&"stock".into(), &true.into())
     );
-    assert!(get(port, "GET /../etc/passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-    assert!(get(port, "POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-    assert_eq!(get(port, &"x".repeat(10_000)), "");
+    for (request, answer) in [
+        ("GET /../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 404"),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 405"),
+        ("GET / HTTP/1.1\r\nHost: rebound.example\r\n\r\n", "HTTP/1.1 421"),
+    ] {
+        assert!(get(port, request).starts_with(answer), "{request}");
+    }
+    let nonsense = get(port, &"x".repeat(10_000));
+    assert!(nonsense.is_empty() || nonsense.starts_with("HTTP/1.1 400"), "{nonsense}");
     let chromium = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
         .arg(format!("http://127.0.0.1:{port}/"))
