@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegate_lab::input::{InputError, Source};
-use tidegate_lab::scenario::file::{Placed, SystemFile};
 use tidegate_net::identity::unhex;
 use tidegate_net::live::client::{Event, Settings, run};
+use toml::Spanned;
 
 use crate::flashflow::{listen, log, on_this_thread, other};
 use crate::overlay::die_with_parent;
@@ -41,7 +41,7 @@ pub struct Arguments {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    system: Placed<SystemFile>,
+    system: Spanned<Value>,
 }
 
 /// Runs it.

@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, Source};
-use tidegate_lab::scenario::check_system;
-use tidegate_lab::scenario::file::{Placed, SystemFile};
 use tidegate_net::identity::{hex, random};
 use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
@@ -18,6 +16,7 @@ use tidegate_net::live::keys;
 use tidegate_net::live::policy::{Policy, Rule};
 use tidegate_net::live::relay::{Announce, Event, Settings, run};
 use tidegate_proto::links::Config;
+use tidegate_proto::system::System;
 use toml::Spanned;
 
 use crate::Failure;
@@ -60,7 +59,7 @@ struct File {
     exit_to_private_addresses: bool,
     directory: Option<DirectoryFile>,
     tor: Option<TorFile>,
-    system: Option<Placed<SystemFile>>,
+    system: Option<Spanned<Value>>,
 }
 
 /// The directory of an overlay of one's own.
@@ -81,11 +80,21 @@ struct TorFile {
     allow_public_authority: bool,
 }
 
-/// What of a system moves cells.
-pub fn links(system: Option<&Placed<SystemFile>>, source: &Source) -> Result<Config, InputError> {
+/// Keys of a scenario's `[[system]]` that only a simulation needs: sockets have a TCP, a TLS and paths of their own.
+const SIMULATED: [&str; 6] = ["name", "of-consensus", "packaging", "paths", "tcp", "tls"];
+
+/// What of a system moves cells: the `[system]` table, which is a scenario's `[[system]]` key for key.
+pub fn links(system: Option<&Spanned<Value>>, source: &Source) -> Result<Config, InputError> {
     let nonces = Seed::root(u64::from_le_bytes(random()));
-    let Some(system) = system else { return Ok(Config { nonces, ..Config::default() }) };
-    let system = check_system(system, source)?;
+    let Some(table) = system else { return Ok(Config { nonces, ..Config::default() }) };
+    let mut parts = table.get_ref().clone();
+    if let Some(keys) = parts.as_object_mut() {
+        keys.retain(|key, _| !SIMULATED.contains(&key.as_str()));
+    }
+    let system = System::read(&parts).map_err(|wrong| {
+        let place = wrong.path.join(".");
+        source.error(table.span(), format!("system.{place}: {}", wrong.cause), wrong.cure)
+    })?;
     Ok(Config {
         transport: system.transport,
         scheduler: system.scheduler,
@@ -93,8 +102,8 @@ pub fn links(system: Option<&Placed<SystemFile>>, source: &Source) -> Result<Con
         control: system.control,
         windows: system.windows,
         output_buffer: system.output_buffer,
-        queue_high: system.circuit_queue_high,
-        queue_low: system.circuit_queue_low,
+        queue_high: system.circuit_queue.high,
+        queue_low: system.circuit_queue.low,
         switching: system.switching,
         nonces,
         ..Config::default()

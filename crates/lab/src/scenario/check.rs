@@ -67,11 +67,8 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
     Ok(systems)
 }
 
-/// One `[[system]]` table, or the `[system]` table of a relay, as machines want it.
-///
-/// # Errors
-/// If its parts do not fit each other.
-pub fn check_system(system: &Placed<SystemFile>, source: &Source) -> Result<System, InputError> {
+/// One `[[system]]` table as the simulator wants it.
+fn check_system(system: &Placed<SystemFile>, source: &Source) -> Result<System, InputError> {
     let (tcp, parts) = (&system.tcp, &system.parts);
     let fail = |cause: &str, cure: &str| {
         Err(source.error(system.span(), format!("system `{}`: {cause}", system.name.get_ref()), cure))

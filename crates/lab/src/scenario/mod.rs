@@ -23,7 +23,6 @@ use toml::de::DeTable;
 use crate::input::{InputError, Source, explain};
 use crate::network::inputs::Inputs;
 use crate::registry;
-pub use check::check_system;
 use file::{File, file_name_character};
 use paths::PathsFile;
 use place::Places;
