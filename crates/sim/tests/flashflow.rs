@@ -123,7 +123,7 @@ fn a_relay_that_holds_cells_back_and_claims_background_gains_no_more_than_the_bo
         plan.relays[0].holds = true;
         plan.relays[0].background.circuits = 0;
         let (median, estimate) = median_and_estimate(&plan, 10e6, 7);
-        assert!(median > 1.9, "it is a good liar: {median} in {seconds} s");
+        assert!(median > 1.8, "it is a good liar: {median} in {seconds} s");
         assert!(estimate > 1.2 && estimate <= 1.40, "{estimate} in {seconds} s");
     }
 }
@@ -140,7 +140,9 @@ fn slow_seconds_cost_an_honest_relay_what_the_mean_loses() {
         ..plan.relays[0].clone()
     };
     let (median, estimate) = median_and_estimate(&plan, 10.28e6, 8);
-    assert!(median > 0.98, "{median}");
-    // The mean is 0.9; 1.05 of it is what the bound leaves.
-    assert!((0.92..0.96).contains(&estimate), "{estimate}");
+    let honest = Plan { relays: vec![RelayPlan { slow: 0.0, ..plan.relays[0].clone() }], ..plan.clone() };
+    let (whole, _) = median_and_estimate(&honest, 10.28e6, 8);
+    assert!(median > 0.95 * whole, "the median forgives a fifth of the seconds: {median} of {whole}");
+    // The mean is 0.9 of it; 1.05 of that is what the bound leaves.
+    assert!(estimate > 0.92 * whole && estimate <= median, "{estimate} of {whole}");
 }

@@ -13,6 +13,9 @@ const STEP: Span = Span::from_millis(5);
 /// little later, and must still find it in that second.
 const WITHIN: u64 = 85;
 
+/// What it decrypts so many milliseconds before the end no longer reaches the measurers in their last second.
+const LATE_MS: u64 = 500;
+
 /// When a relay that holds cells back returns how many.
 #[derive(Clone, Debug)]
 pub struct Hold {
@@ -28,8 +31,9 @@ impl Hold {
     pub fn new(since: Time, rate: Rate, seconds: u16) -> Hold {
         let seconds = u64::from(seconds);
         let loud = (0..seconds).filter(|second| is_loud(*second, seconds)).count() as u64;
-        // All that it can decrypt, spread over the loud seconds.
-        Hold { since, seconds, per_second: rate.0 / 8 * seconds / loud.max(1), returned: 0 }
+        // All that it can decrypt before the last second is too late, spread over the loud seconds.
+        let in_time = (1000 * seconds).saturating_sub(LATE_MS);
+        Hold { since, seconds, per_second: rate.0 / 8 * in_time / (1000 * loud.max(1)), returned: 0 }
     }
 
     /// How many of `ready` decrypted bytes, whole cells, it returns now.
@@ -78,7 +82,7 @@ mod tests {
             }
             assert_eq!(returned.iter().filter(|bytes| **bytes > 0).count(), loud);
             let all: u64 = returned.iter().sum();
-            assert!(all as f64 > 0.99 * rate.0 as f64 / 8.0 * f64::from(seconds), "{returned:?}");
+            assert!(all as f64 > 0.99 * rate.0 as f64 / 8.0 * (f64::from(seconds) - 0.5), "{returned:?}");
         }
     }
 }
