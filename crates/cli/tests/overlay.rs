@@ -1,5 +1,8 @@
 //! `tidegate overlay`: files fetched through overlays of processes on loopback, and among stock tor's.
 
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
+
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -35,17 +38,21 @@ fn every_system_carries_a_file_byte_for_byte() {
 #[test]
 fn stock_tor_fetches_a_file_through_our_relays() {
     if Command::new("tor").arg("--version").output().is_err() {
-        eprintln!("tor is not installed: no file was fetched through it");
-        return;
+        return skipped::skipped("stock tor fetches a file through our relays", "tor");
     }
     let document = fetched(&["overlay", "tornet", "--bytes", "2 MB", "--json"]);
     let paths = document["paths"].as_array().unwrap();
     let ours = |hop: &Value| hop.as_str().unwrap().starts_with("tide");
-    assert!(paths.iter().any(|path| path.as_array().unwrap().len() >= 3), "{document}");
-    assert!(paths.iter().flat_map(|path| path.as_array().unwrap()).all(ours), "{document}");
+    // Circuits of one hop fetch the consensus; the first goes to the authority.
+    let mut long =
+        paths.iter().map(|path| path.as_array().unwrap()).filter(|path| path.len() >= 3).peekable();
+    assert!(long.peek().is_some(), "{document}");
+    assert!(long.flatten().all(ours), "{document}");
     let about_us = |line: &&Value| {
         let line = line.as_str().unwrap();
-        ["protocol", "Received", "cell", "AUTHENTICATE", "circuit"].iter().any(|word| line.contains(word))
+        let words = ["protocol", "Received", "cell", "AUTHENTICATE", "circuit"];
+        // The authority has no consensus in the first seconds.
+        words.iter().any(|word| line.contains(word)) && !line.contains("Received http status code 404")
     };
     let warnings: Vec<&Value> = document["warnings"].as_array().unwrap().iter().filter(about_us).collect();
     assert!(warnings.is_empty(), "{warnings:#?}");
