@@ -69,6 +69,9 @@ pub struct NetworkErrors {
 /// ```
 pub fn weight_error(weights: &[f64], capacities: &[f64]) -> f64 {
     let (weight, capacity): (f64, f64) = (weights.iter().sum(), capacities.iter().sum());
+    if weight <= 0.0 || capacity <= 0.0 {
+        return f64::NAN;
+    }
     let gap = |(w, c): (&f64, &f64)| (w / weight - c / capacity).abs();
     weights.iter().zip(capacities).map(gap).sum::<f64>() / 2.0
 }
