@@ -94,6 +94,9 @@ fn tar(path: &Path, stream: Box<dyn Read>, take: &mut dyn FnMut(Entry) -> Contro
         let name = format!("{}: {}", path.display(), String::from_utf8_lossy(&entry.path_bytes()));
         let mut bytes = Vec::new();
         entry.by_ref().take(MAX_UNPACKED + 1).read_to_end(&mut bytes)?;
+        if (bytes.len() as u64) < entry.size().min(MAX_UNPACKED) {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off"));
+        }
         let flow = match open::unpack(&name, bytes) {
             Ok(document) => documents(&document, take),
             Err(error) => take(Entry::Broken(error)),
