@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::more_directory::create;
+use crate::commands::more::directory::create;
 
 /// Peers by number; those that run are processes of this tool.
 pub(crate) struct Processes {

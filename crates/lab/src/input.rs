@@ -101,6 +101,14 @@ impl Source {
         InputError { at: Some(self.position(span.start)), ..InputError::new(&self.file, cause, cure) }
     }
 
+    /// Parses JSON, with line and column of what is wrong.
+    pub fn parse_json<T: serde::de::DeserializeOwned>(&self, cure: &str) -> Result<T, InputError> {
+        serde_json::from_str(&self.text).map_err(|error| InputError {
+            at: (error.line() > 0).then(|| (error.line(), error.column())),
+            ..InputError::new(&self.file, error.to_string(), cure)
+        })
+    }
+
     /// Parses TOML; unknown keys come back with the nearest known one.
     pub fn parse_toml<T: serde::de::DeserializeOwned>(&self) -> Result<T, InputError> {
         if self.text.trim().is_empty() {

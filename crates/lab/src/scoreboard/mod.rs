@@ -2,7 +2,7 @@
 //!
 //! `experiments/<paper>/<figure>/experiment.toml` names a runner and lists the published numbers, a row
 //! each. A runner measures quantities ([`Measured`]); rows are expressions over them ([`expression`]).
-//! Runners are registered by name in one list, in the tool's `reproduce` subcommand.
+//! Runners are registered by name in one list, the tool's `runners`.
 
 pub mod drawing;
 pub mod experiment;

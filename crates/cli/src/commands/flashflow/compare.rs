@@ -1,0 +1,121 @@
+//! `tidegate flashflow compare`: the weights of two bandwidth files or consensuses beside each other.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::json;
+use tidegate_control::flashflow::bandwidth_file::read_weights;
+use tidegate_control::flashflow::schedule::RelayId;
+use tidegate_data::{consensus, open};
+use tidegate_lab::input::InputError;
+use tidegate_net::flashflow::record::relay_name;
+
+use crate::failure::Failure;
+
+/// Compare weights with another bandwidth file or a consensus
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// A bandwidth file or a consensus, which may be compressed
+    ours: PathBuf,
+    /// Another
+    theirs: PathBuf,
+    /// So many relays whose shares differ most
+    #[arg(long, default_value_t = 10)]
+    most: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+type Weights = BTreeMap<RelayId, u64>;
+
+/// What two sets of weights have in common.
+#[derive(Debug)]
+struct Comparison {
+    /// Relays in both.
+    common: usize,
+    /// Total variation distance of the shares of the relays in both (the paper's equation 6).
+    error: f64,
+    /// Median of the ratio of shares.
+    median_ratio: f64,
+    /// (relay, share in the first, share in the second), the largest differences first.
+    shares: Vec<(RelayId, f64, f64)>,
+}
+
+fn compare(ours: &Weights, theirs: &Weights) -> Option<Comparison> {
+    let common: Vec<(RelayId, u64, u64)> =
+        ours.iter().filter_map(|(id, weight)| Some((*id, *weight, *theirs.get(id)?))).collect();
+    let sums =
+        common.iter().fold((0u64, 0u64), |(a, b), (_, x, y)| (a.saturating_add(*x), b.saturating_add(*y)));
+    if sums.0 == 0 || sums.1 == 0 {
+        return None;
+    }
+    let share =
+        |(id, a, b): &(RelayId, u64, u64)| (*id, *a as f64 / sums.0 as f64, *b as f64 / sums.1 as f64);
+    let mut shares: Vec<(RelayId, f64, f64)> = common.iter().map(share).collect();
+    let mut ratios: Vec<f64> = shares.iter().filter(|(_, _, b)| *b > 0.0).map(|(_, a, b)| a / b).collect();
+    ratios.sort_by(f64::total_cmp);
+    let error = shares.iter().map(|(_, a, b)| (a - b).abs()).sum::<f64>() / 2.0;
+    shares.sort_by(|(_, a, b), (_, c, d)| (c - d).abs().total_cmp(&(a - b).abs()));
+    Some(Comparison { common: common.len(), error, median_ratio: *ratios.get(ratios.len() / 2)?, shares })
+}
+
+fn read(path: &Path) -> Result<Weights, Failure> {
+    let document = open::open(path).map_err(|error| Failure::Other(error.to_string()))?;
+    if consensus::looks_like(&document) {
+        let consensus = consensus::read(&document).map_err(|error| Failure::Other(error.to_string()))?;
+        return Ok(consensus.relays.iter().map(|r| (r.identity.0, u64::from(r.bandwidth))).collect());
+    }
+    read_weights(document.text()).map_err(|error| {
+        let cure = "give a bandwidth file or a consensus";
+        Failure::Input(InputError::new(path.display().to_string(), error.to_string(), cure))
+    })
+}
+
+/// Runs the subcommand.
+pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let (ours, theirs) = (read(&arguments.ours)?, read(&arguments.theirs)?);
+    let Some(result) = compare(&ours, &theirs) else {
+        return Err(Failure::Other("the two have no relay with a weight in common".into()));
+    };
+    let shown = &result.shares[..arguments.most.min(result.shares.len())];
+    if arguments.json {
+        let rows = shown.iter().map(|(id, a, b)| json!({ "relay": relay_name(id), "first": a, "second": b }));
+        println!(
+            "{}",
+            json!({ "first": ours.len(), "second": theirs.len(), "common": result.common,
+                "network_weight_error": result.error, "median_ratio": result.median_ratio,
+                "most_different": rows.collect::<Vec<_>>() })
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{} and {} relays, {} in both", ours.len(), theirs.len(), result.common);
+    println!("network weight error {:.2} %", 100.0 * result.error);
+    println!("median ratio of shares {:.3}", result.median_ratio);
+    for (id, a, b) in shown {
+        println!("{}  {:8.4} %  {:8.4} %", relay_name(id), 100.0 * a, 100.0 * b);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_is_the_share_that_would_have_to_move() {
+        let weights =
+            |of: [u64; 3]| (1u8..).zip(of).map(|(n, weight)| ([n; 20], weight)).collect::<Weights>();
+        let same = compare(&weights([1, 2, 3]), &weights([10, 20, 30])).unwrap();
+        assert!(same.error < 1e-12 && (same.median_ratio - 1.0).abs() < 1e-12);
+        let moved = compare(&weights([50, 25, 25]), &weights([25, 25, 50])).unwrap();
+        assert!((moved.error - 0.25).abs() < 1e-12);
+        assert_eq!(moved.shares[2].0, [2; 20], "the one that is the same comes last");
+        let mut other = weights([1, 1, 1]);
+        other.remove(&[3; 20]);
+        assert_eq!(compare(&weights([1, 1, 8]), &other).unwrap().common, 2, "shares are of the common ones");
+        assert!(compare(&weights([1, 1, 1]), &Weights::new()).is_none());
+        assert!(compare(&weights([0, 0, 0]), &weights([1, 1, 1])).is_none());
+    }
+}

@@ -1,0 +1,463 @@
+//! `tidegate flashflow demo`: a relay, three measurers and a coordinator as processes on loopback.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+
+use serde_json::{Value, json};
+use tidegate_control::units::{Rate, Span};
+use tidegate_net::flashflow::background::EXIT;
+use tidegate_net::identity::{Identity, hex, random};
+
+use super::path::PathArguments;
+use super::roles::Liar;
+use crate::failure::Failure;
+
+/// Measure a relay on this machine: all roles as processes on loopback
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// What the relay forwards at most (default: unlimited, a liar's 20 Mbit/s)
+    #[arg(long)]
+    rate: Option<Rate>,
+    /// The relay lies about its capacity
+    #[arg(long)]
+    liar: Option<Liar>,
+    /// How long it is measured, in whole seconds (the paper: 30 s)
+    #[arg(long, default_value = "10 s")]
+    duration: Span,
+    /// Sockets to the relay, over all measurers
+    #[arg(long, default_value_t = 160)]
+    sockets: u16,
+    /// What clients' circuits carry through the relay besides (default: a tenth of its rate, or 20 Mbit/s)
+    #[arg(long)]
+    background: Option<Rate>,
+    /// What is guessed of the relay before it is measured (default: its rate, or 1 Gbit/s)
+    #[arg(long)]
+    guess: Option<Rate>,
+    #[command(flatten)]
+    path: PathArguments,
+    /// Print the verdict as a JSON object
+    #[arg(long)]
+    json: bool,
+    /// Keep everything in this directory, which must not exist (default: a temporary one, deleted)
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
+/// What a liar can decrypt.
+const LIARS_RATE: Rate = Rate(20_000_000);
+const MEASURERS: usize = 3;
+/// What the measurers of the demo are said to be able to send together: as much as loopback carries.
+const TEAM: Rate = Rate(60_000_000_000);
+
+/// Processes that end with the demo.
+struct Processes(Vec<Child>);
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that has ended already needs nothing.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A directory that is deleted unless the user asked for it.
+struct Scratch {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Starts a role; its events come out of the stream.
+fn spawn(processes: &mut Processes, role: &str, config: &Path, more: &[&str]) -> Result<Events, Failure> {
+    let config = config.display().to_string();
+    spawn_with(processes, role, &[&["--config", &config], more].concat())
+}
+
+fn spawn_with(processes: &mut Processes, role: &str, arguments: &[&str]) -> Result<Events, Failure> {
+    let mut child = Command::new(std::env::current_exe().map_err(Failure::other)?)
+        .args(["flashflow", role])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|cause| Failure::other(format!("cannot start the {role}: {cause}")))?;
+    let output = child.stdout.take().expect("it was asked for");
+    processes.0.push(child);
+    Ok(Events { role: role.to_owned(), lines: BufReader::new(output) })
+}
+
+struct Events {
+    role: String,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Iterator for Events {
+    type Item = Value;
+    fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+        serde_json::from_str(&line).ok()
+    }
+}
+
+impl Events {
+    fn address(&mut self) -> Result<String, Failure> {
+        let event = self.find(|event| event["event"] == "listening");
+        let address = event.and_then(|event| Some(event["address"].as_str()?.to_owned()));
+        address.ok_or_else(|| Failure::other(format!("the {} did not start", self.role)))
+    }
+}
+
+/// An address on loopback that was free a moment ago.
+fn free_address() -> Result<SocketAddr, Failure> {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(Failure::other)
+}
+
+fn identity(directory: &Path, name: &str) -> Result<Identity, Failure> {
+    let identity = Identity::generate();
+    identity.save(&directory.join(format!("{name}.key"))).map_err(Failure::other)?;
+    Ok(identity)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|cause| Failure::other(format!("{}: {cause}", path.display())))
+}
+
+/// The demo's processes, and what they know of each other.
+struct Team<'a> {
+    arguments: &'a Arguments,
+    rate: Rate,
+    directory: &'a Path,
+    processes: Processes,
+    /// The coordinator's fingerprint.
+    coordinator: String,
+}
+
+/// The relay that is measured.
+struct Target {
+    events: Events,
+    /// Where it listens.
+    address: String,
+    fingerprint: String,
+    onion: String,
+}
+
+impl Team<'_> {
+    /// Starts the relay, which has clients' circuits with an exit.
+    fn relay(&mut self, exit: &Identity, exit_address: SocketAddr) -> Result<Target, Failure> {
+        let identity = identity(self.directory, "relay")?;
+        let file = self.directory.join("relay.toml");
+        write(
+            &file,
+            &format!(
+                "listen = \"127.0.0.1:0\"\nidentity = \"relay.key\"\nrate = \"{}\"\n\n[measurement]\nallowed = true\n\
+                 coordinators = [\"{}\"]\nmax_duration = \"{} s\"\n\n\
+                 [[neighbour]]\nnumber = {}\naddress = \"{exit_address}\"\nfingerprint = \"{}\"\n",
+                self.rate,
+                self.coordinator,
+                (seconds(self.arguments) + 30).clamp(45, 120),
+                EXIT.0,
+                hex(&exit.fingerprint())
+            ),
+        )?;
+        let lie: &[&str] = if self.arguments.liar.is_some() { &["--liar", "hold"] } else { &[] };
+        let mut events = spawn(&mut self.processes, "relay", &file, lie)?;
+        Ok(Target {
+            address: events.address()?,
+            events,
+            fingerprint: hex(&identity.fingerprint()),
+            onion: hex(&identity.relay_public().onion),
+        })
+    }
+
+    /// Where measurers find the relay: at the end of a path, if it has a delay.
+    fn path_to(&mut self, relay: &Target) -> Result<String, Failure> {
+        let PathArguments { delay, jitter, seed } = self.arguments.path;
+        if (delay, jitter) == (Span::ZERO, Span::ZERO) {
+            return Ok(relay.address.clone());
+        }
+        let (delay, jitter, seed) = (delay.to_string(), jitter.to_string(), seed.to_string());
+        let path = ["--delay", &delay, "--jitter", &jitter, "--seed", &seed, "--to", &relay.address];
+        spawn_with(&mut self.processes, "delay", &path)?.address()
+    }
+
+    /// Sends clients' traffic through the relay, and waits until it flows: a relay that is in use is measured.
+    fn background(&mut self, relay: &Target, exit_address: SocketAddr) -> Result<(), Failure> {
+        let rate = self.arguments.background.unwrap_or(match self.rate {
+            // It would take from what the liar can return.
+            _ if self.arguments.liar.is_some() => Rate(0),
+            Rate::UNLIMITED => Rate(20_000_000),
+            limit => Rate(limit.0 / 10),
+        });
+        if rate.0 == 0 {
+            return Ok(());
+        }
+        let file = self.directory.join("background.toml");
+        let Target { address, fingerprint, onion, .. } = relay;
+        write(
+            &file,
+            &format!(
+                "listen = \"{exit_address}\"\nidentity = \"exit.key\"\nrate = \"{rate}\"\ncircuits = 4\n\n\
+                 [target]\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\nonion_key = \"{onion}\"\n"
+            ),
+        )?;
+        let mut events = spawn(&mut self.processes, "background", &file, &[])?;
+        events.address()?;
+        events.find(|event| event["delivered_bits_per_s"].as_u64() > Some(0));
+        std::thread::spawn(move || events.for_each(drop));
+        Ok(())
+    }
+
+    /// Starts the measurers; the coordinator's configuration that names them and the relay.
+    fn measurers(&mut self, relay: &Target, measured_at: &str) -> Result<PathBuf, Failure> {
+        let guess = self.arguments.guess.unwrap_or(self.rate.min(Rate(1_000_000_000)));
+        let mut config = format!(
+            "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth_file = \"v3bw\"\nfirst_guess = \"{guess}\"\n\
+             slot = \"{} s\"\n\n[parameters]\nduration = \"{}\"\nsockets = {}\n\n\
+             [[relay]]\nnickname = \"target\"\naddress = \"{measured_at}\"\nfingerprint = \"{}\"\n\
+             onion_key = \"{}\"\n",
+            seconds(self.arguments) + 15,
+            self.arguments.duration,
+            self.arguments.sockets,
+            relay.fingerprint,
+            relay.onion
+        );
+        for n in 0..MEASURERS {
+            let name = format!("measurer{n}");
+            let fingerprint = hex(&identity(self.directory, &name)?.fingerprint());
+            let file = self.directory.join(format!("{name}.toml"));
+            write(
+                &file,
+                &format!(
+                    "listen = \"127.0.0.1:0\"\nidentity = \"{name}.key\"\nworkers = 1\ncoordinators = [\"{}\"]\n",
+                    self.coordinator
+                ),
+            )?;
+            let address = spawn(&mut self.processes, "measurer", &file, &[])?.address()?;
+            config.push_str(&format!(
+                "\n[[measurer]]\nname = \"{name}\"\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\n\
+                 capacity = \"{}\"\nsource = \"127.0.0.1\"\n",
+                Rate(TEAM.0 / MEASURERS as u64)
+            ));
+        }
+        let file = self.directory.join("coordinator.toml");
+        write(&file, &config)?;
+        Ok(file)
+    }
+}
+
+/// What a measurement takes, at least.
+fn seconds(arguments: &Arguments) -> u64 {
+    arguments.duration.0.div_ceil(1_000_000_000)
+}
+
+/// Runs the demo.
+pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let liar = arguments.liar.is_some();
+    let rate = arguments.rate.unwrap_or(if liar { LIARS_RATE } else { Rate::UNLIMITED });
+    if liar && rate == Rate::UNLIMITED {
+        let cause = "a liar needs a --rate: what it can decrypt, which the estimate is held against";
+        return Err(Failure::other(cause));
+    }
+    let keep = arguments.keep.is_some();
+    let path = arguments
+        .keep
+        .clone()
+        .unwrap_or_else(|| std::env::temp_dir().join(format!("tidegate-flashflow-{}", hex(&random::<8>()))));
+    fs::create_dir(&path).map_err(|cause| Failure::other(format!("{}: {cause}", path.display())))?;
+    let scratch = Scratch { path, keep };
+    let directory = &scratch.path;
+    let coordinator = hex(&identity(directory, "coordinator")?.fingerprint());
+    let exit = identity(directory, "exit")?;
+    let exit_address = free_address()?;
+    let mut team = Team { arguments, rate, directory, processes: Processes(Vec::new()), coordinator };
+    let relay = team.relay(&exit, exit_address)?;
+    let measured_at = team.path_to(&relay)?;
+    team.background(&relay, exit_address)?;
+    let file = team.measurers(&relay, &measured_at)?;
+
+    // The relay's own count, for the truth.
+    let (tell, own_count) = mpsc::channel();
+    std::thread::spawn(move || relay.events.for_each(|event| drop(tell.send(event))));
+    let events = spawn(&mut team.processes, "coordinator", &file, &["--once"])?;
+    let relay_process = team.processes.0[0].id();
+    let followed = follow(events, arguments.json, relay_process);
+    let own_count: Vec<Value> = own_count.try_iter().collect();
+    if let (true, None, Some(failure)) = (liar, &followed.result, &followed.failure) {
+        let refused = json!({ "estimate_bits_per_s": 0, "truth_bits_per_s": rate.0, "refused": failure });
+        println!("{}", if arguments.json { refused.to_string() } else { format!("refused: {failure}") });
+        return Ok(ExitCode::SUCCESS);
+    }
+    let truth = truth(rate, &own_count, followed.seconds.len());
+    report(followed, rate, truth, directory, arguments)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the estimate beside the truth.
+fn report(
+    followed: Followed,
+    rate: Rate,
+    truth: u64,
+    directory: &Path,
+    arguments: &Arguments,
+) -> Result<(), Failure> {
+    let rate_of_processor = followed.bits_per_cpu_s();
+    let no_result = || Failure::Other(followed.failure.unwrap_or("no measurement was complete".into()));
+    let result = followed.result.ok_or_else(no_result)?;
+    let text = fs::read_to_string(directory.join("v3bw")).map_err(Failure::other)?;
+    let keep = arguments.keep.is_some();
+    if arguments.json {
+        let mut object = json!({
+            "estimate_bits_per_s": result["estimate_bits_per_s"].as_u64().unwrap_or(0),
+            "truth_bits_per_s": truth,
+            "conclusive": result["conclusive"],
+            "per_second": followed.seconds,
+            "low_bits_per_s": result["low_bits_per_s"],
+            "high_bits_per_s": result["high_bits_per_s"],
+            "allocated_bits_per_s": result["allocated_bits_per_s"],
+            "cells_checked": result["cells_checked"],
+            "relay_bits_per_cpu_s": rate_of_processor,
+            "bandwidth_file": text,
+        });
+        if keep {
+            object["directory"] = json!(directory);
+        }
+        println!("{object}");
+        return Ok(());
+    }
+    println!("\n{}", text.trim_end());
+    println!(
+        "\nestimate {}, {} (true capacity between {} and {}); the relay's {} {}",
+        mbit(&result["estimate_bits_per_s"]),
+        if result["conclusive"] == true { "conclusive" } else { "NOT conclusive: a lower bound" },
+        mbit(&result["low_bits_per_s"]),
+        mbit(&result["high_bits_per_s"]),
+        truth_kind(rate),
+        mbit(&json!(truth)),
+    );
+    if keep {
+        println!("everything is in {}", directory.display());
+    }
+    Ok(())
+}
+
+fn truth_kind(rate: Rate) -> &'static str {
+    if rate == Rate::UNLIMITED { "own count says" } else { "limit is" }
+}
+
+fn mbit(value: &Value) -> String {
+    format!("{:.1} Mbit/s", value.as_f64().unwrap_or(0.0) / 1e6)
+}
+
+/// The relay's limit; without one, what it counted itself: the median of its last `measured` seconds under load,
+/// since attempts before had smaller teams.
+fn truth(rate: Rate, own_count: &[Value], measured: usize) -> u64 {
+    if rate != Rate::UNLIMITED {
+        return rate.0;
+    }
+    let sum = |event: &Value| -> u64 {
+        ["measurement_bits_per_s", "background_bits_per_s"].iter().filter_map(|key| event[key].as_u64()).sum()
+    };
+    let loaded = |event: &&Value| event["measurement_bits_per_s"].as_u64().is_some_and(|bits| bits > 0);
+    let mut seconds: Vec<u64> = own_count.iter().rev().filter(loaded).take(measured).map(sum).collect();
+    seconds.sort_unstable();
+    seconds.get(seconds.len() / 2).copied().unwrap_or(0)
+}
+
+struct Followed {
+    result: Option<Value>,
+    seconds: Vec<Value>,
+    /// The relay's processor time at the end of each second, in seconds.
+    processor: Vec<f64>,
+    failure: Option<String>,
+}
+
+impl Followed {
+    /// What the relay forwarded per second of its processor, from the second second on.
+    fn bits_per_cpu_s(&self) -> Option<u64> {
+        let bits = self.seconds.iter().skip(1).filter_map(|second| second["sum_bits_per_s"].as_f64());
+        let time = self.processor.last()? - self.processor.first()?;
+        (time > 0.0).then(|| (bits.sum::<f64>() / time) as u64)
+    }
+}
+
+/// Processor time of a process with one thread, in seconds (proc(5), schedstat).
+fn processor_time(process: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{process}/schedstat")).ok()?;
+    Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e9)
+}
+
+/// Shows the coordinator's events as they come, and keeps those of the last measurement.
+fn follow(events: Events, quiet: bool, relay: u32) -> Followed {
+    let mut followed = Followed { result: None, seconds: Vec::new(), processor: Vec::new(), failure: None };
+    for event in events {
+        let line = match event["event"].as_str() {
+            Some("attempt") => {
+                followed.seconds.clear();
+                followed.processor.clear();
+                format!(
+                    "measuring with {} of measurers' capacity (guess {})",
+                    mbit(&event["allocated_bits_per_s"]),
+                    mbit(&event["guess_bits_per_s"])
+                )
+            }
+            Some("second") => {
+                let line = format!(
+                    "{:>4} s   measurement {:>14}   background {:>13}   sum {:>14}",
+                    event["second"].as_u64().unwrap_or(0),
+                    mbit(&event["measurement_bits_per_s"]),
+                    mbit(&event["background_bits_per_s"]),
+                    mbit(&event["sum_bits_per_s"])
+                );
+                followed.seconds.push(event);
+                followed.processor.extend(processor_time(relay));
+                line
+            }
+            Some("result") => {
+                let conclusive = event["conclusive"] == true;
+                followed.result = Some(event);
+                if conclusive {
+                    continue;
+                }
+                "not conclusive: the relay may be faster than this; again with more".into()
+            }
+            Some("failure") => {
+                let message = format!("the measurement failed: {}", event["message"].as_str().unwrap_or("?"));
+                followed.failure = Some(message.clone());
+                message
+            }
+            _ => continue,
+        };
+        if !quiet {
+            println!("{line}");
+        }
+    }
+    followed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_truth_is_of_the_last_attempt() {
+        let second = |bits: u64| json!({ "measurement_bits_per_s": bits, "background_bits_per_s": 1 });
+        let counts: Vec<Value> = [0, 300, 300, 300, 0, 500, 700, 600, 0].map(second).into();
+        assert_eq!(truth(Rate::UNLIMITED, &counts, 3), 601);
+        assert_eq!(truth(Rate(250), &counts, 3), 250, "the limit");
+        assert_eq!(truth(Rate::UNLIMITED, &[], 3), 0);
+    }
+}

@@ -1,0 +1,220 @@
+//! `tidegate flashflow`: measure relays' capacities. One role per subcommand; `demo` runs them all.
+
+mod compare;
+mod demo;
+mod path;
+mod roles;
+mod schedule;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span};
+use tidegate_lab::input::InputError;
+use tidegate_net::flashflow::config::{
+    BackgroundConfig, ConfigError, CoordinatorConfig, MeasurerConfig, RelayConfig,
+};
+use tidegate_net::flashflow::ledger::Ledger;
+use tidegate_net::flashflow::record::{Record, relay_name};
+use tidegate_net::flashflow::{delay, store};
+use tidegate_net::identity::{Identity, hex};
+
+use path::PathArguments;
+use roles::Liar;
+
+use crate::failure::Failure;
+use crate::roles::{listen, on_this_thread};
+
+/// Measure the capacity of relays with a team of measurers (FlashFlow)
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    Demo(demo::Arguments),
+    /// Make an identity: a certificate, and a relay's onion key
+    Keygen {
+        /// The file to write; it must not exist
+        file: PathBuf,
+    },
+    /// Run a relay that can be measured
+    Relay {
+        #[command(flatten)]
+        config: Config,
+        /// Lie about its capacity, for demonstrations
+        #[arg(long, hide = true)]
+        liar: Option<Liar>,
+    },
+    /// Run a measurer
+    Measurer(Config),
+    /// Find out how much a measurer can send and receive: UDP to and from all others at once
+    MeasurerCapacity {
+        #[command(flatten)]
+        config: Config,
+        /// What it sends at most, and each of the others to it
+        #[arg(long)]
+        rate: Rate,
+        /// How long, in whole seconds
+        #[arg(long, default_value = "60 s")]
+        duration: Span,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Send clients' traffic through a relay, for demonstrations
+    #[command(hide = true)]
+    Background(Config),
+    /// Be a path of a given delay: pass connections to it on, every byte later
+    Delay {
+        #[command(flatten)]
+        path: PathArguments,
+        /// Where the path leads
+        #[arg(long)]
+        to: SocketAddr,
+        /// Where it begins
+        #[arg(long, default_value = "127.0.0.1:0")]
+        listen: SocketAddr,
+    },
+    /// Run the coordinator: follow the schedule until stopped
+    Coordinator {
+        #[command(flatten)]
+        config: Config,
+        /// Measure every relay now instead, write the bandwidth file, and end
+        #[arg(long)]
+        once: bool,
+    },
+    Schedule(schedule::Arguments),
+    /// Print the coordinator's records, a JSON object a line
+    Export(Config),
+    /// Print the bandwidth file that follows from the coordinator's state
+    BandwidthFile(Config),
+    Compare(compare::Arguments),
+    /// Check configuration files of any role
+    CheckConfig {
+        /// Of which role
+        role: ConfigRole,
+        /// The files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Replay the coordinator's state: every result from its seconds, and the bandwidth file byte for byte
+    Verify(Config),
+}
+
+#[derive(clap::Args)]
+struct Config {
+    /// The configuration file
+    #[arg(long)]
+    config: PathBuf,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ConfigRole {
+    Relay,
+    Measurer,
+    Coordinator,
+}
+
+/// Runs the subcommand.
+pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    match arguments.role {
+        Role::Demo(arguments) => return demo::main(&arguments),
+        Role::Compare(arguments) => return compare::main(&arguments),
+        Role::Keygen { file } => keygen(&file)?,
+        Role::Relay { config, liar } => {
+            roles::relay(&RelayConfig::load(&config.config).map_err(input)?, liar)?
+        }
+        Role::Measurer(Config { config }) => roles::measurer(MeasurerConfig::load(&config).map_err(input)?)?,
+        Role::MeasurerCapacity { config, rate, duration, json } => roles::measurer_capacity(
+            &MeasurerConfig::load(&config.config).map_err(input)?,
+            rate,
+            duration,
+            json,
+        )?,
+        Role::Background(Config { config }) => {
+            roles::background(BackgroundConfig::load(&config).map_err(input)?)?
+        }
+        Role::Delay { path: PathArguments { delay, jitter, seed }, to, listen: from } => {
+            on_this_thread(async {
+                let listener = listen(from).await?;
+                delay::run(listener, to, delay::Path { delay, jitter }, Seed::root(seed)).await;
+                Ok(())
+            })
+            .map(drop)?
+        }
+        Role::Coordinator { config, once } => roles::coordinator(coordinator_config(&config)?, once)?,
+        Role::Schedule(arguments) => return schedule::main(&arguments),
+        Role::BandwidthFile(config) => {
+            let config = coordinator_config(&config)?;
+            match replay(&config)?.last_file() {
+                Some(text) => print!("{text}"),
+                None => return Err(Failure::Other("no bandwidth file was written yet".into())),
+            }
+        }
+        Role::CheckConfig { role, files } => {
+            for file in files {
+                match role {
+                    ConfigRole::Relay => RelayConfig::load(&file).map(drop),
+                    ConfigRole::Measurer => MeasurerConfig::load(&file).map(drop),
+                    ConfigRole::Coordinator => CoordinatorConfig::load(&file).map(drop),
+                }
+                .map_err(input)?;
+                println!("{}: fine", file.display());
+            }
+        }
+        Role::Export(config) => {
+            store::export(&coordinator_config(&config)?.state, std::io::stdout().lock())
+                .map_err(Failure::other)?;
+        }
+        Role::Verify(config) => verify(&coordinator_config(&config)?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn input(error: ConfigError) -> Failure {
+    Failure::Input(InputError::new(error.path.display().to_string(), error.cause, ""))
+}
+
+fn coordinator_config(config: &Config) -> Result<CoordinatorConfig, Failure> {
+    CoordinatorConfig::load(&config.config).map_err(input)
+}
+
+fn keygen(file: &Path) -> Result<(), Failure> {
+    let identity = Identity::generate();
+    identity.save(file).map_err(Failure::other)?;
+    let keys = identity.relay_public();
+    println!("fingerprint = \"{}\"", hex(&identity.fingerprint()));
+    println!("onion_key = \"{}\"", hex(&keys.onion));
+    println!("# id of a relay with this identity: {}", relay_name(&keys.identity));
+    Ok(())
+}
+
+fn replay(config: &CoordinatorConfig) -> Result<Ledger, Failure> {
+    let mut ledger = Ledger::default();
+    for (i, record) in store::read(&config.state).map_err(Failure::other)?.iter().enumerate() {
+        ledger.apply(record).map_err(|cause| Failure::other(format!("record {}: {cause}", i + 1)))?;
+    }
+    Ok(ledger)
+}
+
+fn verify(config: &CoordinatorConfig) -> Result<(), Failure> {
+    let records = store::read(&config.state).map_err(Failure::other)?;
+    let results = records.iter().filter(|record| matches!(record, Record::Result { .. })).count();
+    let ledger = replay(config)?;
+    println!("{} records, {results} results follow from their seconds", records.len());
+    let Some(text) = ledger.last_file() else { return Ok(()) };
+    let path = &config.bandwidth_file;
+    let on_disk = std::fs::read_to_string(path)
+        .map_err(|cause| Failure::other(format!("{}: {cause}", path.display())))?;
+    if on_disk != text {
+        return Err(Failure::other(format!("{} differs from what the state gives", path.display())));
+    }
+    println!("{}: identical", path.display());
+    Ok(())
+}

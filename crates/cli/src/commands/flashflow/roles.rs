@@ -1,0 +1,184 @@
+//! FlashFlow's roles as processes.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::json;
+use tidegate_control::units::{Rate, Span};
+use tidegate_net::clock;
+use tidegate_net::flashflow::config::{BackgroundConfig, CoordinatorConfig, MeasurerConfig, RelayConfig};
+use tidegate_net::flashflow::daemon::Daemon;
+use tidegate_net::flashflow::relay::{Limits, Relay};
+use tidegate_net::flashflow::{background, capacity, measurer, status};
+use tidegate_net::identity::Identity;
+use tokio::net::UdpSocket;
+
+use crate::failure::Failure;
+use crate::roles::{listen, log, on_this_thread};
+
+/// How a relay lies about its capacity.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Liar {
+    /// It holds cells back in just under half of the seconds, and claims background that it has not
+    Hold,
+}
+
+/// Runs a relay that can be measured.
+pub fn relay(config: &RelayConfig, liar: Option<Liar>) -> Result<(), Failure> {
+    let identity = Arc::new(Identity::load(&config.identity).map_err(Failure::other)?);
+    let (measurement, neighbours) = (config.measurement.clone(), config.neighbours.clone());
+    let relay = Relay::new(identity, config.rate, measurement, Limits::default(), neighbours)
+        .map_err(Failure::other)?;
+    if let Some(Liar::Hold) = liar {
+        relay.hold_back(config.rate);
+    }
+    on_this_thread(async {
+        let listener = listen(config.listen).await?;
+        let report = async {
+            let (mut before, mut was_idle, mut connected) = (relay.forwarded(), false, 0);
+            let mut next = clock::now();
+            loop {
+                next += Span::from_secs(1);
+                clock::until(next).await;
+                let now = relay.forwarded();
+                let connections = relay.connections();
+                let idle = now == before && !relay.is_busy() && connections == connected;
+                // The first idle second is said, as the end of what was before.
+                if !(idle && was_idle) {
+                    log(&json!({
+                        "event": "second",
+                        "measurement_bits_per_s": (now.measurement - before.measurement) * 8,
+                        "background_bits_per_s": (now.background - before.background) * 8,
+                        "connections": connections,
+                        "measured": relay.is_busy(),
+                    }));
+                }
+                (was_idle, connected) = (idle, connections);
+                before = now;
+            }
+        };
+        tokio::select! {
+            () = relay.clone().serve(listener) => {}
+            () = report => {}
+        }
+        Ok(())
+    })
+    .map(drop)
+}
+
+/// Runs a measurer.
+pub fn measurer(config: MeasurerConfig) -> Result<(), Failure> {
+    let identity = Arc::new(Identity::load(&config.identity).map_err(Failure::other)?);
+    on_this_thread(async {
+        let listener = listen(config.listen).await?;
+        let (capacity, rate) = (config.capacity, config.settings.rate);
+        let probes = async {
+            match &capacity {
+                Some((address, peers)) => {
+                    let socket = UdpSocket::bind(address).await;
+                    let socket =
+                        socket.map_err(|cause| Failure::other(format!("cannot listen on udp {address}: {cause}")))?;
+                    capacity::serve(socket, &identity, peers, rate).await.map_err(Failure::other)
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            result = measurer::serve(listener, identity.clone(), config.settings) => result.map_err(Failure::other),
+            result = probes => result,
+        }
+    })
+    .map(drop)
+}
+
+/// Finds out how much a measurer can send and receive.
+pub fn measurer_capacity(config: &MeasurerConfig, rate: Rate, span: Span, json: bool) -> Result<(), Failure> {
+    let seconds = span.0 / 1_000_000_000;
+    let Some((listen, peers)) = &config.capacity else {
+        return Err(Failure::other("the configuration has no [capacity] with the other measurers"));
+    };
+    if !(1..=capacity::MAX_SECONDS).contains(&seconds) || Span::from_secs(seconds) != span || rate.0 == 0 {
+        return Err(Failure::other("give a rate above zero and a duration of 1 s to 120 s in whole seconds"));
+    }
+    let identity = Identity::load(&config.identity).map_err(Failure::other)?;
+    // The measurer itself may be running and have the port; the others know us by our key.
+    let ours = SocketAddr::new(listen.ip(), 0);
+    let rate = Rate(rate.0.min(config.settings.rate));
+    let capacity = on_this_thread(async {
+        let socket = UdpSocket::bind(ours).await.map_err(Failure::other)?;
+        capacity::probe(socket, &identity, peers, rate, seconds).await.map_err(Failure::other)
+    })?;
+    let Some(capacity) = capacity else { return Ok(()) };
+    if json {
+        let bits = |(received, sent): &(u64, u64)| json!({ "received": received * 8, "sent": sent * 8 });
+        println!(
+            "{}",
+            json!({ "capacity_bits_per_s": capacity.rate.0, "incomplete_seconds": capacity.incomplete,
+                "per_second_bits": capacity.seconds.iter().map(bits).collect::<Vec<_>>() })
+        );
+    } else {
+        let (whole, lost) = (capacity.seconds.len(), capacity.incomplete);
+        println!("# {whole} seconds with {} other measurers, {lost} incomplete", peers.len());
+        println!("capacity = \"{}\"", capacity.rate);
+    }
+    Ok(())
+}
+
+/// Sends clients' traffic through a relay.
+pub fn background(config: BackgroundConfig) -> Result<(), Failure> {
+    let identity = Arc::new(Identity::load(&config.identity).map_err(Failure::other)?);
+    on_this_thread(async {
+        let listener = listen(config.listen).await?;
+        let delivered = Rc::new(Cell::new(0));
+        let report = async {
+            let mut next = clock::now();
+            loop {
+                next += Span::from_secs(1);
+                clock::until(next).await;
+                log(&json!({ "event": "second", "delivered_bits_per_s": delivered.take() * 8 }));
+            }
+        };
+        let (target, circuits, rate) = (config.target, config.circuits, config.rate);
+        tokio::select! {
+            result = background::run(listener, identity, target, circuits, rate, delivered.clone()) => {
+                result.map_err(Failure::other)
+            }
+            () = report => Ok(()),
+        }
+    })
+    .map(drop)
+}
+
+/// Follows the schedule until stopped, or measures every relay once.
+pub fn coordinator(config: CoordinatorConfig, once: bool) -> Result<(), Failure> {
+    on_this_thread(async {
+        let address = config.status;
+        let daemon = Daemon::open(config, log).map_err(Failure::other)?;
+        let status = async {
+            match address {
+                Some(address) => status::serve(address, daemon.shared()).await.map_err(|cause| {
+                    Failure::other(format!("the status page cannot be served on {address}: {cause}"))
+                }),
+                None => std::future::pending().await,
+            }
+        };
+        let work = async {
+            if !once {
+                return daemon.run().await.map_err(Failure::other);
+            }
+            match daemon.run_once().await.map_err(Failure::other)?.as_slice() {
+                [] => Ok(()),
+                missing => {
+                    Err(Failure::other(format!("no measurement was complete of {}", missing.join(", "))))
+                }
+            }
+        };
+        tokio::select! {
+            result = work => result,
+            result = status => result,
+        }
+    })
+    .map(drop)
+}

@@ -1,0 +1,306 @@
+//! `tidegate flashflow schedule`: when a coordinator measures whom, or how long a team needs for a whole network.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use tidegate_control::flashflow::Parameters;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span};
+use tidegate_data::document::DataError;
+use tidegate_data::{consensus, open, relays, speed_test};
+use tidegate_lab::flashflow::network::{Deployment, Member};
+use tidegate_lab::input::InputError;
+use tidegate_net::clock;
+use tidegate_net::flashflow::config::CoordinatorConfig;
+use tidegate_net::flashflow::record::relay_name;
+use tidegate_net::flashflow::{plan, store};
+use tidegate_net::identity::Identity;
+
+use crate::failure::Failure;
+
+/// Print when which relay is measured, or how long a team needs for a whole network; nothing is sent
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    network: Network,
+    /// With --config: the period's number (default: the current one)
+    #[arg(long, requires = "config")]
+    period: Option<u64>,
+    /// The team: a sum such as "3 x 1 Gbit/s", or "1 Gbit/s + 2 x 500 Mbit/s"
+    #[arg(long, default_value = "3 x 1 Gbit/s", value_parser = team)]
+    team: Rate,
+    /// Relays' capacities with --consensus: a `tornettools stage` file; its weights where a relay is not in it, or
+    /// without such a file
+    #[arg(long, requires = "consensus")]
+    capacities: Option<PathBuf>,
+    /// The team's capacity over a relay's: the paper's formula gives 2.953, its text says 2.84
+    #[arg(long)]
+    factor: Option<f64>,
+    /// Length of a slot
+    #[arg(long, default_value = "30 s")]
+    slot: Span,
+    /// How often every relay is measured
+    #[arg(long, default_value = "24 h")]
+    every: Span,
+    /// Of the random schedules; coordinators have secrets instead
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The share of measurements that fail
+    #[arg(long, default_value_t = 0.0)]
+    failures: f64,
+    /// Coordinators, each with such a team
+    #[arg(long, default_value_t = 1)]
+    coordinators: usize,
+    /// Hourly sets of relays (`relay-churn-*.json`): how long new ones wait
+    #[arg(long)]
+    new_relays: Option<PathBuf>,
+    /// The guess for new relays (default: the 75th percentile of the network)
+    #[arg(long, requires = "new_relays")]
+    new_guess: Option<Rate>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whose schedule.
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+struct Network {
+    /// The coordinator with this configuration
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// The network of this consensus, which may be compressed
+    #[arg(long)]
+    consensus: Option<PathBuf>,
+    /// The network of August 2019's speed test (`speedtest.diffs.json`): what relays advertised before is the guess,
+    /// the larger of before and after the capacity
+    #[arg(long)]
+    speed_test: Option<PathBuf>,
+}
+
+/// The sum of `N x RATE` and `RATE`.
+fn team(text: &str) -> Result<Rate, String> {
+    let mut sum = 0u64;
+    for part in text.split('+') {
+        let (count, rate) = match part.split_once('x') {
+            Some((count, rate)) => {
+                (count.trim().parse::<u64>().map_err(|_| format!("`{count}` is no number"))?, rate)
+            }
+            None => (1, part),
+        };
+        let rate: Rate =
+            rate.parse().map_err(|error: tidegate_control::units::UnitError| error.to_string())?;
+        if count == 0 || rate.0 == 0 || rate == Rate::UNLIMITED {
+            return Err("a measurer needs a rate above zero".into());
+        }
+        sum = count.checked_mul(rate.0).and_then(|rates| sum.checked_add(rates)).ok_or("that is too much")?;
+    }
+    Ok(Rate(sum))
+}
+
+fn input(error: DataError) -> Failure {
+    let (place, at) = (error.file.clone(), error.line.map_or(String::new(), |line| format!("line {line}: ")));
+    Failure::Input(InputError::new(place, format!("{at}{}", error.cause), error.cure))
+}
+
+fn wrong(argument: &str, cause: &str, cure: &str) -> Failure {
+    Failure::Input(InputError::new(argument, cause, cure))
+}
+
+/// Prints it.
+pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    match &arguments.network {
+        Network { config: Some(file), .. } => of_coordinator(file, arguments)?,
+        Network { consensus: Some(file), .. } => {
+            let (network, from) = of_consensus(file, arguments.capacities.as_deref())?;
+            of_network(&network, from, arguments)?;
+        }
+        Network { speed_test: Some(file), .. } => {
+            let relays = speed_test::advertised(&open::open(file).map_err(input)?).map_err(input)?;
+            let rate = |bytes: u64| Rate(bytes.saturating_mul(8));
+            let member = |(id, seen): (&consensus::Identity, &speed_test::Advertised)| Member {
+                id: id.0,
+                address: None,
+                guess: rate(seen.before.max(seen.after)),
+                capacity: rate(seen.before.max(seen.after)),
+            };
+            let network: Vec<Member> = relays.iter().map(member).collect();
+            let stale = |(member, seen): (&Member, &speed_test::Advertised)| Member {
+                guess: rate(seen.before),
+                ..*member
+            };
+            let before: Vec<Member> = network.iter().zip(relays.values()).map(stale).collect();
+            let from = "the larger of what relays advertised before and after the speed test";
+            let mut object = of(&network, from, arguments)?;
+            let repeated = deployment(arguments)?.repeated(&before, arguments.failures);
+            object["with_guesses_from_before"] = json!({ "attempts": repeated.attempts, "slots": repeated.slots,
+                "relays_not_concluded": repeated.open });
+            print(&object, arguments.json);
+        }
+        Network { .. } => unreachable!("one of them is required"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_consensus(file: &Path, capacities: Option<&Path>) -> Result<(Vec<Member>, &'static str), Failure> {
+    let network = consensus::read(&open::open(file).map_err(input)?).map_err(input)?;
+    let known = match capacities {
+        Some(file) => relays::capacities(&open::open(file).map_err(input)?).map_err(input)?,
+        None => Default::default(),
+    };
+    let from = match capacities {
+        Some(_) => "observed bandwidth; where there is none, weights as if they were capacities",
+        None => "weights as if they were capacities",
+    };
+    let member = |relay: &consensus::Relay| {
+        let seen =
+            known.get(&relay.identity).map(|seen| seen.capacity_bytes_per_s.min(seen.rate_bytes_per_s));
+        let capacity = Rate(seen.unwrap_or(u64::from(relay.bandwidth) * 1000).saturating_mul(8));
+        Member { id: relay.identity.0, address: Some(relay.address), guess: capacity, capacity }
+    };
+    // Who is listed and does not run is not measured.
+    let running = network.relays.iter().filter(|relay| relay.flags.running());
+    Ok((running.map(member).collect(), from))
+}
+
+fn deployment(arguments: &Arguments) -> Result<Deployment, Failure> {
+    let mut parameters = Parameters::default();
+    if let Some(factor) = arguments.factor {
+        if !(1.0..=1000.0).contains(&factor) {
+            return Err(wrong("--factor", "is not between 1 and 1000", "the paper's formula gives 2.953"));
+        }
+        parameters.multiplier *= factor / parameters.excess_factor();
+    }
+    let (slot, period) = (arguments.slot, arguments.every);
+    if slot < Span::from_secs(1) || slot > period || period.0 / slot.0 > 1_000_000 {
+        return Err(wrong(
+            "--slot",
+            "does not cut --every into 1 to 1,000,000 slots",
+            "give \"30 s\" and \"24 h\"",
+        ));
+    }
+    if !(0.0..=1.0).contains(&arguments.failures) || !(1..=16).contains(&arguments.coordinators) {
+        return Err(wrong(
+            "--failures, --coordinators",
+            "out of range",
+            "give a share from 0 to 1, and 1 to 16",
+        ));
+    }
+    Ok(Deployment { team: arguments.team, parameters, slot, period, seed: Seed::root(arguments.seed) })
+}
+
+fn of_network(network: &[Member], from: &str, arguments: &Arguments) -> Result<(), Failure> {
+    print(&of(network, from, arguments)?, arguments.json);
+    Ok(())
+}
+
+fn of(network: &[Member], from: &str, arguments: &Arguments) -> Result<Value, Failure> {
+    let deployment = deployment(arguments)?;
+    let seconds = |span: Span| span.0 / 1_000_000_000;
+    let slots = deployment.fastest(network);
+    let drawn = deployment.drawn(network);
+    let sum: u64 = network.iter().fold(0, |sum, relay| sum.saturating_add(relay.capacity.0));
+    let beyond = |relay: &&Member| deployment.parameters.demand(relay.guess) > deployment.team;
+    let mut object = json!({
+        "slots": slots,
+        "slot_s": seconds(deployment.slot),
+        "hours": slots as f64 * deployment.slot.as_secs_f64() / 3600.0,
+        "relays": network.len(),
+        "capacity_bits_per_s": sum,
+        "capacities_from": from,
+        "team_bits_per_s": deployment.team.0,
+        "factor": deployment.parameters.excess_factor(),
+        "relays_beyond_the_team": network.iter().filter(beyond).count(),
+        "random": { "period_s": seconds(deployment.period), "slots": drawn.slots, "used": drawn.used,
+            "placed": drawn.placed, "unplaced": drawn.unplaced, "fewest_choices": drawn.fewest_choices },
+    });
+    if arguments.failures > 0.0 {
+        let repeated = deployment.repeated(network, arguments.failures);
+        object["failures"] = json!({ "share": arguments.failures, "attempts": repeated.attempts,
+            "slots": repeated.slots, "relays_not_concluded": repeated.open });
+    }
+    if arguments.coordinators > 1 {
+        let several = deployment.several(network, arguments.coordinators);
+        object["several"] = json!({ "coordinators": several.coordinators,
+            "alone": { "meetings": several.meetings, "unplaced": several.unplaced.0 },
+            "shared": { "meetings": 0, "unplaced": several.unplaced.1 } });
+    }
+    if let Some(file) = &arguments.new_relays {
+        let hours = speed_test::hours(&open::open(file).map_err(input)?).map_err(input)?;
+        let hours =
+            hours.into_iter().map(|(hour, ids)| (hour, ids.into_iter().map(|id| id.0).collect())).collect();
+        let guess = arguments.new_guess.or_else(|| deployment.guess_for_new(network)).unwrap_or(Rate(0));
+        let new = deployment.newcomers(network, &hours, guess);
+        object["new_relays"] = json!({ "guess_bits_per_s": new.guess.0, "consensuses": new.consensuses,
+            "median": new.new.0, "most": new.new.1, "median_wait_s": seconds(new.wait.0),
+            "longest_wait_s": seconds(new.wait.1), "unplaced": new.unplaced });
+    }
+    Ok(object)
+}
+
+fn print(object: &Value, as_json: bool) {
+    if as_json {
+        println!("{object}");
+        return;
+    }
+    let gbit = |key: &str| object[key].as_f64().unwrap_or(0.0) / 1e9;
+    println!(
+        "{} relays with {:.1} Gbit/s ({})",
+        object["relays"],
+        gbit("capacity_bits_per_s"),
+        object["capacities_from"].as_str().unwrap_or("")
+    );
+    println!(
+        "a team of {:.1} Gbit/s, factor {:.3}: {} slots of {} s, {:.1} h, if nothing is left to chance",
+        gbit("team_bits_per_s"),
+        object["factor"].as_f64().unwrap_or(0.0),
+        object["slots"],
+        object["slot_s"],
+        object["hours"].as_f64().unwrap_or(0.0)
+    );
+    let random = &object["random"];
+    println!(
+        "drawn at random: {} relays in {} of {} slots, {} without room; each from {} slots or more",
+        random["placed"], random["used"], random["slots"], random["unplaced"], random["fewest_choices"]
+    );
+    for (key, title) in [
+        ("with_guesses_from_before", "guessed from before the speed test"),
+        ("failures", "with failures"),
+        ("several", "several coordinators"),
+        ("new_relays", "new relays"),
+    ] {
+        if let Some(part) = object.get(key) {
+            println!("{title}: {part}");
+        }
+    }
+}
+
+/// The schedule of one coordinator's period.
+fn of_coordinator(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
+    let config = CoordinatorConfig::load(file)
+        .map_err(|error| wrong(&error.path.display().to_string(), &error.cause, ""))?;
+    let identity = Identity::load(&config.identity).map_err(Failure::other)?;
+    let records =
+        if config.state.exists() { store::read(&config.state).map_err(Failure::other)? } else { Vec::new() };
+    let period_s = config.period.0 / 1_000_000_000;
+    let period = arguments.period.unwrap_or(clock::unix() / period_s);
+    let schedule = plan::plan(&config, &identity, &records, period);
+    let name = |id| config.relays.iter().find(|r| r.id == id).map_or("?", |r| r.nickname.as_str());
+    let mut placements = schedule.placements().to_vec();
+    placements.sort_by_key(|p| (p.slot, p.relay));
+    let begin = |slot: u32| period * period_s + u64::from(slot) * (config.slot.0 / 1_000_000_000);
+    if arguments.json {
+        let rows = placements.iter().map(|p| {
+            json!({ "slot": p.slot, "begin_unix": begin(p.slot), "relay": relay_name(&p.relay),
+                "nickname": name(p.relay), "guess_bits_per_s": p.guess.0, "reserved_bits_per_s": p.reserved.0 })
+        });
+        println!("{}", json!({ "period": period, "placements": rows.collect::<Vec<_>>() }));
+    } else {
+        println!("period {period}: {} of {} slots used", schedule.used_slots(), schedule.slots());
+        for p in placements {
+            println!("slot {:5}  unix {}  {:19}  guess {}", p.slot, begin(p.slot), name(p.relay), p.guess);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! `tidegate keys`: the keys of a scenario file.
+
+use std::process::ExitCode;
+
+use tidegate_lab::scenario::keys;
+
+use crate::failure::Failure;
+
+/// What can stand in a scenario file: every key with unit, default, range and source
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Only keys whose name or description holds this text
+    pattern: Option<String>,
+    /// Print the JSON Schema, for editors
+    #[arg(long, conflicts_with_all = ["pattern", "markdown"])]
+    schema: bool,
+    /// Print the reference page, docs/scenario.md
+    #[arg(long, conflicts_with = "pattern")]
+    markdown: bool,
+}
+
+/// Runs the subcommand.
+pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    if arguments.schema {
+        println!("{:#}", keys::schema());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.markdown {
+        print!("{}", keys::page());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let found = keys::find(arguments.pattern.as_deref().unwrap_or_default());
+    for key in &found {
+        let mut facts = vec![key.form.clone()];
+        facts.extend((!key.range.is_empty()).then(|| format!("range {}", key.range)));
+        facts.extend(key.default.as_ref().map(|default| format!("default {default}")));
+        facts.extend(key.required.then(|| "required".to_owned()));
+        facts.extend((!key.source.is_empty()).then(|| format!("source: {}", key.source)));
+        println!("{}\n    {}\n    {}", key.path, key.about, facts.join("; "));
+    }
+    if found.is_empty() {
+        eprintln!("no key holds this text; `tidegate keys` lists all");
+        return Ok(ExitCode::from(2));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,90 @@
+//! `tidegate more serve` and `tidegate more socks`: local connections over receiver paths.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use tidegate_control::units::Span;
+use tidegate_lab::input::{InputError, Source};
+use tidegate_more::descriptor::Descriptor;
+use tidegate_more::directory::Hex;
+use tidegate_net::more_peer::entropy;
+use tidegate_net::more_serve::{self, Serving};
+use tidegate_net::more_socks::{self, Front, Receiver};
+
+use super::directory::{read_secret, write};
+use super::peer::PeerArguments;
+use crate::failure::Failure;
+
+/// For an application's part of the SOCKS handshake.
+const HANDSHAKE: Span = Span::from_secs(10);
+
+/// Hides local servers.
+pub fn serve(
+    peer: &PeerArguments,
+    targets: &[SocketAddr],
+    publish: &[PathBuf],
+    paths: usize,
+) -> Result<(), Failure> {
+    if targets.len() != publish.len() {
+        let cause = format!("{} targets and {} descriptors", targets.len(), publish.len());
+        return Err(InputError::new("more serve", cause, "give each --target a --publish").into());
+    }
+    let serving = targets.iter().zip(publish).map(|(target, publish)| hide(peer, *target, publish, paths));
+    let serving = serving.collect::<Result<Vec<Serving>, InputError>>()?;
+    peer.run(|settings, stop| more_serve::serve(settings, serving, stop))
+}
+
+/// A service keeps its name and key from run to run, in files beside the peer's, named like its descriptor.
+fn hide<'a>(
+    peer: &PeerArguments,
+    target: SocketAddr,
+    publish: &'a Path,
+    paths: usize,
+) -> Result<Serving<'a>, InputError> {
+    let service = publish.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let secret = |what: &str| -> Result<Hex<32>, InputError> {
+        let path = peer.overlay.join(format!("peer-{}.{service}.{what}", peer.number));
+        if !path.exists() {
+            write(&path, &format!("{}\n", Hex(entropy())), true)?;
+        }
+        read_secret(&path)
+    };
+    let (name, key) = (secret("name.secret")?, secret("messages.secret")?);
+    let fresh = publish.with_extension("fresh");
+    let publish = move |descriptor: &Descriptor| {
+        // Renamed, so that nobody reads half of it.
+        std::fs::write(&fresh, descriptor.write(&name.0))?;
+        std::fs::rename(&fresh, publish)
+    };
+    Ok(Serving { name: name.0, key: key.0, paths, target, publish: Box::new(publish) })
+}
+
+/// Opens a SOCKS5 front.
+pub fn socks(peer: &PeerArguments, receivers: &[PathBuf], listen: SocketAddr) -> Result<(), Failure> {
+    if !listen.ip().is_loopback() {
+        let cause = format!("{listen} is reachable from other machines");
+        let cure = "SOCKS5 here asks for no password: listen on a loopback address";
+        return Err(InputError::new("--listen", cause, cure).into());
+    }
+    let receivers =
+        receivers.iter().map(|path| receiver(path)).collect::<Result<Vec<Receiver>, InputError>>()?;
+    let listener = TcpListener::bind(listen).map_err(|error| {
+        InputError::new("--listen", format!("{listen}: {error}"), "choose another address or port")
+    })?;
+    for receiver in &receivers {
+        eprintln!("SOCKS5 on {listen} to {}", receiver.names.join(" or "));
+    }
+    let front = Front { listener, receivers, handshake: HANDSHAKE };
+    peer.run(|settings, stop| more_socks::socks(settings, front, stop))
+}
+
+fn receiver(path: &Path) -> Result<Receiver<'_>, InputError> {
+    let source = Source::read(path)?;
+    let descriptor = Descriptor::parse(&source.text).map_err(|error| {
+        InputError::new(&source.file, error.to_string(), "get it from whoever runs `tidegate more serve`")
+    })?;
+    let mut names = vec![format!("{}.more", Hex(descriptor.name))];
+    names.extend(path.file_stem().map(|stem| format!("{}.more", stem.to_string_lossy())));
+    let reread = move || std::fs::read_to_string(path).ok().and_then(|text| Descriptor::parse(&text).ok());
+    Ok(Receiver { descriptor, names, reread: Box::new(reread) })
+}

@@ -1,0 +1,111 @@
+//! `tidegate overlay demo`: a directory, five relays and a client as processes on loopback.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use tidegate_control::units::Bytes;
+use tidegate_net::identity::{hex, random};
+use tidegate_net::live::keys;
+
+use super::download::{fetch, report, serve_file};
+use crate::failure::Failure;
+use crate::stage::{Stage, until_stopped};
+
+/// Run a directory, five relays and a SOCKS client on this machine, and fetch something through them
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// What all of them run: vanilla, pctcp, ewma, kist, vegas, switching or predictor
+    #[arg(long, default_value = "vanilla", value_parser = SYSTEMS.map(|(name, _)| name))]
+    system: String,
+    /// Fetch so much, check it, and end; without it, fetch a megabyte every 10 s until Ctrl-C
+    #[arg(long)]
+    bytes: Option<Bytes>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Where applications connect
+    #[arg(long, default_value = "127.0.0.1:0")]
+    socks: std::net::SocketAddr,
+}
+
+/// The systems by name: their keys in a `[system]` table.
+const SYSTEMS: [(&str, &str); 7] = [
+    ("vanilla", ""),
+    ("pctcp", "transport = \"pctcp\"\n"),
+    ("ewma", "scheduler = \"ewma\"\n"),
+    ("kist", "scheduler = \"ewma\"\nchannel-scheduler = \"kist\"\n"),
+    ("vegas", "control = \"vegas\"\n"),
+    ("switching", "switching = \"connection\"\n"),
+    ("predictor", "control = \"predictor\"\npredictor = { clocks = \"own\" }\n"),
+];
+const RELAYS: usize = 5;
+/// What PredicTor's relays divide among their circuits.
+const BANDWIDTH: &str = "80 Mbit/s";
+/// How much is fetched again and again.
+const LOAD: Bytes = Bytes(1_000_000);
+
+/// Runs the demo.
+pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let name = arguments.system.as_str();
+    let keys_of_system = SYSTEMS.iter().find(|(known, _)| *known == name).map_or("", |(_, keys)| keys);
+    let system = format!("[system]\nname = \"{name}\"\n{keys_of_system}");
+    let mut stage = Stage::new("overlay")?;
+    let token = stage.write("token", &hex(&random::<16>()))?;
+    let words = std::fs::read_to_string(&token).map_err(Failure::other)?;
+    let at = |stage: &Stage, name: &str| stage.directory.join(name).display().to_string();
+
+    let key = at(&stage, "directory.key");
+    let token = token.display().to_string();
+    let directory =
+        stage.role(&["directory", "--listen", "127.0.0.1:0", "--key", &key, "--token-file", &token])?;
+    let authority = directory.wait("key")?["authority"].as_str().unwrap_or_default().to_owned();
+    let directory_address = directory.address()?;
+    let file = serve_file()?;
+    let mut relays = Vec::new();
+    for number in 0..RELAYS {
+        let path = stage.directory.join(format!("relay{number}.keys"));
+        keys::create(&path).map_err(Failure::Other)?;
+        let config = format!(
+            "nickname = \"relay{number}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay{number}.keys\"\n\
+             bandwidth = \"{BANDWIDTH}\"\nexit-policy = [\"accept {file}\"]\nexit-to-private-addresses = true\n\n\
+             [directory]\naddress = \"{directory_address}\"\ntoken = \"{words}\"\n\n{system}",
+        );
+        let config = stage.write(&format!("relay{number}.toml"), &config)?;
+        relays.push(stage.role(&["relay", "--config", &config.display().to_string()])?);
+    }
+    for relay in &relays {
+        relay.wait("announced")?;
+    }
+    let system_file = stage.write("system.toml", &system)?.display().to_string();
+    let (listen, asked) = (arguments.socks.to_string(), directory_address.to_string());
+    let client = stage.role(&[
+        "client",
+        "--socks",
+        &listen,
+        "--directory",
+        &asked,
+        "--authority",
+        &authority,
+        "--system",
+        &system_file,
+    ])?;
+    let socks = client.address()?;
+    client.wait("directory")?;
+    let paths = || -> Vec<Vec<String>> {
+        let built = client.said("built");
+        built.iter().filter_map(|event| serde_json::from_value(event["path"].clone()).ok()).collect()
+    };
+    if let Some(bytes) = arguments.bytes {
+        let download = fetch(socks, file, bytes.0)?;
+        return Ok(report(json!({ "system": name }), bytes, &paths(), &download, arguments.json));
+    }
+    println!("SOCKS5 and HTTP CONNECT at {socks}, directory at {directory_address}; Ctrl-C ends it");
+    println!(
+        "try: curl --socks5-hostname {socks} http://{file}/1000000 | sha256sum   (exits reach {file} alone)"
+    );
+    until_stopped(&stage, || match fetch(socks, file, LOAD.0) {
+        Ok(download) => drop(report(json!({}), LOAD, &paths(), &download, arguments.json)),
+        Err(failure) => eprintln!("{failure}"),
+    });
+    Ok(ExitCode::SUCCESS)
+}

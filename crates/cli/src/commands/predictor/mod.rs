@@ -1,0 +1,143 @@
+//! `tidegate predictor`: one PredicTor controller's problem, open loop.
+
+pub mod figure;
+pub mod problems;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use figure::{COLOURS, drawing, figure_3};
+use problems::{read, wrong};
+use serde_json::{Value, json};
+use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
+use tidegate_lab::input::Source;
+
+use crate::failure::Failure;
+
+/// PredicTor's controller
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Solve the optimal control problem in a JSON file, open loop
+    Solve(Solve),
+}
+
+#[derive(clap::Args)]
+struct Solve {
+    /// One problem, or a list of them
+    file: PathBuf,
+    /// Print JSON: an object for a problem, a list for a list
+    #[arg(long)]
+    json: bool,
+    /// Draw the trajectories of the first problem's first 7 circuits (the paper's Figure 3) as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let Command::Solve(arguments) = arguments.command;
+    let source = Source::read(&arguments.file).map_err(Failure::Input)?;
+    let (problems, listed) = read(&source)?;
+    let mut solver = Solver::new();
+    let mut answers = Vec::new();
+    for (index, problem) in problems.into_iter().enumerate() {
+        let mut solution = Solution::default();
+        #[expect(clippy::disallowed_methods, reason = "the tool's edge times the solve for the user")]
+        let start = Instant::now();
+        solver
+            .solve(&problem, &mut solution)
+            .map_err(|refusal| wrong(&source, listed.then_some(index), refusal.to_string()))?;
+        answers.push((problem, solution, start.elapsed().as_secs_f64()));
+    }
+    if let Some(place) = &arguments.plot {
+        let drawing = match answers.first() {
+            Some((problem, solution, _)) => {
+                let (circuits, problems) = (problem.circuits(), answers.len());
+                if circuits > COLOURS.len() {
+                    eprintln!("the plot shows the first {} of {circuits} circuits", COLOURS.len());
+                }
+                if problems > 1 {
+                    eprintln!("the plot shows the first of {problems} problems");
+                }
+                drawing(&figure_3(problem, solution), problem.horizon)
+            }
+            None => return Err(Failure::Other("there is no problem to draw".into())),
+        };
+        std::fs::write(place, drawing)
+            .map_err(|error| Failure::Other(format!("{}: {error}", place.display())))?;
+    }
+    if arguments.json {
+        let mut objects: Vec<Value> =
+            answers.iter().map(|(problem, solution, seconds)| object(problem, solution, *seconds)).collect();
+        let answer = if listed { Value::Array(objects) } else { objects.remove(0) };
+        println!("{answer}");
+    } else {
+        for (problem, solution, seconds) in &answers {
+            print!("{}", table(problem, solution, *seconds));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn object(problem: &Problem, solution: &Solution, seconds: f64) -> Value {
+    let rates = |values: &[f64]| values.chunks(problem.horizon).map(<[f64]>::to_vec).collect::<Vec<_>>();
+    let states = |values: &[f64]| values.chunks(problem.horizon + 1).map(<[f64]>::to_vec).collect::<Vec<_>>();
+    let mut answer = json!({
+        "objective": solution.objective,
+        "v_in": rates(&solution.v_in),
+        "v_out": rates(&solution.v_out),
+        "s": states(&solution.s),
+        "d": states(&solution.d),
+        "eps": states(&solution.eps),
+        "iterations": solution.iterations,
+        "residuals": {
+            "dual": solution.residuals.dual,
+            "complementarity": solution.residuals.complementarity,
+        },
+        "fallback": solution.fallback,
+        "seconds": seconds,
+    });
+    if problem.kind == Kind::Journal {
+        answer["vv_out"] = json!(rates(&solution.vv_out));
+    }
+    answer
+}
+
+fn table(problem: &Problem, solution: &Solution, seconds: f64) -> String {
+    let steps = problem.horizon;
+    let mut text = format!(
+        "objective {:.6} in {} iterations, {:.3} ms{}\n{:>8} {:>8}",
+        solution.objective,
+        solution.iterations,
+        seconds * 1e3,
+        if solution.fallback { "; did not converge: safe rates" } else { "" },
+        "circuit",
+        ""
+    );
+    for step in 0..=steps {
+        let _ = write!(text, " {step:>8}");
+    }
+    text.push('\n');
+    for circuit in 0..problem.circuits() {
+        let rows: [(&str, &[f64]); 3] = [
+            ("v_in", &solution.v_in[circuit * steps..][..steps]),
+            ("v_out", &solution.v_out[circuit * steps..][..steps]),
+            ("s", &solution.s[circuit * (steps + 1)..][..steps + 1]),
+        ];
+        for (name, values) in rows {
+            let _ = write!(text, "{circuit:>8} {name:>8}");
+            for value in values {
+                let _ = write!(text, " {value:>8.2}");
+            }
+            text.push('\n');
+        }
+    }
+    text
+}

@@ -1,0 +1,206 @@
+//! `tidegate relay`: a relay of an overlay on sockets.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate_control::random::Seed;
+use tidegate_control::units::Rate;
+use tidegate_lab::input::{InputError, Source};
+use tidegate_net::identity::{hex, random};
+use tidegate_net::live::directory::is_nickname;
+use tidegate_net::live::exit::Exit;
+use tidegate_net::live::keys;
+use tidegate_net::live::policy::{Policy, Rule};
+use tidegate_net::live::relay::{Announce, Event, Settings, run};
+use tidegate_proto::links::Config;
+use tidegate_proto::system::System;
+use toml::Spanned;
+
+use crate::failure::Failure;
+use crate::roles::{die_with_parent, listen, log, on_this_thread};
+
+/// Run a relay of an overlay: guard, middle, exit by policy (see docs/live.md)
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The relay's configuration
+    #[arg(long, required_unless_present = "keygen")]
+    config: Option<PathBuf>,
+    /// Draw keys into this file, which must not exist, and end
+    #[arg(long, conflicts_with = "config")]
+    keygen: Option<PathBuf>,
+    /// Allow `tor.authority` to be outside of this machine and private networks; the configuration must too
+    #[arg(long)]
+    allow_public_authority: bool,
+    /// End when the process that started this one does
+    #[arg(long, hide = true)]
+    owned: bool,
+}
+
+/// A relay's configuration.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    nickname: Spanned<String>,
+    listen: SocketAddr,
+    /// Where others reach it, if that is another address than `listen`.
+    address: Option<SocketAddr>,
+    /// Made by `tidegate relay --keygen`.
+    keys: PathBuf,
+    /// What it forwards at most.
+    bandwidth: Option<Rate>,
+    /// Without rules nothing is let out.
+    #[serde(default)]
+    exit_policy: Vec<Spanned<String>>,
+    #[serde(default)]
+    exit_to_private_addresses: bool,
+    directory: Option<DirectoryFile>,
+    tor: Option<TorFile>,
+    system: Option<Spanned<Value>>,
+}
+
+/// The directory of an overlay of one's own.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DirectoryFile {
+    address: SocketAddr,
+    token: Option<String>,
+}
+
+/// The authority of a private Tor network.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct TorFile {
+    /// Its directory port.
+    authority: Spanned<SocketAddr>,
+    #[serde(default)]
+    allow_public_authority: bool,
+}
+
+/// Keys of a scenario's `[[system]]` that only a simulation needs: sockets have a TCP, a TLS and paths of their own.
+const SIMULATED: [&str; 6] = ["name", "of-consensus", "packaging", "paths", "tcp", "tls"];
+
+/// What of a system moves cells: the `[system]` table, which is a scenario's `[[system]]` key for key.
+pub fn links(system: Option<&Spanned<Value>>, source: &Source) -> Result<Config, InputError> {
+    let nonces = Seed::root(u64::from_le_bytes(random()));
+    let Some(table) = system else { return Ok(Config { nonces, ..Config::default() }) };
+    let mut parts = table.get_ref().clone();
+    if let Some(keys) = parts.as_object_mut() {
+        keys.retain(|key, _| !SIMULATED.contains(&key.as_str()));
+    }
+    let system = System::read(&parts).map_err(|wrong| {
+        let place = wrong.path.join(".");
+        source.error(table.span(), format!("system.{place}: {}", wrong.cause), wrong.cure)
+    })?;
+    Ok(Config {
+        transport: system.transport,
+        scheduler: system.scheduler,
+        kist: system.kist,
+        control: system.control,
+        windows: system.windows,
+        output_buffer: system.output_buffer,
+        queue_high: system.circuit_queue.high,
+        queue_low: system.circuit_queue.low,
+        switching: system.switching,
+        nonces,
+        ..Config::default()
+    })
+}
+
+/// Whether an address belongs to nobody's public network.
+fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
+/// Reads a configuration.
+fn load(path: &Path, allow_public: bool) -> Result<(SocketAddr, Settings), InputError> {
+    let source = Source::read(path)?;
+    let file: File = source.parse_toml()?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let nickname = file.nickname.get_ref();
+    if !is_nickname(nickname) {
+        let cause = format!("`{}` is no nickname", nickname.escape_debug());
+        return Err(source.error(file.nickname.span(), cause, "1 to 19 letters and digits"));
+    }
+    let rules = file.exit_policy.iter().map(|rule| {
+        rule.get_ref().parse::<Rule>().map_err(|cause| source.error(rule.span(), cause, "or `reject *:*`"))
+    });
+    let rules = rules.collect::<Result<Vec<Rule>, InputError>>()?;
+    let address = file.address.unwrap_or(file.listen);
+    let policy = Policy::new(rules, file.exit_to_private_addresses, vec![file.listen, address]);
+    let announce = match (&file.directory, &file.tor) {
+        (None, None) => Announce::None,
+        (Some(directory), None) => Announce::Overlay(directory.address, directory.token.clone()),
+        (None, Some(tor)) => {
+            let authority = *tor.authority.get_ref();
+            let is_allowed = allow_public && tor.allow_public_authority;
+            if !is_private(authority.ip()) && !is_allowed {
+                let cause = format!("{authority} is not in a private network");
+                let cure = "relays are for private networks; who operates the network at that address says so with \
+                            `allow-public-authority = true` here and --allow-public-authority";
+                return Err(source.error(tor.authority.span(), cause, cure));
+            }
+            Announce::Tor(authority)
+        }
+        (Some(_), Some(tor)) => {
+            let cause = "a relay announces itself to a [directory] or to a [tor] authority, not both";
+            return Err(source.error(tor.authority.span(), cause, "leave one out"));
+        }
+    };
+    let mut config = links(file.system.as_ref(), &source)?;
+    if let Some(rate) = file.bandwidth {
+        config.bandwidth = rate.0 as f64 / 8.0;
+    }
+    let path = folder.join(&file.keys);
+    let keys = keys::load(&path).map_err(|why| {
+        InputError::new(path.display().to_string(), why, "`tidegate relay --keygen FILE` makes one")
+    })?;
+    let directory = file.tor.as_ref().map(|tor| *tor.authority.get_ref());
+    let nickname = nickname.clone();
+    Ok((
+        file.listen,
+        Settings { nickname, address, keys, config, exit: Exit { policy, directory }, announce },
+    ))
+}
+
+/// Runs it.
+pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if let Some(path) = &arguments.keygen {
+        let keys = keys::create(path).map_err(|why| {
+            Failure::Input(InputError::new(
+                path.display().to_string(),
+                why,
+                "name a file that does not exist",
+            ))
+        })?;
+        println!("fingerprint = \"{}\"", hex(&keys.fingerprint()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let path = arguments.config.as_deref().expect("clap asks for it");
+    let (address, mut settings) = load(path, arguments.allow_public_authority)?;
+    die_with_parent(arguments.owned)?;
+    on_this_thread(async {
+        let listener = listen(address).await?;
+        if settings.address.port() == 0 {
+            settings.address = listener.local_addr().map_err(Failure::other)?;
+        }
+        let last = std::cell::RefCell::new(None);
+        let hear = |event: Event| {
+            if last.borrow().as_ref() == Some(&event) {
+                return;
+            }
+            match &event {
+                Event::Announced => log(&json!({ "event": "announced" })),
+                Event::Refused(why) => log(&json!({ "event": "refused", "message": why })),
+            }
+            last.replace(Some(event));
+        };
+        run(settings, listener, hear).await.map_err(Failure::other)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,214 @@
+//! `tidegate reproduce`: the scoreboard of published numbers.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::json;
+use tidegate_lab::monitor::Monitor;
+use tidegate_lab::report::folder::{self, Contents};
+use tidegate_lab::report::{Illustrated, outcome_table, page_of_outcomes, svg};
+use tidegate_lab::scoreboard::experiment::{self, Row};
+use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
+use tidegate_lab::scoreboard::{Experiment, Measured, Outcome, RunError, Runner, Scale, Verdict, verdict};
+
+use crate::console::{COMMIT, Console, command_line, process_cpu_s, terminal_width, write_results};
+use crate::failure::Failure;
+use crate::runners::RUNNERS;
+
+/// Measure what papers published, and print theirs beside ours
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// PAPER or PAPER/FIGURE, such as predictor/table-1; everything without it
+    what: Option<String>,
+    /// How much effort to make: smoke (seconds each), medium (everything in an hour), full (as published)
+    #[arg(long, value_enum, default_value = "smoke")]
+    scale: ScaleName,
+    /// Exit with 1 if any row differs
+    #[arg(long)]
+    strict: bool,
+    /// Print the rows as JSON on standard output
+    #[arg(long)]
+    json: bool,
+    /// Threads; 0: one per core
+    #[arg(long, default_value_t = 0)]
+    jobs: usize,
+    /// Keep what was measured as result.json beside each experiment
+    #[arg(long)]
+    record: bool,
+    /// Folder of the experiments
+    #[arg(long, default_value = "experiments")]
+    experiments: PathBuf,
+    /// Folder for the report, instead of a new out/reproduce/<number>, which out/reproduce/latest names
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Replace other results in that folder: the files that their manifest lists, nothing else
+    #[arg(long, requires = "out")]
+    force: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ScaleName {
+    /// Seconds each: does it work, is the shape right
+    Smoke,
+    /// Everything comparable, all of it in under an hour on two cores
+    Medium,
+    /// The published size
+    Full,
+}
+
+/// An experiment, its checked rows, and what measures it.
+type Planned = (Experiment, Vec<Row>, Runner);
+
+/// Runs the subcommand.
+pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let scale = match arguments.scale {
+        ScaleName::Smoke => Scale::Smoke,
+        ScaleName::Medium => Scale::Medium,
+        ScaleName::Full => Scale::Full,
+    };
+    let what = arguments.what.as_deref();
+    let planned = plan(experiment::find(&arguments.experiments, &data_folder(), what)?, arguments.record)?;
+    let contents = Contents {
+        name: "reproduce".into(),
+        parameters: json!({ "what": what, "scale": scale, "experiments": arguments.experiments }),
+    };
+    if let Some(place) = &arguments.out {
+        folder::check_place(place, &contents, arguments.force)?;
+    }
+    let mut board = Board::default();
+    let count = planned.len();
+    for (planned, number) in planned.iter().zip(1..) {
+        let (experiment, _, runner) = planned;
+        let console = Console::new(0, arguments.jobs);
+        let name = format!("{}/{}", experiment.paper, experiment.figure);
+        console.title(&format!("{name} ({number} of {count})"));
+        let (wall, cpu) = (console.wall_s(), process_cpu_s());
+        let measured = match experiment.lacks() {
+            _ if console.stopped() => Err(RunError::Stopped),
+            Some(input) => Err(RunError::Unavailable(format!("needs {}", input.display()))),
+            None => runner(experiment, scale, &console),
+        };
+        console.finish();
+        let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
+        board.take(planned, measured, scale, arguments.record.then_some(cost))?;
+    }
+    let Board { outcomes, illustrated, mut files, stopped } = board;
+    let page = page_of_outcomes(&outcomes, &illustrated, scale);
+    let json = serde_json::to_string_pretty(&outcomes).map_err(|error| Failure::Other(error.to_string()))?;
+    files.push(("report.html".to_owned(), page.into_bytes()));
+    files.push(("scoreboard.json".to_owned(), format!("{json}\n").into_bytes()));
+    let more = json!({ "command": command_line(), "commit": COMMIT });
+    let place = write_results(files, &contents, more, arguments.out, Path::new("out/reproduce"))?;
+    if arguments.json {
+        println!("{json}");
+    } else {
+        print_table(&outcomes);
+    }
+    eprintln!("{} holds report.html and scoreboard.json", place.display());
+    let summary = verdict::count(&outcomes);
+    if arguments.json {
+        eprintln!("{summary}");
+    } else {
+        println!("{}", scale.headline());
+        println!("{summary}");
+    }
+    let differs = outcomes.iter().any(|outcome| outcome.verdict == Verdict::Differs);
+    Ok(match (stopped, arguments.strict && differs) {
+        (true, _) => ExitCode::from(130),
+        (false, true) => ExitCode::FAILURE,
+        (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+/// What was measured so far.
+#[derive(Default)]
+struct Board {
+    outcomes: Vec<Outcome>,
+    illustrated: Vec<Illustrated>,
+    /// Drawings, for the folder of the report.
+    files: Vec<folder::File>,
+    stopped: bool,
+}
+
+impl Board {
+    /// Judges an experiment, draws its figures and, given what it took, keeps the record.
+    fn take(
+        &mut self,
+        (experiment, rows, _): &Planned,
+        measured: Result<Measured, RunError>,
+        scale: Scale,
+        record: Option<Cost>,
+    ) -> Result<(), Failure> {
+        if let Err(RunError::Input(error)) = measured {
+            return Err(error.into());
+        }
+        let judged = verdict::judge(experiment, rows, &measured, scale);
+        let drawings =
+            measured.as_ref().map_or_else(|_| Vec::new(), |measured| drawings(experiment, measured));
+        let stopped = matches!(measured, Err(RunError::Stopped));
+        self.stopped |= stopped;
+        if let Some(cost) = record.filter(|_| !stopped) {
+            let rows = judged.iter().map(record::Row::from).collect();
+            let recorded = Recorded { scale, commit: COMMIT.into(), cost, rows };
+            let kept = record::write(&experiment.folder, &recorded)?;
+            eprintln!("recorded {}", kept.display());
+            if kept.ends_with(record::LARGEST) {
+                for (drawing, number) in drawings.iter().zip(1..) {
+                    let path = experiment.folder.join(format!("figure-{number}.svg"));
+                    record::replace(&path, drawing).map_err(|error| Failure::Other(error.to_string()))?;
+                }
+            }
+        }
+        self.outcomes.extend(judged);
+        if let Ok(measured) = measured {
+            let title = format!("{} ({}).", experiment.file.title, experiment.file.source);
+            let text: Vec<String> = std::iter::once(title).chain(measured.notes).collect();
+            let file = format!("{}-{}", experiment.paper, experiment.figure);
+            let svg = |(drawing, number): (&String, u32)| {
+                (format!("{file}-{number}.svg"), drawing.clone().into_bytes())
+            };
+            self.files.extend(drawings.iter().zip(1..).map(svg));
+            self.illustrated.push(Illustrated {
+                name: format!("{}/{}", experiment.paper, experiment.figure),
+                text: text.join(" "),
+                drawings,
+                figures: measured.figures,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The experiment's published figures with what was measured.
+fn drawings(experiment: &Experiment, measured: &Measured) -> Vec<String> {
+    experiment.file.figure.iter().map(|figure| svg(&figure.get_ref().draw(measured))).collect()
+}
+
+/// Everything that can be wrong is found before the first hour of work.
+fn plan(experiments: Vec<Experiment>, record: bool) -> Result<Vec<Planned>, Failure> {
+    let known: Vec<&str> = RUNNERS.iter().map(|(name, _)| *name).collect();
+    let mut planned = Vec::new();
+    for experiment in experiments {
+        let name = experiment.file.runner.get_ref();
+        let runner = RUNNERS.iter().find(|(known, _)| known == name).map(|(_, runner)| *runner);
+        let runner = runner.ok_or_else(|| experiment.unknown_runner(&known))?;
+        if record {
+            record::read(&experiment.folder)?;
+        }
+        let rows = experiment.rows()?;
+        planned.push((experiment, rows, runner));
+    }
+    Ok(planned)
+}
+
+fn print_table(outcomes: &[Outcome]) {
+    println!("{}", outcome_table(outcomes, terminal_width()));
+    for outcome in outcomes.iter().filter(|outcome| !outcome.note.is_empty()) {
+        println!("{}/{} {}: {}", outcome.paper, outcome.figure, outcome.quantity, outcome.note);
+    }
+}
+
+/// Where measured inputs lie.
+pub fn data_folder() -> PathBuf {
+    std::env::var_os("TIDEGATE_DATA").map_or_else(|| PathBuf::from("../shared/data"), PathBuf::from)
+}

@@ -1,0 +1,188 @@
+//! `tidegate runs`: finds, shows and compares studies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::json;
+use tidegate_lab::input::InputError;
+use tidegate_lab::report::folder;
+use tidegate_lab::results::{flatten, flatten_text};
+use tidegate_lab::statistics::Estimate;
+use tidegate_lab::store::{self, Record};
+
+use crate::console::command_line;
+use crate::failure::Failure;
+
+/// Find, show and compare what was run
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// List the studies below a folder
+    Ls {
+        /// The folder
+        #[arg(default_value = "out")]
+        folder: PathBuf,
+    },
+    /// Show a study: where it comes from, its runs and what they cost
+    Show {
+        /// Its folder
+        study: PathBuf,
+    },
+    /// Compare two studies: parameters that differ, and each system's metrics
+    Diff {
+        /// The one
+        a: PathBuf,
+        /// The other
+        b: PathBuf,
+        /// Only metrics with this in their name
+        #[arg(long, default_value = "")]
+        metric: String,
+    },
+    /// Make one table of all runs of a study: after its shards, or after a kill
+    Merge {
+        /// Its folder
+        study: PathBuf,
+    },
+}
+
+/// Runs the subcommand.
+pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    match arguments.command {
+        Command::Ls { folder } => list(&folder)?,
+        Command::Show { study } => show(&study)?,
+        Command::Diff { a, b, metric } => diff(&a, &b, &metric)?,
+        Command::Merge { study } => merge(&study)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Deeper folders than this are not looked into.
+const DEPTH: u32 = 4;
+
+fn list(folder: &Path) -> Result<(), InputError> {
+    if !folder.is_dir() {
+        let cure = "name the folder of your results, or run something first";
+        return Err(InputError::new(folder.display().to_string(), "is no folder", cure));
+    }
+    let mut found = Vec::new();
+    search(folder, DEPTH, &mut found);
+    for place in &found {
+        let contents = folder::contents_of(place).expect("it was just found");
+        let count = store::count(place);
+        let commit = contents.parameters["commit"].as_str().unwrap_or("-").to_owned();
+        println!("{:<32} {:<24} {count:>6} runs  {commit}", place.display(), contents.name);
+    }
+    println!("{} studies", found.len());
+    Ok(())
+}
+
+fn search(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
+    if folder::contents_of(folder).is_some() {
+        found.push(folder.to_owned());
+        return;
+    }
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    // A link, such as `latest`, leads to what is found anyway; with a dot in front is what was being written.
+    let shown = entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
+    let folders = shown.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
+    folders.sort_unstable();
+    if depth > 0 {
+        folders.iter().for_each(|inner| search(inner, depth - 1, found));
+    }
+}
+
+/// A study's contents and records.
+fn open(place: &Path) -> Result<(folder::Contents, Vec<Record>), InputError> {
+    let contents = folder::contents_of(place).ok_or_else(|| {
+        let cure = "`tidegate runs ls` lists the studies";
+        InputError::new(place.display().to_string(), "holds no results of tidegate", cure)
+    })?;
+    Ok((contents, store::records(place)?))
+}
+
+fn show(place: &Path) -> Result<(), InputError> {
+    let (contents, records) = open(place)?;
+    println!("{}: {}", place.display(), contents.name);
+    for key in ["version", "commit"] {
+        println!("  {key}: {}", contents.parameters[key].as_str().unwrap_or("-"));
+    }
+    for (key, digest) in flatten_text(&contents.parameters["inputs"]) {
+        println!("  input {key}: sha256 {digest}");
+    }
+    let cost: f64 = records.iter().map(|record| record.cpu_s).sum();
+    println!("  {} runs, {cost:.1} s of the processor", records.len());
+    for record in &records {
+        let point: Vec<String> = record.point.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        println!(
+            "  {:<24} seed {:<6} {} {:>8.2} s  {}",
+            record.system,
+            record.seed,
+            record.digest,
+            record.cpu_s,
+            point.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// (point and system, metric) -> values over seeds.
+type Values = BTreeMap<(String, String), Vec<f64>>;
+
+fn values(records: &[Record], wanted: &str) -> Values {
+    let mut all = Values::new();
+    for record in records {
+        let point: Vec<String> = record.point.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        let who = [point.join(", "), record.system.clone()].join(" ").trim().to_owned();
+        for (metric, value) in flatten(&record.metrics.summary) {
+            if metric.contains(wanted) {
+                all.entry((who.clone(), metric)).or_default().push(value);
+            }
+        }
+    }
+    all
+}
+
+fn diff(a: &Path, b: &Path, metric: &str) -> Result<(), InputError> {
+    let ((one, of_one), (other, of_other)) = (open(a)?, open(b)?);
+    let (left, right) = (flatten_text(&one.parameters), flatten_text(&other.parameters));
+    let keys: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
+    for key in keys.into_iter().filter(|key| left.get(*key) != right.get(*key)) {
+        let show = |value: Option<&String>| value.map_or("-", String::as_str).to_owned();
+        println!("{key}: {} | {}", show(left.get(key)), show(right.get(key)));
+    }
+    let (left, right) = (values(&of_one, metric), values(&of_other, metric));
+    for ((who, metric), values) in &left {
+        let Some(others) = right.get(&(who.clone(), metric.clone())) else { continue };
+        let (a, b) = (Estimate::of(values), Estimate::of(others));
+        if a.mean != b.mean {
+            let width =
+                |estimate: &Estimate| estimate.ci95.map(|w| format!(" ± {w:.3e}")).unwrap_or_default();
+            let ratio = b.mean / a.mean;
+            println!(
+                "{who}: {metric}: {:.6}{} | {:.6}{}  x {ratio:.4}",
+                a.mean,
+                width(&a),
+                b.mean,
+                width(&b)
+            );
+        }
+    }
+    println!("{} | {} runs", of_one.len(), of_other.len());
+    Ok(())
+}
+
+fn merge(place: &Path) -> Result<(), InputError> {
+    let (contents, records) = open(place)?;
+    let more = json!({ "command": command_line(), "runs": records.len() });
+    folder::write(store::merged(&records), &contents, more, place)?;
+    println!("{} holds metrics.csv and metrics.parquet of {} runs", place.display(), records.len());
+    Ok(())
+}

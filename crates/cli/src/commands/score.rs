@@ -1,0 +1,100 @@
+//! `tidegate score`: how far a simulated Tor is from the measured one.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::{Map, Value, json};
+use tidegate_lab::results::Results;
+use tidegate_lab::scenario::Scenario;
+use tidegate_lab::score::{QUANTILES, Score};
+use tidegate_lab::{load, runs};
+
+use crate::console::Console;
+use crate::failure::Failure;
+
+/// Simulate a Tor and say how far its download times are from measured ones
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The scenario file: a [tor] network with users of the class `benchmark`
+    scenario: PathBuf,
+    /// Measured downloads (torperf, OnionPerf), instead of the scenario's `compare`
+    #[arg(long, value_name = "FILE")]
+    measured: Option<PathBuf>,
+    /// Number of seeds, pooled
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    seeds: u32,
+    /// Threads; 0: one per core
+    #[arg(long, default_value_t = 0)]
+    jobs: usize,
+    /// Print the scores as one JSON document on standard output
+    #[arg(long)]
+    json: bool,
+    /// Replace a value of the scenario, as TOML: --set 'duration = "30 s"'
+    #[arg(long = "set", value_name = "KEY = VALUE")]
+    overrides: Vec<String>,
+}
+
+/// Runs the subcommand.
+pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let mut overrides = arguments.overrides;
+    if let Some(file) = &arguments.measured {
+        let absolute = std::path::absolute(file).map_err(|error| Failure::Other(error.to_string()))?;
+        overrides.push(format!("tor.compare = {}", Value::from(absolute.to_string_lossy().into_owned())));
+    }
+    let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
+    if scenario.inputs.compare.is_none() {
+        let cause = "has nothing to be compared with";
+        let cure = "name measured downloads with --measured or [tor] `compare`";
+        return Err(Failure::Input(tidegate_lab::input::InputError::new(&scenario.source.file, cause, cure)));
+    }
+    let console = Console::new(scenario.systems.len() * arguments.seeds as usize, arguments.jobs);
+    load::settle(&mut scenario, &console)?;
+    let runs = runs::run_all(&scenario, arguments.seeds, &console)?;
+    console.finish();
+    if runs.finished.is_empty() {
+        eprintln!("stopped before any run was finished");
+        return Ok(ExitCode::from(130));
+    }
+    let results = Results::new(&scenario, &runs);
+    if arguments.json {
+        println!("{:#}", document(&results));
+    } else {
+        print(&results);
+    }
+    Ok(if runs.missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(130) })
+}
+
+fn document(results: &Results<'_>) -> Value {
+    let systems = results.systems.iter().map(|system| {
+        let parts: Map<String, Value> = results
+            .scores(system)
+            .into_iter()
+            .map(|(part, score)| (part.to_owned(), score.document()))
+            .collect();
+        (system.name.to_owned(), Value::Object(parts))
+    });
+    let systems: Map<String, Value> = systems.collect();
+    json!({ "conditions": results.conditions(), "seeds": results.seeds(), "systems": systems })
+}
+
+fn print(results: &Results<'_>) {
+    println!("{}", results.conditions());
+    for system in &results.systems {
+        for (part, score) in results.scores(system) {
+            println!("\n{}, against {part}: {}", system.name, headline(&score));
+            println!("  {:<14} {}", "seconds", QUANTILES.map(|(label, _)| format!("{label:>16}")).concat());
+            for row in &score.compared {
+                let pairs = row.ours.iter().zip(&row.measured);
+                let cells: String =
+                    pairs.map(|(ours, measured)| format!("{ours:>8.2} /{measured:>6.2}")).collect();
+                println!("  {:<14} {cells}", row.name);
+            }
+        }
+    }
+    println!("\nours / measured; the score is the mean of |ln(ours / measured)|, 0 being perfect");
+}
+
+fn headline(score: &Score) -> String {
+    let show = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
+    format!("score {}, of the downloads alone {}", show(score.error()), show(score.downloads()))
+}

@@ -1,0 +1,321 @@
+//! `tidegate stream demo`: a server and clients as processes on loopback, measured.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span};
+use tidegate_net::clock;
+use tidegate_net::stream::{server, viewer};
+use tidegate_stream::lag::Lags;
+use tidegate_stream::packet::PAYLOAD;
+
+use super::path::{PathArguments, wrong};
+use crate::failure::Failure;
+
+/// A server and clients as processes on loopback, with a test pattern for a stream
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Clients
+    #[arg(long, default_value_t = 20)]
+    clients: usize,
+    /// How long it runs once all clients were started
+    #[arg(long, default_value = "60 s")]
+    duration: Span,
+    /// Clients that are killed, one after the other
+    #[arg(long, default_value_t = 0)]
+    kill: usize,
+    /// Clients that leave and are replaced, one after the other
+    #[arg(long, default_value_t = 0)]
+    leave: usize,
+    /// The stream's rate
+    #[arg(long, default_value = "4 Mbit/s")]
+    rate: Rate,
+    /// Another stream than the test pattern: see `stream server --input`
+    #[arg(long)]
+    input: Option<String>,
+    /// What the server may send
+    #[arg(long, default_value = "12 Mbit/s")]
+    server_uplink: Rate,
+    /// What the weakest client may send
+    #[arg(long, default_value = "2 Mbit/s")]
+    weakest: Rate,
+    /// What the strongest may; the mean lies at two fifths between them
+    #[arg(long, default_value = "12 Mbit/s")]
+    strongest: Rate,
+    /// Slices of parity
+    #[arg(long, default_value_t = 1)]
+    parity: usize,
+    /// How clients' bandwidth is learnt: explicit, q-learning, aimd or cubic
+    #[arg(long, default_value = "explicit")]
+    controller: String,
+    /// Where the dashboard is shown (loopback; port 0: any)
+    #[arg(long, default_value = "127.0.0.1:0")]
+    page: SocketAddr,
+    /// Print what was measured as a JSON object
+    #[arg(long)]
+    json: bool,
+    /// Every link's delay one way, jitter and losses
+    #[command(flatten)]
+    path: PathArguments,
+}
+
+/// Continuity below this is a failure: exit code 1.
+const CONTINUITY: f64 = 0.99;
+/// Between the starts of two clients.
+const STAGGER: Span = Span::from_millis(60);
+/// A player may be so far behind the stream without having missed anything.
+const BEHIND: Span = Span::from_secs(2);
+
+/// A role that runs as a process, and ends with the demo.
+struct Role {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        // One that has ended already needs nothing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Role {
+    fn start(arguments: &[String]) -> Result<Role, Failure> {
+        let mut child = Command::new(std::env::current_exe().map_err(Failure::other)?)
+            .arg("stream")
+            .args(arguments)
+            .arg("--json")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|cause| Failure::other(format!("cannot start a process: {cause}")))?;
+        let lines = BufReader::new(child.stdout.take().expect("it was asked for"));
+        Ok(Role { child, lines })
+    }
+
+    /// The next event of that kind; none if the process ended.
+    fn event(&mut self, kind: &str) -> Option<Value> {
+        loop {
+            let mut line = String::new();
+            self.lines.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+            let event: Value = serde_json::from_str(&line).ok()?;
+            if event["event"] == kind {
+                return Some(event);
+            }
+        }
+    }
+
+    fn interrupt(&self) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // One that has ended already needs no word.
+            let _ = kill_process(pid, Signal::INT);
+        }
+    }
+
+    /// How it went, once it was told to end.
+    fn end<T: serde::de::DeserializeOwned>(mut self) -> Option<T> {
+        serde_json::from_value(self.event("end")?["status"].take()).ok()
+    }
+}
+
+struct Demo<'a> {
+    arguments: &'a Arguments,
+    server: Value,
+    started: usize,
+}
+
+impl Demo<'_> {
+    fn client(&mut self, uplink: Rate) -> Result<Role, Failure> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        self.started += 1;
+        let mut role = vec!["client".into(), "--server".into(), text(&self.server["address"])];
+        role.extend(["--fingerprint".into(), text(&self.server["fingerprint"])]);
+        role.extend(["--uplink".into(), uplink.to_string()]);
+        role.extend(path(&self.arguments.path, self.started as u64));
+        Role::start(&role)
+    }
+}
+
+fn path(path: &PathArguments, number: u64) -> Vec<String> {
+    let PathArguments { delay, jitter, loss, seed } = path;
+    let seed = Seed::root(*seed).fork_index(number).value();
+    [
+        "--delay",
+        &delay.to_string(),
+        "--jitter",
+        &jitter.to_string(),
+        "--loss",
+        &loss.to_string(),
+        "--seed",
+        &seed.to_string(),
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+/// Uplinks between the weakest and the strongest, in random order: 2 to 12 have a mean of 6.
+fn uplinks(arguments: &Arguments) -> Vec<Rate> {
+    let (low, high) = (arguments.weakest.0 as f64, arguments.strongest.0 as f64);
+    let share = |n: usize| ((n as f64 + 0.5) / arguments.clients as f64).powf(1.5);
+    let mut rates: Vec<Rate> =
+        (0..arguments.clients).map(|n| Rate((low + (high - low) * share(n)) as u64)).collect();
+    Seed::root(arguments.path.seed).fork("uplinks").random().shuffle(&mut rates);
+    rates
+}
+
+fn pause(span: Span) {
+    std::thread::sleep(Duration::from_nanos(span.0));
+}
+
+/// Runs the subcommand.
+pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    check(&arguments)?;
+    let input = arguments.input.clone().unwrap_or_else(|| format!("pattern:{}", arguments.rate));
+    let mut role: Vec<String> = ["server", "--listen", "127.0.0.1:0"].map(str::to_owned).to_vec();
+    role.extend(["--input".into(), input, "--rate".into(), arguments.rate.to_string()]);
+    role.extend(["--uplink".into(), arguments.server_uplink.to_string()]);
+    role.extend([
+        "--parity".into(),
+        arguments.parity.to_string(),
+        "--page".into(),
+        arguments.page.to_string(),
+    ]);
+    role.extend(["--controller".into(), arguments.controller.clone()]);
+    role.extend(["--viewers".into(), (arguments.clients * 2).to_string()]);
+    role.extend(path(&arguments.path, 0));
+    let mut server = Role::start(&role)?;
+    let listening = server.event("listening").ok_or_else(|| Failure::other("the server did not start"))?;
+    if !arguments.json {
+        println!("dashboard: http://{}/", listening["page"].as_str().unwrap_or_default());
+    }
+    let mut demo = Demo { arguments: &arguments, server: listening, started: 0 };
+    let mut clients = Vec::new();
+    for uplink in uplinks(&arguments) {
+        let mut client = demo.client(uplink)?;
+        let watching = client.event("watching");
+        if let (false, Some(page)) =
+            (arguments.json, watching.as_ref().and_then(|event| event["page"].as_str()))
+        {
+            println!("client {} of {uplink}: http://{page}/", demo.started);
+        }
+        clients.push((uplink, client));
+        pause(STAGGER);
+    }
+    let begun = clock::now();
+    let mut statuses: Vec<Option<viewer::Status>> = Vec::new();
+    let events = arguments.kill + arguments.leave;
+    for n in 0..events {
+        // The first third is for the trees to grow, what is left for all events.
+        let at = arguments.duration.0 / 3 + arguments.duration.0 / 2 * n as u64 / events as u64;
+        pause(Span(at.saturating_sub(clock::now().since(begun).0)));
+        let (uplink, mut client) = clients.remove(0);
+        if n < arguments.kill {
+            let _ = client.child.kill();
+        } else {
+            client.interrupt();
+            statuses.push(client.end());
+            clients.push((uplink, demo.client(uplink)?));
+        }
+    }
+    pause(Span(arguments.duration.0.saturating_sub(clock::now().since(begun).0)));
+    clients.iter().for_each(|(_, client)| client.interrupt());
+    statuses.extend(clients.into_iter().map(|(_, client)| client.end()));
+    let seconds = clock::now().since(begun).as_secs_f64();
+    server.interrupt();
+    let status: server::Status = server.end().ok_or_else(|| Failure::other("the server ended early"))?;
+    Ok(report(&arguments, &statuses, &status, seconds))
+}
+
+fn check(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.clients == 0 || arguments.clients > 200 {
+        return Err(wrong(
+            "--clients",
+            format!("{} processes cannot be", arguments.clients),
+            "give 1 to 200",
+        ));
+    }
+    if arguments.kill + arguments.leave >= arguments.clients {
+        return Err(wrong("--kill", "nobody would be left", "give fewer than --clients with --leave"));
+    }
+    if arguments.weakest > arguments.strongest || arguments.strongest == Rate::UNLIMITED {
+        return Err(wrong(
+            "--weakest",
+            "it is above --strongest, or one has no limit",
+            "give two rates in order",
+        ));
+    }
+    if arguments.duration < Span::from_secs(5) {
+        return Err(wrong(
+            "--duration",
+            format!("{} is too short to measure", arguments.duration),
+            "give at least 5 s",
+        ));
+    }
+    arguments.path.path(arguments.weakest).map(drop)
+}
+
+fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let at = (values.len() as f64 * share).ceil() as usize;
+    values.get(at.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+fn report(
+    arguments: &Arguments,
+    statuses: &[Option<viewer::Status>],
+    server: &server::Status,
+    seconds: f64,
+) -> ExitCode {
+    let known: Vec<&viewer::Status> = statuses.iter().flatten().collect();
+    let per_s = arguments.rate.as_bytes_per_s() / PAYLOAD as f64;
+    let allowed = (per_s * BEHIND.as_secs_f64()) as u64;
+    let played: u64 = known.iter().map(|status| status.delivered).sum();
+    let missed: u64 = known.iter().map(|status| status.gaps + status.behind.saturating_sub(allowed)).sum();
+    let continuity = played as f64 / (played + missed).max(1) as f64;
+    let mut lags = Lags::default();
+    known.iter().for_each(|status| lags.merge(&status.lags));
+    let all: u64 = server.sent_all + known.iter().map(|status| status.sent_all).sum::<u64>();
+    let video: u64 = server.sent_video + known.iter().map(|status| status.sent_video).sum::<u64>();
+    let start_ups: Vec<f64> = known.iter().filter_map(|status| status.start_up_s).collect();
+    let watched = start_ups.len();
+    let outages: Vec<f64> =
+        known.iter().flat_map(|status| &status.outages_ms).map(|ms| f64::from(*ms) / 1e3).collect();
+    let clients_cpu = known.iter().map(|status| status.cpu_s / seconds).collect();
+    let measured = json!({
+        "continuity": continuity,
+        "lag_p50_s": lags.quantile(0.5) as f64 / 1e3,
+        "lag_p95_s": lags.quantile(0.95) as f64 / 1e3,
+        "start_up_p95_s": quantile(start_ups, 0.95),
+        "outage_p95_s": quantile(outages.clone(), 0.95),
+        "outages": outages.len(),
+        "overhead_share": 1.0 - video as f64 / all.max(1) as f64,
+        "egress_share": server.sent_all as f64 * 8.0
+            / (seconds * arguments.rate.0 as f64 * statuses.len().max(1) as f64),
+        "gaps": known.iter().map(|status| status.gaps).sum::<u64>(),
+        "recovered": known.iter().map(|status| status.recovered).sum::<u64>(),
+        "duplicates_share": known.iter().map(|status| status.duplicates).sum::<u64>() as f64 / played.max(1) as f64,
+        "server_cpu_share": server.cpu_s / seconds,
+        "client_cpu_share_p95": quantile(clients_cpu, 0.95),
+        "clients": statuses.len(),
+        "clients_that_watched": watched,
+        "refused": server.refused,
+        "died": server.died,
+        "relegated": server.relegated,
+        "moves": server.moves,
+    });
+    if arguments.json {
+        println!("{measured}");
+    } else {
+        for (name, value) in measured.as_object().into_iter().flatten() {
+            println!("{name:22} {value}");
+        }
+    }
+    let good = watched == statuses.len() && continuity >= CONTINUITY;
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,44 @@
+//! Why a subcommand ends early, and with which exit code.
+
+use std::fmt;
+
+use tidegate_lab::input::InputError;
+
+/// Why a subcommand ended early.
+#[derive(Debug)]
+pub enum Failure {
+    /// The user's input is wrong: exit code 2.
+    Input(InputError),
+    /// Something else went wrong: exit code 1.
+    Other(String),
+}
+
+impl Failure {
+    /// What went wrong, though the input is right.
+    pub fn other(error: impl fmt::Display) -> Failure {
+        Failure::Other(error.to_string())
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Input(_) => 2,
+            Failure::Other(_) => 1,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Input(error) => error.fmt(f),
+            Failure::Other(message) => f.write_str(message),
+        }
+    }
+}
+
+impl From<InputError> for Failure {
+    fn from(error: InputError) -> Failure {
+        Failure::Input(error)
+    }
+}

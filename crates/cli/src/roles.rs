@@ -1,0 +1,62 @@
+//! What every role on sockets does: run on one thread until told to stop, listen, and say events as lines of JSON.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde_json::{Value, json};
+use tidegate_net::clock;
+use tokio::net::{TcpListener, TcpSocket};
+
+use crate::failure::Failure;
+
+/// Prints an event as a line of JSON. Whoever stopped reading it does not stop the role.
+pub fn log(event: &Value) {
+    let mut line = json!({ "unix": clock::unix() });
+    if let (Some(line), Some(event)) = (line.as_object_mut(), event.as_object()) {
+        line.extend(event.clone());
+    }
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Runs a role on this thread until it ends or the process is told to.
+pub fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<Option<T>, Failure> {
+    // Fewer than we could have do as well, for as long as they last.
+    let _ = tidegate_net::descriptors::raise();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::other)?;
+    let local = tokio::task::LocalSet::new();
+    runtime.block_on(local.run_until(async {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+            .map_err(Failure::other)?;
+        tokio::select! {
+            result = role => result.map(Some),
+            _ = terminate.recv() => Ok(None),
+            _ = tokio::signal::ctrl_c() => Ok(None),
+        }
+    }))
+}
+
+/// Connections that wait to be accepted: a crowd that comes at once fits.
+const BACKLOG: u32 = 4096;
+
+/// Listens, and says where.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let listener = socket.and_then(|socket| {
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    });
+    let listener =
+        listener.map_err(|cause| Failure::other(format!("cannot listen on {address}: {cause}")))?;
+    let address = listener.local_addr().map_err(Failure::other)?;
+    log(&json!({ "event": "listening", "address": address.to_string() }));
+    Ok(listener)
+}
+
+/// A role that was started with `--owned` ends when its parent does, however that ends.
+pub fn die_with_parent(owned: bool) -> Result<(), Failure> {
+    if owned { set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::other) } else { Ok(()) }
+}

@@ -1,0 +1,24 @@
+//! What measures experiments, by the name that `experiment.toml` gives. Here are those that start processes or need the
+//! tool's own files; the others are `lab`'s.
+
+mod flashflow_loopback;
+mod more_hidden;
+mod more_live;
+mod predictor_open_loop;
+
+use tidegate_lab::scoreboard::{Runner, scenario_runner};
+use tidegate_lab::{archive, flashflow, parallel_paths, stream};
+
+/// Everything that can measure an experiment: one line each.
+pub const RUNNERS: &[(&str, Runner)] = &[
+    ("scenario", scenario_runner::run),
+    ("parallel-paths", parallel_paths::run),
+    ("q-stream", stream::run),
+    ("flashflow", flashflow::run),
+    ("flashflow-bounds", flashflow::bounds),
+    ("flashflow-loopback", flashflow_loopback::run),
+    ("more-hidden", more_hidden::run),
+    ("more-live", more_live::run),
+    ("predictor-open-loop", predictor_open_loop::run),
+    ("archive", archive::runner::run),
+];

@@ -1,0 +1,176 @@
+//! Processes and files that end with a demonstration.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_control::units::{Span, Time};
+use tidegate_net::clock;
+use tidegate_net::identity::{hex, random};
+
+use crate::failure::Failure;
+
+/// How long roles may take to start, and networks to be ready.
+pub const STARTING: Span = Span::from_secs(60);
+/// How often a state is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A demonstration: what it started and wrote ends with it.
+pub struct Stage {
+    processes: Vec<Child>,
+    /// Of everything.
+    pub directory: PathBuf,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for child in &mut self.processes {
+            // One that has ended already needs nothing.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Stage {
+    /// With a fresh directory. Ctrl-C and SIGTERM end it from now on.
+    pub fn new(purpose: &str) -> Result<Stage, Failure> {
+        let directory = std::env::temp_dir().join(format!("tidegate-{purpose}-{}", hex(&random::<6>())));
+        fs::DirBuilder::new().mode(0o700).create(&directory).map_err(Failure::other)?;
+        let stopped = Arc::new(AtomicBool::new(false));
+        let stop = stopped.clone();
+        ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).map_err(Failure::other)?;
+        Ok(Stage { processes: Vec::new(), directory, stopped })
+    }
+
+    /// Whether it was asked to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Writes a file for a role.
+    pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
+        let path = self.directory.join(name);
+        let failed = |cause| Failure::Other(format!("{}: {cause}", path.display()));
+        fs::write(&path, text).map_err(failed)?;
+        Ok(path)
+    }
+
+    /// Starts a process that ends with the stage.
+    pub fn spawn(&mut self, command: &mut Command) -> Result<Option<std::process::ChildStdout>, Failure> {
+        let program = command.get_program().to_owned();
+        let failed = |cause| Failure::Other(format!("cannot start {}: {cause}", program.display()));
+        let mut child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
+        let output = child.stdout.take();
+        self.processes.push(child);
+        Ok(output)
+    }
+
+    /// Starts a role of ours; its events come out.
+    pub fn role(&mut self, arguments: &[&str]) -> Result<Events, Failure> {
+        let program = std::env::current_exe().map_err(Failure::other)?;
+        let mut command = Command::new(program);
+        let output = self.spawn(command.args(arguments).arg("--owned").stdout(Stdio::piped()))?;
+        let output = output.expect("it was asked for");
+        let (tell, events) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
+                if tell.send(event).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Events { role: arguments[0].to_owned(), events, stopped: self.stopped.clone() })
+    }
+
+    /// Waits until `ready` has something.
+    pub fn wait_for<T>(&self, what: &str, mut ready: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+        let end = clock::now() + STARTING;
+        loop {
+            if let Some(found) = ready() {
+                return Ok(found);
+            }
+            if self.is_stopped() {
+                return Err(Failure::Other("stopped".into()));
+            }
+            if clock::now() > end {
+                return Err(Failure::Other(format!("{what}: not within {STARTING}")));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// What a role says.
+pub struct Events {
+    role: String,
+    events: mpsc::Receiver<Value>,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Events {
+    /// The next event of that kind.
+    pub fn wait(&self, kind: &str) -> Result<Value, Failure> {
+        let end = clock::now() + STARTING;
+        let mut last = Value::Null;
+        loop {
+            match self.events.recv_timeout(LOOK) {
+                Ok(event) if event["event"] == kind => return Ok(event),
+                Ok(event) => last = event,
+                Err(mpsc::RecvTimeoutError::Timeout) if clock::now() < end => {}
+                Err(_) => {
+                    let said = if last.is_null() { String::new() } else { format!("; it said {last}") };
+                    return Err(Failure::Other(format!("the {} did not say `{kind}`{said}", self.role)));
+                }
+            }
+            if self.stopped.load(Ordering::Relaxed) {
+                return Err(Failure::Other("stopped".into()));
+            }
+        }
+    }
+
+    /// Where the role listens.
+    pub fn address(&self) -> Result<SocketAddr, Failure> {
+        let event = self.wait("listening")?;
+        let address = event["address"].as_str().and_then(|text| text.parse().ok());
+        address.ok_or_else(|| Failure::Other(format!("the {} listens nowhere", self.role)))
+    }
+
+    /// What was said of that kind until now.
+    pub fn said(&self, kind: &str) -> Vec<Value> {
+        self.events.try_iter().filter(|event| event["event"] == kind).collect()
+    }
+}
+
+/// An address on loopback that was free a moment ago.
+pub fn free_address() -> Result<SocketAddr, Failure> {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(Failure::other)
+}
+
+/// Waits until somebody stops the stage.
+pub fn until_stopped(stage: &Stage, mut now_and_then: impl FnMut()) {
+    let mut next = Time::ZERO;
+    while !stage.is_stopped() {
+        if clock::now() >= next {
+            now_and_then();
+            next = clock::now() + Span::from_secs(10);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Whether a program of that name can be started.
+pub fn is_installed(program: &Path) -> bool {
+    Command::new(program).arg("--version").output().is_ok()
+}
