@@ -1,5 +1,5 @@
 # `make test` sets up what it needs and runs every test; `make lint` is part of it.
-.PHONY: test lint setup bench columnar deny scoreboard fuzz
+.PHONY: test lint setup bench columnar deny scoreboard fuzz wheel python-test
 
 # Tests that need what is not here are left out; the end says how many, and what to install.
 SKIPPED = $(CURDIR)/target/skipped-tests
@@ -27,6 +27,22 @@ columnar:
 	cargo run --release -- run scenarios/bottleneck.toml
 	python3 -m venv .venv && .venv/bin/pip install --quiet pandas polars pyarrow
 	.venv/bin/python crates/cli/tests/columnar.py out/bottleneck/latest
+
+MATURIN = target/maturin/bin/maturin
+$(MATURIN):
+	python3 -m venv target/maturin && target/maturin/bin/pip install --quiet 'maturin>=1.9,<2'
+
+# Leaves tidegate-*.whl in target/wheels, wherever cargo's target folder is.
+wheel: $(MATURIN)
+	$(MATURIN) build --release --manifest-path crates/python/Cargo.toml --out target/wheels
+
+# The package's tests, with a quickly built wheel in an environment of its own. Not part of `make test`.
+python-test: $(MATURIN)
+	rm -rf target/wheels-dev
+	$(MATURIN) build --profile dev --manifest-path crates/python/Cargo.toml --out target/wheels-dev
+	python3 -m venv --clear target/python-test
+	target/python-test/bin/pip install --quiet target/wheels-dev/tidegate-*.whl pytest pandas polars pyarrow
+	target/python-test/bin/pytest --quiet crates/python/tests
 
 # Measures every published number at medium scale, an hour of two cores, and makes docs/scoreboard.md of what
 # is recorded. One experiment alone: tidegate reproduce PAPER/FIGURE --scale medium --record

@@ -103,6 +103,11 @@ impl Sharing {
         crossings
     }
 
+    /// What the resources carry.
+    pub fn capacities(&self) -> &[f64] {
+        &self.capacities
+    }
+
     /// Max-min fair rates and each circuit's bottleneck, by progressive filling.
     pub fn max_min(&self) -> MaxMin {
         let crossings = self.crossings();

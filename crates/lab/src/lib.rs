@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod monitor;
 pub mod network;
 pub mod parallel_paths;
+pub mod problems;
 pub mod registry;
 pub mod report;
 pub mod results;

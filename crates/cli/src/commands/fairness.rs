@@ -1,13 +1,12 @@
 //! `tidegate fairness`: max-min fair rates, and where Theorem 3's quadratic program differs.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde::Deserialize;
 use serde_json::json;
-use tidegate_control::maxmin::{FairnessError, Sharing};
+use tidegate_control::maxmin::FairnessError;
 use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::problems;
 
 use crate::failure::Failure;
 
@@ -27,48 +26,13 @@ pub struct Arguments {
     json: bool,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Network {
-    capacities: BTreeMap<String, f64>,
-    circuits: Vec<Vec<String>>,
-}
-
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let source = Source::read(&arguments.file).map_err(Failure::Input)?;
-    let network: Network = source.parse_json("see examples/fairness and `--help` for the format")?;
-    let names: Vec<&str> = network.capacities.keys().map(String::as_str).collect();
-    let wrong = |place: String, cause: String, cure: String| {
-        Failure::Input(InputError::new(source.file.clone(), format!("{place}: {cause}"), cure))
-    };
-    let mut circuits = Vec::with_capacity(network.circuits.len());
-    for (index, path) in network.circuits.iter().enumerate() {
-        let find = |name: &String| {
-            names.binary_search(&name.as_str()).map_err(|_| {
-                let cure = format!("use one of {}", names.join(", "));
-                wrong(format!("circuits[{index}]"), format!("`{name}` has no capacity"), cure)
-            })
-        };
-        circuits.push(path.iter().map(find).collect::<Result<Vec<_>, _>>()?);
-    }
-    let sharing = Sharing::new(network.capacities.values().copied().collect(), circuits);
-    let sharing = sharing.map_err(|error| match error {
-        FairnessError::Capacity { resource, value } => wrong(
-            format!("capacities.{}", names[resource]),
-            format!("is {value}"),
-            "give a finite number, at least 0".into(),
-        ),
-        FairnessError::Unlimited { circuit } => wrong(
-            format!("circuits[{circuit}]"),
-            "crosses no resource".into(),
-            "name at least one resource".into(),
-        ),
-        other => wrong("file".into(), other.to_string(), String::new()),
-    })?;
+    let (sharing, names) = problems::sharing(&source)?;
     let fair = sharing.max_min();
-    let bottlenecks: Vec<&str> = fair.bottlenecks.iter().map(|&resource| names[resource]).collect();
+    let bottlenecks: Vec<&str> = fair.bottlenecks.iter().map(|&resource| names[resource].as_str()).collect();
     let program = if arguments.theorem3 {
-        let largest = network.capacities.values().copied().fold(0.0, f64::max);
+        let largest = sharing.capacities().iter().copied().fold(0.0, f64::max);
         let upper = arguments.upper.unwrap_or(largest);
         Some((
             upper,

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
 use tidegate_lab::input::{InputError, Source};
 use tidegate_lab::monitor::Monitor;
+use tidegate_lab::problems::{control_problems, kind_named};
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 
 use crate::commands::predictor::figure::{figure_3, predecessor};
-use crate::commands::predictor::problems::{kind_named, read};
 
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
@@ -31,7 +31,7 @@ pub fn run(experiment: &Experiment, scale: Scale, _: &dyn Monitor) -> Result<Mea
     let source = Source::read(&experiment.folder.join(file))?;
     let wrong =
         |cause: String| RunError::Input(InputError::new(&source.file, cause, "see examples/predictor"));
-    let (instances, _) = read(&source)?;
+    let (instances, _) = control_problems(&source)?;
     let [instance] = &instances[..] else {
         return Err(wrong(format!("holds {} problems, not one", instances.len())));
     };

@@ -1,7 +1,6 @@
 //! `tidegate predictor`: one PredicTor controller's problem, open loop.
 
 pub mod figure;
-pub mod problems;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -9,10 +8,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use figure::{COLOURS, drawing, figure_3};
-use problems::{read, wrong};
 use serde_json::{Value, json};
-use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
+use tidegate_control::predictor::{Problem, Solution, Solver};
 use tidegate_lab::input::Source;
+use tidegate_lab::problems::{self, wrong};
 
 use crate::failure::Failure;
 
@@ -44,7 +43,7 @@ struct Solve {
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let Command::Solve(arguments) = arguments.command;
     let source = Source::read(&arguments.file).map_err(Failure::Input)?;
-    let (problems, listed) = read(&source)?;
+    let (problems, listed) = problems::control_problems(&source)?;
     let mut solver = Solver::new();
     let mut answers = Vec::new();
     for (index, problem) in problems.into_iter().enumerate() {
@@ -87,26 +86,8 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn object(problem: &Problem, solution: &Solution, seconds: f64) -> Value {
-    let rates = |values: &[f64]| values.chunks(problem.horizon).map(<[f64]>::to_vec).collect::<Vec<_>>();
-    let states = |values: &[f64]| values.chunks(problem.horizon + 1).map(<[f64]>::to_vec).collect::<Vec<_>>();
-    let mut answer = json!({
-        "objective": solution.objective,
-        "v_in": rates(&solution.v_in),
-        "v_out": rates(&solution.v_out),
-        "s": states(&solution.s),
-        "d": states(&solution.d),
-        "eps": states(&solution.eps),
-        "iterations": solution.iterations,
-        "residuals": {
-            "dual": solution.residuals.dual,
-            "complementarity": solution.residuals.complementarity,
-        },
-        "fallback": solution.fallback,
-        "seconds": seconds,
-    });
-    if problem.kind == Kind::Journal {
-        answer["vv_out"] = json!(rates(&solution.vv_out));
-    }
+    let mut answer = problems::solution(problem, solution);
+    answer["seconds"] = json!(seconds);
     answer
 }
 

@@ -1,0 +1,174 @@
+//! Problems of the mathematics alone, as JSON: PredicTor's optimal control, and max-min fairness.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate_control::maxmin::{FairnessError, Sharing};
+use tidegate_control::predictor::{Kind, Problem, Solution};
+
+use crate::input::{InputError, Source};
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Input {
+    Many(Vec<Value>),
+    One(Value),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    problem: String,
+    capacity: f64,
+    s_max: f64,
+    scaling: f64,
+    horizon: usize,
+    dt: f64,
+    s0: Vec<f64>,
+    vmax: Vec<Vec<f64>>,
+    ssrc: Vec<Vec<f64>>,
+    vsrc: Vec<Vec<f64>>,
+    /// Virtual rates of the predecessor (eq. 21); no limit if not given.
+    vvsrc: Option<Vec<Vec<f64>>>,
+    first_hop: Vec<bool>,
+}
+
+/// PredicTor's problems of a file, and whether it is a list of them.
+///
+/// # Errors
+/// Which problem is wrong, and how.
+pub fn control_problems(source: &Source) -> Result<(Vec<Problem>, bool), InputError> {
+    let (values, listed) = match source.parse_json("see examples/predictor and `--help` for the format")? {
+        Input::Many(values) => (values, true),
+        Input::One(value) => (vec![value], false),
+    };
+    let problem = |(index, value)| {
+        serde_json::from_value(value)
+            .map_err(|error| error.to_string())
+            .and_then(problem_of)
+            .map_err(|cause| wrong(source, listed.then_some(index), cause))
+    };
+    Ok((values.into_iter().enumerate().map(problem).collect::<Result<_, _>>()?, listed))
+}
+
+/// What is wrong with a problem, by its number where there is a list.
+pub fn wrong(source: &Source, number: Option<usize>, cause: String) -> InputError {
+    let place = number.map_or_else(String::new, |number| format!("problem {number}: "));
+    let cure = "see examples/predictor for a problem that works";
+    InputError::new(source.file.clone(), format!("{place}{cause}"), cure)
+}
+
+/// Which optimal control problem a name means.
+///
+/// # Errors
+/// The names that there are.
+pub fn kind_named(name: &str) -> Result<Kind, String> {
+    match name {
+        "2020" | "predictor-2020" => Ok(Kind::Prototype),
+        "journal" | "predictor" => Ok(Kind::Journal),
+        other => Err(format!("`problem` is \"{other}\"; it is \"2020\" or \"journal\"")),
+    }
+}
+
+fn problem_of(fields: Fields) -> Result<Problem, String> {
+    let kind = kind_named(&fields.problem)?;
+    let (n, steps) = (fields.s0.len(), fields.horizon);
+    let flat = |name: &str, rows: Vec<Vec<f64>>| {
+        if rows.len() != n {
+            return Err(format!("`{name}` has {} arrays, `s0` has {n} numbers", rows.len()));
+        }
+        for (circuit, row) in rows.iter().enumerate() {
+            if row.len() != steps {
+                return Err(format!("`{name}[{circuit}]` has {} numbers, `horizon` is {steps}", row.len()));
+            }
+        }
+        Ok(rows.concat())
+    };
+    Ok(Problem {
+        s_max: fields.s_max,
+        scaling: fields.scaling,
+        horizon: steps,
+        dt: fields.dt,
+        s0: fields.s0,
+        vmax: flat("vmax", fields.vmax)?,
+        ssrc: flat("ssrc", fields.ssrc)?,
+        vsrc: flat("vsrc", fields.vsrc)?,
+        vvsrc: match fields.vvsrc {
+            Some(rows) => flat("vvsrc", rows)?,
+            None if n.saturating_mul(steps) > 1 << 24 => return Err("is too large".into()),
+            None => vec![f64::INFINITY; n * steps],
+        },
+        first_hop: fields.first_hop,
+        ..Problem::new(kind, fields.capacity)
+    })
+}
+
+/// A solution as JSON, a list per circuit.
+pub fn solution(problem: &Problem, solution: &Solution) -> Value {
+    let rates = |values: &[f64]| values.chunks(problem.horizon).map(<[f64]>::to_vec).collect::<Vec<_>>();
+    let states = |values: &[f64]| values.chunks(problem.horizon + 1).map(<[f64]>::to_vec).collect::<Vec<_>>();
+    let mut answer = json!({
+        "objective": solution.objective,
+        "v_in": rates(&solution.v_in),
+        "v_out": rates(&solution.v_out),
+        "s": states(&solution.s),
+        "d": states(&solution.d),
+        "eps": states(&solution.eps),
+        "iterations": solution.iterations,
+        "residuals": {
+            "dual": solution.residuals.dual,
+            "complementarity": solution.residuals.complementarity,
+        },
+        "fallback": solution.fallback,
+    });
+    if problem.kind == Kind::Journal {
+        answer["vv_out"] = json!(rates(&solution.vv_out));
+    }
+    answer
+}
+
+/// Circuits that share resources.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Network {
+    capacities: BTreeMap<String, f64>,
+    circuits: Vec<Vec<String>>,
+}
+
+/// What circuits of a file share, with the resources' names.
+///
+/// # Errors
+/// Which resource or circuit is wrong, and how.
+pub fn sharing(source: &Source) -> Result<(Sharing, Vec<String>), InputError> {
+    let network: Network = source.parse_json("see examples/fairness and `--help` for the format")?;
+    let capacities: Vec<f64> = network.capacities.values().copied().collect();
+    let names: Vec<String> = network.capacities.into_keys().collect();
+    let wrong = |place: String, cause: String, cure: String| {
+        InputError::new(source.file.clone(), format!("{place}: {cause}"), cure)
+    };
+    let mut circuits = Vec::with_capacity(network.circuits.len());
+    for (index, path) in network.circuits.iter().enumerate() {
+        let find = |name: &String| {
+            names.binary_search(name).map_err(|_| {
+                let cure = format!("use one of {}", names.join(", "));
+                wrong(format!("circuits[{index}]"), format!("`{name}` has no capacity"), cure)
+            })
+        };
+        circuits.push(path.iter().map(find).collect::<Result<Vec<_>, _>>()?);
+    }
+    let sharing = Sharing::new(capacities, circuits).map_err(|error| match error {
+        FairnessError::Capacity { resource, value } => wrong(
+            format!("capacities.{}", names[resource]),
+            format!("is {value}"),
+            "give a finite number, at least 0".into(),
+        ),
+        FairnessError::Unlimited { circuit } => wrong(
+            format!("circuits[{circuit}]"),
+            "crosses no resource".into(),
+            "name at least one resource".into(),
+        ),
+        other => wrong("file".into(), other.to_string(), String::new()),
+    })?;
+    Ok((sharing, names))
+}

@@ -1,0 +1,20 @@
+"""What is wrong with input."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """A mistake in a file or argument, with the command line's message.
+
+    ``file`` (or argument), ``line`` and ``column`` (from 1, or None) say where, ``cause`` why, ``cure`` what would help.
+    """
+
+    def __init__(
+        self, message: str, file: str, line: int | None, column: int | None, cause: str, cure: str
+    ) -> None:
+        super().__init__(message)
+        self.file = file
+        self.line = line
+        self.column = column
+        self.cause = cause
+        self.cure = cure

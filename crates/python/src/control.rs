@@ -1,0 +1,247 @@
+//! Controls written in Python, for trying ideas out: each step takes the interpreter's lock, and is slow.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tidegate_control::units::{Span, Time};
+use tidegate_lab::scenario::Scenario;
+use tidegate_proto::control::{Allowance, Control, Controller, Place, Plant, Timer, Violation, Window};
+use tidegate_proto::ids::CircuitKey;
+
+/// The first exception of a control, which ends the runs.
+#[derive(Debug, Default)]
+pub struct Raised {
+    error: Mutex<Option<PyErr>>,
+    any: AtomicBool,
+}
+
+impl Raised {
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::SeqCst)
+    }
+
+    pub fn take(&self) -> Option<PyErr> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The result, or after an exception what harms nobody until the runs have ended.
+    fn or<T>(&self, result: PyResult<T>, harmless: T) -> T {
+        result.unwrap_or_else(|error| {
+            self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            self.any.store(true, Ordering::SeqCst);
+            harmless
+        })
+    }
+}
+
+/// Gives systems of the scenario controls of Python: by name a subclass of `Controller` or of `Window`.
+pub fn replace(scenario: &mut Scenario, controls: &Bound<'_, PyDict>, raised: &Arc<Raised>) -> PyResult<()> {
+    let module = controls.py().import("tidegate.control")?;
+    let (controller, window) = (module.getattr("Controller")?, module.getattr("Window")?);
+    let builtins = controls.py().import("builtins")?;
+    for (name, class) in controls {
+        let name: String = name.extract()?;
+        let is = |base: &Bound<'_, PyAny>| builtins.call_method1("issubclass", (&class, base))?.is_truthy();
+        let steers_relays = is(&controller)?;
+        if !steers_relays && !is(&window)? {
+            let wrong = format!("control `{name}` is a subclass of tidegate.Controller or tidegate.Window");
+            return Err(PyTypeError::new_err(wrong));
+        }
+        let names: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
+        let unknown = || PyValueError::new_err(format!("no system `{name}`; there are {}", names.join(", ")));
+        let number = names.iter().position(|other| *other == name).ok_or_else(unknown)?;
+        let class = class.unbind();
+        scenario.systems[number].control =
+            Arc::new(InPython { class, steers_relays, raised: raised.clone() });
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct InPython {
+    class: Py<PyAny>,
+    steers_relays: bool,
+    raised: Arc<Raised>,
+}
+
+impl Control for InPython {
+    fn window(&self) -> Option<Box<dyn Window>> {
+        if self.steers_relays {
+            return None;
+        }
+        let made = Python::attach(|py| self.class.call0(py));
+        let own = self.raised.or(made.map(Some), None)?;
+        Some(Box::new(PythonWindow { own, raised: self.raised.clone() }))
+    }
+
+    fn controller(&self, relay: &Place) -> Option<Box<dyn Controller>> {
+        if !self.steers_relays {
+            return None;
+        }
+        let made = Python::attach(|py| PythonController::new(py, self, relay.bandwidth));
+        self.raised.or(made.map(Some), None).map(|made| -> Box<dyn Controller> { Box::new(made) })
+    }
+}
+
+/// A circuit as a relay's controller sees it, and what it may send until the next step.
+#[pyclass(module = "tidegate", get_all)]
+pub struct Circuit {
+    key: u32,
+    waiting_cells: u32,
+    demand_cells: f64,
+    enters: bool,
+    passes: bool,
+    to_client: bool,
+    #[pyo3(set)]
+    send_cells: f64,
+    #[pyo3(set)]
+    package_cells: f64,
+}
+
+#[pymethods]
+impl Circuit {
+    fn __repr__(&self) -> String {
+        format!(
+            "<tidegate.Circuit {}: {} cells wait, {} at the source>",
+            self.key, self.waiting_cells, self.demand_cells
+        )
+    }
+}
+
+#[derive(Debug)]
+struct PythonController {
+    own: Py<PyAny>,
+    interval: Span,
+    first: (f64, f64),
+    next: Timer,
+    raised: Arc<Raised>,
+    circuits: Vec<CircuitKey>,
+}
+
+/// A number of cells: not negative.
+fn cells(value: f64, what: &str) -> PyResult<f64> {
+    if value >= 0.0 {
+        Ok(value)
+    } else {
+        Err(PyValueError::new_err(format!("`{what}` is {value}; give 0 or more")))
+    }
+}
+
+impl PythonController {
+    fn new(py: Python<'_>, control: &InPython, bandwidth: f64) -> PyResult<PythonController> {
+        let own = control.class.call1(py, (bandwidth,))?;
+        let number = |name: &str| own.getattr(py, name)?.extract::<f64>(py);
+        let interval = number("interval_s")?;
+        if !(1e-4..=1e3).contains(&interval) {
+            let wrong = format!("`interval_s` is {interval}; give seconds from 0.0001 to 1000");
+            return Err(PyValueError::new_err(wrong));
+        }
+        let interval = Span((interval * 1e9) as u64);
+        let first = (
+            cells(number("first_send_cells")?, "first_send_cells")?,
+            cells(number("first_package_cells")?, "first_package_cells")?,
+        );
+        let next = Timer { due: Time::ZERO + interval, set: Time::ZERO };
+        Ok(PythonController {
+            own,
+            interval,
+            first,
+            next,
+            raised: control.raised.clone(),
+            circuits: Vec::new(),
+        })
+    }
+
+    fn in_python(&mut self, now: Time, plant: &mut dyn Plant) -> PyResult<()> {
+        Python::attach(|py| {
+            let mut views = Vec::with_capacity(self.circuits.len());
+            for key in &self.circuits {
+                let view = plant.view(*key);
+                let circuit = Circuit {
+                    key: key.0,
+                    waiting_cells: view.waiting,
+                    demand_cells: plant.demand(*key),
+                    enters: view.enters,
+                    passes: view.passes,
+                    to_client: view.to_client,
+                    send_cells: f64::INFINITY,
+                    package_cells: f64::INFINITY,
+                };
+                views.push(Py::new(py, circuit)?);
+            }
+            let shown: Vec<Py<Circuit>> = views.iter().map(|view| view.clone_ref(py)).collect();
+            self.own.call_method1(py, "step", (now.as_secs_f64(), shown))?;
+            for (key, view) in self.circuits.iter().zip(views) {
+                let view = view.borrow(py);
+                let send = cells(view.send_cells, "send_cells")?;
+                let package = cells(view.package_cells, "package_cells")?;
+                plant.allow(now, *key, &Allowance { send, share: 0.0, package, carry: true });
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Controller for PythonController {
+    fn first_allowance(&self) -> (f64, f64) {
+        self.first
+    }
+
+    fn next_step(&self) -> Option<Timer> {
+        Some(self.next)
+    }
+
+    fn step(&mut self, now: Time, plant: &mut dyn Plant) {
+        self.next = Timer { due: now + self.interval, set: now };
+        if self.raised.any() {
+            return;
+        }
+        plant.circuits(&mut self.circuits);
+        let done = self.in_python(now, plant);
+        self.raised.or(done, ());
+        for circuit in &self.circuits {
+            plant.resume(*circuit);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct PythonWindow {
+    own: Py<PyAny>,
+    raised: Arc<Raised>,
+}
+
+impl PythonWindow {
+    /// Calls a method unless something was raised before.
+    fn call<T>(&self, harmless: T, call: impl FnOnce(Python<'_>, &Py<PyAny>) -> PyResult<T>) -> T {
+        if self.raised.any() {
+            return harmless;
+        }
+        self.raised.or(Python::attach(|py| call(py, &self.own)), harmless)
+    }
+}
+
+impl Window for PythonWindow {
+    fn room(&self) -> u32 {
+        self.call(0, |py, own| Ok(own.call_method0(py, "room")?.extract::<f64>(py)? as u32))
+    }
+
+    fn sent(&mut self, now: Time) {
+        self.call((), |py, own| own.call_method1(py, "sent", (now.as_secs_f64(),)).map(drop));
+    }
+
+    fn acknowledged(&mut self, now: Time, blocked: bool) -> Result<(), Violation> {
+        let call = |py: Python<'_>, own: &Py<PyAny>| {
+            own.call_method1(py, "acknowledged", (now.as_secs_f64(), blocked)).map(drop)
+        };
+        self.call((), call);
+        Ok(())
+    }
+
+    fn sendme_increment(&self) -> u32 {
+        self.call(31, |py, own| own.getattr(py, "sendme_increment")?.extract(py))
+    }
+}

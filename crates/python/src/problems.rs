@@ -1,0 +1,55 @@
+//! The mathematics alone: PredicTor's problem, and max-min fairness.
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use serde_json::{Value, json};
+use tidegate_control::predictor::{Solution, Solver};
+use tidegate_lab::input::Source;
+use tidegate_lab::problems;
+
+use crate::input_error;
+
+/// A JSON file, or the same as Python's tables and lists.
+fn source(what: &Bound<'_, PyAny>) -> PyResult<Source> {
+    if what.is_instance_of::<PyDict>() || what.is_instance_of::<PyList>() {
+        let value: Value = pythonize::depythonize(what)?;
+        return Ok(Source { file: "the problem".into(), text: value.to_string() });
+    }
+    let path: PathBuf = what.extract().map_err(|_| PyTypeError::new_err("give a path, a dict or a list"))?;
+    Source::read(&path).map_err(input_error)
+}
+
+/// Solves PredicTor's optimal control problem, open loop: a dict (or a JSON file) with `problem` ("2020" or "journal"),
+/// `capacity` and rates in cells/s, queues in cells, `dt` in s; examples/predictor/figure-3.json is one. A list gives a list.
+#[pyfunction]
+pub fn solve<'py>(py: Python<'py>, problem: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let source = source(problem)?;
+    let answers = py.detach(|| {
+        let (problems, listed) = problems::control_problems(&source)?;
+        let mut solver = Solver::new();
+        let mut answers = Vec::new();
+        for (index, problem) in problems.iter().enumerate() {
+            let mut solution = Solution::default();
+            solver
+                .solve(problem, &mut solution)
+                .map_err(|refusal| problems::wrong(&source, listed.then_some(index), refusal.to_string()))?;
+            answers.push(problems::solution(problem, &solution));
+        }
+        Ok(if listed { Value::Array(answers) } else { answers.remove(0) })
+    });
+    Ok(pythonize::pythonize(py, &answers.map_err(input_error)?)?)
+}
+
+/// Max-min fair rates of circuits that share resources: {"capacities": {"a": 1.0}, "circuits": [["a"]]} (or a JSON file)
+/// gives `rates`, in the capacities' unit, and each circuit's bottleneck.
+#[pyfunction]
+pub fn fairness<'py>(py: Python<'py>, network: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let source = source(network)?;
+    let (sharing, names) = problems::sharing(&source).map_err(input_error)?;
+    let fair = sharing.max_min();
+    let bottlenecks: Vec<&String> = fair.bottlenecks.iter().map(|&resource| &names[resource]).collect();
+    Ok(pythonize::pythonize(py, &json!({ "rates": fair.rates, "bottlenecks": bottlenecks }))?)
+}

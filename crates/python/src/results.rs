@@ -1,0 +1,124 @@
+//! What runs gave: tables, the document of `--json`, and the folder with its report.
+
+use std::path::{Path, PathBuf};
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+use tidegate_lab::input::InputError;
+use tidegate_lab::report::{self, folder, tables};
+use tidegate_lab::results;
+use tidegate_lab::runs::Runs;
+use tidegate_lab::scenario::Scenario;
+use tidegate_lab::store;
+
+use crate::input_error;
+use crate::table::Table;
+
+/// The commit that it was built from.
+const COMMIT: &str = env!("TIDEGATE_COMMIT");
+
+/// What runs gave. Tables join by `system` and `seed`; those of transfers name relays and circuits.
+#[pyclass(frozen, module = "tidegate")]
+pub struct Results {
+    pub scenario: Scenario,
+    pub runs: Runs,
+    pub tables: PyOnceLock<Vec<Py<Table>>>,
+}
+
+impl Results {
+    fn table(&self, py: Python<'_>, name: &str) -> PyResult<Py<Table>> {
+        let made = self.tables.get_or_try_init(py, || {
+            let all = py.detach(|| tables::all(&self.figures()));
+            all.into_iter().map(|table| Py::new(py, Table::of(table)?)).collect::<PyResult<Vec<_>>>()
+        })?;
+        let found = made.iter().find(|table| table.get().name() == name);
+        Ok(found.expect("all tables are made at once").clone_ref(py))
+    }
+
+    fn figures(&self) -> results::Results<'_> {
+        results::Results::new(&self.scenario, &self.runs)
+    }
+
+    fn write(&self, place: &Path, force: bool) -> Result<(), InputError> {
+        let contents = report::contents(&self.scenario, store::input_digests(&self.scenario)?, COMMIT);
+        folder::check_place(place, &contents, force)?;
+        let figures = self.figures();
+        folder::write(report::files(&figures), &contents, report::provenance(&figures, "tidegate.run"), place)
+    }
+}
+
+#[pymethods]
+impl Results {
+    /// Every number of every run: system, seed, metric (its unit is part of the name), value.
+    #[getter]
+    fn metrics(&self, py: Python<'_>) -> PyResult<Py<Table>> {
+        self.table(py, "metrics")
+    }
+
+    /// A row per user: throughput and max-min fair rate in bytes/s, latencies in s.
+    #[getter]
+    fn circuits(&self, py: Python<'_>) -> PyResult<Py<Table>> {
+        self.table(py, "circuits")
+    }
+
+    /// A row per relay: names, weight, capacity in bytes/s, queues in cells and bytes, utilisation as a share.
+    #[getter]
+    fn relays(&self, py: Python<'_>) -> PyResult<Py<Table>> {
+        self.table(py, "relays")
+    }
+
+    /// A row per transfer after the warm-up: its way, size in bytes, times from the request in s.
+    #[getter]
+    fn transfers(&self, py: Python<'_>) -> PyResult<Py<Table>> {
+        self.table(py, "transfers")
+    }
+
+    /// Rates in bytes/s and backlog in bytes over time, in bins that end at `until_s`.
+    #[getter]
+    fn series(&self, py: Python<'_>) -> PyResult<Py<Table>> {
+        self.table(py, "series")
+    }
+
+    /// The latency's distribution function: share of bytes that took at most so many seconds.
+    #[getter]
+    fn latency(&self, py: Python<'_>) -> PyResult<Py<Table>> {
+        self.table(py, "latency")
+    }
+
+    /// The document of `tidegate run --json`: means over seeds, confidence intervals, paired ratios.
+    #[getter]
+    fn document<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(pythonize::pythonize(py, &self.figures().document())?)
+    }
+
+    /// (system, seed) -> digest of every observation: equal to the command line's.
+    #[getter]
+    fn digests<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let digests = PyDict::new(py);
+        for run in &self.runs.finished {
+            let name = &self.scenario.systems[run.system].name;
+            digests.set_item((name, run.seed), format!("{:016x}", run.digest))?;
+        }
+        Ok(digests)
+    }
+
+    /// What `tidegate run` prints; with `all` every row.
+    #[pyo3(signature = (*, all=false))]
+    fn summary(&self, all: bool) -> String {
+        let figures = self.figures();
+        if all { report::full_table(&figures) } else { report::summary_table(&figures) }
+    }
+
+    /// Writes report.html, tables and manifest.json into a folder, which must be new, or hold results of the same scenario;
+    /// with `force` other results are replaced.
+    #[pyo3(signature = (folder, *, force=false))]
+    fn save(&self, py: Python<'_>, folder: PathBuf, force: bool) -> PyResult<()> {
+        py.detach(|| self.write(&folder, force)).map_err(input_error)
+    }
+
+    fn __repr__(&self) -> String {
+        let (scenario, runs) = (&self.scenario.file.name, self.runs.finished.len());
+        format!("<tidegate.Results of {scenario}: {runs} runs>")
+    }
+}

@@ -1,0 +1,151 @@
+//! `tidegate.run`: whole runs on threads of their own, without the interpreter's lock.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+use rustix::time::{ClockId, clock_gettime};
+use tidegate_lab::input::InputError;
+use tidegate_lab::monitor::Monitor;
+use tidegate_lab::runs::{self, Runs};
+use tidegate_lab::{load, scenario};
+
+use crate::control::{self, Raised};
+use crate::input_error;
+use crate::results::Results;
+use crate::scenario::Scenario;
+
+/// How often Ctrl-C and progress are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Clock, patience and progress of one call.
+struct Watch {
+    started: Instant,
+    jobs: usize,
+    total: usize,
+    stop: AtomicBool,
+    raised: Arc<Raised>,
+    /// Share done of each run, and the latest word.
+    parts: Mutex<(std::collections::BTreeMap<String, f64>, String)>,
+}
+
+impl Watch {
+    /// Share of all runs that is done, and what the latest does.
+    fn state(&self) -> (f64, String) {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        (parts.0.values().sum::<f64>() / self.total.max(parts.0.len()).max(1) as f64, parts.1.clone())
+    }
+}
+
+impl Monitor for Watch {
+    fn jobs(&self) -> usize {
+        self.jobs
+    }
+
+    fn progress(&self, work: &str, state: &str, done: f64) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.0.insert(work.to_owned(), done.clamp(0.0, 1.0));
+        parts.1 = format!("{work}: {state}");
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst) || self.raised.any()
+    }
+
+    fn wall_s(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    fn unix_s(&self) -> u64 {
+        u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
+    }
+
+    fn cpu_s(&self) -> f64 {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+    }
+}
+
+/// Runs every system of a scenario (a path, dict or Scenario) on `seeds` networks, on `jobs` threads (0: one per core).
+/// `set` replaces values, as TOML text or dicts; `control` gives systems, by name, controls written in Python;
+/// `progress(share, text)` is called ten times a second. Ctrl-C ends it.
+#[pyfunction]
+#[pyo3(signature = (scenario, *, seeds=1, seed=None, jobs=0, set=None, control=None, progress=None))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords")]
+pub fn run(
+    py: Python<'_>,
+    scenario: &Bound<'_, PyAny>,
+    seeds: u32,
+    seed: Option<u64>,
+    jobs: usize,
+    set: Option<&Bound<'_, PyAny>>,
+    control: Option<&Bound<'_, PyDict>>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Results> {
+    if !(1..=100_000).contains(&seeds) {
+        return Err(PyValueError::new_err(format!("`seeds` is {seeds}; give 1 to 100000")));
+    }
+    let mut scenario = Scenario::of(scenario, set)?;
+    if let Some(seed) = seed {
+        scenario.file.seed = seed;
+    }
+    let raised = Arc::new(Raised::default());
+    if let Some(controls) = control {
+        control::replace(&mut scenario, controls, &raised)?;
+    }
+    #[expect(clippy::disallowed_methods, reason = "the edge of the package owns the clock")]
+    let started = Instant::now();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let watch = Watch {
+        started,
+        jobs: if jobs == 0 { cores } else { jobs },
+        total: seeds as usize * scenario.systems.len(),
+        stop: AtomicBool::new(false),
+        raised: raised.clone(),
+        parts: Mutex::default(),
+    };
+    let done = py.detach(|| watched(&mut scenario, seeds, &watch, progress.as_ref()))?;
+    if let Some(error) = raised.take() {
+        return Err(error);
+    }
+    Ok(Results { scenario, runs: done.map_err(input_error)?, tables: PyOnceLock::new() })
+}
+
+/// Runs on another thread, while this one looks for Ctrl-C and tells of progress.
+fn watched(
+    scenario: &mut scenario::Scenario,
+    seeds: u32,
+    watch: &Watch,
+    progress: Option<&Py<PyAny>>,
+) -> PyResult<Result<Runs, InputError>> {
+    let (ended, end) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            let _ended = ended;
+            load::settle(scenario, watch)?;
+            runs::run_all(scenario, seeds, watch)
+        });
+        let mut looked = Ok(());
+        while looked.is_ok() && end.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            looked = look(watch, progress);
+        }
+        if looked.is_err() {
+            watch.stop.store(true, Ordering::SeqCst);
+        }
+        let done =
+            worker.join().map_err(|_| PyRuntimeError::new_err("a run broke off: a fault of tidegate"))?;
+        looked.and_then(|()| look(watch, progress)).map(|()| done)
+    })
+}
+
+fn look(watch: &Watch, progress: Option<&Py<PyAny>>) -> PyResult<()> {
+    Python::attach(|py| {
+        py.check_signals()?;
+        progress.map_or(Ok(()), |progress| progress.call1(py, watch.state()).map(drop))
+    })
+}

@@ -1,0 +1,127 @@
+//! Scenarios, from files, texts and Python's own tables, with the messages of the command line.
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use serde_json::Value;
+use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::scenario;
+
+use crate::input_error;
+
+/// A checked scenario: of a TOML file, of a dict with the same keys, or of another scenario; `set` replaces values.
+/// Wrong input raises InputError, which says where, why, and what to do.
+#[pyclass(frozen, module = "tidegate")]
+pub struct Scenario {
+    pub checked: scenario::Scenario,
+}
+
+/// A table without what is None, as TOML.
+fn toml_of(table: &Bound<'_, PyAny>) -> PyResult<String> {
+    fn without_null(value: Value) -> Value {
+        match value {
+            Value::Object(map) => Value::Object(
+                map.into_iter()
+                    .filter(|(_, value)| !value.is_null())
+                    .map(|(key, value)| (key, without_null(value)))
+                    .collect(),
+            ),
+            Value::Array(values) => Value::Array(values.into_iter().map(without_null).collect()),
+            other => other,
+        }
+    }
+    let value: Value = pythonize::depythonize(table)?;
+    toml::to_string(&without_null(value)).map_err(|error| {
+        input_error(InputError::new("the scenario", error.to_string(), "give what a TOML file can hold"))
+    })
+}
+
+/// What replaces values: TOML texts, or tables.
+fn overrides(set: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
+    let Some(set) = set else { return Ok(Vec::new()) };
+    if let Ok(text) = set.extract::<String>() {
+        return Ok(vec![text]);
+    }
+    if set.is_instance_of::<PyDict>() {
+        return Ok(vec![toml_of(set)?]);
+    }
+    let each = set.try_iter()?.map(|one| {
+        let one = one?;
+        if one.is_instance_of::<PyString>() { one.extract() } else { toml_of(&one) }
+    });
+    each.collect()
+}
+
+impl Scenario {
+    /// Of a path, a table or a scenario; with replaced values.
+    pub fn of(what: &Bound<'_, PyAny>, set: Option<&Bound<'_, PyAny>>) -> PyResult<scenario::Scenario> {
+        let set = overrides(set)?;
+        if let Ok(there) = what.cast::<Scenario>() {
+            let old = &there.get().checked;
+            if set.is_empty() {
+                return Ok(old.clone());
+            }
+            // Its own replaced values stand in the file with every default; its text would lack them.
+            let all = toml::to_string(&old.file).map_err(|error| PyTypeError::new_err(error.to_string()))?;
+            let source = Source { file: old.source.file.clone(), text: all };
+            return scenario::Scenario::parse(source, old.folder.clone(), &set).map_err(input_error);
+        }
+        if what.is_instance_of::<PyDict>() {
+            let source = Source { file: "the scenario".into(), text: toml_of(what)? };
+            return scenario::Scenario::parse(source, PathBuf::new(), &set).map_err(input_error);
+        }
+        let path: PathBuf = what
+            .extract()
+            .map_err(|_| PyTypeError::new_err("a scenario is a path, a dict, or a tidegate.Scenario"))?;
+        scenario::Scenario::load(&path, &set).map_err(input_error)
+    }
+}
+
+#[pymethods]
+impl Scenario {
+    #[new]
+    #[pyo3(signature = (scenario, *, set=None))]
+    fn new(scenario: &Bound<'_, PyAny>, set: Option<&Bound<'_, PyAny>>) -> PyResult<Scenario> {
+        Ok(Scenario { checked: Scenario::of(scenario, set)? })
+    }
+
+    /// Of TOML text; files that it names count from `folder`.
+    #[staticmethod]
+    #[pyo3(signature = (text, *, folder=PathBuf::new(), set=None))]
+    fn parse(text: String, folder: PathBuf, set: Option<&Bound<'_, PyAny>>) -> PyResult<Scenario> {
+        let source = Source { file: "the scenario".into(), text };
+        let checked = scenario::Scenario::parse(source, folder, &overrides(set)?).map_err(input_error)?;
+        Ok(Scenario { checked })
+    }
+
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.checked.file.name
+    }
+
+    /// The text to which lines and columns of messages refer.
+    #[getter]
+    fn toml(&self) -> &str {
+        &self.checked.source.text
+    }
+
+    /// Names of the systems that it compares.
+    #[getter]
+    fn systems(&self) -> Vec<&str> {
+        self.checked.systems.iter().map(|system| system.name.as_str()).collect()
+    }
+
+    /// Every key with every default, with the units of the TOML file.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let all = serde_json::to_value(&self.checked.file).expect("scenarios can be written");
+        Ok(pythonize::pythonize(py, &all)?)
+    }
+
+    fn __repr__(&self) -> String {
+        let file = &self.checked.file;
+        format!("<tidegate.Scenario {}: {}, systems {}>", file.name, file.duration, self.systems().join(", "))
+    }
+}

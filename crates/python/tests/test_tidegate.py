@@ -1,0 +1,213 @@
+"""The package as users meet it. `make python-test` builds a wheel, installs it into a fresh environment and runs this."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import tidegate
+
+ROOT = pathlib.Path(__file__).parents[3]
+BOTTLENECK = ROOT / "scenarios/bottleneck.toml"
+SHORT = {"duration": "2 s", "warmup": "500 ms"}
+
+
+@pytest.fixture(scope="module")
+def results():
+    return tidegate.run(BOTTLENECK, seeds=2, set=SHORT)
+
+
+def test_results_hold_every_table(results):
+    systems = {"vanilla", "pctcp", "predictor"}
+    for name in ["metrics", "circuits", "relays", "series", "latency"]:
+        table = getattr(results, name)
+        assert len(table) > 0, name
+        assert set(table["system"]) == systems and set(table["seed"]) == {1, 2}, name
+        assert all(len(table[column]) == len(table) for column in table.columns)
+    assert "ttlb_s" in results.transfers.columns
+    assert results.document["systems"].keys() == systems
+    assert "predictor" in results.summary()
+    with pytest.raises(KeyError, match="no column `nope`; there are system, seed"):
+        results.metrics["nope"]
+
+
+def test_digests_do_not_depend_on_threads_and_follow_the_seed(results):
+    again = tidegate.run(BOTTLENECK, seeds=2, jobs=1, set='duration = "2 s"\nwarmup = "500 ms"')
+    assert again.digests == results.digests and len(results.digests) == 6
+    other = tidegate.run(BOTTLENECK, seed=2, set=SHORT)
+    assert other.digests["vanilla", 2] == results.digests["vanilla", 2]
+
+
+def test_tables_go_to_arrow_without_a_copy(results):
+    pyarrow = pytest.importorskip("pyarrow")
+    first, second = pyarrow.table(results.series), pyarrow.table(results.series)
+    assert first.to_pydict() == results.series.to_dict()
+    address = [table["value"].chunk(0).buffers()[1].address for table in (first, second)]
+    assert address[0] == address[1], "both tables look at the same memory"
+    keep = pyarrow.table(tidegate.run(BOTTLENECK, set=SHORT).metrics)
+    assert keep.num_rows > 0, "it outlives the results"
+
+
+def test_pandas_and_polars_read_tables(results):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    frame, other = results.circuits.to_pandas(), results.circuits.to_polars()
+    assert isinstance(frame, pandas.DataFrame) and isinstance(other, polars.DataFrame)
+    rates = frame.groupby("system")["throughput_bytes_per_s"].mean()
+    assert rates["vanilla"] == pytest.approx(
+        other.filter(polars.col("system") == "vanilla")["throughput_bytes_per_s"].mean()
+    )
+
+
+def test_scenarios_are_built_in_python():
+    from_file = tidegate.Scenario(BOTTLENECK, set=SHORT)
+    assert from_file.systems == ["vanilla", "pctcp", "predictor"]
+    built = tidegate.Scenario(from_file.to_dict())
+    assert tidegate.run(built).digests == tidegate.run(from_file).digests
+    table = built.to_dict()
+    table["system"] = [{"name": "vegas", "control": "vegas"}]
+    assert tidegate.run(table).digests.keys() == {("vegas", 1)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"durration": "1 s"}, "unknown key `durration`"),
+        ({"duration": "1 sek"}, "1 sek"),
+    ],
+)
+def test_mistakes_are_named_as_on_the_command_line(change, message):
+    with pytest.raises(tidegate.InputError, match=message) as caught:
+        tidegate.Scenario(BOTTLENECK, set=change)
+    assert isinstance(caught.value, ValueError) and caught.value.cause in str(caught.value)
+
+
+def test_mistakes_have_a_place():
+    text = BOTTLENECK.read_text().replace("duration", "durration", 1)
+    with pytest.raises(tidegate.InputError, match="did you mean `duration`") as caught:
+        tidegate.Scenario.parse(text)
+    line = next(n for n, line in enumerate(text.splitlines(), 1) if "durration" in line)
+    assert (caught.value.file, caught.value.line) == ("the scenario", line)
+    with pytest.raises(tidegate.InputError, match="cannot be read"):
+        tidegate.run("no-such-file.toml")
+    with pytest.raises(TypeError, match="a path, a dict"):
+        tidegate.run(7)
+    with pytest.raises(ValueError, match="give 1 to 100000"):
+        tidegate.run(BOTTLENECK, seeds=0)
+
+
+class Paced(tidegate.Controller):
+    """4 cells per step of 40 ms and circuit: 100 cells/s."""
+
+    steps = 0
+
+    def step(self, now_s, circuits):
+        Paced.steps += 1
+        for circuit in circuits:
+            if circuit.enters:
+                circuit.package_cells = 4
+
+
+def test_a_controller_of_python_steers():
+    series = tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": Paced}).series
+    rows = zip(*(series[name] for name in ["system", "quantity", "until_s", "value"]))
+    rates = [row[3] for row in rows if row[:2] == ("vanilla", "rate_bytes_per_s") and row[2] > 1.5]
+    assert sum(rates) / len(rates) == pytest.approx(100 * 498, rel=0.05) and Paced.steps > 3 * 50
+
+
+class Small(tidegate.Window):
+    def __init__(self):
+        super().__init__()
+        self.cells = 62
+
+
+def test_a_window_of_python_bounds():
+    results = tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": Small})
+    free = tidegate.run(BOTTLENECK, set=SHORT)
+    mean = lambda of: of.document["systems"]["vanilla"]["backlog_mean_bytes"]
+    assert mean(results) < mean(free) / 2
+
+
+def test_what_a_control_raises_is_raised():
+    class Broken(tidegate.Controller):
+        def step(self, now_s, circuits):
+            raise ZeroDivisionError("of my own")
+
+    class Negative(tidegate.Controller):
+        def step(self, now_s, circuits):
+            for circuit in circuits:
+                circuit.send_cells = -1
+
+    with pytest.raises(ZeroDivisionError, match="of my own"):
+        tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": Broken})
+    with pytest.raises(ValueError, match="`send_cells` is -1"):
+        tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": Negative})
+    with pytest.raises(ValueError, match="no system `vanila`; there are vanilla, pctcp, predictor"):
+        tidegate.run(BOTTLENECK, set=SHORT, control={"vanila": Broken})
+    with pytest.raises(TypeError, match="subclass of tidegate.Controller"):
+        tidegate.run(BOTTLENECK, set=SHORT, control={"vanilla": dict})
+
+
+def test_the_lock_is_free_and_progress_is_told():
+    seen, counted, done = [], [0], threading.Event()
+
+    def count():
+        while not done.wait(0.001):
+            counted[0] += 1
+
+    other = threading.Thread(target=count)
+    other.start()
+    started = time.monotonic()
+    tidegate.run(BOTTLENECK, jobs=1, set={"duration": "10 s"}, progress=lambda share, text: seen.append(share))
+    took = time.monotonic() - started
+    done.set()
+    other.join()
+    assert counted[0] > 20 * took, "another thread went on"
+    assert seen == sorted(seen) and seen[-1] == pytest.approx(1)
+
+
+def test_ctrl_c_ends_a_run():
+    text = f"import tidegate; print('go', flush=True); tidegate.run({str(BOTTLENECK)!r}, set={{'duration': '20000 s'}})"
+    child = subprocess.Popen(
+        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "go\n"
+    time.sleep(1)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=20)
+    assert "KeyboardInterrupt" in errors and child.returncode in (-signal.SIGINT, 130, 1)
+
+
+def test_results_are_saved(tmp_path, results):
+    results.save(tmp_path / "out")
+    assert {"report.html", "metrics.parquet", "manifest.json"} <= set(os.listdir(tmp_path / "out"))
+    results.save(tmp_path / "out")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/mine.txt").write_text("mine")
+    with pytest.raises(tidegate.InputError, match="does not hold results of tidegate"):
+        results.save(tmp_path / "other")
+
+
+def test_the_mathematics_alone():
+    fair = tidegate.fairness({"capacities": {"a": 1.0, "b": 4.0}, "circuits": [["a", "b"], ["b"]]})
+    assert fair == {"rates": [1.0, 3.0], "bottlenecks": ["a", "b"]}
+    with pytest.raises(tidegate.InputError, match="`c` has no capacity"):
+        tidegate.fairness({"capacities": {"a": 1.0}, "circuits": [["c"]]})
+    problem = json.loads((ROOT / "examples/predictor/figure-3.json").read_text())
+    one = tidegate.solve(problem)
+    assert not one["fallback"] and tidegate.solve([problem]) == [one]
+    with pytest.raises(tidegate.InputError, match="`horizon` is"):
+        tidegate.solve({**problem, "horizon": problem["horizon"] + 1})
+
+
+def test_readers(tmp_path):
+    analysis = tmp_path / "torperf.json"
+    analysis.write_text(json.dumps({"download_times": {"51200": [1.5, 0.5]}, "daily_counts": {}}))
+    table = tidegate.read_torperf(analysis)
+    assert table["seconds"] == [0.5, 1.5] and set(table["quantity"]) == {"ttlb"}
+    with pytest.raises(tidegate.InputError, match="nothing.txt"):
+        tidegate.read_consensus(tmp_path / "nothing.txt")
