@@ -56,7 +56,17 @@ fn network(relays: u32, paths: &[[u32; 3]], rates: impl Fn(u32) -> Rate, duratio
     }
     let paths = PathTable::uniform(1, Path { delay: Span::from_millis(40), ..Path::default() });
     let (directory, faults, sample_every) = (Directory::default(), vec![], Span::from_millis(100));
-    Plan { hosts, paths, users, directory, faults, duration, sample_every, trace_one_in: 0 }
+    Plan {
+        hosts,
+        paths,
+        users,
+        directory,
+        faults,
+        duration,
+        sample_every,
+        trace_one_in: 0,
+        measurements: Vec::new(),
+    }
 }
 
 fn bottleneck() -> Plan {

@@ -89,6 +89,17 @@ impl Recorder for Digest {
                     self.words(&[did.solves, did.circuits, did.fallbacks, did.refused, did.sent_bytes]);
                 }
             }
+            Observation::MeasurementFlows { measurement, flows } => {
+                self.words(&[16, (*measurement).into(), (*flows).into()]);
+            }
+            Observation::Echoed { relay, bytes } => self.words(&[17, relay.0.into(), *bytes]),
+            Observation::Measured { measurement, result } => {
+                self.words(&[18, (*measurement).into()]);
+                match result.as_ref() {
+                    Ok(outcome) => self.words(&[outcome.estimate.0, outcome.checked]),
+                    Err(failure) => self.word(failure.reason as u64),
+                }
+            }
             Observation::RunTotals { events, cells_delivered, peak_pending_events } => {
                 self.words(&[14, *events, *cells_delivered, *peak_pending_events]);
             }

@@ -95,6 +95,8 @@ impl Link {
     pub fn new(plan: &LinkPlan) -> Link {
         let queue = match plan.queue {
             _ if plan.rate == Rate::UNLIMITED => Queue::Unlimited,
+            // The host that the machine is named after has it.
+            QueuePlan::Machine => Queue::Unlimited,
             QueuePlan::DropTail { packets, bytes } => {
                 Queue::DropTail { packets: packets as usize, bytes, held: VecDeque::new(), held_bytes: 0 }
             }

@@ -6,6 +6,7 @@
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::control::Totals;
+use tidegate_proto::flashflow::coordinator::{Failure, Outcome};
 
 pub use tidegate_proto::switching::Parts;
 
@@ -53,6 +54,12 @@ pub enum Observation {
     Waited { circuit: Circuit, hop: u8, at: Host, waits: Waits },
     /// A regular sample of a relay's queues, the deltas since the last sample beside the levels.
     RelaySample { relay: Host, sample: RelaySample },
+    /// The relay of a measurement (`Plan::measurements[i]`) begins to echo, or has ended.
+    MeasurementFlows { measurement: u32, flows: bool },
+    /// A relay's own count of what it echoed in a second.
+    Echoed { relay: Host, bytes: u64 },
+    /// What came of a measurement.
+    Measured { measurement: u32, result: Box<Result<Outcome, Failure>> },
     /// Totals of one host at the end of the run.
     HostTotals { host: Host, totals: HostTotals },
     /// Totals of the whole run, the last observation.

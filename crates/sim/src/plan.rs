@@ -36,6 +36,8 @@ pub struct Plan {
     /// What clients know of the relays: whom users with [`Route::Drawn`] can choose, `RelayId(i)` being
     /// `hosts[i]`.
     pub directory: Directory,
+    /// Which relays FlashFlow's roles measure, and when.
+    pub measurements: Vec<MeasurementPlan>,
     /// What goes wrong, and when.
     pub faults: Vec<Fault>,
     /// The run ends at this time.
@@ -56,7 +58,8 @@ pub struct HostPlan {
     /// Row and column of [`PathTable`].
     pub location: u32,
     /// The host (an index) whose machine this one shares, if any. Packets between hosts of one machine take
-    /// the loopback: no access link, no path, no delay. To everybody else the host has its own links.
+    /// the loopback: no access link, no path, no delay. To everybody else the host has its own links, unless
+    /// their queue is [`QueuePlan::Machine`].
     pub colocated: Option<u32>,
     /// The access link out of the host.
     pub up: LinkPlan,
@@ -72,7 +75,7 @@ impl HostPlan {
             Role::Relay(limits) => {
                 limits.bucket.map_or(f64::INFINITY, |bucket| bucket.rate_bytes_per_s as f64)
             }
-            Role::Client | Role::Server => f64::INFINITY,
+            Role::Client | Role::Server | Role::Measurer | Role::Coordinator => f64::INFINITY,
         };
         let link = |rate: Rate| if rate == Rate::UNLIMITED { f64::INFINITY } else { rate.as_bytes_per_s() };
         limit.min(link(self.up.rate)).min(link(self.down.rate))
@@ -88,6 +91,10 @@ pub enum Role {
     Client,
     /// Answers requests that exits make.
     Server,
+    /// Loads relays to learn what they can carry (FlashFlow).
+    Measurer,
+    /// Tells measurers and relays when, and adds up what they say.
+    Coordinator,
 }
 
 /// A relay's own limits, below those of its link.
@@ -130,6 +137,8 @@ pub enum QueuePlan {
         /// Hard limit in packets.
         packets: u32,
     },
+    /// The link is that of the machine that the host shares; both of its directions must be.
+    Machine,
     /// Shadow 3's network interface. It never drops. It is a token bucket that holds a millisecond's worth
     /// and a packet of 1500 bytes, so that a lone packet leaves in no time. Packets without payload (at
     /// most 60 bytes) overtake those of other connections; behind one of their own connection they leave
@@ -260,6 +269,29 @@ pub struct RequestPlan {
     pub timeout: Span,
     /// Size of the request itself in bytes.
     pub request_bytes: u32,
+}
+
+/// A measurement of a relay by FlashFlow's roles.
+#[derive(Clone, Debug)]
+pub struct MeasurementPlan {
+    /// Who is measured: an index into `Plan::hosts`, a [`Role::Relay`].
+    pub relay: u32,
+    /// A [`Role::Coordinator`].
+    pub coordinator: u32,
+    /// Measurers ([`Role::Measurer`]), `a_i` and sockets of each; without sockets it takes no part.
+    pub team: Vec<(u32, Rate, u16)>,
+    /// The coordinator connects to everyone at this time. No two measurements of a relay overlap.
+    pub start: Time,
+    /// `t`: whole seconds.
+    pub seconds: u16,
+    /// `r` in percent, below 100, the coordinator's and the relay's.
+    pub background_percent: u8,
+    /// One echoed cell in this many is checked.
+    pub check_one_in: u32,
+    /// The relay holds cells back and claims background that it has not ([`tidegate_proto::flashflow::hold`]).
+    pub holds: bool,
+    /// The share of the seconds, evenly spread, in which a cell costs the relay's processor twice as much.
+    pub slow: f64,
 }
 
 /// Something that goes wrong for a while.

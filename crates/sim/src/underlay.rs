@@ -12,7 +12,7 @@ use tidegate_control::units::{Span, Time};
 use crate::faults::{Outages, PathFaults};
 use crate::link::{Link, LinkTotals, Offer};
 use crate::observe::Host;
-use crate::plan::{Fault, FaultKind, HostPlan, PathTable};
+use crate::plan::{Fault, FaultKind, HostPlan, PathTable, QueuePlan};
 use crate::queue::Queue;
 
 /// A step of a packet's way, for [`Underlay::handle`]. It means nothing to anybody else.
@@ -88,6 +88,8 @@ struct Site {
     cut: bool,
     location: u32,
     machine: u32,
+    /// The site whose links it uses: its own, unless the machine's others share them.
+    access: u32,
     draws: Random,
     lost: u64,
     /// Where `outage` comes from.
@@ -110,6 +112,7 @@ impl Site {
             cut: false,
             location: plan.location,
             machine: machine(hosts, this),
+            access: if plan.up.queue == QueuePlan::Machine { machine(hosts, this) } else { this },
             draws: seed.fork("underlay").fork_index(u64::from(this)).random(),
             lost: 0,
             unlinked,
@@ -202,7 +205,8 @@ impl<T> Underlay<T> {
         let (propagation, link_queue) = (Span::ZERO, Span::ZERO);
         let packet = Packet { from, to, flow, bytes, sent: now, link_queue, propagation, payload };
         let receiver_machine = self.sites[to.0 as usize].machine;
-        let sender = &mut self.sites[from.0 as usize];
+        let access = self.sites[from.0 as usize].access;
+        let sender = &mut self.sites[access as usize];
         if sender.machine == receiver_machine {
             if !sender.stopped.cover(now) {
                 let id = self.under_way.insert(packet) as u32;
@@ -214,7 +218,7 @@ impl<T> Underlay<T> {
             let id = self.under_way.insert(packet) as u32;
             match sender.up.offer(now, id, flow, bytes) {
                 Offer::Departs(at) => self.depart(queue, id, at),
-                Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Uplink(from.0)).into()),
+                Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Uplink(access)).into()),
                 Offer::Waits(None) => {}
                 Offer::Dropped => drop(self.under_way.remove(id as usize)),
             }
@@ -244,7 +248,8 @@ impl<T> Underlay<T> {
             }
             Step::Delivered(id) => {
                 let mut packet = self.under_way.remove(id as usize);
-                let receiver = &mut self.sites[packet.to.0 as usize];
+                let access = self.sites[packet.to.0 as usize].access;
+                let receiver = &mut self.sites[access as usize];
                 if !receiver.is_linked(now, &mut self.under_way) {
                     receiver.lost += 1;
                     return None;
@@ -292,12 +297,13 @@ impl<T> Underlay<T> {
     /// The packet's last bit leaves the uplink at `at`: sends it along the path.
     fn depart<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, id: u32, at: Time) {
         let packet = &mut self.under_way[id as usize];
-        let (from, to) = (packet.from.0 as usize, packet.to.0 as usize);
+        let access = |host: Host| self.sites[host.0 as usize].access as usize;
+        let (from, to) = (access(packet.from), access(packet.to));
         let receiver = &self.sites[to];
         let next_step = if receiver.down.is_unlimited() {
             Step::Delivered(id)
         } else {
-            Step::Arrived { id, to: packet.to.0, bytes: packet.bytes }
+            Step::Arrived { id, to: to as u32, bytes: packet.bytes }
         };
         let destination = receiver.location;
         let sender = &mut self.sites[from];
@@ -348,7 +354,8 @@ impl<T> Underlay<T> {
 
     /// What a host has sent and received up to `now`, which never decreases and is not before the last event.
     pub fn traffic(&mut self, host: Host, now: Time) -> HostTraffic {
-        let site = &mut self.sites[host.0 as usize];
+        let access = self.sites[host.0 as usize].access;
+        let site = &mut self.sites[access as usize];
         site.is_linked(now, &mut self.under_way);
         HostTraffic { up: site.up.totals(now), down: site.down.totals(now), lost: site.lost }
     }

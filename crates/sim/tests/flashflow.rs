@@ -22,7 +22,7 @@ fn plan(relays: usize, mbit: u64, background: u64, seconds: u16) -> Plan {
         cell_cost: Span::ZERO,
         slow: 0.0,
         holds: false,
-        background: BackgroundPlan { rate: Rate(background * MBIT), variation: 0.1, circuits: 4 },
+        background: BackgroundPlan { rate: Rate(background * MBIT), circuits: 4 },
         shares: vec![share; 3],
     };
     let measurer = |rtt: u64| MeasurerPlan {

@@ -348,11 +348,7 @@ impl Parameters {
             cell_cost: core.span_for(CELL as u64),
             slow: table.slow,
             holds: table.holds,
-            background: BackgroundPlan {
-                rate: background,
-                variation: 0.2,
-                circuits: if background.0 > 0 { 40 } else { 0 },
-            },
+            background: BackgroundPlan { rate: background, circuits: if background.0 > 0 { 40 } else { 0 } },
             shares,
         };
         let names: Vec<&str> = team.iter().map(|&m| hosts.measurers[m].0.as_str()).collect();

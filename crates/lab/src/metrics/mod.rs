@@ -473,14 +473,12 @@ impl Recorder for Fold<'_> {
                     anatomy.add(waits);
                 }
             }
-            Observation::Switched { parts, .. } => {
-                if now >= self.warmup {
-                    self.switched.add(parts.total(), 1);
-                    let Parts { detection, word, set_up, first, drain } = *parts;
-                    let parts = [detection, word, Some(set_up), first, Some(drain)];
-                    for (histogram, part) in self.switched_parts.iter_mut().zip(parts) {
-                        part.into_iter().for_each(|part| histogram.add(part, 1));
-                    }
+            Observation::Switched { parts, .. } if now >= self.warmup => {
+                self.switched.add(parts.total(), 1);
+                let Parts { detection, word, set_up, first, drain } = *parts;
+                let parts = [detection, word, Some(set_up), first, Some(drain)];
+                for (histogram, part) in self.switched_parts.iter_mut().zip(parts) {
+                    part.into_iter().for_each(|part| histogram.add(part, 1));
                 }
             }
             Observation::RelaySample { relay, sample } => {
@@ -492,6 +490,7 @@ impl Recorder for Fold<'_> {
             Observation::RunTotals { events, cells_delivered, peak_pending_events } => {
                 self.run = (*events, *cells_delivered, *peak_pending_events);
             }
+            _ => {}
         }
     }
 }

@@ -110,6 +110,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
         duration: scenario.duration(),
         sample_every: scenario.sample(),
         trace_one_in: file.trace_one_in,
+        measurements: Vec::new(),
     };
     assert!(
         plan.users.iter().all(|user| plan.hosts[user.host as usize].role == Role::Client),

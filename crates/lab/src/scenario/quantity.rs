@@ -162,6 +162,7 @@ impl Display for Queue {
                 write!(f, "codel {target} {interval} {packets} packets")
             }
             QueuePlan::Shadow => f.write_str("shadow"),
+            QueuePlan::Machine => f.write_str("machine"),
         }
     }
 }

@@ -122,6 +122,19 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         }
     }
 
+    /// What it forwards at most.
+    pub fn limit(&self) -> Rate {
+        if self.bucket.is_some() { Rate(self.rate * 8) } else { Rate::UNLIMITED }
+    }
+
+    /// Of the burst only `left` bytes are there, because the relay forwarded others until now.
+    pub fn forwarded_lately(&mut self, now: Time, left: u64) {
+        if let Some(bucket) = &mut self.bucket {
+            let spent = bucket.available(now).saturating_sub(left);
+            bucket.take(spent);
+        }
+    }
+
     /// A measurement began: background is capped from now on.
     pub fn measuring(&mut self, now: Time, ratio: Percent) {
         self.cap = Some(Cap { ratio, credit: 0, round: now, measured: 0 });

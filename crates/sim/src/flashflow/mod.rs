@@ -1,108 +1,62 @@
-//! FlashFlow in simulated time: the roles' machines ([`tidegate_proto::flashflow`]) over simulated TCP.
+//! FlashFlow in simulated time: a team measures one or more relays of one machine at the same time.
 //!
-//! A run measures one or more relays of one machine at the same time. Its measurement circuits do their real
-//! handshake and every echoed cell is encrypted, decrypted and checked; on the links travel byte counts.
-//! Messages between the roles are encoded, take their path's delay, and are decoded. TLS costs nothing here.
+//! The roles are those of hosts in [`crate::world`], and so are links, TCP and clients' circuits through the relays;
+//! here is the network around them, and what is read off it. TLS costs nothing here.
 
-mod circuit;
-mod event;
-mod member;
-mod session;
-mod wires;
-mod world;
+mod network;
+mod plan;
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
 
 use tidegate_control::random::Seed;
-use tidegate_control::units::{Rate, Span, Time};
-use tidegate_proto::flashflow::coordinator::{Failure, Outcome};
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::flashflow::cell::CELL;
+use tidegate_proto::flashflow::coordinator::Failure;
+use tidegate_proto::flashflow::message::Reason;
 
-use crate::plan::LinkPlan;
-use crate::tcp;
+pub use plan::{BackgroundPlan, MeasurerPlan, Plan, RelayPlan, RelayReport, Report, Stopped};
 
-/// What is measured, by whom, and the network between them.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The relays' machine: its link in either direction.
-    pub link: LinkPlan,
-    /// The relays on it; each has a measurement of its own.
-    pub relays: Vec<RelayPlan>,
-    /// The team.
-    pub measurers: Vec<MeasurerPlan>,
-    /// Path between coordinator and everyone: one-way delay.
-    pub coordinator_delay: Span,
-    /// `t`: whole seconds of each measurement.
-    pub seconds: u16,
-    /// `r` in percent, the coordinator's and the relays'.
-    pub background_percent: u8,
-    /// One echoed cell in this many is checked.
-    pub check_one_in: u32,
-    /// How long background flows before the measurements begin, and after they ended.
-    pub around: Span,
-    /// TCP of every connection.
-    pub tcp: tcp::Config,
+use crate::digest::Digest;
+use crate::observe::{Observation, Recorder};
+use crate::world;
+
+/// What is read off a run.
+struct Record<'a> {
+    relays: Vec<RelayReport>,
+    /// How long background flows after the last measurement.
+    after: Span,
+    missing: usize,
+    end: &'a Cell<Time>,
 }
 
-/// A relay that is measured.
-#[derive(Clone, Debug)]
-pub struct RelayPlan {
-    /// What it forwards at most, with a burst of one second.
-    pub rate: Rate,
-    /// Processor time per cell, of one core.
-    pub cell_cost: Span,
-    /// The share of the measurement's seconds, evenly spread, in which a cell costs twice as much.
-    pub slow: f64,
-    /// It holds cells back and claims background that it has not, see [`tidegate_proto::flashflow::hold`].
-    pub holds: bool,
-    /// Clients' traffic through it.
-    pub background: BackgroundPlan,
-    /// Per measurer `(a_i, sockets)`; no sockets: it takes no part.
-    pub shares: Vec<(Rate, u16)>,
-}
-
-/// Clients' traffic: bytes that an exit sends through the relay.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BackgroundPlan {
-    /// Mean of what is offered.
-    pub rate: Rate,
-    /// Standard deviation of what is offered in 100 ms, as a share of the mean.
-    pub variation: f64,
-    /// Circuits, each with connections of its own; without any nothing is offered.
-    pub circuits: u16,
-}
-
-/// A measurer's machine.
-#[derive(Clone, Debug)]
-pub struct MeasurerPlan {
-    /// Its link in either direction.
-    pub link: LinkPlan,
-    /// One-way delay to the relays' machine.
-    pub delay: Span,
-    /// Standard deviation of that delay.
-    pub jitter: Span,
-    /// Probability that a packet is lost between the two.
-    pub loss: f64,
-}
-
-/// What a run gave.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// Per relay.
-    pub relays: Vec<RelayReport>,
-    /// Events handled.
-    pub events: u64,
-    /// Two runs saw the same if these agree.
-    pub digest: u64,
-}
-
-/// What became of a relay's measurement.
-#[derive(Clone, Debug)]
-pub struct RelayReport {
-    /// Its outcome.
-    pub result: Result<Outcome, Failure>,
-    /// What the relay forwarded in each second since the run began, as it counted itself:
-    /// (measurement, background) in bytes.
-    pub forwarded: Vec<(u64, u64)>,
-    /// When measurement traffic began to flow and when it ended, if it did.
-    pub measured: (Option<Time>, Option<Time>),
+impl Recorder for Record<'_> {
+    fn record(&mut self, now: Time, observation: &Observation) {
+        match observation {
+            Observation::RelaySample { relay, sample } => {
+                if let Some(report) = self.relays.get_mut(relay.0 as usize) {
+                    report.forwarded.push((0, sample.cells_processed * CELL as u64));
+                }
+            }
+            Observation::Echoed { relay, bytes } => {
+                if let Some(second) = self.relays[relay.0 as usize].forwarded.last_mut() {
+                    second.0 = *bytes;
+                }
+            }
+            Observation::MeasurementFlows { measurement, flows } => {
+                let measured = &mut self.relays[*measurement as usize].measured;
+                *(if *flows { &mut measured.0 } else { &mut measured.1 }) = Some(now);
+            }
+            Observation::Measured { measurement, result } => {
+                self.relays[*measurement as usize].result = result.as_ref().clone();
+                self.missing -= 1;
+                if self.missing == 0 {
+                    self.end.set(now + self.after);
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Runs a plan. `goes_on` is asked from time to time and may stop the run.
@@ -114,9 +68,28 @@ pub struct RelayReport {
 /// If the plan has no relay, a relay has not one share per measurer or nobody to measure it, or the
 /// background's percentage is not below 100.
 pub fn run(plan: &Plan, seed: Seed, goes_on: &dyn Fn(Time) -> bool) -> Result<Report, Stopped> {
-    world::World::new(plan, seed).run(goes_on)
+    assert!(!plan.relays.is_empty(), "a run measures something");
+    for relay in &plan.relays {
+        assert_eq!(relay.shares.len(), plan.measurers.len(), "a share for each measurer");
+    }
+    let unknown = RelayReport {
+        result: Err(Failure { reason: Reason::Timeout, by: None }),
+        forwarded: Vec::new(),
+        measured: (None, None),
+    };
+    let end = Cell::new(Time::NEVER);
+    let (missing, after) = (plan.relays.len(), plan.around.max(plan.coordinator_delay));
+    let record = Record { relays: vec![unknown; missing], after, missing, end: &end };
+    let mut recorder = (record, Digest::default());
+    let mut stopped = false;
+    let mut progress = |now| {
+        stopped = !goes_on(now);
+        if stopped || now > end.get() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let (world, system) = (network::world(plan), network::system(plan));
+    let run = world::run(&world, &system, seed, &mut recorder, &mut progress);
+    if stopped {
+        return Err(Stopped);
+    }
+    Ok(Report { relays: recorder.0.relays, events: run.events, digest: recorder.1.value() })
 }
-
-/// The user stopped the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped;

@@ -11,9 +11,10 @@ use tidegate_proto::paths::{BuildTimeout, draw};
 use crate::observe::{Circuit, Host, Observation, Recorder, User};
 use crate::plan::{Route, Traffic, UserPlan};
 
+use super::event::Event;
 use super::host::Machine;
 use super::requests::Content;
-use super::state::{Event, World};
+use super::state::World;
 use super::users::{OwnCircuit, UserState, Users};
 
 impl<R: Recorder> World<'_, R> {

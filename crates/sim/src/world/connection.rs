@@ -15,7 +15,9 @@ use crate::underlay::Packet;
 use super::ends::{Attached, Connection, ConnectionId, End, EndId, Record, TcpProfile, Wire};
 use super::follow::Follow;
 use super::host::Gate;
-use super::state::{Event, World};
+use super::measurement::session::Measuring;
+use super::sockets::Sockets;
+use super::state::World;
 
 /// A channel's cells on their way into TCP, in TLS records.
 struct Records<'a> {
@@ -106,7 +108,7 @@ impl<R: Recorder> World<'_, R> {
     }
 
     /// Opens a connection and gives the opener's end.
-    fn open(&mut self, from: u32, to: u32, attached: Attached) -> EndId {
+    pub(super) fn open(&mut self, from: u32, to: u32, [opener, accepted]: [Attached; 2]) -> EndId {
         let secured = |host: u32| self.hosts[host as usize].secured;
         let profile = if self.machine(from) == self.machine(to) {
             TcpProfile::Loopback
@@ -118,10 +120,7 @@ impl<R: Recorder> World<'_, R> {
         let config = &self.tcp_parameters[profile as usize];
         let mut active = tcp::Endpoint::active(config);
         active.connect(self.now);
-        let ends = [
-            End::new(from, active, attached),
-            End::new(to, tcp::Endpoint::passive(config), Attached::Pending),
-        ];
+        let ends = [End::new(from, active, opener), End::new(to, tcp::Endpoint::passive(config), accepted)];
         let id = EndId { connection: ConnectionId(self.connections.len() as u32), side: 0 };
         self.connections.push(Some(Box::new(Connection { ends, profile, closing: false })));
         self.live.push(id.connection);
@@ -134,7 +133,7 @@ impl<R: Recorder> World<'_, R> {
     }
 
     pub(super) fn open_channel(&mut self, host: u32, channel: ChannelId, to: u32) {
-        let end = self.open(host, to, Attached::Channel(channel));
+        let end = self.open(host, to, [Attached::Channel(channel), Attached::Pending]);
         self.hosts[host as usize].set_channel(channel, Some(end));
     }
 
@@ -160,13 +159,9 @@ impl<R: Recorder> World<'_, R> {
     /// Exit: connects a stream to the server of its transfer.
     pub(super) fn connect_stream(&mut self, host: u32, stream: StreamKey, transfer: u32) {
         let server = self.users.transfers[transfer as usize].server;
-        let end = self.open(host, server, Attached::Stream(stream));
+        let end = self.open(host, server, [Attached::Stream(stream), Attached::Server(transfer)]);
         self.hosts[host as usize].streams.insert(stream, end);
         self.users.transfers[transfer as usize].exit = Some(end);
-        let other = end.other();
-        if let Some(accepted) = self.end(other) {
-            accepted.attached = Attached::Server(transfer);
-        }
     }
 
     /// Breaks a connection: both sides' machines are told.
@@ -192,7 +187,7 @@ impl<R: Recorder> World<'_, R> {
                     host.node().stream_ended(now, stream);
                     self.drain(end.host);
                 }
-                Attached::Server(_) | Attached::Pending => {}
+                Attached::Server(_) | Attached::Echo(_) | Attached::Pending => {}
             }
         }
     }
@@ -210,6 +205,10 @@ impl<R: Recorder> World<'_, R> {
         }
         let end = &mut connection.ends[usize::from(to)];
         let arrival = end.tcp.on_segment(config, now, &segment);
+        if let Attached::Echo(circuit) = end.attached {
+            self.transmit(id);
+            return self.echo_arrived(circuit, id.side, arrival);
+        }
         let (wakes, closing) = (arrival.acked > 0 && end.tcp.writable(config), connection.closing);
         if arrival.established {
             self.established(id);
@@ -239,6 +238,7 @@ impl<R: Recorder> World<'_, R> {
             let Some((tcp, config)) = self.tcp(id) else { return };
             tcp.on_timeout(config, now);
             if tcp.state() == tcp::State::Broken {
+                self.echo_broke(id);
                 return self.kill(id.connection);
             }
         }
@@ -247,25 +247,19 @@ impl<R: Recorder> World<'_, R> {
 
     /// Sends what TCP may send now, and arms its timer.
     pub(super) fn transmit(&mut self, id: EndId) {
-        let now = self.now;
-        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
-        let config = &self.tcp_parameters[connection.profile as usize];
-        let to = connection.ends[1 - usize::from(id.side)].host;
-        let end = &mut connection.ends[usize::from(id.side)];
-        while let Some(segment) = end.tcp.poll_transmit(config, now) {
-            for follow in &mut end.follows {
-                follow.transmitted(now, segment.seq, segment.len);
-            }
-            let bytes = segment.wire_bytes(config);
-            let wire = Wire { to: 1 - id.side, segment };
-            let hosts = (Host(end.host), Host(to));
-            self.underlay.send(&mut self.queue, hosts, id.connection.0, bytes, wire);
-        }
-        let timeout = end.tcp.next_timeout();
-        if timeout < end.armed {
-            end.armed = timeout.max(now);
-            self.queue.push(end.armed, Event::Tcp(id));
-        }
+        self.sockets().1.transmit(id);
+    }
+
+    /// The connections apart from those who use them.
+    pub(super) fn sockets(&mut self) -> (&mut Measuring, Sockets<'_>) {
+        let sockets = Sockets {
+            now: self.now,
+            connections: &mut self.connections,
+            parameters: &self.tcp_parameters,
+            underlay: &mut self.underlay,
+            queue: &mut self.queue,
+        };
+        (&mut self.measuring, sockets)
     }
 
     fn established(&mut self, id: EndId) {
@@ -291,7 +285,7 @@ impl<R: Recorder> World<'_, R> {
                     end.attached = Attached::Channel(channel);
                 }
             }
-            Attached::Pending | Attached::Server(_) => {}
+            Attached::Pending | Attached::Server(_) | Attached::Echo(_) => {}
         }
     }
 
@@ -332,7 +326,7 @@ impl<R: Recorder> World<'_, R> {
                 self.drain(host);
             }
             Attached::Server(transfer) => self.server_read(transfer, id),
-            Attached::Pending => {}
+            Attached::Echo(_) | Attached::Pending => {}
         }
     }
 

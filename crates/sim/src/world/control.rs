@@ -9,7 +9,8 @@ use tidegate_proto::ids::ChannelId;
 use tidegate_proto::onion::{Clear, Onion};
 
 use super::ends::{Attached, EndId};
-use super::state::{Event, World};
+use super::event::Event;
+use super::state::World;
 use crate::observe::{Host, Recorder};
 
 /// The clock of a host's controller.

@@ -64,6 +64,8 @@ pub(super) enum Attached {
     Stream(StreamKey),
     /// The server's side of a transfer.
     Server(u32),
+    /// A measurement circuit: the measurer opened it.
+    Echo(u32),
 }
 
 pub(super) struct End {

@@ -66,14 +66,17 @@ pub(super) struct Gate {
     pub retry_at: Time,
     /// A pump is scheduled for this time.
     pub pumping: Time,
+    /// The measurement whose pace rules here instead of the buckets.
+    pub measured: Option<usize>,
 }
 
 impl HostState {
-    pub fn new(role: &Role, config: &Config) -> HostState {
+    /// `measured`: it will be; then it needs a gate.
+    pub fn new(role: &Role, config: &Config, measured: bool) -> HostState {
         let secured = matches!(role, Role::Relay(_)) && config.transport != Transport::Vanilla;
         let (machine, gate) = match role {
             Role::Relay(limits) => {
-                let gated = limits.bucket.is_some() || limits.cell_cost > Span::ZERO;
+                let gated = measured || limits.bucket.is_some() || limits.cell_cost > Span::ZERO;
                 let gate = gated.then(|| {
                     Box::new(Gate {
                         read: limits.bucket.map(TokenBucket::new),
@@ -87,11 +90,12 @@ impl HostState {
                         paused_writers: Vec::new(),
                         retry_at: Time::NEVER,
                         pumping: Time::NEVER,
+                        measured: None,
                     })
                 });
                 (Machine::Relay(Box::new(Relay::new(Clear, config.clone()))), gate)
             }
-            Role::Client | Role::Server => {
+            Role::Client | Role::Server | Role::Measurer | Role::Coordinator => {
                 (Machine::Client(Box::new(Client::new(Clear, config.clone()))), None)
             }
         };
@@ -164,13 +168,32 @@ pub(super) fn share(bucket: Option<&mut TokenBucket>, now: Time) -> u64 {
 impl Gate {
     /// Bytes that one connection may write in its turn.
     pub fn write_share(&mut self, now: Time) -> u64 {
-        share(self.write.as_mut(), now)
+        if self.measured.is_some() { u64::MAX } else { share(self.write.as_mut(), now) }
     }
 
     pub fn wrote(&mut self, bytes: u64) {
-        if let Some(bucket) = &mut self.write {
+        if let (Some(bucket), None) = (&mut self.write, self.measured) {
             bucket.overdraw(bytes);
         }
+    }
+
+    /// A measurement's pace rules from now on; gives what is left of the bucket.
+    pub fn measure(&mut self, measurement: usize, now: Time) -> u64 {
+        self.measured = Some(measurement);
+        self.retry_at = now;
+        self.retry(now);
+        self.read.as_mut().map_or(u64::MAX, |bucket| bucket.available(now))
+    }
+
+    /// The measurement is over. It left nothing in the buckets.
+    pub fn measured(&mut self, now: Time) {
+        self.measured = None;
+        for bucket in [&mut self.read, &mut self.write].into_iter().flatten() {
+            let left = bucket.available(now);
+            bucket.take(left);
+        }
+        self.retry_at = now;
+        self.retry(now);
     }
 
     /// An end that has something to read.

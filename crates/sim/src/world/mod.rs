@@ -6,16 +6,20 @@
 //! - [`circuits`]: when [`users`] want something, over which circuits; [`transfers`]: what is sent for their [`requests`];
 //! - [`standby`]: circuits built beforehand for others to switch to;
 //! - [`control`]: what only a simulation can do with relays' controllers;
-//! - [`follow`]: where sampled cells wait.
+//! - [`follow`]: where sampled cells wait;
+//! - [`measurement`]: FlashFlow's roles, over [`sockets`].
 
 mod circuits;
 mod connection;
 mod control;
 mod ends;
+mod event;
 mod follow;
 mod host;
+mod measurement;
 mod pump;
 mod requests;
+mod sockets;
 mod standby;
 mod state;
 mod transfers;
@@ -42,8 +46,10 @@ use crate::tcp;
 use crate::underlay::Underlay;
 
 use ends::{Connection, ConnectionId};
+use event::Event;
 use host::HostState;
-use state::{Event, World};
+use measurement::session::Measuring;
+use state::World;
 use users::Users;
 
 /// Events handled between two calls of the progress function.
@@ -110,7 +116,9 @@ impl<'a, R: Recorder> World<'a, R> {
             let nonces = seed.fork("nonces").fork_index(index.into());
             let bandwidth = host.capacity();
             let clock = control::clock(system.control.as_ref(), &seed, index);
-            HostState::new(&host.role, &links::Config { nonces, bandwidth, clock, ..of_kind.clone() })
+            let measured = plan.measurements.iter().any(|measurement| measurement.relay == index);
+            let config = links::Config { nonces, bandwidth, clock, ..of_kind.clone() };
+            HostState::new(&host.role, &config, measured)
         };
         let hosts = (0..).zip(&plan.hosts).map(host).collect();
         let first_window = match system.tcp.receive_buffer {
@@ -146,6 +154,7 @@ impl<'a, R: Recorder> World<'a, R> {
             tcp_parameters: [system.tcp.clone(), loopback, ipsec],
             users: Users::new(plan, &system.paths, seed.fork("users")),
             lies: Lies::new(&plan.faults),
+            measuring: Measuring::new(&plan.measurements, &plan.hosts, seed.fork("measurements")),
             packaged: 0,
             cells_delivered: 0,
         }
@@ -161,6 +170,7 @@ impl<'a, R: Recorder> World<'a, R> {
         }
         self.start_users();
         self.start_timers();
+        self.start_measurements();
         let mut countdown = PROGRESS_EVERY;
         while let Some((now, event)) = self.queue.pop() {
             if now > end {
@@ -224,6 +234,7 @@ impl<'a, R: Recorder> World<'a, R> {
             Event::Sample => self.sample(),
             Event::OutOfBand(message) => self.out_of_band_arrives(message as usize),
             Event::HostDown(host) => self.host_down(host),
+            Event::Measurement(number) => self.measurement_due(number),
         }
     }
 

@@ -5,8 +5,9 @@ use tidegate_proto::ids::ChannelId;
 use tidegate_proto::sink::Socket;
 
 use super::ends::EndId;
+use super::event::Event;
 use super::host::share;
-use super::state::{Event, World};
+use super::state::World;
 use crate::observe::Recorder;
 
 impl<R: Recorder> World<'_, R> {
@@ -16,6 +17,9 @@ impl<R: Recorder> World<'_, R> {
         let Some(gate) = &mut self.hosts[host as usize].gate else { return };
         if gate.pumping <= now {
             gate.pumping = Time::NEVER;
+        }
+        if let Some(measurement) = gate.measured {
+            return self.measured_pump(host, measurement);
         }
         gate.retry(now);
         let mut busy = false;
@@ -92,7 +96,7 @@ impl<R: Recorder> World<'_, R> {
     }
 
     /// The end that writes next: each in turn, or the quietest.
-    fn next_writer(&mut self, host: u32) -> Option<EndId> {
+    pub(super) fn next_writer(&mut self, host: u32) -> Option<EndId> {
         let writers = &self.hosts[host as usize].gate.as_ref()?.writers;
         let at = match self.system.connection_half_life {
             None => 0,

@@ -9,9 +9,10 @@ use crate::plan::{Packaging, Traffic};
 use crate::tcp;
 
 use super::ends::EndId;
+use super::event::Event;
 use super::follow::Trace;
 use super::requests::{Content, Schedule, Schedules, TransferState};
-use super::state::{Event, World};
+use super::state::World;
 
 /// Bytes that wait in an exit's connection to a server.
 struct FromServer<'a> {

@@ -1,4 +1,4 @@
-//! A measurement circuit over a simulated connection, and the pipe through the relay.
+//! A measurement circuit over a connection of the run, and the pipe through the relay.
 
 use tidegate_control::random::Random;
 use tidegate_control::units::Time;
@@ -8,14 +8,14 @@ use tidegate_proto::flashflow::echo::{EchoError, MeasurerEnd, RelayEnd};
 use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
 use tidegate_proto::flashflow::message::Open;
 
-use super::event::Event;
-use super::wires::{ACTIVE, ConnId, PASSIVE, Side, Wires};
 use crate::tcp::Arrival;
+use crate::world::ends::EndId;
+use crate::world::sockets::Sockets;
 
 const CELL_BYTES: u64 = CELL as u64;
 
 /// Random bytes for keys.
-pub(super) fn bytes<const N: usize>(random: &mut Random) -> [u8; N] {
+pub(in crate::world) fn bytes<const N: usize>(random: &mut Random) -> [u8; N] {
     let mut bytes = [0; N];
     for part in bytes.chunks_mut(8) {
         part.copy_from_slice(&random.bits().to_be_bytes()[..part.len()]);
@@ -23,10 +23,13 @@ pub(super) fn bytes<const N: usize>(random: &mut Random) -> [u8; N] {
     bytes
 }
 
+/// The measurer's side of a circuit's connection; it opened it.
+const MEASURER: u8 = 0;
+
 /// Cells on their way through the relay: read, waiting for leave, waiting for room to be written.
-pub(super) struct Pipe {
-    from: (ConnId, Side),
-    to: (ConnId, Side),
+pub(in crate::world) struct Pipe {
+    /// The relay's end of the circuit.
+    end: EndId,
     /// Bytes of a cell that has not arrived in full.
     partial: u64,
     /// Whole cells that have been read and wait for leave.
@@ -39,8 +42,8 @@ pub(super) struct Pipe {
 }
 
 impl Pipe {
-    pub fn new(from: (ConnId, Side), to: (ConnId, Side)) -> Pipe {
-        Pipe { from, to, partial: 0, held: 0, asked: false, kept: 0, out: 0 }
+    fn new(end: EndId) -> Pipe {
+        Pipe { end, partial: 0, held: 0, asked: false, kept: 0, out: 0 }
     }
 
     pub fn granted(&mut self, bytes: u64) {
@@ -64,24 +67,23 @@ impl Pipe {
         bytes
     }
 
-    /// Writes and reads what it can; the bytes read, and the bytes to ask leave for. As on sockets, nothing
+    /// Writes and reads what it can; the bytes to ask leave for. As on sockets, nothing
     /// is read before all that was read is written.
-    pub fn pump(&mut self, wires: &mut Wires<Event>) -> (u64, Option<u64>) {
-        let mut received = 0;
+    pub fn pump(&mut self, sockets: &mut Sockets<'_>) -> Option<u64> {
         if self.out > 0 {
-            self.out -= wires.write(self.to.0, self.to.1, self.out);
+            self.out -= sockets.write(self.end, self.out);
         }
         if self.out > 0 || self.asked {
-            return (received, None);
+            return None;
         }
         if self.held == 0 {
-            received = wires.read(self.from.0, self.from.1, BATCH as u64 * CELL_BYTES - self.partial);
+            let received = sockets.read(self.end, BATCH as u64 * CELL_BYTES - self.partial);
             self.partial += received;
             self.held = self.partial / CELL_BYTES * CELL_BYTES;
             self.partial %= CELL_BYTES;
         }
         self.asked = self.held > 0;
-        (received, self.asked.then_some(self.held))
+        self.asked.then_some(self.held)
     }
 }
 
@@ -92,14 +94,15 @@ enum Stage {
     Refused,
 }
 
-pub(super) struct Circuit {
+pub(in crate::world) struct Circuit {
     pub session: usize,
     pub member: usize,
     pub pipe: Pipe,
     /// Whether it stands in its member's queue of turns.
     pub waits: bool,
     circ: u32,
-    conn: ConnId,
+    /// The measurer's end.
+    pub end: EndId,
     open: Open,
     stage: Stage,
     /// The relay's keys and answer, until the measurer has it.
@@ -109,14 +112,14 @@ pub(super) struct Circuit {
 }
 
 impl Circuit {
-    pub fn new(session: usize, member: usize, circ: u32, conn: ConnId, open: &Open) -> Circuit {
+    pub fn new(session: usize, member: usize, circ: u32, end: EndId, open: &Open) -> Circuit {
         Circuit {
             session,
             member,
-            pipe: Pipe::new((conn, PASSIVE), (conn, PASSIVE)),
+            pipe: Pipe::new(end.other()),
             waits: false,
             circ,
-            conn,
+            end,
             open: open.clone(),
             stage: Stage::Opening(None),
             answered: None,
@@ -129,39 +132,40 @@ impl Circuit {
         matches!(self.stage, Stage::Open(_))
     }
 
-    /// Something arrived before the circuit is open; whether it opened or was refused just now.
+    /// Something arrived before the circuit is open; whether it opened or was refused just now. Refused, its
+    /// connection must be closed.
     pub fn handshake(
         &mut self,
-        wires: &mut Wires<Event>,
-        side: Side,
+        sockets: &mut Sockets<'_>,
+        side: u8,
         arrival: Arrival,
         secret: &RelaySecret,
         random: &mut Random,
         admits: impl FnOnce(&Token) -> bool,
     ) -> Option<bool> {
         let Stage::Opening(asked) = &mut self.stage else { return None };
-        if side == ACTIVE && arrival.established {
+        if side == MEASURER && arrival.established {
             let (handshake, skin) = ClientHandshake::start(self.open.relay, bytes(random));
             *asked = Some((handshake, Box::new(cell::create(self.circ, &self.open.token, &skin))));
-            wires.write(self.conn, ACTIVE, CELL_BYTES);
+            sockets.write(self.end, CELL_BYTES);
             return None;
         }
-        if wires.readable(self.conn, side) < CELL_BYTES {
+        let end = EndId { side, ..self.end };
+        if sockets.readable(end) < CELL_BYTES {
             return None;
         }
-        wires.read(self.conn, side, CELL_BYTES);
-        if side == PASSIVE {
+        sockets.read(end, CELL_BYTES);
+        if side != MEASURER {
             let (_, create) = asked.as_ref()?;
             let (token, skin) = cell::parse_create(create)?;
             let answer = admits(&token).then(|| ntor::answer(secret, &skin, bytes(random)));
             let Some(Ok((keys, reply))) = answer else {
                 self.stage = Stage::Refused;
-                wires.drop(self.conn);
                 return Some(false);
             };
             let created = Box::new(cell::created(self.circ, &reply));
             self.answered = Some((RelayEnd::new(self.circ, &keys), created));
-            wires.write(self.conn, PASSIVE, CELL_BYTES);
+            sockets.write(self.end.other(), CELL_BYTES);
             return None;
         }
         let ((handshake, _), (theirs, created)) = (asked.take()?, self.answered.take()?);
@@ -176,13 +180,13 @@ impl Circuit {
     }
 
     /// Sends cells if the load lets it.
-    pub fn send(&mut self, wires: &mut Wires<Event>, now: Time, load: &mut Load) -> Turn {
-        let room = wires.space(self.conn, ACTIVE) / CELL_BYTES;
+    pub fn send(&mut self, sockets: &mut Sockets<'_>, now: Time, load: &mut Load) -> Turn {
+        let room = sockets.space(self.end) / CELL_BYTES;
         let turn = load.turn(now, self.in_flight, room);
         match turn {
             Turn::Send(cells) => {
                 self.in_flight += cells;
-                wires.write(self.conn, ACTIVE, cells * CELL_BYTES);
+                sockets.write(self.end, cells * CELL_BYTES);
             }
             Turn::At(_) => {}
             Turn::Full => self.waits = false,
@@ -194,11 +198,11 @@ impl Circuit {
     /// follows from the keys and their number, so it is made when they return.
     pub fn take_back(
         &mut self,
-        wires: &mut Wires<Event>,
+        sockets: &mut Sockets<'_>,
         scratch: &mut Vec<u8>,
     ) -> Result<(u64, u32), EchoError> {
         let Stage::Open(ends) = &mut self.stage else { return Ok((0, 0)) };
-        self.partial += wires.read(self.conn, ACTIVE, u64::MAX);
+        self.partial += sockets.read(self.end, u64::MAX);
         let (mut bytes, mut checked) = (0, 0);
         while self.partial >= CELL_BYTES {
             let cells = (self.partial / CELL_BYTES).min(BATCH as u64);

@@ -7,11 +7,10 @@ use tidegate_proto::flashflow::load::{Load, Turn};
 use tidegate_proto::flashflow::measurer::Measurer;
 
 use super::circuit::Circuit;
-use super::wires::ConnId;
 
-pub(super) struct Member {
-    /// Index in the plan's measurers.
-    pub host: usize,
+pub(in crate::world) struct Member {
+    /// Index in the plan's hosts.
+    pub host: u32,
     pub machine: Measurer,
     /// When the machine's wake-up is due.
     pub wake: Time,
@@ -21,11 +20,11 @@ pub(super) struct Member {
     sockets: u16,
     load: Option<Load>,
     /// Circuits that have room to send, in turn.
-    turns: VecDeque<ConnId>,
+    turns: VecDeque<u32>,
 }
 
 impl Member {
-    pub fn new(host: usize, rate: Rate, sockets: u16) -> Member {
+    pub fn new(host: u32, rate: Rate, sockets: u16) -> Member {
         Member {
             host,
             machine: Measurer::new(),
@@ -48,20 +47,20 @@ impl Member {
     }
 
     /// A circuit may have room to send.
-    pub fn ready(&mut self, conn: ConnId, circuit: &mut Circuit) {
+    pub fn ready(&mut self, number: u32, circuit: &mut Circuit) {
         if self.load.is_some() && !std::mem::replace(&mut circuit.waits, true) {
-            self.turns.push_back(conn);
+            self.turns.push_back(number);
         }
     }
 
     /// Lets circuits send in turn; when to ask again, if the rate is what stops them.
-    pub fn send(&mut self, mut send: impl FnMut(ConnId, &mut Load) -> Turn) -> Option<Time> {
+    pub fn send(&mut self, mut send: impl FnMut(u32, &mut Load) -> Turn) -> Option<Time> {
         let load = self.load.as_mut()?;
-        while let Some(conn) = self.turns.pop_front() {
-            match send(conn, load) {
-                Turn::Send(_) => self.turns.push_back(conn),
+        while let Some(number) = self.turns.pop_front() {
+            match send(number, load) {
+                Turn::Send(_) => self.turns.push_back(number),
                 Turn::At(later) => {
-                    self.turns.push_front(conn);
+                    self.turns.push_front(number);
                     return Some(later);
                 }
                 Turn::Full => {}

@@ -1,0 +1,140 @@
+//! The plan of a world in which a team measures the relays of one machine.
+
+use std::sync::Arc;
+
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::flashflow::cell::CELL;
+
+use super::plan::{Plan, RelayPlan};
+use crate::plan::{
+    self, BucketPlan, Directory, FixedRate, HostPlan, LinkPlan, MeasurementPlan, Packaging, Path, PathTable,
+    QueuePlan, RelayLimits, RequestPlan, Role, Route, System, Traffic, UserPlan,
+};
+
+/// Guards and exits of clients' circuits are this far from the relay.
+const BACKGROUND_DELAY: Span = Span::from_millis(20);
+/// How often a relay's bucket is refilled: as often as its pace looks.
+const REFILL: Span = Span::from_millis(10);
+/// Longer than a coordinator waits for anybody in all phases together.
+const PATIENCE: Span = Span::from_secs(120);
+
+/// Nobody waits for these links.
+const FREE: LinkPlan = LinkPlan { rate: Rate::UNLIMITED, queue: QueuePlan::Shadow };
+
+/// Hosts, in this order: the relays, the measurers, the coordinator; the guard and the exit of clients' circuits, their
+/// client and their server. Locations: the relays' machine, each measurer's, and that of all others.
+pub(super) fn world(plan: &Plan) -> plan::Plan {
+    let (relays, team) = (plan.relays.len() as u32, plan.measurers.len() as u32);
+    let coordinator = relays + team;
+    let far = 1 + team;
+    let host = |name: String, role, location, colocated, link| HostPlan {
+        name,
+        role,
+        location,
+        colocated,
+        up: link,
+        down: link,
+    };
+    let shared = LinkPlan { queue: QueuePlan::Machine, ..plan.link };
+    let mut hosts: Vec<HostPlan> = (0..)
+        .zip(&plan.relays)
+        .map(|(index, relay): (u32, &RelayPlan)| {
+            let (machine, link) = if index == 0 { (None, plan.link) } else { (Some(0), shared) };
+            host(format!("relay{index}"), Role::Relay(limits(relay)), 0, machine, link)
+        })
+        .collect();
+    for (index, measurer) in (0..).zip(&plan.measurers) {
+        let (name, link): (_, LinkPlan) = (format!("measurer{index}"), measurer.link);
+        hosts.push(host(name, Role::Measurer, 1 + index, None, link));
+    }
+    hosts.push(host("coordinator".into(), Role::Coordinator, far, None, FREE));
+    let [guard, exit, client, server] = [1, 2, 3, 4].map(|next| coordinator + next);
+    let forwards = || Role::Relay(RelayLimits::default());
+    hosts.push(host("guard".into(), forwards(), far + 1, None, FREE));
+    hosts.push(host("exit".into(), forwards(), far + 1, None, FREE));
+    hosts.push(host("client".into(), Role::Client, far + 1, Some(guard), FREE));
+    hosts.push(host("server".into(), Role::Server, far + 1, Some(exit), FREE));
+    let users = (0..).zip(&plan.relays).flat_map(|(index, relay): (u32, &RelayPlan)| {
+        let path = [guard, index, exit];
+        (0..relay.background.circuits).map(move |_| downloads_for_ever(path, client, server))
+    });
+    plan::Plan {
+        paths: paths(plan, far),
+        users: users.collect(),
+        directory: Directory::default(),
+        measurements: measurements(plan, coordinator),
+        faults: Vec::new(),
+        duration: plan.around * 2 + Span::from_secs(plan.seconds.into()) + PATIENCE,
+        sample_every: Span::from_secs(1),
+        trace_one_in: 0,
+        hosts,
+    }
+}
+
+fn limits(relay: &RelayPlan) -> RelayLimits {
+    let rate = relay.rate.0 / 8;
+    let bucket = (relay.rate != Rate::UNLIMITED).then_some(BucketPlan {
+        rate_bytes_per_s: rate,
+        burst_bytes: rate,
+        refill_every: REFILL,
+        drop_fractions: false,
+    });
+    RelayLimits { bucket, retry_after: Span::ZERO, cell_cost: relay.cell_cost }
+}
+
+fn paths(plan: &Plan, far: u32) -> PathTable {
+    PathTable::from_fn(far + 2, |from, to| {
+        let (near, other) = (from.min(to), from.max(to));
+        if other == far {
+            return Path { delay: plan.coordinator_delay, ..Path::default() };
+        }
+        match plan.measurers.get((other as usize).wrapping_sub(1)) {
+            Some(m) if near == 0 => Path { delay: m.delay, jitter: m.jitter, loss: m.loss },
+            _ => Path { delay: BACKGROUND_DELAY, ..Path::default() },
+        }
+    })
+}
+
+fn downloads_for_ever(path: [u32; 3], client: u32, server: u32) -> UserPlan {
+    const FOREVER: Span = Span(u64::MAX);
+    let request = RequestPlan { bytes: u64::MAX, weight: 1.0, timeout: FOREVER, request_bytes: 100 };
+    UserPlan {
+        host: client,
+        class: "background".into(),
+        route: Route::Pinned(path),
+        servers: vec![server],
+        traffic: Traffic::Fetch { requests: vec![request], pause: (Span::ZERO, Span::ZERO), every: None },
+        start: Time::ZERO,
+        stop: Time::NEVER,
+        circuit_lead: Span::ZERO,
+        circuit_lifetime: FOREVER,
+    }
+}
+
+fn measurements(plan: &Plan, coordinator: u32) -> Vec<MeasurementPlan> {
+    let first = plan.relays.len() as u32;
+    let measurement = |(index, relay): (u32, &RelayPlan)| MeasurementPlan {
+        relay: index,
+        coordinator,
+        team: (first..).zip(&relay.shares).map(|(host, (rate, sockets))| (host, *rate, *sockets)).collect(),
+        start: Time::ZERO + plan.around,
+        seconds: plan.seconds,
+        background_percent: plan.background_percent,
+        check_one_in: plan.check_one_in,
+        holds: relay.holds,
+        slow: relay.slow,
+    };
+    (0..).zip(&plan.relays).map(measurement).collect()
+}
+
+/// Tor as it was, with exits that feed each background circuit its part of the rate.
+pub(super) fn system(plan: &Plan) -> System {
+    let background = plan.relays.iter().map(|relay| relay.background).find(|rate| rate.circuits > 0);
+    let mut system = System { tcp: plan.tcp.clone(), ..System::default() };
+    if let Some(background) = background {
+        let cells = background.rate.0 as f64 / f64::from(background.circuits) / CELL as f64;
+        let rate = Rate((cells * f64::from(Packaging::default().cell_bytes)) as u64);
+        system.control = Arc::new(FixedRate { rate, ..FixedRate::default() });
+    }
+    system
+}

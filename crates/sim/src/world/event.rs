@@ -1,0 +1,41 @@
+//! What a run waits for.
+
+use tidegate_proto::ids::CircuitKey;
+
+use super::ends::EndId;
+use crate::underlay::NetEvent;
+
+/// What the world waits for. Kept small: a run has as many pending as packets in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// A packet moves.
+    Net(NetEvent),
+    /// A TCP timer may be due.
+    Tcp(EndId),
+    /// A host's bucket is refilled or its processor is free.
+    Pump(u32),
+    /// A timeout of a host's node may be due.
+    Node(u32),
+    /// A user's first circuit, or next request.
+    User(u32),
+    /// A transfer's time is up.
+    Timeout(u32),
+    /// A circuit that a client builds may have taken too long: (host, its key there).
+    CircuitTimeout(u32, CircuitKey),
+    /// A side of a Markov stream writes: (transfer, whether it is the server).
+    Packet(u32, bool),
+    /// Relays' queues are sampled.
+    Sample,
+    /// A message that goes out of band arrives.
+    OutOfBand(u32),
+    /// A host goes down: what runs on it starts afresh.
+    HostDown(u32),
+    /// Something that FlashFlow's roles wait for.
+    Measurement(u32),
+}
+
+impl From<NetEvent> for Event {
+    fn from(event: NetEvent) -> Event {
+        Event::Net(event)
+    }
+}

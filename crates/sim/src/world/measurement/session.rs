@@ -1,0 +1,179 @@
+//! What the world keeps of the measurements of a run: their machines, and what they wait for.
+
+use std::collections::VecDeque;
+
+use slab::Slab;
+use tidegate_control::flashflow::Percent;
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::crypto::ntor::RelaySecret;
+use tidegate_proto::flashflow::cell::CELL;
+use tidegate_proto::flashflow::coordinator::{Measurement, Order, Peer, Timeouts};
+use tidegate_proto::flashflow::hold::Hold;
+use tidegate_proto::flashflow::message::{Fingerprint, MeasurerId, Open, Params};
+use tidegate_proto::flashflow::pace::Pace;
+use tidegate_proto::flashflow::relay::{self, Target};
+
+use super::circuit::{self, Circuit};
+use super::member::Member;
+use crate::plan::{HostPlan, MeasurementPlan, Role};
+use crate::world::ends::EndId;
+
+/// The coordinator's certificate.
+pub(in crate::world) const COORDINATOR: Fingerprint = [0xff; 32];
+
+/// A measurer's certificate.
+pub(in crate::world) fn measurer_fingerprint(host: u32) -> Fingerprint {
+    let mut fingerprint = [0; 32];
+    fingerprint[..4].copy_from_slice(&host.to_be_bytes());
+    fingerprint
+}
+
+/// All measurements of a run.
+pub(in crate::world) struct Measuring {
+    pub sessions: Vec<Session>,
+    /// Measurement circuits, by the number that their connections' ends have.
+    pub circuits: Vec<Circuit>,
+    pub due: Slab<Due>,
+    pub keys: Random,
+    pub scratch: Vec<u8>,
+}
+
+/// What the roles wait for; the first number is the session's.
+pub(in crate::world) enum Due {
+    /// The coordinator connects to everyone.
+    Begin(usize),
+    Connected(usize, Peer),
+    /// To or from the coordinator of a session.
+    Said(usize, Peer, bool, Box<[u8; CELL]>),
+    /// The peer closed its connection to the coordinator.
+    Lost(usize, Peer),
+    /// A member learns that the relay closed a circuit.
+    CircuitGone(usize, usize),
+    Wake(usize, Who),
+    /// A second is over.
+    Second,
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::world) enum Who {
+    Coordinator,
+    Relay,
+    Member(usize),
+    Load(usize),
+}
+
+/// Who asks a relay for leave to forward: a measurement circuit, or an end that cells of ordinary circuits come in at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::world) enum Asks {
+    Echo(u32),
+    Channel(EndId),
+}
+
+/// One measurement of a relay.
+pub(in crate::world) struct Session {
+    pub plan: MeasurementPlan,
+    pub secret: RelaySecret,
+    pub coordination: Option<Measurement>,
+    pub target: Target,
+    pub pace: Pace<Asks>,
+    pub cell_cost: Span,
+    pub begun: Option<Time>,
+    pub hold: Option<Hold>,
+    pub members: Vec<Member>,
+    pub circuits: VecDeque<u32>,
+    /// When the coordinator's, the relay's wake-up is due.
+    pub wakes: [Time; 2],
+    /// Measurement bytes forwarded in this second.
+    pub echoed: u64,
+}
+
+impl Session {
+    fn new(plan: &MeasurementPlan, hosts: &[HostPlan], keys: &mut Random) -> Session {
+        let Role::Relay(limits) = &hosts[plan.relay as usize].role else {
+            panic!("what is measured is a relay");
+        };
+        let mut identity = [0; 20];
+        identity[..4].copy_from_slice(&plan.relay.to_be_bytes());
+        let config = relay::Config {
+            allowed: true,
+            coordinators: vec![COORDINATOR],
+            background: percent(plan),
+            max_duration: Span::from_secs(u64::from(plan.seconds) + 15),
+            ..relay::Config::default()
+        };
+        let limit = limits.bucket.map_or(Rate::UNLIMITED, |bucket| Rate(bucket.rate_bytes_per_s * 8));
+        let members = plan.team.iter().filter(|(.., sockets)| *sockets > 0);
+        Session {
+            plan: plan.clone(),
+            secret: RelaySecret::new(identity, circuit::bytes(keys)),
+            coordination: None,
+            target: Target::new(config),
+            pace: if plan.holds { Pace::without_burst(limit) } else { Pace::new(limit) },
+            cell_cost: limits.cell_cost,
+            begun: None,
+            hold: None,
+            members: members.map(|(host, rate, sockets)| Member::new(*host, *rate, *sockets)).collect(),
+            circuits: VecDeque::new(),
+            wakes: [Time::NEVER; 2],
+            echoed: 0,
+        }
+    }
+
+    /// What the coordinator is told.
+    pub fn order(&self, number: usize) -> Order {
+        let mut token = [0; 16];
+        token[..8].copy_from_slice(&(number as u64 + 1).to_be_bytes());
+        let team = || self.plan.team.iter().filter(|(.., sockets)| *sockets > 0);
+        let share = |(_, rate, sockets): &(u32, Rate, u16)| Open {
+            token,
+            seconds: self.plan.seconds,
+            sockets: *sockets,
+            rate: rate.0,
+            check_one_in: self.plan.check_one_in,
+            address: "127.0.0.1:9001".parse().expect("an address"),
+            fingerprint: [0; 32],
+            relay: *self.secret.public(),
+        };
+        let id = |(host, ..): &(u32, Rate, u16)| MeasurerId {
+            fingerprint: measurer_fingerprint(*host),
+            address: None,
+        };
+        let (seconds, background) = (self.plan.seconds, self.plan.background_percent);
+        Order {
+            params: Params { token, seconds, background, measurers: team().map(id).collect() },
+            shares: team().map(share).collect(),
+            ratio: percent(&self.plan),
+            timeouts: Timeouts::default(),
+        }
+    }
+
+    /// What cells cost the relay's processor now.
+    pub fn cost(&self, now: Time, cells: u64) -> Span {
+        let second = self.begun.map_or(0.0, |begun| now.since(begun).as_secs_f64().floor());
+        let slow = self.plan.slow;
+        let slow = (slow * (second + 1.0)).floor() > (slow * second).floor();
+        self.cell_cost * (cells * if slow { 2 } else { 1 })
+    }
+
+    /// The host of a peer of the coordinator.
+    pub fn host(&self, peer: Peer) -> u32 {
+        match peer {
+            Peer::Relay => self.plan.relay,
+            Peer::Measurer(member) => self.members[member].host,
+        }
+    }
+}
+
+fn percent(plan: &MeasurementPlan) -> Percent {
+    Percent::new(plan.background_percent).expect("the lab checks that it is below 100")
+}
+
+impl Measuring {
+    /// The measurements of a plan before they begin.
+    pub fn new(measurements: &[MeasurementPlan], hosts: &[HostPlan], seed: Seed) -> Measuring {
+        let mut keys = seed.fork("keys").random();
+        let sessions = measurements.iter().map(|plan| Session::new(plan, hosts, &mut keys)).collect();
+        Measuring { sessions, circuits: Vec::new(), due: Slab::new(), keys, scratch: Vec::new() }
+    }
+}
