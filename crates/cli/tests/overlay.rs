@@ -115,6 +115,8 @@ fn mistakes_are_told_with_place_and_cure() {
         ("[tor]\nauthority = \"192.0.2.1:80\"\n", "not in a private network"),
         ("[tor]\nauthority = \"192.0.2.1:80\"\nallow-public-authority = true\n", "--allow-public-authority"),
         ("[system]\nname = \"x\"\ntransport = \"pctpc\"\n", "did you mean `pctcp`?"),
+        ("[limits]\nmemroy = \"1 MB\"\n", "did you mean `memory`?"),
+        ("[limits]\nconnections = 0\n", "limits.connections"),
     ] {
         let said = refused(&format!("{good}{line}"));
         assert!(said.contains(cause), "{said}");

@@ -290,7 +290,16 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
 
     /// Serves a connection that a neighbour opened.
     pub async fn met(&self, met: Met) {
-        let id = self.with(|node, _| node.channel_accepted(met.peer));
+        self.met_from(met, |_, _, _| {}).await;
+    }
+
+    /// As [`met`](Self::met), when the node is to be told more of the channel.
+    pub async fn met_from(&self, met: Met, tell: impl FnOnce(&mut N, Time, ChannelId)) {
+        let id = self.with(|node, now| {
+            let id = node.channel_accepted(met.peer);
+            tell(node, now, id);
+            id
+        });
         if !met.ours {
             self.with(|node, _| node.channel_is_stock(id));
         }

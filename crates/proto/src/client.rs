@@ -469,8 +469,9 @@ impl<O: Onion> Node<O> for Client<O> {
     fn stream_connected(&mut self, _: Time, _: StreamKey) {}
 
     fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {
-        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
-        if let Some(payload) = circuit.edge.backlog(stream.stream, bytes) {
+        while let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize)
+            && let Some(payload) = circuit.edge.backlog(now, stream.stream, bytes)
+        {
             self.say(now, stream.circuit, stream.stream, payload);
         }
     }

@@ -14,6 +14,9 @@ use crate::onion::Onion;
 /// Streams of one circuit at one time; more are refused (stream ids have 16 bits).
 pub const MAX_STREAMS: usize = 4096;
 
+/// A stream whose own side holds more than this says no SENDME (tor's `connection_outbuf_too_full`, ten cells).
+const HELD_BYTES: u64 = 10 * 509;
+
 /// Full cells that a stream fills in its turn: tor reads 16 KiB less a part of a cell at a time.
 const TURN_CELLS: u32 = 32;
 
@@ -34,6 +37,8 @@ pub struct Edge {
     packaged: u32,
     /// Ordered by id. A circuit rarely has more than a few.
     streams: Vec<Stream>,
+    /// Bytes that their own sides hold.
+    held: u64,
 }
 
 #[derive(Debug)]
@@ -49,11 +54,23 @@ struct Stream {
     stopped: bool,
     /// We did.
     stopping: bool,
+    /// Bytes that the stream's own side has not taken yet, and since when there are some.
+    held: u64,
+    held_since: Time,
 }
 
 impl Stream {
     fn room(&self) -> u32 {
         if self.stopped { 0 } else { self.window.as_ref().map_or(u32::MAX, |window| window.room()) }
+    }
+
+    /// Whether a SENDME is due: enough was delivered, and its own side takes it.
+    fn acknowledges(&mut self, increment: u32) -> bool {
+        let owed = self.delivered >= increment && self.held <= HELD_BYTES;
+        if owed {
+            self.delivered -= increment;
+        }
+        owed
     }
 }
 
@@ -96,6 +113,7 @@ impl Edge {
             allowance,
             packaged: 0,
             streams: Vec::new(),
+            held: 0,
         }
     }
 
@@ -112,7 +130,10 @@ impl Edge {
         }
         let window = self.windows.map(|windows| Fixed::new(windows.stream, windows.stream_increment));
         let (connected, starved, stopped, stopping) = (false, false, false, false);
-        self.streams.insert(at, Stream { id, connected, starved, window, delivered: 0, stopped, stopping });
+        let (delivered, held, held_since) = (0, 0, Time::ZERO);
+        let stream =
+            Stream { id, connected, starved, window, delivered, stopped, stopping, held, held_since };
+        self.streams.insert(at, stream);
         true
     }
 
@@ -124,7 +145,17 @@ impl Edge {
     /// Removes a stream; false if there is none.
     pub fn close(&mut self, id: StreamId) -> bool {
         let found = self.streams.binary_search_by_key(&id, |stream| stream.id);
-        found.map(|at| self.streams.remove(at)).is_ok()
+        found.map(|at| self.held -= self.streams.remove(at).held).is_ok()
+    }
+
+    /// Bytes that streams' own sides hold.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Since when the stream that is slowest has held something.
+    pub fn held_since(&self) -> Option<Time> {
+        self.streams.iter().filter(|stream| stream.held > 0).map(|stream| stream.held_since).min()
     }
 
     /// All streams, in order.
@@ -148,11 +179,10 @@ impl Edge {
         let Some(stream) = self.stream(id) else { return Ok((Owed { circuit, stream: false }, false)) };
         let Some(windows) = windows else { return Ok((Owed { circuit, stream: false }, true)) };
         stream.delivered += 1;
-        let owed = stream.delivered >= windows.stream_increment;
-        if owed {
-            stream.delivered -= windows.stream_increment;
+        if stream.delivered > windows.stream {
+            return Err(Violation);
         }
-        Ok((Owed { circuit, stream: owed }, true))
+        Ok((Owed { circuit, stream: stream.acknowledges(windows.stream_increment) }, true))
     }
 
     /// A SENDME arrived for a stream, or with id zero for the circuit. One that nothing was sent for is a
@@ -178,12 +208,20 @@ impl Edge {
         }
     }
 
-    /// The stream's own side holds so many bytes that it has not taken yet: what to tell the peer.
-    pub fn backlog<O: Onion>(&mut self, id: StreamId, bytes: u64) -> Option<Payload<O>> {
-        if self.windows.is_some() {
-            return None;
+    /// The stream's own side holds so many bytes that it has not taken yet: what to tell the peer. Ask again until that
+    /// is nothing.
+    pub fn backlog<O: Onion>(&mut self, now: Time, id: StreamId, bytes: u64) -> Option<Payload<O>> {
+        let windows = self.windows;
+        let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
+        let stream = &mut self.streams[at];
+        self.held = self.held + bytes - stream.held;
+        if stream.held == 0 {
+            stream.held_since = now;
         }
-        let stream = self.stream(id)?;
+        stream.held = bytes;
+        if let Some(windows) = windows {
+            return stream.acknowledges(windows.stream_increment).then_some(Payload::Sendme(None));
+        }
         let payload = match stream.stopping {
             false if bytes > XOFF_BYTES => Payload::Xoff,
             true if bytes == 0 => Payload::Xon,
@@ -364,6 +402,31 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_that_nobody_reads_is_not_acknowledged() {
+        let mut edge = windowed();
+        let id = StreamId(1);
+        edge.open(id);
+        let mut owed = 0;
+        for cell in 1..=500 {
+            owed += u32::from(edge.deliver(id).unwrap().0.stream);
+            assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, cell * 498), None);
+        }
+        assert_eq!(
+            (owed, edge.held()),
+            (0, 500 * 498),
+            "the tenth cell is the last that is taken in silence"
+        );
+        assert_eq!(edge.deliver(id), Err(Violation), "the peer's window is used up");
+        let mut owed = 0;
+        while let Some(payload) = edge.backlog::<Clear>(Time::ZERO, id, HELD_BYTES) {
+            assert_eq!(payload, Payload::Sendme(None));
+            owed += 1;
+        }
+        assert_eq!(owed, 10, "as soon as it is read");
+        assert!(edge.deliver(id).is_ok());
+    }
+
+    #[test]
     fn without_stream_windows_xoff_stops_a_stream() {
         let vegas = vegas::Parameters::default();
         let mut edge = Edge::new(&vegas, Windows::default(), f64::INFINITY);
@@ -375,10 +438,10 @@ mod tests {
         assert_eq!(edge.resumable(u32::MAX), [(id, 124)]);
         assert_eq!(packaged(&mut edge, id, u32::MAX), 124, "the first congestion window");
         assert_eq!(edge.sendme(Time(1), id, None, false), Err(Violation), "streams have no SENDMEs");
-        assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES), None);
-        assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES + 1), Some(Payload::Xoff));
-        assert_eq!(edge.backlog::<Clear>(id, XOFF_BYTES + 2), None, "said once");
-        assert_eq!(edge.backlog::<Clear>(id, 0), Some(Payload::Xon));
+        assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, XOFF_BYTES), None);
+        assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, XOFF_BYTES + 1), Some(Payload::Xoff));
+        assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, XOFF_BYTES + 2), None, "said once");
+        assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, 0), Some(Payload::Xon));
         assert_eq!(windowed().stop(id, true), Err(Violation));
     }
 }

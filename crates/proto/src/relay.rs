@@ -1,8 +1,12 @@
 //! A relay: passes cells between the two legs of a circuit, and is the exit of circuits that end here.
 
+mod driven;
+mod memory;
 mod table;
+mod watch;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 
 use slab::Slab;
 use tidegate_control::units::Time;
@@ -10,11 +14,11 @@ use tidegate_control::units::Time;
 use crate::cell::{Cell, CircId, Command, EndReason, Message, Nonce, Payload, RelayId, StreamId};
 use crate::control::{Controller, Place, Plant, Timer, Totals};
 use crate::edge::Edge;
-use crate::links::{Arrival, ChannelId, Config, LegId, Links, Side, kist};
-use crate::machine::Machine;
-use crate::node::{CircuitKey, Node, Output, Sink, Source, StreamKey};
+use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
+use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
 use table::{Circuit, Switch, Table};
+use watch::Watch;
 
 /// A relay without its sockets.
 pub struct Relay<O: Onion> {
@@ -25,6 +29,10 @@ pub struct Relay<O: Onion> {
     joined: BTreeMap<Nonce, CircuitKey>,
     cells: u64,
     controller: Option<Box<dyn Controller>>,
+    watch: Option<Watch>,
+    /// Bytes that streams' own sides hold, and messages that wait for a LEAVE.
+    held: u64,
+    shed: u64,
 }
 
 /// Messages that wait for a LEAVE; a client that sends more breaks its window.
@@ -38,6 +46,7 @@ impl<O: Onion> Relay<O> {
         let place = Place { bandwidth: config.bandwidth, clock: config.clock };
         let controller = config.control.controller(&place);
         let first_allowance = controller.as_ref().map(|controller| controller.first_allowance().0);
+        let watch = config.limits.map(Watch::new);
         let links = Links::new(config, first_allowance);
         Relay {
             onion,
@@ -46,6 +55,35 @@ impl<O: Onion> Relay<O> {
             joined: BTreeMap::new(),
             cells: 0,
             controller,
+            watch,
+            held: 0,
+            shed: 0,
+        }
+    }
+
+    /// What neighbours may make it hold and do.
+    pub fn limits(&self) -> Option<&Limits> {
+        self.table.links.config().limits.as_ref()
+    }
+
+    /// Whether a connection from that address would be one too many; room is made for it if that is possible.
+    pub fn turns_away(&mut self, now: Time, address: IpAddr) -> bool {
+        let Some(watch) = &self.watch else { return false };
+        if watch.is_crowded(address) {
+            return true;
+        }
+        if watch.is_full() {
+            let links = &self.table.links;
+            let Some(bare) = watch.candidates().find(|id| links.is_bare(*id)) else { return true };
+            self.close_channel(now, bare);
+        }
+        false
+    }
+
+    /// A channel comes from that address.
+    pub fn channel_is_from(&mut self, now: Time, channel: ChannelId, address: IpAddr) {
+        if let Some(watch) = &mut self.watch {
+            watch.accepted(now, channel, address);
         }
     }
 
@@ -60,18 +98,23 @@ impl<O: Onion> Relay<O> {
     }
 
     fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body, fast: bool) {
-        let Some((hop, answer)) = self.onion.accept(body, fast) else {
+        let Ok(owner) = self.watch.as_mut().map_or(Ok(None), |watch| watch.begin(now, channel)) else {
             return self.table.links.refuse(now, channel, circ);
         };
         let key = CircuitKey(self.table.circuits.vacant_key() as u32);
-        let Some(prev) = self.table.links.accept_leg(channel, circ, key, Side::Prev) else {
+        let begun = (self.onion.accept(body, fast)).and_then(|accepted| {
+            Some((accepted, self.table.links.accept_leg(channel, circ, key, Side::Prev)?))
+        });
+        let Some(((hop, answer), prev)) = begun else {
+            self.disown(owner);
             return self.table.links.refuse(now, channel, circ);
         };
         let switch = Switch::None;
         self.table.circuits.insert(Circuit {
+            owner,
             prev,
             next: None,
-            extending: false,
+            extending: None,
             early: 0,
             hop,
             edge: None,
@@ -95,11 +138,20 @@ impl<O: Onion> Relay<O> {
     }
 
     fn close_stream(&mut self, now: Time, stream: StreamKey, reason: EndReason, last: Payload<O>) {
-        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
-        if circuit.edge.as_deref_mut().is_some_and(|edge| edge.close(stream.stream)) {
+        if self.drop_stream(stream) {
             self.table.outputs.push_back(Output::StreamClosed(stream, reason));
             self.say(now, stream.circuit, stream.stream, last);
         }
+    }
+
+    /// Whether there was such a stream.
+    fn drop_stream(&mut self, stream: StreamKey) -> bool {
+        let circuit = self.table.circuits.get_mut(stream.circuit.0 as usize);
+        let Some(edge) = circuit.and_then(|circuit| circuit.edge.as_deref_mut()) else { return false };
+        let before = edge.held();
+        let closed = edge.close(stream.stream);
+        self.held -= before - edge.held();
+        closed
     }
 
     /// What the controller has done, if there is one that counts.
@@ -146,7 +198,7 @@ impl<O: Onion> Relay<O> {
         }
         match O::peel(&mut circuit.hop, &mut body) {
             Ok(None) => match circuit.next {
-                Some(next) if !circuit.extending => self.push(now, key, next, command, body),
+                Some(next) if circuit.extending.is_none() => self.push(now, key, next, command, body),
                 _ => self.end(now, key, None),
             },
             Ok(Some(Message { payload: Payload::Extend(..), .. })) if !early => self.end(now, key, None),
@@ -158,13 +210,13 @@ impl<O: Onion> Relay<O> {
     fn wrap(&mut self, now: Time, key: CircuitKey, command: Command, mut body: O::Body) {
         let circuit = &mut self.table.circuits[key.0 as usize];
         match command {
-            Command::Relay if !circuit.extending => {
+            Command::Relay if circuit.extending.is_none() => {
                 O::wrap(&mut circuit.hop, &mut body);
                 let prev = circuit.prev;
                 self.push(now, key, prev, Command::Relay, body);
             }
-            Command::Created if circuit.extending => {
-                circuit.extending = false;
+            Command::Created if circuit.extending.is_some() => {
+                self.waits_no_more(key);
                 if let Some(controller) = &mut self.controller {
                     controller.joined(key);
                 }
@@ -177,7 +229,10 @@ impl<O: Onion> Relay<O> {
     fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
         match &mut self.table.circuits[key.0 as usize].switch {
             Switch::None => {}
-            Switch::Joined(_, held) if held.len() < MAX_HELD => return held.push(message),
+            Switch::Joined(_, _, held) if held.len() < MAX_HELD => {
+                self.held += memory::CELL_COST;
+                return held.push(message);
+            }
             // Nothing may follow a LEAVE.
             Switch::Joined(..) | Switch::Left(_) => return self.end(now, key, None),
         }
@@ -240,12 +295,12 @@ impl<O: Onion> Relay<O> {
                 self.switch(now, nonce);
             }
             (Payload::Join(nonce), None) if circuit.next.is_none() && !self.joined.contains_key(&nonce) => {
-                circuit.switch = Switch::Joined(nonce, Vec::new());
+                circuit.switch = Switch::Joined(nonce, now, Vec::new());
                 self.joined.insert(nonce, key);
                 self.switch(now, nonce);
             }
-            (Payload::End(reason), Some(edge)) => {
-                if edge.close(message.stream) {
+            (Payload::End(reason), Some(_)) => {
+                if self.drop_stream(stream) {
                     self.table.outputs.push_back(Output::StreamClosed(stream, reason));
                     self.table.resume(key);
                 }
@@ -271,7 +326,8 @@ impl<O: Onion> Relay<O> {
         self.table.links.assign(a.prev, old);
         self.table.links.assign(b.prev, new);
         self.say(now, new, StreamId(0), Payload::Leave(nonce));
-        if let Switch::Joined(_, held) = held {
+        if let Switch::Joined(_, _, held) = held {
+            self.held -= held.len() as u64 * memory::CELL_COST;
             for message in held {
                 if self.table.contains(old) {
                     self.message(now, old, message);
@@ -293,6 +349,11 @@ impl<O: Onion> Relay<O> {
     }
 
     fn extend(&mut self, now: Time, key: CircuitKey, relay: RelayId, body: O::Body) {
+        let prev = self.table.circuit(key).prev;
+        let prev = self.table.links.channel_of(prev);
+        if self.watch.as_mut().is_some_and(|watch| !watch.may_shake(now, prev)) {
+            return self.end(now, key, None);
+        }
         let (channel, must_open) = self.table.links.channel_to(now, relay);
         if must_open {
             self.table.outputs.push_back(Output::OpenChannel(channel, relay));
@@ -301,20 +362,30 @@ impl<O: Onion> Relay<O> {
         let at_guard = self.table.links.is_at_guard(circuit.prev);
         let next = self.table.links.begin_leg(channel, key, Side::Next, at_guard);
         circuit.next = Some(next);
-        circuit.extending = true;
+        circuit.extending = Some(now);
+        if let Some(watch) = &mut self.watch {
+            watch.extends(now, key);
+        }
         self.push(now, key, next, Command::Create, body);
+    }
+
+    fn waits_no_more(&mut self, key: CircuitKey) {
+        if let Some(since) = self.table.circuit(key).extending.take()
+            && let Some(watch) = &mut self.watch
+        {
+            watch.extended(since, key);
+        }
+    }
+
+    fn disown(&mut self, owner: Option<IpAddr>) {
+        if let (Some(watch), Some(owner)) = (&mut self.watch, owner) {
+            watch.ended(owner);
+        }
     }
 
     /// Ends a circuit; neighbours are told, but for the one that told us.
     fn end(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>) {
-        let Some(circuit) = self.table.circuits.try_remove(key.0 as usize) else { return };
-        self.forget_switch(&circuit.switch);
-        if let Some(edge) = circuit.edge {
-            for stream in edge.ids() {
-                let stream = StreamKey { circuit: key, stream };
-                self.table.outputs.push_back(Output::StreamClosed(stream, EndReason::DESTROY));
-            }
-        }
+        let Some(circuit) = self.forget(key) else { return };
         let channel = self.table.links.remove_leg(now, circuit.prev, told_by != Some(Side::Prev));
         self.close_if_spent(now, channel);
         if let Some(next) = circuit.next {
@@ -323,11 +394,33 @@ impl<O: Onion> Relay<O> {
         }
     }
 
+    /// Forgets a circuit but for its legs.
+    fn forget(&mut self, key: CircuitKey) -> Option<Circuit<O>> {
+        if !self.table.contains(key) {
+            return None;
+        }
+        self.waits_no_more(key);
+        let circuit = self.table.circuits.remove(key.0 as usize);
+        self.disown(circuit.owner);
+        self.forget_switch(&circuit.switch);
+        if let Some(edge) = &circuit.edge {
+            self.held -= edge.held();
+            for stream in edge.ids() {
+                let stream = StreamKey { circuit: key, stream };
+                self.table.outputs.push_back(Output::StreamClosed(stream, EndReason::DESTROY));
+            }
+        }
+        Some(circuit)
+    }
+
     fn forget_switch(&mut self, switch: &Switch<O>) {
         match switch {
             Switch::None => {}
             Switch::Left(nonce) => drop(self.left.remove(nonce)),
-            Switch::Joined(nonce, _) => drop(self.joined.remove(nonce)),
+            Switch::Joined(nonce, _, held) => {
+                self.held -= held.len() as u64 * memory::CELL_COST;
+                self.joined.remove(nonce);
+            }
         }
     }
 
@@ -337,67 +430,20 @@ impl<O: Onion> Relay<O> {
             self.table.outputs.push_back(Output::CloseChannel(channel));
         }
     }
-}
 
-impl<O: Onion> Machine for Relay<O> {
-    type Output = Output<O>;
+    /// Closes a channel, and the circuits on it.
+    fn close_channel(&mut self, now: Time, channel: ChannelId) {
+        self.orphan(now, channel);
+        self.table.outputs.push_back(Output::CloseChannel(channel));
+    }
 
-    fn poll(&mut self) -> Option<Output<O>> {
-        while let Some((key, side)) = self.table.links.next_drained() {
-            if side == Side::Prev {
-                self.table.package_again(key, Edge::reopened);
-            }
+    /// A channel is gone: what is left of its circuits ends. Their legs on it are gone already.
+    fn orphan(&mut self, now: Time, channel: ChannelId) {
+        if let Some(watch) = &mut self.watch {
+            watch.closed(channel);
         }
-        let links = &mut self.table.links;
-        (self.table.outputs.pop_front())
-            .or_else(|| {
-                links.next_out_of_band().map(|(channel, cell, delay)| Output::OutOfBand(channel, cell, delay))
-            })
-            .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
-            .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
-            .or_else(|| links.next_inspection().map(Output::Inspect))
-            .or_else(|| links.next_flushable().map(Output::Flush))
-    }
-
-    fn next_timeout(&self) -> Option<Time> {
-        self.next_timer().map(|(timer, _)| timer.due)
-    }
-
-    fn timeout(&mut self, now: Time) {
-        match self.next_timer() {
-            Some((timer, of_controller)) if timer.due <= now => match &mut self.controller {
-                Some(controller) if of_controller => controller.step(now, &mut self.table),
-                _ => self.table.links.begin_run(now),
-            },
-            _ => {}
-        }
-    }
-}
-
-impl<O: Onion> Node<O> for Relay<O> {
-    fn channel_accepted(&mut self, peer: Option<RelayId>) -> ChannelId {
-        self.table.links.accept(peer)
-    }
-
-    fn channel_is_stock(&mut self, channel: ChannelId) {
-        self.table.links.set_stock(channel);
-    }
-
-    fn channel_opened(&mut self, now: Time, channel: ChannelId) {
-        self.table.links.opened(now, channel);
-    }
-
-    fn channel_closed(&mut self, now: Time, channel: ChannelId) {
-        // The legs on the channel are gone already: end what is left of their circuits.
         for (key, side) in self.table.links.closed(now, channel) {
-            let Some(circuit) = self.table.circuits.try_remove(key.0 as usize) else { continue };
-            self.forget_switch(&circuit.switch);
-            if let Some(edge) = circuit.edge {
-                for stream in edge.ids() {
-                    let stream = StreamKey { circuit: key, stream };
-                    self.table.outputs.push_back(Output::StreamClosed(stream, EndReason::DESTROY));
-                }
-            }
+            let Some(circuit) = self.forget(key) else { continue };
             let other = match side {
                 Side::Prev => circuit.next,
                 Side::Next => Some(circuit.prev),
@@ -407,84 +453,5 @@ impl<O: Onion> Node<O> for Relay<O> {
                 self.close_if_spent(now, channel);
             }
         }
-    }
-
-    fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
-        // It may have been closed by the cell before.
-        if !self.table.links.has(channel) {
-            return;
-        }
-        self.cells += 1;
-        if cell.command == Command::Plan {
-            return self.receive(now, channel, cell.body);
-        }
-        match self.table.links.arrive(now, channel, cell) {
-            Arrival::Cell(key, side, cell) => self.circuit_cell(now, key, side, cell),
-            // Cells of a circuit that just ended are still on their way.
-            Arrival::Stranger(cell) if matches!(cell.command, Command::Create | Command::CreateFast) => {
-                self.create(now, channel, cell.circ, &cell.body, cell.command == Command::CreateFast);
-            }
-            Arrival::Violation(key) => self.end(now, key, None),
-            Arrival::Done => self.close_if_spent(now, channel),
-            Arrival::Stranger(_) | Arrival::Congested(..) => {}
-        }
-        while let Some(key) = self.table.links.next_moved() {
-            if let Some(controller) = &mut self.controller {
-                controller.joined(key);
-            }
-        }
-        while let Some((key, side, cell)) = self.table.links.next_released() {
-            self.circuit_cell(now, key, side, cell);
-        }
-        if self.table.links.has(channel) && self.table.links.is_flooded(channel) {
-            self.channel_closed(now, channel);
-            self.table.outputs.push_back(Output::CloseChannel(channel));
-        }
-    }
-
-    fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>) {
-        if self.table.links.drain(now, channel, sink) {
-            self.close_if_spent(now, channel);
-        }
-    }
-
-    fn socket(&mut self, now: Time, channel: ChannelId, state: Option<kist::Socket>) {
-        self.table.links.inspected(now, channel, state);
-    }
-
-    fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
-        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
-        let Some(edge) = circuit.edge.as_deref_mut() else { return };
-        let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.table.links);
-        let room = links.room(prev);
-        edge.package(now, stream.stream, cells, room, source, |message, digest| {
-            let full = links.push(now, prev, Command::Relay, O::originate(hop, message));
-            debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
-            if digest { O::digests(hop).map(|[_, said]| said) } else { None }
-        });
-        links.note_packaged(prev);
-    }
-
-    fn stream_connected(&mut self, now: Time, stream: StreamKey) {
-        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
-        if circuit.edge.as_deref_mut().is_some_and(|edge| edge.connect(stream.stream)) {
-            self.say(now, stream.circuit, stream.stream, Payload::Connected);
-        }
-    }
-
-    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {
-        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
-        let payload = circuit.edge.as_deref_mut().and_then(|edge| edge.backlog(stream.stream, bytes));
-        if let Some(payload) = payload {
-            self.say(now, stream.circuit, stream.stream, payload);
-        }
-    }
-
-    fn stream_ended(&mut self, now: Time, stream: StreamKey) {
-        self.end_stream(now, stream, EndReason::DONE);
-    }
-
-    fn waiting(&self) -> (u64, u64) {
-        self.table.links.waiting()
     }
 }

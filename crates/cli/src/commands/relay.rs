@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_control::random::Seed;
@@ -15,7 +16,7 @@ use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
 use tidegate_net::live::policy::{Policy, Rule};
 use tidegate_net::live::relay::{Announce, Event, Settings, run};
-use tidegate_proto::links::Config;
+use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::system::System;
 use toml::Spanned;
 
@@ -59,6 +60,7 @@ struct File {
     directory: Option<DirectoryFile>,
     tor: Option<TorFile>,
     system: Option<Spanned<Value>>,
+    limits: Option<Spanned<Value>>,
 }
 
 /// The directory of an overlay of one's own.
@@ -109,6 +111,34 @@ pub fn links(system: Option<&Spanned<Value>>, source: &Source) -> Result<Config,
     })
 }
 
+/// The `[limits]` table, within what the operating system allows.
+fn limits(table: Option<&Spanned<Value>>, source: &Source) -> Result<Limits, InputError> {
+    let read = |table: &Spanned<Value>| {
+        tidegate_control::keys::read(table.get_ref()).map_err(|wrong| {
+            let place = wrong.path.join(".");
+            source.error(table.span(), format!("limits.{place}: {}", wrong.cause), wrong.cure)
+        })
+    };
+    let mut limits: Limits = table.map_or(Ok(Limits::default()), read)?;
+    let descriptors = most_descriptors();
+    // The rest is for streams, for connections that we open, and for files.
+    limits.connections = limits.connections.min(descriptors / 2);
+    limits.streams = limits.streams.min(descriptors / 4);
+    Ok(limits)
+}
+
+/// Raises the number of descriptors that the process may have to what it may ask for; how many that are.
+fn most_descriptors() -> u32 {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum {
+        let raised = Rlimit { current: limit.maximum, ..limit };
+        if setrlimit(Resource::Nofile, raised.clone()).is_ok() {
+            limit = raised;
+        }
+    }
+    limit.current.map_or(u32::MAX, |most| u32::try_from(most).unwrap_or(u32::MAX))
+}
+
 /// Whether an address belongs to nobody's public network.
 fn is_private(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -153,6 +183,7 @@ fn load(path: &Path, allow_public: bool) -> Result<(SocketAddr, Settings), Input
         }
     };
     let mut config = links(file.system.as_ref(), &source)?;
+    config.limits = Some(limits(file.limits.as_ref(), &source)?);
     if let Some(rate) = file.bandwidth {
         config.bandwidth = rate.0 as f64 / 8.0;
     }

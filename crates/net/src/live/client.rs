@@ -14,7 +14,7 @@ use tidegate_proto::crypto::message;
 use tidegate_proto::crypto::names::{Router, SharedNames, Target};
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::links::Config;
-use tidegate_proto::node::{CircuitKey, Output, StreamKey};
+use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -164,7 +164,7 @@ async fn learn(at: SocketAddr, key: &[u8; 32], seen: u64) -> Result<Directory, S
 
 /// What the driver does not do itself.
 fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
-    Box::new(move |_, _, output| match output {
+    Box::new(move |node, now, output| match output {
         Output::CircuitBuilt(key) => {
             if let Some(circuit) = state.circuits.borrow().get(&key) {
                 circuit.built.set(Some(true));
@@ -185,7 +185,7 @@ fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
         Output::StreamClosed(key, reason) => close(&state, key, reason),
         Output::Deliver(key, _, data) => {
             if let Some(local) = state.locals.borrow().get(&key) {
-                local.deliver(data);
+                node.backlog(now, key, local.deliver(data));
             }
         }
         Output::Package(key, cells) => {
@@ -358,7 +358,6 @@ impl Client {
             Ok(())
         });
         if answered.await.is_err() {
-            use tidegate_proto::node::Node as _;
             self.overlay.with(|node, now| node.stream_ended(now, key));
             return Err(EndReason::TIMEOUT);
         }

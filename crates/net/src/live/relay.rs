@@ -1,19 +1,20 @@
 //! The role of a relay: accepts connections, forwards cells, lets streams out by its policy, and tells a directory that
 //! it is there.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::bucket::{BucketPlan, TokenBucket};
+use tidegate_proto::cell::EndReason;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::SharedNames;
 use tidegate_proto::crypto::ntor::RelaySecret;
 use tidegate_proto::links::{ChannelId, Config};
-use tidegate_proto::node::Output;
+use tidegate_proto::node::{Node as _, Output};
 use tidegate_proto::relay::Relay as Node;
 use tokio::net::TcpListener;
 
@@ -23,6 +24,7 @@ use super::directory::Entry;
 use super::exit::{self, Exit};
 use super::fetch::fetch;
 use super::stream::{Local, Locals};
+use crate::admission::Admission;
 use crate::clock;
 use crate::identity::random;
 use crate::overlay::{Gate, Handle, Overlay, Owner};
@@ -100,8 +102,8 @@ pub struct Settings {
     pub announce: Announce,
 }
 
-/// Connections at one time; more are closed at once.
-const CONNECTIONS: usize = 12_000;
+/// Connections whose handshake is not over: the oldest goes when another comes.
+const HANDSHAKES: usize = 512;
 /// Bytes per second of a relay that does not say: as much as directories count.
 const UNLIMITED: f64 = 1e9;
 /// How often a relay announces itself to a directory of ours, to an authority of Tor's, and again after a refusal.
@@ -123,7 +125,7 @@ pub enum Event {
 pub struct Relay {
     overlay: Exiting,
     links: Rc<Links>,
-    connections: Rc<Cell<usize>>,
+    handshakes: Rc<Admission>,
 }
 
 /// Runs a relay until dropped. Must run inside a [`tokio::task::LocalSet`].
@@ -191,17 +193,21 @@ pub async fn run(settings: Settings, listener: TcpListener, hear: impl Fn(Event)
 impl Relay {
     fn new(node: Node<Encrypted>, limit: Limit, links: Rc<Links>, exit: Rc<Exit>) -> Relay {
         let locals = Locals::default();
+        let streams = node.limits().map_or(usize::MAX, |limits| limits.streams as usize);
         let owner = |own: Handle<_, _, _>| -> Owner<Node<Encrypted>> {
-            Box::new(move |_, _, output| match output {
+            Box::new(move |node, now, output| match output {
                 Output::Connect(key, target) => {
                     let Some(overlay) = own.get() else { return };
+                    if locals.borrow().len() >= streams {
+                        return node.end_stream(now, key, EndReason::MISC);
+                    }
                     let local = Rc::<Local>::default();
                     locals.borrow_mut().insert(key, local.clone());
                     tokio::task::spawn_local(exit::serve(overlay, exit.clone(), key, target, local));
                 }
                 Output::Deliver(key, _, data) => {
                     if let Some(local) = locals.borrow().get(&key) {
-                        local.deliver(data);
+                        node.backlog(now, key, local.deliver(data));
                     }
                 }
                 Output::Package(key, cells) => {
@@ -218,27 +224,29 @@ impl Relay {
             })
         };
         let overlay = Overlay::with_dial(node, limit, links.clone(), owner);
-        Relay { overlay, links, connections: Rc::default() }
+        Relay { overlay, links, handshakes: Rc::new(Admission::new(HANDSHAKES)) }
     }
 
     async fn accept(&self, listener: TcpListener) {
         loop {
-            let Ok((tcp, _)) = listener.accept().await else {
+            let Ok((tcp, from)) = listener.accept().await else {
                 // Out of descriptors, most likely: others must end first.
                 clock::until(clock::now() + Span::from_millis(50)).await;
                 continue;
             };
-            if self.connections.get() >= CONNECTIONS {
+            let from = from.ip();
+            if self.overlay.with(|node, now| node.turns_away(now, from)) {
                 continue;
             }
-            self.connections.set(self.connections.get() + 1);
             let relay = self.clone();
             tokio::task::spawn_local(async move {
                 // How a connection ends concerns nobody else.
-                if let Ok(met) = relay.links.accept(tcp).await {
-                    relay.overlay.met(met).await;
+                let Some(Ok(met)) = relay.handshakes.run(relay.links.accept(tcp)).await else { return };
+                // Others may have come meanwhile.
+                if !relay.overlay.with(|node, now| node.turns_away(now, from)) {
+                    let tell = |node: &mut Node<_>, now, id| node.channel_is_from(now, id, from);
+                    relay.overlay.met_from(met, tell).await;
                 }
-                relay.connections.set(relay.connections.get() - 1);
             });
         }
     }

@@ -36,11 +36,12 @@ pub struct Local {
 pub type Locals = Rc<RefCell<BTreeMap<StreamKey, Rc<Local>>>>;
 
 impl Local {
-    /// Bytes came over the circuit.
-    pub fn deliver(&self, data: Box<[u8]>) {
+    /// Bytes came over the circuit; so many wait for the socket now.
+    pub fn deliver(&self, data: Box<[u8]>) -> u64 {
         self.waiting.set(self.waiting.get() + data.len() as u64);
         self.incoming.borrow_mut().push_back(data);
         self.arrived.notify_one();
+        self.waiting.get()
     }
 
     /// The circuit takes so many cells.

@@ -51,6 +51,11 @@ impl<O: Onion> Links<O> {
         self.channel(id).stock = true;
     }
 
+    /// The channel that a leg is on.
+    pub fn channel_of(&self, id: LegId) -> ChannelId {
+        self.legs[id.0 as usize].channel
+    }
+
     /// The relay on the other end of a leg's channel.
     pub fn peer(&self, id: LegId) -> Option<RelayId> {
         self.channels[self.legs[id.0 as usize].channel.0 as usize].peer
@@ -134,6 +139,11 @@ impl<O: Onion> Links<O> {
     /// Whether there is such a channel.
     pub fn has(&self, id: ChannelId) -> bool {
         self.channels.contains(id.0 as usize)
+    }
+
+    /// Whether a channel carries no circuit.
+    pub fn is_bare(&self, id: ChannelId) -> bool {
+        self.channels.get(id.0 as usize).is_some_and(|channel| channel.circs.is_empty())
     }
 
     /// Whether the neighbour leaves more unread than it may.

@@ -9,6 +9,7 @@ use tidegate_control::keys::Parameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::Bytes;
 
+use super::limits::Limits;
 use super::runs;
 use crate::control::windows::{FixedWindows, Windows};
 use crate::control::{Clock, Control};
@@ -102,6 +103,8 @@ pub struct Config {
     /// Cells beyond a full output buffer that a neighbour may leave unread: what no window bounds, such as DESTROY,
     /// piles up there, and then the channel is closed.
     pub unread_limit: u32,
+    /// What neighbours may make a relay hold and do; without limits they are trusted, as in a simulation.
+    pub limits: Option<Limits>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
     /// Where the nonces of moves come from; secret, and different for each node.
@@ -126,6 +129,7 @@ impl Default for Config {
             queue_limit: 50_000,
             circuits_per_channel: 1 << 16,
             unread_limit: 1 << 12,
+            limits: None,
             switching: None,
             nonces: Seed::root(0),
             clock: Clock::default(),

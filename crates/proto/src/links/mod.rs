@@ -4,7 +4,7 @@
 //! cells that wait to leave there. Cells move from a leg's queue to the channel's output buffer in the
 //! order of the channel's scheduler, and from there to the driver's connection in order.
 //!
-//! - [`config`]: how a node moves cells; [`state`]: what it keeps;
+//! - [`config`]: how a node moves cells; [`limits`]: what neighbours may make it do; [`state`]: what it keeps;
 //! - [`channels`], [`circuits`]: they come and go; [`queues`]: cells move through;
 //! - [`pacing`]: how many a controller lets go; [`neighbours`]: what controllers tell each other;
 //! - [`moves`]: circuits move from channel to channel; [`kist`], [`runs`]: all channels at once, at intervals.
@@ -13,6 +13,7 @@ mod channels;
 mod circuits;
 mod config;
 pub mod kist;
+mod limits;
 mod moves;
 mod neighbours;
 mod pacing;
@@ -21,6 +22,7 @@ mod runs;
 mod state;
 
 pub use config::{CircuitQueue, Config, OutputBuffer};
+pub use limits::Limits;
 pub use moves::Arrival;
 pub use queues::QueueFull;
 pub use state::Links;

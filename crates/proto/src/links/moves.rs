@@ -215,6 +215,7 @@ impl<O: Onion> Links<O> {
             (Command::Leave(nonce), Some(Move::Leaving { nonce: own, old, held, begun, left, first }))
                 if nonce == *own && *old == (id, cell.circ) =>
             {
+                self.held_cells -= held.len() as u64;
                 self.released.extend(held.drain(..).map(|cell| (leg_id, cell)));
                 self.switched.push_back((key, begun.over(*left, *first, now)));
                 leg.moving = None;
@@ -246,6 +247,7 @@ impl<O: Onion> Links<O> {
                 }
                 first.get_or_insert(now);
                 held.push_back(cell);
+                self.held_cells += 1;
                 Arrival::Done
             }
             (Command::Destroy, _) => Arrival::Cell(key, side, cell),
@@ -269,7 +271,7 @@ impl<O: Onion> Links<O> {
                     return Arrival::Done;
                 }
                 channel.joins.push((cell.circ, nonce));
-                let join = Join { channel: id, circ: cell.circ, held: VecDeque::new() };
+                let join = Join { channel: id, circ: cell.circ, since: now, held: VecDeque::new() };
                 self.joins.insert(nonce, join);
                 self.follow(now, nonce);
                 Arrival::Done
@@ -294,6 +296,7 @@ impl<O: Onion> Links<O> {
                     self.drop_join(nonce, |_, _| true);
                 } else {
                     join.held.push_back(cell);
+                    self.held_cells += 1;
                 }
                 Arrival::Done
             }
@@ -303,8 +306,15 @@ impl<O: Onion> Links<O> {
     fn drop_join(&mut self, nonce: Nonce, when: impl Fn(&Join<O>, &slab::Slab<Channel>) -> bool) {
         if self.joins.get(&nonce).is_some_and(|join| when(join, &self.channels)) {
             let join = self.joins.remove(&nonce).expect("looked at above");
+            self.held_cells -= join.held.len() as u64;
             self.channels[join.channel.0 as usize].joins.retain(|(_, other)| *other != nonce);
         }
+    }
+
+    /// Forgets the JOIN that has waited longest for its LEAVE, and what it holds; false if there is none.
+    pub fn drop_oldest_join(&mut self) -> bool {
+        let oldest = self.joins.iter().min_by_key(|(_, join)| join.since).map(|(nonce, _)| *nonce);
+        oldest.inspect(|nonce| self.drop_join(*nonce, |_, _| true)).is_some()
     }
 
     /// Follows the peer to the new way once both its LEAVE and its JOIN are here.
@@ -327,6 +337,7 @@ impl<O: Onion> Links<O> {
         leg.moving = None;
         self.moved.push(leg.circuit);
         self.rebind(now, id, join.channel, join.circ);
+        self.held_cells -= join.held.len() as u64;
         self.released.extend(join.held.into_iter().map(|cell| (id, cell)));
     }
 
@@ -335,7 +346,8 @@ impl<O: Onion> Links<O> {
     pub(super) fn abandon_move(&mut self, now: Time, id: LegId, leg: &Leg<O>, gone: Option<ChannelId>) {
         self.released.retain(|(other, _)| *other != id);
         match leg.moving.as_deref() {
-            Some(Move::Leaving { old, .. }) => {
+            Some(Move::Leaving { old, held, .. }) => {
+                self.held_cells -= held.len() as u64;
                 for (channel, circ) in [*old, (leg.channel, leg.circ)] {
                     if Some(channel) != gone {
                         self.channels[channel.0 as usize].unlist(circ);
@@ -353,7 +365,8 @@ impl<O: Onion> Links<O> {
     /// Forgets the moves that a closed channel was the aim of.
     pub(super) fn abandon_moves_to(&mut self, id: ChannelId, channel: &Channel) {
         for (_, nonce) in &channel.joins {
-            self.joins.remove(nonce);
+            let join = self.joins.remove(nonce);
+            self.held_cells -= join.map_or(0, |join| join.held.len() as u64);
         }
         for leg in &channel.awaited {
             if let Some(leg) = self.legs.get_mut(leg.0 as usize)

@@ -2,7 +2,7 @@
 
 use tidegate_control::units::Time;
 
-use super::state::{Links, View};
+use super::state::{Links, Move, View};
 use crate::cell::{CELL_BYTES, Cell, Command};
 use crate::ids::{ChannelId, CircuitKey, LegId, Side};
 use crate::onion::Onion;
@@ -194,6 +194,30 @@ impl<O: Onion> Links<O> {
     /// A circuit whose own end was stopped by its queue and may go on.
     pub fn next_drained(&mut self) -> Option<(CircuitKey, Side)> {
         self.drained.pop_front()
+    }
+
+    /// Cells of all kinds that are held in memory.
+    pub fn cells(&self) -> u64 {
+        self.queued_cells + self.buffered_cells + self.held_cells
+    }
+
+    /// Since when a leg's first cell has waited, in the queue or for the end of a move.
+    pub fn oldest(&self, id: LegId) -> Option<Time> {
+        let leg = &self.legs[id.0 as usize];
+        let queued = self.cells.front(&leg.queue).map(|departure| departure.queued);
+        let held = match leg.moving.as_deref() {
+            Some(Move::Leaving { first, .. }) => *first,
+            _ => None,
+        };
+        [queued, held].into_iter().flatten().min()
+    }
+
+    /// The channel whose output buffer has waited longest for its neighbour to read.
+    pub fn oldest_unread(&self) -> Option<ChannelId> {
+        let unread = self.channels.iter().filter_map(|(id, channel)| {
+            self.cells.front(&channel.out).map(|departure| (departure.buffered, ChannelId(id as u32)))
+        });
+        unread.min().map(|(_, id)| id)
     }
 
     /// Cells in circuit queues and bytes in output buffers.

@@ -134,6 +134,8 @@ pub struct Links<O: Onion> {
     pub(super) moved: Vec<CircuitKey>,
     pub(super) queued_cells: u64,
     pub(super) buffered_cells: u64,
+    /// Cells that wait until a move is over.
+    pub(super) held_cells: u64,
 }
 
 /// Where a leg that moves is in its move.
@@ -159,6 +161,7 @@ pub(super) enum Move<O: Onion> {
 pub(super) struct Join<O: Onion> {
     pub(super) channel: ChannelId,
     pub(super) circ: CircId,
+    pub(super) since: Time,
     pub(super) held: VecDeque<Cell<O>>,
 }
 
@@ -190,6 +193,7 @@ impl<O: Onion> Links<O> {
             moved: Vec::new(),
             queued_cells: 0,
             buffered_cells: 0,
+            held_cells: 0,
         }
     }
 

@@ -1,6 +1,7 @@
 //! A relay's circuits with their legs: what its controller measures and steers.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use slab::Slab;
 use tidegate_control::units::Time;
@@ -20,10 +21,12 @@ pub(super) struct Table<O: Onion> {
 }
 
 pub(super) struct Circuit<O: Onion> {
+    /// The address that it counts for.
+    pub owner: Option<IpAddr>,
     pub prev: LegId,
     pub next: Option<LegId>,
-    /// The next relay has not answered yet.
-    pub extending: bool,
+    /// Since when the next relay owes an answer.
+    pub extending: Option<Time>,
     /// RELAY_EARLY cells that the client has sent.
     pub early: u8,
     pub hop: O::RelayHop,
@@ -39,8 +42,8 @@ pub(super) enum Switch<O: Onion> {
     None,
     /// It has left this circuit.
     Left(Nonce),
-    /// It has joined on this one; what it says waits until it has left the other.
-    Joined(Nonce, Vec<Message<O>>),
+    /// It has joined on this one, then; what it says waits until it has left the other.
+    Joined(Nonce, Time, Vec<Message<O>>),
 }
 
 impl<O: Onion> Table<O> {

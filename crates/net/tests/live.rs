@@ -1,0 +1,74 @@
+//! A relay of the overlay on sockets, among strangers.
+
+use std::net::SocketAddr;
+
+use tidegate_control::units::Span;
+use tidegate_net::clock;
+use tidegate_net::identity::fill;
+use tidegate_net::live::channel::Links;
+use tidegate_net::live::exit::Exit;
+use tidegate_net::live::policy::Policy;
+use tidegate_net::live::relay::{Announce, Settings, run};
+use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::crypto::names::{Router, SharedNames};
+use tidegate_proto::links::{Config, Limits};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{LocalSet, spawn_local};
+
+/// Runs `client` against a relay with these limits.
+fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(LocalSet::new().run_until(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        let keys = RouterKeys::generate(&mut fill);
+        let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
+        let settings = Settings {
+            nickname: "relay".into(),
+            address,
+            keys,
+            config: Config { limits: Some(limits), ..Config::default() },
+            exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
+            announce: Announce::None,
+        };
+        spawn_local(run(settings, listener, |_| {}));
+        client(router).await;
+    }));
+}
+
+fn client() -> Links {
+    Links::client(SharedNames::default()).unwrap()
+}
+
+#[test]
+fn silent_strangers_keep_nobody_out() {
+    against_a_relay(Limits::default(), |router| async move {
+        let mut silent = Vec::new();
+        for _ in 0..600 {
+            silent.push(TcpStream::connect(router.address).await.unwrap());
+        }
+        let before = clock::now();
+        assert!(client().connect(&router).await.is_ok());
+        assert!(clock::now().since(before) < Span::from_secs(5), "it did not wait for their time to be over");
+        assert_eq!(silent[0].read(&mut [0; 8]).await.unwrap_or(0), 0, "the oldest went");
+    });
+}
+
+#[test]
+fn an_address_has_so_many_connections_and_no_more() {
+    let limits = Limits { connections_per_address: 3, ..Limits::default() };
+    against_a_relay(limits, |router| async move {
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            open.push(client().connect(&router).await.unwrap());
+        }
+        assert!(client().connect(&router).await.is_err());
+        open.pop();
+        let end = clock::now() + Span::from_secs(10);
+        while client().connect(&router).await.is_err() {
+            assert!(clock::now() < end, "a place is free again");
+            clock::until(clock::now() + Span::from_millis(20)).await;
+        }
+    });
+}

@@ -1,0 +1,165 @@
+//! A relay as its driver sees it.
+
+use tidegate_control::units::Time;
+
+use super::Relay;
+use super::watch::Watch;
+use crate::cell::{Cell, Command, EndReason, Payload, RelayId};
+use crate::edge::Edge;
+use crate::links::{Arrival, ChannelId, Side, kist};
+use crate::machine::Machine;
+use crate::node::{Node, Output, Sink, Source, StreamKey};
+use crate::onion::Onion;
+
+impl<O: Onion> Machine for Relay<O> {
+    type Output = Output<O>;
+
+    fn poll(&mut self) -> Option<Output<O>> {
+        while let Some((key, side)) = self.table.links.next_drained() {
+            if side == Side::Prev {
+                self.table.package_again(key, Edge::reopened);
+            }
+        }
+        let links = &mut self.table.links;
+        (self.table.outputs.pop_front())
+            .or_else(|| {
+                links.next_out_of_band().map(|(channel, cell, delay)| Output::OutOfBand(channel, cell, delay))
+            })
+            .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
+            .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
+            .or_else(|| links.next_inspection().map(Output::Inspect))
+            .or_else(|| links.next_flushable().map(Output::Flush))
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        let watched = self.watch.as_ref().and_then(Watch::next_timeout);
+        let timer = self.next_timer().map(|(timer, _)| timer.due);
+        [watched, timer].into_iter().flatten().min()
+    }
+
+    fn timeout(&mut self, now: Time) {
+        if let Some(watch) = &mut self.watch {
+            if let Some(circuit) = watch.overdue(now) {
+                return self.end(now, circuit, None);
+            }
+            if let Some(channel) = watch.due_look(now) {
+                let is_bare = self.table.links.is_bare(channel);
+                if watch.looked(now, channel, is_bare) {
+                    self.close_channel(now, channel);
+                }
+                return;
+            }
+        }
+        match self.next_timer() {
+            Some((timer, of_controller)) if timer.due <= now => match &mut self.controller {
+                Some(controller) if of_controller => controller.step(now, &mut self.table),
+                _ => self.table.links.begin_run(now),
+            },
+            _ => {}
+        }
+    }
+}
+
+impl<O: Onion> Node<O> for Relay<O> {
+    fn channel_accepted(&mut self, peer: Option<RelayId>) -> ChannelId {
+        self.table.links.accept(peer)
+    }
+
+    fn channel_is_stock(&mut self, channel: ChannelId) {
+        self.table.links.set_stock(channel);
+    }
+
+    fn channel_opened(&mut self, now: Time, channel: ChannelId) {
+        self.table.links.opened(now, channel);
+    }
+
+    fn channel_closed(&mut self, now: Time, channel: ChannelId) {
+        self.orphan(now, channel);
+    }
+
+    fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
+        // It may have been closed by the cell before.
+        if !self.table.links.has(channel) {
+            return;
+        }
+        self.cells += 1;
+        if cell.command == Command::Plan {
+            return self.receive(now, channel, cell.body);
+        }
+        match self.table.links.arrive(now, channel, cell) {
+            Arrival::Cell(key, side, cell) => self.circuit_cell(now, key, side, cell),
+            // Cells of a circuit that just ended are still on their way.
+            Arrival::Stranger(cell) if matches!(cell.command, Command::Create | Command::CreateFast) => {
+                self.create(now, channel, cell.circ, &cell.body, cell.command == Command::CreateFast);
+            }
+            Arrival::Violation(key) => self.end(now, key, None),
+            Arrival::Done => self.close_if_spent(now, channel),
+            Arrival::Stranger(_) | Arrival::Congested(..) => {}
+        }
+        while let Some(key) = self.table.links.next_moved() {
+            if let Some(controller) = &mut self.controller {
+                controller.joined(key);
+            }
+        }
+        while let Some((key, side, cell)) = self.table.links.next_released() {
+            self.circuit_cell(now, key, side, cell);
+        }
+        if self.table.links.has(channel) && self.table.links.is_flooded(channel) {
+            self.close_channel(now, channel);
+        }
+        self.relieve_memory(now);
+    }
+
+    fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>) {
+        if self.table.links.drain(now, channel, sink) {
+            self.close_if_spent(now, channel);
+        }
+    }
+
+    fn socket(&mut self, now: Time, channel: ChannelId, state: Option<kist::Socket>) {
+        self.table.links.inspected(now, channel, state);
+    }
+
+    fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
+        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        let Some(edge) = circuit.edge.as_deref_mut() else { return };
+        let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.table.links);
+        let room = links.room(prev);
+        edge.package(now, stream.stream, cells, room, source, |message, digest| {
+            let full = links.push(now, prev, Command::Relay, O::originate(hop, message));
+            debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
+            if digest { O::digests(hop).map(|[_, said]| said) } else { None }
+        });
+        links.note_packaged(prev);
+        self.relieve_memory(now);
+    }
+
+    fn stream_connected(&mut self, now: Time, stream: StreamKey) {
+        let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        if circuit.edge.as_deref_mut().is_some_and(|edge| edge.connect(stream.stream)) {
+            self.say(now, stream.circuit, stream.stream, Payload::Connected);
+        }
+    }
+
+    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {
+        loop {
+            let circuit = self.table.circuits.get_mut(stream.circuit.0 as usize);
+            let Some(edge) = circuit.and_then(|circuit| circuit.edge.as_deref_mut()) else { return };
+            let before = edge.held();
+            let said = edge.backlog(now, stream.stream, bytes);
+            self.held = self.held + edge.held() - before;
+            match said {
+                Some(payload) => self.say(now, stream.circuit, stream.stream, payload),
+                None => return self.relieve_memory(now),
+            }
+        }
+    }
+
+    fn stream_ended(&mut self, now: Time, stream: StreamKey) {
+        self.end_stream(now, stream, EndReason::DONE);
+    }
+
+    fn waiting(&self) -> (u64, u64) {
+        self.table.links.waiting()
+    }
+}

@@ -1,0 +1,63 @@
+//! What a relay holds, and what it gives up where that is too much: who does not read is not kept for (Jansen, Tschorsch,
+//! Johnson, Scheuermann: "The Sniper Attack", NDSS 2014, section 5).
+
+use tidegate_control::units::Time;
+
+use super::Relay;
+use super::table::Switch;
+use crate::ids::CircuitKey;
+use crate::onion::Onion;
+
+/// What a cell takes: its body, and what is kept with it.
+pub(super) const CELL_COST: u64 = 640;
+
+impl<O: Onion> Relay<O> {
+    /// Bytes held for neighbours and for streams' own sides.
+    pub fn memory(&self) -> u64 {
+        self.table.links.cells() * CELL_COST + self.held
+    }
+
+    /// Circuits and channels closed because memory was short.
+    pub fn shed(&self) -> u64 {
+        self.shed
+    }
+
+    /// Where memory is short, circuits end, those first whose cells have waited longest.
+    pub(super) fn relieve_memory(&mut self, now: Time) {
+        let Some(limit) = self.watch.as_ref().map(|watch| watch.limits.memory.0) else { return };
+        if self.memory() <= limit {
+            return;
+        }
+        let target = limit / 10 * 9;
+        let circuits = self.table.circuits.iter().map(|(key, _)| CircuitKey(key as u32));
+        let mut by_age: Vec<_> = circuits.filter_map(|key| Some((self.oldest(key)?, key))).collect();
+        by_age.sort_unstable();
+        for (_, key) in by_age {
+            if self.memory() <= target {
+                return;
+            }
+            self.end(now, key, None);
+            self.shed += 1;
+        }
+        while self.memory() > target && self.table.links.drop_oldest_join() {}
+        while self.memory() > target
+            && let Some(unread) = self.table.links.oldest_unread()
+        {
+            self.close_channel(now, unread);
+            self.shed += 1;
+        }
+    }
+
+    /// Since when the first thing that a circuit holds has waited.
+    fn oldest(&self, key: CircuitKey) -> Option<Time> {
+        let circuit = &self.table.circuits[key.0 as usize];
+        let prev = self.table.links.oldest(circuit.prev);
+        let next = circuit.next.and_then(|next| self.table.links.oldest(next));
+        let joined = match &circuit.switch {
+            Switch::Joined(_, since, held) if !held.is_empty() => Some(*since),
+            _ => None,
+        };
+        let held = circuit.edge.as_ref().and_then(|edge| edge.held_since());
+        [prev, next, joined, held].into_iter().flatten().min()
+    }
+}
