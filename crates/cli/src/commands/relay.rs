@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, Source};
+use tidegate_net::descriptors;
 use tidegate_net::identity::{hex, random};
 use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
@@ -120,23 +120,11 @@ fn limits(table: Option<&Spanned<Value>>, source: &Source) -> Result<Limits, Inp
         })
     };
     let mut limits: Limits = table.map_or(Ok(Limits::default()), read)?;
-    let descriptors = most_descriptors();
+    let descriptors = u32::try_from(descriptors::raise().unwrap_or(1024)).unwrap_or(u32::MAX);
     // The rest is for streams, for connections that we open, and for files.
     limits.connections = limits.connections.min(descriptors / 2);
     limits.streams = limits.streams.min(descriptors / 4);
     Ok(limits)
-}
-
-/// Raises the number of descriptors that the process may have to what it may ask for; how many that are.
-fn most_descriptors() -> u32 {
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current < limit.maximum {
-        let raised = Rlimit { current: limit.maximum, ..limit };
-        if setrlimit(Resource::Nofile, raised.clone()).is_ok() {
-            limit = raised;
-        }
-    }
-    limit.current.map_or(u32::MAX, |most| u32::try_from(most).unwrap_or(u32::MAX))
 }
 
 /// Whether an address belongs to nobody's public network.

@@ -6,14 +6,18 @@ use std::rc::Rc;
 
 use tidegate_control::units::Span;
 use tidegate_proto::cell::EndReason;
+use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::Target;
 use tidegate_proto::node::{Node as _, StreamKey};
+use tidegate_proto::relay::Relay as Node;
 use tokio::net::{TcpSocket, TcpStream};
 
+use super::bandwidth::Limit;
+use super::channel::Links;
 use super::policy::Policy;
-use super::relay::Exiting;
 use super::stream::{self, AtEnd, Local};
 use crate::flashflow::link::within;
+use crate::overlay::Overlay;
 
 /// How long a name may take to be resolved, and each of its addresses to be connected.
 const PATIENCE: Span = Span::from_secs(10);
@@ -21,6 +25,9 @@ const PATIENCE: Span = Span::from_secs(10);
 const ADDRESSES: usize = 4;
 /// How long clients may remember what a name stands for.
 const TTL: u32 = 60;
+
+/// A relay's node on its sockets.
+pub type Exiting = Overlay<Node<Encrypted>, Limit, Rc<Links>>;
 
 /// What an exit may do.
 pub struct Exit {

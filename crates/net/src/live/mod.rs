@@ -3,6 +3,7 @@
 //! [`tidegate_proto`] do.
 
 pub mod authority;
+pub mod bandwidth;
 pub mod channel;
 pub mod client;
 pub mod descriptor;

@@ -1,79 +1,32 @@
 //! The role of a relay: accepts connections, forwards cells, lets streams out by its policy, and tells a directory that
 //! it is there.
 
-use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use tidegate_control::units::{Span, Time};
-use tidegate_proto::bucket::{BucketPlan, TokenBucket};
+use tidegate_control::units::Span;
 use tidegate_proto::cell::EndReason;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::SharedNames;
 use tidegate_proto::crypto::ntor::RelaySecret;
-use tidegate_proto::links::{ChannelId, Config};
+use tidegate_proto::links::Config;
 use tidegate_proto::node::{Node as _, Output};
 use tidegate_proto::relay::Relay as Node;
 use tokio::net::TcpListener;
 
+use super::bandwidth::Limit;
 use super::channel::Links;
 use super::descriptor::{self, Facts};
 use super::directory::Entry;
-use super::exit::{self, Exit};
+use super::exit::{self, Exit, Exiting};
 use super::fetch::fetch;
 use super::stream::{Local, Locals};
 use crate::admission::Admission;
 use crate::clock;
 use crate::identity::random;
-use crate::overlay::{Gate, Handle, Overlay, Owner};
-
-/// A relay's node on its sockets.
-pub type Exiting = Overlay<Node<Encrypted>, Limit, Rc<Links>>;
-
-/// What a relay forwards at most: a token bucket over all that it writes to relays and clients.
-#[derive(Default)]
-pub struct Limit(RefCell<Option<TokenBucket>>);
-
-/// How often the bucket is refilled, and for how long it can save.
-const REFILL: Span = Span::from_millis(10);
-const BURST: Span = Span::from_millis(100);
-
-impl Limit {
-    /// No more than so many bytes per second, if that is finite.
-    fn new(bytes_per_s: f64) -> Limit {
-        let plan = bytes_per_s.is_finite().then(|| BucketPlan {
-            rate_bytes_per_s: bytes_per_s as u64,
-            burst_bytes: (bytes_per_s * BURST.as_secs_f64()) as u64,
-            refill_every: REFILL,
-            drop_fractions: false,
-        });
-        Limit(RefCell::new(plan.map(TokenBucket::new)))
-    }
-
-    /// When so many bytes may leave, if that is not now.
-    fn take(&self, bytes: u64) -> Option<Time> {
-        let mut bucket = self.0.borrow_mut();
-        let bucket = bucket.as_mut()?;
-        if bucket.available(clock::now()) == 0 {
-            return Some(bucket.next_refill());
-        }
-        // A write is not cut.
-        bucket.overdraw(bytes);
-        None
-    }
-}
-
-impl Gate for Limit {
-    async fn leave(&self, _: ChannelId, bytes: u64) {
-        while let Some(later) = self.take(bytes) {
-            clock::until(later).await;
-        }
-    }
-
-    fn received(&self, _: u64) {}
-}
+use crate::overlay::{Handle, Overlay, Owner};
 
 /// Where a relay announces itself.
 #[derive(Clone, Debug)]

@@ -1,0 +1,53 @@
+//! What a relay forwards at most.
+
+use std::cell::RefCell;
+
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::bucket::{BucketPlan, TokenBucket};
+use tidegate_proto::links::ChannelId;
+
+use crate::clock;
+use crate::overlay::Gate;
+
+/// What a relay forwards at most: a token bucket over all that it writes to relays and clients.
+#[derive(Default)]
+pub struct Limit(RefCell<Option<TokenBucket>>);
+
+/// How often the bucket is refilled, and for how long it can save.
+const REFILL: Span = Span::from_millis(10);
+const BURST: Span = Span::from_millis(100);
+
+impl Limit {
+    /// No more than so many bytes per second, if that is finite.
+    pub fn new(bytes_per_s: f64) -> Limit {
+        let plan = bytes_per_s.is_finite().then(|| BucketPlan {
+            rate_bytes_per_s: bytes_per_s as u64,
+            burst_bytes: (bytes_per_s * BURST.as_secs_f64()) as u64,
+            refill_every: REFILL,
+            drop_fractions: false,
+        });
+        Limit(RefCell::new(plan.map(TokenBucket::new)))
+    }
+
+    /// When so many bytes may leave, if that is not now.
+    fn take(&self, bytes: u64) -> Option<Time> {
+        let mut bucket = self.0.borrow_mut();
+        let bucket = bucket.as_mut()?;
+        if bucket.available(clock::now()) == 0 {
+            return Some(bucket.next_refill());
+        }
+        // A write is not cut.
+        bucket.overdraw(bytes);
+        None
+    }
+}
+
+impl Gate for Limit {
+    async fn leave(&self, _: ChannelId, bytes: u64) {
+        while let Some(later) = self.take(bytes) {
+            clock::until(later).await;
+        }
+    }
+
+    fn received(&self, _: u64) {}
+}
