@@ -5,6 +5,7 @@
 //!
 //! Start with [`units`], which every other crate speaks.
 
+pub mod balance;
 pub mod flashflow;
 pub mod keys;
 pub mod markov;

@@ -6,8 +6,10 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde_json::json;
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
+use tidegate_sim::balance;
 use tidegate_sim::digest::Digest;
 use tidegate_sim::plan::System;
 use tidegate_sim::world;
@@ -63,7 +65,20 @@ pub fn run_once(
     let what = format!("{} seed {seed}", part.name);
     let (wall, cpu) = (monitor.wall_s(), monitor.cpu_s());
     let root = Seed::root(seed);
-    let network = network::build(scenario, root.fork("network"))?;
+    let mut network = network::build(scenario, root.fork("network"))?;
+    let mut surveying = |now: Time| {
+        monitor.progress(&what, &format!("surveying, {:.1} s simulated", now.as_secs_f64()), 0.0);
+        if monitor.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let balanced = match balance::weigh(&mut network.plan, part, root.fork("balance"), &mut surveying) {
+        Ok(balanced) => balanced,
+        Err(balance::Failure::Stopped) => return Ok(None),
+        Err(failure) => {
+            let cause = format!("system `{}`: balance: {failure}", part.name);
+            let cure = "choose another `balance`, or a larger network with limits";
+            return Err(scenario.source.error(scenario.file.system[system].span(), cause, cure));
+        }
+    };
     let mut recorder = (Fold::new(&network, part, scenario.warmup()), Digest::default());
     let duration = scenario.duration().as_secs_f64();
     let mut progress = |now: Time| {
@@ -77,7 +92,17 @@ pub fn run_once(
         return Ok(None);
     }
     let (fold, digest) = recorder;
-    let metrics = fold.finish();
+    let mut metrics = fold.finish();
+    if let Some(balanced) = balanced {
+        metrics.summary["balance"] = json!({
+            "weight_error": balanced.weight_error,
+            "capacity_error": balanced.capacity_error,
+            "advantage": balanced.advantage,
+            "unweighed_relays": balanced.unweighed,
+            "rounds": balanced.rounds,
+            "surveyed_s": balanced.surveyed.as_secs_f64(),
+        });
+    }
     monitor.progress(&what, "done", 1.0);
     let (wall_s, cpu_s) = (monitor.wall_s() - wall, monitor.cpu_s() - cpu);
     Ok(Some(Run { system, seed, metrics, digest: digest.value(), wall_s, cpu_s }))

@@ -3,6 +3,14 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tidegate_control::balance::Balance;
+use tidegate_control::balance::eigenspeed::EigenSpeed;
+use tidegate_control::balance::likelihood::{MleFlow, ProbFlow};
+use tidegate_control::balance::peerflow::PeerFlow;
+use tidegate_control::balance::sbws::Sbws;
+use tidegate_control::balance::team::Team;
+use tidegate_control::balance::torflow::TorFlow;
+use tidegate_control::balance::truth::{Given, SelfReports, Truth};
 use tidegate_control::keys::{self, Wrong};
 
 use crate::control::fixed_rate::FixedRate;
@@ -68,4 +76,18 @@ pub const CONTROLS: &[Part<dyn Control>] = &[
     part!("vegas", vegas::Parameters),
     part!("predictor", predictor::Parameters),
     part!("fixed-rate", FixedRate),
+];
+
+/// Where the weights come from that clients select relays by.
+pub const BALANCES: &[Part<dyn Balance>] = &[
+    part!("given" = Given),
+    part!("self-reports" = SelfReports),
+    part!("torflow", TorFlow),
+    part!("sbws", Sbws),
+    part!("eigenspeed", EigenSpeed),
+    part!("peerflow", PeerFlow),
+    part!("flashflow", Team),
+    part!("mleflow", MleFlow),
+    part!("probflow", ProbFlow),
+    part!("truth" = Truth),
 ];

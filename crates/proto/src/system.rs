@@ -5,13 +5,16 @@ use std::sync::{Arc, LazyLock};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tidegate_control::balance::Balance;
+use tidegate_control::balance::attack::Attack;
+use tidegate_control::balance::survey::Survey;
 use tidegate_control::keys::{self, Parameters, Wrong};
 use tidegate_control::units::Span;
 
 use crate::control::Control;
 use crate::control::windows::Windows;
 use crate::links::{CircuitQueue, OutputBuffer, kist};
-use crate::registry::{CONTROLS, Part, SCHEDULERS};
+use crate::registry::{BALANCES, CONTROLS, Part, SCHEDULERS};
 use crate::scheduler::Discipline;
 use crate::switching::{Form, Switching};
 use crate::transport::{Pctcp, Transport};
@@ -39,6 +42,12 @@ pub struct System {
     pub output_buffer: OutputBuffer,
     /// When a full circuit queue stops its exit.
     pub circuit_queue: CircuitQueue,
+    /// Where the weights come from that clients select relays by.
+    pub balance: Arc<dyn Balance>,
+    /// How the network is watched for that.
+    pub survey: Survey,
+    /// What relays do to win more weight.
+    pub attack: Attack,
     /// The table that says all this, with every default.
     pub table: Map<String, Value>,
 }
@@ -64,6 +73,10 @@ struct Choices {
     /// How circuits' rates are controlled.
     #[schemars(extend("enum" = names(CONTROLS)))]
     control: String,
+    /// Where the weights come from that clients select relays by: those that the network was given, or those of a system
+    /// that surveys it beforehand. In simulation only.
+    #[schemars(extend("enum" = names(BALANCES)))]
+    balance: String,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
@@ -98,6 +111,7 @@ impl Default for Choices {
             connection_half_life: None,
             switching: SwitchingName::None,
             control: "windows".into(),
+            balance: "given".into(),
         }
     }
 }
@@ -112,13 +126,15 @@ fn names<T: ?Sized>(parts: &[Part<T>]) -> Vec<&'static str> {
 type Schema = fn() -> Value;
 
 /// The tables that every system has.
-const TABLES: [(&str, Schema); 6] = [
+const TABLES: [(&str, Schema); 8] = [
     ("pctcp", keys::schema::<Pctcp>),
     ("kist", keys::schema::<kist::Parameters>),
     ("switch", keys::schema::<Switching>),
     ("windows", keys::schema::<Windows>),
     ("output-buffer", keys::schema::<OutputBuffer>),
     ("circuit-queue", keys::schema::<CircuitQueue>),
+    ("survey", keys::schema::<Survey>),
+    ("attack", keys::schema::<Attack>),
 ];
 
 /// The JSON Schema of the table.
@@ -126,7 +142,8 @@ pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let mut all = keys::schema::<Choices>();
     let schedulers = SCHEDULERS.iter().filter_map(|part| Some((part.name, part.schema?)));
     let controls = CONTROLS.iter().filter_map(|part| Some((part.name, part.schema?)));
-    for (name, schema) in TABLES.into_iter().chain(schedulers).chain(controls) {
+    let balances = BALANCES.iter().filter_map(|part| Some((part.name, part.schema?)));
+    for (name, schema) in TABLES.into_iter().chain(schedulers).chain(controls).chain(balances) {
         let mut schema = schema();
         if let Value::Object(keywords) = &mut schema {
             keywords.retain(|keyword, _| keyword != "$schema" && keyword != "title");
@@ -176,6 +193,9 @@ impl System {
             windows: own(table, "windows", &mut all)?,
             output_buffer: own(table, "output-buffer", &mut all)?,
             circuit_queue: own(table, "circuit-queue", &mut all)?,
+            balance: choose(BALANCES, &choices.balance, table, &mut all)?,
+            survey: own(table, "survey", &mut all)?,
+            attack: own(table, "attack", &mut all)?,
             table: all,
         })
     }

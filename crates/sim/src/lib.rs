@@ -3,6 +3,7 @@
 //! A run is a pure function of a [`plan::Plan`] (network and users), a [`plan::System`] (how the overlay
 //! moves data) and a seed; what happens in it reaches an [`observe::Recorder`].
 
+pub mod balance;
 pub mod codel;
 pub mod digest;
 pub mod faults;

@@ -5,6 +5,10 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tidegate_control::balance::Balance;
+use tidegate_control::balance::attack::Attack;
+use tidegate_control::balance::survey::Survey;
+use tidegate_control::balance::truth::Given;
 use tidegate_control::markov;
 use tidegate_control::units::{Bytes, Rate, Span, Time};
 
@@ -407,6 +411,12 @@ pub struct System {
     pub switching: Option<Switching>,
     /// Over which relays circuits go.
     pub paths: paths::Parameters,
+    /// Where the weights come from that clients select relays by; [`crate::balance`] makes them before a run.
+    pub balance: Arc<dyn Balance>,
+    /// How the network is watched for that.
+    pub survey: Survey,
+    /// What relays do to win more weight.
+    pub attack: Attack,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
     /// What is in flight at most, unless `control` has windows of its own.
@@ -439,6 +449,9 @@ impl Default for System {
             connection_half_life: None,
             switching: None,
             paths: paths::Parameters::default(),
+            balance: Arc::new(Given),
+            survey: Survey::default(),
+            attack: Attack::default(),
             control: Arc::new(FixedWindows),
             windows: Windows::default(),
             tcp: tcp::Config::default(),

@@ -68,6 +68,16 @@ impl Histogram {
         (self.total > 0).then(|| self.sum as f64 / (self.total as f64 * 1e9))
     }
 
+    /// The weighted standard deviation in seconds, of the middles of the buckets.
+    pub fn deviation(&self) -> Option<f64> {
+        let mean = self.mean()?;
+        let part = |(offset, weight): (usize, &u64)| {
+            let far = middle(self.first + offset) as f64 * 1e-9 - mean;
+            far * far * *weight as f64
+        };
+        Some((self.weights.iter().enumerate().map(part).sum::<f64>() / self.total as f64).sqrt())
+    }
+
     /// The `q`-quantile in seconds: the middle of the bucket that holds it.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let wanted = (q.clamp(0.0, 1.0) * self.total as f64).ceil().max(1.0) as u64;
@@ -129,6 +139,8 @@ mod tests {
         let mut histogram = Histogram::default();
         (1..=1000).for_each(|ms| histogram.add(Span::from_millis(ms), 1));
         assert_eq!(histogram.mean(), Some(0.5005));
+        // Of the numbers from 1 to n the square root of (n^2 - 1) / 12.
+        assert!((histogram.deviation().unwrap() / 0.288_675 - 1.0).abs() < 0.004);
         for (q, exact) in [(0.5, 0.5), (0.95, 0.95), (0.99, 0.99), (0.0, 0.001), (1.0, 1.0)] {
             let found = histogram.quantile(q).unwrap();
             assert!((found / exact - 1.0).abs() < 0.004, "{q}: {found}");

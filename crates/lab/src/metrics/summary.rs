@@ -124,7 +124,7 @@ fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {
     put("transfers", counts.collect());
 }
 
-/// Count, mean and quantiles of times in seconds; null of none.
+/// Count, mean, standard deviation and quantiles of times in seconds; null of none.
 fn times(histogram: &Histogram) -> Value {
     if histogram.total() == 0 {
         return Value::Null;
@@ -132,6 +132,7 @@ fn times(histogram: &Histogram) -> Value {
     let mut all = Map::new();
     all.insert("count".into(), json!(histogram.total()));
     all.insert("mean".into(), json!(histogram.mean()));
+    all.insert("deviation".into(), json!(histogram.deviation()));
     for (label, q) in
         [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)]
     {

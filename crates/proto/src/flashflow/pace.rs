@@ -122,11 +122,6 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         }
     }
 
-    /// What it forwards at most.
-    pub fn limit(&self) -> Rate {
-        if self.bucket.is_some() { Rate(self.rate * 8) } else { Rate::UNLIMITED }
-    }
-
     /// Of the burst only `left` bytes are there, because the relay forwarded others until now.
     pub fn forwarded_lately(&mut self, now: Time, left: u64) {
         if let Some(bucket) = &mut self.bucket {

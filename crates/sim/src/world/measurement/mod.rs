@@ -9,7 +9,7 @@ pub(super) mod circuit;
 pub(super) mod member;
 pub(super) mod session;
 
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::coordinator::{self, Measurement, Peer};
 use tidegate_proto::flashflow::hold::Hold;
@@ -237,8 +237,10 @@ impl<R: Recorder> World<'_, R> {
             relay::Output::Begun(ratio) => {
                 session.begun = Some(now);
                 session.pace.measuring(now, ratio);
-                let limit = session.pace.limit();
-                session.hold = session.plan.holds.then(|| Hold::new(now, limit, session.plan.seconds));
+                let able = self.plan.hosts[host as usize].capacity();
+                let holds = session.plan.holds && able.is_finite();
+                let able = Rate::from_bytes_per_s(able as u64);
+                session.hold = holds.then(|| Hold::new(now, able, session.plan.seconds));
                 if let Some(gate) = &mut self.hosts[host as usize].gate {
                     let left = gate.measure(i, now);
                     session.pace.forwarded_lately(now, left);

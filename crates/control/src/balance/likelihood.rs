@@ -1,0 +1,109 @@
+//! MLEFlow (2022) and ProbFlow (2023), as we read them: a download through a relay gets an equal part of its capacity,
+//! and how many others share it follows from the weight that clients selected it by. MLEFlow takes the capacity that
+//! makes what was seen over all rounds most likely, ProbFlow the mean over all capacities, each as likely as that.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Asks, Balance, Evidence};
+use crate::keys::Parameters;
+
+/// Capacities that are considered, as factors of the fastest download through a relay: steps of 7 % up to 200 times.
+const STEPS: i32 = 80;
+const STEP: f64 = 1.07;
+
+/// What both do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct MleFlow {
+    /// Downloads through each relay in a round.
+    #[schemars(range(min = 1, max = 100))]
+    pub downloads: u32,
+    /// Rounds, clients selecting in each by the weights of the one before.
+    #[schemars(range(min = 1, max = 20))]
+    pub rounds: u32,
+}
+
+impl Default for MleFlow {
+    fn default() -> MleFlow {
+        MleFlow { downloads: 3, rounds: 3 }
+    }
+}
+
+impl Parameters for MleFlow {}
+
+/// The mean over the capacities that the same evidence leaves possible.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct ProbFlow {
+    /// Downloads through each relay in a round.
+    #[schemars(range(min = 1, max = 100))]
+    pub downloads: u32,
+    /// Rounds, clients selecting in each by the weights of the one before.
+    #[schemars(range(min = 1, max = 20))]
+    pub rounds: u32,
+}
+
+impl Default for ProbFlow {
+    fn default() -> ProbFlow {
+        let MleFlow { downloads, rounds } = MleFlow::default();
+        ProbFlow { downloads, rounds }
+    }
+}
+
+impl Parameters for ProbFlow {}
+
+/// Capacities and the logarithm of how likely they make what was seen of a relay.
+fn likelihoods(evidence: &Evidence, relay: usize) -> Option<Vec<(f64, f64)>> {
+    let probes = |round: &super::Round| round.probes.get(relay).cloned().unwrap_or_default();
+    let fastest = evidence.rounds.iter().flat_map(probes).fold(0.0, f64::max);
+    if fastest <= 0.0 {
+        return None;
+    }
+    let likely = |capacity: f64| {
+        let mut sum = 0.0;
+        for round in &evidence.rounds {
+            let all: f64 = round.weights.iter().sum();
+            let (share, load) = (round.weights[relay] / all, round.reports.iter().sum::<f64>());
+            for speed in probes(round).into_iter().filter(|speed| *speed > 0.0) {
+                // Others on the relay: those whose equal parts fill it, and those that its weight brings. A stream's
+                // part of the whole load is taken to be the speed that was seen.
+                let others = (capacity / speed - 1.0).max(0.0);
+                let expected = (load * share / speed).max(1e-3);
+                sum += others * libm::log(expected) - expected - libm::lgamma(others + 1.0);
+            }
+        }
+        sum
+    };
+    let capacities = (0..STEPS).map(|step| fastest * libm::pow(STEP, f64::from(step)));
+    Some(capacities.map(|capacity| (capacity, likely(capacity))).collect())
+}
+
+impl Balance for MleFlow {
+    fn asks(&self) -> Asks {
+        Asks { probes: self.downloads, rounds: self.rounds, ..Asks::default() }
+    }
+
+    fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {
+        let best = |all: Vec<(f64, f64)>| all.into_iter().max_by(|one, other| one.1.total_cmp(&other.1));
+        let weigh = |relay| Some(best(likelihoods(evidence, relay)?)?.0);
+        (0..evidence.relays()).map(weigh).collect()
+    }
+}
+
+impl Balance for ProbFlow {
+    fn asks(&self) -> Asks {
+        Asks { probes: self.downloads, rounds: self.rounds, ..Asks::default() }
+    }
+
+    fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {
+        let weigh = |relay| {
+            let all = likelihoods(evidence, relay)?;
+            let most = all.iter().map(|(_, likely)| *likely).fold(f64::NEG_INFINITY, f64::max);
+            let parts = || all.iter().map(|(capacity, likely)| (capacity, libm::exp(likely - most)));
+            let whole: f64 = parts().map(|(_, part)| part).sum();
+            Some(parts().map(|(capacity, part)| capacity * part).sum::<f64>() / whole)
+        };
+        (0..evidence.relays()).map(weigh).collect()
+    }
+}

@@ -1,0 +1,65 @@
+//! PeerFlow (2017), as we read it: relays report how many bytes they exchanged with each other; what a relay carried
+//! is what its peers say, each for its share of the network, and the peers that say most are not believed.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Asks, Balance, Evidence, Seen};
+use crate::keys::Parameters;
+
+/// Whom PeerFlow believes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct PeerFlow {
+    /// Rounds, clients selecting in each by the weights of the one before.
+    #[schemars(range(min = 1, max = 20))]
+    pub rounds: u32,
+    /// The share of the peers' weight whose highest claims are left out.
+    #[schemars(range(min = 0.0, max = 0.5))]
+    pub disbelieved: f64,
+    /// No relay's weight grows by more than this factor in a round.
+    #[schemars(range(min = 1.0, max = 100.0))]
+    pub growth: f64,
+}
+
+impl Default for PeerFlow {
+    fn default() -> PeerFlow {
+        PeerFlow { rounds: 1, disbelieved: 0.2, growth: 2.0 }
+    }
+}
+
+impl Parameters for PeerFlow {}
+
+impl Balance for PeerFlow {
+    fn asks(&self) -> Asks {
+        Asks { rounds: self.rounds, ..Asks::default() }
+    }
+
+    fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {
+        let round = evidence.last();
+        let all: f64 = round.weights.iter().sum();
+        let total: f64 = round.seen.values().map(|seen| seen.bytes).sum();
+        let reports: f64 = round.reports.iter().sum();
+        let weigh = |relay: u32| {
+            // Claims of what the relay carries, as a share of all that passed, with the weight of who claims it.
+            let claim = |peer: usize| {
+                let weight = round.weights[peer];
+                let Seen { bytes, .. } = *round.seen.get(&(peer as u32, relay))?;
+                (weight > 0.0).then(|| (bytes / total / (weight / all), weight))
+            };
+            let mut claims: Vec<(f64, f64)> =
+                (0..evidence.relays()).filter(|peer| *peer != relay as usize).filter_map(claim).collect();
+            claims.sort_by(|one, other| one.0.total_cmp(&other.0));
+            let believed = claims.iter().map(|(_, weight)| weight).sum::<f64>() * (1.0 - self.disbelieved);
+            let (mut sum, mut weights) = (0.0, 0.0);
+            for (share, weight) in claims {
+                let part = weight.min(believed - weights).max(0.0);
+                sum += share * part;
+                weights += part;
+            }
+            let before = round.weights[relay as usize];
+            (weights > 0.0).then(|| (sum / weights * reports).min(before / all * reports * self.growth))
+        };
+        (0..evidence.relays() as u32).map(weigh).collect()
+    }
+}

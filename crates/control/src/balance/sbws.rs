@@ -1,0 +1,52 @@
+//! sbws, the Simple Bandwidth Scanner that authorities run since 2020: TorFlow's product, over the whole network, and
+//! no relay above what it had in the consensus before by more than its speed says.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::speeds::ratios;
+use super::{Asks, Balance, Evidence};
+use crate::keys::Parameters;
+
+/// What the scanner does.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Sbws {
+    /// Downloads through each relay in a round.
+    #[schemars(range(min = 1, max = 100))]
+    pub downloads: u32,
+    /// Rounds, clients selecting in each by the weights of the one before.
+    #[schemars(range(min = 1, max = 20))]
+    pub rounds: u32,
+}
+
+impl Default for Sbws {
+    fn default() -> Sbws {
+        Sbws { downloads: 3, rounds: 1 }
+    }
+}
+
+impl Parameters for Sbws {}
+
+/// kB/s of two significant digits, at least 1, as its files have them.
+fn rounded(bytes_per_s: f64) -> f64 {
+    let kilo = (bytes_per_s / 1000.0).max(1.0);
+    let unit = libm::pow(10.0, libm::floor(libm::log10(kilo)) - 1.0).max(1.0);
+    libm::round(kilo / unit) * unit * 1000.0
+}
+
+impl Balance for Sbws {
+    fn asks(&self) -> Asks {
+        Asks { probes: self.downloads, rounds: self.rounds, ..Asks::default() }
+    }
+
+    fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {
+        let round = evidence.last();
+        let ratios = ratios(&round.probes, |_| 0);
+        let base = |relay: usize| match round.weights.get(relay) {
+            Some(before) if *before > 0.0 => round.reports[relay].min(*before),
+            _ => round.reports[relay],
+        };
+        ratios.into_iter().enumerate().map(|(relay, ratio)| Some(rounded(ratio? * base(relay)))).collect()
+    }
+}

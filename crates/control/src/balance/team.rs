@@ -1,0 +1,39 @@
+//! FlashFlow's team, and how it measures.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::keys::Parameters;
+use crate::units::Rate;
+
+/// The team and its measurements.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Team {
+    /// Times that a relay is measured at most: again, with twice the guess, while the team may not have loaded it fully.
+    #[schemars(range(min = 1, max = 20))]
+    pub rounds: u32,
+    /// Seconds of a measurement. Source: FlashFlow, 30 s.
+    #[schemars(range(min = 1, max = 600))]
+    pub seconds: u16,
+    /// Measurers. Source: FlashFlow, 3.
+    #[schemars(range(min = 1, max = 10))]
+    pub measurers: u16,
+    /// What each of them can send. Source: FlashFlow, 1 Gbit/s.
+    #[schemars(extend("x-range" = "1 Mbit/s.."))]
+    pub rate: Rate,
+    /// Sockets of the team to a relay. Source: FlashFlow, 160.
+    #[schemars(range(min = 1, max = 1000))]
+    pub sockets: u16,
+    /// The background's share of a relay while it is measured, in percent. Source: FlashFlow, 25.
+    #[schemars(range(min = 0, max = 99))]
+    pub background: u8,
+}
+
+impl Default for Team {
+    fn default() -> Team {
+        Team { rounds: 3, seconds: 30, measurers: 3, rate: Rate(1_000_000_000), sockets: 160, background: 25 }
+    }
+}
+
+impl Parameters for Team {}

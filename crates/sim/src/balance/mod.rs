@@ -1,0 +1,243 @@
+//! Weights for a network by a balance system ([`tidegate_control::balance`]): the network is surveyed beforehand, round
+//! after round, by the means that the system asks for, and then clients select by the weights that it publishes.
+//!
+//! A round is a run of the same network under the same system, with clients that select by the round before's weights:
+//! probes are downloads that load relays and wait in their queues, and measurements are those of
+//! [`crate::world`]'s FlashFlow roles.
+
+mod failure;
+mod scanner;
+mod sybils;
+mod team;
+mod watch;
+
+use std::ops::ControlFlow;
+
+use tidegate_control::balance::attack::Trick;
+use tidegate_control::balance::{Evidence, Round, advantage, capacity_error, publish, weight_error};
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::paths::Selector;
+
+use crate::plan::{Directory, Plan, RelayEntry, System};
+use crate::world;
+pub use failure::Failure;
+use watch::Watch;
+
+/// Bytes per second of the consensus' unit.
+const KILO: f64 = 1000.0;
+
+/// What came of a survey.
+#[derive(Clone, Debug)]
+pub struct Balanced {
+    /// Shares of weight against shares of capacity: `NWE`.
+    pub weight_error: f64,
+    /// The capacity that estimates miss, if the system's weights are estimates of capacities: `NCE`.
+    pub capacity_error: Option<f64>,
+    /// Share of weight over share of capacity of those who attack, if any do.
+    pub advantage: Option<f64>,
+    /// Relays that the system had no weight for.
+    pub unweighed: usize,
+    /// Rounds of all authorities.
+    pub rounds: u32,
+    /// Simulated time of them.
+    pub surveyed: Span,
+    /// Per relay of the directory: its weight and its capacity, bytes per second.
+    pub relays: Vec<(f64, f64)>,
+}
+
+/// A network under survey.
+struct Surveyed<'a> {
+    plan: &'a Plan,
+    system: &'a System,
+    /// What each relay of the directory can carry, if the others of its machine carry nothing.
+    abilities: Vec<f64>,
+    malicious: Vec<bool>,
+}
+
+/// Weighs the relays of a plan's directory as the system says, and gives the directory these weights; `None` if clients
+/// go by those that it has. Sybils join the network.
+///
+/// # Errors
+/// [`Failure`] if there are no weights that clients could use.
+pub fn weigh(
+    plan: &mut Plan,
+    system: &System,
+    seed: Seed,
+    progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
+) -> Result<Option<Balanced>, Failure> {
+    if system.balance.is_given() {
+        return Ok(None);
+    }
+    let capacity = |relay: &RelayEntry| plan.hosts[relay.id.0 as usize].capacity();
+    let mut capacities: Vec<f64> = plan.directory.relays.iter().map(capacity).collect();
+    if capacities.iter().any(|c| !c.is_finite()) || capacities.iter().all(|c| *c <= 0.0) {
+        return Err(Failure::NoCapacity);
+    }
+    let attack = &system.attack;
+    let mut malicious = match attack.trick {
+        Trick::None => vec![false; capacities.len()],
+        _ => holding(&capacities, attack.share, &seed.fork("malicious"), &[]),
+    };
+    let mut trusted = holding(&capacities, system.survey.trusted, &seed.fork("trusted"), &malicious);
+    let mut abilities = capacities.clone();
+    if attack.trick == Trick::Sybils {
+        sybils::join(plan, &mut abilities, &mut malicious, attack.factor as u32);
+        capacities.resize(abilities.len(), 0.0);
+        trusted.resize(abilities.len(), false);
+    }
+    let surveyed = Surveyed { plan, system, abilities, malicious };
+    let mut balanced = surveyed.weigh(&capacities, &trusted, seed, progress)?;
+    plan.directory = std::mem::take(&mut balanced.0);
+    Ok(Some(balanced.1))
+}
+
+/// Relays drawn at random until they have that share of the capacity, none of `others`.
+fn holding(capacities: &[f64], share: f64, seed: &Seed, others: &[bool]) -> Vec<bool> {
+    let mut random = seed.random();
+    let mut order: Vec<usize> =
+        (0..capacities.len()).filter(|relay| others.get(*relay) != Some(&true)).collect();
+    for last in (1..order.len()).rev() {
+        order.swap(last, random.below(last + 1));
+    }
+    let (wanted, mut have) = (share * capacities.iter().sum::<f64>(), 0.0);
+    let mut chosen = vec![false; capacities.len()];
+    for relay in order {
+        if have < wanted && have + capacities[relay] <= wanted * 1.5 {
+            chosen[relay] = true;
+            have += capacities[relay];
+        }
+    }
+    chosen
+}
+
+/// The directory with other weights; authorities share the classes anew among the positions.
+fn weighed(directory: &Directory, weights: &[f64]) -> Directory {
+    let mut directory = Directory { positions: None, ..directory.clone() };
+    for (relay, weight) in directory.relays.iter_mut().zip(weights) {
+        relay.weight = weight / KILO;
+    }
+    directory
+}
+
+impl Surveyed<'_> {
+    /// All authorities' surveys, and what becomes of the directory.
+    fn weigh(
+        &self,
+        capacities: &[f64],
+        trusted: &[bool],
+        seed: Seed,
+        progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
+    ) -> Result<(Directory, Balanced), Failure> {
+        let (system, directory) = (self.system, &self.plan.directory);
+        let (mut files, mut rounds, mut time, mut reports) = (Vec::new(), 0, Span::ZERO, Vec::new());
+        for authority in 0..system.survey.files {
+            let mut evidence = Evidence {
+                classes: directory.relays.iter().map(|relay| relay.class).collect(),
+                capacities: capacities.to_vec(),
+                trusted: trusted.to_vec(),
+                rounds: Vec::new(),
+            };
+            let branch = seed.fork("authority").fork_index(authority.into());
+            time = time + self.survey(&mut evidence, branch, progress)?;
+            rounds += evidence.rounds.len() as u32;
+            reports = evidence.rounds.last().map_or_else(Vec::new, |round| round.reports.clone());
+            files.push(system.balance.weigh(&evidence));
+        }
+        let weights = publish(&files, &reports).map_err(Failure::Unweighed)?;
+        let directory = weighed(directory, &weights);
+        Selector::new(&directory, &system.paths).map_err(Failure::Position)?;
+        let estimates = system.balance.asks().measurements.is_some() || rounds == 0;
+        let attacked = self.malicious.contains(&true);
+        let unweighed = |relay: &usize| files.iter().all(|file| file[*relay].is_none());
+        let balanced = Balanced {
+            weight_error: weight_error(&weights, capacities),
+            capacity_error: estimates.then(|| capacity_error(&weights, capacities)),
+            advantage: attacked.then(|| advantage(&weights, capacities, &self.malicious)),
+            unweighed: (0..weights.len()).filter(unweighed).count(),
+            rounds,
+            surveyed: time,
+            relays: weights.into_iter().zip(capacities.iter().copied()).collect(),
+        };
+        Ok((directory, balanced))
+    }
+
+    /// All rounds of one authority; gives the time that they took.
+    fn survey(
+        &self,
+        evidence: &mut Evidence,
+        seed: Seed,
+        progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
+    ) -> Result<Span, Failure> {
+        let (plan, system) = (self.plan, self.system);
+        let asks = system.balance.asks();
+        let mut weights: Vec<f64> = plan.directory.relays.iter().map(|relay| relay.weight * KILO).collect();
+        let mut guesses = self.first_guesses();
+        let mut time = Span::ZERO;
+        for number in 0..asks.rounds {
+            let seed = seed.fork_index(number.into());
+            let mut round = plan.clone();
+            round.duration = system.survey.duration;
+            round.sample_every = watch::SECOND;
+            round.trace_one_in = 0;
+            round.directory = weighed(&plan.directory, &self.used(&weights));
+            // Whoever refuses everybody leaves clients nobody for a position, perhaps.
+            Selector::new(&round.directory, &system.paths).map_err(Failure::Position)?;
+            let mut probed = Vec::new();
+            if asks.probes > 0 {
+                probed = scanner::add(&mut round, asks.probes, &weights, seed.fork("scanner"))?;
+            }
+            if let Some(team) = &asks.measurements {
+                team::add(&mut round, team, &guesses, &self.malicious, system.attack.trick)?;
+            }
+            for user in &mut round.users {
+                user.stop = user.stop.min(Time::ZERO + round.duration);
+            }
+            let mut watch = Watch::new(&round, &plan.directory, probed);
+            let end = world::run(&round, system, seed.fork("run"), &mut watch, progress);
+            if end.stopped {
+                return Err(Failure::Stopped);
+            }
+            time = time + round.duration;
+            let seen = self.attacked(watch.round(&weights), round.duration);
+            if let Some(team) = &asks.measurements {
+                team::judge(&seen, &mut guesses, team);
+            }
+            let more = guesses.iter().any(Option::is_some);
+            evidence.rounds.push(seen);
+            let reports = &evidence.last().reports;
+            weights = publish(&[system.balance.weigh(evidence)], reports).map_err(Failure::Unweighed)?;
+            if asks.measurements.is_some() && !more {
+                break;
+            }
+        }
+        Ok(time)
+    }
+
+    /// What a team expects of relays before it has measured them: what they say, bits per second.
+    fn first_guesses(&self) -> Vec<Option<f64>> {
+        let relays = self.plan.directory.relays.iter().zip(&self.malicious).zip(&self.abilities);
+        let guess = |((relay, malicious), ability): ((&RelayEntry, &bool), &f64)| {
+            let said = if relay.advertised > 0.0 { relay.advertised } else { relay.weight * KILO };
+            let said = if *malicious { self.system.attack.report(said, *ability) } else { said };
+            Some((said * 8.0).max(team::LEAST_GUESS))
+        };
+        relays.map(guess).collect()
+    }
+
+    /// Clients' weights in a survey: nobody uses relays that refuse clients.
+    fn used(&self, weights: &[f64]) -> Vec<f64> {
+        let refuses = |relay: usize| self.system.attack.trick == Trick::Refuse && self.malicious[relay];
+        weights.iter().enumerate().map(|(relay, weight)| if refuses(relay) { 0.0 } else { *weight }).collect()
+    }
+
+    /// What those who attack make of what was seen.
+    fn attacked(&self, mut round: Round, duration: Span) -> Round {
+        let attack = &self.system.attack;
+        for relay in (0..self.malicious.len()).filter(|relay| self.malicious[*relay]) {
+            round.reports[relay] = attack.report(round.reports[relay], self.abilities[relay]);
+        }
+        attack.frame(&mut round.seen, &self.malicious, &self.abilities, duration.as_secs_f64());
+        round
+    }
+}

@@ -1,0 +1,192 @@
+//! Balance systems over surveys of a small network.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use tidegate_control::balance::attack::{Attack, Trick};
+use tidegate_control::balance::survey::Survey;
+use tidegate_control::balance::team::Team;
+use tidegate_control::balance::{Asks, Balance, Evidence};
+use tidegate_control::positions::Class;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::cell::RelayId;
+use tidegate_proto::registry::BALANCES;
+use tidegate_sim::balance::{Balanced, Failure, weigh};
+use tidegate_sim::plan::{
+    BucketPlan, Directory, HostPlan, LinkPlan, Path, PathTable, Plan, QueuePlan, RelayEntry, RelayLimits,
+    RequestPlan, Role, Route, System, Traffic, UserPlan,
+};
+
+const MBIT: u64 = 1_000_000;
+
+/// Six relays limited to 2 to 12 Mbit/s that all have the same weight, a server, and clients who download all the time.
+fn plan() -> Plan {
+    let link = |mbit: u64| LinkPlan {
+        rate: Rate(mbit * MBIT),
+        queue: QueuePlan::DropTail { packets: u32::MAX, bytes: 64 << 10 },
+    };
+    let host = |name: String, role, mbit| HostPlan {
+        name,
+        role,
+        location: 0,
+        colocated: None,
+        up: link(mbit),
+        down: link(mbit),
+    };
+    let limits = |mbit: u64| BucketPlan {
+        rate_bytes_per_s: mbit * MBIT / 8,
+        burst_bytes: mbit * MBIT / 8,
+        refill_every: Span::from_millis(10),
+        drop_fractions: false,
+    };
+    let limits = |mbit| RelayLimits { bucket: Some(limits(mbit)), ..RelayLimits::default() };
+    // A relay's link is twice as fast as its limit.
+    let relays = (1..=6).map(|n| host(format!("relay{n}"), Role::Relay(limits(2 * n)), 4 * n));
+    let mut hosts: Vec<HostPlan> = relays.collect();
+    hosts.push(host("server".into(), Role::Server, 1000));
+    hosts.push(host("client".into(), Role::Client, 1000));
+    let entry = |number: u32| RelayEntry {
+        name: format!("relay{}", number + 1),
+        class: Class::GuardExit,
+        weight: 1000.0,
+        ..RelayEntry::new(RelayId(number))
+    };
+    let never = Span(u64::MAX);
+    let user = |number: u64| UserPlan {
+        host: 7,
+        class: "web".into(),
+        route: Route::Drawn { keep_guard: false },
+        servers: vec![6],
+        traffic: Traffic::Fetch {
+            requests: vec![RequestPlan { bytes: 200_000, weight: 1.0, timeout: never, request_bytes: 100 }],
+            pause: (Span::ZERO, Span::from_millis(500)),
+            every: None,
+        },
+        start: Time::ZERO + Span::from_millis(100 * number),
+        stop: Time::NEVER,
+        circuit_lead: Span::ZERO,
+        circuit_lifetime: Span::ZERO,
+    };
+    Plan {
+        paths: PathTable::uniform(1, Path { delay: Span::from_millis(10), ..Path::default() }),
+        users: (0..8).map(user).collect(),
+        directory: Directory { relays: (0..6).map(entry).collect(), positions: None },
+        measurements: Vec::new(),
+        faults: Vec::new(),
+        duration: Span::from_secs(20),
+        sample_every: Span::from_secs(1),
+        trace_one_in: 0,
+        hosts,
+    }
+}
+
+fn system(balance: Arc<dyn Balance>, attack: Attack) -> System {
+    let survey = Survey { duration: Span::from_secs(20), ..Survey::default() };
+    System { balance, attack, survey, ..System::default() }
+}
+
+fn go(plan: &mut Plan, system: &System, seed: u64) -> Result<Option<Balanced>, Failure> {
+    weigh(plan, system, Seed::root(seed), &mut |_| ControlFlow::Continue(()))
+}
+
+fn flashflow() -> Arc<dyn Balance> {
+    Arc::new(Team { seconds: 5, sockets: 6, rate: Rate(100 * MBIT), ..Team::default() })
+}
+
+#[test]
+fn every_system_weighs_every_network_and_the_same_twice() {
+    for part in BALANCES {
+        let system = system(part.by_default(), Attack::default());
+        let run = || {
+            let mut plan = plan();
+            let balanced =
+                go(&mut plan, &system, 1).unwrap_or_else(|failure| panic!("{}: {failure}", part.name));
+            (plan.directory, balanced.map(|balanced| balanced.weight_error))
+        };
+        let (directory, error) = run();
+        assert_eq!(run().0, directory, "{}", part.name);
+        if part.name == "given" {
+            assert!(error.is_none() && directory == plan().directory);
+        } else {
+            assert!(directory.relays.iter().all(|relay| relay.weight > 0.0), "{}", part.name);
+            assert!(error < Some(0.5), "{}: {error:?}", part.name);
+        }
+        if part.name == "truth" {
+            assert!(error < Some(1e-9));
+        }
+    }
+}
+
+#[test]
+fn flashflow_measures_under_clients_load_and_its_weights_are_nearly_true() {
+    let mut plan = plan();
+    let balanced = go(&mut plan, &system(flashflow(), Attack::default()), 2).unwrap().unwrap();
+    assert_eq!(balanced.unweighed, 0);
+    assert!(balanced.weight_error < 0.03, "{balanced:?}");
+    assert!((-0.03..0.10).contains(&balanced.capacity_error.unwrap()), "{balanced:?}");
+    let weights: Vec<f64> = plan.directory.relays.iter().map(|relay| relay.weight).collect();
+    assert!(weights.is_sorted(), "{weights:?}");
+}
+
+#[test]
+fn lies_win_weight_from_those_who_believe_them() {
+    let part = |name: &str| BALANCES.iter().find(|part| part.name == name).unwrap().by_default();
+    let attack = |trick| Attack { trick, share: 0.2, factor: 50.0 };
+    let advantage = |balance: Arc<dyn Balance>, trick| {
+        go(&mut plan(), &system(balance, attack(trick)), 3).unwrap().unwrap().advantage.unwrap()
+    };
+    assert!(advantage(part("self-reports"), Trick::Inflate) > 3.0);
+    assert!(advantage(part("torflow"), Trick::Inflate) > 2.0);
+    let held = advantage(flashflow(), Trick::Hold);
+    assert!((1.05..1.40).contains(&held), "{held}");
+    assert!((0.9..1.1).contains(&advantage(flashflow(), Trick::Inflate)));
+}
+
+#[test]
+fn sybils_of_one_machine_are_measured_one_after_the_other() {
+    let attack = Attack { trick: Trick::Sybils, share: 0.2, factor: 3.0 };
+    let mut plan = plan();
+    // A team that is just large enough for one of them at a time.
+    let team = Team { seconds: 5, sockets: 6, measurers: 1, rate: Rate(36 * MBIT), ..Team::default() };
+    let balanced = go(&mut plan, &system(Arc::new(team), attack), 3).unwrap().unwrap();
+    assert!(plan.directory.relays.len() > 6, "they joined");
+    assert!(balanced.advantage.unwrap() > 1.3, "{balanced:?}");
+}
+
+/// A system that weighs nobody, or guards only.
+#[derive(Debug)]
+struct Weighs(Vec<Option<f64>>);
+
+impl Balance for Weighs {
+    fn asks(&self) -> Asks {
+        Asks::default()
+    }
+
+    fn weigh(&self, _: &Evidence) -> Vec<Option<f64>> {
+        self.0.clone()
+    }
+}
+
+#[test]
+fn what_cannot_be_balanced_is_refused() {
+    let fails = |plan: &mut Plan, balance: Arc<dyn Balance>| {
+        go(plan, &system(balance, Attack::default()), 1).unwrap_err().to_string()
+    };
+    assert!(fails(&mut plan(), Arc::new(Weighs(vec![None; 6]))).contains("weight for no relay"));
+    let mut guards = plan();
+    for (number, relay) in guards.directory.relays.iter_mut().enumerate() {
+        relay.class = if number == 5 { Class::Exit } else { Class::Guard };
+    }
+    let no_exit = (0..6).map(|number| Some(if number == 5 { 0.0 } else { 1e6 })).collect();
+    assert!(fails(&mut guards, Arc::new(Weighs(no_exit))).contains("no relay can be chosen as exit"));
+    let mut unlimited = plan();
+    unlimited.hosts[0].role = Role::Relay(RelayLimits::default());
+    unlimited.hosts[0].up.rate = Rate::UNLIMITED;
+    unlimited.hosts[0].down.rate = Rate::UNLIMITED;
+    assert!(fails(&mut unlimited, flashflow()).contains("unlimited or zero"));
+    let mut alone = plan();
+    alone.hosts[6].role = Role::Client;
+    alone.users.clear();
+    assert!(fails(&mut alone, flashflow()).contains("no server"));
+}
