@@ -57,6 +57,8 @@ struct Stream {
     /// Bytes that the stream's own side has not taken yet, and since when there are some.
     held: u64,
     held_since: Time,
+    /// Bytes that its source has announced and that are not in cells yet.
+    announced: u64,
 }
 
 impl Stream {
@@ -130,9 +132,19 @@ impl Edge {
         }
         let window = self.windows.map(|windows| Fixed::new(windows.stream, windows.stream_increment));
         let (connected, starved, stopped, stopping) = (false, false, false, false);
-        let (delivered, held, held_since) = (0, 0, Time::ZERO);
-        let stream =
-            Stream { id, connected, starved, window, delivered, stopped, stopping, held, held_since };
+        let (delivered, held, held_since, announced) = (0, 0, Time::ZERO, 0);
+        let stream = Stream {
+            id,
+            connected,
+            starved,
+            window,
+            delivered,
+            stopped,
+            stopping,
+            held,
+            held_since,
+            announced,
+        };
         self.streams.insert(at, stream);
         true
     }
@@ -242,9 +254,11 @@ impl Edge {
         Ok(())
     }
 
-    /// Lets so many cells be packaged until the controller says otherwise.
+    /// Lets so many cells be packaged until the controller says otherwise. With `carry` the part of a cell that is left
+    /// counts too; without, only if a stream had bytes for it.
     pub fn allow(&mut self, cells: f64, carry: bool) {
-        let left = if carry && self.allowance < 1.0 { self.allowance } else { 0.0 };
+        let begun = carry || self.streams.iter().any(|stream| stream.starved);
+        let left = if begun && self.allowance < 1.0 { self.allowance } else { 0.0 };
         self.allowance = cells + left;
     }
 
@@ -254,6 +268,19 @@ impl Edge {
         let packaged = std::mem::take(&mut self.packaged);
         let backlogged = self.streams.iter().any(|stream| stream.starved && stream.room() > 0);
         if backlogged { f64::INFINITY } else { 2.0 * f64::from(packaged) }
+    }
+
+    /// A stream's source says that so many more bytes are to come; `u64::MAX`: without end.
+    pub fn announce(&mut self, id: StreamId, bytes: u64) {
+        if let Some(stream) = self.stream(id) {
+            stream.announced = stream.announced.saturating_add(bytes);
+        }
+    }
+
+    /// Bytes that the streams' sources have announced and that are not in cells yet; infinite without end.
+    pub fn announced(&self) -> f64 {
+        let bytes = self.streams.iter().fold(0u64, |sum, stream| sum.saturating_add(stream.announced));
+        if bytes == u64::MAX { f64::INFINITY } else { bytes as f64 }
     }
 
     fn allowed(&self) -> u32 {
@@ -308,6 +335,9 @@ impl Edge {
                 stream.starved = false;
                 break;
             };
+            if stream.announced < u64::MAX {
+                stream.announced = stream.announced.saturating_sub(bytes.into());
+            }
             self.since = (self.since + 1) % increment;
             let digest = send(Message { stream: id, payload: Payload::Data(bytes, data) }, self.since == 0);
             self.expected.extend(digest);

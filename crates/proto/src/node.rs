@@ -71,6 +71,9 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>);
     /// Exit: the stream's connection is open.
     fn stream_connected(&mut self, now: Time, stream: StreamKey);
+    /// Exit: so many more bytes are to come from the stream's server (`u64::MAX`: without end), for a controller that
+    /// goes by it. Only a simulation knows.
+    fn announced(&mut self, _stream: StreamKey, _bytes: u64) {}
     /// The stream's local side holds so many bytes that it has not taken yet: said when it changes.
     fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64);
     /// The local side ended the stream, or could not connect it.

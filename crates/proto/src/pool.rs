@@ -114,6 +114,11 @@ impl<T> Pool<T> {
         self.nodes.get(list.head as usize)?.item.as_ref()
     }
 
+    /// The first item, to be changed.
+    pub fn front_mut(&mut self, list: &List) -> Option<&mut T> {
+        self.nodes.get_mut(list.head as usize)?.item.as_mut()
+    }
+
     /// The items in order.
     pub fn iter<'a>(&'a self, list: &List) -> impl Iterator<Item = &'a T> {
         let first = self.nodes.get(list.head as usize);

@@ -70,7 +70,7 @@ fn grants(parameters: Parameters, bad: Bad) -> ([f64; 3], u64) {
         planner.begin(0);
         for circuit in 0..3 {
             let circuit = CircuitKey(circuit);
-            planner.add(now, &Measured { circuit, queue: 2, source: Source::Relay, to_client: false });
+            planner.add(now, &Measured { circuit, queue: 2.0, source: Source::Relay, to_client: false });
         }
         planner.solve();
         for (row, granted) in granted.iter_mut().enumerate() {
@@ -135,7 +135,7 @@ fn what_is_on_a_relays_own_machine_takes_nothing_of_its_capacity() {
                 hear(circuit, About::Queue, &[100.0; 10]);
             }
             planner.begin(0);
-            for (circuit, queue) in [(0, 20), (1, 0), (2, 2)] {
+            for (circuit, queue) in [(0, 20.0), (1, 0.0), (2, 2.0)] {
                 let circuit = CircuitKey(circuit);
                 let source = if circuit.0 == 0 { Source::Server(f64::INFINITY) } else { Source::Relay };
                 planner.add(now, &Measured { circuit, queue, source, to_client: circuit.0 == 1 });
@@ -161,7 +161,7 @@ fn claims_of_a_silent_predecessor_expire() {
     let heard =
         Trajectory { circ: 0, about: About::Output, solved: Time(1), step: STEP, values: &[800.0; 10] };
     planner.receive(Time(1), CircuitKey(0), true, &heard);
-    let measured = Measured { circuit: CircuitKey(0), queue: 0, source: Source::Relay, to_client: true };
+    let measured = Measured { circuit: CircuitKey(0), queue: 0.0, source: Source::Relay, to_client: true };
     planner.begin(0);
     assert!(planner.add(Time(STEP.0), &measured), "a missing message is bridged");
     planner.begin(0);
@@ -178,7 +178,7 @@ proptest! {
             (0..4usize, 0..4u32, any::<bool>(), any::<u64>(), proptest::collection::vec(any::<f64>(), 0..12)),
             0..40,
         ),
-        queues in proptest::collection::vec(0..2000u32, 4),
+        queues in proptest::collection::vec(0.0..2000.0f64, 4),
         journal in any::<bool>(),
     ) {
         let problem = if journal { Kind::Journal } else { Kind::Prototype };

@@ -8,7 +8,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::Observation;
 use tidegate_sim::plan::predictor::trajectory::Encoding;
-use tidegate_sim::plan::predictor::{Exchange, Parameters, Phases};
+use tidegate_sim::plan::predictor::{Exchange, Parameters, Phases, Preset};
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp::{self, Congestion};
 use tidegate_sim::world;
@@ -104,6 +104,16 @@ fn rates_are_equal_and_latency_is_near_its_floor() {
         assert!(fairness(rates) >= 0.99, "{rates:?}");
         assert!((80.0..=95.0).contains(&latency), "{transport:?}: {latency} ms");
     }
+}
+
+/// The public code of 2020 in this scenario: 134.1, 135.1 and 134.4 KiB/s at 108.7 ms.
+#[test]
+fn the_prototype_is_the_authors_code() {
+    let (rates, latency) = closed_loop(Transport::PerCircuit, Parameters::from(Preset::Prototype));
+    for (rate, theirs) in rates.iter().zip([137.3, 138.3, 137.6]) {
+        assert!((rate / theirs - 1.0).abs() <= 0.03, "{rates:?}");
+    }
+    assert!((latency / 108.7 - 1.0).abs() <= 0.03, "{latency} ms");
 }
 
 #[test]

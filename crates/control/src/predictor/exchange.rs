@@ -81,7 +81,7 @@ pub fn share_fixed(
 /// send: its plan (`rates`) is our own previous wish `before` as far as the data lasts, its queue (`queue`)
 /// what is left of it. `remaining` in cells; `most` is what a source is believed to hold at most.
 pub fn source(before: &[f64], remaining: f64, most: f64, dt: f64, rates: &mut [f64], queue: &mut [f64]) {
-    let mut left = remaining;
+    let mut left = libm::floor(remaining);
     for (step, rate) in rates.iter_mut().enumerate() {
         *rate = before.get(step).copied().unwrap_or(0.0).min(left / dt).max(0.0);
         left = (left - *rate * dt).max(0.0);

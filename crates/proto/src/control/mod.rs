@@ -125,7 +125,7 @@ pub struct Timer {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View {
     /// Cells that wait to be sent to the client, in the circuit queue and in the output buffer.
-    pub waiting: u32,
+    pub waiting: f64,
     /// The circuit's cells enter the overlay here: it has streams.
     pub enters: bool,
     /// They come from another relay.
@@ -141,9 +141,11 @@ pub struct Allowance {
     pub send: f64,
     /// and more at each [release](Plant::release).
     pub share: f64,
-    /// To be packaged from the circuit's streams.
+    /// To be packaged from the circuit's streams; what is left of a cell there counts in the next step if a stream had
+    /// more.
     pub package: f64,
-    /// The part of a cell that was left over before counts too.
+    /// The part of a cell that was left over before counts too; else it is lost, unless a cell waited, of which it then
+    /// let that part go.
     pub carry: bool,
 }
 
@@ -155,6 +157,8 @@ pub trait Plant {
     fn view(&self, circuit: CircuitKey) -> View;
     /// Cells that the sources of its streams still have, as far as can be told.
     fn demand(&mut self, circuit: CircuitKey) -> f64;
+    /// Bytes that they still have, where the driver knows and says so.
+    fn announced(&self, circuit: CircuitKey) -> f64;
     /// Sets what it may send and package.
     fn allow(&mut self, now: Time, circuit: CircuitKey, allowance: &Allowance);
     /// Lets every circuit send another share.

@@ -63,6 +63,8 @@ impl<O: Onion> Links<O> {
             moving: None,
             allowance: self.first_allowance(side),
             share: 0.0,
+            cuts: false,
+            cut: 0.0,
             buffered: 0,
             queue: List::default(),
         });

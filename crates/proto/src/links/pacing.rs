@@ -10,7 +10,7 @@ impl<O: Onion> Leg<O> {
     /// Whether the controller lets a cell go.
     pub(super) fn may_send(&self) -> bool {
         // Rates that mean a whole number of cells may come out a little below it.
-        self.allowance >= 1.0 - 1e-9
+        self.allowance + self.cut >= 1.0 - 1e-9
     }
 }
 
@@ -21,11 +21,12 @@ impl<O: Onion> Links<O> {
     }
 
     /// Lets a leg send so many cells, and `share` more at each release, until the controller says otherwise.
-    /// With `carry` the part of a cell that is left counts too.
+    /// With `carry` the part of a cell that is left counts too; without, it is lost, but for a cell that waits: that is
+    /// cut, and its rest goes later.
     pub fn allow(&mut self, now: Time, id: LegId, cells: f64, share: f64, carry: bool) {
         let leg = &mut self.legs[id.0 as usize];
         let left = if carry && !leg.may_send() { leg.allowance.max(0.0) } else { 0.0 };
-        leg.share = share;
+        (leg.share, leg.cuts) = (share, !carry);
         self.set_allowance(now, id, cells + left);
     }
 
@@ -43,7 +44,7 @@ impl<O: Onion> Links<O> {
         let before = leg.may_send();
         leg.allowance = cells;
         if leg.queue.is_empty() || before == leg.may_send() {
-            return;
+            return self.cut(now, id);
         }
         let (channel, key) = (leg.channel, leg.key);
         if before {
@@ -54,9 +55,23 @@ impl<O: Onion> Links<O> {
         }
     }
 
+    /// Spends what is left of a leg's allowance, less than a cell, on the first part of the next one, if the leg cuts
+    /// cells. It has left the circuit queue then, and arrives with its last part.
+    pub(super) fn cut(&mut self, now: Time, id: LegId) {
+        let leg = &mut self.legs[id.0 as usize];
+        if !leg.cuts || leg.may_send() || leg.allowance <= 0.0 {
+            return;
+        }
+        let Some(first) = self.cells.front_mut(&leg.queue) else { return };
+        if leg.cut == 0.0 {
+            first.buffered = now;
+        }
+        leg.cut += std::mem::take(&mut leg.allowance);
+    }
+
     /// Cells of a leg that wait in its queue and in the output buffer.
-    pub fn backlog(&self, id: LegId) -> u32 {
+    pub fn backlog(&self, id: LegId) -> f64 {
         let leg = &self.legs[id.0 as usize];
-        leg.queue.len() + leg.buffered
+        f64::from(leg.queue.len() + leg.buffered) - leg.cut
     }
 }

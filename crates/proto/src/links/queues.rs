@@ -24,8 +24,12 @@ impl<O: Onion> Links<O> {
         self.cells.push_back(&mut leg.queue, Departure { cell, queued: now, buffered: now });
         self.queued_cells += 1;
         let (channel, key) = (leg.channel, leg.key);
-        if leg.queue.len() == 1 && leg.may_send() {
-            self.activate(now, channel, key);
+        if leg.queue.len() == 1 {
+            if leg.may_send() {
+                self.activate(now, channel, key);
+            } else {
+                self.cut(now, id);
+            }
         }
         self.offer(now, channel);
         Ok(())
@@ -111,8 +115,10 @@ impl<O: Onion> Links<O> {
         let moved = moved.expect("an active leg has cells");
         // The leg may have moved while the cell waited.
         moved.cell.circ = leg.circ;
-        moved.buffered = now;
-        leg.allowance -= 1.0;
+        if leg.cut == 0.0 {
+            moved.buffered = now;
+        }
+        leg.allowance -= 1.0 - std::mem::take(&mut leg.cut);
         leg.buffered += 1;
         if self.count_cells {
             leg.loudness.add(now, LOUDNESS_HALF_LIFE, 1);
@@ -126,6 +132,10 @@ impl<O: Onion> Links<O> {
         if leg.high && leg.queue.len() <= self.config.queue_low {
             leg.high = false;
             self.drained.push_back((leg.circuit, leg.side));
+        }
+        if !more {
+            let id = channel.keys[key as usize];
+            self.cut(now, id);
         }
         true
     }

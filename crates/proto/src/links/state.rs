@@ -73,6 +73,10 @@ pub(super) struct Leg<O: Onion> {
     pub(super) allowance: f64,
     /// What each release adds to that.
     pub(super) share: f64,
+    /// Whether a cell that the allowance does not reach to the end of is cut, and the part of the first one that has
+    /// gone.
+    pub(super) cuts: bool,
+    pub(super) cut: f64,
     /// Cells in the channel's output buffer, counted where a controller asks.
     pub(super) buffered: u32,
     pub(super) queue: List,

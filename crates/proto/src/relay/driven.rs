@@ -141,6 +141,13 @@ impl<O: Onion> Node<O> for Relay<O> {
         }
     }
 
+    fn announced(&mut self, stream: StreamKey, bytes: u64) {
+        let circuit = self.table.circuits.get_mut(stream.circuit.0 as usize);
+        if let Some(edge) = circuit.and_then(|circuit| circuit.edge.as_deref_mut()) {
+            edge.announce(stream.stream, bytes);
+        }
+    }
+
     fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {
         loop {
             let circuit = self.table.circuits.get_mut(stream.circuit.0 as usize);

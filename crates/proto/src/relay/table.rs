@@ -97,9 +97,13 @@ impl<O: Onion> Plant for Table<O> {
         match (circuit.edge.as_deref_mut(), circuit.next) {
             (Some(edge), _) => edge.demand(),
             // As much again as waits here.
-            (None, Some(_)) => 2.0 * f64::from(self.links.backlog(circuit.prev)) + 2.0,
+            (None, Some(_)) => 2.0 * self.links.backlog(circuit.prev) + 2.0,
             (None, None) => 0.0,
         }
+    }
+
+    fn announced(&self, circuit: CircuitKey) -> f64 {
+        self.circuits[circuit.0 as usize].edge.as_deref().map_or(0.0, Edge::announced)
     }
 
     fn allow(&mut self, now: Time, circuit: CircuitKey, allowance: &Allowance) {

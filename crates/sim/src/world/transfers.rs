@@ -8,7 +8,7 @@ use crate::observe::{Circuit, Observation, Recorder, Transfer, User};
 use crate::plan::{Packaging, Traffic};
 use crate::tcp;
 
-use super::ends::EndId;
+use super::ends::{Attached, EndId};
 use super::event::Event;
 use super::follow::Trace;
 use super::requests::{Content, Schedule, Schedules, TransferState};
@@ -147,6 +147,7 @@ impl<R: Recorder> World<'_, R> {
         };
         let side = if from_server { &mut markov.server } else { &mut markov.client };
         let (bytes, next) = side.next();
+        let exit = state.exit;
         if from_server {
             state.to_respond += bytes;
         } else {
@@ -159,7 +160,8 @@ impl<R: Recorder> World<'_, R> {
             self.queue.push(self.now + wait, Event::Packet(transfer, from_server));
         }
         if from_server {
-            if let Some(exit) = self.transfer(transfer).exit {
+            if let Some(exit) = exit {
+                self.announce(exit, bytes);
                 self.server_write(transfer, exit.other());
             }
         } else {
@@ -293,7 +295,17 @@ impl<R: Recorder> World<'_, R> {
             }
         } else if before < state.request_bytes && state.requested >= state.request_bytes {
             state.to_respond = state.response_bytes;
+            let bytes = state.to_respond;
+            self.announce(id.other(), bytes);
             self.server_write(transfer, id);
+        }
+    }
+
+    /// Tells an exit what its end of a connection to a server has still to get.
+    fn announce(&mut self, exit: EndId, bytes: u64) {
+        let Some(end) = self.end(exit) else { return };
+        if let (Attached::Stream(stream), host) = (end.attached, end.host) {
+            self.hosts[host as usize].node().announced(stream, bytes);
         }
     }
 

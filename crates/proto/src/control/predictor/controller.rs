@@ -4,15 +4,44 @@ use tidegate_control::predictor::Problem;
 use tidegate_control::units::{Span, Time};
 
 use super::adverts::Adverts;
-use super::parameters::{Exchange, Parameters, Phases};
+use super::parameters::{Exchange, Parameters, Phases, Reads};
 use super::planner::{Measured, Planner, Source};
 use super::steps::{Due, Steps};
 use super::trajectory::{About, Trajectory};
 use super::wire;
-use crate::control::{Allowance, Control, Controller, Place, Plant, Route, Spread, Timer, Totals};
+use crate::cell::DATA_BYTES;
+use crate::control::{
+    Allowance, Control, Controller, Place, Plant, Route, Spread, Timer, Totals, Violation, Window,
+};
 use crate::ids::{CircId, CircuitKey, Side};
 
+/// Bytes of a cell as the authors' code counts them.
+const PLANNED_CELL: f64 = 512.0;
+/// Messages past the network take so much less than is planned for, so that they come before a solve a step later.
+const EARLY: Span = Span::from_millis(2);
+
+/// Nothing bounds what is in flight but what relays let go.
+#[derive(Debug)]
+struct Unbounded;
+
+impl Window for Unbounded {
+    fn room(&self) -> u32 {
+        u32::MAX
+    }
+    fn sent(&mut self, _: Time) {}
+    fn acknowledged(&mut self, _: Time, _: bool) -> Result<(), Violation> {
+        Err(Violation)
+    }
+    fn sendme_increment(&self) -> u32 {
+        u32::MAX
+    }
+}
+
 impl Control for Parameters {
+    fn window(&self) -> Option<Box<dyn Window>> {
+        (!self.windows).then(|| Box::new(Unbounded) as Box<dyn Window>)
+    }
+
     fn controller(&self, relay: &Place) -> Option<Box<dyn Controller>> {
         Some(Box::new(Predictor {
             parameters: *self,
@@ -118,7 +147,10 @@ impl Predictor {
         for circuit in &self.circuits {
             let view = plant.view(*circuit);
             let source = match (view.enters, view.passes) {
-                (true, _) => Source::Server(plant.demand(*circuit)),
+                (true, _) => Source::Server(match self.parameters.reads {
+                    Reads::Cells => plant.demand(*circuit),
+                    Reads::Bytes => plant.announced(*circuit) / PLANNED_CELL,
+                }),
                 (false, true) => Source::Relay,
                 (false, false) => Source::Server(0.0),
             };
@@ -138,7 +170,7 @@ impl Predictor {
     /// Acts on the plans of the last solve: tells the neighbours, then sets how much each circuit may send and
     /// take in this step.
     fn act(&mut self, now: Time, plant: &mut dyn Plant) {
-        let Parameters { step, carry, parts, tell_source, local_ends, .. } = self.parameters;
+        let Parameters { step, carry, parts, tell_source, local_ends, reads, .. } = self.parameters;
         plant.circuits(&mut self.circuits);
         // Messages leave before the cells that this step lets go.
         self.advertise(now, plant);
@@ -152,14 +184,23 @@ impl Predictor {
                 if local_ends && view.to_client {
                     return (f64::INFINITY, 0.0, f64::INFINITY);
                 }
-                let send = plan.output[0] * dt;
+                // The authors' bucket holds whole bits, rounded up, so that the rest of a queue is not left for ever.
+                let bits = 8.0 * PLANNED_CELL;
+                let send = match plan.output[0] * dt {
+                    cells if carry => cells,
+                    cells => libm::ceil(cells * bits) / bits,
+                };
                 // What comes from relays is spread already.
                 let share = if view.enters { send / f64::from(parts) } else { send };
-                let take = if local_ends { f64::INFINITY } else { plan.intake[0] * dt };
+                let take = match reads {
+                    _ if local_ends => f64::INFINITY,
+                    Reads::Cells => plan.intake[0] * dt,
+                    Reads::Bytes => plan.intake[0] * dt * PLANNED_CELL / f64::from(DATA_BYTES),
+                };
                 (share, if share < send { share } else { 0.0 }, take)
             });
             // What waits at the server need not wait here.
-            let needed = plan.map_or(1.0, |plan| 2.0 * plan.output[0] * dt + 1.0) - f64::from(view.waiting);
+            let needed = plan.map_or(1.0, |plan| 2.0 * plan.output[0] * dt + 1.0) - view.waiting;
             let package = if tell_source || local_ends { take.min(needed.max(0.0)) } else { take };
             plant.allow(now, *circuit, &Allowance { send, share, package, carry });
         }
@@ -176,7 +217,7 @@ impl Predictor {
         let Parameters { step, horizon, exchange, delay, .. } = self.parameters;
         let route = match exchange {
             Exchange::InBand => Route::InBand,
-            Exchange::OutOfBand => Route::OutOfBand(delay),
+            Exchange::OutOfBand => Route::OutOfBand(Span(delay.0.saturating_sub(EARLY.0))),
         };
         let idle = &IDLE[..horizon];
         let adverts = &mut self.adverts;

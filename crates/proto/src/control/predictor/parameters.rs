@@ -17,9 +17,9 @@ use crate::cell::NEIGHBOUR_BYTES;
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Parameters {
     /// What the other keys are unless given. `prototype` is the authors' code: `queue = 100`, `queue-time = "0 s"`,
-    /// `drain = "0 s"`, `tell-source`, `lasting-grants` and `carry` false, `parts = 1`, `encoding = "plain"`,
-    /// `exchange = "out-of-band"`. `journal` is the paper's problem: `problem = "journal"`, `queue-time = "0 s"`,
-    /// `drain = "0 s"`, `lasting-grants = false`, `encoding = "plain"`, `exchange = "out-of-band"`.
+    /// `drain = "0 s"`, `tell-source`, `lasting-grants`, `leave-out-idle`, `windows` and `carry` false, `parts = 1`,
+    /// `reads = "bytes"`, `encoding = "plain"`, `exchange = "out-of-band"`. `journal` is the same with
+    /// `problem = "journal"`.
     pub preset: Preset,
     /// Which optimal control problem: that of the authors' code, or that of the paper (eq. 25).
     pub problem: Kind,
@@ -67,8 +67,16 @@ pub struct Parameters {
     /// largest value.
     #[schemars(range(min = 1e-4, max = 1.0))]
     pub resolution: f64,
-    /// The part of a cell that a step's rate leaves over may be sent in the next step.
+    /// The part of a cell that a step's rate leaves over may be sent in the next step. Otherwise it is lost, but for a
+    /// cell that waits: its first part goes, and the rest in the next step, as bytes from a bucket do.
     pub carry: bool,
+    /// Circuits that have nothing to send or to expect have no part in the problem; their neighbours are told once.
+    /// Otherwise they are in every problem, with rates of zero, and told in every step.
+    pub leave_out_idle: bool,
+    /// What an exit takes from servers.
+    pub reads: Reads,
+    /// The fixed windows of the system's `windows` bound what is in flight.
+    pub windows: bool,
     /// Parts in which a step's cells are let go, spread evenly over it; 1: all at once.
     #[schemars(range(min = 1, max = 1000))]
     pub parts: u32,
@@ -112,6 +120,17 @@ pub enum Exchange {
     OutOfBand,
 }
 
+/// What an exit takes from servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reads {
+    /// As many cells as it plans; it knows of what a server has left only whether it is more.
+    Cells,
+    /// As many payload bytes as the cells that it plans have bytes, headers included, and it knows of every byte that
+    /// a server has left. The authors' code does so; only a simulation can.
+    Bytes,
+}
+
 /// When in a step a relay solves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -153,6 +172,9 @@ impl Default for Parameters {
             encoding: Encoding::Compact,
             resolution: 1.0 / 16.0,
             carry: true,
+            leave_out_idle: true,
+            reads: Reads::Cells,
+            windows: true,
             parts: 8,
             first: Span::from_millis(100),
             phases: Phases::Synchronous,
@@ -166,21 +188,27 @@ impl Default for Parameters {
 
 impl From<Preset> for Parameters {
     fn from(preset: Preset) -> Parameters {
-        let published = Parameters {
+        let problem = match preset {
+            Preset::Tidegate => return Parameters::default(),
+            Preset::Journal => Kind::Journal,
+            Preset::Prototype => Kind::Prototype,
+        };
+        Parameters {
             preset,
+            problem,
+            s_max: 100.0,
             s_max_time: Span::ZERO,
             drain: Span::ZERO,
+            tell_source: false,
             lasting_grants: false,
+            carry: false,
+            leave_out_idle: false,
+            reads: Reads::Bytes,
+            windows: false,
+            parts: 1,
             exchange: Exchange::OutOfBand,
             encoding: Encoding::Plain,
             ..Parameters::default()
-        };
-        match preset {
-            Preset::Tidegate => Parameters::default(),
-            Preset::Journal => Parameters { problem: Kind::Journal, ..published },
-            Preset::Prototype => {
-                Parameters { s_max: 100.0, tell_source: false, carry: false, parts: 1, ..published }
-            }
         }
     }
 }
@@ -239,6 +267,10 @@ mod tests {
         assert_eq!(theirs.exchange, Exchange::OutOfBand);
         let papers: Parameters = read(&json!({ "preset": "journal" })).unwrap();
         assert_eq!((papers.problem, papers.s_max_time), (Kind::Journal, Span::ZERO));
+        assert_eq!(
+            papers,
+            Parameters { problem: Kind::Journal, preset: Preset::Journal, ..Preset::Prototype.into() }
+        );
         let spelled = serde_json::to_value(theirs).unwrap();
         assert_eq!(read::<Parameters>(&spelled), Ok(theirs), "spelled out, it is the same");
     }

@@ -25,7 +25,7 @@ pub struct Measured {
     /// Which circuit.
     pub circuit: CircuitKey,
     /// Its cells in the circuit queue and the output buffer.
-    pub queue: u32,
+    pub queue: f64,
     /// Where its cells come from.
     pub source: Source,
     /// The next node is the client, which takes whatever comes.
@@ -117,7 +117,7 @@ impl Planner {
     /// Adds a circuit to this step's problem. False if it has nothing to do, and so no part in it: its rates
     /// are zero.
     pub fn add(&mut self, now: Time, measured: &Measured) -> bool {
-        let Parameters { horizon, step, problem, local_ends, .. } = self.parameters;
+        let Parameters { horizon, step, problem, local_ends, leave_out_idle, .. } = self.parameters;
         let index = self.beliefs.index(measured.circuit);
         let beliefs = &self.beliefs;
         let (most, full, dt) = (beliefs.longest_queue(), beliefs.bandwidth, self.problem.dt);
@@ -129,7 +129,7 @@ impl Planner {
         let (row, end) = (vsrc.len(), vsrc.len() + horizon);
         vsrc.resize(end, 0.0);
         ssrc.resize(end, 0.0);
-        let mut waiting = f64::from(measured.queue);
+        let mut waiting = measured.queue;
         match measured.source {
             // What is on the same machine is as good as in the queue.
             Source::Server(remaining) if local_ends => waiting += remaining.min(most),
@@ -145,7 +145,7 @@ impl Planner {
             }
         }
         let idle = |values: &[f64]| values.iter().all(|value| *value <= 0.0);
-        if waiting <= 0.0 && idle(&vsrc[row..]) && idle(&ssrc[row..]) {
+        if leave_out_idle && waiting <= 0.0 && idle(&vsrc[row..]) && idle(&ssrc[row..]) {
             vsrc.truncate(row);
             ssrc.truncate(row);
             if measured.source != Source::Relay {
