@@ -1,6 +1,6 @@
 //! A strictly feasible, exactly centred start for the interior point method.
 
-use super::form::{Bounds, EXACT, ROOM, STATES, blocks, left_by_fixed};
+use super::form::{Bounds, EXACT, ROOM, STATES, blocks, goals, left_by_fixed};
 use super::iterate::{Interior, Out, Pair, Row, Step};
 use super::lane::LANES;
 use super::problem::Problem;
@@ -10,8 +10,13 @@ const START: f64 = 0.7;
 /// Complementarity at the end, relative to the weights of the rates.
 const END_GAP: f64 = 3e-10;
 
-/// Loads a checked problem with circuits and a capacity above zero, and a centred interior point.
-pub(super) fn load<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem) {
+/// Loads a checked problem with circuits and a capacity above zero, and a centred interior point; `middle` as in
+/// [`goals`].
+pub(super) fn load<const M: usize, const O: usize>(
+    core: &mut Interior<M, O>,
+    problem: &Problem,
+    middle: &[f64],
+) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let weights = &problem.weights;
     let share = 1.0 / n as f64;
@@ -20,12 +25,20 @@ pub(super) fn load<const M: usize, const O: usize>(core: &mut Interior<M, O>, pr
     scale.cost.clear();
     for step in 0..steps {
         let discount = weights.discount(step);
-        let curvature = [weights.input, weights.output, weights.virtual_output];
-        scale.cost.push(curvature.map(|weight| 2.0 * discount * weight));
+        scale.cost.push(weights.rates().map(|weight| 2.0 * discount * weight));
     }
     core.steps.clear();
     core.steps.resize(blocks(n) * steps, Step::EMPTY);
     fill_rates(core, problem);
+    for circuit in 0..n {
+        for step in 0..steps {
+            let goals = goals(weights, middle.get(circuit * steps + step));
+            let at = &mut core.steps[circuit / LANES * steps + step];
+            for (goal, value) in at.goal.iter_mut().zip(goals) {
+                goal.0[circuit % LANES] = value;
+            }
+        }
+    }
     core.ahead = 1.0;
 
     let overflow = weights.overflow * problem.dt * problem.scaling * n as f64 / problem.capacity;

@@ -25,6 +25,8 @@ pub(super) struct Step<const M: usize> {
     pub rate: Vector<M>,
     /// One where the rate is free, zero where it is fixed.
     pub free: Vector<M>,
+    /// What the rates are drawn to.
+    pub goal: Vector<M>,
     /// The successor's limit.
     pub limit: Lane,
     /// What may have come in by the end of the step.
@@ -51,6 +53,7 @@ impl<const M: usize> Step<M> {
     pub const STILL: Step<M> = Step {
         rate: [Lane::ZERO; M],
         free: [Lane::ZERO; M],
+        goal: [Lane::ONE; M],
         limit: Lane::ONE,
         source: Lane::ONE,
         force: Forces {
@@ -197,7 +200,8 @@ impl<const M: usize> Block<'_, M> {
                 sums[m] += step.rate[m];
                 let curvature = Lane::all(costs.curvature[m]);
                 let (lower, stiff) = spring(force.lower[m], stiffness, -step.rate[m]);
-                let mut gradient = curvature * (step.rate[m] - Lane::ONE) + Lane::all(costs.price[m]) - lower;
+                let mut gradient =
+                    curvature * (step.rate[m] - step.goal[m]) + Lane::all(costs.price[m]) - lower;
                 let mut stiff = curvature + stiff + (Lane::ONE - step.free[m]) * Lane::all(FIXED);
                 if m == 1 {
                     let (limit, more) = spring(force.limit, stiffness, step.rate[m] - step.limit);
@@ -273,7 +277,7 @@ impl<const M: usize> Block<'_, M> {
                 shifts[m] += work.shift[m];
                 let curvature = Lane::all(costs.curvature[m]);
                 let (lower, _) = spring(force.lower[m], stiffness, -rate);
-                let mut gradient = curvature * (rate - Lane::ONE) + Lane::all(costs.price[m]) - lower;
+                let mut gradient = curvature * (rate - step.goal[m]) + Lane::all(costs.price[m]) - lower;
                 if m == 1 {
                     gradient += spring(force.limit, stiffness, rate - step.limit).0;
                 }

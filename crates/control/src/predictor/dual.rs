@@ -42,6 +42,8 @@ pub(super) struct Dual<const M: usize> {
     pub starts: Vec<Start>,
     pub costs: Vec<Costs<M>>,
     pub springs: Springs,
+    /// Middles of real and virtual outgoing rates, by circuit and step, where their deviation is weighed.
+    pub middle: Vec<f64>,
     /// The prices' upper bounds.
     pub most: Vec<[f64; M]>,
     work: Vec<Work<M>>,

@@ -7,7 +7,7 @@
 use super::circuit::{Costs, Springs, Start, Step};
 use super::dual::Dual;
 use super::lane::{LANES, Lane};
-use super::problem::{Kind, Problem, Solution};
+use super::problem::{Kind, Problem, Solution, Weights};
 
 /// A rate with less room than this, relative to the capacity, is fixed at zero.
 pub(super) const ROOM: f64 = 1e-10;
@@ -89,7 +89,7 @@ pub(super) fn load<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
     for step in (0..steps).rev() {
         press += overflow;
         let discount = weights.discount(step);
-        let curvature = [weights.input, weights.output, weights.virtual_output];
+        let curvature = weights.rates();
         for m in 0..M {
             let costs = &mut dual.costs[step];
             costs.curvature[m] = 2.0 * discount * curvature[m];
@@ -113,6 +113,30 @@ pub(super) fn load<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
             let at = &mut dual.steps[block * steps + step];
             at.limit.0[lane] = bounds.limit[step];
             at.source.0[lane] = bounds.source[step];
+        }
+    }
+    aim(dual, problem);
+}
+
+/// What each kind of rate is drawn to, in units of the capacity: the capacity and, as far as the deviation of virtual
+/// from real outgoing rates is weighed, the middle of the two, `middle`.
+pub(super) fn goals(weights: &Weights, middle: Option<&f64>) -> [f64; 3] {
+    let middle = 2.0 * weights.deviation * middle.unwrap_or(&1.0);
+    let [_, output, unhindered] = weights.rates();
+    let unhindered = if unhindered > 0.0 { (weights.virtual_output + middle) / unhindered } else { 1.0 };
+    [1.0, (weights.output + middle) / output, unhindered]
+}
+
+/// Sets the rates' goals by the middles there are.
+pub(super) fn aim<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
+    let steps = problem.horizon;
+    for circuit in 0..problem.circuits() {
+        for step in 0..steps {
+            let goals = goals(&problem.weights, dual.middle.get(circuit * steps + step));
+            let at = &mut dual.steps[circuit / LANES * steps + step];
+            for (goal, value) in at.goal.iter_mut().zip(goals) {
+                goal.0[circuit % LANES] = value;
+            }
         }
     }
 }

@@ -39,9 +39,14 @@ impl<const M: usize, const O: usize> Interior<M, O> {
     /// Solves a checked problem with circuits and a capacity above zero: how far from optimal it ends, and how
     /// many times as far as asked for (up to one: solved); `None` if it comes nowhere near the optimum. Counts
     /// `iterations` up.
-    pub fn solve(&mut self, problem: &Problem, iterations: &mut u32) -> Option<(Residuals, f64)> {
+    pub fn solve(
+        &mut self,
+        problem: &Problem,
+        middle: &[f64],
+        iterations: &mut u32,
+    ) -> Option<(Residuals, f64)> {
         let last = *iterations + ITERATIONS;
-        centre::load(self, problem);
+        centre::load(self, problem, middle);
         let horizon = problem.horizon;
         self.inverse.resize(block_index(horizon, 0), [[Lane::ZERO; M]; M]);
         self.transfer.resize(horizon, [[Lane::ZERO; M]; M]);
@@ -129,7 +134,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
                 }
                 for m in 0..M {
                     let price = Lane::all(self.coupling[k * M + m].price);
-                    step.gradient[m] = Lane::all(cost[m]) * (step.rate[m] - Lane::ONE) + price
+                    step.gradient[m] = Lane::all(cost[m]) * (step.rate[m] - step.goal[m]) + price
                         - step.lower[m].price
                         + queues[m];
                 }
@@ -137,7 +142,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
                     step.gradient[o + 1] += out.limit.price;
                 }
                 for m in 0..M {
-                    let unused = Lane::ONE - step.rate[m];
+                    let unused = step.goal[m] - step.rate[m];
                     value += Lane::all(0.5 * cost[m]) * unused * unused * step.free[m];
                     worst = worst.max((step.gradient[m] * step.free[m]).abs() * Lane::all(1.0 / cost[m]));
                 }

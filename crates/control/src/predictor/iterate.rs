@@ -145,6 +145,8 @@ pub(super) struct Step<const M: usize, const O: usize> {
     pub rate: Vector<M>,
     /// One where the rate is free, zero where it is fixed.
     pub free: Vector<M>,
+    /// What the rates are drawn to.
+    pub goal: Vector<M>,
     /// Rates are not negative.
     pub lower: [Pair; M],
     /// What has come in by the end of the step is within what the predecessor has.
@@ -162,6 +164,7 @@ impl<const M: usize, const O: usize> Step<M, O> {
     pub const EMPTY: Step<M, O> = Step {
         rate: [Lane::ZERO; M],
         free: [Lane::ZERO; M],
+        goal: [Lane::ONE; M],
         lower: [Pair::NONE; M],
         source: Pair::NONE,
         out: [Out::NONE; O],

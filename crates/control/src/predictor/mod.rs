@@ -26,6 +26,11 @@ use dual::{Dual, FIRM, QUICK};
 use iterate::Interior;
 pub use problem::{Kind, Problem, Refusal, Residuals, Solution, Weights};
 
+/// Answers after which the middles of real and virtual rates are taken as they are, and how little they move where they
+/// have settled, in units of the capacity.
+const ROUNDS: usize = 60;
+const SAME: f64 = 1e-8;
+
 /// A solver whose memory is reused from solve to solve: once it has seen the largest number of circuits, a
 /// solve allocates nothing.
 #[derive(Debug, Default)]
@@ -64,15 +69,38 @@ impl<const M: usize, const O: usize> Method<M, O> {
             problem.complete(solution);
             return;
         }
-        form::load(&mut self.dual, problem);
-        let found =
-            self.search(solution) && self.answer(problem, solution) || self.solve_surely(problem, solution);
-        if !found {
-            form::safe_rates(&mut self.dual, problem);
-            form::store(&self.dual, problem, solution);
-            problem.complete(solution);
-            solution.fallback = true;
+        self.dual.middle.clear();
+        if problem.kind == Kind::Journal && problem.weights.deviation > 0.0 {
+            self.dual.middle.resize(problem.circuits() * problem.horizon, 1.0);
         }
+        form::load(&mut self.dual, problem);
+        for _ in 0..ROUNDS {
+            let found = self.search(solution) && self.answer(problem, solution)
+                || self.solve_surely(problem, solution);
+            if !found {
+                form::safe_rates(&mut self.dual, problem);
+                form::store(&self.dual, problem, solution);
+                problem.complete(solution);
+                solution.fallback = true;
+                return;
+            }
+            if self.move_middles(problem, solution) <= SAME {
+                return;
+            }
+            form::aim(&mut self.dual, problem);
+        }
+    }
+
+    /// Moves the middles to where the rates now have them; by how much at most. A squared deviation couples two rates of
+    /// a circuit, which no sum of single rates' costs does; drawing both to the middle of the last answer is a bound on
+    /// it from above that touches it there, so answer upon answer comes nearer to the optimum.
+    fn move_middles(&mut self, problem: &Problem, solution: &Solution) -> f64 {
+        let rates = solution.v_out.iter().zip(&solution.vv_out);
+        self.dual.middle.iter_mut().zip(rates).fold(0.0, |most: f64, (middle, (real, unhindered))| {
+            let now = (real + unhindered) / (2.0 * problem.capacity);
+            let before = std::mem::replace(middle, now);
+            most.max((now - before).abs())
+        })
     }
 
     /// The quick search, unless it has failed lately.
@@ -92,7 +120,7 @@ impl<const M: usize, const O: usize> Method<M, O> {
     /// only near, its answer is made exact by clearing from its prices, or, if that fails and there are few,
     /// from the start with hard springs.
     fn solve_surely(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
-        let near = self.interior.solve(problem, &mut solution.iterations);
+        let near = self.interior.solve(problem, &self.dual.middle, &mut solution.iterations);
         self.interior.hand_over(&mut self.dual);
         if let Some((residuals, distance)) = near
             && distance <= 1.0

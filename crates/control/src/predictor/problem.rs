@@ -24,6 +24,8 @@ pub struct Weights {
     pub output: f64,
     /// Of the squared unused virtual outgoing rate (journal only).
     pub virtual_output: f64,
+    /// Of the squared deviation of the virtual outgoing rate from the real one (eq. 24; journal only).
+    pub deviation: f64,
     /// Of each unit of queue above `s_max`.
     pub overflow: f64,
     /// Discount per step.
@@ -35,11 +37,25 @@ pub struct Weights {
 impl Weights {
     /// The prototype's weights; for the journal's problem those chosen here, which the paper does not give.
     pub fn of(kind: Kind) -> Weights {
-        let (input, virtual_output) = match kind {
-            Kind::Prototype => (10.0, 0.0),
-            Kind::Journal => (1.0, 0.1),
+        let (input, virtual_output, deviation) = match kind {
+            Kind::Prototype => (10.0, 0.0, 0.0),
+            Kind::Journal => (1.0, 0.1, 1e-3),
         };
-        Weights { input, output: 1.0, virtual_output, overflow: 1e5, discount: 1.0 / 3.0, floor: 1e-6 }
+        Weights {
+            input,
+            output: 1.0,
+            virtual_output,
+            deviation,
+            overflow: 1e5,
+            discount: 1.0 / 3.0,
+            floor: 1e-6,
+        }
+    }
+
+    /// Of the squared distance of each kind of rate from its [goal](super::form::goals). The deviation counts twice: half
+    /// of it is each rate's way to the middle of the two, so `2 d (a - m)^2 + 2 d (b - m)^2` is `d (a - b)^2`.
+    pub(super) fn rates(&self) -> [f64; 3] {
+        [self.input, self.output + 2.0 * self.deviation, self.virtual_output + 2.0 * self.deviation]
     }
 
     pub(super) fn discount(&self, step: usize) -> f64 {
@@ -232,6 +248,8 @@ impl Problem {
         if self.kind == Kind::Journal {
             let value = weights.virtual_output;
             number("weight of virtual output", value, positive(value), "a finite number above 0")?;
+            let value = weights.deviation;
+            number("weight of deviation", value, finite(value), "a finite number, at least 0")?;
         }
         let n = self.circuits();
         let length = |field, length, want| {
@@ -293,6 +311,7 @@ impl Problem {
                 if self.kind == Kind::Journal {
                     let virtual_out = solution.vv_out[at];
                     terms += weights.virtual_output * scaled(virtual_out).powi(2);
+                    terms += weights.deviation * ((virtual_out - v_out) / self.scaling).powi(2);
                 }
                 cost += weights.discount(step) * terms;
                 queue = (queue + self.dt * (v_in - v_out)).max(0.0);

@@ -48,6 +48,8 @@ pub fn reference(problem: &Problem) -> Option<Reference> {
     let (mut equal, mut less) = (Rows::default(), Rows::default());
     let mut diagonal = vec![0.0; n * width];
     let mut linear = vec![0.0; n * width];
+    // Above the diagonal.
+    let mut crosses = Vec::new();
     let weights = &problem.weights;
     let overflow = weights.overflow * problem.dt * problem.scaling * n as f64 / problem.capacity;
     let mut constant = 0.0;
@@ -64,6 +66,11 @@ pub fn reference(problem: &Problem) -> Option<Reference> {
                 diagonal[var(i, kind, k)] += 2.0 * g * weight;
                 linear[var(i, kind, k)] -= 2.0 * g * weight;
                 constant += g * weight;
+            }
+            if journal {
+                diagonal[var(i, y, k)] += 2.0 * g * weights.deviation;
+                diagonal[var(i, w, k)] += 2.0 * g * weights.deviation;
+                crosses.push((var(i, y, k), var(i, w, k), -2.0 * g * weights.deviation));
             }
             linear[var(i, e, k)] += overflow;
             let state = |kind: usize| (k > 0).then(|| (var(i, kind, k - 1), -1.0));
@@ -114,7 +121,7 @@ pub fn reference(problem: &Problem) -> Option<Reference> {
     let a = CscMatrix::new_from_triplets(rows.bound.len(), size, rows.row, rows.col, rows.value);
     let on_diagonal: Vec<_> =
         (0..size).filter(|&i| diagonal[i] != 0.0).map(|i| (i, i, diagonal[i])).collect();
-    let entries = on_diagonal.iter();
+    let entries = on_diagonal.iter().chain(&crosses);
     let p = CscMatrix::new_from_triplets(
         size,
         size,
