@@ -90,7 +90,7 @@ impl Control for InPython {
 #[pyclass(module = "tidegate", get_all)]
 pub struct Circuit {
     key: u32,
-    waiting_cells: u32,
+    waiting_cells: f64,
     demand_cells: f64,
     enters: bool,
     passes: bool,
