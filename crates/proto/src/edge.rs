@@ -359,20 +359,14 @@ mod tests {
     use crate::control::windows::FixedWindows;
     use crate::onion::{Clear, Stamp};
 
-    struct Endless;
-    impl Source<Clear> for Endless {
-        fn take(&mut self, max: u16) -> Option<(u16, Stamp)> {
-            Some((max, Stamp::default()))
-        }
-    }
-
     fn windowed() -> Edge {
         Edge::new(&FixedWindows, Windows::default(), f64::INFINITY)
     }
 
     fn packaged(edge: &mut Edge, id: StreamId, room: u32) -> u32 {
         let mut sent = 0;
-        edge.package(Time::ZERO, id, u32::MAX, room, &mut Endless, |_, _| {
+        let mut endless = |max| Some((max, Stamp::default()));
+        edge.package::<Clear>(Time::ZERO, id, u32::MAX, room, &mut endless, |_, _| {
             sent += 1;
             None
         });

@@ -50,6 +50,12 @@ pub trait Source<O: Onion> {
     fn take(&mut self, max: u16) -> Option<(u16, O::Data)>;
 }
 
+impl<O: Onion, F: FnMut(u16) -> Option<(u16, O::Data)>> Source<O> for F {
+    fn take(&mut self, max: u16) -> Option<(u16, O::Data)> {
+        self(max)
+    }
+}
+
 /// A node of the overlay: a relay or a client.
 pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     /// A neighbour connected to us; a relay proves who it is, a client does not.

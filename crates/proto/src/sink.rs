@@ -38,6 +38,19 @@ pub trait Sink<O: Onion> {
     fn write(&mut self, departure: Departure<O>);
 }
 
+/// Takes all that there is.
+impl<O: Onion> Sink<O> for Vec<Departure<O>> {
+    fn budget(&mut self) -> Budget {
+        Budget::Cells(u32::MAX)
+    }
+    fn begin(&mut self, _cells: u32, _bytes: u64) -> bool {
+        true
+    }
+    fn write(&mut self, departure: Departure<O>) {
+        self.push(departure);
+    }
+}
+
 /// What the kernel says of a channel's connection (TCP_INFO, SIOCOUTQNSD).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Socket {
