@@ -3,6 +3,8 @@
 //! Exit codes: 0 done, 1 failed, 2 the input is wrong, 130 stopped by Ctrl-C, 141 when nobody reads standard output
 //! any more.
 
+#![forbid(unsafe_code)]
+
 mod commands;
 mod console;
 mod failure;

@@ -4,6 +4,19 @@
 //! measurements as arguments and returns decisions. Nothing knows of cells, sockets or the simulator.
 //!
 //! Start with [`units`], which every other crate speaks.
+//!
+//! # Examples
+//!
+//! ```
+//! use tidegate_control::maxmin::Sharing;
+//!
+//! // Three circuits: two cross resource 0 (60 cells/s), two cross resource 1 (100 cells/s).
+//! let sharing = Sharing::new(vec![60.0, 100.0], vec![vec![0], vec![0, 1], vec![1]])?;
+//! assert_eq!(sharing.max_min().rates, [30.0, 30.0, 70.0]);
+//! # Ok::<(), tidegate_control::maxmin::FairnessError>(())
+//! ```
+
+#![forbid(unsafe_code)]
 
 pub mod balance;
 pub mod flashflow;

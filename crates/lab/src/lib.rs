@@ -1,6 +1,24 @@
 //! From a scenario file to checked runs, metrics, tables, figures and reports.
 //!
-//! [`scenario`] reads and checks a file, [`network`] draws a network from it and a seed, [`scoreboard`] holds published numbers against ours.
+//! [`scenario`] reads and checks a file, [`network`] draws a network from it and a seed, [`runs`] runs every system on
+//! it, [`metrics`] folds what is observed, [`report`] shows it; [`scoreboard`] holds published numbers against ours.
+//!
+//! # Examples
+//!
+//! ```
+//! use std::path::Path;
+//! use tidegate_lab::scenario::Scenario;
+//!
+//! let file = Path::new("../../scenarios/bottleneck.toml");
+//! let scenario = Scenario::load(file, &["duration = \"20 s\"".into()])?;
+//! assert_eq!(scenario.systems.len(), 3);
+//!
+//! let wrong = Scenario::load(file, &["duration = \"20\"".into()]).unwrap_err();
+//! assert!(wrong.to_string().contains("duration"), "{wrong}");
+//! # Ok::<(), tidegate_lab::input::InputError>(())
+//! ```
+
+#![forbid(unsafe_code)]
 
 pub mod archive;
 pub mod flashflow;

@@ -16,6 +16,28 @@
 //! * [`client`] and [`service`]: streams in both directions, neither side knows where the other is. [`selection`]:
 //!   which relays a receiver uses.
 //! * [`socks`]: how a local application asks for one.
+//!
+//! # Examples
+//!
+//! ```
+//! use tidegate_more::keys::PeerKeys;
+//! use tidegate_more::onion::{Epoch, build};
+//! use tidegate_more::wire::{Class, class};
+//!
+//! // Peer 0 sends to peer 3 over peers 1 and 2. Real seeds come from the operating system.
+//! let keys: Vec<PeerKeys> = (0..4).map(|seed| PeerKeys::new([seed; 32])).collect();
+//! let epoch = Epoch::new(7, keys.iter().map(|keys| keys.onion_key(7)).collect());
+//! let path = [1, 2, 3];
+//! let mut drawn = 0u8;
+//! let mut entropy = || {
+//!     drawn += 1;
+//!     [drawn; 32]
+//! };
+//! let (datagram, _) = build(&epoch, &path, 0, [9; 16], b"hello", &mut entropy);
+//! assert_eq!(class(&datagram), Some((Class::Data, 7)));
+//! ```
+
+#![forbid(unsafe_code)]
 
 pub mod client;
 mod client_stream;

@@ -11,6 +11,20 @@
 //! [`stream`] runs the server and the viewers of live video through trees of viewers.
 //! [`more`] runs a peer of the overlay of per-packet paths, [`more_serve`] and [`more_socks`] local connections
 //! over it.
+//!
+//! # Examples
+//!
+//! ```
+//! use tidegate_net::clock::Calendar;
+//! use tidegate_control::units::Span;
+//!
+//! // A role follows the calendar unless that jumps by more than a day.
+//! let calendar = Calendar::new(Span::from_secs(86_400));
+//! assert!(calendar.unix() > 1_700_000_000);
+//! assert_eq!(calendar.refused(), None);
+//! ```
+
+#![forbid(unsafe_code)]
 
 pub mod admission;
 pub mod clock;

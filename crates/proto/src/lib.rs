@@ -7,6 +7,21 @@
 //! The way of a cell through a node: channel -> leg lookup -> [`onion`] layer -> the other leg's circuit
 //! queue -> [`scheduler`] -> the channel's output buffer -> the driver's connection. [`links`] holds all of
 //! it but the layer.
+//!
+//! # Examples
+//!
+//! A client and three relays on a transport of one's own, in 60 lines: `crates/proto/examples/own_transport.rs`. Parts
+//! are found by their names in scenario files:
+//!
+//! ```
+//! use tidegate_proto::registry::SCHEDULERS;
+//!
+//! let ewma = SCHEDULERS.iter().find(|part| part.name == "ewma").expect("it is registered");
+//! let config = tidegate_proto::links::Config { scheduler: ewma.by_default(), ..Default::default() };
+//! # let _ = config;
+//! ```
+
+#![forbid(unsafe_code)]
 
 pub mod bucket;
 pub mod cell;

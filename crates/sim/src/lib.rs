@@ -2,6 +2,22 @@
 //!
 //! A run is a pure function of a [`plan::Plan`] (network and users), a [`plan::System`] (how the overlay
 //! moves data) and a seed; what happens in it reaches an [`observe::Recorder`].
+//!
+//! # Examples
+//!
+//! A network and a recorder of one's own, in 60 lines: `crates/sim/examples/own_network.rs`. Its smallest part:
+//!
+//! ```
+//! use tidegate_control::units::{Span, Time};
+//! use tidegate_sim::queue::Queue;
+//!
+//! let mut queue = Queue::default();
+//! queue.push(Time::ZERO + Span::from_millis(2), "later");
+//! queue.push(Time::ZERO + Span::from_millis(1), "first");
+//! assert_eq!(queue.pop().map(|(_, event)| event), Some("first"));
+//! ```
+
+#![forbid(unsafe_code)]
 
 pub mod balance;
 pub mod codel;

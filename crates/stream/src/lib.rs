@@ -15,6 +15,21 @@
 //! * [`server`]: tracker, source and explorer as one machine. [`viewer`] over [`reorder`]: a viewer.
 //! * [`uplink`]: a rate with a bounded queue, the first thing that limits a peer. [`bucket`]: what is spent and
 //!   refills. [`lag`]: ages of packets.
+//!
+//! # Examples
+//!
+//! ```
+//! use tidegate_stream::framer::{Framer, TS};
+//!
+//! let mut framer = Framer::default();
+//! let mut packet = [0; TS];
+//! packet[0] = 0x47;
+//! assert!(framer.push(b"not TS").is_empty());
+//! assert!(framer.push(&packet.repeat(4)).is_empty(), "a datagram holds more");
+//! assert_eq!(framer.garbage, 6);
+//! ```
+
+#![forbid(unsafe_code)]
 
 pub mod bucket;
 pub mod explorer;
