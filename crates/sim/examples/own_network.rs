@@ -44,11 +44,9 @@ fn main() {
         hosts: vec![relay("guard", 4), relay("middle", 10), relay("exit", 10), client, server],
         paths: PathTable::uniform(1, Path { delay: Span::from_millis(20), ..Path::default() }),
         users: vec![user(1), user(3)],
-        directory: Directory::default(),
-        faults: vec![],
         duration: Span::from_secs(10),
         sample_every: Span::from_secs(1),
-        trace_one_in: 0,
+        ..Plan::default()
     };
     for transport in [Transport::Vanilla, Transport::PerCircuit] {
         let mut rates = Rates([[0; 2]; 10]);

@@ -29,7 +29,7 @@ pub use tidegate_proto::transport::{Pctcp, Sharing, Transport};
 use crate::tcp;
 
 /// The network and its users: the same for every system that is compared on it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// All hosts; `observe::Host(i)` is `hosts[i]`.
     pub hosts: Vec<HostPlan>,
@@ -46,7 +46,7 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// The run ends at this time.
     pub duration: Span,
-    /// How often relays' queues are sampled.
+    /// How often relays' queues are sampled; not zero.
     pub sample_every: Span,
     /// One data cell in this many is followed hop by hop; zero follows none.
     pub trace_one_in: u32,
