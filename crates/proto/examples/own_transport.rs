@@ -7,7 +7,6 @@ use tidegate_control::units::Time;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::client::Client;
 use tidegate_proto::links::Config;
-use tidegate_proto::machine::Machine;
 use tidegate_proto::node::{Node, Output};
 use tidegate_proto::onion::{Clear, Stamp};
 use tidegate_proto::relay::Relay;
