@@ -195,10 +195,6 @@ fn project(
         for (path, rate) in paths.iter().zip(&r) {
             path.iter().for_each(|&j| primal[j] += rate);
         }
-        let gap = |r: &[f64], z: &[f64], s: &[f64], price: &[f64]| {
-            let sum: f64 = r.iter().zip(z).chain(s.iter().zip(price)).map(|(a, b)| a * b).sum();
-            sum / (n + m) as f64
-        };
         let mu = gap(&r, &z, &s, &price);
         left = mu;
         worst = dual.iter().chain(&primal).fold(0.0, |worst: f64, value| worst.max(value.abs()));
@@ -206,15 +202,7 @@ fn project(
             break;
         }
         let weight: Vec<f64> = (0..n).map(|i| 1.0 / (1.0 + z[i] / r[i])).collect();
-        let mut schur = vec![0.0; m * m];
-        for (path, w) in paths.iter().zip(&weight) {
-            for &j in *path {
-                path.iter().for_each(|&k| schur[j * m + k] += w);
-            }
-        }
-        for j in 0..m {
-            schur[j * m + j] += s[j] / price[j];
-        }
+        let mut schur = schur_complement(paths, &weight, &s, &price);
         cholesky(&mut schur, m);
         let short = careful || last < 0.9;
         let mut step = 1.0;
@@ -249,13 +237,6 @@ fn project(
             for j in 0..m {
                 ds[j] = -(rs[j] + s[j] * dprice[j]) / price[j];
             }
-            let limit = |x: &[f64], dx: &[f64]| {
-                x.iter()
-                    .zip(dx)
-                    .filter(|(_, dx)| **dx < 0.0)
-                    .map(|(x, dx)| -x / dx)
-                    .fold(f64::INFINITY, f64::min)
-            };
             step = limit(&r, &dr).min(limit(&z, &dz)).min(limit(&s, &ds)).min(limit(&price, &dprice));
             step = (0.995 * step).min(1.0);
         }
@@ -266,6 +247,33 @@ fn project(
     }
     let off = worst.max(1e-3 * left.sqrt());
     if off <= 1e-9 { Ok(r) } else { Err(FairnessError::NotConverged(off)) }
+}
+
+/// Mean of the products of pairs of primal and dual variables: zero at the optimum.
+fn gap(r: &[f64], z: &[f64], s: &[f64], price: &[f64]) -> f64 {
+    let sum: f64 = r.iter().zip(z).chain(s.iter().zip(price)).map(|(a, b)| a * b).sum();
+    sum / (r.len() + s.len()) as f64
+}
+
+/// The matrix of the equations that are left for the prices.
+fn schur_complement(paths: &[&[usize]], weight: &[f64], s: &[f64], price: &[f64]) -> Vec<f64> {
+    let m = s.len();
+    let mut schur = vec![0.0; m * m];
+    for (path, w) in paths.iter().zip(weight) {
+        for &j in *path {
+            path.iter().for_each(|&k| schur[j * m + k] += w);
+        }
+    }
+    for j in 0..m {
+        schur[j * m + j] += s[j] / price[j];
+    }
+    schur
+}
+
+/// How far along `dx` every `x` stays above zero.
+fn limit(x: &[f64], dx: &[f64]) -> f64 {
+    let ends = x.iter().zip(dx).filter(|(_, dx)| **dx < 0.0).map(|(x, dx)| -x / dx);
+    ends.fold(f64::INFINITY, f64::min)
 }
 
 fn total(path: &[usize], values: &[f64]) -> f64 {

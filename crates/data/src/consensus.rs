@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use crate::document::{DataError, Document, quote};
+use crate::document::{DataError, Document, quote, timestamp};
 
 /// More relays than this are refused; the largest network so far had about 10,000.
 const MAX_RELAYS: usize = 100_000;
@@ -468,63 +468,9 @@ fn ports(text: &str) -> Option<PortSummary> {
     Some(PortSummary { accept, ranges })
 }
 
-/// Seconds since 1970 of `2020-02-29 10:00:00` (UTC); `None` if there is no such time.
-pub(crate) fn timestamp(text: &str) -> Option<u64> {
-    let bytes = text.as_bytes();
-    if bytes.len() != 19 || !text.is_ascii() {
-        return None;
-    }
-    let separators = [(4, b'-'), (7, b'-'), (10, b' '), (13, b':'), (16, b':')];
-    if separators.iter().any(|(at, separator)| bytes[*at] != *separator) {
-        return None;
-    }
-    let number = |from: usize, to: usize| -> Option<u64> {
-        let digits = &text[from..to];
-        digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
-    };
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let valid = year >= 1970
-        && (1..=12).contains(&month)
-        && (1..=lengths[month as usize - 1]).contains(&day)
-        && hour < 24
-        && minute < 60
-        && second < 61;
-    if !valid {
-        return None;
-    }
-    let before = year - 1;
-    let days = 365 * (year - 1970) + (before / 4 - before / 100 + before / 400) - 477
-        + lengths[..month as usize - 1].iter().sum::<u64>()
-        + (day - 1);
-    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_seconds_since_1970() {
-        assert_eq!(timestamp("1970-01-01 00:00:00"), Some(0));
-        assert_eq!(timestamp("2020-02-29 10:00:00"), Some(1_582_970_400));
-        assert_eq!(timestamp("2038-01-01 00:00:00"), Some(2_145_916_800));
-        for bad in ["2021-02-29 10:00:00", "2020-13-01 00:00:00", "2020-00-01 00:00:00", "2020-1-01 00:00:00"]
-        {
-            assert_eq!(timestamp(bad), None, "{bad}");
-        }
-        for bad in [
-            "2020-01-01T00:00:00",
-            "2020-01-01 24:00:00",
-            "",
-            "2020-01-0\u{e4} 00:00:0",
-            "+020-01-01 00:00:00",
-        ] {
-            assert_eq!(timestamp(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn identities_are_read_from_base64_and_hex() {

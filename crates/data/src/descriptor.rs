@@ -7,7 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::consensus::{Identity, timestamp};
+use crate::consensus::Identity;
+use crate::document::timestamp;
 
 /// What a relay published of itself at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -111,13 +111,22 @@ pub fn reference(problem: &Problem) -> Option<Reference> {
             }
         }
     }
+    let (optimum, solution) = solve(equal, less, &diagonal, &linear)?;
+    let first = |kind: usize| (0..n).map(|i| solution[var(i, kind, 0)] * problem.capacity).collect();
+    let to_paper = (problem.capacity / problem.scaling).powi(2) / n as f64;
+    let objective = (optimum + constant) * to_paper;
+    Some(Reference { objective, v_in: first(x), v_out: first(y) })
+}
+
+/// Minimum and place of half the quadratic form with this diagonal plus a linear form.
+fn solve(equal: Rows, less: Rows, diagonal: &[f64], linear: &[f64]) -> Option<(f64, Vec<f64>)> {
     let (equalities, inequalities) = (equal.bound.len(), less.bound.len());
     let mut rows = equal;
     rows.row.extend(less.row.iter().map(|row| row + equalities));
     rows.col.extend(less.col);
     rows.value.extend(less.value);
     rows.bound.extend(less.bound);
-    let size = n * width;
+    let size = linear.len();
     let a = CscMatrix::new_from_triplets(rows.bound.len(), size, rows.row, rows.col, rows.value);
     let on_diagonal: Vec<_> =
         (0..size).filter(|&i| diagonal[i] != 0.0).map(|i| (i, i, diagonal[i])).collect();
@@ -137,14 +146,11 @@ pub fn reference(problem: &Problem) -> Option<Reference> {
         tol_feas: 1e-12,
         ..DefaultSettings::default()
     };
-    let mut solver = DefaultSolver::new(&p, &linear, &a, &rows.bound, &cones, settings).unwrap();
+    let mut solver = DefaultSolver::new(&p, linear, &a, &rows.bound, &cones, settings).unwrap();
     solver.solve();
-    let solution = &solver.solution;
+    let solution = solver.solution;
     if !matches!(solution.status, SolverStatus::Solved | SolverStatus::AlmostSolved) {
         return None;
     }
-    let first = |kind: usize| (0..n).map(|i| solution.x[var(i, kind, 0)] * problem.capacity).collect();
-    let to_paper = (problem.capacity / problem.scaling).powi(2) / n as f64;
-    let objective = (solution.obj_val + constant) * to_paper;
-    Some(Reference { objective, v_in: first(x), v_out: first(y) })
+    Some((solution.obj_val, solution.x))
 }

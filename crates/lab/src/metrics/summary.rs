@@ -4,17 +4,54 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use tidegate_control::positions::Class;
+use tidegate_control::units::Time;
 use tidegate_sim::observe::HostTotals;
 use tidegate_sim::plan::Plan;
 
-use super::fairness::Fairness;
+use super::fairness::{self, Fairness};
+use super::fold::Fold;
 use super::histogram::Histogram;
-use super::{CAUSES, Fold, HOPS, PARTS, RelayRow, UserRow};
+use super::measured::{CAUSES, HOPS, Metrics, PARTS, RelayRow, UserRow};
 
 /// Users beyond this number are summed up by class only.
 const MAX_USERS: usize = 5_000;
 
-pub(super) fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
+impl Fold<'_> {
+    /// The finished metrics.
+    pub fn finish(mut self) -> Metrics {
+        self.sample_backlog(Time::ZERO + self.network.plan.duration);
+        self.transfers.finish();
+        for user in &mut self.users {
+            user.throughput_bytes_per_s = user.delivered_bytes as f64 / self.measured_s;
+        }
+        let rates: Vec<f64> = self.users.iter().map(|user| user.throughput_bytes_per_s).collect();
+        let on_wire = |host: u32, up: bool| {
+            let relay = self.relays.get(&host)?;
+            Some((if up { relay.sent_bytes } else { relay.received_bytes }) as f64 / self.measured_s)
+        };
+        let fairness = fairness::fairness(&self.network.plan, self.system, &rates, &on_wire);
+        if let Some(Fairness { max_min, .. }) = &fairness {
+            for (user, rate) in max_min {
+                self.users[*user].max_min_bytes_per_s = Some(*rate);
+            }
+        }
+        Metrics {
+            summary: summary(&self, fairness.as_ref()),
+            latency: self.latency,
+            latency_from_departure: self.latency_from_departure,
+            circuit_build: self.circuit_build,
+            circuit_builds: self.circuit_builds,
+            transfers: self.transfers,
+            delivered: self.delivered,
+            backlog: self.backlog,
+            anatomy: self.anatomy,
+            users: self.users,
+            relays: self.relays.into_values().collect(),
+        }
+    }
+}
+
+fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     let users = &fold.users;
     let mut all = Map::new();
     let mut put = |key: &str, value: Value| {

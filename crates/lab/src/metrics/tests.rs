@@ -1,5 +1,6 @@
 use tidegate_control::random::Seed;
-use tidegate_sim::observe::{Circuit, Transfer, User};
+use tidegate_control::units::{Span, Time};
+use tidegate_sim::observe::{Circuit, Host, Observation, Recorder as _, RelaySample, Transfer, User, Waits};
 
 use super::*;
 use crate::input::Source;

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::Measured;
 use super::expression::Expression;
+use super::measured::Measured;
 use crate::statistics::Estimate;
 
 /// A figure of the paper.

@@ -2,12 +2,24 @@
 //! 509-byte body, from a zero counter on and never reset, and a running SHA-1 digest by which the hop
 //! that a cell is meant for recognises it.
 
+use std::fmt;
+
 use aes::Aes128;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _};
 use sha1::{Digest as _, Sha1};
 
 /// Bytes of a relay cell's body.
 pub const BODY: usize = 509;
+
+/// The body of a cell.
+#[derive(Clone, PartialEq)]
+pub struct Body(pub Box<[u8; BODY]>);
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Body({:02x?}..)", &self.0[..8])
+    }
+}
 
 /// Where the header of a relay cell's body keeps "recognized" and the digest.
 const RECOGNIZED: std::ops::Range<usize> = 1..3;

@@ -2,11 +2,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::encrypted::{Body, Encrypted};
-use super::layer::BODY;
+use super::layer::{BODY, Body};
 use super::names::{Peer, Router, Target};
 use crate::cell::{DATA_BYTES, EndReason, Message, Nonce, Payload, RelayId, StreamId};
-use crate::onion::Malformed;
+use crate::onion::{Malformed, Onion};
 
 /// Relay commands.
 const BEGIN: u8 = 1;
@@ -38,8 +37,12 @@ const NUMBER: u8 = 241;
 /// Bytes of a relay header: command, recognized, stream, digest, length.
 const HEADER: usize = 11;
 
+/// Onion routing whose messages are Tor's.
+pub(super) trait Tors: Onion<Body = Body, Data = Box<[u8]>, Address = Target, Peer = Peer> {}
+impl<O: Onion<Body = Body, Data = Box<[u8]>, Address = Target, Peer = Peer>> Tors for O {}
+
 /// A message's body, without layers.
-pub(super) fn write(message: &Message<Encrypted>) -> Body {
+pub(super) fn write<O: Tors>(message: &Message<O>) -> Body {
     let mut bytes = Box::new([0; BODY]);
     let (command, length) = {
         let data = &mut bytes[HEADER..];
@@ -157,7 +160,7 @@ fn body(bytes: &[u8]) -> Body {
 }
 
 /// What a body without layers says.
-pub(super) fn read(body: &[u8; BODY]) -> Result<Message<Encrypted>, Malformed> {
+pub(super) fn read<O: Tors>(body: &[u8; BODY]) -> Result<Message<O>, Malformed> {
     let stream = StreamId(u16::from_be_bytes([body[3], body[4]]));
     let length = usize::from(u16::from_be_bytes([body[9], body[10]]));
     let data = body[HEADER..].get(..length).ok_or(Malformed)?;

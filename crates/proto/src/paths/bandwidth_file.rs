@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_control::positions::PositionWeights;
 
-use super::{Candidates, Directory, Policy, RelayEntry, by_positions};
+use super::policy::{Candidates, Directory, Policy, RelayEntry, by_positions};
 
 /// Weights in kB/s by relay, as a bandwidth file has them
 /// ([`tidegate_control::flashflow::bandwidth_file`]); relays that are not in it are never chosen.

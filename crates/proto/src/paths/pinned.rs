@@ -1,6 +1,6 @@
 //! Three relays by name, for every circuit.
 
-use super::{Candidates, Directory, Policy};
+use super::policy::{Candidates, Directory, Policy};
 
 /// Guard, middle and exit by name.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use tidegate_control::positions::PositionWeights;
 
-use super::{Candidates, Directory, Policy, by_positions};
+use super::policy::{Candidates, Directory, Policy, by_positions};
 
 /// What tor's clients do.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use tidegate_control::positions::Class;
 
-use super::{Candidates, Directory, Policy};
+use super::policy::{Candidates, Directory, Policy};
 
 /// Guards among those that may be guards, exits among those that may be exits, middles among all.
 #[derive(Clone, Copy, Debug)]

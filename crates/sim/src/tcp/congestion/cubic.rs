@@ -4,7 +4,7 @@
 
 use tidegate_control::units::{Span, Time};
 
-use super::{Sample, Window};
+use super::window::{Sample, Window};
 
 /// Share of the window kept after a loss.
 const BETA: f32 = 717.0 / 1024.0;

@@ -3,80 +3,12 @@
 mod cubic;
 mod none;
 mod reno;
+mod window;
 
 use tidegate_control::units::{Span, Time};
 
 use super::config::Congestion;
-
-/// The congestion window, in segments.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
-    /// Segments allowed in the network.
-    pub cwnd: u32,
-    /// Below this the window doubles each round trip.
-    pub ssthresh: u32,
-    /// Segments acknowledged towards the next increase.
-    pub count: u32,
-}
-
-/// No threshold found yet.
-pub(super) const UNBOUNDED: u32 = u32::MAX >> 1;
-
-/// A window never grows beyond this many segments.
-const CEILING: u32 = 1 << 24;
-
-impl Window {
-    pub fn new(cwnd: u32) -> Window {
-        Window { cwnd: cwnd.clamp(1, CEILING), ssthresh: UNBOUNDED, count: 0 }
-    }
-
-    /// Whether the window doubles each round trip.
-    pub fn in_slow_start(&self) -> bool {
-        self.cwnd < self.ssthresh
-    }
-
-    /// Slow start: grows by what was acknowledged up to the threshold; gives what is left over.
-    fn slow_start(&mut self, acked: u32) -> u32 {
-        let cwnd = self.cwnd.saturating_add(acked).min(self.ssthresh).min(CEILING);
-        let left = acked.saturating_sub(cwnd - self.cwnd);
-        self.cwnd = cwnd;
-        left
-    }
-
-    /// Grows by one segment for every `per_segment` acknowledged.
-    fn grow(&mut self, per_segment: u32, acked: u32) {
-        let per_segment = per_segment.max(1);
-        if self.count >= per_segment {
-            self.count = 0;
-            self.cwnd += 1;
-        }
-        self.count += acked;
-        if self.count >= per_segment {
-            self.cwnd += self.count / per_segment;
-            self.count %= per_segment;
-        }
-        self.cwnd = self.cwnd.min(CEILING);
-    }
-}
-
-/// What an acknowledgement tells the algorithm.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
-    /// When it arrived.
-    pub now: Time,
-    /// Segments newly delivered.
-    pub acked: u32,
-    /// Round-trip time of the latest of them, if it was sent once.
-    pub rtt: Option<Span>,
-    /// First offset not acknowledged.
-    pub una: u64,
-    /// First offset never sent.
-    pub next: u64,
-    /// The sender fills its window: it may grow.
-    pub limited: bool,
-    /// Not in recovery: it may grow.
-    pub may_grow: bool,
-}
+pub(super) use window::{Sample, UNBOUNDED, Window};
 
 /// The algorithm and its state.
 #[derive(Clone, Debug)]

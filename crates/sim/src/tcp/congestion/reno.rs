@@ -1,6 +1,6 @@
 //! Reno (RFC 5681): one segment more each round trip, half after a loss.
 
-use super::{Sample, Window};
+use super::window::{Sample, Window};
 
 pub(super) fn on_ack(window: &mut Window, sample: &Sample) {
     if !(sample.limited && sample.may_grow) {

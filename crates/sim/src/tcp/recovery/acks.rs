@@ -1,76 +1,13 @@
-//! Acknowledgements and what they reveal: loss detection by time (RACK-TLP, RFC 8985), proportional rate
-//! reduction (RFC 6937), timeouts with detection of spurious ones (F-RTO, RFC 5682; Eifel, RFC 4015), as
-//! Linux combines them.
+//! Acknowledgements, and the losses that they reveal.
 
 use tidegate_control::units::{Span, Time};
 
-use super::config::Config;
-use super::congestion::UNBOUNDED;
-use super::flight::Delivery;
-use super::receiver::millis;
-use super::segment::{Flags, Segment};
-use super::sender::{Sender, Timer};
-
-/// What the sender believes about the path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
-    /// Nothing is amiss.
-    Open,
-    /// Something arrived out of order.
-    Disorder,
-    /// The window is being reduced without a loss in sight (a loss probe repaired it).
-    Reduced,
-    /// Lost segments are being repaired.
-    Recovery,
-    /// The retransmission timer fired.
-    Loss,
-}
-
-/// What is needed only around a loss; freed afterwards.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Recovery {
-    /// The phase ends when this offset is acknowledged.
-    pub high: u64,
-    /// Window and threshold to return to if the loss was none; zero threshold: do not.
-    prior_cwnd: u32,
-    prior_threshold: u32,
-    prr_delivered: u32,
-    pub prr_out: u32,
-    /// Set from the reduction until it is undone or confirmed.
-    undo: bool,
-    /// Retransmissions not yet reported as duplicates; negative before the first.
-    pub undo_retransmissions: i32,
-    /// When the first retransmission left, in milliseconds; zero: none.
-    pub first_retransmission: u32,
-    /// RACK: latest transmission known delivered, the offset after it, its round-trip time.
-    latest_sent: Time,
-    latest_end: u64,
-    latest_rtt: Span,
-    /// F-RTO is looking for evidence that the timeout was spurious, and meanwhile
-    frto: bool,
-    /// only new data leave.
-    new_data_only: bool,
-    /// A loss probe is to leave.
-    pub probe: bool,
-    /// A loss probe is under way; it is answered at this offset.
-    probe_end: Option<u64>,
-    /// It repeated data.
-    pub probe_retransmitted: bool,
-    /// RACK's reordering window in quarters of the smallest round-trip time.
-    reorder_steps: u8,
-}
-
-/// What an acknowledgement brought, beside the delivery.
-#[derive(Clone, Copy, Debug, Default)]
-struct News {
-    advanced: bool,
-    sacked: u32,
-    duplicate: bool,
-    /// Repeats the last acknowledgement and says nothing new.
-    repeated: bool,
-    echo: u32,
-    original: bool,
-}
+use super::super::config::Config;
+use super::super::flight::Delivery;
+use super::super::receiver::millis;
+use super::super::segment::{Flags, Segment};
+use super::super::sender::{Sender, Timer};
+use super::state::{News, Phase};
 
 impl Sender {
     /// The ACK side of a segment. Gives the offsets newly acknowledged.
@@ -206,7 +143,7 @@ impl Sender {
     }
 
     /// Marks what must be lost; gives how much, whether retransmissions were, and when to look again.
-    fn detect(&mut self, now: Time) -> (u32, bool, Option<Time>) {
+    pub(super) fn detect(&mut self, now: Time) -> (u32, bool, Option<Time>) {
         let Some(recovery) = &self.recovery else { return (0, false, None) };
         let age = (recovery.latest_rtt + self.reorder_window()).0;
         let (sent, end) = (recovery.latest_sent, recovery.latest_end);
@@ -308,113 +245,6 @@ impl Sender {
         }
     }
 
-    fn recovery(&mut self) -> &mut Recovery {
-        self.recovery.get_or_insert_default()
-    }
-
-    fn enter_recovery(&mut self) {
-        let reduced = self.phase == Phase::Reduced || self.phase == Phase::Recovery;
-        let outstanding = self.flight.retransmitted;
-        let threshold = self.current_threshold();
-        let recovery = self.recovery();
-        recovery.prior_threshold = 0;
-        recovery.undo = true;
-        recovery.undo_retransmissions = if outstanding > 0 { outstanding as i32 } else { -1 };
-        recovery.new_data_only = false;
-        if !reduced {
-            recovery.prior_threshold = threshold;
-            self.begin_reduction();
-        }
-        self.phase = Phase::Recovery;
-    }
-
-    fn begin_reduction(&mut self) {
-        let high = self.flight.next;
-        let cwnd = self.window.cwnd;
-        let recovery = self.recovery();
-        recovery.high = high;
-        recovery.probe_end = None;
-        recovery.prior_cwnd = cwnd;
-        recovery.prr_delivered = 0;
-        recovery.prr_out = 0;
-        self.window.count = 0;
-        self.window.ssthresh = self.control.threshold_after_loss(&self.window);
-    }
-
-    /// Proportional rate reduction: sends so that the window reaches the threshold within a round trip.
-    fn reduce(&mut self, delivered: u32, newly_lost: u32, advanced: bool) {
-        if delivered == 0 || self.control.ignores_loss() {
-            return;
-        }
-        let in_network = self.flight.in_network();
-        let threshold = self.window.ssthresh;
-        let Some(recovery) = &mut self.recovery else { return };
-        if recovery.prior_cwnd == 0 {
-            return;
-        }
-        recovery.prr_delivered += delivered;
-        let (gone, out) = (u64::from(recovery.prr_delivered), u64::from(recovery.prr_out));
-        let mut allowed = if in_network > threshold {
-            (u64::from(threshold) * gone).div_ceil(u64::from(recovery.prior_cwnd)).saturating_sub(out)
-        } else {
-            let mut allowed = gone.saturating_sub(out).max(u64::from(delivered));
-            if advanced && newly_lost == 0 {
-                allowed += 1;
-            }
-            allowed.min(u64::from(threshold - in_network))
-        };
-        if out == 0 {
-            allowed = allowed.max(1); // the first retransmission does not wait
-        }
-        self.window.cwnd = in_network + allowed as u32;
-    }
-
-    fn end_reduction(&mut self) {
-        let reducing = self.phase == Phase::Reduced || self.recovery().undo;
-        if self.window.ssthresh < UNBOUNDED && reducing && !self.control.ignores_loss() {
-            self.window.cwnd = self.window.ssthresh;
-        }
-    }
-
-    /// The threshold that a reduction now would leave standing.
-    pub fn current_threshold(&self) -> u32 {
-        if self.phase == Phase::Reduced || self.phase == Phase::Recovery {
-            self.window.ssthresh
-        } else {
-            self.window.ssthresh.max(self.window.cwnd / 2 + self.window.cwnd / 4)
-        }
-    }
-
-    /// The peer's echo is older than the first retransmission: the original had arrived (Eifel).
-    fn packet_was_delayed(&mut self, news: &News) -> bool {
-        let first = self.recovery().first_retransmission;
-        first != 0 && news.echo != 0 && news.echo.wrapping_sub(first) > 1 << 31
-    }
-
-    fn may_undo(&mut self, news: &News) -> bool {
-        self.recovery().undo && (self.recovery().undo_retransmissions == 0 || self.packet_was_delayed(news))
-    }
-
-    fn undo_if_spurious(&mut self, news: &News) {
-        if self.may_undo(news) {
-            self.undo(false);
-        }
-    }
-
-    /// Takes a reduction back.
-    fn undo(&mut self, unmark: bool) {
-        if unmark {
-            self.flight.unmark_lost();
-        }
-        let recovery = self.recovery();
-        let (cwnd, threshold) = (recovery.prior_cwnd, recovery.prior_threshold);
-        recovery.undo = false;
-        if threshold > 0 {
-            self.window.cwnd = self.window.cwnd.max(cwnd);
-            self.window.ssthresh = self.window.ssthresh.max(threshold);
-        }
-    }
-
     /// Progress after a timeout.
     fn continue_loss(&mut self, news: &News) {
         let (una, next) = (self.flight.una, self.flight.next);
@@ -476,103 +306,6 @@ impl Sender {
         } else if news.repeated {
             self.recovery().probe_end = None;
         }
-    }
-
-    /// The timer of data fired.
-    pub fn on_timer(&mut self, config: &Config, now: Time) {
-        let kind = self.timer_kind;
-        self.timer = Time::NEVER;
-        match kind {
-            Timer::Reorder => self.on_reorder_timer(config, now),
-            Timer::LossProbe => self.on_probe_timer(config, now),
-            Timer::Retransmit => self.on_retransmit_timer(config, now),
-            Timer::ZeroWindow => {
-                self.window_probe = true;
-                self.unanswered = self.unanswered.saturating_add(1);
-                self.backoff = self.backoff.saturating_add(1);
-                let due = now + self.timeout(config);
-                self.set_timer(Timer::ZeroWindow, due);
-            }
-        }
-    }
-
-    fn on_reorder_timer(&mut self, config: &Config, now: Time) {
-        let in_network = self.flight.in_network();
-        let (newly_lost, _, due) = self.detect(now);
-        if self.flight.in_network() != in_network && self.phase != Phase::Recovery {
-            self.enter_recovery();
-            self.reduce(1, newly_lost, false);
-        }
-        match due {
-            Some(due) => self.set_timer(Timer::Reorder, due),
-            None => self.rearm(config, now),
-        }
-    }
-
-    fn on_probe_timer(&mut self, config: &Config, now: Time) {
-        if self.flight.packets == 0 {
-            return;
-        }
-        self.timer_kind = Timer::LossProbe;
-        let next = self.flight.next;
-        let mss = u64::from(config.mss.max(1));
-        let new_data = self.write_end > next && self.window_end >= self.write_end.min(next + mss);
-        let recovery = self.recovery();
-        if recovery.probe_end.is_none() {
-            recovery.probe = true;
-            recovery.probe_retransmitted = false;
-            recovery.probe_end = Some(if new_data { next + 1 } else { next });
-        }
-        // Counted from when the oldest segment left, at least a tick from now.
-        let head = self.flight.head_sent().unwrap_or(now);
-        let due = (head + self.timeout(config)).max(now + Span::from_millis(1));
-        self.set_timer(Timer::Retransmit, due);
-    }
-
-    fn on_retransmit_timer(&mut self, config: &Config, now: Time) {
-        if self.flight.packets == 0 {
-            return;
-        }
-        let again = self.unanswered > 0;
-        let new_recovery = self.phase < Phase::Recovery;
-        let (una, next) = (self.flight.una, self.flight.next);
-        let age = match &self.recovery {
-            Some(recovery) if recovery.latest_rtt > Span::ZERO => recovery.latest_rtt,
-            _ => self.rtt.smoothed(),
-        };
-        self.flight.lose_all(now, age.0);
-        let first = self.phase <= Phase::Disorder
-            || self.recovery().high <= una
-            || (self.phase == Phase::Loss && !again);
-        if first {
-            let threshold = self.current_threshold();
-            let cwnd = self.window.cwnd;
-            let outstanding = self.flight.retransmitted;
-            self.window.ssthresh = self.control.threshold_after_loss(&self.window);
-            let recovery = self.recovery();
-            recovery.prior_threshold = threshold;
-            recovery.prior_cwnd = cwnd;
-            recovery.undo = true;
-            recovery.undo_retransmissions = if outstanding > 0 { outstanding as i32 } else { -1 };
-            recovery.first_retransmission = 0;
-        }
-        self.control.on_timeout(now);
-        if !self.control.ignores_loss() {
-            self.window.cwnd = self.flight.in_network() + 1;
-        }
-        self.window.count = 0;
-        self.phase = Phase::Loss;
-        let recovery = self.recovery();
-        recovery.high = next;
-        recovery.probe_end = None;
-        recovery.probe = false;
-        recovery.new_data_only = false;
-        recovery.frto = new_recovery || again;
-        self.timeouts += 1;
-        self.unanswered = self.unanswered.saturating_add(1);
-        self.backoff = self.backoff.saturating_add(1);
-        let due = now + self.timeout(config);
-        self.set_timer(Timer::Retransmit, due);
     }
 
     /// Frees what is needed only around a loss, once an acknowledgement beyond it has come.

@@ -1,0 +1,167 @@
+//! A file against its schema.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use serde_json::Value;
+
+use super::list::{PAIR, form, holds_keys, names, range};
+use super::suggest::suggest;
+use crate::units::{Bytes, Rate, Span};
+
+/// What is wrong with a file, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// Keys, and numbers of list items, from the root to the place.
+    pub path: Vec<String>,
+    /// The place is the key, not its value.
+    pub at_key: bool,
+    /// What is wrong.
+    pub cause: String,
+    /// What would help; may be empty.
+    pub cure: String,
+}
+
+impl Wrong {
+    /// The same in a table that holds this one under a key.
+    pub fn below(mut self, key: &str) -> Wrong {
+        self.path.insert(0, key.to_owned());
+        self
+    }
+}
+
+/// Looks at a file as it was written, before serde reads it: unknown and missing keys, kinds of values, names,
+/// units and ranges. Texts of a form of their own (a queue, a buffer) are left to serde.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check(schema: &Value, file: &Value) -> Result<(), Wrong> {
+    look(schema, file, &mut Vec::new())
+}
+
+fn look(schema: &Value, value: &Value, path: &mut Vec<String>) -> Result<(), Wrong> {
+    match value {
+        Value::Object(table) if holds_keys(schema) => {
+            for (key, inner) in table {
+                path.push(key.clone());
+                let known = schema["properties"].get(key);
+                match known.or_else(|| schema.get("additionalProperties").filter(|any| any.is_object())) {
+                    Some(known) => look(known, inner, path)?,
+                    None => {
+                        let known: Vec<&str> = schema["properties"]
+                            .as_object()
+                            .into_iter()
+                            .flatten()
+                            .map(|(key, _)| key.as_str())
+                            .collect();
+                        return Err(wrong(path, true, format!("unknown key `{key}`"), suggest(key, &known)));
+                    }
+                }
+                path.pop();
+            }
+            let missing = |name: &&Value| name.as_str().is_some_and(|name| !table.contains_key(name));
+            match schema["required"].as_array().into_iter().flatten().find(missing) {
+                Some(name) => {
+                    let name = name.as_str().unwrap_or_default();
+                    let cure = format!("add `{name}`: {}", form(&schema["properties"][name]));
+                    Err(wrong(path, false, format!("`{name}` is missing"), cure))
+                }
+                None => Ok(()),
+            }
+        }
+        Value::Array(list) if schema["type"] == "array" => {
+            for (number, inner) in list.iter().enumerate() {
+                path.push(number.to_string());
+                let items = &schema["items"];
+                look(items.get(number).unwrap_or(items), inner, path)?;
+                path.pop();
+            }
+            Ok(())
+        }
+        // A range to draw from: each end is what one value would be.
+        Value::Array(list) if schema["x-form"].as_str().is_some_and(|form| form.ends_with(PAIR)) => {
+            list.iter().try_for_each(|end| one(schema, end, path))
+        }
+        _ => one(schema, value, path),
+    }
+}
+
+fn one(schema: &Value, value: &Value, path: &[String]) -> Result<(), Wrong> {
+    let key =
+        path.iter().rev().find(|step| step.parse::<usize>().is_err()).map_or("the file", String::as_str);
+    let fail = |cause: String, cure: String| Err(wrong(path, false, cause, cure));
+    let default = || match schema.get("default") {
+        Some(default) => format!("the default is {default}"),
+        None => form(schema),
+    };
+    let out_of_range = || fail(format!("`{key}` is not in {}", range(schema).unwrap_or_default()), default());
+    if let (Some(names), Value::String(name)) = (names(schema), value) {
+        return match names.contains(&name.as_str()) {
+            true => Ok(()),
+            false => fail(format!("there is no {} `{name}`", key.replace('-', " ")), suggest(name, &names)),
+        };
+    }
+    if let (Some(form), Value::String(text)) = (schema["x-form"].as_str(), value) {
+        let within = match form.strip_suffix(PAIR).unwrap_or(form) {
+            "time" => within::<Span>(schema, text),
+            "rate" => within::<Rate>(schema, text),
+            "size" => within::<Bytes>(schema, text),
+            _ => Ok(true),
+        };
+        return match within {
+            Ok(true) => Ok(()),
+            Ok(false) => out_of_range(),
+            Err(error) => fail(error, String::new()),
+        };
+    }
+    let fits = match schema["type"].as_str() {
+        Some("string") if schema.get("x-form").is_some() => return Ok(()), // serde says what the number lacks
+        Some("string") => value.is_string(),
+        Some("number") => value.is_number(),
+        Some("integer") => value.is_i64() || value.is_u64(),
+        Some("boolean") => value.is_boolean(),
+        Some("array") => value.is_array(),
+        Some("object") => value.is_object(),
+        _ => true,
+    };
+    if !fits {
+        let (what, cure) = match value {
+            Value::Null => ("not a finite number".to_owned(), default()),
+            Value::Object(_) => ("a table".to_owned(), String::new()),
+            Value::String(_) if !matches!(schema["type"].as_str(), Some("array" | "object")) => {
+                (cut(value), "write it without quotation marks".to_owned())
+            }
+            other => (cut(other), default()),
+        };
+        return fail(format!("`{key}` is {what}, expected {}", form(schema)), cure);
+    }
+    let Some(number) = value.as_f64() else { return Ok(()) };
+    let keeps = |keyword: &str, fits: fn(f64, f64) -> bool| {
+        schema[keyword].as_f64().is_none_or(|limit| fits(number, limit))
+    };
+    let kept = keeps("minimum", |number, least| number >= least)
+        && keeps("maximum", |number, most| number <= most)
+        && keeps("exclusiveMinimum", |number, least| number > least)
+        && keeps("exclusiveMaximum", |number, most| number < most);
+    if kept { Ok(()) } else { out_of_range() }
+}
+
+fn cut(value: &Value) -> String {
+    value.to_string().chars().take(40).collect()
+}
+
+/// Whether a text with a unit lies in the schema's `x-range`: `"1 ms..=1 s"`, `"1 ms.."` or `"..=1 s"`.
+fn within<T: FromStr<Err: Display> + PartialOrd>(schema: &Value, text: &str) -> Result<bool, String> {
+    let value: T = text.parse().map_err(|error: T::Err| error.to_string())?;
+    let Some(range) = schema["x-range"].as_str() else { return Ok(true) };
+    let (low, high) = range.split_once("..").expect("a range has two dots");
+    let end = |text: &str| -> Option<T> {
+        let text = text.trim_start_matches('=');
+        (!text.is_empty()).then(|| text.parse().unwrap_or_else(|_| panic!("`{range}` has ends with units")))
+    };
+    Ok(end(low).is_none_or(|least| value >= least) && end(high).is_none_or(|most| value <= most))
+}
+
+pub(super) fn wrong(path: &[String], at_key: bool, cause: String, cure: String) -> Wrong {
+    Wrong { path: path.to_vec(), at_key, cause, cure }
+}

@@ -1,0 +1,40 @@
+//! The parameters of a part from its table.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::check::{Wrong, check, wrong};
+use super::list::schema;
+
+/// The parameters of a part: a table of a file.
+pub trait Parameters: Default + Serialize + DeserializeOwned + JsonSchema {
+    /// What keys are that the table does not give, where that depends on one that it gives.
+    fn base(_given: &Value) -> Self {
+        Self::default()
+    }
+
+    /// What is wrong with values that are each in their range, and what would help.
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+}
+
+/// Reads the parameters of a part from its table, in which any key may be missing.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn read<P: Parameters>(table: &Value) -> Result<P, Wrong> {
+    check(&schema::<P>(), table)?;
+    let whole = |cause: String, cure: &str| wrong(&[], false, cause, cure.to_owned());
+    let mut all = serde_json::to_value(P::base(table)).map_err(|error| whole(error.to_string(), ""))?;
+    if let (Value::Object(all), Value::Object(given)) = (&mut all, table) {
+        all.extend(given.clone());
+    }
+    let parameters: P = serde_json::from_value(all).map_err(|error| whole(error.to_string(), ""))?;
+    match parameters.mistake() {
+        Some((cause, cure)) => Err(whole(cause.to_owned(), cure)),
+        None => Ok(parameters),
+    }
+}

@@ -1,0 +1,270 @@
+//! The recorder of a run.
+
+use std::collections::BTreeMap;
+
+use tidegate_control::units::{Rate, Span, Time};
+use tidegate_sim::observe::{Host, HostTotals, Observation, Parts, Recorder};
+use tidegate_sim::plan::{HostPlan, Role, System};
+
+use super::histogram::Histogram;
+use super::known::RelayAbout;
+use super::measured::{Anatomy, RelayRow, UserRow};
+use super::series::Series;
+use super::transfers::{On, Transfers};
+use crate::network::Network;
+
+/// Users up to this number have curves of their own.
+const MAX_CURVES: usize = 12;
+/// Bins of a curve, at most about.
+const BINS: u64 = 500;
+
+/// What is known of a circuit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CircuitState {
+    user: u32,
+    path: [u32; 3],
+    outstanding: u64,
+}
+
+/// The recorder: observations in, [`super::Metrics`] out.
+pub struct Fold<'a> {
+    pub(super) network: &'a Network,
+    pub(super) system: &'a System,
+    pub(super) warmup: Time,
+    pub(super) measured_s: f64,
+    pub(super) circuits: BTreeMap<u32, CircuitState>,
+    pub(super) users: Vec<UserRow>,
+    /// Curve of each user.
+    pub(super) curve_of: Vec<usize>,
+    pub(super) relays: BTreeMap<u32, RelayRow>,
+    pub(super) latency: Histogram,
+    pub(super) latency_from_departure: Histogram,
+    pub(super) circuit_build: Histogram,
+    /// The same by class of the users.
+    pub(super) circuit_builds: BTreeMap<String, Histogram>,
+    /// How long moves of circuits took.
+    pub(super) switched: Histogram,
+    /// Its [`PARTS`].
+    pub(super) switched_parts: [Histogram; 5],
+    pub(super) circuits_built: u64,
+    pub(super) transfers: Transfers,
+    pub(super) delivered: Series,
+    pub(super) backlog: Series,
+    pub(super) backlog_now: Vec<u64>,
+    pub(super) backlog_sum: u128,
+    pub(super) backlog_max: u64,
+    pub(super) backlog_samples: u64,
+    pub(super) sample: Span,
+    pub(super) next_sample: Time,
+    pub(super) anatomy: [Anatomy; 3],
+    pub(super) totals: HostTotals,
+    pub(super) run: (u64, u64, u64),
+}
+
+impl<'a> Fold<'a> {
+    /// A fold over a run of `system` on `network`; metrics count from `warmup`.
+    pub fn new(network: &'a Network, system: &'a System, warmup: Span) -> Fold<'a> {
+        let plan = &network.plan;
+        let users = network.users.iter().zip(&plan.users).map(|(name, user)| UserRow {
+            name: name.clone(),
+            class: user.class.clone(),
+            ..UserRow::default()
+        });
+        let users: Vec<UserRow> = users.collect();
+        let (names, curve_of) = curves(&users);
+        let measured_s = (Span(plan.duration.0 - warmup.0)).as_secs_f64();
+        let relays = (0..).zip(&plan.hosts).filter(|(_, host)| matches!(host.role, Role::Relay(_)));
+        let relay_row = |number: u32, host: &HostPlan| RelayRow {
+            name: host.name.clone(),
+            host: number,
+            about: RelayAbout::of(plan, number),
+            link_bytes_per_s: [host.up.rate, host.down.rate]
+                .map(|rate| (rate != Rate::UNLIMITED).then(|| rate.as_bytes_per_s())),
+            measured_s,
+            ..RelayRow::default()
+        };
+        let sample = Span(plan.sample_every.0.max(1));
+        // Rates in bins of whole samples, 100 ms at least; backlog at whole samples.
+        let step = |floor: Span| Span(floor.0.max(plan.duration.0 / BINS).div_ceil(sample.0) * sample.0);
+        Fold {
+            network,
+            system,
+            warmup: Time::ZERO + warmup,
+            measured_s,
+            circuits: BTreeMap::new(),
+            curve_of,
+            relays: relays.map(|(number, host)| (number, relay_row(number, host))).collect(),
+            latency: Histogram::default(),
+            latency_from_departure: Histogram::default(),
+            circuit_build: Histogram::default(),
+            circuit_builds: BTreeMap::new(),
+            switched: Histogram::default(),
+            switched_parts: Default::default(),
+            circuits_built: 0,
+            transfers: Transfers::new(plan),
+            delivered: Series::new(names.clone(), step(Span::from_millis(100)), plan.duration),
+            backlog_now: vec![0; names.len()],
+            backlog: Series::new(names, step(sample), plan.duration),
+            backlog_sum: 0,
+            backlog_max: 0,
+            backlog_samples: 0,
+            sample,
+            next_sample: Time::ZERO + sample,
+            anatomy: [Anatomy::default(); 3],
+            totals: HostTotals::default(),
+            run: (0, 0, 0),
+            users,
+        }
+    }
+
+    /// Takes all samples of the backlog that are due before `now`.
+    pub(super) fn sample_backlog(&mut self, now: Time) {
+        while self.next_sample <= now {
+            let at = self.next_sample;
+            if at > self.warmup {
+                let total = self.backlog_now.iter().sum::<u64>();
+                self.backlog_sum += u128::from(total);
+                self.backlog_max = self.backlog_max.max(total);
+                self.backlog_samples += 1;
+            }
+            // The sample that ends a bin stands for it.
+            if at.0.is_multiple_of(self.backlog.step.0) {
+                let bin = Time(at.0 - 1);
+                for (curve, value) in self.backlog_now.iter().enumerate() {
+                    self.backlog.add(bin, curve, *value);
+                }
+            }
+            self.next_sample += self.sample;
+        }
+    }
+
+    fn delivered(&mut self, now: Time, circuit: u32, bytes: u64, packaged: Time, departed: Time) {
+        let Some(state) = self.circuits.get_mut(&circuit) else { return };
+        state.outstanding = state.outstanding.saturating_sub(bytes);
+        let user = state.user as usize;
+        let curve = self.curve_of[user];
+        self.backlog_now[curve] = self.backlog_now[curve].saturating_sub(bytes);
+        self.delivered.add(now, curve, bytes);
+        if now < self.warmup {
+            return;
+        }
+        let (latency, from_departure) = (now.since(packaged), now.since(departed));
+        self.latency.add(latency, bytes);
+        self.latency_from_departure.add(from_departure, bytes);
+        let row = &mut self.users[user];
+        row.delivered_bytes += bytes;
+        row.latency_sum += u128::from(latency.0) * u128::from(bytes);
+        row.departure_sum += u128::from(from_departure.0) * u128::from(bytes);
+    }
+
+    fn add_totals(&mut self, host: Host, totals: &HostTotals) {
+        if let Some(relay) = self.relays.get_mut(&host.0) {
+            relay.totals = *totals;
+        }
+        let all = &mut self.totals;
+        all.cells_processed += totals.cells_processed;
+        all.sent_bytes += totals.sent_bytes;
+        all.received_bytes += totals.received_bytes;
+        all.dropped_packets += totals.dropped_packets;
+        all.retransmissions += totals.retransmissions;
+        all.timeouts += totals.timeouts;
+        all.connections += totals.connections;
+        if let Some(did) = totals.control {
+            let all = all.control.get_or_insert_default();
+            all.solves += did.solves;
+            all.circuits += did.circuits;
+            all.fallbacks += did.fallbacks;
+            all.refused += did.refused;
+            all.sent_bytes += did.sent_bytes;
+        }
+    }
+}
+
+/// Names of the curves, and the curve of each user.
+fn curves(users: &[UserRow]) -> (Vec<String>, Vec<usize>) {
+    if users.len() <= MAX_CURVES {
+        return (users.iter().map(|user| user.name.clone()).collect(), (0..users.len()).collect());
+    }
+    let mut names: Vec<String> = Vec::new();
+    let curve_of = users.iter().map(|user| {
+        names.iter().position(|name| *name == user.class).unwrap_or_else(|| {
+            names.push(user.class.clone());
+            names.len() - 1
+        })
+    });
+    let curve_of = curve_of.collect();
+    (names, curve_of)
+}
+
+impl Recorder for Fold<'_> {
+    fn record(&mut self, now: Time, observation: &Observation) {
+        if now > self.next_sample {
+            // Samples before this instant see the state before it.
+            self.sample_backlog(Time(now.0 - 1));
+        }
+        let measured = now >= self.warmup;
+        match observation {
+            Observation::CircuitBegun { circuit, user, path } => {
+                let path = path.map(|host| host.0);
+                self.circuits.insert(circuit.0, CircuitState { user: user.0, path, outstanding: 0 });
+            }
+            Observation::CircuitBuilt { circuit, took } => {
+                self.circuits_built += 1;
+                if let (true, Some(state)) = (measured, self.circuits.get(&circuit.0)) {
+                    let class = self.users[state.user as usize].class.clone();
+                    self.circuit_builds.entry(class).or_default().add(*took, 1);
+                }
+                self.circuit_build.add(*took, 1);
+            }
+            Observation::CircuitClosed { circuit } => {
+                if let Some(state) = self.circuits.remove(&circuit.0) {
+                    let backlog = &mut self.backlog_now[self.curve_of[state.user as usize]];
+                    *backlog = backlog.saturating_sub(state.outstanding);
+                }
+            }
+            Observation::TransferBegun { transfer, user, circuit, bytes } if measured => {
+                let class = &self.users[user.0 as usize].class;
+                let path = self.circuits.get(&circuit.0).map(|state| state.path).unwrap_or_default();
+                let on = On { user: user.0, circuit: circuit.0, path };
+                self.transfers.begin(now, *transfer, on, class, *bytes);
+            }
+            Observation::TransferBegun { .. } => {}
+            Observation::TransferConnected { transfer } => self.transfers.connected(now, *transfer),
+            Observation::FirstByte { transfer, took } => self.transfers.first_byte(*transfer, *took),
+            Observation::LastByte { transfer, took } => self.transfers.last_byte(*transfer, *took),
+            Observation::TransferTimedOut { transfer, .. } => self.transfers.timed_out(*transfer),
+            Observation::Injected { circuit, bytes } => {
+                if let Some(state) = self.circuits.get_mut(&circuit.0) {
+                    state.outstanding += bytes;
+                    self.backlog_now[self.curve_of[state.user as usize]] += bytes;
+                }
+            }
+            Observation::Delivered { circuit, bytes, packaged, departed } => {
+                self.delivered(now, circuit.0, u64::from(*bytes), *packaged, *departed);
+            }
+            Observation::Waited { hop, waits, .. } => {
+                if let (true, Some(anatomy)) = (measured, self.anatomy.get_mut(usize::from(*hop))) {
+                    anatomy.add(waits);
+                }
+            }
+            Observation::Switched { parts, .. } if now >= self.warmup => {
+                self.switched.add(parts.total(), 1);
+                let Parts { detection, word, set_up, first, drain } = *parts;
+                let parts = [detection, word, Some(set_up), first, Some(drain)];
+                for (histogram, part) in self.switched_parts.iter_mut().zip(parts) {
+                    part.into_iter().for_each(|part| histogram.add(part, 1));
+                }
+            }
+            Observation::RelaySample { relay, sample } => {
+                if let (true, Some(row)) = (now > self.warmup, self.relays.get_mut(&relay.0)) {
+                    row.add(sample);
+                }
+            }
+            Observation::HostTotals { host, totals } => self.add_totals(*host, totals),
+            Observation::RunTotals { events, cells_delivered, peak_pending_events } => {
+                self.run = (*events, *cells_delivered, *peak_pending_events);
+            }
+            _ => {}
+        }
+    }
+}

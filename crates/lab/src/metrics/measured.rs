@@ -1,0 +1,187 @@
+//! What one run of one system measured.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tidegate_sim::observe::{HostTotals, RelaySample, Waits};
+
+use super::histogram::Histogram;
+use super::kept;
+use super::known::RelayAbout;
+use super::series::Series;
+use super::transfers::Transfers;
+
+/// What one run of one system measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Every number, as JSON with the unit in the key.
+    pub summary: serde_json::Value,
+    /// Latency from packaging, weighted by bytes.
+    pub latency: Histogram,
+    /// Latency from departure of the exit's circuit queue, weighted by bytes.
+    pub latency_from_departure: Histogram,
+    /// Times to build circuits.
+    pub circuit_build: Histogram,
+    /// The same by class of the users, after the warm-up.
+    pub circuit_builds: BTreeMap<String, Histogram>,
+    /// Transfers and their times.
+    pub transfers: Transfers,
+    /// Bytes delivered over time.
+    pub delivered: Series,
+    /// Backlog over time, in bytes.
+    pub backlog: Series,
+    /// Mean waits of followed cells: exit, middle, guard.
+    pub anatomy: [Anatomy; 3],
+    /// Per user.
+    pub users: Vec<UserRow>,
+    /// Per relay.
+    pub relays: Vec<RelayRow>,
+}
+
+/// Mean waits at one hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Anatomy {
+    /// Followed cells.
+    pub cells: u64,
+    /// Sums over them in nanoseconds, in the order of [`CAUSES`].
+    pub(super) sums: [u64; 7],
+}
+
+/// What the time of a circuit's move is made of ([`Parts`]), in the order of its fields.
+pub(super) const PARTS: [&str; 5] = ["detection", "word", "set_up", "first_cell", "drain"];
+
+/// Why a cell waits at a hop.
+pub const CAUSES: [&str; 7] = [
+    "circuit_queue",
+    "output_buffer",
+    "send_buffer",
+    "retransmission",
+    "link_queue",
+    "propagation",
+    "head_of_line",
+];
+
+/// The hops of a data cell's way to the client.
+pub const HOPS: [&str; 3] = ["exit", "middle", "guard"];
+
+impl Anatomy {
+    pub(super) fn add(&mut self, waits: &Waits) {
+        self.cells += 1;
+        self.sums.iter_mut().zip(waits.spans()).for_each(|(sum, span)| *sum += span.0);
+    }
+
+    /// Adds the cells of another run.
+    pub fn merge(&mut self, other: &Anatomy) {
+        self.cells += other.cells;
+        self.sums.iter_mut().zip(other.sums).for_each(|(sum, more)| *sum += more);
+    }
+
+    /// Mean seconds by cause.
+    pub fn means(&self) -> [f64; 7] {
+        self.sums.map(|sum| sum as f64 / (self.cells.max(1) as f64 * 1e9))
+    }
+}
+
+/// One user's row.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UserRow {
+    /// Its name.
+    pub name: String,
+    /// Its class.
+    pub class: String,
+    /// Application bytes delivered.
+    pub delivered_bytes: u64,
+    /// The same per second.
+    pub throughput_bytes_per_s: f64,
+    /// Latency of those bytes: sum of byte-nanoseconds.
+    pub(super) latency_sum: u128,
+    pub(super) departure_sum: u128,
+    /// The max-min fair rate, where it is defined.
+    pub max_min_bytes_per_s: Option<f64>,
+}
+
+impl UserRow {
+    /// Mean latency per byte in seconds, if any byte arrived.
+    pub fn latency_mean_s(&self) -> Option<f64> {
+        self.mean(self.latency_sum)
+    }
+
+    /// The same from departure of the exit's circuit queue.
+    pub fn latency_from_departure_mean_s(&self) -> Option<f64> {
+        self.mean(self.departure_sum)
+    }
+
+    fn mean(&self, sum: u128) -> Option<f64> {
+        (self.delivered_bytes > 0).then(|| sum as f64 / (self.delivered_bytes as f64 * 1e9))
+    }
+}
+
+/// One relay's row. Queues count from the warm-up, totals over the whole run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RelayRow {
+    /// Its name.
+    pub name: String,
+    /// Its host's number in the plan, by which transfers name it.
+    pub host: u32,
+    /// What clients know of it.
+    pub about: RelayAbout,
+    pub(super) samples: u64,
+    pub(super) queue_cells: u64,
+    /// Most cells in circuit queues at a sample.
+    pub queue_max_cells: u64,
+    pub(super) output_buffer_bytes: u64,
+    pub(super) tcp_unsent_bytes: u64,
+    pub(super) uplink_queue_bytes: u64,
+    pub(super) downlink_queue_bytes: u64,
+    /// Cells forwarded or consumed after the warm-up.
+    pub cells_processed: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
+    /// Rates of its links, in bytes/s; none: unlimited.
+    pub(super) link_bytes_per_s: [Option<f64>; 2],
+    pub(super) measured_s: f64,
+    /// Totals of the whole run.
+    #[serde(with = "kept::Totals")]
+    pub totals: HostTotals,
+}
+
+impl RelayRow {
+    pub(super) fn add(&mut self, sample: &RelaySample) {
+        self.samples += 1;
+        self.queue_cells += sample.circuit_queue_cells;
+        self.queue_max_cells = self.queue_max_cells.max(sample.circuit_queue_cells);
+        self.output_buffer_bytes += sample.output_buffer_bytes;
+        self.tcp_unsent_bytes += sample.tcp_unsent_bytes;
+        self.uplink_queue_bytes += sample.uplink_queue_bytes;
+        self.downlink_queue_bytes += sample.downlink_queue_bytes;
+        self.cells_processed += sample.cells_processed;
+        self.sent_bytes += sample.sent_bytes;
+        self.received_bytes += sample.received_bytes;
+    }
+
+    /// Means over samples: (what with its unit, value).
+    pub fn means(&self) -> [(&'static str, f64); 5] {
+        let mean = |sum: u64| sum as f64 / self.samples.max(1) as f64;
+        [
+            ("queue_mean_cells", mean(self.queue_cells)),
+            ("output_buffer_mean_bytes", mean(self.output_buffer_bytes)),
+            ("tcp_unsent_mean_bytes", mean(self.tcp_unsent_bytes)),
+            ("uplink_queue_mean_bytes", mean(self.uplink_queue_bytes)),
+            ("downlink_queue_mean_bytes", mean(self.downlink_queue_bytes)),
+        ]
+    }
+
+    /// Bytes per second that left on the uplink after the warm-up.
+    pub fn sent_per_s(&self) -> f64 {
+        self.sent_bytes as f64 / self.measured_s
+    }
+
+    /// Share of the uplink's and the downlink's rate that was used; none where there is no limit.
+    pub fn utilisation(&self) -> [Option<f64>; 2] {
+        let share = |bytes: u64, rate: Option<f64>| rate.map(|rate| bytes as f64 / (rate * self.measured_s));
+        [
+            share(self.sent_bytes, self.link_bytes_per_s[0]),
+            share(self.received_bytes, self.link_bytes_per_s[1]),
+        ]
+    }
+}

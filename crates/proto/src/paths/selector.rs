@@ -1,0 +1,252 @@
+//! Draws paths from a policy's candidates.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use tidegate_control::random::Random;
+use tidegate_control::units::Span;
+
+use super::policy::{Candidates, Directory, Policy, RelayEntry};
+use super::tor::Tor;
+use crate::cell::RelayId;
+
+/// When a circuit that is not built yet is given up for another one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BuildTimeout {
+    /// Never.
+    Never,
+    /// After this time.
+    After(Span),
+    /// Learnt from the circuits built before, as tor does ([`BuildTimes`]).
+    Learnt,
+}
+
+/// How a system's clients select paths.
+#[derive(Clone, Debug)]
+pub struct Parameters {
+    /// How relays are weighed.
+    pub policy: Arc<dyn Policy>,
+    /// A client keeps its first guard (tor: `UseEntryGuards`).
+    pub keep_guard: bool,
+    /// No two relays of a family share a path (tor: `NodeFamily`, `family` of microdescriptors).
+    pub exclude_families: bool,
+    /// No two relays of a /16 share a path (tor: `EnforceDistinctSubnets`).
+    pub exclude_networks: bool,
+    /// When a circuit that is being built is given up.
+    pub build_timeout: BuildTimeout,
+}
+
+impl Default for Parameters {
+    /// Tor's position weights, guards kept, families and networks apart, no time-out.
+    fn default() -> Parameters {
+        Parameters {
+            policy: Arc::new(Tor),
+            keep_guard: true,
+            exclude_families: true,
+            exclude_networks: true,
+            build_timeout: BuildTimeout::Never,
+        }
+    }
+}
+
+/// A policy leaves a position without any relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoCandidate {
+    /// `guard`, `middle` or `exit`.
+    pub position: &'static str,
+}
+
+impl fmt::Display for NoCandidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no relay can be chosen as {}", self.position)
+    }
+}
+
+impl std::error::Error for NoCandidate {}
+
+/// Draws paths for all clients of a system; what one client keeps, it brings along.
+#[derive(Clone, Debug)]
+pub struct Selector {
+    guards: Vec<Candidate>,
+    middles: Vec<Candidate>,
+    exits: Vec<Candidate>,
+    keep_guard: bool,
+}
+
+/// A relay that can be drawn, and whom it excludes.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    relay: RelayId,
+    weight: f64,
+    /// Its family and network, zero where they do not matter.
+    family: u32,
+    network: u32,
+}
+
+impl Candidate {
+    /// Whether the two never share a path.
+    fn clashes(&self, other: &Candidate) -> bool {
+        self.relay == other.relay
+            || (self.family != 0 && self.family == other.family)
+            || (self.network != 0 && self.network == other.network)
+    }
+}
+
+impl Selector {
+    /// Weighs the relays once.
+    ///
+    /// # Errors
+    /// If a position has no candidate.
+    pub fn new(directory: &Directory, parameters: &Parameters) -> Result<Selector, NoCandidate> {
+        let entries: BTreeMap<RelayId, &RelayEntry> =
+            directory.relays.iter().map(|relay| (relay.id, relay)).collect();
+        let list = |list: Vec<(RelayId, f64)>, position| {
+            let candidate = |(relay, weight): (RelayId, f64)| {
+                let entry = entries.get(&relay);
+                let family = entry.map_or(0, |entry| entry.family);
+                let network = entry.map_or(0, |entry| entry.network);
+                Candidate {
+                    relay,
+                    weight,
+                    family: if parameters.exclude_families { family } else { 0 },
+                    network: if parameters.exclude_networks { network } else { 0 },
+                }
+            };
+            let list: Vec<Candidate> = list.into_iter().map(candidate).collect();
+            if list.is_empty() { Err(NoCandidate { position }) } else { Ok(list) }
+        };
+        let Candidates { guards, middles, exits } = parameters.policy.candidates(directory);
+        Ok(Selector {
+            guards: list(guards, "guard")?,
+            middles: list(middles, "middle")?,
+            exits: list(exits, "exit")?,
+            keep_guard: parameters.keep_guard,
+        })
+    }
+
+    /// Draws an exit, a guard unless `guard` holds one and guards are kept, and a middle, all different and of
+    /// different families and networks. A network too small for that gives what it has.
+    pub fn draw(&self, random: &mut Random, guard: &mut Option<RelayId>) -> [RelayId; 3] {
+        let known = |relay: RelayId| self.guards.iter().find(|candidate| candidate.relay == relay);
+        let kept = guard.filter(|_| self.keep_guard).and_then(known).copied();
+        let exit = pick(random, &self.exits, kept.as_slice());
+        let entry = kept.unwrap_or_else(|| pick(random, &self.guards, &[exit]));
+        *guard = Some(entry.relay);
+        [entry.relay, pick(random, &self.middles, &[entry, exit]).relay, exit.relay]
+    }
+
+    /// A middle that counts more than the path's, drawn by weight; `None` if there is none.
+    pub fn better_middle(&self, random: &mut Random, path: [RelayId; 3]) -> Option<RelayId> {
+        let of = |list: &[Candidate], relay| list.iter().find(|known| known.relay == relay).copied();
+        let [guard, middle, exit] = path;
+        let (guard, exit) = (of(&self.guards, guard)?, of(&self.exits, exit)?);
+        let least = of(&self.middles, middle)?.weight;
+        let better: Vec<Candidate> = (self.middles.iter().copied())
+            .filter(|other| other.weight > least && !other.clashes(&guard) && !other.clashes(&exit))
+            .collect();
+        let weights = better.iter().map(|candidate| candidate.weight);
+        (!better.is_empty()).then(|| better[draw(random, weights)].relay)
+    }
+}
+
+/// One of the candidates that clash with nobody, by weight; the first if all clash.
+fn pick(random: &mut Random, from: &[Candidate], taken: &[Candidate]) -> Candidate {
+    let free = |candidate: &Candidate| !taken.iter().any(|other| candidate.clashes(other));
+    from[draw(random, from.iter().map(|candidate| if free(candidate) { candidate.weight } else { 0.0 }))]
+}
+
+/// An index drawn by weight.
+pub fn draw(random: &mut Random, weights: impl Iterator<Item = f64> + Clone) -> usize {
+    let mut point = random.unit() * weights.clone().sum::<f64>();
+    let mut last = 0;
+    for (index, weight) in weights.enumerate().filter(|(_, weight)| *weight > 0.0) {
+        last = index;
+        point -= weight;
+        if point < 0.0 {
+            break;
+        }
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_control::positions::Class;
+    use tidegate_control::random::Seed;
+
+    use super::super::{BandwidthFile, Pinned, Uniform};
+    use super::*;
+
+    /// Six relays of each class, of two operators and in three networks.
+    fn directory() -> Directory {
+        let relay = |number: u32| RelayEntry {
+            name: format!("relay{number}"),
+            identity: [number as u8; 20],
+            class: Class::ALL[number as usize % 4],
+            weight: f64::from(100 * (number + 1)),
+            family: if number < 8 { number % 2 + 1 } else { 0 },
+            network: number % 3 + 1,
+            ..RelayEntry::new(RelayId(number))
+        };
+        Directory { relays: (0..24).map(relay).collect(), positions: None }
+    }
+
+    fn paths(parameters: &Parameters) -> Vec<[RelayId; 3]> {
+        let directory = directory();
+        let selector = Selector::new(&directory, parameters).unwrap();
+        let (mut random, mut guard) = (Seed::root(3).random(), None);
+        (0..500).map(|_| selector.draw(&mut random, &mut guard)).collect()
+    }
+
+    #[test]
+    fn paths_respect_classes_families_and_networks() {
+        let directory = directory();
+        let of = |relay: RelayId| &directory.relays[relay.0 as usize];
+        for path in paths(&Parameters::default()) {
+            let [guard, middle, exit] = path.map(of);
+            assert!([Class::Guard, Class::GuardExit].contains(&guard.class));
+            assert!([Class::Exit, Class::GuardExit].contains(&exit.class));
+            for (one, other) in [(guard, middle), (middle, exit), (guard, exit)] {
+                assert!(one.family == 0 || one.family != other.family, "{path:?}");
+                assert_ne!(one.network, other.network, "{path:?}");
+            }
+        }
+        let together = paths(&Parameters { exclude_networks: false, ..Parameters::default() });
+        assert!(together.iter().any(|path| of(path[0]).network == of(path[1]).network));
+    }
+
+    #[test]
+    fn guards_are_kept_or_not() {
+        let guards = |keep_guard| {
+            let paths = paths(&Parameters { keep_guard, ..Parameters::default() });
+            paths.iter().map(|path| path[0]).collect::<std::collections::BTreeSet<RelayId>>().len()
+        };
+        assert_eq!(guards(true), 1);
+        assert_eq!(guards(false), 12, "all guards");
+    }
+
+    #[test]
+    fn policies_differ_in_whom_they_draw() {
+        let share = |policy: Arc<dyn Policy>, relay: u32| {
+            let parameters = Parameters { policy, keep_guard: false, ..Parameters::default() };
+            paths(&parameters).iter().filter(|path| path.contains(&RelayId(relay))).count()
+        };
+        // The lightest relay.
+        assert!(2 * share(Arc::new(Tor), 0) < share(Arc::new(Uniform), 0));
+        let only = [1, 2, 4, 5, 6, 9, 10, 12].map(|number| ([number; 20], 1000));
+        let file = BandwidthFile { weights: only.into() };
+        assert_eq!(share(Arc::new(file), 23), 0, "it is not in the file");
+        let names = ["relay1", "relay0", "relay2"].map(str::to_owned);
+        let pinned = paths(&Parameters { policy: Arc::new(Pinned(names)), ..Parameters::default() });
+        assert_eq!(pinned[0], [RelayId(1), RelayId(0), RelayId(2)]);
+    }
+
+    #[test]
+    fn a_position_without_candidates_is_refused() {
+        let names = ["relay1", "relay0", "nobody"].map(str::to_owned);
+        let parameters = Parameters { policy: Arc::new(Pinned(names)), ..Parameters::default() };
+        let refused = Selector::new(&directory(), &parameters).unwrap_err();
+        assert_eq!(refused.to_string(), "no relay can be chosen as exit");
+    }
+}
