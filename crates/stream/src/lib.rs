@@ -53,12 +53,10 @@ use bytes::Bytes;
 pub use tidegate_control::paths::Peer;
 
 use message::{Contact, Message};
+pub use packet::MAX_SLICES;
 
 /// The server's number; viewers count from one.
 pub const SERVER: Peer = 0;
-
-/// The most slices, parity included.
-pub const MAX_SLICES: usize = 32;
 
 /// What happens to a machine.
 #[derive(Clone, Debug)]

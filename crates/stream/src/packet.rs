@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Peer;
 
+/// The most slices, parity included.
+pub const MAX_SLICES: usize = 32;
 /// The most bytes of TS in one packet: six TS packets, so that a datagram fits the smallest path QUIC allows.
 pub const PAYLOAD: usize = 6 * 188;
 /// The most relays of an exploration packet.
@@ -87,7 +89,7 @@ impl Video {
     fn decode(bytes: &Bytes) -> Option<Video> {
         let (head, payload) = bytes.split_first_chunk::<{ Video::HEAD }>()?;
         let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let sound = usize::from(head[1]) < crate::MAX_SLICES && head[2] >= 1 && payload.len() <= PAYLOAD + 2;
+        let sound = usize::from(head[1]) < MAX_SLICES && head[2] >= 1 && payload.len() <= PAYLOAD + 2;
         sound.then(|| Video {
             key: Key { slice: head[1], group: number(3) },
             data: head[2],

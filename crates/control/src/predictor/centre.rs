@@ -92,6 +92,11 @@ pub(super) fn load<const M: usize, const O: usize>(
             }
         }
     }
+    weigh(core);
+}
+
+/// Prices of the shared capacities, and the sum of all weights.
+fn weigh<const M: usize, const O: usize>(core: &mut Interior<M, O>) {
     core.scale.weights = 0.0;
     for at in &core.steps {
         let outs = at.out.iter().flat_map(|out| [&out.limit, &out.low, &out.high, &out.over]);

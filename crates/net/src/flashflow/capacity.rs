@@ -239,39 +239,10 @@ pub async fn probe(
     seconds: u64,
 ) -> io::Result<Capacity> {
     let keys = Keys::new(identity, peers);
-    let nonce: Nonce = random();
     let share = (rate.0 / peers.len().max(1) as u64).max(1);
     let mut others: Vec<Other> =
         peers.iter().map(|_| Other { key: None, load: Load::new(share), reports: BTreeMap::new() }).collect();
-    for _ in 0..TRIES {
-        let silent: BTreeSet<usize> = (0..peers.len()).filter(|i| others[*i].key.is_none()).collect();
-        if silent.is_empty() {
-            break;
-        }
-        for (pair, i) in keys.peers.values().filter(|(_, i)| silent.contains(i)) {
-            let head = Head { kind: Kind::Start, sender: keys.ours, nonce, number: seconds, value: rate.0 };
-            let _ = socket.try_send_to(&head.seal(pair), peers[*i].address);
-        }
-        let end = clock::now() + AGAIN;
-        while clock::now() < end && others.iter().any(|other| other.key.is_none()) {
-            receive(&socket, end, |datagram, _| {
-                let Some((pair, i)) = Head::claimed(datagram).and_then(|s| keys.peers.get(&s)) else {
-                    return;
-                };
-                if let Some(head) = Head::open(datagram, pair)
-                    && head.kind == Kind::Challenge
-                    && head.number == beginning(&nonce)
-                {
-                    others[*i].key = Some(pair.of_session(&nonce, &head.nonce));
-                }
-            })
-            .await?;
-        }
-    }
-    if let Some(i) = others.iter().position(|other| other.key.is_none()) {
-        let cause = format!("{} at {} does not answer, or is being used", peers[i].name, peers[i].address);
-        return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
-    }
+    challenge(&socket, &keys, peers, &mut others, (rate, seconds)).await?;
     let since = clock::now();
     let mut received = vec![0u64; seconds as usize];
     let complete = |other: &Other| other.reports.len() as u64 == seconds;
@@ -301,6 +272,52 @@ pub async fn probe(
             }
         }
     }
+    Ok(counted(&received, &others))
+}
+
+/// Agrees with every peer on a key for this session.
+async fn challenge(
+    socket: &UdpSocket,
+    keys: &Keys,
+    peers: &[Peer],
+    others: &mut [Other],
+    (rate, seconds): (Rate, u64),
+) -> io::Result<()> {
+    let nonce: Nonce = random();
+    for _ in 0..TRIES {
+        let silent: BTreeSet<usize> = (0..peers.len()).filter(|i| others[*i].key.is_none()).collect();
+        if silent.is_empty() {
+            break;
+        }
+        for (pair, i) in keys.peers.values().filter(|(_, i)| silent.contains(i)) {
+            let head = Head { kind: Kind::Start, sender: keys.ours, nonce, number: seconds, value: rate.0 };
+            let _ = socket.try_send_to(&head.seal(pair), peers[*i].address);
+        }
+        let end = clock::now() + AGAIN;
+        while clock::now() < end && others.iter().any(|other| other.key.is_none()) {
+            receive(socket, end, |datagram, _| {
+                let Some((pair, i)) = Head::claimed(datagram).and_then(|s| keys.peers.get(&s)) else {
+                    return;
+                };
+                if let Some(head) = Head::open(datagram, pair)
+                    && head.kind == Kind::Challenge
+                    && head.number == beginning(&nonce)
+                {
+                    others[*i].key = Some(pair.of_session(&nonce, &head.nonce));
+                }
+            })
+            .await?;
+        }
+    }
+    if let Some(i) = others.iter().position(|other| other.key.is_none()) {
+        let cause = format!("{} at {} does not answer, or is being used", peers[i].name, peers[i].address);
+        return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
+    }
+    Ok(())
+}
+
+/// The seconds of which all know, and the median of the smaller direction's.
+fn counted(received: &[u64], others: &[Other]) -> Capacity {
     let mut result = Capacity { seconds: Vec::new(), incomplete: 0, rate: Rate(0) };
     for (second, received) in received.iter().enumerate() {
         let reported: Option<u64> = others.iter().map(|other| other.reports.get(&(second as u64))).sum();
@@ -314,7 +331,7 @@ pub async fn probe(
     if let Some(median) = smaller.get(smaller.len() / 2) {
         result.rate = Rate::from_bytes_per_s(*median);
     }
-    Ok(result)
+    result
 }
 
 #[cfg(test)]

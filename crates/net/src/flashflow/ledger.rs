@@ -61,6 +61,19 @@ impl History {
         self.goods.last().copied()
     }
 
+    /// A measurement was complete.
+    fn succeeded(&mut self, good: Good, verdict: Verdict) {
+        self.successes.push(good.unix);
+        self.next_guess = match verdict {
+            Verdict::Conclusive(_) => None,
+            Verdict::Again { guess } => Some(guess),
+        };
+        // A lower bound replaces a result only if it contradicts it.
+        if good.conclusive || self.good().is_none_or(|last| last.estimate < good.estimate) {
+            self.goods.push(good);
+        }
+    }
+
     /// Forgets what is said to have happened after `latest`; how much that was.
     fn forget_after(&mut self, latest: u64) -> usize {
         let before = self.goods.len();
@@ -91,6 +104,39 @@ struct Running {
     parameters: Parameters,
     capped: bool,
     seconds: Vec<Second>,
+}
+
+impl Running {
+    /// What follows from the result, which must follow from the seconds.
+    fn verdict(&self, id: &str, good: Good) -> Result<Verdict, LedgerError> {
+        let estimator = if self.capped { aggregate::estimate } else { aggregate::median };
+        let z = estimator(&self.seconds);
+        let Good { estimate, conclusive, .. } = good;
+        if z != Some(estimate) {
+            let cause = format!("result of {id} is {} bit/s, its seconds give {z:?}", estimate.0);
+            return Err(LedgerError(cause));
+        }
+        let verdict = self.parameters.judge(estimate, self.guess, self.allocated);
+        if matches!(verdict, Verdict::Conclusive(_)) != conclusive {
+            let cause = format!("result of {id} says conclusive: {conclusive}, which does not follow");
+            return Err(LedgerError(cause));
+        }
+        Ok(verdict)
+    }
+}
+
+/// What an attempt's record says of the rules that judge it.
+fn judged_by(id: &str, recorded: &RecordedParameters) -> Result<Parameters, LedgerError> {
+    let Some(background) = Percent::new(recorded.background_percent) else {
+        return Err(LedgerError(format!("attempt {id} has no background ratio")));
+    };
+    Ok(Parameters {
+        multiplier: recorded.multiplier,
+        epsilon1: recorded.epsilon1,
+        epsilon2: recorded.epsilon2,
+        background,
+        ..Parameters::default()
+    })
 }
 
 /// How a record names the relay as the one that made a measurement fail.
@@ -131,25 +177,13 @@ impl Ledger {
             }
             Record::Attempt { id, unix, relay, guess, allocated, parameters } => {
                 let Some(relay) = unhex(relay) else { return wrong(format!("{relay} is no relay")) };
-                let Some(background) = Percent::new(parameters.background_percent) else {
-                    return wrong(format!("attempt {id} has no background ratio"));
-                };
-                let capped = parameters.capped;
-                let parameters = Parameters {
-                    multiplier: parameters.multiplier,
-                    epsilon1: parameters.epsilon1,
-                    epsilon2: parameters.epsilon2,
-                    background,
-                    ..Parameters::default()
-                };
-                let (guess, allocated) = (Rate(*guess), Rate(*allocated));
                 let running = Running {
                     began: *unix,
                     relay,
-                    guess,
-                    allocated,
-                    parameters,
-                    capped,
+                    guess: Rate(*guess),
+                    allocated: Rate(*allocated),
+                    parameters: judged_by(id, parameters)?,
+                    capped: parameters.capped,
                     seconds: Vec::new(),
                 };
                 if self.running.insert(id.clone(), running).is_some() {
@@ -172,28 +206,9 @@ impl Ledger {
                 let Some(running) = self.running.remove(id) else {
                     return self.unknown(id);
                 };
-                let estimator = if running.capped { aggregate::estimate } else { aggregate::median };
-                let z = estimator(&running.seconds);
-                if z != Some(Rate(*estimate)) {
-                    return wrong(format!("result of {id} is {estimate} bit/s, its seconds give {z:?}"));
-                }
-                let verdict = running.parameters.judge(Rate(*estimate), running.guess, running.allocated);
-                if matches!(verdict, Verdict::Conclusive(_)) != *conclusive {
-                    return wrong(format!(
-                        "result of {id} says conclusive: {conclusive}, which does not follow"
-                    ));
-                }
-                let history = self.relays.entry(running.relay).or_default();
-                history.successes.push(*unix);
-                let new = Good { unix: *unix, estimate: Rate(*estimate), conclusive: *conclusive };
-                history.next_guess = match verdict {
-                    Verdict::Conclusive(_) => None,
-                    Verdict::Again { guess } => Some(guess),
-                };
-                // A lower bound replaces a result only if it contradicts it.
-                if *conclusive || history.good().is_none_or(|good| good.estimate < new.estimate) {
-                    history.goods.push(new);
-                }
+                let good = Good { unix: *unix, estimate: Rate(*estimate), conclusive: *conclusive };
+                let verdict = running.verdict(id, good)?;
+                self.relays.entry(running.relay).or_default().succeeded(good, verdict);
             }
             Record::Failure { id, unix, reason, by } => {
                 let Some(running) = self.running.remove(id) else {
