@@ -1,33 +1,15 @@
 //! The module `tidegate._native`; `python/tidegate` is what users import.
 
 use pyo3::prelude::*;
-use tidegate_lab::input;
 
 mod control;
+mod errors;
 mod problems;
 mod readers;
 mod results;
 mod run;
 mod scenario;
 mod table;
-
-/// The mistakes of a user's input, as the class that Python defines for them.
-fn input_error(error: input::InputError) -> PyErr {
-    Python::attach(|py| {
-        let made = py.import("tidegate.errors").and_then(|module| {
-            let (line, column) = error.at.unzip();
-            module.getattr("InputError")?.call1((
-                error.to_string(),
-                error.file,
-                line,
-                column,
-                error.cause,
-                error.cure,
-            ))
-        });
-        made.map_or_else(|failed| failed, PyErr::from_value)
-    })
-}
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {

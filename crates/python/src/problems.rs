@@ -10,7 +10,7 @@ use tidegate_control::predictor::{Solution, Solver};
 use tidegate_lab::input::Source;
 use tidegate_lab::problems;
 
-use crate::input_error;
+use crate::errors::input_error;
 
 /// A JSON file, or the same as Python's tables and lists.
 fn source(what: &Bound<'_, PyAny>) -> PyResult<Source> {

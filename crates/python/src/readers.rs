@@ -8,7 +8,7 @@ use tidegate_data::{consensus, open, torperf};
 use tidegate_lab::input::InputError;
 use tidegate_lab::report::tables::{Column, Table as Columns};
 
-use crate::input_error;
+use crate::errors::input_error;
 use crate::table::Table;
 
 fn read<T: Send>(py: Python<'_>, path: &Path, reader: fn(&Document) -> Result<T, DataError>) -> PyResult<T> {

@@ -12,7 +12,7 @@ use tidegate_lab::runs::Runs;
 use tidegate_lab::scenario::Scenario;
 use tidegate_lab::store;
 
-use crate::input_error;
+use crate::errors::input_error;
 use crate::table::Table;
 
 /// The commit that it was built from.

@@ -16,7 +16,7 @@ use tidegate_lab::runs::{self, Runs};
 use tidegate_lab::{load, scenario};
 
 use crate::control::{self, Raised};
-use crate::input_error;
+use crate::errors::input_error;
 use crate::results::Results;
 use crate::scenario::Scenario;
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tidegate_lab::input::{InputError, Source};
 use tidegate_lab::scenario;
 
-use crate::input_error;
+use crate::errors::input_error;
 
 /// A checked scenario: of a TOML file, of a dict with the same keys, or of another scenario; `set` replaces values.
 /// Wrong input raises InputError, which says where, why, and what to do.
