@@ -12,7 +12,7 @@ use tidegate_control::flashflow::{Parameters, Percent};
 use tidegate_control::units::{Rate, Span};
 use tidegate_proto::flashflow::message::Reason;
 
-use super::record::{Described, Record};
+use super::record::{Described, Record, RecordedParameters};
 use crate::identity::unhex;
 
 /// A record that does not fit to those before it.
