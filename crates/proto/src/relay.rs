@@ -17,7 +17,7 @@ use crate::edge::Edge;
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
-use table::{Circuit, Switch, Table};
+use table::{CELL_COST, Circuit, Switch, Table};
 use watch::Watch;
 
 /// A relay without its sockets.
@@ -230,7 +230,7 @@ impl<O: Onion> Relay<O> {
         match &mut self.table.circuits[key.0 as usize].switch {
             Switch::None => {}
             Switch::Joined(_, _, held) if held.len() < MAX_HELD => {
-                self.held += memory::CELL_COST;
+                self.held += CELL_COST;
                 return held.push(message);
             }
             // Nothing may follow a LEAVE.
@@ -278,16 +278,12 @@ impl<O: Onion> Relay<O> {
             },
             (Payload::Sendme(digest), Some(edge)) => {
                 let blocked = self.table.links.is_blocked(circuit.prev);
-                match edge.sendme(now, message.stream, digest, blocked) {
-                    Ok(()) => self.table.resume(key),
-                    Err(_) => self.end(now, key, None),
-                }
+                let taken = edge.sendme(now, message.stream, digest, blocked).is_ok();
+                self.resume_or_end(now, key, taken);
             }
             (ref payload @ (Payload::Xoff | Payload::Xon), Some(edge)) => {
-                match edge.stop(message.stream, *payload == Payload::Xoff) {
-                    Ok(()) => self.table.resume(key),
-                    Err(_) => self.end(now, key, None),
-                }
+                let taken = edge.stop(message.stream, *payload == Payload::Xoff).is_ok();
+                self.resume_or_end(now, key, taken);
             }
             (Payload::Leave(nonce), Some(_)) if !self.left.contains_key(&nonce) => {
                 circuit.switch = Switch::Left(nonce);
@@ -309,6 +305,11 @@ impl<O: Onion> Relay<O> {
         }
     }
 
+    /// Goes on sending if a client's word on its windows was right.
+    fn resume_or_end(&mut self, now: Time, key: CircuitKey, right: bool) {
+        if right { self.table.resume(key) } else { self.end(now, key, None) }
+    }
+
     /// Exit: follows the client from one circuit to another once it has left the one and joined on the
     /// other. The two exchange their ways, so that streams keep their names.
     fn switch(&mut self, now: Time, nonce: Nonce) {
@@ -327,7 +328,7 @@ impl<O: Onion> Relay<O> {
         self.table.links.assign(b.prev, new);
         self.say(now, new, StreamId(0), Payload::Leave(nonce));
         if let Switch::Joined(_, _, held) = held {
-            self.held -= held.len() as u64 * memory::CELL_COST;
+            self.held -= held.len() as u64 * CELL_COST;
             for message in held {
                 if self.table.contains(old) {
                     self.message(now, old, message);
@@ -418,7 +419,7 @@ impl<O: Onion> Relay<O> {
             Switch::None => {}
             Switch::Left(nonce) => drop(self.left.remove(nonce)),
             Switch::Joined(nonce, _, held) => {
-                self.held -= held.len() as u64 * memory::CELL_COST;
+                self.held -= held.len() as u64 * CELL_COST;
                 self.joined.remove(nonce);
             }
         }

@@ -20,13 +20,7 @@ pub(super) fn load<const M: usize, const O: usize>(
     let (n, steps) = (problem.circuits(), problem.horizon);
     let weights = &problem.weights;
     let share = 1.0 / n as f64;
-    let scale = &mut core.scale;
-    scale.horizon = steps;
-    scale.cost.clear();
-    for step in 0..steps {
-        let discount = weights.discount(step);
-        scale.cost.push(weights.rates().map(|weight| 2.0 * discount * weight));
-    }
+    fill_costs(core, problem);
     core.steps.clear();
     core.steps.resize(blocks(n) * steps, Step::EMPTY);
     fill_rates(core, problem);
@@ -93,6 +87,16 @@ pub(super) fn load<const M: usize, const O: usize>(
         }
     }
     weigh(core);
+}
+
+/// The curvature of the objective, step by step.
+fn fill_costs<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem) {
+    core.scale.horizon = problem.horizon;
+    core.scale.cost.clear();
+    for step in 0..problem.horizon {
+        let discount = problem.weights.discount(step);
+        core.scale.cost.push(problem.weights.rates().map(|weight| 2.0 * discount * weight));
+    }
 }
 
 /// Prices of the shared capacities, and the sum of all weights.

@@ -111,15 +111,23 @@ pub fn reference(problem: &Problem) -> Option<Reference> {
             }
         }
     }
-    let (optimum, solution) = solve(equal, less, &diagonal, &linear)?;
+    let (optimum, solution) = solve(equal, less, (&diagonal, &crosses), &linear)?;
     let first = |kind: usize| (0..n).map(|i| solution[var(i, kind, 0)] * problem.capacity).collect();
     let to_paper = (problem.capacity / problem.scaling).powi(2) / n as f64;
     let objective = (optimum + constant) * to_paper;
     Some(Reference { objective, v_in: first(x), v_out: first(y) })
 }
 
-/// Minimum and place of half the quadratic form with this diagonal plus a linear form.
-fn solve(equal: Rows, less: Rows, diagonal: &[f64], linear: &[f64]) -> Option<(f64, Vec<f64>)> {
+/// Off the diagonal of a matrix: row, column, value.
+type Crosses = [(usize, usize, f64)];
+
+/// Minimum and place of half a quadratic form plus a linear one.
+fn solve(
+    equal: Rows,
+    less: Rows,
+    (diagonal, crosses): (&[f64], &Crosses),
+    linear: &[f64],
+) -> Option<(f64, Vec<f64>)> {
     let (equalities, inequalities) = (equal.bound.len(), less.bound.len());
     let mut rows = equal;
     rows.row.extend(less.row.iter().map(|row| row + equalities));
@@ -130,7 +138,7 @@ fn solve(equal: Rows, less: Rows, diagonal: &[f64], linear: &[f64]) -> Option<(f
     let a = CscMatrix::new_from_triplets(rows.bound.len(), size, rows.row, rows.col, rows.value);
     let on_diagonal: Vec<_> =
         (0..size).filter(|&i| diagonal[i] != 0.0).map(|i| (i, i, diagonal[i])).collect();
-    let entries = on_diagonal.iter().chain(&crosses);
+    let entries = on_diagonal.iter().chain(crosses);
     let p = CscMatrix::new_from_triplets(
         size,
         size,

@@ -4,12 +4,9 @@
 use tidegate_control::units::Time;
 
 use super::Relay;
-use super::table::Switch;
+use super::table::{CELL_COST, Switch};
 use crate::ids::CircuitKey;
 use crate::onion::Onion;
-
-/// What a cell takes: its body, and what is kept with it.
-pub(super) const CELL_COST: u64 = 640;
 
 impl<O: Onion> Relay<O> {
     /// Bytes held for neighbours and for streams' own sides.

@@ -36,6 +36,9 @@ pub(super) struct Circuit<O: Onion> {
     pub switch: Switch<O>,
 }
 
+/// Bytes that a held cell takes: its body, and what is kept with it.
+pub(super) const CELL_COST: u64 = 640;
+
 /// How far a client has come in switching from one circuit to another that ends at the same exit.
 pub(super) enum Switch<O: Onion> {
     /// It does not switch.
