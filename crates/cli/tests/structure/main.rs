@@ -1,0 +1,128 @@
+//! The limits of the code: no file over 500 lines, no function over 80, no circle of files.
+
+mod imports;
+
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+const LONGEST_FILE: usize = 500;
+const LONGEST_FUNCTION: usize = 80;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every Rust file below `folder`, in order.
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut entries: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for entry in entries {
+        if entry.is_dir() && entry.file_name().is_some_and(|name| name != "target") {
+            found.extend(rust_files(&entry));
+        } else if entry.extension().is_some_and(|end| end == "rs") {
+            found.push(entry);
+        }
+    }
+    found
+}
+
+/// A path as seen from the root.
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+fn tokens(path: &Path) -> TokenStream {
+    let text = std::fs::read_to_string(path).unwrap();
+    (text.parse()).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The functions in `tokens` that are too long, with their lines.
+fn long_functions(tokens: TokenStream, found: &mut Vec<String>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    for (index, token) in tokens.iter().enumerate() {
+        if let TokenTree::Group(group) = token {
+            long_functions(group.stream(), found);
+        }
+        let (TokenTree::Ident(keyword), Some(TokenTree::Ident(name))) = (token, tokens.get(index + 1)) else {
+            continue;
+        };
+        if keyword != "fn" {
+            continue;
+        }
+        let body = tokens[index..].iter().find_map(|token| match token {
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Some(Some(group)),
+            TokenTree::Punct(end) if end.as_char() == ';' => Some(None),
+            _ => None,
+        });
+        if let Some(Some(body)) = body {
+            let lines = body.span_close().end().line - keyword.span().start().line + 1;
+            if lines > LONGEST_FUNCTION {
+                found.push(format!("{name}, {lines} lines"));
+            }
+        }
+    }
+}
+
+#[test]
+fn files_and_functions_keep_their_lengths() {
+    let mut found = Vec::new();
+    for folder in ["crates", "examples", "fuzz", "tests"] {
+        for path in rust_files(&root().join(folder)) {
+            let shown = shown(&path);
+            let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+            if lines > LONGEST_FILE {
+                found.push(format!("{shown}: {lines} lines"));
+            }
+            let mut functions = Vec::new();
+            long_functions(tokens(&path), &mut functions);
+            found.extend(functions.iter().map(|function| format!("{shown}: {function}")));
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "longer than {LONGEST_FILE} lines a file or {LONGEST_FUNCTION} a function:\n{}",
+        found.join("\n")
+    );
+}
+
+#[test]
+fn no_circle_of_files() {
+    let mut crates: Vec<_> = std::fs::read_dir(root().join("crates"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().join("src"))
+        .collect();
+    crates.sort();
+    let circles: Vec<String> = crates
+        .iter()
+        .flat_map(|source| {
+            ["lib.rs", "main.rs"].map(|name| source.join(name)).into_iter().filter(|path| path.exists())
+        })
+        .flat_map(|path| imports::circles(&path))
+        .collect();
+    assert!(circles.is_empty(), "files that import each other:\n{}", circles.join("\n"));
+}
+
+/// What counts as a circle, on a small crate.
+#[test]
+fn a_circle_is_seen() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("structure");
+    let circles = |parent: &str, child: &str| {
+        std::fs::create_dir_all(folder.join("parent")).unwrap();
+        std::fs::write(folder.join("lib.rs"), "mod parent;").unwrap();
+        std::fs::write(folder.join("parent/mod.rs"), format!("mod child; {parent}")).unwrap();
+        std::fs::write(folder.join("parent/child.rs"), child).unwrap();
+        imports::circles(&folder.join("lib.rs")).len()
+    };
+    let child = "use super::Item; pub struct Part(Item);";
+    assert_eq!(circles("pub use child::Part; pub struct Item;", child), 0, "re-exported only");
+    assert_eq!(circles("pub use child::Part; pub struct Item(Box<Part>);", child), 1);
+    assert_eq!(circles("pub struct Item(Box<child::Part>);", child), 1);
+    assert_eq!(circles("use child::*; pub struct Item(Box<Part>);", child), 1);
+    assert_eq!(circles("use child as c; pub struct Item(Box<c::Part>);", child), 1);
+    let through_root = "use crate::parent::{self as p, Item}; pub struct Part(Item);";
+    assert_eq!(circles("use child::Part; pub struct Item(Box<Part>);", through_root), 1);
+    let test = "pub struct Part; #[cfg(test)] mod tests { use super::super::Item; }";
+    assert_eq!(circles("use child::Part; pub struct Item(Part);", test), 0, "tests apart");
+}
