@@ -83,21 +83,15 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
-/// Table 2: what liars gain at most, as the defences' formulas have it, and the slots that the network of the speed test
-/// of August 2019 takes, by scheduling it.
+/// Table 2: the slots that the network of the speed test of August 2019 takes, by scheduling it.
 ///
 /// # Errors
 /// [`RunError::Unavailable`] without that data.
 pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
-    /// PeerFlow: an adversary's weight grows by up to `2 / tau` with a share `tau` of trusted weight (section 8).
-    const TRUSTED: f64 = 0.2;
     /// What the paper's text says of the excess factor.
     const FACTOR_OF_TEXT: f64 = 2.84;
     let parameters = tidegate_control::flashflow::Parameters::default();
     let mut measured = Measured::default();
-    measured
-        .push("flashflow.advantage", tidegate_control::flashflow::bounds::inflation(parameters.background));
-    measured.push("peerflow.advantage", 2.0 / TRUSTED);
     let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
     let file = experiment.data.join("relays/torbwest-pam2021/speedtest.diffs.json.xz");
     let document = tidegate_data::open::open(&file).map_err(unavailable)?;

@@ -342,6 +342,28 @@ fn systems_differ_in_their_paths() {
 }
 
 #[test]
+fn systems_differ_in_their_balance() {
+    let with = |keys: &str| {
+        let text = include_str!("../../../../scenarios/tor.toml");
+        parse(&text.replace("name = \"vanilla-2010\"", &format!("name = \"vanilla-2010\"\n{keys}")), &[])
+    };
+    let sbws = with("balance = \"sbws\"\nsbws = { downloads = 5 }\nsurvey = { files = 3 }").unwrap();
+    assert!(sbws.systems[0].balance.is_given());
+    assert_eq!((sbws.systems[1].balance.asks().probes, sbws.systems[1].survey.files), (5, 3));
+    for (bad, said) in [
+        ("balance = \"torflw\"", "did you mean `torflow`?"),
+        ("torflow = { downloads = 0 }", "`downloads` is not in"),
+        ("survey = { duration = \"1 s\" }", "`duration` is not in"),
+        ("attack = { share = 0.9 }", "`share` is not in"),
+        ("attack = { trick = \"lie\" }", "there is no trick `lie`"),
+        ("flashflow = { rate = \"1 bit/s\" }", "`rate` is not in"),
+    ] {
+        let error = with(bad).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
 fn capacities_are_not_weights_and_classes_have_their_shares() {
     let text = include_str!("../../../../scenarios/tor.toml");
     let plan = |overrides: &[&str], seed| {

@@ -34,7 +34,7 @@ pub struct Balanced {
     pub weight_error: f64,
     /// The capacity that estimates miss, if the system's weights are estimates of capacities: `NCE`.
     pub capacity_error: Option<f64>,
-    /// Share of weight over share of capacity of those who attack, if any do.
+    /// Share of weight over share of capacity of those who attack, or would without a trick; `None` if nobody does.
     pub advantage: Option<f64>,
     /// Relays that the system had no weight for.
     pub unweighed: usize,
@@ -75,10 +75,7 @@ pub fn weigh(
         return Err(Failure::NoCapacity);
     }
     let attack = &system.attack;
-    let mut malicious = match attack.trick {
-        Trick::None => vec![false; capacities.len()],
-        _ => holding(&capacities, attack.share, &seed.fork("malicious"), &[]),
-    };
+    let mut malicious = holding(&capacities, attack.share, &seed.fork("malicious"), &[]);
     let mut trusted = holding(&capacities, system.survey.trusted, &seed.fork("trusted"), &malicious);
     let mut abilities = capacities.clone();
     if attack.trick == Trick::Sybils {
@@ -188,7 +185,8 @@ impl Surveyed<'_> {
                 probed = scanner::add(&mut round, asks.probes, &weights, seed.fork("scanner"))?;
             }
             if let Some(team) = &asks.measurements {
-                team::add(&mut round, team, &guesses, &self.malicious, system.attack.trick)?;
+                let holding = |relay: usize| self.malicious[relay] && system.attack.trick == Trick::Hold;
+                team::add(&mut round, team, &guesses, &holding, &seed.fork("slots"))?;
             }
             for user in &mut round.users {
                 user.stop = user.stop.min(Time::ZERO + round.duration);

@@ -1,11 +1,11 @@
 //! FlashFlow's team in a survey: slots, one after the other, in which relays are measured.
 
 use tidegate_control::balance::Round;
-use tidegate_control::balance::attack::Trick;
 use tidegate_control::balance::team::Team;
 use tidegate_control::flashflow::Parameters;
 use tidegate_control::flashflow::accept::Verdict;
 use tidegate_control::flashflow::allocate::{allocate, share_sockets};
+use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 
 use super::failure::{Failure, place};
@@ -16,13 +16,13 @@ pub(super) const LEAST_GUESS: f64 = 1e6;
 /// Before and after a measurement: connections, circuits, and what is still under way.
 const SET_UP: Span = Span::from_secs(8);
 
-/// Adds the team, and a measurement of every relay with a guess (bits per second).
+/// Adds the team, and a measurement of every relay with a guess (bits per second), in a slot drawn from those with room.
 pub(super) fn add(
     plan: &mut Plan,
     team: &Team,
     guesses: &[Option<f64>],
-    malicious: &[bool],
-    trick: Trick,
+    holds: &dyn Fn(usize) -> bool,
+    seed: &Seed,
 ) -> Result<(), Failure> {
     let location = place(plan)?;
     let first = plan.hosts.len() as u32;
@@ -35,38 +35,61 @@ pub(super) fn add(
     let coordinator = first + u32::from(team.measurers);
     host("coordinator".into(), Role::Coordinator);
     let parameters = Parameters::default();
-    let whole = vec![team.rate; team.measurers.into()];
-    let most = Rate(team.rate.0 * u64::from(team.measurers));
-    let mut order: Vec<(usize, f64)> =
-        guesses.iter().enumerate().filter_map(|(relay, guess)| Some((relay, (*guess)?))).collect();
-    order.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
     let slot = Span::from_secs(team.seconds.into()) + SET_UP;
-    let mut slots: Vec<Vec<Rate>> = Vec::new();
-    for (relay, guess) in order {
-        let needed = parameters.demand(Rate(guess as u64)).min(most);
-        let room = |left: &Vec<Rate>| left.iter().map(|rate| rate.0).sum::<u64>() >= needed.0;
-        let number = slots.iter().position(room).unwrap_or(slots.len());
-        if number == slots.len() {
-            slots.push(whole.clone());
+    let slots = slots(team, guesses, seed);
+    for (number, relays) in slots.iter().enumerate() {
+        for (relay, shares) in relays {
+            let sockets = share_sockets(team.sockets, shares);
+            let members = (first..).zip(shares).zip(sockets);
+            plan.measurements.push(MeasurementPlan {
+                relay: plan.directory.relays[*relay].id.0,
+                coordinator,
+                team: members.map(|((host, rate), sockets)| (host, *rate, sockets)).collect(),
+                start: Time::ZERO + slot * number as u64,
+                seconds: team.seconds,
+                background_percent: team.background,
+                check_one_in: parameters.check_one_in,
+                holds: holds(*relay),
+                slow: 0.0,
+            });
         }
-        let shares = allocate(&slots[number], needed).expect("there is room");
-        slots[number].iter_mut().zip(&shares).for_each(|(left, share)| left.0 -= share.0);
-        let sockets = share_sockets(team.sockets, &shares);
-        let team_of = (first..).zip(shares).zip(sockets).map(|((host, rate), sockets)| (host, rate, sockets));
-        plan.measurements.push(MeasurementPlan {
-            relay: plan.directory.relays[relay].id.0,
-            coordinator,
-            team: team_of.collect(),
-            start: Time::ZERO + slot * number as u64,
-            seconds: team.seconds,
-            background_percent: team.background,
-            check_one_in: parameters.check_one_in,
-            holds: malicious[relay] && trick == Trick::Hold,
-            slow: 0.0,
-        });
     }
     plan.duration = slot * slots.len().max(1) as u64;
     Ok(())
+}
+
+/// Who is measured in each slot, with what of each measurer.
+type Slots = Vec<Vec<(usize, Vec<Rate>)>>;
+
+/// The largest relays first, each in a slot drawn from those with room. There are as many as the sum of all needs, and
+/// more where those do not do.
+fn slots(team: &Team, guesses: &[Option<f64>], seed: &Seed) -> Slots {
+    let parameters = Parameters::default();
+    let whole = vec![team.rate; team.measurers.into()];
+    let most = Rate(team.rate.0 * u64::from(team.measurers));
+    let needed = |guess: f64| parameters.demand(Rate(guess as u64)).min(most);
+    let known = guesses.iter().enumerate().filter_map(|(relay, guess)| Some((relay, needed((*guess)?))));
+    let mut order: Vec<(usize, Rate)> = known.collect();
+    order.sort_by_key(|(relay, needed)| (std::cmp::Reverse(*needed), *relay));
+    let sum: u64 = order.iter().map(|(_, needed)| needed.0).sum();
+    let least = sum.div_ceil(most.0) as usize;
+    let (mut left, mut slots) = (vec![whole.clone(); least], vec![Vec::new(); least]);
+    let mut random = seed.random();
+    for (relay, needed) in order {
+        let room = |slot: &usize| left[*slot].iter().map(|rate: &Rate| rate.0).sum::<u64>() >= needed.0;
+        let free: Vec<usize> = (0..left.len()).filter(room).collect();
+        let number = if free.is_empty() {
+            left.push(whole.clone());
+            slots.push(Vec::new());
+            slots.len() - 1
+        } else {
+            free[random.below(free.len())]
+        };
+        let shares = allocate(&left[number], needed).expect("there is room");
+        left[number].iter_mut().zip(&shares).for_each(|(left, share)| left.0 -= share.0);
+        slots[number].push((relay, shares));
+    }
+    slots
 }
 
 /// Decides who is measured again: those with a guess that remains. What was measured is a lower bound until then.
