@@ -1,6 +1,6 @@
 //! The edge of the tool: clock, progress bar, Ctrl-C, colour.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -76,6 +76,14 @@ pub fn write_results(
     Ok(place)
 }
 
+/// Says, once, what the user should change though it was accepted.
+pub fn notice(text: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned()) {
+        eprintln!("{} {text}", yellow("notice:"));
+    }
+}
+
 /// How often Ctrl-C was pressed.
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
 
@@ -140,6 +148,10 @@ impl Monitor for Console {
         self.bar.set_position((share * 1e6) as u64);
         let title = self.title.lock().unwrap_or_else(PoisonError::into_inner);
         self.bar.set_message(format!("{title}{work}: {state}"));
+    }
+
+    fn notice(&self, text: &str) {
+        self.bar.suspend(|| notice(text));
     }
 
     fn stopped(&self) -> bool {

@@ -38,9 +38,9 @@ fn stock_relays_are_measured_through_ordinary_circuits() {
     assert!(Command::new(TIDEGATE).args(["flashflow", "keygen", &key]).output().unwrap().status.success());
     fs::write(at("network.torrc"), &network.common).unwrap();
     let mut config = format!(
-        "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth_file = \"weights\"\n\
-         first_guess = \"100 Mbit/s\"\n\n[parameters]\nduration = \"8 s\"\n\n\
-         [stock]\ntorrc = \"network.torrc\"\nfar_end = \"{}\"\nlisten = \"127.0.0.1:0\"\nclients = 3\n\
+        "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth-file = \"weights\"\n\
+         first-guess = \"100 Mbit/s\"\n\n[parameters]\nduration = \"8 s\"\n\n\
+         [stock]\ntorrc = \"network.torrc\"\nfar-end = \"{}\"\nlisten = \"127.0.0.1:0\"\nclients = 3\n\
          capacity = \"300 Mbit/s\"\n",
         exit.fingerprint
     );

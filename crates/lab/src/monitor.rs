@@ -6,6 +6,8 @@ pub trait Monitor: Sync {
     fn jobs(&self) -> usize;
     /// Something to show: which piece of work, how it stands, and how much of it is done, in 0..=1.
     fn progress(&self, work: &str, state: &str, done: f64);
+    /// Something that the user should change, though it was accepted.
+    fn notice(&self, _text: &str) {}
     /// True once the user wants to stop.
     fn stopped(&self) -> bool;
     /// Wall-clock seconds since some fixed moment.

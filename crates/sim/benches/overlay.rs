@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::registry::{CONTROLS, SCHEDULERS};
 use tidegate_sim::observe::{Observation, Recorder};
 use tidegate_sim::plan::*;
 use tidegate_sim::world;
@@ -86,12 +87,15 @@ fn thousand() -> Plan {
     network(100, &paths, |_| Rate(20_000_000), Span::from_secs(8))
 }
 
-fn systems() -> [System; 2] {
-    [("vanilla", Transport::Vanilla), ("pctcp", Transport::PerCircuit)].map(|(name, transport)| System {
-        name: name.into(),
-        transport,
-        ..System::default()
-    })
+/// Vanilla Tor, with each other transport, scheduler and control in its turn.
+fn systems() -> Vec<System> {
+    let named = |name: &str| System { name: name.into(), ..System::default() };
+    let mut systems = vec![named("vanilla"), System { transport: Transport::PerCircuit, ..named("pctcp") }];
+    let schedulers = SCHEDULERS.iter().skip(1);
+    systems.extend(schedulers.map(|part| System { scheduler: part.by_default(), ..named(part.name) }));
+    let controls = CONTROLS.iter().skip(1);
+    systems.extend(controls.map(|part| System { control: part.by_default(), ..named(part.name) }));
+    systems
 }
 
 fn runs(criterion: &mut Criterion) {

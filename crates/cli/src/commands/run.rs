@@ -69,9 +69,7 @@ pub struct Arguments {
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let overrides = [tor_keys(&arguments)?, arguments.overrides].concat();
     let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
-    for notice in &scenario.notices {
-        eprintln!("{} {notice}", console::yellow("notice:"));
-    }
+    scenario.notices.iter().for_each(|text| console::notice(text));
     if let Some(seed) = arguments.seed {
         scenario.file.seed = seed;
     }

@@ -9,7 +9,7 @@ use tidegate_lab::scenario::Scenario;
 use tidegate_lab::score::{QUANTILES, Score};
 use tidegate_lab::{load, runs};
 
-use crate::console::Console;
+use crate::console::{Console, notice};
 use crate::failure::Failure;
 
 /// Simulate a Tor and say how far its download times are from measured ones
@@ -42,6 +42,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         overrides.push(format!("tor.compare = {}", Value::from(absolute.to_string_lossy().into_owned())));
     }
     let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
+    scenario.notices.iter().for_each(|text| notice(text));
     if scenario.inputs.compare.is_none() {
         let cause = "has nothing to be compared with";
         let cure = "name measured downloads with --measured or [tor] `compare`";

@@ -17,7 +17,7 @@ use tidegate_lab::scoreboard::RunError;
 use tidegate_lab::store::{self, Record, Store, run_name};
 use tidegate_lab::study::{Point, Study};
 
-use crate::console::{COMMIT, Console, command_line};
+use crate::console::{COMMIT, Console, command_line, notice};
 use crate::failure::Failure;
 
 /// Run a scenario at many points: any key over values or ranges
@@ -59,6 +59,7 @@ struct Task<'a> {
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let study = Study::load(&arguments.study)?;
     let first = at(&study, &study.points[0])?;
+    first.notices.iter().for_each(|text| notice(text));
     if first.input_files().is_empty() {
         // Quickly read: a mistake shows before the first run. Others show when their point is run.
         study.points.iter().try_for_each(|point| at(&study, point).map(|_| ()))?;

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use serde::Deserialize;
-use tidegate_control::paths::parameters::Parameters as Controller;
+use tidegate_control::paths::parameters::{Parameters as Controller, renamed};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::InputError;
@@ -66,6 +66,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let mut controller =
             Controller::named(&case.controller, f64::from(PACKET)).map_err(|e| wrong(e.to_string()))?;
         for (symbol, value) in &case.set {
+            renamed(symbol).iter().for_each(|text| monitor.notice(&format!("{place}: {text}")));
             controller.set(symbol, *value).map_err(|error| wrong(error.to_string()))?;
         }
         let plan = Transfer {

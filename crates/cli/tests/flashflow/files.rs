@@ -128,13 +128,13 @@ fn keys_configurations_and_schedules_are_checked() {
         .map(|n| {
             format!(
                 "[[relay]]\nnickname = \"r{n}\"\nid = \"{}\"\naddress = \"127.0.0.{n}:9001\"\n\
-                 fingerprint = \"{fingerprint}\"\nonion_key = \"{fingerprint}\"\n",
+                 fingerprint = \"{fingerprint}\"\nonion-key = \"{fingerprint}\"\n",
                 format!("{n:02x}").repeat(20)
             )
         })
         .collect();
     let good = format!(
-        "identity = \"c.key\"\nstate = \"state\"\nbandwidth_file = \"v3bw\"\nopt_out = [\"{}\"]\n\
+        "identity = \"c.key\"\nstate = \"state\"\nbandwidth-file = \"v3bw\"\nopt-out = [\"{}\"]\n\
          [[measurer]]\nname = \"m\"\naddress = \"127.0.0.1:1\"\nfingerprint = \"{fingerprint}\"\n\
          capacity = \"1 Gbit/s\"\n{relays}",
         "05".repeat(20)

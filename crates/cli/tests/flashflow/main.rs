@@ -241,7 +241,7 @@ fn measurers_find_their_capacity_by_udp() {
         .iter()
         .map(|name| {
             let output = run(&["keygen", &scratch.file(&format!("{name}.key"))]);
-            let key = text(&output).lines().find_map(|l| l.strip_prefix("onion_key = ").map(String::from));
+            let key = text(&output).lines().find_map(|l| l.strip_prefix("onion-key = ").map(String::from));
             (key.unwrap(), port())
         })
         .collect();
@@ -254,7 +254,7 @@ fn measurers_find_their_capacity_by_udp() {
         );
         for (m, (key, port)) in members.iter().enumerate().filter(|(m, _)| *m != n) {
             config.push_str(&format!(
-                "[[capacity.peer]]\nname = \"{m}\"\naddress = \"127.0.0.1:{port}\"\nonion_key = {key}\n"
+                "[[capacity.peer]]\nname = \"{m}\"\naddress = \"127.0.0.1:{port}\"\nonion-key = {key}\n"
             ));
         }
         fs::write(scratch.file(&format!("{name}.toml")), config).unwrap();
@@ -332,9 +332,9 @@ fn status_page(config: &str) {
     let text_of = fs::read_to_string(config).unwrap();
     let id = "ee".repeat(20);
     let text_of = format!(
-        "status = \"127.0.0.1:{port}\"\nopt_out = [\"{id}\"]\n{text_of}\n[[relay]]\nnickname = \"old\"\n\
+        "status = \"127.0.0.1:{port}\"\nopt-out = [\"{id}\"]\n{text_of}\n[[relay]]\nnickname = \"old\"\n\
          target = \"stock\"\naddress = \"127.0.0.1:3\"\nid = \"{id}\"\n\n[stock]\n\
-         far_end = \"00000000000000000000000000000000000000cc\"\nlisten = \"127.0.0.1:0\"\n\
+         far-end = \"00000000000000000000000000000000000000cc\"\nlisten = \"127.0.0.1:0\"\n\
          capacity = \"300 Mbit/s\"\n"
     );
     fs::write(config, text_of).unwrap();

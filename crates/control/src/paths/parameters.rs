@@ -90,7 +90,12 @@ impl fmt::Display for ParameterError {
 impl std::error::Error for ParameterError {}
 
 /// Accepted by every controller.
-const COMMON: [&str; 2] = ["gamma_rtt", "timeout_factor"];
+const COMMON: [&str; 2] = ["gamma-rtt", "timeout-factor"];
+
+/// What to tell a user who writes a symbol as it once was.
+pub fn renamed(symbol: &str) -> Option<String> {
+    symbol.contains('_').then(|| format!("`{symbol}` is now `{}`", symbol.replace('_', "-")))
+}
 
 impl Parameters {
     /// The controller called `name` with the thesis' values (sections 7.1.5 and 7.2.4) for packets of
@@ -129,11 +134,12 @@ impl Parameters {
         Ok(Parameters { gamma: 0.1, timeout_factor: 4.0, kind })
     }
 
-    /// Sets one parameter by its symbol.
+    /// Sets one parameter by its symbol; with underscores, as once, it is taken too ([`renamed`]).
     ///
     /// # Errors
     /// [`ParameterError`] for a symbol this controller does not have, and for values outside its range.
     pub fn set(&mut self, symbol: &str, value: f64) -> Result<(), ParameterError> {
+        let symbol = &*symbol.replace('_', "-");
         let symbols = self.kind.symbols();
         if !COMMON.contains(&symbol) && !symbols.contains(&symbol) {
             return Err(ParameterError::UnknownSymbol {
@@ -142,10 +148,10 @@ impl Parameters {
             });
         }
         let range = match symbol {
-            "gamma_rtt" | "alpha" if matches!(self.kind, Kind::QLearning(_)) => "a number above 0, at most 1",
-            "gamma_rtt" => "a number above 0, at most 1",
+            "gamma-rtt" | "alpha" if matches!(self.kind, Kind::QLearning(_)) => "a number above 0, at most 1",
+            "gamma-rtt" => "a number above 0, at most 1",
             "gamma" | "epsilon" | "eta" => "a number from 0 to 1",
-            "reward_timeout" => "a number below 0",
+            "reward-timeout" => "a number below 0",
             "beta" if !matches!(self.kind, Kind::Aimd(_)) => "a number above 0, at most 1",
             "beta" | "grain" => "a number of at least 1",
             "top" => "a whole number from 1 to 1048575",
@@ -166,14 +172,14 @@ impl Parameters {
             return Err(ParameterError::OutOfRange { symbol: symbol.into(), value, range });
         }
         match (&mut self.kind, symbol) {
-            (_, "gamma_rtt") => self.gamma = value,
-            (_, "timeout_factor") => self.timeout_factor = value,
+            (_, "gamma-rtt") => self.gamma = value,
+            (_, "timeout-factor") => self.timeout_factor = value,
             (Kind::Aimd(p), "alpha") => p.alpha = value,
             (Kind::Aimd(p), "beta") => p.beta = value,
             (Kind::QLearning(p), "alpha") => p.alpha = value,
             (Kind::QLearning(p), "gamma") => p.gamma = value,
-            (Kind::QLearning(p), "reward_ack") => p.reward_ack = value,
-            (Kind::QLearning(p), "reward_timeout") => p.reward_timeout = value,
+            (Kind::QLearning(p), "reward-ack") => p.reward_ack = value,
+            (Kind::QLearning(p), "reward-timeout") => p.reward_timeout = value,
             (Kind::QLearning(p), "epsilon") => p.exploration = Exploration::Greedy { epsilon: value },
             (Kind::QLearning(p), "tau") => p.exploration = Exploration::Softmax { tau: value },
             (Kind::QLearning(p), "top") => p.top = value as u32,
@@ -246,7 +252,7 @@ impl Kind {
             Kind::Random | Kind::Perfect => &[],
             Kind::Aimd(_) => &["alpha", "beta"],
             Kind::QLearning(_) => {
-                &["alpha", "gamma", "reward_ack", "reward_timeout", "epsilon", "tau", "top"]
+                &["alpha", "gamma", "reward-ack", "reward-timeout", "epsilon", "tau", "top"]
             }
             Kind::Cubic(_) => &["c", "beta"],
             Kind::Explicit(..) => &["kappa", "lambda", "eta", "grain", "beta"],
@@ -280,12 +286,16 @@ mod tests {
             let mut parameters = Parameters::named(name, 1500.0).expect("listed");
             for symbol in parameters.kind.symbols().iter().chain(&COMMON) {
                 assert!(parameters.set(symbol, f64::NAN).is_err(), "{name} {symbol}");
-                let value = if *symbol == "reward_timeout" { -0.5 } else { 1.0 };
+                let value = if *symbol == "reward-timeout" { -0.5 } else { 1.0 };
                 parameters.set(symbol, value).unwrap_or_else(|e| panic!("{name}: {e}"));
             }
             assert!(parameters.set("omega", 1.0).is_err());
+            parameters.set("timeout_factor", 3.0).unwrap();
+            assert_eq!(parameters.timeout_factor, 3.0, "as it once was written");
             assert_eq!(parameters.controller(5, Seed::root(1)).is_none(), name == "perfect");
         }
         assert!(Parameters::named("vegas", 1500.0).is_err());
+        assert_eq!(renamed("timeout_factor").as_deref(), Some("`timeout_factor` is now `timeout-factor`"));
+        assert_eq!(renamed("timeout-factor"), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use tidegate_control::paths::parameters::Parameters as Controller;
+use tidegate_control::paths::parameters::{Parameters as Controller, renamed};
 use tidegate_control::paths::{MAX_HOPS, Peer};
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, Traffic};
@@ -84,7 +84,7 @@ pub struct Case {
     set: BTreeMap<String, f64>,
 }
 
-/// A sweep: `peers`, `hops`, `limit`, `delay_ms` or a symbol of the controllers.
+/// A sweep: `peers`, `hops`, `limit`, `delay-ms` or a symbol of the controllers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Sweep {
@@ -119,6 +119,12 @@ pub struct Job {
 const MAX_JOBS: usize = 10_000;
 
 impl Parameters {
+    /// Symbols that have new names.
+    pub fn notices(&self) -> Vec<String> {
+        let set = self.case.values().flat_map(|case| case.set.keys());
+        set.chain(self.sweep.as_ref().map(|sweep| &sweep.over)).filter_map(|symbol| renamed(symbol)).collect()
+    }
+
     /// All runs, checked.
     ///
     /// # Errors
@@ -153,11 +159,11 @@ impl Parameters {
                 true => Ok(value),
                 false => Err(format!("sweep value {value} must be a whole number up to {most}")),
             };
-            match sweep.over.as_str() {
+            match sweep.over.replace('_', "-").as_str() {
                 "peers" => overlay.peers = Some(whole(1000.0)? as usize),
                 "hops" => overlay.hops = Some(whole(MAX_HOPS as f64)? as usize),
                 "limit" => overlay.limit = Some(whole(f64::from(u32::MAX))? as u32),
-                "delay_ms" => overlay.delay = Some(Span::from_millis(whole(1000.0)? as u64)),
+                "delay-ms" => overlay.delay = Some(Span::from_millis(whole(1000.0)? as u64)),
                 symbol => {
                     set.insert(symbol.to_owned(), value);
                 }
@@ -182,7 +188,7 @@ impl Parameters {
             return Err(format!("nothing of its {duration} is left to measure"));
         }
         let name = match (&self.sweep, at) {
-            (Some(sweep), Some(value)) => format!("{name}.{}-{value}", sweep.over),
+            (Some(sweep), Some(value)) => format!("{name}.{}-{value}", sweep.over.replace('-', "_")),
             _ => name.to_owned(),
         };
         let case = name.split('.').next().unwrap_or_default().to_owned();

@@ -2,7 +2,7 @@
 //!
 //! An experiment names cases (a controller with its symbols) and possibly a sweep of one quantity; every
 //! combination runs with every seed. Quantities are called `<case>.<measure>`, in a sweep
-//! `<case>.<over>-<value>.<measure>`; [`measure`] lists the measures.
+//! `<case>.<over>-<value>.<measure>`, in snake case; [`measure`] lists the measures.
 
 mod file;
 mod measure;
@@ -25,6 +25,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let parameters: Parameters = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let jobs = parameters.jobs(&place)?;
+    parameters.notices().iter().for_each(|notice| monitor.notice(&format!("{place}: {notice}")));
     let reports: Vec<Report> = run_all(
         &jobs,
         monitor,

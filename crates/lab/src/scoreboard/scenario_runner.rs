@@ -54,6 +54,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let mut measured = Measured::default();
     for (name, entry) in &parameters.scenarios {
         let mut scenario = entry.load(experiment, &parameters.overrides)?;
+        scenario.notices.iter().for_each(|notice| monitor.notice(notice));
         load::settle(&mut scenario, monitor)?;
         let runs = runs::run_all(&scenario, parameters.seeds, monitor)?;
         if !runs.missing.is_empty() {

@@ -164,7 +164,7 @@ impl Team<'_> {
             &file,
             &format!(
                 "listen = \"127.0.0.1:0\"\nidentity = \"relay.key\"\nrate = \"{}\"\n\n[measurement]\nallowed = true\n\
-                 coordinators = [\"{}\"]\nmax_duration = \"{} s\"\n\n\
+                 coordinators = [\"{}\"]\nmax-duration = \"{} s\"\n\n\
                  [[neighbour]]\nnumber = {}\naddress = \"{exit_address}\"\nfingerprint = \"{}\"\n",
                 self.rate,
                 self.coordinator,
@@ -211,7 +211,7 @@ impl Team<'_> {
             &file,
             &format!(
                 "listen = \"{exit_address}\"\nidentity = \"exit.key\"\nrate = \"{rate}\"\ncircuits = 4\n\n\
-                 [target]\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\nonion_key = \"{onion}\"\n"
+                 [target]\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\nonion-key = \"{onion}\"\n"
             ),
         )?;
         let mut events = spawn(&mut self.processes, "background", &file, &[])?;
@@ -225,10 +225,10 @@ impl Team<'_> {
     fn measurers(&mut self, relay: &Target, measured_at: &str) -> Result<PathBuf, Failure> {
         let guess = self.arguments.guess.unwrap_or(self.rate.min(Rate(1_000_000_000)));
         let mut config = format!(
-            "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth_file = \"v3bw\"\nfirst_guess = \"{guess}\"\n\
+            "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth-file = \"v3bw\"\nfirst-guess = \"{guess}\"\n\
              slot = \"{} s\"\n\n[parameters]\nduration = \"{}\"\nsockets = {}\n\n\
              [[relay]]\nnickname = \"target\"\naddress = \"{measured_at}\"\nfingerprint = \"{}\"\n\
-             onion_key = \"{}\"\n",
+             onion-key = \"{}\"\n",
             seconds(self.arguments) + 15,
             self.arguments.duration,
             self.arguments.sockets,

@@ -2,6 +2,7 @@
 
 mod compare;
 mod demo;
+mod files;
 mod path;
 mod roles;
 mod schedule;
@@ -13,15 +14,13 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
-use tidegate_lab::input::InputError;
-use tidegate_net::flashflow::config::{
-    BackgroundConfig, ConfigError, CoordinatorConfig, MeasurerConfig, RelayConfig,
-};
+use tidegate_net::flashflow::config::CoordinatorConfig;
 use tidegate_net::flashflow::ledger::Ledger;
 use tidegate_net::flashflow::record::{Record, relay_name};
 use tidegate_net::flashflow::{delay, store};
 use tidegate_net::identity::{Identity, hex};
 
+use files::{background_config, coordinator_config, measurer_config, relay_config};
 use path::PathArguments;
 use roles::Liar;
 
@@ -127,19 +126,12 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Role::Demo(arguments) => return demo::main(&arguments),
         Role::Compare(arguments) => return compare::main(&arguments),
         Role::Keygen { file } => keygen(&file)?,
-        Role::Relay { config, liar } => {
-            roles::relay(&RelayConfig::load(&config.config).map_err(input)?, liar)?
+        Role::Relay { config, liar } => roles::relay(&relay_config(&config.config)?, liar)?,
+        Role::Measurer(Config { config }) => roles::measurer(measurer_config(&config)?)?,
+        Role::MeasurerCapacity { config, rate, duration, json } => {
+            roles::measurer_capacity(&measurer_config(&config.config)?, rate, duration, json)?
         }
-        Role::Measurer(Config { config }) => roles::measurer(MeasurerConfig::load(&config).map_err(input)?)?,
-        Role::MeasurerCapacity { config, rate, duration, json } => roles::measurer_capacity(
-            &MeasurerConfig::load(&config.config).map_err(input)?,
-            rate,
-            duration,
-            json,
-        )?,
-        Role::Background(Config { config }) => {
-            roles::background(BackgroundConfig::load(&config).map_err(input)?)?
-        }
+        Role::Background(Config { config }) => roles::background(background_config(&config)?)?,
         Role::Delay { path: PathArguments { delay, jitter, seed }, to, listen: from } => {
             on_this_thread(async {
                 let listener = listen(from).await?;
@@ -148,10 +140,10 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
             })
             .map(drop)?
         }
-        Role::Coordinator { config, once } => roles::coordinator(coordinator_config(&config)?, once)?,
+        Role::Coordinator { config, once } => roles::coordinator(coordinator_config(&config.config)?, once)?,
         Role::Schedule(arguments) => return schedule::main(&arguments),
         Role::BandwidthFile(config) => {
-            let config = coordinator_config(&config)?;
+            let config = coordinator_config(&config.config)?;
             match replay(&config)?.last_file() {
                 Some(text) => print!("{text}"),
                 None => return Err(Failure::Other("no bandwidth file was written yet".into())),
@@ -160,29 +152,20 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Role::CheckConfig { role, files } => {
             for file in files {
                 match role {
-                    ConfigRole::Relay => RelayConfig::load(&file).map(drop),
-                    ConfigRole::Measurer => MeasurerConfig::load(&file).map(drop),
-                    ConfigRole::Coordinator => CoordinatorConfig::load(&file).map(drop),
+                    ConfigRole::Relay => drop(relay_config(&file)?),
+                    ConfigRole::Measurer => drop(measurer_config(&file)?),
+                    ConfigRole::Coordinator => drop(coordinator_config(&file)?),
                 }
-                .map_err(input)?;
                 println!("{}: fine", file.display());
             }
         }
         Role::Export(config) => {
-            store::export(&coordinator_config(&config)?.state, std::io::stdout().lock())
+            store::export(&coordinator_config(&config.config)?.state, std::io::stdout().lock())
                 .map_err(Failure::other)?;
         }
-        Role::Verify(config) => verify(&coordinator_config(&config)?)?,
+        Role::Verify(config) => verify(&coordinator_config(&config.config)?)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn input(error: ConfigError) -> Failure {
-    Failure::Input(InputError::new(error.path.display().to_string(), error.cause, ""))
-}
-
-fn coordinator_config(config: &Config) -> Result<CoordinatorConfig, Failure> {
-    CoordinatorConfig::load(&config.config).map_err(input)
 }
 
 fn keygen(file: &Path) -> Result<(), Failure> {
@@ -190,7 +173,7 @@ fn keygen(file: &Path) -> Result<(), Failure> {
     identity.save(file).map_err(Failure::other)?;
     let keys = identity.relay_public();
     println!("fingerprint = \"{}\"", hex(&identity.fingerprint()));
-    println!("onion_key = \"{}\"", hex(&keys.onion));
+    println!("onion-key = \"{}\"", hex(&keys.onion));
     println!("# id of a relay with this identity: {}", relay_name(&keys.identity));
     Ok(())
 }

@@ -12,11 +12,11 @@ use tidegate_data::{consensus, open, relays, speed_test};
 use tidegate_lab::flashflow::network::{Deployment, Member};
 use tidegate_lab::input::InputError;
 use tidegate_net::clock;
-use tidegate_net::flashflow::config::CoordinatorConfig;
 use tidegate_net::flashflow::record::relay_name;
 use tidegate_net::flashflow::{plan, store};
 use tidegate_net::identity::Identity;
 
+use super::files::coordinator_config;
 use crate::failure::Failure;
 
 /// Print when which relay is measured, or how long a team needs for a whole network; nothing is sent
@@ -278,8 +278,7 @@ fn print(object: &Value, as_json: bool) {
 
 /// The schedule of one coordinator's period.
 fn of_coordinator(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let config = CoordinatorConfig::load(file)
-        .map_err(|error| wrong(&error.path.display().to_string(), &error.cause, ""))?;
+    let config = coordinator_config(file)?;
     let identity = Identity::load(&config.identity).map_err(Failure::other)?;
     let records =
         if config.state.exists() { store::read(&config.state).map_err(Failure::other)? } else { Vec::new() };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::{Parameters, renamed};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, Source};
@@ -14,6 +14,7 @@ use tidegate_more::wire::PACKET;
 use tidegate_net::more::{Settings, Summary};
 
 use super::directory::{read, read_directory, read_secret, write};
+use crate::console::notice;
 use crate::failure::Failure;
 
 /// Who takes part, and how.
@@ -34,7 +35,7 @@ pub struct PeerArguments {
     /// How rates are controlled: aimd, q-learning, cubic, explicit, explicit-or-aimd, ...
     #[arg(long, default_value = "explicit-or-aimd")]
     controller: String,
-    /// A symbol of the controller, such as timeout_factor=3.33; may be repeated
+    /// A symbol of the controller, such as timeout-factor=3.33; may be repeated
     #[arg(long = "set", value_name = "SYMBOL=VALUE")]
     set: Vec<String>,
     /// Shortest pause between packets while rate is left
@@ -71,6 +72,7 @@ impl PeerArguments {
                 .split_once('=')
                 .and_then(|(symbol, value)| Some((symbol, value.parse().ok()?)))
                 .ok_or_else(|| wrong("--set", format!("`{assignment}` is not SYMBOL=NUMBER")))?;
+            renamed(symbol).iter().for_each(|text| notice(text));
             parameters.set(symbol, value).map_err(|error| wrong("--set", error.to_string()))?;
         }
         let authority = read(&self.overlay.join("authority.key"))?;

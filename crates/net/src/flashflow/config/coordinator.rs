@@ -52,6 +52,8 @@ pub struct CoordinatorConfig {
     pub relays: Vec<RelayEntry>,
     /// Relays that asked not to be measured.
     pub opt_out: Vec<RelayId>,
+    /// Keys of the file that have new names.
+    pub notices: Vec<String>,
 }
 
 /// A measurer of the team.
@@ -104,7 +106,7 @@ pub struct RelayEntry {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct CoordinatorFile {
     identity: PathBuf,
     state: PathBuf,
@@ -136,7 +138,7 @@ struct CoordinatorFile {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ParametersTable {
     multiplier: Option<f64>,
     epsilon1: Option<f64>,
@@ -149,7 +151,7 @@ struct ParametersTable {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct MeasurerTable {
     name: String,
     address: SocketAddr,
@@ -160,7 +162,7 @@ struct MeasurerTable {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct StockTable {
     tor: Option<PathBuf>,
     torrc: Option<PathBuf>,
@@ -201,7 +203,7 @@ enum TargetKind {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RelayTable {
     nickname: String,
     #[serde(default)]
@@ -221,7 +223,7 @@ impl CoordinatorConfig {
     /// # Errors
     /// [`ConfigError`] saying what is wrong.
     pub fn load(path: &Path) -> Result<CoordinatorConfig, ConfigError> {
-        let file: CoordinatorFile = read(path)?;
+        let (file, notices): (CoordinatorFile, _) = read(path)?;
         let fail = |cause: String| ConfigError { path: path.into(), cause };
         let parameters = file.parameters.check().map_err(fail)?;
         let relays: Vec<RelayEntry> =
@@ -270,6 +272,7 @@ impl CoordinatorConfig {
         });
         let state = beside(path, &file.state);
         Ok(CoordinatorConfig {
+            notices,
             identity: identity(path, &file.identity)?,
             bandwidth_file: beside(path, &file.bandwidth_file),
             kill_switch: file.kill_switch.map_or_else(|| state.join("stop"), |switch| beside(path, &switch)),
@@ -295,7 +298,7 @@ impl ParametersTable {
     fn check(self) -> Result<Parameters, String> {
         let default = Parameters::default();
         let background = match self.background_percent {
-            Some(percent) => Percent::new(percent).ok_or("parameters.background_percent is not below 100")?,
+            Some(percent) => Percent::new(percent).ok_or("parameters.background-percent is not below 100")?,
             None => default.background,
         };
         let parameters = Parameters {
@@ -318,7 +321,7 @@ impl ParametersTable {
                 "duration is not 1 s to 600 s in whole seconds",
             ),
             ((1..=10_000).contains(&parameters.sockets), "sockets is not between 1 and 10000"),
-            (parameters.check_one_in > 0, "check_one_in is zero"),
+            (parameters.check_one_in > 0, "check-one-in is zero"),
         ] {
             if !fine {
                 return Err(format!("parameters.{what}"));
@@ -340,14 +343,14 @@ impl RelayTable {
             (TargetKind::Flashflow, ..) => {
                 let name = self.nickname;
                 return Err(format!(
-                    "relay {name} lacks its fingerprint or onion_key (or target = \"stock\")"
+                    "relay {name} lacks its fingerprint or onion-key (or target = \"stock\")"
                 ));
             }
             (TargetKind::Stock, None, None, Some(id)) => (id.0, Target::Stock),
             (TargetKind::Stock, ..) => {
                 let name = self.nickname;
                 return Err(format!(
-                    "relay {name} is stock: it needs its id, and no fingerprint or onion_key"
+                    "relay {name} is stock: it needs its id, and no fingerprint or onion-key"
                 ));
             }
         };

@@ -1,11 +1,13 @@
 //! What the roles' configuration files have in common.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
+use toml::de::{DeTable, DeValue};
 
 use crate::identity::{Identity, unhex};
 
@@ -26,10 +28,40 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+/// Reads a file, with a notice for every key in it that has a new name.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<(T, Vec<String>), ConfigError> {
     let fail = |cause: String| ConfigError { path: path.into(), cause };
-    let text = std::fs::read_to_string(path).map_err(|cause| fail(format!("cannot be read: {cause}")))?;
-    toml::from_str(&text).map_err(|cause| fail(cause.to_string().trim_end().to_owned()))
+    let mistake = |cause: toml::de::Error| fail(cause.to_string().trim_end().to_owned());
+    let mut text = std::fs::read_to_string(path).map_err(|cause| fail(format!("cannot be read: {cause}")))?;
+    let mut renamed = Vec::new();
+    snake_case_keys(DeTable::parse(&text).map_err(mistake)?.get_ref(), &mut renamed);
+    let mut notices = Vec::new();
+    for place in renamed {
+        let (line, old) = (text[..place.start].matches('\n').count() + 1, text[place.clone()].to_owned());
+        // Of the same length, so that the other places stay where they are.
+        let new = old.replace('_', "-");
+        notices.push(format!("{}:{line}: `{old}` is now `{new}`", path.display()));
+        text.replace_range(place, &new);
+    }
+    Ok((toml::from_str(&text).map_err(mistake)?, notices))
+}
+
+/// Where keys have underscores, as all once had.
+fn snake_case_keys(table: &DeTable<'_>, found: &mut Vec<Range<usize>>) {
+    for (key, value) in table {
+        if key.get_ref().contains('_') {
+            found.push(key.span());
+        }
+        match value.get_ref() {
+            DeValue::Table(inner) => snake_case_keys(inner, found),
+            DeValue::Array(list) => list.iter().for_each(|item| {
+                if let DeValue::Table(inner) = item.get_ref() {
+                    snake_case_keys(inner, found);
+                }
+            }),
+            _ => {}
+        }
+    }
 }
 
 /// An identity file beside the configuration, which must be there, be one, and be its owner's alone.

@@ -21,10 +21,12 @@ pub struct MeasurerConfig {
     pub settings: measurer::Settings,
     /// How its capacity is probed: where it listens for datagrams, and the other measurers.
     pub capacity: Option<(SocketAddr, Vec<capacity::Peer>)>,
+    /// Keys of the file that have new names.
+    pub notices: Vec<String>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct MeasurerFile {
     listen: SocketAddr,
     identity: PathBuf,
@@ -36,7 +38,7 @@ struct MeasurerFile {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct CapacityTable {
     listen: SocketAddr,
     #[serde(default)]
@@ -44,7 +46,7 @@ struct CapacityTable {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct PeerTable {
     name: String,
     address: SocketAddr,
@@ -57,7 +59,7 @@ impl MeasurerConfig {
     /// # Errors
     /// [`ConfigError`] saying what is wrong.
     pub fn load(path: &Path) -> Result<MeasurerConfig, ConfigError> {
-        let file: MeasurerFile = read(path)?;
+        let (file, notices): (MeasurerFile, _) = read(path)?;
         let fail = |cause: &str| ConfigError { path: path.into(), cause: cause.into() };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = file.workers.unwrap_or(cores);
@@ -82,6 +84,7 @@ impl MeasurerConfig {
             return Err(fail("capacity.peer: give 1 to 10 other measurers"));
         }
         Ok(MeasurerConfig {
+            notices,
             listen: file.listen,
             identity: identity(path, &file.identity)?,
             settings: measurer::Settings { coordinators, workers, rate },

@@ -47,10 +47,10 @@ mod tests {
 
     fn coordinator() -> String {
         format!(
-            "identity = \"c.key\"\nstate = \"state\"\nbandwidth_file = \"v3bw\"\nbudget = \"2 Gbit/s\"\n\
+            "identity = \"c.key\"\nstate = \"state\"\nbandwidth-file = \"v3bw\"\nbudget = \"2 Gbit/s\"\n\
              [parameters]\nduration = \"30 s\"\n\
              [[measurer]]\nname = \"m\"\naddress = \"127.0.0.1:1\"\nfingerprint = \"{A}\"\ncapacity = \"1 Gbit/s\"\n\
-             [[relay]]\nnickname = \"r\"\naddress = \"127.0.0.1:2\"\nfingerprint = \"{A}\"\nonion_key = \"{A}\"\n"
+             [[relay]]\nnickname = \"r\"\naddress = \"127.0.0.1:2\"\nfingerprint = \"{A}\"\nonion-key = \"{A}\"\n"
         )
     }
 
@@ -73,7 +73,7 @@ mod tests {
 
     const STOCK: &str = "[[relay]]\nnickname = \"s\"\ntarget = \"stock\"\naddress = \"127.0.0.1:3\"\n\
         id = \"00000000000000000000000000000000000000bb\"\n\
-        [stock]\nfar_end = \"00000000000000000000000000000000000000cc\"\nlisten = \"127.0.0.1:0\"\n\
+        [stock]\nfar-end = \"00000000000000000000000000000000000000cc\"\nlisten = \"127.0.0.1:0\"\n\
         capacity = \"1 Gbit/s\"\n";
 
     #[test]
@@ -100,6 +100,20 @@ mod tests {
     }
 
     #[test]
+    fn snake_case_keys_are_read_with_a_notice() {
+        let scratch = Scratch::new();
+        let old = coordinator().replace("bandwidth-file", "bandwidth_file").replace("onion-key", "onion_key");
+        let config = CoordinatorConfig::load(&scratch.with(&old)).unwrap();
+        assert_eq!(config.bandwidth_file, scratch.0.join("v3bw"));
+        assert_eq!(config.notices.len(), 2, "{:?}", config.notices);
+        assert!(config.notices[0].ends_with("config.toml:3: `bandwidth_file` is now `bandwidth-file`"));
+        assert!(CoordinatorConfig::load(&scratch.with(&coordinator())).unwrap().notices.is_empty());
+        // What is wrong is at its place, in the new words.
+        let error = CoordinatorConfig::load(&scratch.with(&format!("bud_get = 1\n{old}"))).unwrap_err();
+        assert!(error.to_string().contains("unknown field `bud-get`"), "{error}");
+    }
+
+    #[test]
     fn every_mistake_is_named() {
         let scratch = Scratch::new();
         let good = format!("{}{STOCK}", coordinator());
@@ -109,7 +123,7 @@ mod tests {
             ("budget", "buget", "unknown field `buget`"),
             ("duration = \"30 s\"", "duration = \"601 s\"", "duration is not 1 s to 600 s"),
             ("duration = \"30 s\"", "duration = \"50 s\"", "slot is 1 min"),
-            ("duration = \"30 s\"", "background_percent = 100", "not below 100"),
+            ("duration = \"30 s\"", "background-percent = 100", "not below 100"),
             ("duration = \"30 s\"", "multiplier = nan", "multiplier is not between"),
             ("fingerprint = \"00", "fingerprint = \"0", "expected 64 hexadecimal digits"),
             ("capacity = \"1 Gbit/s\"", "capacity = \"0 Gbit/s\"", "no capacity"),

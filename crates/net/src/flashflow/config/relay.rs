@@ -27,10 +27,12 @@ pub struct RelayConfig {
     pub measurement: relay::Config,
     /// Relays that it extends circuits to, by their numbers in the overlay's directory.
     pub neighbours: BTreeMap<RelayNumber, Contact>,
+    /// Keys of the file that have new names.
+    pub notices: Vec<String>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RelayFile {
     listen: SocketAddr,
     identity: PathBuf,
@@ -42,7 +44,7 @@ struct RelayFile {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct NeighbourTable {
     number: u32,
     address: SocketAddr,
@@ -50,7 +52,7 @@ struct NeighbourTable {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct MeasurementTable {
     allowed: bool,
     coordinators: Vec<Hex<32>>,
@@ -67,7 +69,7 @@ impl RelayConfig {
     /// # Errors
     /// [`ConfigError`] saying what is wrong.
     pub fn load(path: &Path) -> Result<RelayConfig, ConfigError> {
-        let file: RelayFile = read(path)?;
+        let (file, notices): (RelayFile, _) = read(path)?;
         let fail = |cause: &str| ConfigError { path: path.into(), cause: cause.into() };
         let (table, default) = (file.measurement, relay::Config::default());
         let period = table.period.unwrap_or(default.period);
@@ -76,11 +78,11 @@ impl RelayConfig {
         }
         let max_duration = table.max_duration.unwrap_or(default.max_duration);
         if !(Span::from_secs(10)..=Span::from_secs(120)).contains(&max_duration) {
-            return Err(fail("measurement.max_duration is not between 10 s and 120 s"));
+            return Err(fail("measurement.max-duration is not between 10 s and 120 s"));
         }
         let background = match table.background_percent {
             Some(percent) => Percent::new(percent)
-                .ok_or_else(|| fail("measurement.background_percent is not below 100"))?,
+                .ok_or_else(|| fail("measurement.background-percent is not below 100"))?,
             None => default.background,
         };
         if table.allowed && table.coordinators.is_empty() {
@@ -91,6 +93,7 @@ impl RelayConfig {
             return Err(fail("rate is below 100 kbit/s"));
         }
         Ok(RelayConfig {
+            notices,
             listen: file.listen,
             identity: identity(path, &file.identity)?,
             rate,
@@ -125,10 +128,12 @@ pub struct BackgroundConfig {
     pub circuits: usize,
     /// Through this relay.
     pub target: (Contact, RelayPublic),
+    /// Keys of the file that have new names.
+    pub notices: Vec<String>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct BackgroundFile {
     listen: SocketAddr,
     identity: PathBuf,
@@ -139,7 +144,7 @@ struct BackgroundFile {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct TargetTable {
     address: SocketAddr,
     fingerprint: Hex<32>,
@@ -152,7 +157,7 @@ impl BackgroundConfig {
     /// # Errors
     /// [`ConfigError`] saying what is wrong.
     pub fn load(path: &Path) -> Result<BackgroundConfig, ConfigError> {
-        let file: BackgroundFile = read(path)?;
+        let (file, notices): (BackgroundFile, _) = read(path)?;
         if !(1..=1000).contains(&file.circuits) {
             let cause = "circuits is not between 1 and 1000".into();
             return Err(ConfigError { path: path.into(), cause });
@@ -160,6 +165,7 @@ impl BackgroundConfig {
         let (fingerprint, onion) = (file.target.fingerprint.0, file.target.onion_key.0);
         let own = fingerprint[..20].try_into().expect("a fingerprint has 32 bytes");
         Ok(BackgroundConfig {
+            notices,
             listen: file.listen,
             identity: identity(path, &file.identity)?,
             rate: file.rate,
