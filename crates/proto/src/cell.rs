@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 pub use crate::ids::{CircId, Nonce, RelayId, StreamId};
-use crate::switching::Word;
+use crate::switching::CongestionNotice;
 
 /// A cell on the wire: 4 bytes of circuit id, 1 of command, 509 of body (link protocol 4 and later).
 pub const CELL_BYTES: u32 = 514;
@@ -59,7 +59,7 @@ impl<O: Onion> Cell<O> {
     /// Bytes on the wire; [`CELL_BYTES`] at most.
     pub fn wire_bytes(&self) -> u32 {
         match self.command {
-            Command::Plan => VARIABLE_HEADER + O::bare(&self.body).len() as u32,
+            Command::Plan => VARIABLE_HEADER + O::plain(&self.body).len() as u32,
             _ => CELL_BYTES,
         }
     }
@@ -93,7 +93,7 @@ pub enum Payload<O: Onion> {
     Xoff,
     /// Send again. Tor adds a rate that the stream is drained at; without one, as here, there is no limit.
     Xon,
-    /// The circuit's streams go on over another circuit: this is the last word of this side here.
+    /// The circuit's streams go on over another circuit: this is the last message of this side here.
     Leave(Nonce),
     /// The streams of the circuit that was left with the same nonce go on here.
     Join(Nonce),
@@ -160,16 +160,16 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     fn empty() -> Self::Body;
 
     /// A body without layers, for the neighbour: at most 507 bytes.
-    fn bared(bytes: Vec<u8>) -> Self::Body;
+    fn from_plain(bytes: Vec<u8>) -> Self::Body;
     /// What a body without layers says; empty if it says nothing.
-    fn bare(body: &Self::Body) -> &[u8];
+    fn plain(body: &Self::Body) -> &[u8];
     /// The memory of such a body, for the next one.
     fn recycle(body: Self::Body) -> Vec<u8>;
 
-    /// A body without layers that says `word` if it is simulated; real ones say nothing of clocks.
-    fn worded(word: Word) -> Self::Body;
-    /// The word that a body without layers says.
-    fn word(body: &Self::Body) -> Option<Word>;
+    /// A body without layers that says `notice` if it is simulated; real ones say nothing of clocks.
+    fn with_notice(notice: CongestionNotice) -> Self::Body;
+    /// The notice that a body without layers says.
+    fn notice(body: &Self::Body) -> Option<CongestionNotice>;
 
     /// Client: a relay's name for others.
     fn peer(&self, relay: RelayId) -> Self::Peer;

@@ -12,7 +12,7 @@ use crate::links::{Arrival, ChannelId, Config, LegId, Links, Side, kist};
 use crate::machine::Machine;
 use crate::node::{CircuitKey, Node, Output, Sink, Source, StreamKey};
 use crate::onion::Onion;
-use crate::switching::Begun;
+use crate::switching::MoveStart;
 
 /// A client without its sockets.
 pub struct Client<O: Onion> {
@@ -47,7 +47,7 @@ enum Switch<O: Onion> {
         nonce: Nonce,
         old: CircuitKey,
         held: VecDeque<Message<O>>,
-        begun: Begun,
+        begun: MoveStart,
         left: Time,
         first: Option<Time>,
     },
@@ -141,10 +141,10 @@ impl<O: Onion> Client<O> {
     /// Lets a circuit's streams go on over its spare, which gets the old way. Nothing happens without a
     /// spare, or while another switch is under way. [`Output::Switched`] will follow.
     pub fn switch(&mut self, now: Time, key: CircuitKey) {
-        self.switch_as(now, key, Begun::alone(now, None));
+        self.switch_as(now, key, MoveStart::alone(now, None));
     }
 
-    fn switch_as(&mut self, now: Time, key: CircuitKey, begun: Begun) {
+    fn switch_as(&mut self, now: Time, key: CircuitKey, begun: MoveStart) {
         let Some(circuit) = self.circuits.get_mut(key.0 as usize) else { return };
         let idle = matches!(circuit.switch, Switch::None);
         let Some(spare) = circuit.spare.filter(|_| idle) else { return };
@@ -432,7 +432,7 @@ impl<O: Onion> Node<O> for Client<O> {
         match self.links.arrive(now, channel, cell) {
             Arrival::Cell(key, _, cell) => self.circuit_cell(now, key, cell),
             Arrival::Violation(key) => self.end(now, key, true),
-            Arrival::Congested(key, word) => self.switch_as(now, key, Begun::told(now, word)),
+            Arrival::Congested(key, notice) => self.switch_as(now, key, MoveStart::on_notice(now, notice)),
             Arrival::Done => self.close_if_spent(now, channel),
             Arrival::Stranger(_) => {}
         }

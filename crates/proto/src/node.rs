@@ -8,7 +8,7 @@ pub use crate::ids::{CircuitKey, StreamKey};
 use crate::machine::Machine;
 use crate::onion::Onion;
 pub use crate::sink::{Budget, Sink, Socket};
-use crate::switching::Parts;
+use crate::switching::MoveTimes;
 
 /// What a node asks of its driver, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +39,7 @@ pub enum Output<O: Onion> {
     StreamConnected(StreamKey),
     /// This node has moved the circuit to another connection, or over to another circuit's relays; so long it
     /// took.
-    Switched(CircuitKey, Parts),
+    Switched(CircuitKey, MoveTimes),
     /// Client: the circuit is gone, and its streams with it.
     CircuitClosed(CircuitKey),
 }

@@ -9,7 +9,7 @@ use tidegate_control::units::Time;
 
 use crate::cell::{Digest, Message, Payload, RelayId, StreamId};
 pub use crate::cell::{Malformed, Onion};
-use crate::switching::Word;
+use crate::switching::CongestionNotice;
 
 /// Onion routing without the cryptography: for simulation only.
 ///
@@ -42,9 +42,9 @@ pub enum ClearMessage {
         stamp: Stamp,
     },
     /// Bytes for the neighbour.
-    Bare(Vec<u8>),
+    Plain(Vec<u8>),
     /// Why a circuit should move, for the neighbour.
-    Word(Word),
+    Notice(CongestionNotice),
     /// Everything else.
     Other(Box<Message<Clear>>),
 }
@@ -73,7 +73,7 @@ impl ClearBody {
 
     fn message(self) -> Result<Message<Clear>, Malformed> {
         match self.message {
-            ClearMessage::Handshake | ClearMessage::Bare(_) | ClearMessage::Word(_) => Err(Malformed),
+            ClearMessage::Handshake | ClearMessage::Plain(_) | ClearMessage::Notice(_) => Err(Malformed),
             ClearMessage::Data { stream, bytes, stamp } => {
                 Ok(Message { stream, payload: Payload::Data(bytes, stamp) })
             }
@@ -94,20 +94,20 @@ impl Onion for Clear {
     fn empty() -> ClearBody {
         ClearBody { layers: 0, message: ClearMessage::Handshake }
     }
-    fn bared(bytes: Vec<u8>) -> ClearBody {
-        ClearBody { layers: 0, message: ClearMessage::Bare(bytes) }
+    fn from_plain(bytes: Vec<u8>) -> ClearBody {
+        ClearBody { layers: 0, message: ClearMessage::Plain(bytes) }
     }
-    fn bare(body: &ClearBody) -> &[u8] {
-        if let ClearMessage::Bare(bytes) = &body.message { bytes } else { &[] }
+    fn plain(body: &ClearBody) -> &[u8] {
+        if let ClearMessage::Plain(bytes) = &body.message { bytes } else { &[] }
     }
     fn recycle(body: ClearBody) -> Vec<u8> {
-        if let ClearMessage::Bare(bytes) = body.message { bytes } else { Vec::new() }
+        if let ClearMessage::Plain(bytes) = body.message { bytes } else { Vec::new() }
     }
-    fn worded(word: Word) -> ClearBody {
-        ClearBody { layers: 0, message: ClearMessage::Word(word) }
+    fn with_notice(notice: CongestionNotice) -> ClearBody {
+        ClearBody { layers: 0, message: ClearMessage::Notice(notice) }
     }
-    fn word(body: &ClearBody) -> Option<Word> {
-        if let ClearMessage::Word(word) = &body.message { Some(*word) } else { None }
+    fn notice(body: &ClearBody) -> Option<CongestionNotice> {
+        if let ClearMessage::Notice(notice) = &body.message { Some(*notice) } else { None }
     }
     fn peer(&self, relay: RelayId) -> RelayId {
         relay

@@ -170,7 +170,7 @@ impl<O: Onion> Relay<O> {
     fn receive(&mut self, now: Time, channel: ChannelId, body: O::Body) {
         let links = &mut self.table.links;
         if let Some(controller) = &mut self.controller {
-            controller.receive(now, O::bare(&body), &|circ| links.circuit_of(channel, circ));
+            controller.receive(now, O::plain(&body), &|circ| links.circuit_of(channel, circ));
         }
         links.recycle(O::recycle(body));
     }

@@ -80,9 +80,9 @@ impl Default for Switching {
     }
 }
 
-/// What a guard says with the word that a circuit should move, where cells are simulated.
+/// What a guard says with the notice that a circuit should move, where cells are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct CongestionNotice {
     /// When it said so.
     pub said: Time,
     /// How long the buffer had been overfull by then; unknown if it had not been underfull since the last move.
@@ -91,29 +91,29 @@ pub struct Word {
 
 /// How a move began, at the side that moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Begun {
+pub(crate) struct MoveStart {
     at: Time,
     detection: Option<Span>,
-    word: Option<Span>,
+    notice: Option<Span>,
 }
 
-impl Begun {
+impl MoveStart {
     /// By itself: a guard that moves a circuit from its own connection.
-    pub fn alone(now: Time, detection: Option<Span>) -> Begun {
-        Begun { at: now, detection, word: Some(Span::ZERO) }
+    pub fn alone(now: Time, detection: Option<Span>) -> MoveStart {
+        MoveStart { at: now, detection, notice: Some(Span::ZERO) }
     }
 
-    /// By word of the guard.
-    pub fn told(now: Time, word: Option<Word>) -> Begun {
-        let detection = word.and_then(|word| word.detection);
-        Begun { at: now, detection, word: word.map(|word| now.since(word.said)) }
+    /// By notice of the guard.
+    pub fn on_notice(now: Time, notice: Option<CongestionNotice>) -> MoveStart {
+        let detection = notice.and_then(|notice| notice.detection);
+        MoveStart { at: now, detection, notice: notice.map(|notice| now.since(notice.said)) }
     }
 
     /// The move is over: we went the new way at `left`, and the first cell came from it at `first`.
-    pub fn over(self, left: Time, first: Option<Time>, now: Time) -> Parts {
-        Parts {
+    pub fn over(self, left: Time, first: Option<Time>, now: Time) -> MoveTimes {
+        MoveTimes {
             detection: self.detection,
-            word: self.word,
+            notice: self.notice,
             set_up: left.since(self.at),
             first: first.map(|first| first.since(left)),
             drain: now.since(left),
@@ -123,11 +123,11 @@ impl Begun {
 
 /// How long a move took, part by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
+pub struct MoveTimes {
     /// From the first overfull sample until B_t passed the upper threshold.
     pub detection: Option<Span>,
     /// From there until the side that moves knew; unknown outside of simulations, whose cells alone carry times.
-    pub word: Option<Span>,
+    pub notice: Option<Span>,
     /// Until the new connection was open.
     pub set_up: Span,
     /// From then, when our cells took the new way, until the first came from there; `None` if the old way was
@@ -137,10 +137,10 @@ pub struct Parts {
     pub drain: Span,
 }
 
-impl Parts {
+impl MoveTimes {
     /// From the guard's decision until both directions had moved.
     pub fn total(&self) -> Span {
-        self.word.unwrap_or(Span::ZERO) + self.set_up + self.drain
+        self.notice.unwrap_or(Span::ZERO) + self.set_up + self.drain
     }
 }
 
@@ -247,18 +247,18 @@ mod tests {
     #[test]
     fn a_moves_parts_are_counted_where_they_are_known() {
         let ms = Span::from_millis;
-        let word = Word { said: at(1000), detection: Some(ms(600)) };
-        let parts = Begun::told(at(1100), Some(word)).over(at(1350), Some(at(1500)), at(2000));
-        let all = Parts {
+        let notice = CongestionNotice { said: at(1000), detection: Some(ms(600)) };
+        let parts = MoveStart::on_notice(at(1100), Some(notice)).over(at(1350), Some(at(1500)), at(2000));
+        let all = MoveTimes {
             detection: Some(ms(600)),
-            word: Some(ms(100)),
+            notice: Some(ms(100)),
             set_up: ms(250),
             first: Some(ms(150)),
             drain: ms(650),
         };
         assert_eq!((parts, parts.total()), (all, ms(1000)));
         // Real cells do not say when they were sent.
-        let parts = Begun::told(at(1100), None).over(at(1350), None, at(2000));
-        assert_eq!((parts.detection, parts.word, parts.first, parts.total()), (None, None, None, ms(900)));
+        let parts = MoveStart::on_notice(at(1100), None).over(at(1350), None, at(2000));
+        assert_eq!((parts.detection, parts.notice, parts.first, parts.total()), (None, None, None, ms(900)));
     }
 }

@@ -217,7 +217,7 @@ proptest! {
         let heard = Trajectory { circ: 5, about: About::Intake, solved: Time(1), step: STEP, values };
         wire::write(&heard, &mut stranger);
         for body in [bytes, stranger] {
-            let cell = Cell { circ: CircId(0), command: Command::Plan, body: Clear::bared(body) };
+            let cell = Cell { circ: CircId(0), command: Command::Plan, body: Clear::from_plain(body) };
             relay.cell(Time(2), channel, cell);
         }
         prop_assert!(relay.control_totals().unwrap().refused >= 2);

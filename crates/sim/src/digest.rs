@@ -3,7 +3,7 @@
 use tidegate_control::random::mix;
 use tidegate_control::units::{Span, Time};
 
-use crate::observe::{Observation, Parts, Recorder};
+use crate::observe::{MoveTimes, Observation, Recorder};
 
 /// Folds every observation and its time into 64 bits (a chain of SplitMix64 finalisers, not cryptographic).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,9 +46,9 @@ impl Recorder for Digest {
                 self.words(&[8, transfer.0.into(), *received]);
             }
             Observation::Switched { at, parts } => {
-                let Parts { detection, word, set_up, first, drain } = *parts;
+                let MoveTimes { detection, notice, set_up, first, drain } = *parts;
                 let span = |span: Option<Span>| span.map_or(u64::MAX, |span| span.0);
-                let unknown = [detection, word, first].map(span);
+                let unknown = [detection, notice, first].map(span);
                 self.words(&[15, at.0.into(), set_up.0, drain.0, unknown[0], unknown[1], unknown[2]]);
             }
             Observation::Injected { circuit, bytes } => self.words(&[9, circuit.0.into(), *bytes]),

@@ -8,7 +8,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::control::Totals;
 use tidegate_proto::flashflow::coordinator::{Failure, Outcome};
 
-pub use tidegate_proto::switching::Parts;
+pub use tidegate_proto::switching::MoveTimes;
 
 /// A circuit of one run, numbered in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +44,7 @@ pub enum Observation {
     /// The user's timeout struck first; `received` bytes had arrived.
     TransferTimedOut { transfer: Transfer, received: u64 },
     /// This host has moved a circuit to another connection, or over to other relays; so long it took.
-    Switched { at: Host, parts: Parts },
+    Switched { at: Host, parts: MoveTimes },
     /// Application bytes were written by the source (server) of this circuit.
     Injected { circuit: Circuit, bytes: u64 },
     /// A data cell towards the client arrived at it. `packaged`: when the exit put the bytes into a cell

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_sim::observe::{Host, HostTotals, Observation, Parts, Recorder};
+use tidegate_sim::observe::{Host, HostTotals, MoveTimes, Observation, Recorder};
 use tidegate_sim::plan::{HostPlan, Role, System};
 
 use super::histogram::Histogram;
@@ -249,8 +249,8 @@ impl Recorder for Fold<'_> {
             }
             Observation::Switched { parts, .. } if now >= self.warmup => {
                 self.switched.add(parts.total(), 1);
-                let Parts { detection, word, set_up, first, drain } = *parts;
-                let parts = [detection, word, Some(set_up), first, Some(drain)];
+                let MoveTimes { detection, notice, set_up, first, drain } = *parts;
+                let parts = [detection, notice, Some(set_up), first, Some(drain)];
                 for (histogram, part) in self.switched_parts.iter_mut().zip(parts) {
                     part.into_iter().for_each(|part| histogram.add(part, 1));
                 }

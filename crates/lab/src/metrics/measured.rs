@@ -47,7 +47,7 @@ pub struct Anatomy {
     pub(super) sums: [u64; 7],
 }
 
-/// What the time of a circuit's move is made of ([`Parts`]), in the order of its fields.
+/// What the time of a circuit's move is made of ([`tidegate_sim::observe::MoveTimes`]), in the order of its fields.
 pub(super) const PARTS: [&str; 5] = ["detection", "word", "set_up", "first_cell", "drain"];
 
 /// Why a cell waits at a hop.

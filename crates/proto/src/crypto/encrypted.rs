@@ -17,7 +17,7 @@ use super::ntor_v3;
 use super::wire;
 use crate::cell::{Cell, CircId, Command, DATA_BYTES, Digest, Message, Nonce, RelayId};
 use crate::onion::{Malformed, Onion};
-use crate::switching::Word;
+use crate::switching::CongestionNotice;
 
 /// Key exchange types of ntor and ntor-v3.
 const NTOR: u16 = 2;
@@ -141,7 +141,7 @@ pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
         Command::Leave(Nonce(nonce)) => (LEAVE, nonce),
         Command::Join(Nonce(nonce)) => (JOIN, nonce),
         Command::Congested => (CONGESTED, &[]),
-        Command::Plan => (PLAN, Encrypted::bare(&cell.body)),
+        Command::Plan => (PLAN, Encrypted::plain(&cell.body)),
     };
     bytes.extend_from_slice(&cell.circ.0.to_be_bytes());
     bytes.push(number);
@@ -155,7 +155,7 @@ pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
 pub fn read_cell(circ: CircId, number: u8, said: &[u8]) -> Option<Cell<Encrypted>> {
     let command = command(number, said)?;
     let body = match command {
-        Command::Plan => Encrypted::bared(said.to_vec()),
+        Command::Plan => Encrypted::from_plain(said.to_vec()),
         _ => Body(Box::new(said.try_into().unwrap_or([0; BODY]))),
     };
     Some(Cell { circ, command, body })
@@ -215,12 +215,12 @@ impl Onion for Encrypted {
         body(&[])
     }
 
-    fn bared(bytes: Vec<u8>) -> Body {
+    fn from_plain(bytes: Vec<u8>) -> Body {
         let length = bytes.len().min(BODY - 2);
         body(&[&(length as u16).to_be_bytes(), &bytes[..length]])
     }
 
-    fn bare(body: &Body) -> &[u8] {
+    fn plain(body: &Body) -> &[u8] {
         let length = usize::from(u16::from_be_bytes([body.0[0], body.0[1]]));
         body.0[2..].get(..length).unwrap_or(&[])
     }
@@ -229,11 +229,11 @@ impl Onion for Encrypted {
         Vec::new()
     }
 
-    fn worded(_: Word) -> Body {
+    fn with_notice(_: CongestionNotice) -> Body {
         Encrypted::empty()
     }
 
-    fn word(_: &Body) -> Option<Word> {
+    fn notice(_: &Body) -> Option<CongestionNotice> {
         None
     }
 

@@ -10,7 +10,7 @@ use crate::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
 use crate::ids::{ChannelId, CircuitKey, LegId, Side};
 use crate::onion::Onion;
 use crate::sink::Departure;
-use crate::switching::{Begun, Form, Occupancy, Parts, Switching, Word};
+use crate::switching::{CongestionNotice, Form, MoveStart, MoveTimes, Occupancy, Switching};
 use crate::transport::LOUDNESS_HALF_LIFE;
 
 /// JOINs on one channel that wait for their LEAVE; more are refused.
@@ -26,7 +26,7 @@ pub enum Arrival<O: Onion> {
     /// The peer broke the rules of moving: its circuit ends.
     Violation(CircuitKey),
     /// The guard of our circuit asks for another one.
-    Congested(CircuitKey, Option<Word>),
+    Congested(CircuitKey, Option<CongestionNotice>),
     /// Dealt with; the channel may be spent now.
     Done,
 }
@@ -73,9 +73,9 @@ impl<O: Onion> Links<O> {
             let occupancy = self.channels[id.0 as usize].occupancy.as_mut();
             let detection = occupancy.and_then(|occupancy| occupancy.detection(now));
             if rules.form == Form::Connection && self.channels[id.0 as usize].ours {
-                self.begin_move(now, leg, &rules, Begun::alone(now, detection));
+                self.begin_move(now, leg, &rules, MoveStart::alone(now, detection));
             } else {
-                self.ask(now, id, leg, Word { said: now, detection });
+                self.ask(now, id, leg, CongestionNotice { said: now, detection });
             }
         }
     }
@@ -108,9 +108,9 @@ impl<O: Onion> Links<O> {
 
     /// Asks the neighbour to move a circuit. Its cells keep their order without this one, which need not wait
     /// behind those that the connection is congested with.
-    fn ask(&mut self, now: Time, id: ChannelId, leg: LegId, word: Word) {
+    fn ask(&mut self, now: Time, id: ChannelId, leg: LegId, notice: CongestionNotice) {
         let circ = self.legs[leg.0 as usize].circ;
-        let cell = Cell { circ, command: Command::Congested, body: O::worded(word) };
+        let cell = Cell { circ, command: Command::Congested, body: O::with_notice(notice) };
         let out = &mut self.channels[id.0 as usize].out;
         self.cells.push_front(out, Departure { cell, queued: now, buffered: now });
         self.buffered_cells += 1;
@@ -127,7 +127,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// Begins to move a leg to another channel to the same relay, if there is or can be one.
-    fn begin_move(&mut self, now: Time, leg: LegId, rules: &Switching, begun: Begun) {
+    fn begin_move(&mut self, now: Time, leg: LegId, rules: &Switching, begun: MoveStart) {
         let old = self.legs[leg.0 as usize].channel;
         let channel = &self.channels[old.0 as usize];
         let Some(peer) = channel.peer.filter(|_| channel.ours) else { return };
@@ -170,7 +170,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// Mover: our cells go the new way from now on.
-    fn move_leg(&mut self, now: Time, id: LegId, to: ChannelId, begun: Begun) {
+    fn move_leg(&mut self, now: Time, id: LegId, to: ChannelId, begun: MoveStart) {
         let circ = self.fresh_circ(to);
         let nonce = Nonce(self.nonces.bits().to_le_bytes());
         let leg = &self.legs[id.0 as usize];
@@ -234,11 +234,16 @@ impl<O: Onion> Links<O> {
             (Command::Congested, _) => match self.config.switching {
                 Some(rules) if rules.form == Form::Connection => {
                     if leg.moving.is_none() {
-                        self.begin_move(now, leg_id, &rules, Begun::told(now, O::word(&cell.body)));
+                        self.begin_move(
+                            now,
+                            leg_id,
+                            &rules,
+                            MoveStart::on_notice(now, O::notice(&cell.body)),
+                        );
                     }
                     Arrival::Done
                 }
-                Some(_) => Arrival::Congested(key, O::word(&cell.body)),
+                Some(_) => Arrival::Congested(key, O::notice(&cell.body)),
                 None => Arrival::Done,
             },
             (_, Some(Move::Leaving { old, held, first, .. })) if *old != (id, cell.circ) => {
@@ -402,7 +407,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// A circuit of which we have moved a leg, and how long that took.
-    pub fn next_switched(&mut self) -> Option<(CircuitKey, Parts)> {
+    pub fn next_switched(&mut self) -> Option<(CircuitKey, MoveTimes)> {
         self.switched.pop_front()
     }
 

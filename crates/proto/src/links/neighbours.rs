@@ -39,7 +39,7 @@ impl<O: Onion> Links<O> {
 
     /// Adds what `write` writes to what is sent to a leg's neighbour; `bytes`: as many at most. Returns the
     /// bytes of a cell that this filled.
-    pub fn tell(
+    pub fn advertise(
         &mut self,
         now: Time,
         id: LegId,
@@ -77,7 +77,7 @@ impl<O: Onion> Links<O> {
         if news.is_empty() {
             return 0;
         }
-        let cell = Cell { circ: CircId(0), command: Command::Plan, body: O::bared(news) };
+        let cell = Cell { circ: CircId(0), command: Command::Plan, body: O::from_plain(news) };
         let bytes = u64::from(cell.wire_bytes());
         match route {
             Route::OutOfBand(delay) => self.out_of_band.push_back((id, cell, delay)),

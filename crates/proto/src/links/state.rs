@@ -14,7 +14,7 @@ use crate::onion::Onion;
 use crate::pool::{List, Pool};
 use crate::scheduler::{Circuits, Scheduler};
 use crate::sink::Departure;
-use crate::switching::{Begun, Occupancy, Parts};
+use crate::switching::{MoveStart, MoveTimes, Occupancy};
 use crate::transport::{DecayingCount, LOUDNESS_HALF_LIFE};
 
 /// Set by the side that opened the channel, so that both sides can begin circuits on it.
@@ -134,7 +134,7 @@ pub struct Links<O: Onion> {
     pub(super) leaves: BTreeMap<Nonce, LegId>,
     pub(super) openings: VecDeque<(ChannelId, RelayId)>,
     pub(super) released: VecDeque<(LegId, Cell<O>)>,
-    pub(super) switched: VecDeque<(CircuitKey, Parts)>,
+    pub(super) switched: VecDeque<(CircuitKey, MoveTimes)>,
     pub(super) moved: Vec<CircuitKey>,
     pub(super) queued_cells: u64,
     pub(super) buffered_cells: u64,
@@ -146,13 +146,13 @@ pub struct Links<O: Onion> {
 #[derive(Debug)]
 pub(super) enum Move<O: Onion> {
     /// Mover: the new channel is being opened.
-    Opening { to: ChannelId, begun: Begun },
+    Opening { to: ChannelId, begun: MoveStart },
     /// Mover: our cells go the new way; those of the peer still come the old one.
     Leaving {
         nonce: Nonce,
         old: (ChannelId, CircId),
         held: VecDeque<Cell<O>>,
-        begun: Begun,
+        begun: MoveStart,
         left: Time,
         first: Option<Time>,
     },

@@ -138,7 +138,7 @@ impl<O: Onion> Plant for Table<O> {
         route: Route,
         write: &mut dyn FnMut(CircId, &mut Vec<u8>),
     ) -> u64 {
-        self.leg(circuit, side).map_or(0, |leg| self.links.tell(now, leg, most, route, write))
+        self.leg(circuit, side).map_or(0, |leg| self.links.advertise(now, leg, most, route, write))
     }
 
     fn send(&mut self, now: Time, route: Route) -> u64 {

@@ -51,7 +51,7 @@ impl<R: Recorder> World<'_, R> {
         };
         let connection = (id.connection.0, id.side);
         for body in self.lies.instead(lie, (now, step), connection, Clear::recycle(cell.body)) {
-            let cell = Cell { body: Clear::bared(body), ..cell };
+            let cell = Cell { body: Clear::from_plain(body), ..cell };
             self.hosts[host as usize].node().cell(now, channel, cell);
         }
     }
