@@ -44,6 +44,8 @@ pub struct Forest {
     /// Slices that are not sent now.
     silent: Vec<bool>,
     rule: Rule,
+    /// What latencies are uncertain by, microseconds: a move that wins less for each viewer chases chance.
+    noise: i64,
     changes: Vec<Change>,
 }
 
@@ -77,6 +79,7 @@ impl Forest {
             orphans: BTreeSet::new(),
             silent: vec![false; slices],
             rule,
+            noise: 0,
             changes: Vec::new(),
         }
     }
@@ -118,9 +121,19 @@ impl Forest {
         std::mem::take(&mut self.changes)
     }
 
+    /// Children that everybody together can have, by those that all viewers are.
+    pub fn spare(&self) -> f64 {
+        self.capacity() as f64 / self.needed(self.members.len()).max(1) as f64
+    }
+
+    /// Children that so many viewers are.
+    fn needed(&self, viewers: usize) -> usize {
+        viewers * self.silent.iter().filter(|silent| !**silent).count()
+    }
+
     /// Whether server and viewers could carry the stream to all, with `budget` more and one viewer more.
     pub fn feasible_with(&self, budget: usize) -> bool {
-        let needed = (self.members.len() + 1) * self.silent.iter().filter(|silent| !**silent).count();
+        let needed = self.needed(self.members.len() + 1);
         match self.rule {
             Rule::Unicast => self.places[usize::from(SERVER)].budget >= needed,
             Rule::Any | Rule::OneTree => self.capacity() + budget >= needed,
@@ -199,8 +212,8 @@ impl Forest {
         self.places[usize::from(peer)].avoided = avoided;
     }
 
-    /// `child` gets another parent in that slice, if there is one; otherwise it keeps its own, unless that has
-    /// more children than it can have.
+    /// `child` gets another parent in that slice, if there is one; otherwise it changes places with its own, if it
+    /// has room for it.
     pub fn place_elsewhere(&mut self, slice: usize, child: Peer, latencies: &Latencies) {
         let parent = self.trees[slice].parent(child);
         if parent == NOBODY {
@@ -209,6 +222,7 @@ impl Forest {
         let before = std::mem::replace(&mut self.places[usize::from(parent)].avoided, true);
         match self.best_parent(slice, child, latencies) {
             Some(other) => self.move_under(slice, child, other, latencies),
+            None if self.take_place(slice, child, parent, latencies) => {}
             None if self.places[usize::from(parent)].used > self.places[usize::from(parent)].budget => {
                 self.move_under(slice, child, NOBODY, latencies);
                 self.place(slice, child, latencies);
@@ -227,8 +241,9 @@ impl Forest {
         }
     }
 
-    /// Latencies changed.
-    pub fn refresh(&mut self, latencies: &Latencies) {
+    /// Latencies changed, and are uncertain by `noise` microseconds.
+    pub fn refresh(&mut self, latencies: &Latencies, noise: i64) {
+        self.noise = noise;
         self.trees.iter_mut().for_each(|tree| tree.refresh(latencies));
     }
 
@@ -250,7 +265,8 @@ impl Forest {
                 let unrest = gain.map(|_| {
                     let old = self.trees[slice].parent(child);
                     let tree = &self.trees[slice];
-                    let worth = WORTH.max(tree.delay(child) * tree.size(child) / WORTHY);
+                    let size = tree.size(child);
+                    let worth = WORTH.max(tree.delay(child) * size / WORTHY).max(self.noise * size);
                     worth + SHARED * (self.shared(other, child) - self.shared(old, child) + 1)
                 });
                 if gain > unrest {
@@ -259,8 +275,10 @@ impl Forest {
                     continue;
                 }
             }
+            let tree = &self.trees[slice];
+            let worth = WORTH.max(self.noise * (tree.size(child) + tree.size(other)));
             if self.may_switch(slice, child, other)
-                && self.trees[slice].gain_of_switching(child, other, latencies) > Some(WORTH)
+                && tree.gain_of_switching(child, other, latencies) > Some(worth)
             {
                 self.switch(slice, child, other, latencies);
                 made += 1;
@@ -337,6 +355,20 @@ impl Forest {
         self.changes.push(Change { slice, child, from, to });
     }
 
+    /// `child` moves to where its parent is, if it has room for it.
+    fn take_place(&mut self, slice: usize, child: Peer, parent: Peer, latencies: &Latencies) -> bool {
+        let above = self.trees[slice].parent(parent);
+        let silent = |peer: Peer| self.places[usize::from(peer)].avoided;
+        if above == NOBODY || self.trees[slice].upwards(above).any(silent) || !self.may_adopt(slice, child) {
+            return false;
+        }
+        self.move_under(slice, child, NOBODY, latencies);
+        self.move_under(slice, parent, NOBODY, latencies);
+        self.move_under(slice, child, above, latencies);
+        self.move_under(slice, parent, child, latencies);
+        true
+    }
+
     /// Finds an orphan a parent; if nobody outside its own subtree has room, it takes a leaf's place.
     fn place(&mut self, slice: usize, orphan: Peer, latencies: &Latencies) {
         if let Some(parent) = self.best_parent(slice, orphan, latencies) {
@@ -384,11 +416,12 @@ impl Forest {
             if best.is_some_and(|best| (cost, peer) >= best) {
                 continue;
             }
-            // Walks come last: below the child would be a ring, below another orphan nothing arrives.
+            // Walks come last: below the child would be a ring, below another orphan or somebody silent nothing
+            // arrives.
             let mut top = peer;
             let outside = tree.upwards(peer).all(|at| {
                 top = at;
-                at != child
+                at != child && !self.places[usize::from(at)].avoided
             });
             if outside && top == SERVER {
                 best = Some((cost, peer));

@@ -2,10 +2,10 @@
 //!
 //! All viewers below a dead one complain at about the same time. A complaint about a parent that complains
 //! itself, or whose ancestors do, is put aside: only the topmost counts. Somebody about whom several others
-//! complain is relegated; somebody who complains about many parents that nobody else complains about is not
-//! listened to.
+//! complain, time after time and more than is usual, is relegated; somebody who complains about many parents that
+//! nobody else complains about is not listened to.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_control::units::{Span, Time};
 
@@ -48,8 +48,10 @@ pub enum Verdict {
 }
 
 /// Complaints that wait, and those of the last while.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Judge {
+    /// How long complaints wait for those from above.
+    settle: Span,
     waiting: VecDeque<(Time, Complaint)>,
     /// The last ones, and whether they blamed somebody.
     past: VecDeque<(Time, Complaint, bool)>,
@@ -57,20 +59,35 @@ pub struct Judge {
     pub doubted: u64,
 }
 
-/// Complaints wait so long for those from above.
+/// Complaints wait at least and at most so long for those from above.
 pub const SETTLE: Span = Span::from_millis(80);
+const LONGEST_SETTLE: Span = Span::from_millis(400);
 /// A complaint excuses those below for so long.
 const EXCUSE: Span = Span::from_millis(1500);
 /// What is remembered.
 const MEMORY: Span = Span::from_secs(30);
 const MOST: usize = 20_000;
-/// So many complaints by different children or about different slices relegate.
+/// Complaints within this time are about one incident: a machine that was busy for a moment.
+const INCIDENT: Span = Span::from_secs(2);
+/// So many incidents, and twice as many as others usually have, relegate.
 const STRIKES: usize = 3;
+/// So many forgeries by different children or in different slices relegate.
 const FORGERIES: usize = 2;
 /// So many different parents, of whom nobody else complained, discredit a child.
 const ALONE: usize = 4;
 
+impl Default for Judge {
+    fn default() -> Judge {
+        Judge { settle: SETTLE, waiting: VecDeque::new(), past: VecDeque::new(), doubted: 0 }
+    }
+}
+
 impl Judge {
+    /// How much messages of two viewers about the same thing may come apart.
+    pub fn set_spread(&mut self, spread: Span) {
+        self.settle = spread.clamp(SETTLE, LONGEST_SETTLE);
+    }
+
     /// A viewer complains. Complaints about somebody who is not its parent are nothing.
     pub fn complain(&mut self, now: Time, complaint: Complaint, forest: &Forest) {
         let Complaint { slice, child, parent, .. } = complaint;
@@ -82,7 +99,7 @@ impl Judge {
 
     /// When a verdict is due.
     pub fn next_time(&self) -> Time {
-        self.waiting.front().map_or(Time::NEVER, |(at, _)| *at + SETTLE)
+        self.waiting.front().map_or(Time::NEVER, |(at, _)| *at + self.settle)
     }
 
     /// The verdicts that are due.
@@ -92,7 +109,7 @@ impl Judge {
             let Some((at, complaint)) = self.waiting.pop_front() else { break };
             let blames = !self.is_excused(now, complaint, forest);
             if blames {
-                verdicts.push(self.judge(complaint));
+                verdicts.push(self.judge(at, complaint, forest));
             }
             // It may excuse those below it that complain later.
             self.past.push_back((at, complaint, blames));
@@ -123,7 +140,7 @@ impl Judge {
         excused || top != SERVER
     }
 
-    fn judge(&mut self, complaint: Complaint) -> Verdict {
+    fn judge(&mut self, at: Time, complaint: Complaint, forest: &Forest) -> Verdict {
         let Complaint { slice, child, parent, fault } = complaint;
         let blamed = || self.past.iter().filter(|(.., blames)| *blames).map(|(_, known, _)| known);
         let others = |about: Peer| blamed().any(|known| known.parent == about && known.child != child);
@@ -136,12 +153,6 @@ impl Judge {
             self.doubted += 1;
             return Verdict::Doubted(complaint);
         }
-        let strikes = match fault {
-            // Who carries too much is given less, not nothing.
-            Fault::Loses => return Verdict::Upheld(complaint),
-            Fault::Silent => STRIKES,
-            Fault::Forges => FORGERIES,
-        };
         let mut against: Vec<(usize, Peer)> = blamed()
             .filter(|known| known.parent == parent && known.fault == fault)
             .map(|known| (known.slice, known.child))
@@ -150,11 +161,32 @@ impl Judge {
         against.sort_unstable();
         against.dedup();
         let several = against.iter().any(|(_, other)| *other != child);
-        if against.len() >= strikes && several {
-            Verdict::Relegate(complaint)
-        } else {
-            Verdict::Upheld(complaint)
+        let guilty = match fault {
+            // Who carries too much is given less, not nothing.
+            Fault::Loses => false,
+            Fault::Silent => several && self.is_unusual(at, parent, forest),
+            Fault::Forges => several && against.len() >= FORGERIES,
+        };
+        if guilty { Verdict::Relegate(complaint) } else { Verdict::Upheld(complaint) }
+    }
+
+    /// Whether a parent that is silent now has been so again and again, and more than parents usually are: when the
+    /// machines or the network of many are busy, nobody is to blame.
+    fn is_unusual(&self, now: Time, parent: Peer, forest: &Forest) -> bool {
+        let mut incidents: BTreeMap<Peer, (Time, usize)> = BTreeMap::new();
+        let past = self.past.iter().filter(|(_, known, blames)| *blames && known.fault == Fault::Silent);
+        for (at, about) in past.map(|(at, known, _)| (*at, known.parent)).chain([(now, parent)]) {
+            let (begun, count) = incidents.entry(about).or_insert((at, 1));
+            if at.since(*begun) > INCIDENT {
+                (*begun, *count) = (at, *count + 1);
+            }
         }
+        let count = |peer: &Peer| incidents.get(peer).map_or(0, |(_, count)| *count);
+        let parents = forest.members().iter().filter(|peer| **peer != parent && forest.load(**peer).1 > 0);
+        let mut others: Vec<usize> = parents.map(count).collect();
+        others.sort_unstable();
+        let usual = others.get(others.len() / 2).copied().unwrap_or(0);
+        count(&parent) >= STRIKES + 2 * usual
     }
 
     /// A viewer is gone, or starts anew: what was said about it is forgotten.

@@ -8,7 +8,8 @@
 //! names the time at which it wants to be woken. Whatever carries datagrams and messages between peers that
 //! have proven who they are is a carrier: the simulator's links, or QUIC on sockets.
 //!
-//! * [`packet`]: datagrams. [`message`]: what server and viewers tell each other reliably.
+//! * [`machine`]: what goes into machines and comes out. [`peer`]: numbers. [`packet`]: datagrams.
+//! * [`message`]: what server and viewers tell each other reliably.
 //! * [`framer`]: MPEG-TS bytes to payloads. [`source`]: payloads to slices, parity and repairs. [`parity`].
 //! * [`latency`]: what is known of latencies. [`tree`]: one slice's tree. [`forest`]: all of them.
 //! * [`member`]: what the server knows of a viewer. [`explorer`]: exploration packets. [`judge`]: complaints.
@@ -38,10 +39,12 @@ pub mod framer;
 pub mod judge;
 pub mod lag;
 pub mod latency;
+pub mod machine;
 pub mod member;
 pub mod message;
 pub mod packet;
 pub mod parity;
+pub mod peer;
 pub mod reorder;
 pub mod server;
 pub mod source;
@@ -49,57 +52,6 @@ pub mod tree;
 pub mod uplink;
 pub mod viewer;
 
-use bytes::Bytes;
-pub use tidegate_control::paths::Peer;
-
-use message::{Contact, Message};
+pub use machine::{Input, Output};
 pub use packet::MAX_SLICES;
-
-/// The server's number; viewers count from one.
-pub const SERVER: Peer = 0;
-
-/// What happens to a machine.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// A datagram came from a peer that proved to be who it is.
-    Datagram {
-        /// Who sent it.
-        from: Peer,
-        /// What it is.
-        bytes: Bytes,
-    },
-    /// A message came over the reliable channel between the server and a viewer.
-    Message {
-        /// The viewer, or [`SERVER`].
-        from: Peer,
-        /// What it says.
-        message: Message,
-    },
-    /// The connection to that peer is no more.
-    Lost(Peer),
-}
-
-/// What a machine wants done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Output {
-    /// Send a datagram; it may get lost.
-    Datagram {
-        /// To whom.
-        to: Peer,
-        /// What.
-        bytes: Bytes,
-    },
-    /// Send a message over the reliable channel between the server and a viewer.
-    Message {
-        /// To whom.
-        to: Peer,
-        /// What.
-        message: Message,
-    },
-    /// From now on datagrams can go to that peer, which is found there.
-    Meet(Peer, Contact),
-    /// Nothing more goes to that peer: end the connection once what is on its way has left.
-    Part(Peer),
-    /// The next bytes of the stream, whole TS packets.
-    Deliver(Bytes),
-}
+pub use peer::{Peer, SERVER};

@@ -23,6 +23,8 @@ pub struct Member {
     pub next_ping: Time,
     /// Smoothed round trip to the server, microseconds; zero before the first pong.
     pub round_trip: f64,
+    /// Its mean deviation.
+    pub deviation: f64,
     /// Its last report.
     pub report: Report,
     /// Viewers whose contact it was given, the last ones.
@@ -81,6 +83,7 @@ impl Member {
             ping: None,
             next_ping: now,
             round_trip: 0.0,
+            deviation: 0.0,
             report: Report::default(),
             met: Vec::new(),
             repairs: Bucket::FULL,
@@ -102,6 +105,15 @@ impl Member {
     /// What became of a packet through it.
     pub fn feedback(&mut self, now: Time, memo: Memo, feedback: Feedback) {
         self.controller.feedback(now, 0, memo, feedback);
+    }
+
+    /// A ping took `sample` microseconds to it and back (RFC 6298's smoothing).
+    pub fn pong(&mut self, sample: f64) {
+        if self.round_trip == 0.0 {
+            (self.round_trip, self.deviation) = (sample, sample / 2.0);
+        }
+        self.deviation += 0.25 * ((sample - self.round_trip).abs() - self.deviation);
+        self.round_trip += 0.2 * (sample - self.round_trip);
     }
 
     /// A second is over.

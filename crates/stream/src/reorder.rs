@@ -153,6 +153,11 @@ impl Reorder {
         (std::mem::take(&mut pace.expected), std::mem::take(&mut pace.missed))
     }
 
+    /// How unevenly a slice comes: the mean deviation of its packets' lateness.
+    pub fn deviation(&self, slice: usize) -> Span {
+        Span::from_secs_f64(f64::from(self.pace[slice].deviation) / 1e3)
+    }
+
     /// The time from one group to the next, as sent.
     pub fn spacing(&self) -> Span {
         let known = || self.groups.iter().enumerate().filter(|(_, group)| group.data > 0);

@@ -15,7 +15,7 @@ const KEEP: Span = Span::from_secs(4);
 const MOST_BYTES: usize = 32 << 20;
 /// An incomplete payload leaves after so long.
 const FLUSH: Span = Span::from_millis(20);
-/// The rate is the most of so many seconds.
+/// The rate is the most of so many seconds, two at a time: a source that is late in one gives more in the next.
 const SECONDS: usize = 4;
 
 /// Cuts a stream into packets.
@@ -107,10 +107,11 @@ impl Source {
         self.active = active.clamp(1, self.slices);
     }
 
-    /// Bits of TS per second, the most of the last seconds; zero before the first second is over.
+    /// Bits of TS per second, the most of the last seconds; zero before the second second is over.
     pub fn rate(&self) -> Rate {
         let whole = self.seconds.len().saturating_sub(1);
-        Rate::from_bytes_per_s(self.seconds.iter().take(whole).copied().max().unwrap_or(0))
+        let pairs = self.seconds.iter().zip(self.seconds.iter().skip(1)).take(whole.saturating_sub(1));
+        Rate::from_bytes_per_s(pairs.map(|(one, next)| (one + next) / 2).max().unwrap_or(0))
     }
 
     /// When [`Source::flush`] has something to do.

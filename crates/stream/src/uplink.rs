@@ -1,4 +1,4 @@
-//! What limits a peer first: an uplink of a given rate with a queue of bounded length.
+//! What limits a peer first: an uplink as a token bucket, with a queue of bounded length.
 
 use std::collections::VecDeque;
 
@@ -10,6 +10,7 @@ pub struct Uplink<T> {
     rate: Rate,
     /// When each has left.
     queue: VecDeque<(Time, T)>,
+    /// When it has sent everything at its rate; in the past, as far as the bucket is full.
     free: Time,
     /// Bytes that entered the queue.
     pub taken: u64,
@@ -19,6 +20,9 @@ pub struct Uplink<T> {
 
 /// The longest queue, as time: more helps no live stream.
 pub const LONGEST: Span = Span::from_millis(250);
+
+/// The bucket: what an uplink that was idle sends at once, as time at its rate.
+pub const BURST: Span = Span::from_millis(40);
 
 impl<T> Uplink<T> {
     /// An idle uplink.
@@ -41,9 +45,10 @@ impl<T> Uplink<T> {
             self.dropped += 1;
             return None;
         }
-        self.free = self.free.max(now) + self.rate.span_for(bytes as u64);
+        let full = Time(now.0.saturating_sub(BURST.0));
+        self.free = self.free.max(full) + self.rate.span_for(bytes as u64);
         self.taken += bytes as u64;
-        Some(self.free)
+        Some(self.free.max(now))
     }
 
     /// A packet of `bytes` enters the queue, or is dropped.
@@ -74,12 +79,14 @@ mod tests {
     #[test]
     fn packets_leave_at_the_rate_and_the_queue_ends() {
         let mut uplink = Uplink::new(Rate(1_000_000));
-        (0..100).for_each(|n| uplink.push(Time::ZERO, 1250, n));
-        // 10 ms each: 250 ms and one more are taken.
-        assert_eq!((uplink.taken / 1250, uplink.dropped), (26, 74));
-        assert_eq!(uplink.next_time(), Time::ZERO + Span::from_millis(10));
-        assert_eq!(uplink.pop(Time::ZERO), None);
-        assert_eq!(uplink.pop(Time::ZERO + Span::from_millis(10)), Some(0));
+        let begin = Time::ZERO + Span::from_secs(1);
+        (0..100).for_each(|n| uplink.push(begin, 1250, n));
+        // 10 ms each: the bucket, 250 ms and one more are taken.
+        assert_eq!((uplink.taken / 1250, uplink.dropped), (30, 70));
+        assert_eq!((0..99).filter_map(|_| uplink.pop(begin)).count(), 4, "the bucket was full");
+        assert_eq!(uplink.next_time(), begin + Span::from_millis(10));
+        assert_eq!(uplink.pop(begin), None);
+        assert_eq!(uplink.pop(begin + Span::from_millis(10)), Some(4));
         assert_eq!((0..99).filter_map(|_| uplink.pop(Time::NEVER)).count(), 25);
     }
 }

@@ -111,30 +111,30 @@ impl Socket {
                 }
                 let Some((_, destination, contents)) = line.under_way.pop_front() else { break };
                 drop(line);
-                let transmit = Transmit {
-                    destination,
-                    ecn: None,
-                    contents: &contents,
-                    segment_size: None,
-                    src_ip: None,
-                };
-                // A full buffer of the kernel is one more loss.
-                let _ = self.inner.try_send(&transmit);
+                self.send(destination, &contents);
             }
         }
+    }
+
+    /// A full buffer of the kernel is one more loss.
+    fn send(&self, destination: SocketAddr, contents: &[u8]) {
+        let transmit = Transmit { destination, ecn: None, contents, segment_size: None, src_ip: None };
+        let _ = self.inner.try_send(&transmit);
     }
 }
 
 impl Line {
-    fn push(&mut self, now: Time, destination: SocketAddr, contents: &[u8]) -> bool {
-        let Some(at) = self.uplink.depart(now, contents.len() + HEADERS) else { return false };
+    /// When what left the uplink at that time has arrived, if it does.
+    fn arrival(&mut self, at: Time) -> Option<Time> {
         if self.path.loss > 0.0 && self.random.chance(self.path.loss) {
-            return true;
+            return None;
         }
-        let jitter = self.random.normal(0.0, self.path.jitter.0 as f64).max(0.0);
+        let jitter = match self.path.jitter {
+            Span::ZERO => 0.0,
+            jitter => self.random.normal(0.0, jitter.0 as f64).max(0.0),
+        };
         self.last = self.last.max(at + self.path.delay + Span(jitter as u64));
-        self.under_way.push_back((self.last, destination, contents.to_vec()));
-        true
+        Some(self.last)
     }
 }
 
@@ -151,15 +151,21 @@ impl AsyncUdpSocket for Socket {
             return Ok(());
         };
         let mut line = line.lock().expect("nobody panics with the lock held");
-        let idle = line.under_way.is_empty();
+        let now = clock::now();
         let size = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
         for datagram in transmit.contents.chunks(size) {
-            if line.push(clock::now(), transmit.destination, datagram) {
-                self.count(datagram.len(), 1);
+            let Some(at) = line.uplink.depart(now, datagram.len() + HEADERS) else { continue };
+            self.count(datagram.len(), 1);
+            let Some(due) = line.arrival(at) else { continue };
+            let idle = line.under_way.is_empty();
+            if idle && due <= now {
+                self.send(transmit.destination, datagram);
+                continue;
             }
-        }
-        if idle {
-            self.wake.notify_one();
+            line.under_way.push_back((due, transmit.destination, datagram.to_vec()));
+            if idle {
+                self.wake.notify_one();
+            }
         }
         Ok(())
     }

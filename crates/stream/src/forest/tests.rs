@@ -132,3 +132,20 @@ fn who_can_carry_less_keeps_its_large_subtrees() {
     assert!(forest.orphans() > 0, "three viewers cannot hang on two places");
     check(&forest);
 }
+
+#[test]
+fn below_somebody_silent_nobody_is_safe() {
+    let latencies = latencies(1);
+    let mut forest = Forest::new(PEERS, 1, Rule::Any);
+    forest.set_budget(SERVER, 1, &latencies);
+    (1..6).for_each(|peer| forest.join(peer, 3, &latencies));
+    let silent = forest.tree(0).children(SERVER)[0];
+    let complaining = forest.tree(0).children(silent).to_vec();
+    forest.set_avoided(silent, true);
+    for child in complaining {
+        forest.place_elsewhere(0, child, &latencies);
+        check(&forest);
+        assert!(!forest.tree(0).is_below(child, silent), "{child} still gets nothing");
+    }
+    assert!(forest.tree(0).is_attached(silent));
+}

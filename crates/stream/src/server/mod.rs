@@ -1,5 +1,6 @@
 //! The server: tracker, source and explorer as one machine.
 
+mod budgets;
 mod contacts;
 mod overload;
 mod pings;
@@ -25,17 +26,14 @@ use crate::tree::NOBODY;
 use crate::{Input, Output, Peer, SERVER};
 pub use settings::{Counters, Overload, Settings};
 
-/// What the trees leave of an uplink: for repairs, exploration and bursts.
-pub const HEADROOM: f64 = 0.85;
-/// The same in need, and how long that lasts.
-const NEEDED: f64 = 0.95;
-const NEED: Span = Span::from_secs(60);
-/// The share of the server's uplink for repairs.
+/// The share of the server's uplink for repairs; in need half of it, as for exploration.
 const REPAIRS: f64 = 0.08;
 const TICK: Span = Span::from_millis(50);
 const SECOND: Span = Span::from_secs(1);
 /// A new viewer that there is no room for waits so long for some.
 const WAIT: Span = Span::from_secs(4);
+/// A suspicion may take room away while there is so many times what is needed.
+const SPARE: f64 = 1.15;
 /// Moves looked at per tick.
 const TRIES: usize = 400;
 /// Joins per second from one address, and the most at once; addresses remembered.
@@ -222,7 +220,9 @@ impl Server {
         if now >= self.next_second {
             self.next_second = now + SECOND;
             self.budgets(now);
-            self.forest.refresh(&self.latencies);
+            let unevenness = self.unevenness();
+            self.forest.refresh(&self.latencies, (unevenness / 2.0) as i64);
+            self.judge.set_spread(Span::from_secs_f64(4.0 * unevenness / 1e6));
             self.relieve(now);
             self.usher(now);
         }
@@ -365,44 +365,6 @@ impl Server {
         }
     }
 
-    fn budget_of(&self, now: Time, member: &mut Member) -> usize {
-        let slice = self.slice_rate();
-        let stream = slice * self.settings.slices as f64;
-        (member.allowance(now, stream, slice) * self.headroom(now) / slice) as usize
-    }
-
-    /// The share of uplinks that trees fill: more while somebody has no parent, and for a while after.
-    fn headroom(&self, now: Time) -> f64 {
-        let need = self.orphaned.is_some_and(|at| now.since(at) < NEED);
-        if need { NEEDED } else { HEADROOM }
-    }
-
-    /// How many children everybody can have now.
-    fn budgets(&mut self, now: Time) {
-        if self.forest.orphans() > 0 {
-            self.orphaned = Some(now);
-        }
-        let server = (self.settings.uplink.0 as f64 * self.headroom(now) / self.slice_rate()) as usize;
-        self.forest.set_budget(SERVER, server, &self.latencies);
-        for peer in self.forest.members().to_vec() {
-            if let Some(member) = &mut self.members[usize::from(peer)] {
-                member.second();
-            }
-            self.budget(now, peer);
-        }
-    }
-
-    fn budget(&mut self, now: Time, peer: Peer) {
-        let Some(mut member) = self.members[usize::from(peer)].take() else { return };
-        let budget = self.budget_of(now, &mut member);
-        self.members[usize::from(peer)] = Some(member);
-        // Small changes are not worth a move.
-        let (before, used) = self.forest.load(peer);
-        if budget != before && (budget > before || budget + 1 < used || budget == 0 || budget >= used) {
-            self.forest.set_budget(peer, budget, &self.latencies);
-        }
-    }
-
     fn remove(&mut self, peer: Peer) {
         self.waiting.retain(|(_, waiting, _)| *waiting != peer);
         if self.guests.remove(&peer).is_some() {
@@ -426,7 +388,8 @@ impl Server {
     fn explore(&mut self, now: Time) {
         // Exploring must not cost more than it can win: what all viewers take together.
         let taken = self.slice_rate() * self.forest.slices() as f64 * self.forest.members().len() as f64;
-        let uplink = taken.min(self.settings.uplink.0 as f64);
+        let most = self.settings.uplink.0 as f64;
+        let uplink = taken.min(if self.in_need(now) { most / 2.0 } else { most });
         for age in 1..16 {
             let slice = self.random.below(self.settings.slices) as u8;
             let Some((_, cargo)) = self.source.recent(age, slice) else { return };
@@ -445,7 +408,7 @@ impl Server {
     fn execute(&mut self, now: Time, verdict: Verdict) {
         let (Verdict::Upheld(complaint) | Verdict::Relegate(complaint) | Verdict::Doubted(complaint)) =
             verdict;
-        let Complaint { slice, child, parent, .. } = complaint;
+        let Complaint { slice, child, parent, fault } = complaint;
         if self.forest.tree(slice).parent(child) != parent {
             return;
         }
@@ -455,12 +418,16 @@ impl Server {
         let blamed = parent != SERVER;
         if blamed {
             self.counters.upheld += 1;
-            let carried = self.forest.load(parent).1 as f64 * self.slice_rate() / HEADROOM;
+            let carried = self.forest.load(parent).1 as f64 * self.slice_rate() / budgets::HEADROOM;
+            let spare = self.forest.spare() >= SPARE;
             // Until it answers again, nobody new is put under it.
             self.forest.set_avoided(parent, true);
             if let Some(member) = &mut self.members[usize::from(parent)] {
                 member.next_ping = now;
-                member.fell_short(now, carried);
+                // Where room is short already, a suspicion takes none away: orphans would get nothing at all.
+                if spare || fault != Fault::Silent {
+                    member.fell_short(now, carried);
+                }
                 if matches!(verdict, Verdict::Relegate(_)) && !member.is_relegated(now) {
                     member.relegate(now);
                     self.counters.relegated += 1;
@@ -474,11 +441,12 @@ impl Server {
     }
 
     fn nacked(&mut self, now: Time, from: Peer, keys: &[Key]) {
+        let share = if self.in_need(now) { REPAIRS / 2.0 } else { REPAIRS };
         let Some(member) = self.members.get_mut(usize::from(from)).and_then(Option::as_mut) else {
             self.counters.strange += 1;
             return;
         };
-        let all = self.settings.uplink.as_bytes_per_s() * REPAIRS;
+        let all = self.settings.uplink.as_bytes_per_s() * share;
         // One viewer gets a quarter of that at most, and no more than a part of the stream.
         let one = (self.source.rate().as_bytes_per_s() * 0.25).min(all / 4.0).max(2.0 * PAYLOAD as f64);
         for key in keys {

@@ -43,8 +43,7 @@ impl Server {
         let Some(member) = &mut self.members[usize::from(from)] else { return };
         let Some(ping) = member.ping.take_if(|ping| ping.number == number) else { return };
         let sample = now.since(ping.sent).0 as f64 / 1e3;
-        member.round_trip =
-            if member.round_trip == 0.0 { sample } else { 0.8 * member.round_trip + 0.2 * sample };
+        member.pong(sample);
         self.latencies.measured(SERVER, from, sample / 2.0, &mut self.random);
         self.forest.set_avoided(from, false);
         if ping.digest != 0 && digest != 0 && digest != ping.digest {

@@ -1,5 +1,7 @@
 //! A viewer: joins, forwards by tree, orders and repairs, complains, passes exploration packets on.
 
+mod complaints;
+
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -9,7 +11,7 @@ use tidegate_control::units::{Rate, Span, Time};
 
 use crate::bucket::Bucket;
 use crate::lag::Lags;
-use crate::message::{Join, Message, Ping, Refusal, Report, VERSION, Welcome};
+use crate::message::{Join, Message, Ping, Refusal, VERSION, Welcome};
 use crate::packet::{self, Datagram, Explore, Key, PAYLOAD, Video, WIRE};
 use crate::reorder::{Arrival, Counters, Reorder};
 use crate::source::digest;
@@ -74,6 +76,8 @@ pub struct Viewer {
     slices: [Slice; MAX_SLICES],
     /// Of the server's clock less ours, ms, as the fastest ping had it.
     clock: Option<i64>,
+    /// To the server and back, as it says.
+    round_trip: Span,
     newest: u32,
     /// When a packet last came, and when packets last came again after a pause of all slices.
     heard: Time,
@@ -96,18 +100,14 @@ struct Slice {
     /// Since when it has this parent, or complained about it last.
     since: Time,
     silent: bool,
+    /// Whether this parent ever sent it.
+    delivers: bool,
 }
 
 const TICK: Span = Span::from_millis(100);
 const REPORT: Span = Span::from_secs(5);
-/// A slice is silent when it has nothing for so long while others go on.
-const SILENCE: Span = Span::from_millis(250);
 /// When all slices are silent for so long, it is no single parent's doing.
 const PAUSE: Span = Span::from_millis(100);
-/// Between complaints about one parent.
-const AGAIN: Span = Span::from_millis(600);
-/// A share lost of a slice above which its parent is to blame, in a report's time.
-const LOSSY: f64 = 0.1;
 /// The share of the uplink for other viewers' repairs.
 const REPAIRS: f64 = 0.1;
 /// The most children over one slice, and outages remembered.
@@ -124,6 +124,7 @@ impl Viewer {
             children: Vec::new(),
             since: Time::ZERO,
             silent: false,
+            delivers: false,
         };
         Viewer {
             relay: Relay::new(settings.uplink.as_bytes_per_s(), Span::ZERO, 1, settings.stamping),
@@ -134,6 +135,7 @@ impl Viewer {
             began: Time::ZERO,
             slices: std::array::from_fn(|_| slice.clone()),
             clock: None,
+            round_trip: Span::ZERO,
             newest: 0,
             heard: Time::ZERO,
             resumed: Time::ZERO,
@@ -271,7 +273,7 @@ impl Viewer {
             Message::Parent { slice, parent, depth } => {
                 if let Some(slice) = self.slices.get_mut(usize::from(slice)) {
                     slice.before = std::mem::replace(&mut slice.parent, parent);
-                    (slice.depth, slice.since) = (depth, now);
+                    (slice.depth, slice.since, slice.delivers) = (depth, now, false);
                 }
             }
             _ => self.counts.strange += 1,
@@ -305,6 +307,7 @@ impl Viewer {
             self.clock = Some(clock.max(drift));
         }
         self.newest = self.newest.max(ping.newest);
+        self.round_trip = Span::from_micros(u64::from(ping.round_trip));
         let digest = self.reorder.payload(ping.audit).map_or(0, |bytes| digest(bytes));
         self.tell(Message::Pong { number: ping.number, digest });
     }
@@ -312,10 +315,13 @@ impl Viewer {
     fn datagram(&mut self, now: Time, from: Peer, bytes: Bytes) {
         match packet::decode(&bytes) {
             Some(Datagram::Video(video)) => {
-                let slice = self.slices.get(usize::from(video.key.slice));
+                let slice = self.slices.get_mut(usize::from(video.key.slice));
                 let expected = |slice: &Slice| [slice.parent, slice.before, SERVER].contains(&from);
-                let parent = slice.map_or(NOBODY, |slice| slice.parent);
-                if slice.is_some_and(expected) {
+                if let Some(slice) = slice
+                    && expected(slice)
+                {
+                    let parent = slice.parent;
+                    slice.delivers |= from == parent;
                     self.video(now, &video, bytes, from == parent || from != SERVER);
                 } else {
                     self.counts.strange += 1;
@@ -435,50 +441,6 @@ impl Viewer {
             let to = explore.chain[at + 1];
             self.outputs.push_back(Output::Datagram { to, bytes: explore.encode() });
         }
-    }
-
-    /// Looks for slices from which nothing comes while the stream goes on.
-    fn listen(&mut self, now: Time) {
-        let Phase::In(welcome) = self.phase else { return };
-        let silence = SILENCE.max(self.reorder.spacing() * 3);
-        let newest = self.reorder.newest().unwrap_or(0).max(self.newest);
-        for slice in 0..total(&welcome) {
-            // After a pause of everything, slices come one after the other: only what passed since counts.
-            let heard = self.reorder.last(slice);
-            let quiet = |at: Time| now.since(at.max(self.resumed)) > silence;
-            let behind = heard.is_none_or(|(group, at)| newest > group + 1 && quiet(at));
-            let Slice { parent, since, .. } = self.slices[slice];
-            let running = newest > 0 && parent != NOBODY;
-            if behind && running && now.since(since) > silence {
-                let first = !std::mem::replace(&mut self.slices[slice].silent, true);
-                if first || now.since(since) > AGAIN {
-                    self.slices[slice].since = now;
-                    self.tell(Message::Complaint { slice: slice as u8, parent, silent: true });
-                }
-            }
-        }
-    }
-
-    fn report(&mut self, _now: Time) {
-        let Phase::In(welcome) = self.phase else { return };
-        for slice in 0..usize::from(welcome.slices) {
-            let (expected, missed) = self.reorder.take_losses(slice);
-            let Slice { parent, silent, .. } = self.slices[slice];
-            let lossy = expected >= 10 && f64::from(missed) > LOSSY * f64::from(expected);
-            if lossy && !silent && parent != NOBODY {
-                self.tell(Message::Complaint { slice: slice as u8, parent, silent: false });
-            }
-        }
-        let Counters { delivered, gaps, duplicates, recovered, .. } = self.reorder.counters;
-        let report = Report {
-            delivered: delivered as u32,
-            gaps: gaps as u32,
-            duplicates: duplicates as u32,
-            recovered: recovered as u32,
-            forwarded: self.counts.forwarded,
-            lag: self.lags.recent_median(),
-        };
-        self.tell(Message::Report(report));
     }
 }
 

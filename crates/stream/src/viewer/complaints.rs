@@ -1,0 +1,71 @@
+//! What a viewer tells the server about its parents, and how it fares.
+
+use tidegate_control::units::{Span, Time};
+
+use super::{Phase, Slice, Viewer, total};
+use crate::message::{Message, Report};
+use crate::reorder::Counters;
+use crate::tree::NOBODY;
+
+/// A slice is silent when it has nothing for so long while others go on; longer if its packets come unevenly, and
+/// while a new parent connects, but never for longer than the last.
+const SILENCE: Span = Span::from_millis(250);
+const UNEVEN: u64 = 6;
+const LONGEST_SILENCE: Span = Span::from_millis(1000);
+/// Between complaints about one parent.
+const AGAIN: Span = Span::from_millis(600);
+/// A share lost of a slice above which its parent is to blame, in a report's time.
+const LOSSY: f64 = 0.1;
+
+impl Viewer {
+    /// Looks for slices from which nothing comes while the stream goes on.
+    pub(super) fn listen(&mut self, now: Time) {
+        let Phase::In(welcome) = self.phase else { return };
+        let newest = self.reorder.newest().unwrap_or(0).max(self.newest);
+        for slice in 0..total(&welcome) {
+            let silence = self.silence(slice);
+            // After a pause of everything, slices come one after the other: only what passed since counts.
+            let heard = self.reorder.last(slice);
+            let quiet = |at: Time| now.since(at.max(self.resumed)) > silence;
+            let behind = heard.is_none_or(|(group, at)| newest > group + 1 && quiet(at));
+            let Slice { parent, since, delivers, .. } = self.slices[slice];
+            let since = if delivers { since } else { since + (self.round_trip * 2).min(LONGEST_SILENCE) };
+            let running = newest > 0 && parent != NOBODY;
+            if behind && running && now.since(since) > silence {
+                let first = !std::mem::replace(&mut self.slices[slice].silent, true);
+                if first || now.since(since) > AGAIN {
+                    self.slices[slice].since = now;
+                    self.tell(Message::Complaint { slice: slice as u8, parent, silent: true });
+                }
+            }
+        }
+    }
+
+    /// After how long without a packet a slice is silent.
+    fn silence(&self, slice: usize) -> Span {
+        let uneven = self.reorder.deviation(slice) * UNEVEN;
+        SILENCE.max(uneven.min(LONGEST_SILENCE)).max(self.reorder.spacing() * 3)
+    }
+
+    pub(super) fn report(&mut self, _now: Time) {
+        let Phase::In(welcome) = self.phase else { return };
+        for slice in 0..usize::from(welcome.slices) {
+            let (expected, missed) = self.reorder.take_losses(slice);
+            let Slice { parent, silent, .. } = self.slices[slice];
+            let lossy = expected >= 10 && f64::from(missed) > LOSSY * f64::from(expected);
+            if lossy && !silent && parent != NOBODY {
+                self.tell(Message::Complaint { slice: slice as u8, parent, silent: false });
+            }
+        }
+        let Counters { delivered, gaps, duplicates, recovered, .. } = self.reorder.counters;
+        let report = Report {
+            delivered: delivered as u32,
+            gaps: gaps as u32,
+            duplicates: duplicates as u32,
+            recovered: recovered as u32,
+            forwarded: self.counts.forwarded,
+            lag: self.lags.recent_median(),
+        };
+        self.tell(Message::Report(report));
+    }
+}
