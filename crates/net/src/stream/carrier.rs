@@ -223,9 +223,7 @@ impl Carrier {
     /// A dialled connection stands, or does not.
     pub fn dialed(&mut self, peer: Peer, connection: Option<Connection>) {
         match (connection, self.links.get(&peer)) {
-            // It came to us meanwhile.
-            (Some(connection), Some(State::Up(_))) => connection.close(VarInt::from_u32(0), b"twice"),
-            (Some(connection), _) => self.attach(peer, connection, Channel::None),
+            (Some(connection), _) => self.welcome(peer, connection),
             (None, Some(State::Dialing(_))) => {
                 self.links.insert(peer, State::Down(clock::now() + PAUSE));
             }
@@ -265,11 +263,14 @@ impl Carrier {
     }
 
     fn welcome(&mut self, peer: Peer, connection: Connection) {
-        if let Some(State::Up(_)) = self.links.get(&peer) {
-            // Both dialled: each may use either; what comes over the old one still counts.
+        if self.peers.len() >= LINKS {
+            connection.close(VarInt::from_u32(2), b"too many");
+        } else if let Some(State::Up(_)) = self.links.get(&peer) {
+            // Both dialled: each uses what it has and hears both, and who closed one might close what the other
+            // uses. One that nobody uses times out.
             tokio::spawn(listen(connection.clone(), self.events.clone()));
             self.peers.insert(connection.stable_id(), peer);
-        } else if self.peers.len() < LINKS {
+        } else {
             self.attach(peer, connection, Channel::None);
         }
     }

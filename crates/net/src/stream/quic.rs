@@ -25,6 +25,8 @@ const MTU: u16 = 1232;
 const IDLE: Duration = Duration::from_secs(6);
 /// Between signs of life to the server.
 const ALIVE: Duration = Duration::from_secs(2);
+/// What a round trip is taken for before the first: a lost handshake is repeated after three of them.
+const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 /// Datagrams that wait to be sent or read, per connection.
 const DATAGRAMS: usize = 1 << 18;
 /// Messages that wait, per connection.
@@ -51,6 +53,7 @@ fn transport(keep_alive: bool) -> Arc<TransportConfig> {
         .datagram_receive_buffer_size(Some(DATAGRAMS))
         .datagram_send_buffer_size(DATAGRAMS)
         .initial_mtu(MTU)
+        .initial_rtt(FIRST_ROUND_TRIP)
         .mtu_discovery_config(None)
         .ack_frequency_config(Some(acks))
         .congestion_controller_factory(Arc::new(Planned));
