@@ -227,7 +227,8 @@ fn serve(arguments: ServerArguments) -> Result<ExitCode, Failure> {
         None => Identity::generate(),
     };
     let settings = server::Settings { listen: arguments.listen, path, input, machine };
-    runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let served = runtime.block_on(async {
         let (listener, page) = page(arguments.page).await?;
         let status = Arc::new(Mutex::new(server::Status::default()));
         tokio::spawn(pages::serve(listener, pages::of_server(status.clone())));
@@ -249,7 +250,10 @@ fn serve(arguments: ServerArguments) -> Result<ExitCode, Failure> {
             println!("{}", json!({ "event": "end", "status": status }));
         }
         Ok(ExitCode::SUCCESS)
-    })
+    });
+    // Nobody can interrupt a read of standard input: it is not waited for.
+    runtime.shutdown_background();
+    served
 }
 
 fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {

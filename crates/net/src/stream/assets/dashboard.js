@@ -8,6 +8,10 @@ function element(name, attributes, text) {
   return made;
 }
 
+function count(number, what) {
+  return `${number} ${what}${number === 1 ? "" : "s"}`;
+}
+
 // Leaves take a column each; a parent stands above the middle of its children.
 function place(children) {
   const places = new Map();
@@ -45,7 +49,7 @@ function draw(slice, edges) {
   }
   const figure = document.createElement("figure");
   const caption = document.createElement("figcaption");
-  caption.textContent = `slice ${slice}: ${edges.length} viewers, ${rows - 1} hops deep`;
+  caption.textContent = `slice ${slice}: ${count(edges.length, "viewer")}, ${count(rows - 1, "hop")} deep`;
   figure.append(svg, caption);
   return figure;
 }
@@ -80,7 +84,7 @@ async function refresh() {
     document.getElementById("viewers").replaceChildren(
       ...s.viewers.map((viewer) => row("td", COLUMNS.map(([, value]) => value(viewer)))));
     document.getElementById("summary").textContent =
-      `${s.viewers.length - 1} viewers, ${(s.rate_bits_per_s / 1e6).toFixed(2)} Mbit/s in ${s.slices} slices, ` +
+      `${count(s.viewers.length - 1, "viewer")}, ${(s.rate_bits_per_s / 1e6).toFixed(2)} Mbit/s in ${s.slices} slices, ` +
       `${s.orphans} without a parent, ${s.refused} refused, ${s.died} died, ${s.relegated} relegated, ` +
       `${(s.sent_all / 1e6).toFixed(1)} MB sent` + (s.stalled_s > 2 ? `, the source is silent for ${s.stalled_s.toFixed(0)} s` : "");
   } catch { /* the server ended; the last picture stays */ }

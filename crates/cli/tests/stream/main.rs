@@ -1,0 +1,218 @@
+//! `tidegate stream` with real media: what clients play is what ffmpeg made.
+
+#[path = "../../../../tests/skipped.rs"]
+mod skipped;
+
+mod browser;
+mod media;
+mod roles;
+
+use std::io::Write as _;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::Duration;
+
+use browser::Browser;
+use media::{SIX, decode, feed, made, place};
+use roles::{Role, Scratch, client, server};
+use serde_json::Value;
+
+fn number(status: &Value, key: &str) -> u64 {
+    status[key].as_u64().unwrap()
+}
+
+fn pause(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// Clients that write what they play.
+fn audience(server: &Role, scratch: &Scratch, count: usize, uplink: &str, more: &str) -> Vec<Role> {
+    let start = |n: usize| {
+        let out = scratch.path(&format!("{n}.ts"));
+        client(server, uplink, &format!("--out {} --seed {n} {more}", out.display()))
+    };
+    let clients: Vec<Role> = (0..count).map(start).collect();
+    clients.iter().for_each(|client| client.until("in", |status| status["phase"] == "in"));
+    clients
+}
+
+/// A client's output holds the stream from about its beginning to its end, in order, but for the gaps it counted.
+fn check(stream: &[u8], output: &[u8], status: &Value) -> usize {
+    let (before, count, missing) = place(stream, output);
+    let gaps = number(status, "gaps") as usize;
+    assert!(missing <= gaps * SIX && (missing > 0) == (gaps > 0), "{missing} missing, {status}");
+    assert_eq!(count.div_ceil(SIX), number(status, "delivered") as usize, "{status}");
+    let (whole, about) = (stream.len() / media::TS, 60 * SIX);
+    assert!(before < about && before + count + missing + about > whole, "{before}, {count} of {whole}");
+    missing
+}
+
+#[test]
+fn what_is_played_is_what_was_made_byte_for_byte() {
+    let Some(stream) = made(6) else { return skipped::skipped("streams of real media", "ffmpeg") };
+    let scratch = Scratch::new("exact");
+    let mut server = server("1 Mbit/s", "4 Mbit/s", "");
+    let clients = audience(&server, &scratch, 4, "3 Mbit/s", "--loss 0.01");
+    let input = feed(server.input(), stream.clone(), 6).join().unwrap();
+    pause(1500);
+    let (mut played, mut missed) = (0, 0);
+    for (n, client) in clients.into_iter().enumerate() {
+        let status = client.end();
+        let output = std::fs::read(scratch.path(&format!("{n}.ts"))).unwrap();
+        let missing = check(&stream, &output, &status);
+        (played, missed) = (played + output.len() / media::TS, missed + missing);
+        let (frames, said) = decode(&output, &scratch.path("cut.ts"));
+        assert!(missing > 0 || said.is_empty(), "{said}");
+        assert!(frames >= 70, "{frames} frames decoded");
+    }
+    assert!(missed * 100 <= played, "{missed} of {played} missed at a loss of 1 %");
+    drop(input);
+}
+
+#[test]
+fn clients_that_die_or_leave_take_nothing_from_others() {
+    let Some(stream) = made(7) else { return skipped::skipped("churn with real media", "ffmpeg") };
+    let scratch = Scratch::new("churn");
+    let mut server = server("1 Mbit/s", "6 Mbit/s", "");
+    let mut clients = audience(&server, &scratch, 6, "4 Mbit/s", "");
+    let feeding = feed(server.input(), stream.clone(), 7);
+    pause(2000);
+    clients.remove(0).kill();
+    pause(2000);
+    clients.remove(0).end();
+    let input = feeding.join().unwrap();
+    pause(1500);
+    for (n, client) in clients.into_iter().enumerate() {
+        let status = client.end();
+        let output = std::fs::read(scratch.path(&format!("{}.ts", n + 2))).unwrap();
+        let missing = check(&stream, &output, &status);
+        assert!(missing * 50 <= stream.len() / media::TS, "{missing} missing: {status}");
+    }
+    let status = server.end();
+    assert_eq!((number(&status, "died"), number(&status, "left")), (1, 5), "{status}");
+    drop(input);
+}
+
+#[test]
+fn strangers_garbage_and_stalls_leave_no_trace_in_what_is_played() {
+    let Some(stream) = made(3) else { return skipped::skipped("garbage among real media", "ffmpeg") };
+    let scratch = Scratch::new("garbage");
+    let mut server = server("1 Mbit/s", "6 Mbit/s", "");
+    let clients = audience(&server, &scratch, 2, "3 Mbit/s", "");
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.text("address").to_owned();
+    let forging = std::thread::spawn(move || {
+        for n in 0..2000_u32 {
+            // What a video packet looks like inside, and what a QUIC packet looks like outside.
+            let head: u8 = if n % 2 == 0 { 1 } else { 0x40 | n as u8 };
+            let forged: Vec<u8> = std::iter::once(head).chain((0..1199).map(|at| (at + n) as u8)).collect();
+            let _ = stranger.send_to(&forged, &address);
+            if n % 20 == 0 {
+                pause(20);
+            }
+        }
+    });
+    let half = stream.len() / media::TS / 2 / SIX * SIX * media::TS;
+    let mut input = feed(server.input(), stream[..half].to_vec(), 2).join().unwrap();
+    input.write_all(&[0x11; 50_000]).unwrap();
+    server.until("silent", |status| status["stalled_s"].as_f64().unwrap() > 1.0);
+    assert!(number(&server.status(), "garbage_bytes") >= 49_000);
+    // Half again the rate.
+    let input = feed(input, stream[half..].to_vec(), 1).join().unwrap();
+    forging.join().unwrap();
+    pause(1500);
+    for (n, client) in clients.into_iter().enumerate() {
+        let status = client.end();
+        let output = std::fs::read(scratch.path(&format!("{n}.ts"))).unwrap();
+        check(&stream, &output, &status);
+    }
+    drop(input);
+}
+
+#[test]
+fn a_server_that_starts_again_gets_its_clients_back() {
+    let scratch = Scratch::new("restart");
+    let identity = scratch.path("server.key");
+    let keygen = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["flashflow", "keygen"])
+        .arg(&identity)
+        .output()
+        .unwrap();
+    assert!(keygen.status.success(), "{}", String::from_utf8_lossy(&keygen.stderr));
+    let serve = |listen: &str| {
+        let options = format!("server --listen {listen} --identity {}", identity.display());
+        Role::start(&options, &["--input", "pattern:1 Mbit/s", "--rate", "1 Mbit/s"])
+    };
+    let first = serve("127.0.0.1:0");
+    let clients: Vec<Role> = (0..2).map(|_| client(&first, "3 Mbit/s", "")).collect();
+    let plays = |client: &Role, beyond: u64| {
+        client.until("playing", |status| status["phase"] == "in" && number(status, "delivered") > beyond);
+    };
+    clients.iter().for_each(|client| plays(client, 50));
+    let address = first.text("address").to_owned();
+    first.kill();
+    let second = serve(&address);
+    for client in &clients {
+        let before = number(&client.status(), "delivered");
+        plays(client, before + 100);
+    }
+    assert_eq!(number(&second.end(), "joined"), 2);
+}
+
+#[test]
+fn a_browser_plays_and_draws_on_any_screen() {
+    let Some(stream) = made(20) else { return skipped::skipped("a browser that plays", "ffmpeg") };
+    let scratch = Scratch::new("browser");
+    let mut server = server("1 Mbit/s", "6 Mbit/s", "");
+    let viewer = client(&server, "3 Mbit/s", "");
+    let feeding = feed(server.input(), stream, 20);
+    let url = format!("http://{}/", viewer.text("page"));
+    let Some(mut player) = Browser::open(&url, &scratch.path("player")) else {
+        return skipped::skipped("a browser that plays", "chromium");
+    };
+    let time = "document.querySelector('video').currentTime";
+    let begun = player.until_above(time, 0.1);
+    player.until_above(time, begun + 1.0);
+    assert_eq!(player.read("document.querySelector('video').videoWidth"), 320);
+    // The page is as wide as the screen, and nothing sticks out.
+    let fits = |width: u32| {
+        format!("innerWidth == {width} && document.documentElement.scrollWidth <= {width} ? 1 : 0")
+    };
+    for (width, name) in [(1280, "player.png.base64"), (390, "player-phone.png.base64")] {
+        player.resize(width, name);
+        player.until_above(&fits(width), 0.0);
+    }
+    drop(player);
+    let url = format!("http://{}/", server.text("page"));
+    let mut dashboard = Browser::open(&url, &scratch.path("dashboard")).unwrap();
+    // Ten slices and one of parity, each with the server and a viewer.
+    dashboard.until_above("document.querySelectorAll('svg circle').length", 21.0);
+    dashboard.until_above("document.querySelectorAll('#viewers tr').length", 1.0);
+    for (width, name) in [(1280, "dashboard.png.base64"), (390, "dashboard-phone.png.base64")] {
+        dashboard.resize(width, name);
+        dashboard.until_above(&fits(width), 0.0);
+    }
+    // The feeder ends with the server.
+    drop((dashboard, viewer, server));
+    let _ = feeding.join();
+}
+
+/// Sizes and losses that a stream is made for.
+#[test]
+#[ignore = "minutes of two cores: cargo test -p tidegate --test stream -- --ignored"]
+fn audiences_of_5_20_and_50_at_losses_of_0_1_and_5_per_cent() {
+    for clients in ["5", "20", "50"] {
+        for (loss, least) in [("0", 0.999), ("0.01", 0.99), ("0.05", 0.95)] {
+            let uplink = if clients == "50" { "30 Mbit/s" } else { "12 Mbit/s" };
+            let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+                .args(["stream", "demo", "--clients", clients, "--duration", "40 s", "--loss", loss])
+                .args(["--rate", "1 Mbit/s", "--weakest", "500 kbit/s", "--strongest", "3 Mbit/s"])
+                .args(["--server-uplink", uplink, "--delay", "40 ms", "--leave", "1", "--json"])
+                .output()
+                .unwrap();
+            let measured: Value = serde_json::from_slice(&output.stdout).unwrap();
+            eprintln!("{clients} clients, loss {loss}: {measured}");
+            assert!(measured["continuity"].as_f64().unwrap() >= least, "{clients}, {loss}: {measured}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Streams made by ffmpeg, sent at their own pace, and where what a client wrote lies in them.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{ChildStdin, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub const TS: usize = 188;
+/// TS packets in a packet of the stream.
+pub const SIX: usize = 6;
+
+/// A picture and a tone of so many seconds, a key frame every second; none where there is no ffmpeg.
+pub fn made(seconds: u32) -> Option<Vec<u8>> {
+    let picture = format!("testsrc2=size=320x180:rate=25:duration={seconds}");
+    let tone = format!("sine=frequency=440:duration={seconds}");
+    let output = Command::new("ffmpeg")
+        .args(["-v", "error", "-f", "lavfi", "-i", &picture, "-f", "lavfi", "-i", &tone])
+        .args("-c:v libx264 -preset ultrafast -pix_fmt yuv420p -g 25 -b:v 900k".split(' '))
+        .args("-c:a aac -b:a 64k -f mpegts -".split(' '))
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.stdout.len() % TS, 0);
+    Some(output.stdout)
+}
+
+/// Writes a stream of so many seconds at its own pace, then ends the input or keeps it open until joined.
+pub fn feed(mut to: ChildStdin, stream: Vec<u8>, seconds: u32) -> JoinHandle<ChildStdin> {
+    std::thread::spawn(move || {
+        let begun = Instant::now();
+        let per_s = stream.len() as f64 / f64::from(seconds);
+        let mut sent = 0;
+        while sent < stream.len() {
+            let due = (begun.elapsed().as_secs_f64() * per_s) as usize / (SIX * TS) * SIX * TS;
+            let due = if due + SIX * TS > stream.len() { stream.len() } else { due };
+            to.write_all(&stream[sent..due.max(sent)]).unwrap();
+            sent = due.max(sent);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        to
+    })
+}
+
+/// How a client's output lies in the stream: TS packets before its first, of it, and missing inside it. Fails if
+/// it is not made of the stream's packets, in their order.
+pub fn place(stream: &[u8], output: &[u8]) -> (usize, usize, usize) {
+    assert_eq!(output.len() % TS, 0, "whole TS packets");
+    let mut rest = stream.chunks_exact(TS).enumerate();
+    let (mut first, mut last, mut count) = (None, 0, 0);
+    for packet in output.chunks_exact(TS) {
+        let (at, _) = rest.find(|(_, sent)| *sent == packet).expect("what is played was sent, in this order");
+        first.get_or_insert(at);
+        (last, count) = (at, count + 1);
+    }
+    let first = first.expect("something was played");
+    (first, count, last + 1 - first - count)
+}
+
+/// Decodes what a client wrote from its first key frame on, and gives the frames and what the decoder says.
+pub fn decode(output: &[u8], scratch: &Path) -> (u32, String) {
+    let pid = |packet: &[u8]| u16::from(packet[1] & 0x1f) << 8 | u16::from(packet[2]);
+    let tables = output.chunks_exact(TS).filter(|packet| [0, 0x1000].contains(&pid(packet))).take(2);
+    let entry = |packet: &[u8]| pid(packet) == 0x100 && packet[3] & 0x20 != 0 && packet[5] & 0x40 != 0;
+    let begin = output.chunks_exact(TS).position(entry).expect("a key frame");
+    let cut: Vec<u8> = tables.flatten().chain(&output[begin * TS..]).copied().collect();
+    std::fs::write(scratch, cut).unwrap();
+    let probe = Command::new("ffprobe")
+        .args("-v error -select_streams v:0 -count_frames -of csv=p=0".split(' '))
+        .args(["-show_entries", "stream=nb_read_frames"])
+        .arg(scratch)
+        .output()
+        .unwrap();
+    let frames = String::from_utf8_lossy(&probe.stdout);
+    let frames = frames.lines().next().and_then(|line| line.trim().trim_end_matches(',').parse().ok());
+    (frames.unwrap_or(0), String::from_utf8_lossy(&probe.stderr).into_owned())
+}

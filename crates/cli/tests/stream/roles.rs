@@ -1,0 +1,132 @@
+//! Server and clients as processes, and what their pages say.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A folder of one test, gone when it ends.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("tidegate-stream-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process of `tidegate stream`, killed when dropped.
+pub struct Role {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    /// What it said first: where it is found.
+    pub said: Value,
+}
+
+impl Role {
+    /// `arguments` in one text, separated by spaces; then those that hold spaces.
+    pub fn start(arguments: &str, more: &[&str]) -> Role {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .arg("stream")
+            .args(arguments.split_whitespace())
+            .args(more)
+            .arg("--json")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut role = Role { child, lines, said: Value::Null };
+        role.said = role.next().expect("it says where it is found");
+        role
+    }
+
+    fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).ok()
+    }
+
+    pub fn text(&self, key: &str) -> &str {
+        self.said[key].as_str().unwrap()
+    }
+
+    pub fn input(&mut self) -> ChildStdin {
+        self.child.stdin.take().unwrap()
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+    }
+
+    /// Tells it to end, and gives its last status.
+    pub fn end(mut self) -> Value {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        let mut last = self.next().expect("it says how it went");
+        assert!(self.child.wait().unwrap().success());
+        last["status"].take()
+    }
+
+    pub fn status(&self) -> Value {
+        serde_json::from_str(&get(self.text("page"), "/status.json")).unwrap()
+    }
+
+    /// Waits until its status is so.
+    pub fn until(&self, what: &str, is: impl Fn(&Value) -> bool) {
+        let since = Instant::now();
+        loop {
+            let status = self.status();
+            if is(&status) {
+                return;
+            }
+            assert!(since.elapsed() < Duration::from_secs(20), "never {what}: {status}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a page on loopback answers, less its head.
+pub fn get(page: &str, path: &str) -> String {
+    let mut tcp = TcpStream::connect(page).unwrap();
+    write!(tcp, "GET {path} HTTP/1.1\r\nHost: {page}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    tcp.read_to_string(&mut answer).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+/// A server on a fresh port that reads its standard input, whose rate it is told.
+pub fn server(rate: &str, uplink: &str, more: &str) -> Role {
+    let options = format!("server --listen 127.0.0.1:0 --input - {more}");
+    Role::start(&options, &["--rate", rate, "--uplink", uplink])
+}
+
+/// A client of it.
+pub fn client(server: &Role, uplink: &str, more: &str) -> Role {
+    let (address, fingerprint) = (server.text("address"), server.text("fingerprint"));
+    let options = format!("client --server {address} --fingerprint {fingerprint} {more}");
+    Role::start(&options, &["--uplink", uplink])
+}
