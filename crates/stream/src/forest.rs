@@ -212,24 +212,23 @@ impl Forest {
         self.places[usize::from(peer)].avoided = avoided;
     }
 
-    /// `child` gets another parent in that slice, if there is one; otherwise it changes places with its own, if it
-    /// has room for it.
+    /// `child` gets another parent in that slice, if there is one; otherwise it changes places with its own, if that
+    /// is avoided and it has room for it, or keeps it, unless that has more children than it can have.
     pub fn place_elsewhere(&mut self, slice: usize, child: Peer, latencies: &Latencies) {
         let parent = self.trees[slice].parent(child);
         if parent == NOBODY {
             return;
         }
-        let before = std::mem::replace(&mut self.places[usize::from(parent)].avoided, true);
-        match self.best_parent(slice, child, latencies) {
+        let Place { used, budget, avoided, .. } = self.places[usize::from(parent)];
+        match self.best_parent(slice, child, parent, latencies) {
             Some(other) => self.move_under(slice, child, other, latencies),
-            None if self.take_place(slice, child, parent, latencies) => {}
-            None if self.places[usize::from(parent)].used > self.places[usize::from(parent)].budget => {
+            None if avoided && self.take_place(slice, child, parent, latencies) => {}
+            None if used > budget => {
                 self.move_under(slice, child, NOBODY, latencies);
                 self.place(slice, child, latencies);
             }
             None => {}
         }
-        self.places[usize::from(parent)].avoided = before;
     }
 
     /// Tries to place who waits, the largest subtrees first.
@@ -371,7 +370,7 @@ impl Forest {
 
     /// Finds an orphan a parent; if nobody outside its own subtree has room, it takes a leaf's place.
     fn place(&mut self, slice: usize, orphan: Peer, latencies: &Latencies) {
-        if let Some(parent) = self.best_parent(slice, orphan, latencies) {
+        if let Some(parent) = self.best_parent(slice, orphan, NOBODY, latencies) {
             return self.move_under(slice, orphan, parent, latencies);
         }
         let below = |peer: &Peer| self.trees[slice].is_below(*peer, orphan);
@@ -395,17 +394,17 @@ impl Forest {
         let parent = tree.parent(leaf);
         self.move_under(slice, leaf, NOBODY, latencies);
         self.move_under(slice, orphan, parent, latencies);
-        if let Some(parent) = self.best_parent(slice, leaf, latencies) {
+        if let Some(parent) = self.best_parent(slice, leaf, NOBODY, latencies) {
             self.move_under(slice, leaf, parent, latencies);
         }
     }
 
-    /// Who has room for `child` and is nearest to the server with it.
-    fn best_parent(&self, slice: usize, child: Peer, latencies: &Latencies) -> Option<Peer> {
+    /// Who has room for `child`, is nearest to the server with it, and is not `other`.
+    fn best_parent(&self, slice: usize, child: Peer, other: Peer, latencies: &Latencies) -> Option<Peer> {
         let tree = &self.trees[slice];
         let mut best: Option<(i64, Peer)> = None;
         for peer in self.members.iter().chain([&SERVER]).copied() {
-            if peer == child || !self.may_adopt(slice, peer) {
+            if [child, other].contains(&peer) || !self.may_adopt(slice, peer) {
                 continue;
             }
             let cost = tree.delay(peer) + i64::from(latencies.between(peer, child));

@@ -59,7 +59,7 @@ pub struct Pinged {
 }
 
 /// A new viewer's claim is believed up to so many times the stream's rate before exploration shows as much.
-const TRUST: f64 = 1.5;
+const TRUST: f64 = 2.0;
 /// How fast what exploration shows may fall, per second.
 const SMOOTH: f64 = 0.15;
 /// Complaints within this time are about the same overload.

@@ -160,6 +160,24 @@ fn a_server_that_starts_again_gets_its_clients_back() {
 }
 
 #[test]
+fn who_takes_and_does_not_give_is_found_and_made_a_leaf() {
+    let server = Role::start(
+        "server --listen 127.0.0.1:0",
+        &["--input", "pattern:1 Mbit/s", "--rate", "1 Mbit/s", "--uplink", "1500 kbit/s"],
+    );
+    // The only one that could carry much.
+    let rider = client(&server, "10 Mbit/s", "--free-ride");
+    rider.until("in", |status| status["phase"] == "in");
+    let others: Vec<Role> = (0..3).map(|_| client(&server, "2 Mbit/s", "")).collect();
+    server.until("found", |status| number(status, "relegated") == 1);
+    server.until("a leaf", |status| {
+        let edges = status["edges"].as_array().unwrap();
+        !edges.is_empty() && edges.iter().all(|edge| edge[1] != 1)
+    });
+    others.iter().for_each(|client| client.until("watching", |status| number(status, "delivered") > 100));
+}
+
+#[test]
 fn a_browser_plays_and_draws_on_any_screen() {
     let Some(stream) = made(20) else { return skipped::skipped("a browser that plays", "ffmpeg") };
     let scratch = Scratch::new("browser");

@@ -1,28 +1,20 @@
 //! What a viewer and a server show over HTTP: the stream, a page that plays it, trees, status, metrics.
 
 use std::convert::Infallible;
-use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
-use axum::http::{HeaderMap, StatusCode, uri::Authority};
-use axum::middleware::{self, Next};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::server;
@@ -30,10 +22,6 @@ use super::viewer::{self, Screen};
 
 /// Scripts and media come from here alone; hls.js feeds the video from memory.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; media-src 'self' blob:";
-/// Requests at once.
-const CONNECTIONS: usize = 64;
-/// A request's head must be here after so long.
-const HEAD: Duration = Duration::from_secs(5);
 
 fn fixed(kind: &'static str, content: &'static [u8]) -> axum::routing::MethodRouter<()> {
     get(move || async move { ([(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY)], content) })
@@ -151,52 +139,4 @@ fn server_metrics(status: &server::Status) -> Response {
         ("sent_bytes", "Bytes sent, all headers included", status.sent_all as f64),
         ("cpu_seconds", "Processor time", status.cpu_s),
     ])
-}
-
-/// Serves pages until dropped.
-///
-/// # Errors
-/// If the listener is not on loopback: what is shown is for who sits at this machine.
-pub async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
-    if !listener.local_addr()?.ip().is_loopback() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "pages are served on loopback only"));
-    }
-    let service = TowerToHyperService::new(pages.layer(middleware::from_fn(guard)));
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let place = places.clone().acquire_owned().await.expect("it is never closed");
-        let Ok((tcp, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let service = service.clone();
-        tokio::spawn(async move {
-            let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(HEAD).keep_alive(false);
-            // How a request ends concerns nobody else.
-            let _ = http.serve_connection(TokioIo::new(tcp), service).await;
-            drop(place);
-        });
-    }
-}
-
-/// A page of another origin can make a browser ask under a name that leads here (DNS rebinding).
-fn is_ours(headers: &HeaderMap) -> bool {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
-    host.is_some_and(|authority| {
-        let host = authority.host().trim_matches(['[', ']']).to_owned();
-        host.eq_ignore_ascii_case("localhost")
-            || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-    })
-}
-
-async fn guard(request: axum::extract::Request, next: Next) -> Response {
-    let mut response = if is_ours(request.headers()) {
-        next.run(request).await
-    } else {
-        let why = "this page is served to this machine by its own name only: localhost or 127.0.0.1\n";
-        (StatusCode::MISDIRECTED_REQUEST, why).into_response()
-    };
-    response.headers_mut().insert(CACHE_CONTROL, "no-store".parse().expect("a header's value"));
-    response
 }

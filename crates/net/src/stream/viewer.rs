@@ -10,6 +10,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::message::Fingerprint;
 use tidegate_stream::lag::Lags;
 use tidegate_stream::message::Refusal;
+use tidegate_stream::packet::{self, Share};
 use tidegate_stream::viewer::{self, Phase, Viewer};
 use tidegate_stream::{Input, Output, SERVER};
 use tokio::sync::{broadcast, mpsc};
@@ -32,6 +33,8 @@ pub struct Settings {
     pub path: Path,
     /// The machine's.
     pub machine: viewer::Settings,
+    /// Passes no video on: what others are to be safe from.
+    pub free_ride: bool,
 }
 
 /// What a viewer shows: shared with the pages.
@@ -235,6 +238,8 @@ impl Live<'_> {
     fn drain(&mut self, now: Time) {
         while let Some(output) = self.viewer.poll() {
             match output {
+                Output::Datagram { bytes, .. }
+                    if self.settings.free_ride && packet::share(&bytes) == Share::Video => {}
                 Output::Datagram { to, bytes } => self.carrier.datagram(to, bytes),
                 Output::Message { to, message } => self.carrier.message(to, &message),
                 Output::Meet(peer, contact) => self.carrier.meet(peer, contact),

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use path::{PathArguments, wrong};
 use serde_json::json;
 use tidegate_control::units::{Rate, Span};
+use tidegate_net::http;
 use tidegate_net::identity::{Identity, digest, hex, unhex};
 use tidegate_net::stream::input::Input;
 use tidegate_net::stream::viewer::Screen;
@@ -23,6 +24,7 @@ use tidegate_stream::server::{Overload, Settings as ServerMachine};
 use tidegate_stream::viewer::{PATIENCE, Settings as ViewerMachine};
 use tidegate_stream::{MAX_SLICES, explorer};
 use tokio::net::TcpListener;
+use tokio::task::{LocalSet, spawn_local};
 
 use crate::failure::Failure;
 
@@ -109,6 +111,9 @@ struct ClientArguments {
     /// What it says that it can send, if that is something else
     #[arg(long, hide = true)]
     claim: Option<Rate>,
+    /// Pass on exploration, but no video
+    #[arg(long, hide = true)]
+    free_ride: bool,
     /// Pass nothing on
     #[arg(long)]
     leaf: bool,
@@ -145,9 +150,13 @@ fn token(text: Option<&str>) -> [u8; 16] {
     text.and_then(|text| unhex::<16>(&digest(text.as_bytes())[..32])).unwrap_or_default()
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+/// Runs a role until it ends. Nobody can interrupt a read of standard input: it is not waited for.
+fn run(role: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|cause| Failure::Other(format!("no runtime: {cause}")))
+    let runtime = runtime.map_err(|cause| Failure::Other(format!("no runtime: {cause}")))?;
+    let code = LocalSet::new().block_on(&runtime, role);
+    runtime.shutdown_background();
+    code
 }
 
 fn other(what: &str) -> impl Fn(std::io::Error) -> Failure + '_ {
@@ -227,17 +236,19 @@ fn serve(arguments: ServerArguments) -> Result<ExitCode, Failure> {
         None => Identity::generate(),
     };
     let settings = server::Settings { listen: arguments.listen, path, input, machine };
-    let runtime = runtime()?;
-    let served = runtime.block_on(async {
+    run(async {
         let (listener, page) = page(arguments.page).await?;
         let status = Arc::new(Mutex::new(server::Status::default()));
-        tokio::spawn(pages::serve(listener, pages::of_server(status.clone())));
+        spawn_local(http::serve(listener, pages::of_server(status.clone())));
         let json = arguments.json;
         let ready = |address: SocketAddr, fingerprint: [u8; 32]| {
             let fingerprint = hex(&fingerprint);
             if json {
                 let page = page.to_string();
-                println!("{}", json!({ "event": "listening", "address": address, "fingerprint": fingerprint, "page": page }));
+                println!(
+                    "{}",
+                    json!({ "event": "listening", "address": address, "fingerprint": fingerprint, "page": page })
+                );
             } else {
                 println!("tidegate stream client --server {address} --fingerprint {fingerprint}");
                 println!("dashboard: http://{page}/");
@@ -245,15 +256,13 @@ fn serve(arguments: ServerArguments) -> Result<ExitCode, Failure> {
         };
         let say = |what: String| eprintln!("source: {what}");
         let what = format!("the server on {}", arguments.listen);
-        let status = server::run(settings, identity, status, ready, say, stopped()).await.map_err(other(&what))?;
+        let status =
+            server::run(settings, identity, status, ready, say, stopped()).await.map_err(other(&what))?;
         if json {
             println!("{}", json!({ "event": "end", "status": status }));
         }
         Ok(ExitCode::SUCCESS)
-    });
-    // Nobody can interrupt a read of standard input: it is not waited for.
-    runtime.shutdown_background();
-    served
+    })
 }
 
 fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
@@ -288,11 +297,12 @@ fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
     };
     let path = arguments.path.path(arguments.uplink)?;
     let out = arguments.out.as_deref().map(writer).transpose()?;
-    let settings = viewer::Settings { server, fingerprint, listen, path, machine };
-    runtime()?.block_on(async {
+    let settings =
+        viewer::Settings { server, fingerprint, listen, path, machine, free_ride: arguments.free_ride };
+    run(async {
         let (listener, page) = page(arguments.page).await?;
         let screen = Arc::new(Screen::default());
-        tokio::spawn(pages::serve(listener, pages::of_viewer(screen.clone())));
+        spawn_local(http::serve(listener, pages::of_viewer(screen.clone())));
         let json = arguments.json;
         if json {
             println!("{}", json!({ "event": "watching", "page": page.to_string() }));
