@@ -12,7 +12,7 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::message::Fingerprint;
 use tidegate_stream::message::{Contact, LONGEST, Message};
 use tidegate_stream::packet::{self, Datagram, Share, WIRE};
-use tidegate_stream::{Peer, SERVER};
+use tidegate_stream::{Input, Output, Peer, SERVER};
 use tokio::sync::mpsc;
 
 use super::path::{Path, Socket};
@@ -140,9 +140,31 @@ impl Carrier {
         Accounts { all: self.socket.sent.load(Ordering::Relaxed), ..self.accounts }
     }
 
-    /// The peer behind a connection.
-    pub fn peer(&self, connection: usize) -> Option<Peer> {
-        self.peers.get(&connection).copied()
+    /// What an event on a connection is to the machine, if the connection is a peer's.
+    pub fn input(&mut self, event: Event) -> Option<Input> {
+        let peer = |connection: usize| self.peers.get(&connection).copied();
+        match event {
+            Event::Datagram(connection, bytes) => {
+                peer(connection).map(|from| Input::Datagram { from, bytes })
+            }
+            Event::Message(connection, message) => {
+                peer(connection).map(|from| Input::Message { from, message })
+            }
+            Event::Closed(connection) => self.closed(connection).map(Input::Lost),
+            Event::Accepted(_) | Event::Dialed(..) => None,
+        }
+    }
+
+    /// Does what the machine wants done; gives what is for the player.
+    pub fn act(&mut self, output: Output) -> Option<Bytes> {
+        match output {
+            Output::Datagram { to, bytes } => self.datagram(to, bytes),
+            Output::Message { to, message } => self.message(to, &message),
+            Output::Meet(peer, contact) => self.meet(peer, contact),
+            Output::Part(peer) => self.part(peer),
+            Output::Deliver(bytes) => return Some(bytes),
+        }
+        None
     }
 
     /// Peers with a connection.
@@ -169,7 +191,7 @@ impl Carrier {
     }
 
     /// A datagram to a peer: over its connection, or one that is made now.
-    pub fn datagram(&mut self, to: Peer, bytes: Bytes) {
+    fn datagram(&mut self, to: Peer, bytes: Bytes) {
         let now = clock::now();
         match self.links.get_mut(&to) {
             Some(State::Up(link)) => {
@@ -232,7 +254,7 @@ impl Carrier {
     }
 
     /// The tracker announces a peer.
-    pub fn meet(&mut self, peer: Peer, contact: Contact) {
+    fn meet(&mut self, peer: Peer, contact: Contact) {
         self.contacts.insert(peer, contact);
         let known = |connection: &Connection| quic::peer(connection) == Some(contact.fingerprint);
         if let Some(at) = self.strangers.iter().position(|(_, connection)| known(connection))
@@ -289,7 +311,7 @@ impl Carrier {
     }
 
     /// A connection ended; the peer, if it was the one that is used.
-    pub fn closed(&mut self, connection: usize) -> Option<Peer> {
+    fn closed(&mut self, connection: usize) -> Option<Peer> {
         let peer = self.peers.remove(&connection)?;
         match self.links.get(&peer) {
             Some(State::Up(link)) if link.connection.stable_id() == connection => {

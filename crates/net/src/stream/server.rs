@@ -8,10 +8,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
+use tidegate_stream::SERVER;
 use tidegate_stream::message::{Contact, Message};
 use tidegate_stream::server::{self, Server};
 use tidegate_stream::tree::NOBODY;
-use tidegate_stream::{Input, Output, SERVER};
 use tokio::sync::mpsc;
 
 use super::carrier::{Carrier, Channel, Event};
@@ -211,34 +211,18 @@ impl Live {
                     }
                 }
             }
-            Event::Datagram(connection, bytes) => {
-                if let Some(from) = self.carrier.peer(connection) {
-                    self.server.handle(now, Input::Datagram { from, bytes });
+            event => {
+                if let Some(input) = self.carrier.input(event) {
+                    self.server.handle(now, input);
                 }
             }
-            Event::Message(connection, message) => {
-                if let Some(from) = self.carrier.peer(connection) {
-                    self.server.handle(now, Input::Message { from, message });
-                }
-            }
-            Event::Closed(connection) => {
-                if let Some(peer) = self.carrier.closed(connection) {
-                    self.server.handle(now, Input::Lost(peer));
-                }
-            }
-            Event::Dialed(..) => {}
         }
         self.drain();
     }
 
     fn drain(&mut self) {
         while let Some(output) = self.server.poll() {
-            match output {
-                Output::Datagram { to, bytes } => self.carrier.datagram(to, bytes),
-                Output::Message { to, message } => self.carrier.message(to, &message),
-                Output::Part(peer) => self.carrier.part(peer),
-                Output::Meet(..) | Output::Deliver(_) => {}
-            }
+            self.carrier.act(output);
         }
     }
 

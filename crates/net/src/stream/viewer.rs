@@ -202,26 +202,12 @@ impl Live<'_> {
             }
             Event::Dialed(SERVER, None) => self.dial_at = now + AGAIN,
             Event::Dialed(peer, connection) => self.carrier.dialed(peer, connection),
-            Event::Datagram(connection, bytes) => {
-                if let Some(from) = self.carrier.peer(connection) {
-                    self.viewer.handle(now, Input::Datagram { from, bytes });
+            event => {
+                let Some(input) = self.carrier.input(event) else { return };
+                if matches!(input, Input::Lost(SERVER)) {
+                    self.dial_at = now + AGAIN;
                 }
-            }
-            Event::Message(connection, message) => {
-                if let Some(from) = self.carrier.peer(connection) {
-                    self.viewer.handle(now, Input::Message { from, message });
-                }
-            }
-            Event::Closed(connection) => {
-                if let Some(peer) = self.carrier.closed(connection) {
-                    let refused = matches!(self.viewer.phase(), Phase::Refused(_));
-                    if !refused {
-                        self.viewer.handle(now, Input::Lost(peer));
-                    }
-                    if peer == SERVER {
-                        self.dial_at = now + AGAIN;
-                    }
-                }
+                self.viewer.handle(now, input);
             }
         }
     }
@@ -237,25 +223,27 @@ impl Live<'_> {
 
     fn drain(&mut self, now: Time) {
         while let Some(output) = self.viewer.poll() {
-            match output {
-                Output::Datagram { bytes, .. }
-                    if self.settings.free_ride && packet::share(&bytes) == Share::Video => {}
-                Output::Datagram { to, bytes } => self.carrier.datagram(to, bytes),
-                Output::Message { to, message } => self.carrier.message(to, &message),
-                Output::Meet(peer, contact) => self.carrier.meet(peer, contact),
-                Output::Part(peer) => self.carrier.part(peer),
-                Output::Deliver(bytes) => {
-                    self.first.get_or_insert(now);
-                    self.screen.hls.lock().expect("nobody panics with the lock held").push(now, &bytes);
-                    if let Some(out) = &self.out {
-                        // A reader that is behind by the whole channel misses some, as a player would.
-                        let _ = out.try_send(bytes.clone());
-                    }
-                    // Nobody may be watching.
-                    let _ = self.screen.live.send(bytes);
-                }
+            if let Output::Datagram { bytes, .. } = &output
+                && self.settings.free_ride
+                && packet::share(bytes) == Share::Video
+            {
+                continue;
+            }
+            if let Some(bytes) = self.carrier.act(output) {
+                self.play(now, bytes);
             }
         }
+    }
+
+    fn play(&mut self, now: Time, bytes: Bytes) {
+        self.first.get_or_insert(now);
+        self.screen.hls.lock().expect("nobody panics with the lock held").push(now, &bytes);
+        if let Some(out) = &self.out {
+            // A reader that is behind by the whole channel misses some, as a player would.
+            let _ = out.try_send(bytes.clone());
+        }
+        // Nobody may be watching.
+        let _ = self.screen.live.send(bytes);
     }
 
     fn show(&self) -> Status {
