@@ -3,9 +3,11 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate_control::units::Span;
+use tidegate_net::clock;
 
 /// A browser with one page.
 pub struct Browser {
@@ -68,14 +70,14 @@ impl Browser {
 
     /// Waits until an expression is a number above that.
     pub fn until_above(&mut self, expression: &str, least: f64) -> f64 {
-        let since = Instant::now();
+        let since = clock::now();
         loop {
             let value = self.read(expression).as_f64().unwrap_or(f64::NEG_INFINITY);
             if value > least {
                 return value;
             }
             let page = self.read("document.body.innerText");
-            assert!(since.elapsed() < Duration::from_secs(25), "{expression} is {value}: {page}");
+            assert!(clock::now().since(since) < Span::from_secs(25), "{expression} is {value}: {page}");
             std::thread::sleep(Duration::from_millis(200));
         }
     }

@@ -4,7 +4,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tidegate_net::clock;
 
 pub const TS: usize = 188;
 /// TS packets in a packet of the stream.
@@ -29,11 +31,11 @@ pub fn made(seconds: u32) -> Option<Vec<u8>> {
 /// Writes a stream of so many seconds at its own pace, then ends the input or keeps it open until joined.
 pub fn feed(mut to: ChildStdin, stream: Vec<u8>, seconds: u32) -> JoinHandle<ChildStdin> {
     std::thread::spawn(move || {
-        let begun = Instant::now();
+        let begun = clock::now();
         let per_s = stream.len() as f64 / f64::from(seconds);
         let mut sent = 0;
         while sent < stream.len() {
-            let due = (begun.elapsed().as_secs_f64() * per_s) as usize / (SIX * TS) * SIX * TS;
+            let due = (clock::now().since(begun).as_secs_f64() * per_s) as usize / (SIX * TS) * SIX * TS;
             let due = if due + SIX * TS > stream.len() { stream.len() } else { due };
             to.write_all(&stream[sent..due.max(sent)]).unwrap();
             sent = due.max(sent);

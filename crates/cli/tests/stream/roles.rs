@@ -4,10 +4,12 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tidegate_control::units::Span;
+use tidegate_net::clock;
 
 /// A folder of one test, gone when it ends.
 pub struct Scratch(PathBuf);
@@ -90,13 +92,13 @@ impl Role {
 
     /// Waits until its status is so.
     pub fn until(&self, what: &str, is: impl Fn(&Value) -> bool) {
-        let since = Instant::now();
+        let since = clock::now();
         loop {
             let status = self.status();
             if is(&status) {
                 return;
             }
-            assert!(since.elapsed() < Duration::from_secs(20), "never {what}: {status}");
+            assert!(clock::now().since(since) < Span::from_secs(20), "never {what}: {status}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
