@@ -11,6 +11,8 @@ use super::problem::{Kind, Problem, Solution, Weights};
 
 /// A rate with less room than this, relative to the capacity, is fixed at zero.
 pub(super) const ROOM: f64 = 1e-10;
+/// A queue that exceeds its bound by less than this, in units of what the capacity moves in a step, would not.
+const HAIR: f64 = 1e-6;
 /// Stiffness of constraints, relative to the largest curvature of the rates.
 const STIFF: f64 = 1e4;
 /// Where the penalty on queues above their bound is exact whatever else is traded for it, relative to the
@@ -206,6 +208,26 @@ pub(super) fn settle<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
                 let rate = &mut at.rate[m].0[lane];
                 *rate = rate.min(room).max(0.0);
                 queues[m] += *rate;
+            }
+        }
+    }
+}
+
+/// Takes from the incoming rates what lets a queue exceed its bound by a hair: rounding, but dearly paid for.
+pub(super) fn trim<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
+    let steps = problem.horizon;
+    for circuit in 0..problem.circuits() {
+        let bounds = Bounds::of(problem, circuit);
+        let lane = circuit % LANES;
+        let mut queues = [0.0; M];
+        for (step, at) in dual.steps[circuit / LANES * steps..][..steps].iter_mut().enumerate() {
+            let least = (1..M).map(|m| queues[m] + at.rate[m].0[lane]).fold(f64::INFINITY, f64::min);
+            let excess = queues[0] + at.rate[0].0[lane] - least - bounds.queue_room;
+            if bounds.fixed[step].is_none() && excess > 0.0 && excess < HAIR {
+                at.rate[0].0[lane] = (at.rate[0].0[lane] - excess).max(0.0);
+            }
+            for m in 0..M {
+                queues[m] += at.rate[m].0[lane];
             }
         }
     }

@@ -16,7 +16,7 @@ use pulp::{Arch, Simd, WithSimd};
 use super::centre;
 use super::cholesky::{cholesky, solve_cholesky};
 use super::dual::Dual;
-use super::iterate::{Goal, Interior, Pair, Progress};
+use super::iterate::{Care, Goal, Interior, Pair, Progress};
 use super::lane::Lane;
 use super::problem::{Problem, Residuals};
 use super::riccati::{Factor, Network, add_inverse, block_index};
@@ -43,10 +43,12 @@ impl<const M: usize, const O: usize> Interior<M, O> {
         &mut self,
         problem: &Problem,
         middle: &[f64],
+        care: Care,
         iterations: &mut u32,
     ) -> Option<(Residuals, f64)> {
         let last = *iterations + ITERATIONS;
         centre::load(self, problem, middle);
+        self.care = care;
         let horizon = problem.horizon;
         self.inverse.resize(block_index(horizon, 0), [[Lane::ZERO; M]; M]);
         self.transfer.resize(horizon, [[Lane::ZERO; M]; M]);
@@ -68,7 +70,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
                 }
             }
             let stuck = distance.is_nan() || distance > 1e4 * least && least < NEAR;
-            if least <= 1.0 || stuck || *iterations == last || !self.iterate(now.complementarity) {
+            if least <= 1.0 || stuck || *iterations == last || !self.iterate(&now) {
                 break;
             }
             *iterations += 1;
@@ -165,16 +167,19 @@ impl<const M: usize, const O: usize> Interior<M, O> {
     }
 
     /// One predictor-corrector step; false if it could not be computed.
-    fn iterate(&mut self, mu: f64) -> bool {
+    fn iterate(&mut self, now: &Residuals) -> bool {
+        let mu = now.complementarity;
         if !self.factor_coupling() {
             return false;
         }
         self.direct(&Goal::Affine);
-        let (length, left) = self.answer();
-        let after = (mu + left(length)).max(0.0);
+        let (length, change) = self.answer(now.dual);
+        let after = (mu + change).max(0.0);
         let target = ((after / mu).powi(3).min(1.0) * mu).max(0.3 * self.scale.gap);
-        self.direct(&Goal::Corrected { mu: target });
-        let (mut length, _) = self.answer();
+        // What a step will be cut short, its second-order term would drown.
+        let share = if self.care == Care::Refined { length * length } else { 1.0 };
+        self.direct(&Goal::Corrected { mu: target, share });
+        let (mut length, _) = self.answer(now.dual);
         for _ in 0..CORRECTORS {
             if length >= LONG {
                 break;
@@ -182,7 +187,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
             self.kept.clone_from(&self.steps);
             self.kept_coupling.clone_from(&self.coupling);
             self.direct(&Goal::Centred { mu: target, reach: (length + 0.3).min(1.0) });
-            let (better, _) = self.answer();
+            let (better, _) = self.answer(now.dual);
             if better.is_nan() || better < length + 0.03 {
                 std::mem::swap(&mut self.kept, &mut self.steps);
                 std::mem::swap(&mut self.kept_coupling, &mut self.coupling);
@@ -238,25 +243,29 @@ impl<const M: usize, const O: usize> Interior<M, O> {
         solve_cholesky(&self.schur, &mut self.shift);
     }
 
-    /// All steps that follow from the coupling multipliers' step. Returns the largest step length and the
-    /// change of the average complementarity along the way.
-    fn answer(&mut self) -> (f64, impl Fn(f64) -> f64 + use<M, O>) {
-        let progress = Arch::new().dispatch(Answer(self, ()));
+    /// All steps that follow from the coupling multipliers' step, refined if care is to be taken; `gradient` is
+    /// the largest there is. Returns the largest step length and the change of the average complementarity
+    /// along the way.
+    fn answer(&mut self, gradient: f64) -> (f64, f64) {
+        for (row, shift) in self.coupling.iter_mut().zip(&self.shift) {
+            if row.weight > 0.0 {
+                row.price_step = *shift;
+                row.slack_step = -(row.off + row.slack * row.price_step) / row.price;
+            }
+        }
+        let mut progress = Arch::new().dispatch(Answer(self, ()));
+        if self.care == Care::Refined {
+            progress = self.refine(gradient);
+        }
         let (mut shrink, mut linear, mut quadratic) =
             (progress.shrink.largest(), progress.linear.sum(), progress.quadratic.sum());
-        for (index, row) in self.coupling.iter_mut().enumerate() {
-            if row.weight == 0.0 {
-                continue;
-            }
-            row.price_step = self.shift[index];
-            row.slack_step = -(row.off + row.slack * row.price_step) / row.price;
+        for row in self.coupling.iter().filter(|row| row.weight > 0.0) {
             shrink = shrink.max(-row.slack_step / row.slack).max(-row.price_step / row.price);
             linear += row.slack * row.price_step + row.price * row.slack_step;
             quadratic += row.slack_step * row.price_step;
         }
-        let weights = self.scale.weights;
         let length = if shrink.is_nan() { f64::NAN } else { 1.0 / shrink.max(1.0) };
-        (length, move |length: f64| (length * linear + length * length * quadratic) / weights)
+        (length, (length * linear + length * length * quadratic) / self.scale.weights)
     }
 }
 
@@ -340,6 +349,9 @@ impl<const M: usize, const O: usize> Interior<M, O> {
                 }
                 step.open = rate;
                 step.answer(&rate, &queues, Lane::all(self.ahead));
+            }
+            if self.care == Care::Refined {
+                continue;
             }
             let (mut later, mut known) = ([Lane::ZERO; M], [Lane::ONE; M]);
             for (k, step) in block.iter_mut().enumerate().rev() {

@@ -56,8 +56,9 @@ impl Pair {
         let (slack, price) = (self.slack, self.price);
         let off = match *goal {
             Goal::Affine => slack * price,
-            Goal::Corrected { mu } => {
-                slack * price - Lane::all(mu) * self.weight + self.slack_step * self.price_step
+            Goal::Corrected { mu, share } => {
+                slack * price - Lane::all(mu) * self.weight
+                    + Lane::all(share) * self.slack_step * self.price_step
             }
             Goal::Centred { mu, reach } => {
                 let (reach, middle) = (Lane::all(reach), Lane::all(mu) * self.weight);
@@ -89,13 +90,25 @@ impl Pair {
     }
 }
 
+/// What is done about the rounding errors of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Care {
+    /// The multipliers they hit hardest are taken from the gradient instead ([`Step::settle`]): enough for
+    /// most problems.
+    #[default]
+    Settled,
+    /// The step is refined until they are gone ([`super::refine`]).
+    Refined,
+}
+
 /// What a direction is to do to the products of slacks and multipliers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Goal {
     /// Bring them to zero.
     Affine,
-    /// Bring them to `mu` times their weight, foreseeing the second-order term of the affine step (Mehrotra).
-    Corrected { mu: f64 },
+    /// Bring them to `mu` times their weight, foreseeing a share of the second-order term of the affine step
+    /// (Mehrotra; the share is Colombo and Gondzio's).
+    Corrected { mu: f64, share: f64 },
     /// Mend the present step: products that are far off `mu` times their weight when it is taken `reach`
     /// far are brought near (Gondzio 1996).
     Centred { mu: f64, reach: f64 },
@@ -223,6 +236,7 @@ pub(super) struct Interior<const M: usize, const O: usize> {
     /// Blocks of [`LANES`] circuits, step after step.
     pub steps: Vec<Step<M, O>>,
     pub scale: Scale,
+    pub care: Care,
     /// What is left of the excess slack the solve began with, from one to zero.
     pub ahead: f64,
     /// The coupling rows, rate by rate in a step, step after step.
@@ -260,7 +274,9 @@ impl Row {
         let (slack, price) = (self.slack, self.price);
         match *goal {
             Goal::Affine => slack * price,
-            Goal::Corrected { mu } => slack * price - mu * self.weight + self.slack_step * self.price_step,
+            Goal::Corrected { mu, share } => {
+                slack * price - mu * self.weight + share * self.slack_step * self.price_step
+            }
             Goal::Centred { mu, reach } => {
                 let middle = mu * self.weight;
                 let product = (slack + reach * self.slack_step) * (price + reach * self.price_step);

@@ -20,10 +20,11 @@ mod interior;
 mod iterate;
 mod lane;
 mod problem;
+mod refine;
 mod riccati;
 
-use dual::{Dual, FIRM, QUICK};
-use iterate::Interior;
+use dual::{Dual, FIRM, Manner, QUICK};
+use iterate::{Care, Interior};
 pub use problem::{Kind, Problem, Refusal, Residuals, Solution, Weights};
 
 /// Answers after which the middles of real and virtual rates are taken as they are, and how little they move where they
@@ -42,7 +43,7 @@ pub struct Solver {
 
 /// Largest violation of a constraint that is let pass, in units of the capacity (rates) and of what it moves
 /// in a step (queues).
-const FEASIBLE: f64 = 1e-8;
+const FEASIBLE: f64 = 1e-9;
 
 /// Up to how many circuits an exact answer is looked for at any price.
 const FEW: usize = 16;
@@ -116,38 +117,49 @@ impl<const M: usize, const O: usize> Method<M, O> {
         exact
     }
 
-    /// For problems whose prices are not found quickly: the interior point method. If rounding lets it come
-    /// only near, its answer is made exact by clearing from its prices, or, if that fails and there are few,
-    /// from the start with hard springs.
+    /// For problems whose prices are not found quickly: the interior point method, if need be with refined
+    /// steps. If rounding lets it come only near, its answer is made exact by clearing from its prices, or, if
+    /// that fails and there are few circuits, from the start; failing that, near is taken.
     fn solve_surely(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
-        let near = self.interior.solve(problem, &self.dual.middle, &mut solution.iterations);
+        let mut near = None;
+        for care in [Care::Settled, Care::Refined] {
+            near = self.interior.solve(problem, &self.dual.middle, care, &mut solution.iterations);
+            self.interior.hand_over(&mut self.dual);
+            if let Some((residuals, distance)) = near
+                && distance <= 1.0
+            {
+                solution.residuals = residuals;
+                if care == Care::Refined {
+                    form::trim(&mut self.dual, problem);
+                }
+                if self.answer(problem, solution) {
+                    return true;
+                }
+                self.interior.hand_over(&mut self.dual);
+            }
+        }
+        if self.clear(&QUICK, problem, solution) {
+            return true;
+        }
+        if problem.circuits() <= FEW {
+            for manner in [&QUICK, &FIRM] {
+                form::load(&mut self.dual, problem);
+                if self.clear(manner, problem, solution) {
+                    return true;
+                }
+            }
+        }
+        let Some((residuals, _)) = near else { return false };
         self.interior.hand_over(&mut self.dual);
-        if let Some((residuals, distance)) = near
-            && distance <= 1.0
-        {
-            solution.residuals = residuals;
-            if self.answer(problem, solution) {
-                return true;
-            }
-            self.interior.hand_over(&mut self.dual);
-        }
-        let mut exact;
-        (solution.residuals, exact) = self.dual.clear(&QUICK, &mut solution.iterations);
-        if exact {
-            return self.answer(problem, solution);
-        }
-        if let Some((residuals, _)) = near {
-            self.interior.hand_over(&mut self.dual);
-            solution.residuals = residuals;
-            if self.answer(problem, solution) {
-                return true;
-            }
-        }
-        if problem.circuits() > FEW {
-            return false;
-        }
-        form::load(&mut self.dual, problem);
-        (solution.residuals, exact) = self.dual.clear(&FIRM, &mut solution.iterations);
+        form::trim(&mut self.dual, problem);
+        solution.residuals = residuals;
+        self.answer(problem, solution)
+    }
+
+    /// Clears from the prices there are; whether that gave an answer.
+    fn clear(&mut self, manner: &Manner, problem: &Problem, solution: &mut Solution) -> bool {
+        let exact;
+        (solution.residuals, exact) = self.dual.clear(manner, &mut solution.iterations);
         exact && self.answer(problem, solution)
     }
 
