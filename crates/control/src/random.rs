@@ -19,7 +19,9 @@ impl Seed {
 
     /// The branch for a purpose, such as `"paths"`.
     pub fn fork(self, purpose: &str) -> Seed {
-        Seed(purpose.bytes().fold(self.0, |hash, byte| mix(hash ^ u64::from(byte))))
+        let named = purpose.bytes().fold(self.0, |hash, byte| mix(hash ^ u64::from(byte)));
+        // No byte: the name ends here, so that `fork("a").fork("b")` is not `fork("ab")`.
+        Seed(mix(named ^ 0x100))
     }
 
     /// The branch for the `index`-th entity of a kind.
@@ -109,13 +111,21 @@ mod tests {
         let mut draws = Seed::root(1).fork("paths").fork_index(3).random();
         assert_eq!([draws.bits(), draws.bits()], GOLDEN);
     }
-    const GOLDEN: [u64; 2] = [573825675875445681, 15743284471978773378];
+    const GOLDEN: [u64; 2] = [9197779889981256666, 4467164804728620922];
 
     #[test]
     fn branches_differ_by_name_and_number() {
         let root = Seed::root(1);
-        let all =
-            [root, root.fork("a"), root.fork("b"), root.fork_index(0), root.fork_index(1), root.fork("ab")];
+        let all = [
+            root,
+            root.fork(""),
+            root.fork("a"),
+            root.fork("b"),
+            root.fork_index(0),
+            root.fork_index(1),
+            root.fork("ab"),
+            root.fork("a").fork("b"),
+        ];
         for (i, a) in all.iter().enumerate() {
             assert!(all[i + 1..].iter().all(|b| a != b));
         }
