@@ -15,6 +15,8 @@ use crate::plan::{HostPlan, LinkPlan, MeasurementPlan, Plan, QueuePlan, Role};
 pub(super) const LEAST_GUESS: f64 = 1e6;
 /// Before and after a measurement: connections, circuits, and what is still under way.
 const SET_UP: Span = Span::from_secs(8);
+/// After the last slot: a relay gives up a measurement that took fifteen seconds to begin, under load.
+const TAIL: Span = Span::from_secs(10);
 
 /// Adds the team, and a measurement of every relay with a guess (bits per second), in a slot drawn from those with room.
 pub(super) fn add(
@@ -54,7 +56,7 @@ pub(super) fn add(
             });
         }
     }
-    plan.duration = slot * slots.len().max(1) as u64;
+    plan.duration = slot * slots.len().max(1) as u64 + TAIL;
     Ok(())
 }
 
