@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+pub mod export;
 pub mod flashflow;
 pub mod input;
 pub mod jobs;

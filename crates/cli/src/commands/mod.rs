@@ -3,6 +3,7 @@
 mod archive;
 mod client;
 mod directory;
+mod export;
 mod fairness;
 mod flashflow;
 mod keys;
@@ -37,6 +38,7 @@ enum Command {
     Run(run::Arguments),
     Sweep(sweep::Arguments),
     Runs(runs::Arguments),
+    Export(export::Arguments),
     More(more::Arguments),
     Score(score::Arguments),
     Reproduce(reproduce::Arguments),
@@ -60,6 +62,7 @@ impl Arguments {
             Command::Run(arguments) => run::main(arguments),
             Command::Sweep(arguments) => sweep::main(arguments),
             Command::Runs(arguments) => runs::main(arguments),
+            Command::Export(arguments) => export::main(arguments),
             Command::More(arguments) => more::main(arguments),
             Command::Score(arguments) => score::main(arguments),
             Command::Reproduce(arguments) => reproduce::main(arguments),

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_sim::observe::{Host, HostTotals, MoveTimes, Observation, Recorder};
+use tidegate_sim::observe::{Host, HostTotals, MoveTimes, Observation, Recorder, RelaySample, Transfer};
 use tidegate_sim::plan::{HostPlan, Role, System};
 
 use super::histogram::Histogram;
 use super::known::RelayAbout;
 use super::measured::{Anatomy, RelayRow, UserRow};
 use super::series::Series;
-use super::transfers::{On, Transfers};
+use super::transfers::{Followed, On, Transfers};
 use crate::network::Network;
 
 /// Users up to this number have curves of their own.
@@ -24,6 +24,7 @@ pub(super) struct CircuitState {
     user: u32,
     path: [u32; 3],
     outstanding: u64,
+    followed: Followed,
 }
 
 /// The recorder: observations in, [`super::Metrics`] out.
@@ -37,6 +38,7 @@ pub struct Fold<'a> {
     /// Curve of each user.
     pub(super) curve_of: Vec<usize>,
     pub(super) relays: BTreeMap<u32, RelayRow>,
+    pub(super) relayed_cells: Vec<u64>,
     pub(super) latency: Histogram,
     pub(super) latency_from_departure: Histogram,
     pub(super) circuit_build: Histogram,
@@ -94,6 +96,7 @@ impl<'a> Fold<'a> {
             circuits: BTreeMap::new(),
             curve_of,
             relays: relays.map(|(number, host)| (number, relay_row(number, host))).collect(),
+            relayed_cells: Vec::new(),
             latency: Histogram::default(),
             latency_from_departure: Histogram::default(),
             circuit_build: Histogram::default(),
@@ -141,6 +144,7 @@ impl<'a> Fold<'a> {
     fn delivered(&mut self, now: Time, circuit: u32, bytes: u64, packaged: Time, departed: Time) {
         let Some(state) = self.circuits.get_mut(&circuit) else { return };
         state.outstanding = state.outstanding.saturating_sub(bytes);
+        self.transfers.received(now, &mut state.followed, bytes);
         let user = state.user as usize;
         let curve = self.curve_of[user];
         self.backlog_now[curve] = self.backlog_now[curve].saturating_sub(bytes);
@@ -155,6 +159,22 @@ impl<'a> Fold<'a> {
         row.delivered_bytes += bytes;
         row.latency_sum += u128::from(latency.0) * u128::from(bytes);
         row.departure_sum += u128::from(from_departure.0) * u128::from(bytes);
+    }
+
+    fn last_byte(&mut self, transfer: Transfer, took: Span) {
+        let circuit = self.transfers.last_byte(transfer, took);
+        if let Some(state) = circuit.and_then(|circuit| self.circuits.get_mut(&circuit)) {
+            state.followed.end(transfer);
+        }
+    }
+
+    fn relay_sample(&mut self, now: Time, relay: Host, sample: &RelaySample) {
+        let second = (now.0.saturating_sub(1) / 1_000_000_000) as usize;
+        self.relayed_cells.resize(self.relayed_cells.len().max(second + 1), 0);
+        self.relayed_cells[second] += sample.cells_processed;
+        if let (true, Some(row)) = (now > self.warmup, self.relays.get_mut(&relay.0)) {
+            row.add(sample);
+        }
     }
 
     fn add_totals(&mut self, host: Host, totals: &HostTotals) {
@@ -206,7 +226,8 @@ impl Recorder for Fold<'_> {
         match observation {
             Observation::CircuitBegun { circuit, user, path } => {
                 let path = path.map(|host| host.0);
-                self.circuits.insert(circuit.0, CircuitState { user: user.0, path, outstanding: 0 });
+                self.circuits
+                    .insert(circuit.0, CircuitState { user: user.0, path, ..CircuitState::default() });
             }
             Observation::CircuitBuilt { circuit, took } => {
                 self.circuits_built += 1;
@@ -223,15 +244,17 @@ impl Recorder for Fold<'_> {
                 }
             }
             Observation::TransferBegun { transfer, user, circuit, bytes } if measured => {
-                let class = &self.users[user.0 as usize].class;
-                let path = self.circuits.get(&circuit.0).map(|state| state.path).unwrap_or_default();
-                let on = On { user: user.0, circuit: circuit.0, path };
-                self.transfers.begin(now, *transfer, on, class, *bytes);
+                let state = self.circuits.entry(circuit.0).or_default();
+                state.followed.begin(*transfer);
+                let on = On { user: user.0, circuit: circuit.0, path: state.path };
+                self.transfers.begin(now, *transfer, on, &self.users[user.0 as usize].class, *bytes);
             }
-            Observation::TransferBegun { .. } => {}
+            Observation::TransferBegun { circuit, .. } => {
+                self.circuits.entry(circuit.0).or_default().followed = Followed::Several;
+            }
             Observation::TransferConnected { transfer } => self.transfers.connected(now, *transfer),
             Observation::FirstByte { transfer, took } => self.transfers.first_byte(*transfer, *took),
-            Observation::LastByte { transfer, took } => self.transfers.last_byte(*transfer, *took),
+            Observation::LastByte { transfer, took } => self.last_byte(*transfer, *took),
             Observation::TransferTimedOut { transfer, .. } => self.transfers.timed_out(*transfer),
             Observation::Injected { circuit, bytes } => {
                 if let Some(state) = self.circuits.get_mut(&circuit.0) {
@@ -255,11 +278,7 @@ impl Recorder for Fold<'_> {
                     part.into_iter().for_each(|part| histogram.add(part, 1));
                 }
             }
-            Observation::RelaySample { relay, sample } => {
-                if let (true, Some(row)) = (now > self.warmup, self.relays.get_mut(&relay.0)) {
-                    row.add(sample);
-                }
-            }
+            Observation::RelaySample { relay, sample } => self.relay_sample(now, *relay, sample),
             Observation::HostTotals { host, totals } => self.add_totals(*host, totals),
             Observation::RunTotals { events, cells_delivered, peak_pending_events } => {
                 self.run = (*events, *cells_delivered, *peak_pending_events);

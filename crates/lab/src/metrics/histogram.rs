@@ -58,6 +58,12 @@ impl Histogram {
         self.sum += other.sum;
     }
 
+    /// The middles of its buckets in seconds, with their weights.
+    pub fn values(&self) -> impl Iterator<Item = (f64, u64)> {
+        let middle = |offset: usize| middle(self.first + offset) as f64 * 1e-9;
+        self.weights.iter().enumerate().map(move |(offset, weight)| (middle(offset), *weight))
+    }
+
     /// Sum of the weights.
     pub fn total(&self) -> u64 {
         self.total

@@ -36,6 +36,9 @@ pub struct Metrics {
     pub users: Vec<UserRow>,
     /// Per relay.
     pub relays: Vec<RelayRow>,
+    /// Cells that all relays forwarded or consumed, second by second of simulated time.
+    #[serde(default)]
+    pub relayed_cells: Vec<u64>,
 }
 
 /// Mean waits at one hop.

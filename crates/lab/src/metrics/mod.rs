@@ -22,4 +22,4 @@ pub use fold::Fold;
 pub use measured::{Anatomy, CAUSES, HOPS, Metrics, RelayRow, UserRow};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

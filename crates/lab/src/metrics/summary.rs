@@ -47,6 +47,7 @@ impl Fold<'_> {
             anatomy: self.anatomy,
             users: self.users,
             relays: self.relays.into_values().collect(),
+            relayed_cells: self.relayed_cells,
         }
     }
 }

@@ -201,3 +201,37 @@ fn a_whole_run_adds_up_and_repeats() {
     let page = crate::report::page(&results);
     assert!(page.contains("Anatomy of latency") && !page.contains("/*DATA*/") && page.len() < 1_200_000);
 }
+
+/// One circuit that carries 5 MiB from 11 s on, 512 KiB every 100 ms.
+pub(crate) fn of_five_mib() -> Metrics {
+    let at = |ms: u64| at(10_000 + ms);
+    let (transfer, circuit, bytes) = (Transfer(0), Circuit(0), 5 << 20);
+    let mut stream = vec![
+        (at(900), begun(0, 0)),
+        (at(1000), Observation::TransferBegun { transfer, user: User(0), circuit, bytes }),
+        (at(1050), Observation::TransferConnected { transfer }),
+        (at(1100), Observation::FirstByte { transfer, took: Span::from_millis(100) }),
+    ];
+    stream.extend((1..=10).map(|k| (at(1000 + 100 * k), delivered(0, 512 << 10, at(1000), at(1000)))));
+    stream.push((at(2000), Observation::LastByte { transfer, took: Span::from_secs(1) }));
+    // Afterwards two share the circuit, and their bytes cannot be told apart.
+    for transfer in [Transfer(1), Transfer(2)] {
+        stream.push((at(2100), Observation::TransferBegun { transfer, user: User(0), circuit, bytes }));
+    }
+    stream.extend((1..=20).map(|k| (at(2100 + 100 * k), delivered(0, 512 << 10, at(2100), at(2100)))));
+    stream.push((at(4100), Observation::LastByte { transfer: Transfer(1), took: Span::from_secs(2) }));
+    stream.push((at(5100), Observation::TransferTimedOut { transfer: Transfer(2), received: 0 }));
+    stream.push((at(5200), Observation::CircuitBuilt { circuit, took: Span::from_millis(250) }));
+    fold(&stream)
+}
+
+#[test]
+fn goodput_counts_between_marks_where_a_transfer_is_alone() {
+    let metrics = of_five_mib();
+    let goodput: Vec<_> = metrics.transfers.records.iter().map(|record| record.goodput_bytes_per_s).collect();
+    // 500 KiB had come after 100 ms, 1 MiB after 200; 4 MiB after 800, 5 MiB after 1000.
+    let [to_1, fifth] = goodput[0].map(|rate| rate.unwrap());
+    assert!((to_1 - f64::from(524 << 10) / 0.1).abs() < 1.0, "{to_1}");
+    assert!((fifth - f64::from(1 << 20) / 0.2).abs() < 1.0, "{fifth}");
+    assert_eq!(goodput[1..], [[None; 2]; 2]);
+}

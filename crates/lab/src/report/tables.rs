@@ -204,7 +204,7 @@ fn relays(results: &Results<'_>) -> Table {
 /// table, `user` with `circuit` of the circuits table; times count from the request.
 fn transfers(results: &Results<'_>) -> Table {
     let (mut rows, mut text, mut whole) = (Rows::new(), [const { Vec::new() }; 5], [const { Vec::new() }; 3]);
-    let mut times = [const { Vec::new() }; 4];
+    let (mut times, mut rates) = ([const { Vec::new() }; 4], [const { Vec::new() }; 2]);
     for system in &results.systems {
         for run in &system.runs {
             let metrics = &run.metrics;
@@ -223,6 +223,8 @@ fn transfers(results: &Results<'_>) -> Table {
                 let numbers = [i64::from(record.circuit), bytes, i64::from(record.timed_out)];
                 whole.iter_mut().zip(numbers).for_each(|(column, value)| column.push(value));
                 times[0].push(record.begun.as_secs_f64());
+                let goodput = record.goodput_bytes_per_s.map(|rate| rate.unwrap_or(f64::NAN));
+                rates.iter_mut().zip(goodput).for_each(|(column, rate)| column.push(rate));
                 for (column, span) in times[1..].iter_mut().zip([record.connected, record.first, record.last])
                 {
                     column.push(span.map_or(f64::NAN, |span| span.as_secs_f64()));
@@ -234,6 +236,8 @@ fn transfers(results: &Results<'_>) -> Table {
         ["user", "class", "guard", "middle", "exit"].into_iter().zip(text.map(Column::Text)).collect();
     columns.extend(["circuit", "size_bytes", "timed_out"].into_iter().zip(whole.map(Column::Integer)));
     columns.extend(["begun_s", "connect_s", "ttfb_s", "ttlb_s"].into_iter().zip(times.map(Column::Number)));
+    let names = ["goodput_to_1mib_bytes_per_s", "goodput_5th_mib_bytes_per_s"];
+    columns.extend(names.into_iter().zip(rates.map(Column::Number)));
     rows.table("transfers", columns)
 }
 
