@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+mod batch;
 pub mod clock;
 pub mod descriptors;
 pub mod flashflow;
@@ -39,5 +40,6 @@ pub mod more_peer;
 pub mod more_serve;
 pub mod more_socks;
 pub mod overlay;
+pub mod private;
 pub mod stream;
 pub mod tls;

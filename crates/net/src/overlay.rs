@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -12,21 +13,20 @@ use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::encrypted::{self, Encrypted};
 use tidegate_proto::crypto::wire::{FIXED, Splitter, command};
 use tidegate_proto::flashflow::cell::CELL;
-use tidegate_proto::links::{ChannelId, Departure};
+use tidegate_proto::links::ChannelId;
 use tidegate_proto::machine::Machine;
-use tidegate_proto::node::{Budget, Node, Output, Sink};
+use tidegate_proto::node::{Node, Output, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_rustls::TlsStream;
 
+use crate::batch::{BATCH, Batch, Waits};
 use crate::flashflow::coordinator::Contact;
 use crate::flashflow::link;
 use crate::identity::Identity;
 use crate::{clock, tls};
 
-/// Cells written at once.
-const BATCH: usize = 32;
 /// How long a connection to a relay may take.
 const CONNECTING: Span = Span::from_secs(10);
 
@@ -103,6 +103,9 @@ struct Shared<N, G, D> {
     state: RefCell<State<N>>,
     gate: G,
     timeouts: std::cell::Cell<Timeouts>,
+    waits: std::cell::Cell<Waits>,
+    /// The kernel is asked about connections.
+    inspects: std::cell::Cell<bool>,
     dial: D,
 }
 
@@ -112,26 +115,6 @@ struct State<N> {
     timer: Time,
     owner: Owner<N>,
     channels: BTreeMap<ChannelId, Rc<Channel>>,
-}
-
-/// Cells to be written at once.
-struct Batch<'a>(&'a mut Vec<u8>);
-
-impl Sink<Encrypted> for Batch<'_> {
-    fn budget(&mut self) -> Budget {
-        match (BATCH - self.0.len() / CELL) as u32 {
-            0 => Budget::Blocked,
-            cells => Budget::Cells(cells),
-        }
-    }
-
-    fn begin(&mut self, _: u32, _: u64) -> bool {
-        true
-    }
-
-    fn write(&mut self, departure: Departure<Encrypted>) {
-        encrypted::write_cell(&departure.cell, self.0);
-    }
 }
 
 /// How long a connection may do nothing.
@@ -163,6 +146,23 @@ struct Channel {
     active: std::cell::Cell<Time>,
     /// The node closed it: it ends once all is written.
     closed: std::cell::Cell<bool>,
+    /// The connection once more, where the kernel is asked about it.
+    socket: std::cell::OnceCell<OwnedFd>,
+    /// Bytes that the node has given and the kernel has not taken yet.
+    unwritten: std::cell::Cell<u64>,
+}
+
+impl Channel {
+    /// What KIST wants to know of the connection.
+    fn inspect(&self) -> Option<Socket> {
+        let sender = tidegate_kernel::sender(self.socket.get()?).ok()?;
+        Some(Socket {
+            window: sender.window,
+            unacknowledged: sender.unacknowledged,
+            unsent_bytes: sender.unsent_bytes + self.unwritten.get(),
+            segment_bytes: sender.segment_bytes,
+        })
+    }
 }
 
 impl<N: Node<Encrypted> + 'static, G: Gate + 'static> Overlay<N, G> {
@@ -199,7 +199,8 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let shared = Rc::new_cyclic(|weak| {
             let owner = owner(Handle(weak.clone()));
             let state = RefCell::new(State { node, timer: Time::NEVER, owner, channels: BTreeMap::new() });
-            Shared { state, gate, timeouts: std::cell::Cell::default(), dial }
+            let (timeouts, waits, inspects) = Default::default();
+            Shared { state, gate, timeouts, waits, inspects, dial }
         });
         Overlay { shared }
     }
@@ -207,6 +208,26 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
     /// Sets how long connections may do nothing.
     pub fn set_timeouts(&self, timeouts: Timeouts) {
         self.shared.timeouts.set(timeouts);
+    }
+
+    /// Lets the node know what the kernel says of its connections, from the next one on: each takes another descriptor.
+    pub fn inspect_sockets(&self) {
+        self.shared.inspects.set(true);
+    }
+
+    /// Where cells have waited.
+    pub fn waits(&self) -> Waits {
+        self.shared.waits.get()
+    }
+
+    /// What lets bytes through.
+    pub fn gate(&self) -> &G {
+        &self.shared.gate
+    }
+
+    /// Connections that are open or being opened.
+    pub fn connections(&self) -> usize {
+        self.shared.state.borrow().channels.len()
     }
 
     /// Does something to the node, and then what it asks for.
@@ -237,8 +258,15 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
                         channel.wake.notify_one();
                     }
                 }
-                // KIST then counts output buffers alone.
-                Output::Inspect(channel) => state.node.socket(now, channel, None),
+                Output::Inspect(channel) => {
+                    // Without an answer KIST counts output buffers alone.
+                    let known = state.channels.get(&channel).and_then(|channel| channel.inspect());
+                    let mut waits = self.shared.waits.get();
+                    waits.inspections += u64::from(known.is_some());
+                    waits.unsent_bytes += known.map_or(0, |socket| socket.unsent_bytes);
+                    self.shared.waits.set(waits);
+                    state.node.socket(now, channel, known);
+                }
                 other => {
                     let State { node, owner, .. } = &mut *state;
                     owner(node, now, other);
@@ -313,6 +341,12 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
     async fn run(&self, met: Met, id: ChannelId) {
         let channel = self.shared.state.borrow().channels.get(&id).cloned();
         let Some(channel) = channel else { return };
+        if self.shared.inspects.get()
+            && let Ok(socket) = met.stream.get_ref().0.as_fd().try_clone_to_owned()
+        {
+            // It is set once.
+            let _ = channel.socket.set(socket);
+        }
         let (mut reader, mut writer) = tokio::io::split(met.stream);
         // However it ends, the channel is gone.
         let _ = tokio::select! {
@@ -402,14 +436,20 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         loop {
             batch.clear();
             if !channel.closed.get() {
-                self.with(|node, now| node.drain(now, id, &mut Batch(&mut batch)));
+                let mut waits = self.shared.waits.get();
+                self.with(|node, now| {
+                    node.drain(now, id, &mut Batch { bytes: &mut batch, waits: &mut waits, now });
+                    self.shared.waits.set(waits);
+                });
             }
+            channel.unwritten.set(batch.len() as u64);
             if !batch.is_empty() {
                 self.shared.gate.leave(id, batch.len() as u64).await;
                 channel.writing.set(Some(clock::now()));
                 let unread = self.shared.timeouts.get().unread;
                 link::within(unread, link::write_cells(writer, &batch)).await?;
                 channel.writing.set(None);
+                channel.unwritten.set(0);
                 channel.active.set(clock::now());
             } else if channel.closed.get() {
                 return Ok(());
