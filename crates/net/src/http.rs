@@ -1,5 +1,5 @@
-//! The pages of a role, over HTTP on loopback: GET and nothing else, from nobody who came by another name than this
-//! machine's, and with bounded patience for slow or silent connections.
+//! What roles say over HTTP, with bounded patience for slow or silent connections. Pages for the operator are on
+//! loopback: GET and nothing else, from nobody who came by another name than this machine's.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderValue,
 };
@@ -32,6 +33,8 @@ const CONNECTIONS: usize = 64;
 const HEAD: usize = 16 << 10;
 /// and a connection, which carries one request, take so long until the answer begins. What follows may be endless.
 const REQUEST: Span = Span::from_secs(5);
+/// Bytes that a request may post.
+pub const BODY: usize = 8192;
 /// Requests that wait for their page to be made.
 const WAITING: usize = 16;
 
@@ -44,27 +47,43 @@ pub struct Page {
     pub text: String,
 }
 
-/// Pages that `make` makes by their paths, on the thread that runs the future, for roles whose state stays there.
-pub fn pages(make: impl Fn(&str) -> Option<Page>) -> (Router, impl Future<Output = ()>) {
-    let (ask, mut asked) = mpsc::channel::<(String, oneshot::Sender<Option<Page>>)>(WAITING);
-    let answer = move |uri: Uri| async move {
-        let (tell, told) = oneshot::channel();
-        // Without an answer the role has ended.
-        let _ = ask.send((uri.path().to_owned(), tell)).await;
-        match told.await {
-            Ok(Some(page)) => ([(CONTENT_TYPE, page.kind)], page.text).into_response(),
-            _ => (StatusCode::NOT_FOUND, "no such page\n").into_response(),
-        }
-    };
-    let answering = async move {
-        while let Some((path, tell)) = asked.recv().await {
-            let _ = tell.send(make(&path));
-        }
-    };
-    (Router::new().fallback(answer), answering)
+/// A request for a role.
+#[derive(Debug)]
+pub struct Asked {
+    /// What is to be done.
+    pub method: Method,
+    /// With what.
+    pub path: String,
+    /// What was posted: at most [`BODY`] bytes.
+    pub body: Bytes,
 }
 
-/// Serves pages until dropped. Must run inside a [`tokio::task::LocalSet`].
+/// Answers that `answer` makes on the thread that runs the future, for roles whose state stays there.
+pub fn answers(answer: impl Fn(Asked) -> Response) -> (Router, impl Future<Output = ()>) {
+    let (ask, mut asked) = mpsc::channel::<(Asked, oneshot::Sender<Response>)>(WAITING);
+    let pass_on = move |method: Method, uri: Uri, body: Bytes| async move {
+        let (tell, told) = oneshot::channel();
+        // Without an answer the role has ended.
+        let _ = ask.send((Asked { method, path: uri.path().to_owned(), body }, tell)).await;
+        told.await.unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
+    };
+    let answering = async move {
+        while let Some((asked, tell)) = asked.recv().await {
+            let _ = tell.send(answer(asked));
+        }
+    };
+    (Router::new().fallback(pass_on).layer(DefaultBodyLimit::max(BODY)), answering)
+}
+
+/// Pages that `make` makes by their paths, as [`answers`] does.
+pub fn pages(make: impl Fn(&str) -> Option<Page>) -> (Router, impl Future<Output = ()>) {
+    answers(move |asked| match make(&asked.path) {
+        Some(page) => ([(CONTENT_TYPE, page.kind)], page.text).into_response(),
+        None => (StatusCode::NOT_FOUND, "no such page\n").into_response(),
+    })
+}
+
+/// Serves pages to this machine until dropped. Must run inside a [`tokio::task::LocalSet`].
 ///
 /// # Errors
 /// If the listener is not on loopback: what roles show is their operator's business.
@@ -72,7 +91,12 @@ pub async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
     if !listener.local_addr()?.ip().is_loopback() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "pages are served on loopback only"));
     }
-    let pages = pages.layer(middleware::from_fn(guard));
+    serve_anybody(listener, pages.layer(middleware::from_fn(guard))).await;
+    Ok(())
+}
+
+/// Answers whoever asks until dropped. Must run inside a [`tokio::task::LocalSet`].
+pub async fn serve_anybody(listener: TcpListener, pages: Router) {
     let [admission, answering] = [(); 2].map(|()| Rc::new(Admission::new(CONNECTIONS)));
     loop {
         let Ok((tcp, _)) = listener.accept().await else {

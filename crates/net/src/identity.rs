@@ -1,16 +1,17 @@
 //! Who a role is: a self-signed certificate, which others pin by fingerprint, and a relay's onion key.
 
 use std::fmt;
-use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use tidegate_proto::crypto::cert::tls_identity;
 use tidegate_proto::crypto::ntor::{RelayPublic, RelaySecret};
 use tidegate_proto::flashflow::message::Fingerprint;
+use zeroize::Zeroizing;
+
+use crate::private;
 
 /// An identity file: TOML, readable by its owner alone.
 #[derive(Serialize, Deserialize)]
@@ -101,6 +102,16 @@ impl Identity {
         }
     }
 
+    /// A fresh one for TLS connections of Tor's kind.
+    pub fn for_links() -> Identity {
+        let (certificate, key) = tls_identity(&mut fill);
+        Identity {
+            certificate: certificate.into(),
+            key: PrivateKeyDer::Pkcs8(key.to_vec().into()),
+            onion: random(),
+        }
+    }
+
     /// Writes the identity into a new file that its owner alone can read.
     ///
     /// # Errors
@@ -113,14 +124,10 @@ impl Identity {
             onion_key: hex(&self.onion),
         };
         let text = toml::to_string(&file).expect("three strings are TOML");
-        let text = format!("# An identity of tidegate. Keep it secret: whoever has it is this role.\n{text}");
-        fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .map_err(|cause| error(format!("cannot be written: {cause}")))
+        let text = Zeroizing::new(format!(
+            "# An identity of tidegate. Keep it secret: whoever has it is this role.\n{text}"
+        ));
+        private::write(path, &text).map_err(error)
     }
 
     /// Reads an identity file.
@@ -129,25 +136,13 @@ impl Identity {
     /// If it is not there, not an identity, or not its owner's alone.
     pub fn load(path: &Path) -> Result<Identity, IdentityError> {
         let error = |why: String| IdentityError { path: path.into(), why };
-        let text = fs::read_to_string(path).map_err(|cause| {
-            error(format!("cannot be read: {cause}; `tidegate flashflow keygen` makes one"))
-        })?;
-        let mode = fs::metadata(path).map_err(|cause| error(format!("cannot be read: {cause}")))?.mode();
-        if mode & 0o077 != 0 {
-            return Err(error(format!(
-                "is open to others (mode {:o}), who could be this role: chmod 600 it",
-                mode & 0o777
-            )));
-        }
+        let text = private::read(path)
+            .map_err(|why| error(format!("{why}; `tidegate flashflow keygen` makes one")))?;
         let file: File = toml::from_str(&text)
             .map_err(|cause| error(format!("is not an identity: {}", cause.message())))?;
         let bytes = |text: &str, what: &str| {
-            let pairs = text.as_bytes().chunks(2);
-            pairs
-                .map(|pair| std::str::from_utf8(pair).ok().and_then(|p| u8::from_str_radix(p, 16).ok()))
-                .collect::<Option<Vec<u8>>>()
-                .filter(|bytes| !bytes.is_empty())
-                .ok_or_else(|| error(format!("{what} is not hexadecimal")))
+            let secret = private::unhex(text).ok_or_else(|| error(format!("{what} is not hexadecimal")))?;
+            Ok::<_, IdentityError>(secret.to_vec())
         };
         Ok(Identity {
             certificate: bytes(&file.certificate, "certificate")?.into(),
@@ -181,6 +176,8 @@ impl Identity {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

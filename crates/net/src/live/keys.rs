@@ -1,8 +1,5 @@
 //! A router's keys on disk: a file that its owner alone can read.
 
-use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use ed25519_dalek::SigningKey;
@@ -11,6 +8,7 @@ use tidegate_proto::crypto::cert::RouterKeys;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::identity::{fill, hex, random, unhex};
+use crate::private;
 
 /// The file: TOML, all in hexadecimal.
 #[derive(Serialize, Deserialize)]
@@ -44,7 +42,7 @@ pub fn create(path: &Path) -> Result<RouterKeys, String> {
     let file = File { rsa_identity: rsa, ed25519_identity: ed25519, onion_key: onion, tap_onion_key: tap };
     let text = Zeroizing::new(toml::to_string(&file).expect("four strings are TOML"));
     let text = Zeroizing::new(format!("# A relay's keys. Whoever has this file is the relay.\n{}", *text));
-    write_private(path, &text)?;
+    private::write(path, &text)?;
     Ok(keys)
 }
 
@@ -55,30 +53,12 @@ pub fn create(path: &Path) -> Result<RouterKeys, String> {
 pub fn signing_key(path: &Path) -> Result<SigningKey, String> {
     if !path.exists() {
         let secret = Zeroizing::new(random::<32>());
-        write_private(path, &Zeroizing::new(hex(&*secret) + "\n"))?;
+        private::write(path, &Zeroizing::new(hex(&*secret) + "\n"))?;
         return Ok(SigningKey::from_bytes(&secret));
     }
-    let text = read_private(path)?;
+    let text = private::read(path)?;
     let secret = unhex(text.trim()).map(Zeroizing::new);
     secret.map(|secret| SigningKey::from_bytes(&secret)).ok_or_else(|| "is no signing key".into())
-}
-
-fn write_private(path: &Path, text: &str) -> Result<(), String> {
-    fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .map_err(|cause| format!("cannot be written: {cause}"))
-}
-
-fn read_private(path: &Path) -> Result<Zeroizing<String>, String> {
-    let metadata = fs::metadata(path).map_err(|cause| format!("cannot be read: {cause}"))?;
-    if metadata.mode() & 0o077 != 0 {
-        return Err(format!("can be read by others (mode {:o}); chmod 600 it", metadata.mode() & 0o777));
-    }
-    fs::read_to_string(path).map(Zeroizing::new).map_err(|cause| format!("cannot be read: {cause}"))
 }
 
 /// Reads a file of keys.
@@ -86,16 +66,11 @@ fn read_private(path: &Path) -> Result<Zeroizing<String>, String> {
 /// # Errors
 /// If it is not there, not keys, or readable by others; the cause in words.
 pub fn load(path: &Path) -> Result<RouterKeys, String> {
-    let text = read_private(path)?;
+    let text = private::read(path)?;
     let file: File =
         toml::from_str(&text).map_err(|cause| format!("is no file of keys: {}", cause.message()))?;
-    let bytes = |text: &str| -> Option<Zeroizing<Vec<u8>>> {
-        let pairs = text.as_bytes().chunks(2);
-        let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        pairs.map(byte).collect::<Option<Vec<u8>>>().map(Zeroizing::new)
-    };
     let texts = [&file.rsa_identity, &file.ed25519_identity, &file.onion_key, &file.tap_onion_key];
-    let [Some(rsa), Some(ed25519), Some(onion), Some(tap)] = texts.map(|text| bytes(text)) else {
+    let [Some(rsa), Some(ed25519), Some(onion), Some(tap)] = texts.map(|text| private::unhex(text)) else {
         return Err("is no file of keys: a key is not hexadecimal".into());
     };
     RouterKeys::from_bytes(&[rsa, ed25519, onion, tap]).map_err(|why| format!("is no file of keys: {why}"))
@@ -103,8 +78,10 @@ pub fn load(path: &Path) -> Result<RouterKeys, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
 
     #[test]
     fn keys_are_kept_private_and_never_overwritten() {
