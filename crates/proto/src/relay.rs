@@ -2,6 +2,7 @@
 
 mod driven;
 mod memory;
+mod shown;
 mod table;
 mod watch;
 
@@ -17,6 +18,7 @@ use crate::edge::Edge;
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
+pub use shown::Shown;
 use table::{CELL_COST, Circuit, Switch, Table};
 use watch::Watch;
 
@@ -33,6 +35,7 @@ pub struct Relay<O: Onion> {
     /// Bytes that streams' own sides hold, and messages that wait for a LEAVE.
     held: u64,
     shed: u64,
+    draining: bool,
 }
 
 /// Messages that wait for a LEAVE; a client that sends more breaks its window.
@@ -58,12 +61,13 @@ impl<O: Onion> Relay<O> {
             watch,
             held: 0,
             shed: 0,
+            draining: false,
         }
     }
 
     /// What neighbours may make it hold and do.
     pub fn limits(&self) -> Option<&Limits> {
-        self.table.links.config().limits.as_ref()
+        self.watch.as_ref().map(|watch| &watch.limits)
     }
 
     /// Whether a connection from that address would be one too many; room is made for it if that is possible.
@@ -78,6 +82,18 @@ impl<O: Onion> Relay<O> {
             self.close_channel(now, bare);
         }
         false
+    }
+
+    /// Takes no more circuits from now on.
+    pub fn drain_circuits(&mut self) {
+        self.draining = true;
+    }
+
+    /// Other limits from now on, where there were some.
+    pub fn set_limits(&mut self, limits: Limits) {
+        if let Some(watch) = &mut self.watch {
+            watch.limits = limits;
+        }
     }
 
     /// A channel comes from that address.
@@ -98,6 +114,9 @@ impl<O: Onion> Relay<O> {
     }
 
     fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body, fast: bool) {
+        if self.draining {
+            return self.table.links.refuse(now, channel, circ);
+        }
         let Ok(owner) = self.watch.as_mut().map_or(Ok(None), |watch| watch.begin(now, channel)) else {
             return self.table.links.refuse(now, channel, circ);
         };

@@ -63,7 +63,7 @@ impl Links {
     /// # Errors
     /// If TLS cannot be set up.
     pub fn relay(keys: &RouterKeys, names: SharedNames, address: IpAddr) -> io::Result<Links> {
-        let identity = Identity::generate();
+        let identity = Identity::for_links();
         let certified = keys.certify(clock::unix(), &identity.certificate, [random(), random()]);
         Ok(Links {
             keys: Some(Arc::new(certified)),

@@ -4,7 +4,7 @@
 use ed25519_dalek::hazmat::{ExpandedSecretKey, raw_sign};
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use rsa::pkcs1::{DecodeRsaPrivateKey as _, EncodeRsaPrivateKey as _, EncodeRsaPublicKey as _};
-use rsa::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
+use rsa::pkcs8::{DecodePublicKey as _, EncodePrivateKey as _, EncodePublicKey as _};
 use rsa::rand_core::{CryptoRng, Error, RngCore};
 use rsa::traits::PublicKeyParts as _;
 use rsa::{Pkcs1v15Sign, RsaPrivateKey, RsaPublicKey};
@@ -37,8 +37,9 @@ const CROSS_PREFIX: &[u8] = b"Tor TLS RSA/Ed25519 cross-certificate";
 /// DigestInfo of SHA-256 (RFC 8017).
 const SHA256_INFO: [u8; 19] =
     [0x30, 0x31, 0x30, 0x0d, 6, 9, 0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 1, 5, 0, 4, 0x20];
-/// Bits of an RSA identity.
+/// Bits of an RSA identity, and of a TLS key.
 const RSA_BITS: usize = 1024;
+const TLS_BITS: usize = 2048;
 const HOUR: u64 = 3600;
 /// For how long everyday keys are certified.
 const VALIDITY: u64 = 30 * 24 * HOUR;
@@ -203,12 +204,24 @@ impl RouterKeys {
 
     /// The RSA identity as an X.509 certificate of its own.
     fn certificate(&self) -> Vec<u8> {
-        let info = self.rsa.to_public_key().to_public_key_der().expect("a public key can be written");
-        let signed = der::to_be_signed(1, ["200101000000Z", "491231235959Z"], info.as_bytes());
-        let scheme = Pkcs1v15Sign { hash_len: Some(32), prefix: SHA256_INFO.into() };
-        let signature = self.rsa.sign(scheme, &sha256(&signed)).expect("a digest is shorter than the key");
-        der::certificate(&signed, &signature)
+        self_signed(&self.rsa)
     }
+}
+
+fn self_signed(key: &RsaPrivateKey) -> Vec<u8> {
+    let info = key.to_public_key().to_public_key_der().expect("a public key can be written");
+    let signed = der::to_be_signed(1, ["200101000000Z", "491231235959Z"], info.as_bytes());
+    let scheme = Pkcs1v15Sign { hash_len: Some(32), prefix: SHA256_INFO.into() };
+    let signature = key.sign(scheme, &sha256(&signed)).expect("a digest is shorter than the key");
+    der::certificate(&signed, &signature)
+}
+
+/// A fresh certificate for TLS, and its key in PKCS #8. It is RSA's as tor's own are: tor says `expecting an rsa key`
+/// of others.
+pub fn tls_identity(fill: &mut dyn FnMut(&mut [u8])) -> (Vec<u8>, Zeroizing<Vec<u8>>) {
+    let key = RsaPrivateKey::new(&mut Filled(fill), TLS_BITS).expect("a key of this size can be made");
+    let secret = key.to_pkcs8_der().expect("a private key can be written");
+    (self_signed(&key), Zeroizing::new(secret.as_bytes().to_vec()))
 }
 
 /// A source of randomness as RSA's implementation wants it.

@@ -66,6 +66,8 @@ impl<O: Onion> Links<O> {
             cuts: false,
             cut: 0.0,
             buffered: 0,
+            sent: 0,
+            allowed: 0.0,
             queue: List::default(),
         });
         let leg = LegId(leg as u32);

@@ -27,13 +27,16 @@ impl<O: Onion> Links<O> {
         let leg = &mut self.legs[id.0 as usize];
         let left = if carry && !leg.may_send() { leg.allowance.max(0.0) } else { 0.0 };
         (leg.share, leg.cuts) = (share, !carry);
+        leg.allowed += cells;
         self.set_allowance(now, id, cells + left);
     }
 
     /// Lets every leg send another share.
     pub fn release(&mut self, now: Time) {
         for index in 0..self.legs.capacity() {
-            if let Some(leg) = self.legs.get(index).filter(|leg| leg.share > 0.0) {
+            if let Some(leg) = self.legs.get_mut(index).filter(|leg| leg.share > 0.0) {
+                leg.allowed += leg.share;
+                let leg = &self.legs[index];
                 self.set_allowance(now, LegId(index as u32), leg.allowance + leg.share);
             }
         }

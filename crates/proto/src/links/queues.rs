@@ -120,6 +120,7 @@ impl<O: Onion> Links<O> {
         }
         leg.allowance -= 1.0 - std::mem::take(&mut leg.cut);
         leg.buffered += 1;
+        leg.sent += 1;
         if self.count_cells {
             leg.loudness.add(now, LOUDNESS_HALF_LIFE, 1);
         }
@@ -209,6 +210,12 @@ impl<O: Onion> Links<O> {
     /// Cells of all kinds that are held in memory.
     pub fn cells(&self) -> u64 {
         self.queued_cells + self.buffered_cells + self.held_cells
+    }
+
+    /// Cells that wait in a leg's queue, that have left it, and that a controller let go.
+    pub fn traffic(&self, id: LegId) -> (u32, u64, f64) {
+        let leg = &self.legs[id.0 as usize];
+        (leg.queue.len(), leg.sent, leg.allowed)
     }
 
     /// Since when a leg's first cell has waited, in the queue or for the end of a move.

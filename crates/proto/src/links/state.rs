@@ -79,6 +79,9 @@ pub(super) struct Leg<O: Onion> {
     pub(super) cut: f64,
     /// Cells in the channel's output buffer, counted where a controller asks.
     pub(super) buffered: u32,
+    /// Cells that have left the queue, and as many as a controller let go, if one steers it.
+    pub(super) sent: u64,
+    pub(super) allowed: f64,
     pub(super) queue: List,
 }
 
