@@ -20,14 +20,19 @@ pub fn log(event: &Value) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Runs a role on this thread until it ends or the process is told to.
-pub fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<Option<T>, Failure> {
+/// Runs a role on this thread until it ends.
+pub fn run_on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     // Fewer than we could have do as well, for as long as they last.
     let _ = tidegate_net::descriptors::raise();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::other)?;
     let local = tokio::task::LocalSet::new();
-    runtime.block_on(local.run_until(async {
+    runtime.block_on(local.run_until(role))
+}
+
+/// Runs a role on this thread until it ends or the process is told to.
+pub fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<Option<T>, Failure> {
+    run_on_this_thread(async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
             .map_err(Failure::other)?;
         tokio::select! {
@@ -35,7 +40,7 @@ pub fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Resu
             _ = terminate.recv() => Ok(None),
             _ = tokio::signal::ctrl_c() => Ok(None),
         }
-    }))
+    })
 }
 
 /// Connections that wait to be accepted: a crowd that comes at once fits.

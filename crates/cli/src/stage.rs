@@ -142,7 +142,12 @@ impl Events {
 
     /// Where the role listens.
     pub fn address(&self) -> Result<SocketAddr, Failure> {
-        let event = self.wait("listening")?;
+        self.address_of("listening")
+    }
+
+    /// The address that an event of that kind says.
+    pub fn address_of(&self, kind: &str) -> Result<SocketAddr, Failure> {
+        let event = self.wait(kind)?;
         let address = event["address"].as_str().and_then(|text| text.parse().ok());
         address.ok_or_else(|| Failure::Other(format!("the {} listens nowhere", self.role)))
     }

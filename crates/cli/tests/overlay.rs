@@ -3,8 +3,10 @@
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
 
+use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -48,14 +50,48 @@ fn stock_tor_fetches_a_file_through_our_relays() {
         paths.iter().map(|path| path.as_array().unwrap()).filter(|path| path.len() >= 3).peekable();
     assert!(long.peek().is_some(), "{document}");
     assert!(long.flatten().all(ours), "{document}");
+    no_protocol_warnings(&document);
+}
+
+fn no_protocol_warnings(document: &Value) {
     let about_us = |line: &&Value| {
         let line = line.as_str().unwrap();
-        let words = ["protocol", "Received", "cell", "AUTHENTICATE", "circuit"];
+        let words = ["protocol", "Received", "cell", "AUTHENTICATE", "circuit", "TLS", "OpenSSL"];
         // The authority has no consensus in the first seconds.
         words.iter().any(|word| line.contains(word)) && !line.contains("Received http status code 404")
     };
     let warnings: Vec<&Value> = document["warnings"].as_array().unwrap().iter().filter(about_us).collect();
     assert!(warnings.is_empty(), "{warnings:#?}");
+}
+
+/// A file through paths in which our relays are at one place and stock tor's at the others.
+fn fetched_with_ours_at(place: &str, hop: usize) {
+    if Command::new("tor").arg("--version").output().is_err() {
+        return skipped::skipped(&format!("our relays as {place} among stock tor's"), "tor");
+    }
+    let document = fetched(&["overlay", "tornet", "--at", place, "--bytes", "2 MB", "--json"]);
+    let paths = document["paths"].as_array().unwrap().iter().map(|path| path.as_array().unwrap());
+    let long: Vec<_> = paths.filter(|path| path.len() == 3).collect();
+    assert!(!long.is_empty(), "{document}");
+    for path in long {
+        for (at, name) in path.iter().enumerate() {
+            assert_eq!(name.as_str().unwrap().starts_with("tide"), at == hop, "{place}: {document}");
+        }
+    }
+    no_protocol_warnings(&document);
+}
+
+#[test]
+fn our_middles_serve_stock_tors_guards_and_exits() {
+    fetched_with_ours_at("middle", 1);
+}
+
+/// `cargo test --test overlay -- --ignored`: half a minute.
+#[test]
+#[ignore = "two more networks; the middles' runs always"]
+fn our_guards_and_our_exits_serve_among_stock_tors_relays() {
+    fetched_with_ours_at("guard", 0);
+    fetched_with_ours_at("exit", 2);
 }
 
 /// Whether a process runs.
@@ -74,7 +110,7 @@ fn children(process: u32) -> Vec<u32> {
 fn ctrl_c_ends_all_children() {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(["overlay", "demo"])
-        .stdout(std::process::Stdio::null())
+        .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let mut seen = Vec::new();
@@ -127,4 +163,156 @@ fn mistakes_are_told_with_place_and_cure() {
     std::fs::set_permissions(Path::new(&at("relay.keys")), mode).unwrap();
     assert!(refused(good).contains("can be read by others (mode 644)"));
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// A running `tidegate relay`, its events as they come.
+struct Role {
+    process: Child,
+    events: Lines<BufReader<ChildStdout>>,
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Role {
+    fn relay(config: &str) -> Role {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["relay", "--config", config])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let events = BufReader::new(process.stdout.take().unwrap()).lines();
+        Role { process, events }
+    }
+
+    fn wait(&mut self, kind: &str) -> Value {
+        loop {
+            let line = self.events.next().unwrap_or_else(|| panic!("it ended before `{kind}`")).unwrap();
+            let event: Value = serde_json::from_str(&line).unwrap();
+            if event["event"] == kind {
+                return event;
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+}
+
+fn get(address: &str, host: &str, path: &str) -> String {
+    let mut tcp = TcpStream::connect(address).unwrap();
+    write!(tcp, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    // A reset may follow what was answered.
+    let _ = tcp.read_to_string(&mut answer);
+    answer
+}
+
+#[test]
+fn a_relay_reloads_shows_itself_and_drains() {
+    let directory = std::env::temp_dir().join(format!("tidegate-relay-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let at = |name: &str| directory.join(name).display().to_string();
+    assert!(tidegate(&["relay", "--keygen", &at("relay.keys")]).status.success());
+    let config =
+        "nickname = \"a\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay.keys\"\nstatus = \"127.0.0.1:0\"\n";
+    std::fs::write(at("relay.toml"), config).unwrap();
+    let mut relay = Role::relay(&at("relay.toml"));
+    let taken = relay.wait("listening")["address"].as_str().unwrap().to_owned();
+    let status = relay.wait("status")["address"].as_str().unwrap().to_owned();
+
+    let metrics = get(&status, "localhost", "/metrics");
+    assert!(metrics.contains("\ntidegate_relay_circuits 0.0\n"), "{metrics}");
+    assert!(metrics.trim_end().ends_with("# EOF"), "{metrics}");
+    let shown = get(&status, "localhost", "/status.json");
+    assert!(shown.contains("\"connections\":0.0") && !shown.contains("\"circuit\":"), "{shown}");
+    assert!(get(&status, "evil.example", "/metrics").starts_with("HTTP/1.1 421"));
+
+    std::fs::write(at("relay.toml"), format!("{config}bandwdth = \"1 Mbit/s\"\n")).unwrap();
+    relay.signal("-HUP");
+    assert!(relay.wait("not reloaded")["message"].as_str().unwrap().contains("did you mean `bandwidth`?"));
+    std::fs::write(at("relay.toml"), format!("{config}exit-policy = [\"accept *:80\"]\n")).unwrap();
+    relay.signal("-HUP");
+    relay.wait("reloaded");
+
+    // A port that is taken is said.
+    let again = config.replace("listen = \"127.0.0.1:0\"", &format!("listen = \"{taken}\""));
+    std::fs::write(at("second.toml"), again).unwrap();
+    let second = tidegate(&["relay", "--config", &at("second.toml")]);
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(!second.status.success() && said.contains(&format!("cannot listen on {taken}")), "{said}");
+
+    relay.signal("-TERM");
+    relay.wait("draining");
+    assert!(relay.process.wait().unwrap().success(), "without circuits it ends at once");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// The demo's page once all relays are on it, and three of them have asked the kernel.
+fn shown_relays(address: &str) -> Vec<Value> {
+    let mut relays = Vec::new();
+    for _ in 0..200 {
+        let answer = get(address, "localhost", "/status.json");
+        let shown: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        relays.clone_from(shown["relays"].as_array().unwrap());
+        let asked = relays.iter().filter(|relay| relay["kernel_inspections"].as_f64() > Some(0.0));
+        if relays.len() == 5 && asked.count() >= 3 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    relays
+}
+
+#[test]
+fn the_demos_page_shows_relays_and_circuits_on_a_desk_and_on_a_phone() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["overlay", "demo", "--system", "kist"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let page =
+        lines.find_map(|line| Some(line.strip_prefix("page at ")?.split(' ').next()?.to_owned())).unwrap();
+    // The load has begun.
+    assert!(lines.any(|line| line.contains("as sent")));
+    let address = page.trim_start_matches("http://").trim_end_matches('/');
+    assert!(get(address, "evil.example", "/status.json").starts_with("HTTP/1.1 421"));
+    let relays = shown_relays(address);
+    assert_eq!(relays.len(), 5, "{relays:?}");
+    let asked = |relay: &&Value| relay["kernel_inspections"].as_f64() > Some(0.0);
+    if cfg!(target_os = "linux") {
+        assert!(relays.iter().filter(asked).count() >= 3, "KIST hears of its sockets: {relays:?}");
+    }
+    for size in ["--window-size=1280,900", "--window-size=390,844"] {
+        let browser = Command::new("chromium")
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--dump-dom",
+                "--virtual-time-budget=60000",
+                size,
+            ])
+            .arg(&page)
+            .stderr(Stdio::null())
+            .output();
+        let Ok(output) = browser else {
+            skipped::skipped("the demo's page in a browser", "chromium");
+            break;
+        };
+        let dom = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(dom.contains("5 relays") && dom.matches("<section>").count() == 5, "{size}: {dom}");
+        // From its first point to its second.
+        assert!(dom.contains("L1.7 "), "a circuit's curve is drawn: {dom}");
+        assert!(dom.contains("data-fits=\"true\""), "{size}: {dom}");
+    }
+    assert!(Command::new("kill").args(["-INT", &demo.id().to_string()]).status().unwrap().success());
+    demo.wait().unwrap();
 }

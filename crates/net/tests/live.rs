@@ -14,6 +14,7 @@ use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::links::{Config, Limits};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
 /// Runs `client` against a relay with these limits.
@@ -31,8 +32,10 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
             config: Config { limits: Some(limits), ..Config::default() },
             exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
             announce: Announce::None,
+            status: None,
         };
-        spawn_local(run(settings, listener, |_| {}));
+        let (_orders, taken) = mpsc::channel(1);
+        spawn_local(run(settings, listener, taken, |_| {}));
         client(router).await;
     }));
 }

@@ -1,5 +1,6 @@
 //! `tidegate relay`: a relay of an overlay on sockets.
 
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,13 +16,16 @@ use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
 use tidegate_net::live::policy::{Policy, Rule};
-use tidegate_net::live::relay::{Announce, Event, Settings, run};
+use tidegate_net::live::relay::{Announce, Changes, Event, Order, Settings, Status, run};
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::system::System;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use toml::Spanned;
 
 use crate::failure::Failure;
-use crate::roles::{die_with_parent, listen, log, on_this_thread};
+use crate::roles::{die_with_parent, listen, log, run_on_this_thread};
 
 /// Run a relay of an overlay: guard, middle, exit by policy (see docs/live.md)
 #[derive(clap::Args)]
@@ -61,6 +65,11 @@ struct File {
     tor: Option<TorFile>,
     system: Option<Spanned<Value>>,
     limits: Option<Spanned<Value>>,
+    /// Where its operator looks at it: on loopback.
+    status: Option<Spanned<SocketAddr>>,
+    /// Show circuits one by one there: for demonstrations.
+    #[serde(default)]
+    show_circuits: bool,
 }
 
 /// The directory of an overlay of one's own.
@@ -135,8 +144,15 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
+/// A relay's configuration, checked.
+struct Loaded {
+    listen: SocketAddr,
+    status: Option<(SocketAddr, bool)>,
+    settings: Settings,
+}
+
 /// Reads a configuration.
-fn load(path: &Path, allow_public: bool) -> Result<(SocketAddr, Settings), InputError> {
+fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let source = Source::read(path)?;
     let file: File = source.parse_toml()?;
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -151,6 +167,15 @@ fn load(path: &Path, allow_public: bool) -> Result<(SocketAddr, Settings), Input
     let rules = rules.collect::<Result<Vec<Rule>, InputError>>()?;
     let address = file.address.unwrap_or(file.listen);
     let policy = Policy::new(rules, file.exit_to_private_addresses, vec![file.listen, address]);
+    let status = file.status.as_ref().map(|status| match status.get_ref() {
+        address if address.ip().is_loopback() => Ok((*address, file.show_circuits)),
+        address => Err(source.error(
+            status.span(),
+            format!("{address} is not on loopback"),
+            "what relays show is their operator's business: 127.0.0.1, and a tunnel",
+        )),
+    });
+    let status = status.transpose()?;
     let announce = match (&file.directory, &file.tor) {
         (None, None) => Announce::None,
         (Some(directory), None) => Announce::Overlay(directory.address, directory.token.clone()),
@@ -180,11 +205,52 @@ fn load(path: &Path, allow_public: bool) -> Result<(SocketAddr, Settings), Input
         InputError::new(path.display().to_string(), why, "`tidegate relay --keygen FILE` makes one")
     })?;
     let directory = file.tor.as_ref().map(|tor| *tor.authority.get_ref());
-    let nickname = nickname.clone();
-    Ok((
-        file.listen,
-        Settings { nickname, address, keys, config, exit: Exit { policy, directory }, announce },
-    ))
+    let (nickname, exit) = (nickname.clone(), Exit { policy, directory });
+    let settings = Settings { nickname, address, keys, config, exit, announce, status: None };
+    Ok(Loaded { listen: file.listen, status, settings })
+}
+
+/// Gives orders as the process gets signals: SIGHUP, and SIGTERM or Ctrl-C, of which the second ends it at once.
+async fn obey(arguments: &Arguments, path: &Path, orders: mpsc::Sender<Order>) -> Result<(), Failure> {
+    let [mut hangup, mut terminate, mut interrupt] =
+        [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let (hangup, terminate) = (hangup.as_mut().map_err(other)?, terminate.as_mut().map_err(other)?);
+    let interrupt = interrupt.as_mut().map_err(other)?;
+    let mut draining = false;
+    loop {
+        let reload = tokio::select! {
+            _ = hangup.recv() => true,
+            _ = terminate.recv() => false,
+            _ = interrupt.recv() => false,
+        };
+        let order = if reload {
+            match load(path, arguments.allow_public_authority) {
+                Ok(Loaded { settings: Settings { config, exit, announce, .. }, .. }) => {
+                    let (bandwidth, limits) = (config.bandwidth, config.limits.unwrap_or_default());
+                    Order::Reload(Changes { exit, bandwidth, limits, announce })
+                }
+                Err(why) => {
+                    log(&json!({ "event": "not reloaded", "message": why.to_string() }));
+                    continue;
+                }
+            }
+        } else if std::mem::replace(&mut draining, true) {
+            return Ok(());
+        } else {
+            Order::Drain
+        };
+        // A relay that has ended needs none.
+        let _ = orders.send(order).await;
+    }
+}
+
+fn say(event: &Event) {
+    match event {
+        Event::Announced => log(&json!({ "event": "announced" })),
+        Event::Refused(why) => log(&json!({ "event": "refused", "message": why })),
+        Event::Reloaded => log(&json!({ "event": "reloaded" })),
+        Event::Draining => log(&json!({ "event": "draining" })),
+    }
 }
 
 /// Runs it.
@@ -201,25 +267,38 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let path = arguments.config.as_deref().expect("clap asks for it");
-    let (address, mut settings) = load(path, arguments.allow_public_authority)?;
+    let Loaded { listen: address, status, mut settings } = load(path, arguments.allow_public_authority)?;
     die_with_parent(arguments.owned)?;
-    on_this_thread(async {
+    run_on_this_thread(async {
         let listener = listen(address).await?;
         if settings.address.port() == 0 {
-            settings.address = listener.local_addr().map_err(Failure::other)?;
+            settings.address = listener.local_addr().map_err(other)?;
         }
-        let last = std::cell::RefCell::new(None);
+        if let Some((address, circuits)) = status {
+            let listener = TcpListener::bind(address).await;
+            let listener = listener
+                .map_err(|cause| other(format!("the status page cannot be served on {address}: {cause}")))?;
+            let address = listener.local_addr().map_err(other)?;
+            log(&json!({ "event": "status", "address": address.to_string() }));
+            settings.status = Some(Status { listener, circuits });
+        }
+        let last = RefCell::new(None);
         let hear = |event: Event| {
-            if last.borrow().as_ref() == Some(&event) {
-                return;
-            }
-            match &event {
-                Event::Announced => log(&json!({ "event": "announced" })),
-                Event::Refused(why) => log(&json!({ "event": "refused", "message": why })),
+            // A directory that is asked again and again says the same again and again.
+            if last.borrow().as_ref() != Some(&event) || event == Event::Reloaded {
+                say(&event);
             }
             last.replace(Some(event));
         };
-        run(settings, listener, hear).await.map_err(Failure::other)
+        let (orders, taken) = mpsc::channel(1);
+        tokio::select! {
+            result = run(settings, listener, taken, hear) => result.map_err(other),
+            result = obey(arguments, path, orders) => result,
+        }
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn other(cause: impl std::fmt::Display) -> Failure {
+    Failure::other(cause)
 }

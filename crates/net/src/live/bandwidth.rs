@@ -1,6 +1,6 @@
 //! What a relay forwards at most.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::bucket::{BucketPlan, TokenBucket};
@@ -11,7 +11,12 @@ use crate::overlay::Gate;
 
 /// What a relay forwards at most: a token bucket over all that it writes to relays and clients.
 #[derive(Default)]
-pub struct Limit(RefCell<Option<TokenBucket>>);
+pub struct Limit {
+    bucket: RefCell<Option<TokenBucket>>,
+    rate: Cell<Option<u64>>,
+    written: Cell<u64>,
+    read: Cell<u64>,
+}
 
 /// How often the bucket is refilled, and for how long it can save.
 const REFILL: Span = Span::from_millis(10);
@@ -20,18 +25,36 @@ const BURST: Span = Span::from_millis(100);
 impl Limit {
     /// No more than so many bytes per second, if that is finite.
     pub fn new(bytes_per_s: f64) -> Limit {
+        let limit = Limit::default();
+        limit.set(bytes_per_s);
+        limit
+    }
+
+    /// Another limit from now on.
+    pub fn set(&self, bytes_per_s: f64) {
         let plan = bytes_per_s.is_finite().then(|| BucketPlan {
             rate_bytes_per_s: bytes_per_s as u64,
             burst_bytes: (bytes_per_s * BURST.as_secs_f64()) as u64,
             refill_every: REFILL,
             drop_fractions: false,
         });
-        Limit(RefCell::new(plan.map(TokenBucket::new)))
+        self.rate.set(plan.map(|plan| plan.rate_bytes_per_s));
+        *self.bucket.borrow_mut() = plan.map(TokenBucket::new);
+    }
+
+    /// Bytes per second, if there is a limit.
+    pub fn rate(&self) -> Option<u64> {
+        self.rate.get()
+    }
+
+    /// Bytes of cells written and read so far.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.written.get(), self.read.get())
     }
 
     /// When so many bytes may leave, if that is not now.
     fn take(&self, bytes: u64) -> Option<Time> {
-        let mut bucket = self.0.borrow_mut();
+        let mut bucket = self.bucket.borrow_mut();
         let bucket = bucket.as_mut()?;
         if bucket.available(clock::now()) == 0 {
             return Some(bucket.next_refill());
@@ -47,7 +70,10 @@ impl Gate for Limit {
         while let Some(later) = self.take(bytes) {
             clock::until(later).await;
         }
+        self.written.set(self.written.get() + bytes);
     }
 
-    fn received(&self, _: u64) {}
+    fn received(&self, bytes: u64) {
+        self.read.set(self.read.get() + bytes);
+    }
 }

@@ -1,6 +1,7 @@
 //! The role of a relay: accepts connections, forwards cells, lets streams out by its policy, and tells a directory that
 //! it is there.
 
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,10 +12,11 @@ use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::SharedNames;
 use tidegate_proto::crypto::ntor::RelaySecret;
-use tidegate_proto::links::Config;
+use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::{Node as _, Output};
 use tidegate_proto::relay::Relay as Node;
 use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc};
 
 use super::bandwidth::Limit;
 use super::channel::Links;
@@ -22,6 +24,7 @@ use super::descriptor::{self, Facts};
 use super::directory::Entry;
 use super::exit::{self, Exit, Exiting};
 use super::fetch::fetch;
+use super::status;
 use super::stream::{Local, Locals};
 use crate::admission::Admission;
 use crate::clock;
@@ -53,12 +56,22 @@ pub struct Settings {
     pub exit: Exit,
     /// Where it announces itself.
     pub announce: Announce,
+    /// Where its operator looks at it.
+    pub status: Option<Status>,
+}
+
+/// A page for the operator.
+pub struct Status {
+    /// On loopback.
+    pub listener: TcpListener,
+    /// Circuits are shown one by one: for demonstrations.
+    pub circuits: bool,
 }
 
 /// Connections whose handshake is not over: the oldest goes when another comes.
 const HANDSHAKES: usize = 512;
 /// Bytes per second of a relay that does not say: as much as directories count.
-const UNLIMITED: f64 = 1e9;
+const UNLIMITED: u64 = 1_000_000_000;
 /// How often a relay announces itself to a directory of ours, to an authority of Tor's, and again after a refusal.
 const ANNOUNCE: Span = Span::from_secs(30);
 const PUBLISH: Span = Span::from_secs(15 * 60);
@@ -71,81 +84,118 @@ pub enum Event {
     Announced,
     /// The directory did not, and why.
     Refused(String),
+    /// Its settings are new.
+    Reloaded,
+    /// It ends with its last circuit.
+    Draining,
 }
+
+/// What a directory says: code, words, body.
+type Answer = (u16, String, Vec<u8>);
+
+/// What an operator asks of a running relay.
+pub enum Order {
+    /// To go on with other settings.
+    Reload(Changes),
+    /// To take no connections and circuits any more, and to end with the last circuit.
+    Drain,
+}
+
+/// What may change while a relay runs. The bandwidth that PredicTor divides does not.
+pub struct Changes {
+    /// What it lets out.
+    pub exit: Exit,
+    /// Bytes per second that it forwards at most; infinite for no limit.
+    pub bandwidth: f64,
+    /// What neighbours may make it hold and do.
+    pub limits: Limits,
+    /// Where it announces itself.
+    pub announce: Announce,
+}
+
+/// How long a relay that is to end waits for its circuits.
+const DRAINING: Span = Span::from_secs(30);
 
 /// A running relay. Clones are handles to the same relay.
 #[derive(Clone)]
-pub struct Relay {
+struct Relay {
     overlay: Exiting,
     links: Rc<Links>,
     handshakes: Rc<Admission>,
+    /// Circuits that it has moved.
+    switched: Rc<Cell<u64>>,
+    exit: Rc<RefCell<Rc<Exit>>>,
+    announce: Rc<RefCell<Announce>>,
+    changed: Rc<Notify>,
 }
 
-/// Runs a relay until dropped. Must run inside a [`tokio::task::LocalSet`].
+/// Who announces itself.
+struct Announced {
+    nickname: String,
+    address: SocketAddr,
+    keys: RouterKeys,
+}
+
+/// Runs a relay until dropped, or until it has drained. Must run inside a [`tokio::task::LocalSet`].
 ///
 /// # Errors
-/// If TLS cannot be set up.
-pub async fn run(settings: Settings, listener: TcpListener, hear: impl Fn(Event)) -> io::Result<()> {
-    let Settings { nickname, address, keys, config, mut exit, announce } = settings;
-    exit.policy.refuse(listener.local_addr()?);
+/// If TLS cannot be set up, or the status page not be served.
+pub async fn run(
+    settings: Settings,
+    listener: TcpListener,
+    mut orders: mpsc::Receiver<Order>,
+    hear: impl Fn(Event),
+) -> io::Result<()> {
+    let Settings { nickname, address, keys, config, mut exit, announce, status } = settings;
+    let own = listener.local_addr()?;
+    exit.policy.refuse(own);
     let names = SharedNames::default();
     let links = Rc::new(Links::relay(&keys, names.clone(), address.ip())?);
     let [secret, _] = keys.onion();
     let onion =
         Encrypted::new(Some(RelaySecret::new(keys.fingerprint(), secret)), Default::default(), random())
             .with_names(names, Some((keys.ed25519(), secret)));
-    let bandwidth = if config.bandwidth.is_finite() { config.bandwidth } else { UNLIMITED } as u64;
-    let exit = Rc::new(exit);
-    let limit = Limit::new(config.bandwidth);
-    let relay = Relay::new(Node::new(onion, config), limit, links.clone(), exit.clone());
-    let announcing = async {
-        loop {
-            let said = match &announce {
-                Announce::None => return std::future::pending().await,
-                Announce::Overlay(at, token) => {
-                    let facts = (bandwidth, exit.policy.is_exit(), clock::unix());
-                    let line = Entry::new(&nickname, address, &keys, facts).line();
-                    let token = token.as_ref().map_or(String::new(), |token| format!("token {token}\n"));
-                    fetch(*at, "/relay", Some(format!("{token}{line}\n").as_bytes())).await
-                }
-                Announce::Tor(at) => {
-                    let certified = links.certified().expect("a relay has keys");
-                    let facts = Facts {
-                        nickname: &nickname,
-                        address,
-                        bandwidth,
-                        policy: &exit.policy,
-                        directory: exit.directory.is_some(),
-                        published: clock::unix(),
-                    };
-                    let text = descriptor::build(&keys, certified, &facts);
-                    fetch(*at, "/tor/", Some(text.as_bytes())).await
-                }
-            };
-            let (event, pause) = match said {
-                Ok((200, _, _)) if matches!(announce, Announce::Tor(_)) => (Event::Announced, PUBLISH),
-                Ok((200, _, _)) => (Event::Announced, ANNOUNCE),
-                // Tor's authorities say why in the status line.
-                Ok((code, words, body)) => {
-                    let body = String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
-                    (Event::Refused(format!("{code} {words} {body}")), AGAIN)
-                }
-                Err(cause) => (Event::Refused(cause.to_string()), AGAIN),
-            };
-            hear(event);
-            clock::until(clock::now() + pause).await;
+    let (limit, inspects) = (Limit::new(config.bandwidth), config.kist.is_some());
+    let relay = Relay::new(Node::new(onion, config), limit, links, exit, announce);
+    if inspects {
+        relay.overlay.inspect_sockets();
+    }
+    let shown = async {
+        match status {
+            Some(Status { listener, circuits }) => {
+                status::serve(listener, relay.shown(&nickname, circuits)).await
+            }
+            None => std::future::pending().await,
+        }
+    };
+    let announced = Announced { nickname: nickname.clone(), address, keys };
+    let serving = async {
+        tokio::select! {
+            () = relay.accept(&listener) => {}
+            () = relay.announce(&announced, &hear) => {}
+            () = relay.obey(&mut orders, own, &hear) => {}
         }
     };
     tokio::select! {
-        () = relay.accept(listener) => {}
-        () = announcing => {}
+        () = serving => {}
+        result = shown => return result,
+    }
+    // Nobody connects any more, and who waits finds another relay.
+    drop(listener);
+    let end = clock::now() + DRAINING;
+    while clock::now() < end && relay.overlay.with(|node, _| node.circuits()) > 0 {
+        clock::until(clock::now() + Span::from_millis(50)).await;
     }
     Ok(())
 }
 
 impl Relay {
-    fn new(node: Node<Encrypted>, limit: Limit, links: Rc<Links>, exit: Rc<Exit>) -> Relay {
+    fn new(node: Node<Encrypted>, limit: Limit, links: Rc<Links>, exit: Exit, announce: Announce) -> Relay {
+        let exit = Rc::new(RefCell::new(Rc::new(exit)));
+        let exiting = exit.clone();
         let locals = Locals::default();
+        let moved = Rc::<Cell<u64>>::default();
+        let switched = moved.clone();
         let streams = node.limits().map_or(usize::MAX, |limits| limits.streams as usize);
         let owner = |own: Handle<_, _, _>| -> Owner<Node<Encrypted>> {
             Box::new(move |node, now, output| match output {
@@ -156,7 +206,13 @@ impl Relay {
                     }
                     let local = Rc::<Local>::default();
                     locals.borrow_mut().insert(key, local.clone());
-                    tokio::task::spawn_local(exit::serve(overlay, exit.clone(), key, target, local));
+                    tokio::task::spawn_local(exit::serve(
+                        overlay,
+                        exiting.borrow().clone(),
+                        key,
+                        target,
+                        local,
+                    ));
                 }
                 Output::Deliver(key, _, data) => {
                     if let Some(local) = locals.borrow().get(&key) {
@@ -173,14 +229,111 @@ impl Relay {
                         local.end();
                     }
                 }
+                Output::Switched(..) => switched.set(switched.get() + 1),
                 _ => {}
             })
         };
         let overlay = Overlay::with_dial(node, limit, links.clone(), owner);
-        Relay { overlay, links, handshakes: Rc::new(Admission::new(HANDSHAKES)) }
+        Relay {
+            overlay,
+            links,
+            handshakes: Rc::new(Admission::new(HANDSHAKES)),
+            switched: moved,
+            exit,
+            announce: Rc::new(RefCell::new(announce)),
+            changed: Rc::default(),
+        }
     }
 
-    async fn accept(&self, listener: TcpListener) {
+    fn shown(&self, nickname: &str, circuits: bool) -> status::Shown {
+        let (overlay, switched) = (self.overlay.clone(), self.switched.clone());
+        status::Shown { overlay, switched, nickname: nickname.to_owned(), circuits }
+    }
+
+    /// Follows orders until one is to drain.
+    async fn obey(&self, orders: &mut mpsc::Receiver<Order>, own: SocketAddr, hear: &impl Fn(Event)) {
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Reload(Changes { mut exit, bandwidth, limits, announce }) => {
+                    exit.policy.refuse(own);
+                    *self.exit.borrow_mut() = Rc::new(exit);
+                    *self.announce.borrow_mut() = announce;
+                    self.overlay.gate().set(bandwidth);
+                    self.overlay.with(|node, _| node.set_limits(limits));
+                    self.changed.notify_one();
+                    hear(Event::Reloaded);
+                }
+                Order::Drain => {
+                    self.overlay.with(|node, _| node.drain_circuits());
+                    hear(Event::Draining);
+                    return;
+                }
+            }
+        }
+        // Nobody gives orders any more.
+        std::future::pending().await
+    }
+
+    /// Announces itself again and again, at once after a change.
+    async fn announce(&self, who: &Announced, hear: &impl Fn(Event)) {
+        loop {
+            let announce = self.announce.borrow().clone();
+            let (said, good) = match &announce {
+                Announce::None => (None, Span::from_secs(3600)),
+                Announce::Overlay(at, token) => (Some(self.join(who, *at, token.as_deref()).await), ANNOUNCE),
+                Announce::Tor(at) => (Some(self.publish(who, *at).await), PUBLISH),
+            };
+            let pause = match said {
+                None => good,
+                Some(Ok((200, _, _))) => {
+                    hear(Event::Announced);
+                    good
+                }
+                // Tor's authorities say why in the status line.
+                Some(Ok((code, words, body))) => {
+                    let body = String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
+                    hear(Event::Refused(format!("{code} {words} {body}")));
+                    AGAIN
+                }
+                Some(Err(cause)) => {
+                    hear(Event::Refused(cause.to_string()));
+                    AGAIN
+                }
+            };
+            tokio::select! {
+                () = clock::until(clock::now() + pause) => {}
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+
+    fn bandwidth(&self) -> u64 {
+        self.overlay.gate().rate().unwrap_or(UNLIMITED)
+    }
+
+    async fn join(&self, who: &Announced, at: SocketAddr, token: Option<&str>) -> io::Result<Answer> {
+        let facts = (self.bandwidth(), self.exit.borrow().policy.is_exit(), clock::unix());
+        let line = Entry::new(&who.nickname, who.address, &who.keys, facts).line();
+        let token = token.map_or(String::new(), |token| format!("token {token}\n"));
+        fetch(at, "/relay", Some(format!("{token}{line}\n").as_bytes())).await
+    }
+
+    async fn publish(&self, who: &Announced, at: SocketAddr) -> io::Result<Answer> {
+        let exit = self.exit.borrow().clone();
+        let facts = Facts {
+            nickname: &who.nickname,
+            address: who.address,
+            bandwidth: self.bandwidth(),
+            policy: &exit.policy,
+            directory: exit.directory.is_some(),
+            published: clock::unix(),
+        };
+        let certified = self.links.certified().expect("a relay has keys");
+        let text = descriptor::build(&who.keys, certified, &facts);
+        fetch(at, "/tor/", Some(text.as_bytes())).await
+    }
+
+    async fn accept(&self, listener: &TcpListener) {
         loop {
             let Ok((tcp, from)) = listener.accept().await else {
                 // Out of descriptors, most likely: others must end first.

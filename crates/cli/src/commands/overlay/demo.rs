@@ -1,14 +1,18 @@
 //! `tidegate overlay demo`: a directory, five relays and a client as processes on loopback.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
 
 use serde_json::json;
 use tidegate_control::units::Bytes;
 use tidegate_net::identity::{hex, random};
-use tidegate_net::live::keys;
+use tidegate_net::live::{demo_page, keys};
 
 use super::download::{fetch, report, serve_file};
 use crate::failure::Failure;
+use crate::roles::run_on_this_thread;
 use crate::stage::{Stage, until_stopped};
 
 /// Run a directory, five relays and a SOCKS client on this machine, and fetch something through them
@@ -23,9 +27,12 @@ pub struct Arguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Where the page is
+    #[arg(long, default_value = "127.0.0.1:0")]
+    page: SocketAddr,
     /// Where applications connect
     #[arg(long, default_value = "127.0.0.1:0")]
-    socks: std::net::SocketAddr,
+    socks: SocketAddr,
 }
 
 /// The systems by name: their keys in a `[system]` table.
@@ -67,13 +74,16 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         keys::create(&path).map_err(Failure::Other)?;
         let config = format!(
             "nickname = \"relay{number}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay{number}.keys\"\n\
+             status = \"127.0.0.1:0\"\nshow-circuits = true\n\
              bandwidth = \"{BANDWIDTH}\"\nexit-policy = [\"accept {file}\"]\nexit-to-private-addresses = true\n\n\
              [directory]\naddress = \"{directory_address}\"\ntoken = \"{words}\"\n\n{system}",
         );
         let config = stage.write(&format!("relay{number}.toml"), &config)?;
         relays.push(stage.role(&["relay", "--config", &config.display().to_string()])?);
     }
+    let mut pages = Vec::new();
     for relay in &relays {
+        pages.push(relay.address_of("status")?);
         relay.wait("announced")?;
     }
     let system_file = stage.write("system.toml", &system)?.display().to_string();
@@ -99,6 +109,8 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let download = fetch(socks, file, bytes.0)?;
         return Ok(report(json!({ "system": name }), bytes, &paths(), &download, arguments.json));
     }
+    let page = serve_page(arguments.page, name.to_owned(), pages)?;
+    println!("page at http://{page}/ (rates, queues and plans of each relay and circuit)");
     println!("SOCKS5 and HTTP CONNECT at {socks}, directory at {directory_address}; Ctrl-C ends it");
     println!(
         "try: curl --socks5-hostname {socks} http://{file}/1000000 | sha256sum   (exits reach {file} alone)"
@@ -108,4 +120,30 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Err(failure) => eprintln!("{failure}"),
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Serves the page from a thread of its own; where.
+fn serve_page(at: SocketAddr, system: String, relays: Vec<SocketAddr>) -> Result<SocketAddr, Failure> {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        run_on_this_thread(async {
+            let failed = |cause| Failure::other(format!("the page cannot be served on {at}: {cause}"));
+            let bound = async {
+                let listener = tokio::net::TcpListener::bind(at).await?;
+                std::io::Result::Ok((listener.local_addr()?, listener))
+            };
+            match bound.await.map_err(failed) {
+                Ok((address, listener)) => {
+                    // The demo may have ended.
+                    let _ = tell.send(Ok(address));
+                    demo_page::run(listener, &system, &relays).await.map_err(Failure::other)
+                }
+                Err(failure) => {
+                    let _ = tell.send(Err(failure));
+                    Ok(())
+                }
+            }
+        })
+    });
+    told.recv().map_err(Failure::other)?
 }
