@@ -354,17 +354,18 @@ impl Handshake {
     }
 
     fn netinfo(&mut self, body: &[u8]) -> Result<Peer, LinkError> {
-        // An initiator must know whom it met; a responder believes certificates that were proved alone.
-        let known = if self.initiator { self.challenged } else { self.authenticated || self.certs.is_none() };
-        if !known {
+        // An initiator must know whom it met.
+        if self.initiator && !self.challenged {
             return Err(LinkError::Protocol);
         }
+        // A responder takes who shows certificates and proves nothing for a client, as tor does.
+        let proved = self.certs.take().filter(|_| self.initiator || self.authenticated);
         let address = match body.get(4..).unwrap_or(&[]) {
             [4, 4, rest @ ..] => rest.first_chunk::<4>().map(|octets| IpAddr::from(*octets)),
             [6, 16, rest @ ..] => rest.first_chunk::<16>().map(|octets| IpAddr::from(*octets)),
             _ => None,
         };
         let version = self.version.expect("VERSIONS came first");
-        Ok(Peer { proved: self.certs.take(), ours: self.ours, version, address })
+        Ok(Peer { proved, ours: self.ours, version, address })
     }
 }
