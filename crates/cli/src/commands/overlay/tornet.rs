@@ -83,8 +83,8 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let role = format!("{AUTHORITY}ORPort {}\nDirPort {}\n", authority.or_port, authority.dir_port);
     start(&mut stage, &arguments.tor, "authority", &format!("{common}{role}"))?;
     let names = start_relays(&mut stage, authority.dir_port)?;
-    let mut stock = Vec::new();
-    for number in 0..if arguments.at == Place::All { 0 } else { STOCK } {
+    let (mut stock, wanted) = (Vec::new(), if arguments.at == Place::All { 0 } else { STOCK });
+    for number in 0..wanted {
         let name = format!("stock{number}");
         let role = format!("{RELAY}Nickname {name}\nORPort {}\n", free_address()?);
         start(&mut stage, &arguments.tor, &name, &format!("{common}{role}"))?;
@@ -220,7 +220,8 @@ fn built_paths(client: &Path) -> std::io::Result<Vec<Vec<String>>> {
         let line = line?;
         let words: Vec<&str> = line.trim_start_matches("250+circuit-status=").split(' ').collect();
         if let [_, "BUILT", path, rest @ ..] = &words[..]
-            && rest.contains(&"PURPOSE=GENERAL")
+            // To stock exits clients send over two circuits at once.
+            && rest.iter().any(|word| *word == "PURPOSE=GENERAL" || word.starts_with("PURPOSE=CONFLUX"))
         {
             let name = |hop: &str| hop.split_once('~').map_or(hop, |(_, name)| name).to_owned();
             paths.push(path.split(',').map(name).collect());
