@@ -70,9 +70,11 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let server = async {
                 let (mut tcp, _) = listener.accept().await.unwrap();
-                let mut request = vec![0; 4096];
-                let count = tcp.read(&mut request).await.unwrap();
-                assert!(request[..count].starts_with(b"POST /tor/ HTTP/1.1\r\n"));
+                let mut request = Vec::new();
+                while !request.ends_with(b"text") {
+                    assert!(tcp.read_buf(&mut request).await.unwrap() > 0);
+                }
+                assert!(request.starts_with(b"POST /tor/ HTTP/1.1\r\n"));
                 tcp.write_all(answer).await.unwrap();
             };
             tokio::join!(fetch(address, "/tor/", Some(b"text")), server).0
