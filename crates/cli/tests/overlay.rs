@@ -64,36 +64,6 @@ fn no_protocol_warnings(document: &Value) {
     assert!(warnings.is_empty(), "{warnings:#?}");
 }
 
-/// A file through paths in which our relays are at one place and stock tor's at the others.
-fn fetched_with_ours_at(place: &str, hop: usize) {
-    if Command::new("tor").arg("--version").output().is_err() {
-        return skipped::skipped(&format!("our relays as {place} among stock tor's"), "tor");
-    }
-    let document = fetched(&["overlay", "tornet", "--at", place, "--bytes", "2 MB", "--json"]);
-    let paths = document["paths"].as_array().unwrap().iter().map(|path| path.as_array().unwrap());
-    let long: Vec<_> = paths.filter(|path| path.len() == 3).collect();
-    assert!(!long.is_empty(), "{document}");
-    for path in long {
-        for (at, name) in path.iter().enumerate() {
-            assert_eq!(name.as_str().unwrap().starts_with("tide"), at == hop, "{place}: {document}");
-        }
-    }
-    no_protocol_warnings(&document);
-}
-
-#[test]
-fn our_middles_serve_stock_tors_guards_and_exits() {
-    fetched_with_ours_at("middle", 1);
-}
-
-/// `cargo test --test overlay -- --ignored`: half a minute.
-#[test]
-#[ignore = "two more networks; the middles' runs always"]
-fn our_guards_and_our_exits_serve_among_stock_tors_relays() {
-    fetched_with_ours_at("guard", 0);
-    fetched_with_ours_at("exit", 2);
-}
-
 /// Whether a process runs.
 fn is_alive(process: u32) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

@@ -26,28 +26,12 @@ pub struct Arguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Where our relays are in a path; stock tor's relays are everywhere else
-    #[arg(long, value_enum, default_value = "all")]
-    at: Place,
     /// The tor program; `tor-gencert` must lie beside it or be on the path
     #[arg(long, default_value = "tor")]
     tor: PathBuf,
 }
 
-/// Places in a path.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Place {
-    Guard,
-    Middle,
-    Exit,
-    All,
-}
-
 const RELAYS: usize = 4;
-/// Of stock tor, where others than ours are wanted.
-const STOCK: usize = 3;
-/// What makes a stock tor a relay that lets everything out, here to this machine.
-const RELAY: &str = "SocksPort 0\nExitRelay 1\nExitPolicy accept *:*\nExitPolicyRejectPrivate 0\n";
 /// What all of tor's processes are told. Faults of the protocol are warnings, not hints.
 const COMMON: &str = "TestingTorNetwork 1\nAssumeReachable 1\nPathsNeededToBuildCircuits 0.25\nNumCPUs 1\n\
     ContactInfo test\nProtocolWarnings 1\nAvoidDiskWrites 1\nAddress 127.0.0.1\n";
@@ -83,27 +67,18 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let role = format!("{AUTHORITY}ORPort {}\nDirPort {}\n", authority.or_port, authority.dir_port);
     start(&mut stage, &arguments.tor, "authority", &format!("{common}{role}"))?;
     let names = start_relays(&mut stage, authority.dir_port)?;
-    let (mut stock, wanted) = (Vec::new(), if arguments.at == Place::All { 0 } else { STOCK });
-    for number in 0..wanted {
-        let name = format!("stock{number}");
-        let role = format!("{RELAY}Nickname {name}\nORPort {}\n", free_address()?);
-        start(&mut stage, &arguments.tor, &name, &format!("{common}{role}"))?;
-        stock.push(name);
-    }
     let consensus = stage.directory.join("authority/cached-consensus");
     stage.wait_for("a consensus with all relays", || {
         let text = fs::read_to_string(&consensus).ok()?;
-        names.iter().chain(&stock).all(|name| text.contains(&format!("\nr {name} "))).then_some(())
+        names.iter().all(|name| text.contains(&format!("\nr {name} "))).then_some(())
     })?;
 
     let socks = free_address()?;
     let list = names.join(",");
-    let at = |place| if arguments.at == Place::All || arguments.at == place { &names } else { &stock };
-    let [entry, middle, exit] = [Place::Guard, Place::Middle, Place::Exit].map(|place| at(place).join(","));
     let control = stage.directory.join("client/control");
     let role = format!(
-        "SocksPort {socks}\nControlSocket {}\nCookieAuthentication 1\nEntryNodes {entry}\nMiddleNodes {middle}\n\
-         ExitNodes {exit}\nClientOnly 1\n",
+        "SocksPort {socks}\nControlSocket {}\nCookieAuthentication 1\nEntryNodes {list}\nMiddleNodes {list}\n\
+         ExitNodes {list}\nClientOnly 1\n",
         control.display()
     );
     start(&mut stage, &arguments.tor, "client", &format!("{common}{role}"))?;
@@ -115,11 +90,11 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(bytes) = arguments.bytes {
         let download = fetch(socks, file, bytes.0)?;
         let paths = built_paths(&stage.directory.join("client")).map_err(Failure::other)?;
-        let warnings = warnings(&stage.directory, &stock);
+        let warnings = warnings(&stage.directory);
         if !arguments.json {
             warnings.iter().for_each(|line| println!("tor says  {line}"));
         }
-        let network = json!({ "relays": names, "stock": stock, "warnings": warnings });
+        let network = json!({ "relays": names, "warnings": warnings });
         return Ok(report(network, bytes, &paths, &download, arguments.json));
     }
     println!("stock tor's SOCKS port is {socks}; its relays: {list}; Ctrl-C ends it");
@@ -220,8 +195,7 @@ fn built_paths(client: &Path) -> std::io::Result<Vec<Vec<String>>> {
         let line = line?;
         let words: Vec<&str> = line.trim_start_matches("250+circuit-status=").split(' ').collect();
         if let [_, "BUILT", path, rest @ ..] = &words[..]
-            // To stock exits clients send over two circuits at once.
-            && rest.iter().any(|word| *word == "PURPOSE=GENERAL" || word.starts_with("PURPOSE=CONFLUX"))
+            && rest.contains(&"PURPOSE=GENERAL")
         {
             let name = |hop: &str| hop.split_once('~').map_or(hop, |(_, name)| name).to_owned();
             paths.push(path.split(',').map(name).collect());
@@ -231,10 +205,9 @@ fn built_paths(client: &Path) -> std::io::Result<Vec<Vec<String>>> {
 }
 
 /// What tor warned of.
-fn warnings(directory: &Path, stock: &[String]) -> Vec<String> {
-    let names = ["authority", "client"].into_iter().chain(stock.iter().map(String::as_str));
-    let logs: Vec<String> =
-        names.map(|name| fs::read_to_string(directory.join(name).join("log")).unwrap_or_default()).collect();
+fn warnings(directory: &Path) -> Vec<String> {
+    let logs = ["authority/log", "client/log"]
+        .map(|log| fs::read_to_string(directory.join(log)).unwrap_or_default());
     let lines = logs.iter().flat_map(|log| log.lines());
     lines.filter(|line| line.contains("[warn]") || line.contains("[err]")).map(str::to_owned).collect()
 }
