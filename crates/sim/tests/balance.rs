@@ -120,21 +120,28 @@ fn every_system_weighs_every_network_and_the_same_twice() {
 
 #[test]
 fn flashflow_measures_under_clients_load_and_its_weights_are_nearly_true() {
-    let mut plan = plan();
-    let balanced = go(&mut plan, &system(flashflow(), Attack::default()), 2).unwrap().unwrap();
-    assert_eq!(balanced.unweighed, 0);
-    assert!(balanced.weight_error < 0.03, "{balanced:?}");
-    assert!((-0.03..0.10).contains(&balanced.capacity_error.unwrap()), "{balanced:?}");
-    let weights: Vec<f64> = plan.directory.relays.iter().map(|relay| relay.weight).collect();
-    assert!(weights.is_sorted(), "{weights:?}");
+    let mut error = 0.0;
+    for seed in 1..=8 {
+        let balanced = go(&mut plan(), &system(flashflow(), Attack::default()), seed).unwrap().unwrap();
+        assert_eq!(balanced.unweighed, 0);
+        assert!((-0.03..0.10).contains(&balanced.capacity_error.unwrap()), "{seed}: {balanced:?}");
+        // Five seconds beside clients' traffic are few: now and then one relay falls short by a third.
+        let short = balanced.relays.iter().filter(|(weight, capacity)| *weight < 0.9 * capacity).count();
+        assert!(short <= 3 && balanced.relays.iter().all(|(weight, capacity)| *weight > 0.6 * capacity));
+        error += balanced.weight_error / 8.0;
+    }
+    assert!(error < 0.03, "{error}");
 }
 
 #[test]
 fn lies_win_weight_from_those_who_believe_them() {
     let part = |name: &str| BALANCES.iter().find(|part| part.name == name).unwrap().by_default();
     let attack = |trick| Attack { trick, share: 0.2, factor: 50.0 };
+    let seeded = |balance: Arc<dyn Balance>, trick, seed| {
+        go(&mut plan(), &system(balance, attack(trick)), seed).unwrap().unwrap().advantage.unwrap()
+    };
     let advantage = |balance: Arc<dyn Balance>, trick| {
-        go(&mut plan(), &system(balance, attack(trick)), 3).unwrap().unwrap().advantage.unwrap()
+        (1..=4).map(|seed| seeded(balance.clone(), trick, seed)).sum::<f64>() / 4.0
     };
     assert!(advantage(part("self-reports"), Trick::Inflate) > 3.0);
     assert!(advantage(part("torflow"), Trick::Inflate) > 2.0);

@@ -159,9 +159,14 @@ fn a_forger_is_found_and_demoted() {
     let mut plan = plan(12, 60);
     plan.server.uplink = Rate(24_000_000);
     plan.viewers[5].conduct = Conduct::Forger;
-    let report = run(&plan);
-    assert!(report.server.forged > 0 && report.server.relegated >= 1);
-    assert_eq!(report.viewers[5].children, 0);
+    let mut with_children = 0;
+    for seed in 1..=4 {
+        let report = world::run(&plan, Seed::root(seed), &|_| true).expect("a sound plan");
+        assert!(report.server.forged > 0 && report.server.relegated >= 1, "{seed}");
+        with_children += usize::from(report.viewers[5].children > 0);
+    }
+    // It may have been tried once more.
+    assert!(with_children <= 1, "{with_children} of 4");
 }
 
 #[test]

@@ -2,13 +2,11 @@
 
 use tidegate_control::units::{Span, Time};
 
-use super::Server;
+use super::{HEADROOM, Server};
 use crate::member::Member;
 use crate::{Peer, SERVER};
 
-/// What the trees leave of an uplink: for repairs, exploration and bursts.
-pub const HEADROOM: f64 = 0.85;
-/// The same in need, and how long that lasts.
+/// [`HEADROOM`] in need, and how long that lasts.
 const NEEDED: f64 = 0.92;
 const NEED: Span = Span::from_secs(60);
 

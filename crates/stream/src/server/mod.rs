@@ -26,6 +26,8 @@ use crate::tree::NOBODY;
 use crate::{Input, Output, Peer, SERVER};
 pub use settings::{Counters, Overload, Settings};
 
+/// What the trees leave of an uplink: for repairs, exploration and bursts.
+const HEADROOM: f64 = 0.85;
 /// The share of the server's uplink for repairs; in need half of it, as for exploration.
 const REPAIRS: f64 = 0.08;
 const TICK: Span = Span::from_millis(50);
@@ -418,7 +420,7 @@ impl Server {
         let blamed = parent != SERVER;
         if blamed {
             self.counters.upheld += 1;
-            let carried = self.forest.load(parent).1 as f64 * self.slice_rate() / budgets::HEADROOM;
+            let carried = self.forest.load(parent).1 as f64 * self.slice_rate() / HEADROOM;
             let spare = self.forest.spare() >= SPARE;
             // Until it answers again, nobody new is put under it.
             self.forest.set_avoided(parent, true);
