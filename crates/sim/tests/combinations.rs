@@ -201,6 +201,36 @@ proptest! {
     }
 }
 
+/// The longest that anybody who downloads goes without a byte.
+fn longest_wait(system: &System, seed: u64) -> Span {
+    let (mut begun, mut longest) = (BTreeMap::new(), Span::ZERO);
+    for (at, what) in &observe(system, 0.0, seed) {
+        match what {
+            Observation::TransferBegun { transfer, circuit, .. } => {
+                begun.insert(transfer.0, (*circuit, *at));
+            }
+            Observation::Delivered { circuit, .. } => {
+                let (_, last) =
+                    begun.values_mut().find(|(on, _)| on == circuit).expect("somebody asked for it");
+                longest = longest.max(at.since(*last));
+                *last = *at;
+            }
+            Observation::LastByte { transfer, .. } => drop(begun.remove(&transfer.0)),
+            _ => {}
+        }
+    }
+    longest
+}
+
+#[test]
+fn a_bucket_of_a_few_cells_serves_all_connections() {
+    let per_circuit = |system: &System| system.name == "PerCircuit round-robin None windows None";
+    let system = systems().into_iter().find(per_circuit).expect("it is among them");
+    // Refills of five cells: with 22 s without a byte where the first connection always ate first.
+    let waits: Vec<Span> = (10..50).map(|seed| longest_wait(&system, seed)).collect();
+    assert!(waits.iter().all(|wait| *wait < Span::from_secs(6)), "{:?}", waits.iter().max());
+}
+
 #[test]
 fn both_forms_of_switching_happen_here() {
     let all = systems();

@@ -226,13 +226,18 @@ impl Gate {
         }
     }
 
-    /// Lets those that were paused try again once it is time, in the order in which they were opened (tor:
-    /// `reenable_blocked_connections`).
+    /// Lets those that were paused try again once it is time: where they wait as in tor, in the order in which they
+    /// were opened (`reenable_blocked_connections`); at every refill in turn, since a refill may be one's meal.
     pub fn retry(&mut self, now: Time) {
         if self.retry_at <= now {
             self.retry_at = Time::NEVER;
-            self.paused_readers.sort_by_key(|end| end.connection.0);
-            self.paused_writers.sort_by_key(|end| end.connection.0);
+            for paused in [&mut self.paused_readers, &mut self.paused_writers] {
+                if self.retry_after > Span::ZERO {
+                    paused.sort_by_key(|end| end.connection.0);
+                } else if !paused.is_empty() {
+                    paused.rotate_left(1);
+                }
+            }
             self.readers.extend(self.paused_readers.drain(..));
             for end in self.paused_writers.drain(..) {
                 if !self.writers.contains(&end) {
