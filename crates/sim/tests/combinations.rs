@@ -146,6 +146,31 @@ fn switches(seen: &[(Time, Observation)]) -> usize {
     seen.iter().filter(|(_, what)| matches!(what, Observation::Switched { .. })).count()
 }
 
+/// The longest that anybody whose download has begun to arrive goes without a byte.
+fn longest_wait(seen: &[(Time, Observation)]) -> Span {
+    // Of each download: its circuit, which carries one at a time, when it last got a byte, whether it has got any.
+    let mut begun: BTreeMap<u32, (Circuit, Time, bool)> = BTreeMap::new();
+    let mut longest = Span::ZERO;
+    for (at, what) in seen {
+        match what {
+            Observation::TransferBegun { transfer, circuit, .. } => {
+                begun.insert(transfer.0, (*circuit, *at, false));
+            }
+            Observation::Delivered { circuit, .. } => {
+                let (_, last, arriving) =
+                    begun.values_mut().find(|(on, ..)| on == circuit).expect("somebody asked for it");
+                longest = longest.max(at.since(*last));
+                (*last, *arriving) = (*at, true);
+            }
+            Observation::LastByte { transfer, .. } => drop(begun.remove(&transfer.0)),
+            _ => {}
+        }
+    }
+    let end = Time::ZERO + plan(0.0).duration;
+    let unfinished = begun.values().filter(|(.., arriving)| *arriving).map(|(_, last, _)| end.since(*last));
+    longest.max(unfinished.max().unwrap_or_default())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
@@ -156,70 +181,39 @@ proptest! {
     ) {
         let system = &systems()[which];
         let seen = observe(system, if lossy { 0.001 } else { 0.0 }, seed);
-        let mut begun: BTreeMap<u32, (Circuit, Time, u64)> = BTreeMap::new();
-        let mut waits: BTreeMap<u32, Span> = BTreeMap::new();
+        let mut begun: BTreeMap<u32, (Circuit, u64)> = BTreeMap::new();
         let mut done = 0;
         let mut wanted = 0;
         let mut delivered = 0u64;
-        for (at, what) in &seen {
+        for (_, what) in &seen {
             match what {
                 Observation::TransferBegun { transfer: Transfer(transfer), circuit, bytes, .. } => {
-                    begun.insert(*transfer, (*circuit, *at, *bytes));
+                    begun.insert(*transfer, (*circuit, *bytes));
                     wanted += bytes;
                 }
                 Observation::Delivered { circuit, bytes, .. } => {
                     delivered += u64::from(*bytes);
-                    // One transfer at a time on a user's circuit.
-                    let (transfer, under_way) =
-                        begun.iter_mut().find(|(_, (on, ..))| on == circuit).expect("somebody asked for it");
-                    let wait = at.since(under_way.1);
-                    let longest = waits.entry(*transfer).or_default();
-                    *longest = wait.max(*longest);
-                    under_way.1 = *at;
-                    prop_assert!(u64::from(*bytes) <= under_way.2, "no byte twice: {}", system.name);
-                    under_way.2 -= u64::from(*bytes);
+                    let (_, left) =
+                        begun.values_mut().find(|(on, _)| on == circuit).expect("somebody asked for it");
+                    prop_assert!(u64::from(*bytes) <= *left, "no byte twice: {}", system.name);
+                    *left -= u64::from(*bytes);
                 }
                 Observation::LastByte { transfer: Transfer(transfer), .. } => {
-                    let (_, _, left) = begun.remove(transfer).expect("it was begun");
+                    let (_, left) = begun.remove(transfer).expect("it was begun");
                     prop_assert_eq!(left, 0, "no byte is missing: {}", &system.name);
                     done += 1;
                 }
                 _ => {}
             }
         }
-        let end = Time::ZERO + Span::from_secs(25);
-        for (transfer, (_, last, _)) in &begun {
-            waits.entry(*transfer).and_modify(|longest| *longest = end.since(*last).max(*longest));
-        }
-        let under_way: u64 = begun.values().map(|(.., left)| left).sum();
+        let under_way: u64 = begun.values().map(|(_, left)| left).sum();
         prop_assert_eq!(delivered + under_way, wanted);
         prop_assert!(done >= 12, "{} downloads: {}", done, system.name);
-        let longest = waits.values().max().copied().unwrap_or_default();
+        let longest = longest_wait(&seen);
         // Under EWMA one of six that was alone waits at a relay until the others' counts pass what is left of
         // its own: log2(6) half-lives, 5.2 s; and that at three relays.
         prop_assert!(longest < Span::from_secs(16), "{} without a byte: {}", longest, system.name);
     }
-}
-
-/// The longest that anybody who downloads goes without a byte.
-fn longest_wait(system: &System, seed: u64) -> Span {
-    let (mut begun, mut longest) = (BTreeMap::new(), Span::ZERO);
-    for (at, what) in &observe(system, 0.0, seed) {
-        match what {
-            Observation::TransferBegun { transfer, circuit, .. } => {
-                begun.insert(transfer.0, (*circuit, *at));
-            }
-            Observation::Delivered { circuit, .. } => {
-                let (_, last) =
-                    begun.values_mut().find(|(on, _)| on == circuit).expect("somebody asked for it");
-                longest = longest.max(at.since(*last));
-                *last = *at;
-            }
-            Observation::LastByte { transfer, .. } => drop(begun.remove(&transfer.0)),
-            _ => {}
-        }
-    }
-    longest
 }
 
 #[test]
@@ -227,7 +221,7 @@ fn a_bucket_of_a_few_cells_serves_all_connections() {
     let per_circuit = |system: &System| system.name == "PerCircuit round-robin None windows None";
     let system = systems().into_iter().find(per_circuit).expect("it is among them");
     // Refills of five cells: with 22 s without a byte where the first connection always ate first.
-    let waits: Vec<Span> = (10..50).map(|seed| longest_wait(&system, seed)).collect();
+    let waits: Vec<Span> = (10..50).map(|seed| longest_wait(&observe(&system, 0.0, seed))).collect();
     assert!(waits.iter().all(|wait| *wait < Span::from_secs(6)), "{:?}", waits.iter().max());
 }
 
