@@ -1,7 +1,8 @@
 //! The mathematics of traffic control, with no input or output of its own.
 //!
 //! Everything here is a pure function or a small state machine over numbers: it takes time and
-//! measurements as arguments and returns decisions. Nothing knows of cells, sockets or the simulator.
+//! measurements as arguments and returns decisions. Nothing knows of cells, sockets or the simulator. [`machine`] is
+//! the contract between every protocol of the workspace and what drives it.
 //!
 //! Start with [`units`], which every other crate speaks.
 //!
@@ -21,6 +22,7 @@
 pub mod balance;
 pub mod flashflow;
 pub mod keys;
+pub mod machine;
 pub mod markov;
 pub mod maxmin;
 pub mod paths;

@@ -8,13 +8,13 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use tidegate_control::machine::Machine;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::encrypted::{self, Encrypted};
 use tidegate_proto::crypto::wire::{FIXED, Splitter, command};
 use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::links::ChannelId;
-use tidegate_proto::machine::Machine;
 use tidegate_proto::node::{Node, Output, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use slab::Slab;
+use tidegate_control::machine::Machine;
 use tidegate_control::random::Random;
 use tidegate_control::units::Time;
 
 use crate::cell::{Cell, Command, EndReason, Message, Nonce, Payload, RelayId, StreamId};
 use crate::edge::Edge;
 use crate::links::{Arrival, ChannelId, Config, LegId, Links, Side, kist};
-use crate::machine::Machine;
 use crate::node::{CircuitKey, Node, Output, Sink, Source, StreamKey};
 use crate::onion::Onion;
 use crate::switching::MoveStart;

@@ -1,7 +1,7 @@
 //! The onion overlay as sans-IO state machines: cells, circuits, windows, schedulers, relays and clients.
 //!
 //! Nothing here knows of clocks, sockets or threads. A driver (the simulator, or `net` on real sockets)
-//! owns one [`relay::Relay`] or [`client::Client`] per node and follows the contract of [`machine`]: tell it
+//! owns one [`relay::Relay`] or [`client::Client`] per node and follows the contract of [`tidegate_control::machine`]: tell it
 //! what happened, do what it asks, call it again at the time it names.
 //!
 //! The way of a cell through a node: channel -> leg lookup -> [`onion`] layer -> the other leg's circuit
@@ -32,7 +32,6 @@ pub mod edge;
 pub mod flashflow;
 pub mod ids;
 pub mod links;
-pub mod machine;
 pub mod node;
 pub mod onion;
 pub mod paths;

@@ -1,11 +1,11 @@
 //! A node of the overlay, a relay or a client, as its driver sees it: a [`Machine`] with these inputs and outputs.
 
+use tidegate_control::machine::Machine;
 use tidegate_control::units::{Span, Time};
 
 use crate::cell::{Cell, EndReason};
 use crate::ids::{ChannelId, RelayId};
 pub use crate::ids::{CircuitKey, StreamKey};
-use crate::machine::Machine;
 use crate::onion::Onion;
 pub use crate::sink::{Budget, Sink, Socket};
 use crate::switching::MoveTimes;

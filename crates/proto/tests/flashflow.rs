@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use tidegate_control::flashflow::aggregate::Second;
 use tidegate_control::flashflow::{Parameters, Percent, bounds};
+use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::bucket::{BucketPlan, TokenBucket};
 use tidegate_proto::crypto::ntor::{self, ClientHandshake, HopKeys, RelaySecret};

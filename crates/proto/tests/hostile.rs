@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use proptest::prelude::*;
+use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Bytes, Span, Time};
 use tidegate_proto::cell::{CELL_BYTES, Cell, CircId, Command, Nonce};
 use tidegate_proto::crypto::encrypted::Encrypted;
@@ -11,7 +12,6 @@ use tidegate_proto::crypto::layer::{Body, Layer};
 use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::crypto::ntor::{ClientHandshake, RelaySecret};
 use tidegate_proto::links::{ChannelId, Config, Departure, Limits};
-use tidegate_proto::machine::Machine as _;
 use tidegate_proto::node::{Budget, Node as _, Output, Sink};
 use tidegate_proto::relay::Relay;
 

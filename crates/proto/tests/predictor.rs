@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use tidegate_control::machine::Machine;
 use tidegate_control::predictor::Kind;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, Command};
 use tidegate_proto::control::predictor::trajectory::{About, Trajectory};
 use tidegate_proto::control::predictor::{Measured, Parameters, Planner, Source, wire};
 use tidegate_proto::links::Config;
-use tidegate_proto::machine::Machine;
 use tidegate_proto::node::{CircuitKey, Node};
 use tidegate_proto::onion::{Clear, Onion};
 use tidegate_proto::relay::Relay;

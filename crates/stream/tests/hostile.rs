@@ -1,6 +1,7 @@
 //! What others can do to a server and a viewer: each time bounded, and counted.
 
 use bytes::Bytes;
+use tidegate_control::machine::Machine as _;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_stream::message::{Contact, Join, Message, Refusal, Report, VERSION, Welcome};

@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::net::SocketAddr;
 
+use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::coordinator::{
     Failure, Measurement, Order, Outcome, Output, Peer, SecondRecord,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::ClientConfig;
+use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::crypto::ntor::ClientHandshake;
 use tidegate_proto::flashflow::cell::{self, CELL, CellBuffer};

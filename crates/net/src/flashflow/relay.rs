@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use rustls::ServerConfig;
+use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::encrypted::{self, Encrypted};

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tidegate_control::machine::Machine as _;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_stream::SERVER;

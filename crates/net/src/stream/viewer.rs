@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::message::Fingerprint;
 use tidegate_stream::lag::Lags;

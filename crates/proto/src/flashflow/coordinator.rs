@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use tidegate_control::flashflow::Percent;
 use tidegate_control::flashflow::aggregate::{self, Second};
+use tidegate_control::machine::Machine;
 use tidegate_control::units::{Rate, Span, Time};
 
 use super::message::{Message, Open, Params, Reason};
@@ -337,14 +338,20 @@ impl Measurement {
         self.phase = phase;
         self.deadline = deadline;
     }
+}
 
-    /// When [`timeout`](Self::timeout) is due.
-    pub fn next_timeout(&self) -> Option<Time> {
+impl Machine for Measurement {
+    type Output = Output;
+
+    fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
         (self.phase != Phase::Done).then_some(self.deadline)
     }
 
-    /// Time passed.
-    pub fn timeout(&mut self, now: Time) {
+    fn timeout(&mut self, now: Time) {
         if self.phase == Phase::Done || now < self.deadline {
             return;
         }
@@ -359,10 +366,5 @@ impl Measurement {
             _ => Some(Peer::Relay),
         };
         self.fail(Reason::Timeout, late);
-    }
-
-    /// The next thing to do.
-    pub fn poll(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
     }
 }

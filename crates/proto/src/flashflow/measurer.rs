@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use tidegate_control::machine::Machine;
 use tidegate_control::units::{Span, Time};
 
 use super::message::{Message, Open, Reason};
@@ -144,9 +145,16 @@ impl Measurer {
             self.outputs.push_back(Output::Disconnect);
         }
     }
+}
 
-    /// When [`timeout`](Self::timeout) is due.
-    pub fn next_timeout(&self) -> Option<Time> {
+impl Machine for Measurer {
+    type Output = Output;
+
+    fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
         match &self.state {
             State::Idle => None,
             State::Opening { deadline, .. } | State::Waiting { deadline, .. } => Some(*deadline),
@@ -156,8 +164,7 @@ impl Measurer {
         }
     }
 
-    /// Time passed.
-    pub fn timeout(&mut self, now: Time) {
+    fn timeout(&mut self, now: Time) {
         if self.next_timeout().is_none_or(|due| now < due) {
             return;
         }
@@ -176,11 +183,6 @@ impl Measurer {
                 }
             }
         }
-    }
-
-    /// The next thing to do.
-    pub fn poll(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use tidegate_control::flashflow::Percent;
 use tidegate_control::flashflow::quota::Quota;
+use tidegate_control::machine::Machine;
 use tidegate_control::units::{Span, Time};
 
 use super::cell::Token;
@@ -203,16 +204,22 @@ impl Target {
             self.outputs.push_back(Output::Ended);
         }
     }
+}
 
-    /// When [`timeout`](Self::timeout) is due.
-    pub fn next_timeout(&self) -> Option<Time> {
+impl Machine for Target {
+    type Output = Output;
+
+    fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
         let session = self.session.as_ref()?;
         let second = session.measuring.as_ref().map(|measuring| measuring.next_report());
         Some(second.map_or(session.deadline, |second| second.min(session.deadline)))
     }
 
-    /// A second is over, or the measurement's time is.
-    pub fn timeout(&mut self, now: Time) {
+    fn timeout(&mut self, now: Time) {
         while let Some(session) = &mut self.session {
             let (coordinator, seconds) = (session.coordinator, session.params.seconds);
             if now >= session.deadline {
@@ -235,11 +242,6 @@ impl Target {
                 return;
             }
         }
-    }
-
-    /// The next thing to do.
-    pub fn poll(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
     }
 }
 

@@ -1,5 +1,6 @@
 //! A relay as its driver sees it.
 
+use tidegate_control::machine::Machine;
 use tidegate_control::units::Time;
 
 use super::Relay;
@@ -7,7 +8,6 @@ use super::watch::Watch;
 use crate::cell::{Cell, Command, EndReason, Payload, RelayId};
 use crate::edge::Edge;
 use crate::links::{Arrival, ChannelId, Side, kist};
-use crate::machine::Machine;
 use crate::node::{Node, Output, Sink, Source, StreamKey};
 use crate::onion::Onion;
 

@@ -1,6 +1,7 @@
 //! The world of one stream: takes an event, hands it to the machine it belongs to, drains its outputs.
 
 use bytes::Bytes;
+use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::explicit::FairShareParameters;
 use tidegate_control::random::{Random, Seed, mix};
 use tidegate_control::units::{Span, Time};

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use bytes::Bytes;
+use tidegate_control::machine::Machine;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span, Time};
 
@@ -144,16 +145,6 @@ impl Server {
         self.spread(packets);
     }
 
-    /// What it wants done next.
-    pub fn poll(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
-    }
-
-    /// When [`Server::timeout`] has something to do.
-    pub fn next_timeout(&self) -> Option<Time> {
-        Some(self.next_tick.min(self.source.next_time()).min(self.judge.next_time()))
-    }
-
     /// The trees.
     pub fn forest(&self) -> &Forest {
         &self.forest
@@ -208,40 +199,6 @@ impl Server {
             }
         }
         self.tell_changes(now);
-    }
-
-    /// Time passes.
-    pub fn timeout(&mut self, now: Time) {
-        if now >= self.source.next_time() {
-            let packets = self.source.flush(now);
-            self.spread(packets);
-        }
-        for verdict in self.judge.verdicts(now, &self.forest) {
-            self.execute(now, verdict);
-        }
-        if now >= self.next_second {
-            self.next_second = now + SECOND;
-            self.budgets(now);
-            let unevenness = self.unevenness();
-            self.forest.refresh(&self.latencies, (unevenness / 2.0) as i64);
-            self.judge.set_spread(Span::from_secs_f64(4.0 * unevenness / 1e6));
-            self.relieve(now);
-            self.usher(now);
-        }
-        if now >= self.next_tick {
-            self.next_tick = now + TICK;
-            self.explorer.expire(now, &mut self.members);
-            self.ping(now);
-            self.explore(now);
-            self.admit(now);
-            self.forest.settle(&self.latencies);
-            if self.settings.optimise {
-                let moves = 1 + self.forest.members().len() / 500;
-                self.forest.optimise(TRIES, moves, &mut self.random, &self.latencies);
-            }
-        }
-        self.tell_changes(now);
-        self.release(now);
     }
 
     fn tell(&mut self, to: Peer, message: Message) {
@@ -463,5 +420,50 @@ impl Server {
             self.counters.repaired += 1;
             self.outputs.push_back(Output::Datagram { to: from, bytes });
         }
+    }
+}
+
+impl Machine for Server {
+    type Output = Output;
+
+    fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        Some(self.next_tick.min(self.source.next_time()).min(self.judge.next_time()))
+    }
+
+    fn timeout(&mut self, now: Time) {
+        if now >= self.source.next_time() {
+            let packets = self.source.flush(now);
+            self.spread(packets);
+        }
+        for verdict in self.judge.verdicts(now, &self.forest) {
+            self.execute(now, verdict);
+        }
+        if now >= self.next_second {
+            self.next_second = now + SECOND;
+            self.budgets(now);
+            let unevenness = self.unevenness();
+            self.forest.refresh(&self.latencies, (unevenness / 2.0) as i64);
+            self.judge.set_spread(Span::from_secs_f64(4.0 * unevenness / 1e6));
+            self.relieve(now);
+            self.usher(now);
+        }
+        if now >= self.next_tick {
+            self.next_tick = now + TICK;
+            self.explorer.expire(now, &mut self.members);
+            self.ping(now);
+            self.explore(now);
+            self.admit(now);
+            self.forest.settle(&self.latencies);
+            if self.settings.optimise {
+                let moves = 1 + self.forest.members().len() / 500;
+                self.forest.optimise(TRIES, moves, &mut self.random, &self.latencies);
+            }
+        }
+        self.tell_changes(now);
+        self.release(now);
     }
 }

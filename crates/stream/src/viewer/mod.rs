@@ -5,6 +5,7 @@ mod complaints;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use tidegate_control::machine::Machine;
 use tidegate_control::paths::explicit::FairShareParameters;
 use tidegate_control::paths::relay::Relay;
 use tidegate_control::units::{Rate, Span, Time};
@@ -202,17 +203,6 @@ impl Viewer {
         self.slices[..count].iter().map(|slice| (slice.parent, &slice.children[..]))
     }
 
-    /// What it wants done next.
-    pub fn poll(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
-    }
-
-    /// When [`Viewer::timeout`] has something to do, if it will.
-    pub fn next_timeout(&self) -> Option<Time> {
-        let next = self.next_tick.min(self.next_report).min(self.reorder.next_time());
-        Some(next).filter(|next| *next != Time::NEVER)
-    }
-
     /// Something happens.
     pub fn handle(&mut self, now: Time, input: Input) {
         match input {
@@ -222,22 +212,6 @@ impl Viewer {
             Input::Lost(SERVER) if matches!(self.phase, Phase::Refused(_)) => {}
             Input::Lost(SERVER) => self.phase = Phase::Alone,
             Input::Lost(_) => {}
-        }
-    }
-
-    /// Time passes.
-    pub fn timeout(&mut self, now: Time) {
-        if now >= self.reorder.next_time() {
-            self.repair(now);
-            self.play(now);
-        }
-        if now >= self.next_tick {
-            self.next_tick = now + TICK;
-            self.listen(now);
-        }
-        if now >= self.next_report {
-            self.next_report = now + REPORT;
-            self.report(now);
         }
     }
 
@@ -440,6 +414,34 @@ impl Viewer {
             explore.at += 1;
             let to = explore.chain[at + 1];
             self.outputs.push_back(Output::Datagram { to, bytes: explore.encode() });
+        }
+    }
+}
+
+impl Machine for Viewer {
+    type Output = Output;
+
+    fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        let next = self.next_tick.min(self.next_report).min(self.reorder.next_time());
+        Some(next).filter(|next| *next != Time::NEVER)
+    }
+
+    fn timeout(&mut self, now: Time) {
+        if now >= self.reorder.next_time() {
+            self.repair(now);
+            self.play(now);
+        }
+        if now >= self.next_tick {
+            self.next_tick = now + TICK;
+            self.listen(now);
+        }
+        if now >= self.next_report {
+            self.next_report = now + REPORT;
+            self.report(now);
         }
     }
 }

@@ -9,6 +9,7 @@ pub(super) mod circuit;
 pub(super) mod member;
 pub(super) mod session;
 
+use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::flashflow::coordinator::{self, Measurement, Peer};

@@ -2,15 +2,15 @@
 //!
 //! A machine has no clock, socket or thread. Its driver (the simulator, or `net` on real sockets)
 //!
-//! 1. tells it what happened: an *input* is a method of the machine's own that takes the time, as
-//!    [`Node::cell`](crate::node::Node::cell) does;
+//! 1. tells it what happened: an *input* is a method of the machine's own that takes the time, as `cell` of the
+//!    overlay's nodes does;
 //! 2. after every input, does what [`poll`](Machine::poll) asks until it asks no more: *outputs*;
 //! 3. then looks at [`next_timeout`](Machine::next_timeout), and calls [`timeout`](Machine::timeout) once that
 //!    time has come. A timeout is an input too: 2 and 3 follow.
 //!
 //! Times never decrease. A timeout that is called too early does nothing, so a driver need not cancel its timers;
-//! one that is called late is as good as it can be. Each call of `timeout` does one of the things that are due: if
-//! more are, `next_timeout` still says a time that has come.
+//! one that is called late is as good as it can be. Each call of `timeout` does at least one of the things that are
+//! due: if more are, `next_timeout` still says a time that has come.
 //!
 //! # Examples
 //!
@@ -18,7 +18,7 @@
 //!
 //! ```
 //! use tidegate_control::units::{Span, Time};
-//! use tidegate_proto::machine::Machine;
+//! use tidegate_control::machine::Machine;
 //!
 //! struct Greeter {
 //!     due: Option<Time>,
@@ -50,7 +50,7 @@
 //!
 //! fn run<M: Machine>(machine: &mut M, until: Time, act: &mut impl FnMut(&mut M, Time, M::Output)) {
 //!     while let Some(now) = machine.next_timeout().filter(|due| *due <= until) {
-//!         machine.timeout(now);
+//!         machine.catch_up(now);
 //!         while let Some(output) = machine.poll() {
 //!             act(machine, now, output);
 //!         }
@@ -69,7 +69,7 @@
 //! assert_eq!(heard.len(), 3);
 //! ```
 
-use tidegate_control::units::Time;
+use crate::units::Time;
 
 /// A protocol without clock, socket or thread: see the [module](self).
 pub trait Machine {
@@ -81,4 +81,10 @@ pub trait Machine {
     fn next_timeout(&self) -> Option<Time>;
     /// Time has come to `now`.
     fn timeout(&mut self, now: Time);
+    /// Does everything that is due at `now`: for drivers that need not look between two things.
+    fn catch_up(&mut self, now: Time) {
+        while self.next_timeout().is_some_and(|due| due <= now) {
+            self.timeout(now);
+        }
+    }
 }
