@@ -121,6 +121,10 @@ fn mistakes_are_told_with_place_and_cure() {
         ("[tor]\nauthority = \"192.0.2.1:80\"\n", "not in a private network"),
         ("[tor]\nauthority = \"192.0.2.1:80\"\nallow-public-authority = true\n", "--allow-public-authority"),
         ("[system]\nname = \"x\"\ntransport = \"pctpc\"\n", "did you mean `pctcp`?"),
+        ("[system]\nbalance = \"sbws\"\n", "system.balance: does nothing outside of simulations"),
+        ("[system]\nsurvey = { files = 3 }\n", "leave `survey` out"),
+        ("[system]\nattack = { trick = \"inflate\" }\n", "leave `attack` out"),
+        ("[system]\nconnection-half-life = \"66 s\"\n", "leave `connection-half-life` out"),
         ("[limits]\nmemroy = \"1 MB\"\n", "did you mean `memory`?"),
         ("[limits]\nconnections = 0\n", "limits.connections"),
     ] {

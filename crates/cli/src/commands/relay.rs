@@ -92,6 +92,8 @@ struct TorFile {
 
 /// Keys of a scenario's `[[system]]` that only a simulation needs: sockets have a TCP, a TLS and paths of their own.
 const SIMULATED: [&str; 6] = ["name", "of-consensus", "packaging", "paths", "tcp", "tls"];
+/// Keys that would change what is measured in a simulation, and nothing here: whoever sets them is told.
+const REFUSED: [&str; 4] = ["attack", "balance", "connection-half-life", "survey"];
 
 /// What of a system moves cells: the `[system]` table, which is a scenario's `[[system]]` key for key.
 pub fn links(system: Option<&Spanned<Value>>, source: &Source) -> Result<Config, InputError> {
@@ -99,6 +101,10 @@ pub fn links(system: Option<&Spanned<Value>>, source: &Source) -> Result<Config,
     let Some(table) = system else { return Ok(Config { nonces, ..Config::default() }) };
     let mut parts = table.get_ref().clone();
     if let Some(keys) = parts.as_object_mut() {
+        if let Some(key) = REFUSED.iter().find(|key| keys.contains_key(**key)) {
+            let cause = format!("system.{key}: does nothing outside of simulations");
+            return Err(source.error(table.span(), cause, format!("leave `{key}` out")));
+        }
         keys.retain(|key, _| !SIMULATED.contains(&key.as_str()));
     }
     let system = System::read(&parts).map_err(|wrong| {
