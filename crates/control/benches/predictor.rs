@@ -2,14 +2,14 @@
 //! meet them.
 
 use rustix::time::{ClockId, clock_gettime};
-use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
+use tidegate_control::predictor::{Formulation, Problem, Solution, Solver};
 use tidegate_control::random::Seed;
 
 /// Instances per size.
 const INSTANCES: u64 = 21;
 
 /// A relay of 4 Mbit/s whose circuits have something queued here or at the predecessor, or are idle.
-fn instance(kind: Kind, n: usize, index: u64) -> Problem {
+fn instance(kind: Formulation, n: usize, index: u64) -> Problem {
     let mut draws = Seed::root(n as u64).fork("benchmark").fork_index(index).random();
     let mut problem = Problem::new(kind, 830.0);
     let fair = problem.capacity / n as f64;
@@ -48,7 +48,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn main() {
     println!("{:>10} {:>6} {:>10} {:>12} {:>12}", "problem", "n", "ms", "us/circuit", "iterations");
-    for kind in [Kind::Prototype, Kind::Journal] {
+    for kind in [Formulation::Prototype, Formulation::Journal] {
         for n in [1, 3, 10, 30, 100, 300, 1000, 3000] {
             let (mut solver, mut solution) = (Solver::new(), Solution::default());
             let (mut seconds, mut iterations) = (Vec::new(), Vec::new());

@@ -5,7 +5,7 @@
 mod clarabel_reference;
 
 use clarabel_reference::reference;
-use tidegate_control::predictor::{Kind, Problem, Refusal, Solution, Solver};
+use tidegate_control::predictor::{Formulation, Problem, Refusal, Solution, Solver};
 use tidegate_control::random::{Random, Seed};
 
 fn toy() -> Problem {
@@ -18,7 +18,7 @@ fn toy() -> Problem {
         vsrc: steps([0.0, 50.0, 10.0]),
         vvsrc: vec![f64::INFINITY; 30],
         first_hop: vec![false; 3],
-        ..Problem::new(Kind::Prototype, 60.0)
+        ..Problem::new(Formulation::Prototype, 60.0)
     }
 }
 
@@ -53,7 +53,7 @@ fn size(draws: &mut Random, index: usize) -> usize {
 }
 
 /// A random problem, one in two with something degenerate about it.
-fn draw(kind: Kind, index: usize, largest: usize) -> Problem {
+fn draw(kind: Formulation, index: usize, largest: usize) -> Problem {
     let mut draws = Seed::root(2022).fork("problems").fork_index(index as u64).random();
     let mut unbounded = Seed::root(2022).fork("unbounded").fork_index(index as u64).random();
     let n = size(&mut draws, index).min(largest);
@@ -112,7 +112,7 @@ fn draw(kind: Kind, index: usize, largest: usize) -> Problem {
 /// Largest violation of any constraint in scaled quantities.
 fn violation(problem: &Problem, solution: &Solution) -> f64 {
     let (n, steps) = (problem.circuits(), problem.horizon);
-    let journal = problem.kind == Kind::Journal;
+    let journal = problem.kind == Formulation::Journal;
     let mut worst = 0.0f64;
     let mut note = |excess: f64| {
         assert!(!excess.is_nan());
@@ -201,7 +201,7 @@ fn instances() -> usize {
     std::env::var("TIDEGATE_PREDICTOR_INSTANCES").ok().and_then(|text| text.parse().ok()).unwrap_or(500)
 }
 
-fn agrees_on_random_instances(kind: Kind) {
+fn agrees_on_random_instances(kind: Formulation) {
     let (mut solver, mut solution) = (Solver::new(), Solution::default());
     let (mut most, mut wrong) = (0, Vec::new());
     for index in 0..instances() {
@@ -217,12 +217,12 @@ fn agrees_on_random_instances(kind: Kind) {
 
 #[test]
 fn the_prototype_problem_agrees_with_clarabel() {
-    agrees_on_random_instances(Kind::Prototype);
+    agrees_on_random_instances(Formulation::Prototype);
 }
 
 #[test]
 fn the_journal_problem_agrees_with_clarabel() {
-    agrees_on_random_instances(Kind::Journal);
+    agrees_on_random_instances(Formulation::Journal);
 }
 
 #[test]

@@ -37,14 +37,14 @@ pub struct Consensus {
     /// Network parameters.
     pub params: BTreeMap<String, i32>,
     /// Relays, ascending by identity.
-    pub relays: Vec<Relay>,
+    pub relays: Vec<RouterStatus>,
     /// `Wgg`, `Wmd`, ...; empty if the document has none.
     pub bandwidth_weights: BTreeMap<String, i32>,
 }
 
 /// A relay as the consensus describes it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Relay {
+pub struct RouterStatus {
     /// Its name, not unique.
     pub nickname: String,
     /// The digest of its RSA identity key.
@@ -328,7 +328,11 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
     }
 
     /// One relay from its `r` line on; returns the item after it as well.
-    fn relay(&mut self, consensus: &Consensus, r: &str) -> Result<(Relay, Option<Item<'a>>), DataError> {
+    fn relay(
+        &mut self,
+        consensus: &Consensus,
+        r: &str,
+    ) -> Result<(RouterStatus, Option<Item<'a>>), DataError> {
         let mut relay = self.r_line(consensus.flavour, r)?;
         if consensus.relays.last().is_some_and(|last| last.identity >= relay.identity) {
             return Err(self.bad("relays are out of order or twice at identity", &relay.identity.to_string()));
@@ -366,7 +370,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
         }
     }
 
-    fn r_line(&self, flavour: Flavour, r: &str) -> Result<Relay, DataError> {
+    fn r_line(&self, flavour: Flavour, r: &str) -> Result<RouterStatus, DataError> {
         let mut fields: Vec<&str> = r.split(' ').collect();
         if flavour == Flavour::Ns && fields.len() >= 3 {
             fields.remove(2); // the descriptor's digest
@@ -381,7 +385,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
         if timestamp(&format!("{date} {time}")).is_none() {
             return Err(self.bad("publication time", &format!("{date} {time}")));
         }
-        Ok(Relay {
+        Ok(RouterStatus {
             nickname: nickname.to_owned(),
             identity: Identity::from_base64(identity).ok_or_else(|| self.bad("identity", identity))?,
             address: address.parse().map_err(|_| self.bad("IPv4 address", address))?,

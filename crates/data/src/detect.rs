@@ -12,7 +12,7 @@ use crate::{gml, graphml, latency_csv, latency_graph, open, relays, shadow};
 
 /// The kinds of latency data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DocumentKind {
     /// GML in Shadow's dialect.
     Gml,
     /// GraphML, as of Shadow 1.
@@ -29,18 +29,18 @@ pub enum Kind {
 ///
 /// # Errors
 /// If it is none of them.
-pub fn kind(document: &Document) -> Result<Kind, DataError> {
+pub fn kind(document: &Document) -> Result<DocumentKind, DataError> {
     let first = document.text().lines().find(|line| !line.trim().is_empty()).unwrap_or("");
     let columns: Vec<&str> = first.split(',').map(str::trim).collect();
     let has = |wanted: &[&str]| wanted.iter().all(|name| columns.contains(name));
     if graphml::looks_like(document) {
-        return Ok(Kind::GraphMl);
+        return Ok(DocumentKind::GraphMl);
     }
     if has(&["source", "destination", "avg"]) {
-        return Ok(Kind::WonderProxy);
+        return Ok(DocumentKind::WonderProxy);
     }
     if has(&["cty1", "cty2", "rtt_avg"]) {
-        return Ok(Kind::RipeCountries);
+        return Ok(DocumentKind::RipeCountries);
     }
     if has(&["id", "title", "country"]) {
         return Err(
@@ -48,10 +48,10 @@ pub fn kind(document: &Document) -> Result<Kind, DataError> {
         );
     }
     if first.split_whitespace().all(|word| word.parse::<f64>().is_ok()) {
-        return Ok(Kind::Matrix);
+        return Ok(DocumentKind::Matrix);
     }
     if gml::looks_like(document) {
-        return Ok(Kind::Gml);
+        return Ok(DocumentKind::Gml);
     }
     Err(document.error(
         "is no latency data known here",
@@ -89,13 +89,15 @@ pub fn relays(path: &Path) -> Result<BTreeMap<Identity, Capacity>, DataError> {
 pub fn latency(path: &Path) -> Result<LatencyTable, DataError> {
     let document = open::open(path)?;
     match kind(&document)? {
-        Kind::Gml => latency_graph::table(&document, &gml::read(&document)?, BareNumbers::Refused),
-        Kind::GraphMl => latency_graph::table(&document, &graphml::read(&document)?, BareNumbers::Shadow1),
-        Kind::WonderProxy => {
+        DocumentKind::Gml => latency_graph::table(&document, &gml::read(&document)?, BareNumbers::Refused),
+        DocumentKind::GraphMl => {
+            latency_graph::table(&document, &graphml::read(&document)?, BareNumbers::Shadow1)
+        }
+        DocumentKind::WonderProxy => {
             latency_csv::wonderproxy(&document, &open::open(&servers_beside(path, &document)?)?)
         }
-        Kind::RipeCountries => latency_csv::ripe_countries(&document),
-        Kind::Matrix => latency_csv::matrix(&document),
+        DocumentKind::RipeCountries => latency_csv::ripe_countries(&document),
+        DocumentKind::Matrix => latency_csv::matrix(&document),
     }
 }
 
@@ -129,12 +131,12 @@ mod tests {
     #[test]
     fn the_kind_is_told_by_content() {
         let of = |text: &str| kind(&Document::new("x", text).unwrap());
-        assert_eq!(of("graph [ node [ id 0 ] ]"), Ok(Kind::Gml));
-        assert_eq!(of("# comment\nCreator \"x\"\ngraph [ ]"), Ok(Kind::Gml));
-        assert_eq!(of("<?xml version='1.0'?>\n<graphml>"), Ok(Kind::GraphMl));
-        assert_eq!(of("source,destination,min,avg,max,mdev\n"), Ok(Kind::WonderProxy));
-        assert_eq!(of("cty1,cty2,rtt_cnt,rtt_avg\n"), Ok(Kind::RipeCountries));
-        assert_eq!(of("0 1.5\n1.5 0\n"), Ok(Kind::Matrix));
+        assert_eq!(of("graph [ node [ id 0 ] ]"), Ok(DocumentKind::Gml));
+        assert_eq!(of("# comment\nCreator \"x\"\ngraph [ ]"), Ok(DocumentKind::Gml));
+        assert_eq!(of("<?xml version='1.0'?>\n<graphml>"), Ok(DocumentKind::GraphMl));
+        assert_eq!(of("source,destination,min,avg,max,mdev\n"), Ok(DocumentKind::WonderProxy));
+        assert_eq!(of("cty1,cty2,rtt_cnt,rtt_avg\n"), Ok(DocumentKind::RipeCountries));
+        assert_eq!(of("0 1.5\n1.5 0\n"), Ok(DocumentKind::Matrix));
         assert!(of("id,name,title,country\n").unwrap_err().cause.contains("servers"));
         for none in ["hello", "<html>", "network-status-version 3\n", "{}"] {
             assert!(of(none).is_err(), "{none}");

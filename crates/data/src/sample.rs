@@ -4,7 +4,7 @@
 
 use tidegate_control::random::Seed;
 
-use crate::consensus::Relay;
+use crate::consensus::RouterStatus;
 use crate::weights::{Class, class_of};
 
 /// Who represents a bucket.
@@ -21,11 +21,12 @@ pub enum Representative {
 ///
 /// # Panics
 /// If the fraction is not in `(0, 1]`.
-pub fn sample(relays: &[Relay], fraction: f64, representative: Representative) -> Vec<usize> {
+pub fn sample(relays: &[RouterStatus], fraction: f64, representative: Representative) -> Vec<usize> {
     assert!(fraction > 0.0 && fraction <= 1.0, "a fraction between zero and one");
     let mut sampled = Vec::new();
     for (number, class) in (0..).zip(Class::ALL) {
-        let takes_part = |relay: &Relay| relay.flags.running() && relay.flags.valid() && relay.bandwidth > 0;
+        let takes_part =
+            |relay: &RouterStatus| relay.flags.running() && relay.flags.valid() && relay.bandwidth > 0;
         let mut members: Vec<usize> = (0..relays.len())
             .filter(|index| class_of(&relays[*index]) == class && takes_part(&relays[*index]))
             .collect();
@@ -76,7 +77,7 @@ mod tests {
     use crate::weights;
 
     /// Heavy-tailed weights in classes of different sizes.
-    fn network() -> Vec<Relay> {
+    fn network() -> Vec<RouterStatus> {
         let mut random = Seed::root(1).random();
         let flags = ["", "Guard", "Exit", "Exit Guard"];
         (0..4000u32)
@@ -84,7 +85,7 @@ mod tests {
                 let mut identity = [0; 20];
                 identity[..4].copy_from_slice(&number.to_be_bytes());
                 let class = [0, 0, 1, 1, 1, 2, 3][number as usize % 7];
-                Relay {
+                RouterStatus {
                     nickname: format!("relay{number}"),
                     identity: Identity(identity),
                     address: Ipv4Addr::from(number << 14),
@@ -99,7 +100,7 @@ mod tests {
             .collect()
     }
 
-    fn weights_of(relays: &[Relay], chosen: impl Iterator<Item = usize>, class: Class) -> Vec<f64> {
+    fn weights_of(relays: &[RouterStatus], chosen: impl Iterator<Item = usize>, class: Class) -> Vec<f64> {
         chosen.map(|i| &relays[i]).filter(|r| class_of(r) == class).map(|r| f64::from(r.bandwidth)).collect()
     }
 

@@ -84,10 +84,10 @@ pub fn read(document: &Document) -> Result<Measured, DataError> {
 /// # Errors
 /// Those of [`read`].
 pub fn read_part(document: &Document, part: Part) -> Result<Measured, DataError> {
-    let kind: Kind = json(document)?;
+    let kind: TorperfHead = json(document)?;
     let mut measured = match kind {
-        Kind { kind: Some(kind), .. } if kind == "onionperf" => onionperf(document)?,
-        Kind { download_times: Some(_), .. } => year(document, part)?,
+        TorperfHead { kind: Some(kind), .. } if kind == "onionperf" => onionperf(document)?,
+        TorperfHead { download_times: Some(_), .. } => year(document, part)?,
         _ => {
             return Err(document.error(
                 "is JSON, but neither an OnionPerf analysis nor a summary with `download_times`",
@@ -127,7 +127,7 @@ fn sort(document: &Document, seconds: &mut [f64]) -> Result<(), DataError> {
 }
 
 #[derive(Deserialize)]
-struct Kind {
+struct TorperfHead {
     #[serde(rename = "type")]
     kind: Option<String>,
     download_times: Option<serde::de::IgnoredAny>,

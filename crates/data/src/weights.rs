@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 pub use tidegate_control::positions::{Class, PositionWeights};
 
-use crate::consensus::{Consensus, Identity, Relay};
+use crate::consensus::{Consensus, Identity, RouterStatus};
 
 /// A relay's class; an exit that authorities call bad is none.
-pub fn class_of(relay: &Relay) -> Class {
+pub fn class_of(relay: &RouterStatus) -> Class {
     match (relay.flags.guard(), relay.flags.exit() && !relay.flags.bad_exit()) {
         (false, false) => Class::Middle,
         (true, false) => Class::Guard,
@@ -18,7 +18,7 @@ pub fn class_of(relay: &Relay) -> Class {
 }
 
 /// Whether clients choose a relay for general-purpose circuits: it runs, is valid and fast.
-pub fn is_usable(relay: &Relay) -> bool {
+pub fn is_usable(relay: &RouterStatus) -> bool {
     relay.flags.running() && relay.flags.valid() && relay.flags.fast()
 }
 
@@ -61,7 +61,7 @@ fn scale(consensus: &Consensus) -> i64 {
 
 /// Groups of relays in one IPv4 /16, of which no two share a path. Relays with the same number exclude each other;
 /// zero excludes nobody.
-pub fn networks<'a>(relays: impl IntoIterator<Item = &'a Relay>) -> Vec<u32> {
+pub fn networks<'a>(relays: impl IntoIterator<Item = &'a RouterStatus>) -> Vec<u32> {
     let networks = relays.into_iter().map(|relay| u32::from(relay.address) >> 16);
     let mut groups = Groups::default();
     let mut first_of: BTreeMap<u32, usize> = BTreeMap::new();
@@ -76,7 +76,7 @@ pub fn networks<'a>(relays: impl IntoIterator<Item = &'a Relay>) -> Vec<u32> {
 /// Groups of relays of one family. `families` are pairs of relays that both name the other; one group holds all
 /// that are linked by such pairs, which excludes a few pairs more than tor does.
 pub fn families<'a>(
-    relays: impl IntoIterator<Item = &'a Relay>,
+    relays: impl IntoIterator<Item = &'a RouterStatus>,
     families: impl IntoIterator<Item = (Identity, Identity)>,
 ) -> Vec<u32> {
     let identities: BTreeMap<Identity, usize> =

@@ -59,7 +59,7 @@ fn relays_are_in_countries() {
     let geoip = geoip::read(&open::open(&data.join("geoip/geoip-2026-debian-0.4.9.11.xz")).unwrap()).unwrap();
     let consensus = read_consensus(&data, "2025-08-08-09-00-00-consensus-microdesc.xz");
     let of = |code| {
-        let inside = |relay: &&consensus::Relay| geoip.country(relay.address) == Some(country(code));
+        let inside = |relay: &&consensus::RouterStatus| geoip.country(relay.address) == Some(country(code));
         consensus.relays.iter().filter(inside).count()
     };
     let placed = consensus.relays.iter().filter(|relay| geoip.country(relay.address).is_some()).count();

@@ -1,6 +1,6 @@
-//! What the lab asks of the edge: clock, terminal, patience.
+//! What the lab asks of the edge: clock, terminal, interruption.
 
-/// The edge that owns the clock, the terminal and the user's patience.
+/// The edge that owns the clock, the terminal and the wish to stop.
 pub trait Monitor: Sync {
     /// Cores to use.
     fn jobs(&self) -> usize;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_control::maxmin::{FairnessError, Sharing};
-use tidegate_control::predictor::{Kind, Problem, Solution};
+use tidegate_control::predictor::{Formulation, Problem, Solution};
 
 use crate::input::{InputError, Source};
 
@@ -63,10 +63,10 @@ pub fn wrong(source: &Source, number: Option<usize>, cause: String) -> InputErro
 ///
 /// # Errors
 /// The names that there are.
-pub fn kind_named(name: &str) -> Result<Kind, String> {
+pub fn kind_named(name: &str) -> Result<Formulation, String> {
     match name {
-        "2020" | "predictor-2020" => Ok(Kind::Prototype),
-        "journal" | "predictor" => Ok(Kind::Journal),
+        "2020" | "predictor-2020" => Ok(Formulation::Prototype),
+        "journal" | "predictor" => Ok(Formulation::Journal),
         other => Err(format!("`problem` is \"{other}\"; it is \"2020\" or \"journal\"")),
     }
 }
@@ -122,7 +122,7 @@ pub fn solution(problem: &Problem, solution: &Solution) -> Value {
         },
         "fallback": solution.fallback,
     });
-    if problem.kind == Kind::Journal {
+    if problem.kind == Formulation::Journal {
         answer["vv_out"] = json!(rates(&solution.vv_out));
     }
     answer

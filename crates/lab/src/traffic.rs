@@ -3,7 +3,7 @@
 use tidegate_control::units::{Bytes, Span};
 use tidegate_sim::plan::{RequestPlan, Traffic};
 
-use crate::scenario::quantity::{Between, Patience, Size};
+use crate::scenario::quantity::{Between, Size, Timeout};
 use crate::scenario::users::{RequestFile, TrafficFile};
 
 /// Names of the built-in kinds.
@@ -24,21 +24,21 @@ pub const PRIVCOUNT: &str = "privcount";
 ///   they open the next; streams are given up after 120 s.
 pub fn built_in(name: &str) -> Option<TrafficFile> {
     let limited = |kib: u64, weight: f64, seconds: u64| {
-        RequestFile::of(Size(kib << 10), weight, Patience(Span::from_secs(seconds)))
+        RequestFile::of(Size(kib << 10), weight, Timeout(Span::from_secs(seconds)))
     };
     let seconds = |low: u64, high: u64| Between { low: Span::from_secs(low), high: Span::from_secs(high) };
     Some(match name {
-        "bulk" => TrafficFile::of(vec![RequestFile::of(Size::ENDLESS, 1.0, Patience::NEVER)]),
+        "bulk" => TrafficFile::of(vec![RequestFile::of(Size::ENDLESS, 1.0, Timeout::NEVER)]),
         "web" => TrafficFile {
             pause: seconds(1, 60),
-            ..TrafficFile::of(vec![RequestFile::of(Size(320 << 10), 1.0, Patience::NEVER)])
+            ..TrafficFile::of(vec![RequestFile::of(Size(320 << 10), 1.0, Timeout::NEVER)])
         },
         "benchmark" => TrafficFile {
             every: Some(Span::from_secs(60)),
             circuit_lifetime: Span::ZERO,
             ..TrafficFile::of(vec![limited(50, 12.0, 15), limited(1024, 2.0, 60), limited(5120, 1.0, 120)])
         },
-        PRIVCOUNT => TrafficFile { timeout: Patience(Span::from_secs(120)), ..TrafficFile::of(Vec::new()) },
+        PRIVCOUNT => TrafficFile { timeout: Timeout(Span::from_secs(120)), ..TrafficFile::of(Vec::new()) },
         _ => return None,
     })
 }

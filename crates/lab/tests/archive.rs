@@ -117,14 +117,14 @@ fn a_stopped_run_goes_on_and_gives_the_same() {
     let inputs = [folder.join("input")];
     let mut whole = Collected::open(&folder.join("whole")).unwrap();
     whole.collect(&inputs, &patient()).unwrap();
-    for patience in 1..9 {
-        let work = folder.join(format!("work-{patience}"));
+    for steps in 1..9 {
+        let work = folder.join(format!("work-{steps}"));
         let mut stopped = Collected::open(&work).unwrap();
-        stopped.collect(&inputs, &Patient(AtomicU32::new(patience))).unwrap();
+        stopped.collect(&inputs, &Patient(AtomicU32::new(steps))).unwrap();
         drop(stopped);
         let mut resumed = Collected::open(&work).unwrap();
         assert!(resumed.collect(&inputs, &patient()).unwrap());
-        assert_eq!(resumed.counts(), whole.counts(), "stopped after {patience}");
+        assert_eq!(resumed.counts(), whole.counts(), "stopped after {steps}");
         let of = |collected: &Collected| {
             tables::summary(collected, &analyse(collected, &patient()).unwrap().unwrap())
         };

@@ -2,7 +2,7 @@
 
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::explicit::FairShareParameters;
-use tidegate_control::paths::relay::Relay;
+use tidegate_control::paths::relay::PolicingRelay;
 use tidegate_control::units::{Span, Time};
 use x25519_dalek::StaticSecret;
 
@@ -19,7 +19,7 @@ pub struct Node {
     links: Links,
     /// Of the current epoch and its neighbours: packets on their way and clocks that differ.
     epochs: Vec<EpochKey>,
-    relay: Relay,
+    relay: PolicingRelay,
     transit_times: TransitTimes,
     routes: Routes,
     /// Acknowledgements it still passes for free; each data datagram passed adds one.
@@ -96,7 +96,7 @@ impl Node {
             links: Links::new(me, keys.link(), links),
             keys,
             epochs: Vec::new(),
-            relay: Relay::new(limit, phase, links.len(), stamping),
+            relay: PolicingRelay::new(limit, phase, links.len(), stamping),
             transit_times: TransitTimes::default(),
             routes: Routes::default(),
             credit: CREDIT,

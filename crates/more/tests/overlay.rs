@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
@@ -40,7 +40,7 @@ struct World {
 
 impl World {
     fn new(controller: &str, limit: f64) -> World {
-        let parameters = Parameters::named(controller, f64::from(PACKET)).expect("known");
+        let parameters = ControllerParameters::named(controller, f64::from(PACKET)).expect("known");
         let nodes = common::nodes(PEERS, limit, &parameters);
         let control = parameters.controller(PEERS, Seed::root(1)).expect("distributed");
         let sender = Sender::new(0, PEERS, 3, f64::from(PACKET), control, parameters.latencies(PEERS));
@@ -270,7 +270,7 @@ fn replays_are_recognised_by_the_process_after() {
     let tags = world.nodes[1].tags(0).expect("this epoch").take_fresh();
     let taken = world.nodes[1].counters();
     assert_eq!(tags.len() as u64, taken.forwarded + taken.acks_forwarded);
-    let parameters = Parameters::named("explicit", f64::from(PACKET)).expect("known");
+    let parameters = ControllerParameters::named("explicit", f64::from(PACKET)).expect("known");
     let mut fresh = common::nodes(PEERS, 400_000.0, &parameters).swap_remove(1);
     fresh.tags(0).expect("this epoch").restore(tags);
     let again = world.seen.iter().filter(|(to, _)| *to == 1);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
@@ -62,7 +62,7 @@ impl World {
     }
 
     fn with(controller: &str, guards: &[Peer], uses: usize, limit: f64) -> World {
-        let parameters = Parameters::named(controller, f64::from(PACKET)).expect("known");
+        let parameters = ControllerParameters::named(controller, f64::from(PACKET)).expect("known");
         let nodes = common::nodes(PEERS, limit, &parameters);
         let epoch = common::epoch(PEERS, 0);
         // One more than there are peers stands for the receiver.

@@ -17,7 +17,7 @@ use tidegate_control::flashflow::Percent;
 use tidegate_control::units::Rate;
 use tidegate_net::flashflow::coordinator::{Contact, measure};
 use tidegate_net::flashflow::measurer::{self, Settings};
-use tidegate_net::flashflow::relay::{Limits, Relay};
+use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
 use tidegate_net::identity::{Identity, random};
 use tidegate_net::tls;
 use tidegate_proto::crypto::layer::Keystream;
@@ -55,7 +55,8 @@ fn relay() -> f64 {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
             tell.send(listener.local_addr().expect("bound")).expect("someone waits");
             let config = Config { allowed: true, coordinators: vec![allowed], ..Config::default() };
-            let relay = Relay::new(identity, Rate::UNLIMITED, config, Limits::default(), BTreeMap::new());
+            let relay =
+                MeasuredRelay::new(identity, Rate::UNLIMITED, config, Limits::default(), BTreeMap::new());
             let watch = async {
                 loop {
                     clock.store(thread_time(), Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sphinx_packet::SphinxPacket;
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::units::Span;
 use tidegate_more::directory::{Directory, Hex, PeerEntry};
 use tidegate_more::keys::PeerKeys;
@@ -78,7 +78,7 @@ fn round(packets: usize) -> (f64, f64) {
         uses: 1,
         limit: 1e12,
         hops: 1,
-        parameters: Parameters::named("explicit-or-aimd", 1500.0).expect("known"),
+        parameters: ControllerParameters::named("explicit-or-aimd", 1500.0).expect("known"),
         attempt_every: Span::from_millis(5),
         guards: Vec::new(),
     };

@@ -1,4 +1,4 @@
-//! What roles say over HTTP, with bounded patience for slow or silent connections. Pages for the operator are on
+//! What roles say over HTTP, with time-outs for slow or silent connections. Pages for the operator are on
 //! loopback: GET and nothing else, from nobody who came by another name than this machine's.
 
 use std::io;

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::directory::Directory;
 use tidegate_more::download;
@@ -38,7 +38,7 @@ pub struct Settings {
     /// Packets per path to and from receivers that hide.
     pub uses: usize,
     /// How it controls what it sends, and how it offers rates.
-    pub parameters: Parameters,
+    pub parameters: ControllerParameters,
     /// How often it sends while it has rate left.
     pub attempt_every: Span,
     /// The only peers that it sends its own packets to first; any if empty.

@@ -8,7 +8,7 @@ use tidegate_control::flashflow::Percent;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::flashflow::coordinator::{Contact, measure};
 use tidegate_net::flashflow::measurer::{self, Settings};
-use tidegate_net::flashflow::relay::{Limits, Relay};
+use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
 use tidegate_net::identity::Identity;
 use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, Timeouts};
 use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
@@ -45,7 +45,7 @@ fn team(measurers: usize, rate: Rate) -> Team {
     let identity = relay_identity.clone();
     let address = start(move |listener| async move {
         let config = Config { allowed: true, coordinators: vec![allowed], ..Config::default() };
-        let relay = Relay::new(identity, rate, config, Limits::default(), BTreeMap::new());
+        let relay = MeasuredRelay::new(identity, rate, config, Limits::default(), BTreeMap::new());
         relay.unwrap().serve(listener).await;
     });
     let relay = Contact { address, fingerprint: relay_identity.fingerprint() };
@@ -123,7 +123,8 @@ fn measurers_serve_several_measurements_at_once() {
     let identity = other.clone();
     let address = start(move |listener| async move {
         let config = Config { allowed: true, coordinators: vec![allowed], ..Config::default() };
-        let relay = Relay::new(identity, Rate(20_000_000), config, Limits::default(), BTreeMap::new());
+        let relay =
+            MeasuredRelay::new(identity, Rate(20_000_000), config, Limits::default(), BTreeMap::new());
         relay.unwrap().serve(listener).await;
     });
     let contact = Contact { address, fingerprint: other.fingerprint() };
@@ -185,7 +186,7 @@ fn a_peer_that_does_not_read_and_one_that_falls_silent_are_closed() {
     let address = start(move |listener| async move {
         let timeouts = Timeouts { idle: Span::from_secs(1), unread: Span::from_secs(1) };
         let limits = Limits { timeouts, ..Limits::default() };
-        let relay = Relay::new(relays, Rate::UNLIMITED, Config::default(), limits, BTreeMap::new());
+        let relay = MeasuredRelay::new(relays, Rate::UNLIMITED, Config::default(), limits, BTreeMap::new());
         relay.unwrap().serve(listener).await;
     });
     const CREATE: u8 = 10;

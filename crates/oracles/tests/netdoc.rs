@@ -37,7 +37,7 @@ struct RelayReading {
 const ONLY_OURS: [&str; 4] = ["Named", "Unnamed", "Sybil", "V3Dir"];
 
 fn ours(consensus: &Consensus) -> Reading {
-    let relay = |relay: &consensus::Relay| RelayReading {
+    let relay = |relay: &consensus::RouterStatus| RelayReading {
         nickname: relay.nickname.clone(),
         identity: relay.identity.to_string(),
         address: (relay.address, relay.or_port).into(),

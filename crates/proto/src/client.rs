@@ -434,7 +434,7 @@ impl<O: Onion> Node<O> for Client<O> {
             Arrival::Violation(key) => self.end(now, key, true),
             Arrival::Congested(key, notice) => self.switch_as(now, key, MoveStart::on_notice(now, notice)),
             Arrival::Done => self.close_if_spent(now, channel),
-            Arrival::Stranger(_) => {}
+            Arrival::UnknownCircuit(_) => {}
         }
         while self.links.next_moved().is_some() {}
         while let Some((key, _, cell)) = self.links.next_released() {

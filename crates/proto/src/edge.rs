@@ -102,7 +102,7 @@ impl Edge {
     ) -> Edge {
         let congestion = match congestion_control {
             None => control.window(),
-            Some(true) => control.window().or_else(|| vegas::Parameters::default().window()),
+            Some(true) => control.window().or_else(|| vegas::VegasParameters::default().window()),
             Some(false) => None,
         };
         let fixed = || Box::new(Fixed::new(windows.circuit, windows.circuit_increment));
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn without_stream_windows_xoff_stops_a_stream() {
-        let vegas = vegas::Parameters::default();
+        let vegas = vegas::VegasParameters::default();
         let mut edge = Edge::new(&vegas, Windows::default(), f64::INFINITY);
         let id = StreamId(1);
         assert!(edge.open(id) && edge.connect(id));

@@ -73,8 +73,8 @@ pub const SCHEDULERS: &[Part<dyn Discipline>] = &[
 /// How circuits' rates are controlled.
 pub const CONTROLS: &[Part<dyn Control>] = &[
     part!("windows" = FixedWindows),
-    part!("vegas", vegas::Parameters),
-    part!("predictor", predictor::Parameters),
+    part!("vegas", vegas::VegasParameters),
+    part!("predictor", predictor::PredictorParameters),
     part!("fixed-rate", FixedRate),
 ];
 

@@ -29,7 +29,7 @@ pub struct System {
     /// Which circuit of a connection sends next.
     pub scheduler: Arc<dyn Discipline>,
     /// KIST, unless connections take cells as soon as they can.
-    pub kist: Option<kist::Parameters>,
+    pub kist: Option<kist::KistParameters>,
     /// How quickly a connection that was busy is forgiven where a token bucket makes connections wait.
     pub connection_half_life: Option<Span>,
     /// Whether and how circuits move away from congested connections.
@@ -128,7 +128,7 @@ type Schema = fn() -> Value;
 /// The tables that every system has.
 const TABLES: [(&str, Schema); 8] = [
     ("pctcp", keys::schema::<Pctcp>),
-    ("kist", keys::schema::<kist::Parameters>),
+    ("kist", keys::schema::<kist::KistParameters>),
     ("switch", keys::schema::<Switching>),
     ("windows", keys::schema::<Windows>),
     ("output-buffer", keys::schema::<OutputBuffer>),

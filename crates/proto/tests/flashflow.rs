@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use tidegate_control::flashflow::aggregate::Second;
-use tidegate_control::flashflow::{Parameters, Percent, bounds};
+use tidegate_control::flashflow::{MeasurementParameters, Percent, bounds};
 use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::bucket::{BucketPlan, TokenBucket};
@@ -347,7 +347,7 @@ fn an_honest_relay_is_measured_right_with_and_without_background() {
 
 #[test]
 fn the_estimate_is_conclusive_with_enough_measurers_only() {
-    let p = Parameters::default();
+    let p = MeasurementParameters::default();
     let outcome = World::new(Cheat::None, 0, 125).run().0.unwrap();
     let verdict = p.judge(outcome.estimate, CAPACITY, outcome.allocated);
     assert!(matches!(verdict, tidegate_control::flashflow::accept::Verdict::Conclusive(_)), "{verdict:?}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, Command};
-use tidegate_proto::links::kist::{Parameters, Socket};
+use tidegate_proto::links::kist::{KistParameters, Socket};
 use tidegate_proto::links::{ChannelId, Config, Departure, LegId, Links, Side};
 use tidegate_proto::node::{Budget, CircuitKey, Sink};
 use tidegate_proto::onion::{Clear, ClearBody, Onion};
@@ -70,7 +70,7 @@ proptest! {
             1..25,
         ),
     ) {
-        let parameters = Parameters { buffer_factor: factor, ..Parameters::default() };
+        let parameters = KistParameters { buffer_factor: factor, ..KistParameters::default() };
         let half_life = Span::from_secs(30);
         let scheduler: Arc<dyn Discipline> =
             if ewma { Arc::new(Ewma { half_life }) } else { Arc::new(RoundRobin) };
@@ -133,7 +133,7 @@ proptest! {
 #[test]
 fn the_channel_of_the_quietest_circuit_is_written_first() {
     let half_life = Span::from_secs(30);
-    let kist = Some(Parameters::default());
+    let kist = Some(KistParameters::default());
     let mut links: Links<Clear> =
         Links::new(Config { scheduler: Arc::new(Ewma { half_life }), kist, ..Config::default() }, None);
     let [loud, quiet] = [0, 1].map(|key| {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate_control::machine::Machine;
-use tidegate_control::predictor::Kind;
+use tidegate_control::predictor::Formulation;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, Command};
 use tidegate_proto::control::predictor::trajectory::{About, Trajectory};
-use tidegate_proto::control::predictor::{Measured, Parameters, Planner, Source, wire};
+use tidegate_proto::control::predictor::{Measured, Planner, PredictorParameters, Source, wire};
 use tidegate_proto::links::Config;
 use tidegate_proto::node::{CircuitKey, Node};
 use tidegate_proto::onion::{Clear, Onion};
@@ -35,7 +35,7 @@ enum Bad {
 /// A middle relay with three circuits. The predecessors of circuits 0 and 1 always have more and plan what
 /// they are granted; that of circuit 2 misbehaves. Gives what each circuit is granted at last, and the
 /// trajectories refused.
-fn grants(parameters: Parameters, bad: Bad) -> ([f64; 3], u64) {
+fn grants(parameters: PredictorParameters, bad: Bad) -> ([f64; 3], u64) {
     let mut planner = Planner::new(parameters, BYTES_PER_S);
     let (mut granted, mut refused) = ([[0.0; 10]; 3], 0);
     for step in 1..80u64 {
@@ -88,11 +88,11 @@ fn grants(parameters: Parameters, bad: Bad) -> ([f64; 3], u64) {
 
 #[test]
 fn no_predecessor_takes_more_than_its_share_from_others() {
-    let prototype = Parameters::default();
+    let prototype = PredictorParameters::default();
     for parameters in [
         prototype,
-        Parameters { problem: Kind::Journal, ..prototype },
-        Parameters { estimate_delay: true, lasting_grants: true, ..prototype },
+        PredictorParameters { problem: Formulation::Journal, ..prototype },
+        PredictorParameters { estimate_delay: true, lasting_grants: true, ..prototype },
     ] {
         for bad in [
             Bad::Greedy,
@@ -118,7 +118,8 @@ fn no_predecessor_takes_more_than_its_share_from_others() {
 fn what_is_on_a_relays_own_machine_takes_nothing_of_its_capacity() {
     // Circuit 0 begins here, circuit 1 ends here, circuit 2 passes; all neighbours have and take what they can.
     for (local_ends, share) in [(false, 3.0), (true, 2.0)] {
-        let parameters = Parameters { local_ends, lasting_grants: true, ..Parameters::default() };
+        let parameters =
+            PredictorParameters { local_ends, lasting_grants: true, ..PredictorParameters::default() };
         let mut planner = Planner::new(parameters, BYTES_PER_S);
         let mut plans = [[0.0; 10]; 3];
         for step in 1..80u64 {
@@ -157,7 +158,7 @@ fn what_is_on_a_relays_own_machine_takes_nothing_of_its_capacity() {
 
 #[test]
 fn claims_of_a_silent_predecessor_expire() {
-    let mut planner = Planner::new(Parameters::default(), BYTES_PER_S);
+    let mut planner = Planner::new(PredictorParameters::default(), BYTES_PER_S);
     let heard =
         Trajectory { circ: 0, about: About::Output, solved: Time(1), step: STEP, values: &[800.0; 10] };
     planner.receive(Time(1), CircuitKey(0), true, &heard);
@@ -181,8 +182,8 @@ proptest! {
         queues in proptest::collection::vec(0.0..2000.0f64, 4),
         journal in any::<bool>(),
     ) {
-        let problem = if journal { Kind::Journal } else { Kind::Prototype };
-        let mut planner = Planner::new(Parameters { problem, ..Parameters::default() }, BYTES_PER_S);
+        let problem = if journal { Formulation::Journal } else { Formulation::Prototype };
+        let mut planner = Planner::new(PredictorParameters { problem, ..PredictorParameters::default() }, BYTES_PER_S);
         let kinds = [About::Intake, About::Output, About::Queue, About::Virtual];
         let now = Time(STEP.0 * 100);
         for (about, circuit, from_predecessor, solved, values) in &messages {
@@ -209,14 +210,14 @@ proptest! {
     #[test]
     fn no_cell_brings_a_relay_down(bytes in proptest::collection::vec(any::<u8>(), 1..507)) {
         let config =
-            Config { control: Arc::new(Parameters::default()), bandwidth: 1e6, ..Config::default() };
+            Config { control: Arc::new(PredictorParameters::default()), bandwidth: 1e6, ..Config::default() };
         let mut relay = Relay::<Clear>::new(Clear, config);
         let channel = relay.channel_accepted(None);
-        let mut stranger = Vec::new();
+        let mut foreign = Vec::new();
         let values = &[1.0; 10];
         let heard = Trajectory { circ: 5, about: About::Intake, solved: Time(1), step: STEP, values };
-        wire::write(&heard, &mut stranger);
-        for body in [bytes, stranger] {
+        wire::write(&heard, &mut foreign);
+        for body in [bytes, foreign] {
             let cell = Cell { circ: CircId(0), command: Command::Plan, body: Clear::from_plain(body) };
             relay.cell(Time(2), channel, cell);
         }

@@ -26,8 +26,10 @@ fn table(name: &'static str, columns: Vec<(&str, Column)>) -> PyResult<Table> {
 pub fn read_consensus(py: Python<'_>, path: PathBuf) -> PyResult<Table> {
     let consensus = read(py, &path, consensus::read)?;
     let relays = &consensus.relays;
-    let text = |of: &dyn Fn(&consensus::Relay) -> String| Column::Text(relays.iter().map(of).collect());
-    let whole = |of: &dyn Fn(&consensus::Relay) -> i64| Column::Integer(relays.iter().map(of).collect());
+    let text =
+        |of: &dyn Fn(&consensus::RouterStatus) -> String| Column::Text(relays.iter().map(of).collect());
+    let whole =
+        |of: &dyn Fn(&consensus::RouterStatus) -> i64| Column::Integer(relays.iter().map(of).collect());
     table(
         "relays",
         vec![

@@ -23,7 +23,7 @@ use crate::scenario::Scenario;
 /// How often Ctrl-C and progress are looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Clock, patience and progress of one call.
+/// Clock, interruption and progress of one call.
 struct Watch {
     started: Instant,
     jobs: usize,

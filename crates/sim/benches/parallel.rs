@@ -2,7 +2,7 @@
 //! from its source to its destination including its acknowledgement.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::Span;
 use tidegate_sim::parallel::plan::Plan;
@@ -13,7 +13,7 @@ fn overlay(c: &mut Criterion) {
     group.sample_size(10);
     for controller in ["aimd", "q-learning", "explicit", "explicit-or-aimd", "perfect", "random"] {
         let plan = Plan::thesis(20, Span::from_secs(200));
-        let parameters = Parameters::named(controller, 1500.0).expect("known");
+        let parameters = ControllerParameters::named(controller, 1500.0).expect("known");
         let run = || world::run(&plan, &parameters, Seed::root(1), &|_| true).expect("a sound plan");
         group.throughput(Throughput::Elements(run().total(0).sent));
         group.bench_function(controller, |b| b.iter(run));

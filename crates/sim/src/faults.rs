@@ -150,6 +150,6 @@ fn between(kind: &FaultKind) -> Option<(u32, u32)> {
         FaultKind::Drop { between, .. }
         | FaultKind::Delay { between, .. }
         | FaultKind::Partition { between } => Some(between),
-        FaultKind::LinkDown { .. } | FaultKind::HostDown { .. } | FaultKind::Lies { .. } => None,
+        FaultKind::LinkDown { .. } | FaultKind::HostDown { .. } | FaultKind::Byzantine { .. } => None,
     }
 }

@@ -20,11 +20,11 @@
 #![forbid(unsafe_code)]
 
 pub mod balance;
+pub mod byzantine;
 pub mod codel;
 pub mod digest;
 pub mod faults;
 pub mod flashflow;
-pub mod lies;
 pub mod link;
 pub mod observe;
 pub mod parallel;

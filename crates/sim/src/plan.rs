@@ -323,8 +323,8 @@ pub enum FaultKind {
     LinkDown { host: u32 },
     /// The host stops: connections to it break, its circuits are gone; it comes back empty.
     HostDown { host: u32 },
-    /// Where relays exchange messages ([`predictor`]), the relay tells its neighbours lies. It otherwise works.
-    Lies { host: u32, lie: Lie },
+    /// Where relays exchange messages ([`predictor`]), the relay is byzantine: it tells its neighbours lies, and otherwise works.
+    Byzantine { host: u32, lie: Lie },
 }
 
 /// What a relay tells its neighbours instead of its controller's trajectories.
@@ -403,14 +403,14 @@ pub struct System {
     pub scheduler: Arc<dyn Discipline>,
     /// When connections take cells from circuits: at KIST's runs, or without it as soon as their output buffers
     /// have room.
-    pub kist: Option<kist::Parameters>,
+    pub kist: Option<kist::KistParameters>,
     /// Which connection goes next where a relay's token bucket makes them wait: the one with the least
     /// exponentially decayed cell count, with this half-life. Without it, each in turn.
     pub connection_half_life: Option<Span>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
     /// Over which relays circuits go.
-    pub paths: paths::Parameters,
+    pub paths: paths::PathSelection,
     /// Where the weights come from that clients select relays by; [`crate::balance`] makes them before a run.
     pub balance: Arc<dyn Balance>,
     /// How the network is watched for that.
@@ -448,7 +448,7 @@ impl Default for System {
             kist: None,
             connection_half_life: None,
             switching: None,
-            paths: paths::Parameters::default(),
+            paths: paths::PathSelection::default(),
             balance: Arc::new(Given),
             survey: Survey::default(),
             attack: Attack::default(),

@@ -178,7 +178,7 @@ impl<T> Underlay<T> {
                 | FaultKind::Partition { between: (a, b) } => a.max(b) < paths.locations(),
                 FaultKind::LinkDown { host }
                 | FaultKind::HostDown { host }
-                | FaultKind::Lies { host, .. } => (host as usize) < hosts.len(),
+                | FaultKind::Byzantine { host, .. } => (host as usize) < hosts.len(),
             };
             assert!(exists, "{kind:?} befalls nothing");
         }

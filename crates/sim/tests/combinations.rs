@@ -115,7 +115,7 @@ fn systems() -> Vec<System> {
         for part in SCHEDULERS {
             let scheduler: Arc<dyn Discipline> =
                 if part.name == "ewma" { Arc::new(Ewma { half_life }) } else { part.by_default() };
-            for kist in [None, Some(kist::Parameters::default())] {
+            for kist in [None, Some(kist::KistParameters::default())] {
                 for control in CONTROLS {
                     for form in [None, Some(Form::Connection), Some(Form::Circuit)] {
                         systems.push(System {

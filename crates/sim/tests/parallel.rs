@@ -1,7 +1,7 @@
 //! The overlay of per-packet paths: conservation, determinism, limits, bad peers and bad plans.
 
 use proptest::prelude::*;
-use tidegate_control::paths::parameters::{NAMES, Parameters};
+use tidegate_control::paths::parameters::{ControllerParameters, NAMES};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::parallel::onions::{self, Transfer};
@@ -10,7 +10,7 @@ use tidegate_sim::parallel::report::Report;
 use tidegate_sim::parallel::world;
 
 fn run(plan: &Plan, controller: &str, seed: u64) -> Report {
-    let parameters = Parameters::named(controller, f64::from(plan.packet)).expect("known");
+    let parameters = ControllerParameters::named(controller, f64::from(plan.packet)).expect("known");
     world::run(plan, &parameters, Seed::root(seed), &|_| true).expect("a sound plan")
 }
 
@@ -118,7 +118,7 @@ fn real_packets_cross_the_simulated_overlay_byte_exact_with_each_controller() {
         deadline: Span::from_secs(300),
     };
     for controller in ["random", "aimd", "q-learning", "cubic", "explicit-or-aimd"] {
-        let parameters = Parameters::named(controller, 1500.0).expect("known");
+        let parameters = ControllerParameters::named(controller, 1500.0).expect("known");
         let delivery = onions::transfer(&plan, &parameters, Seed::root(1)).expect("sound");
         assert!(delivery.exact && delivery.took.is_some(), "{controller}: {:?}", delivery.progress);
         if controller == "aimd" {
@@ -129,9 +129,9 @@ fn real_packets_cross_the_simulated_overlay_byte_exact_with_each_controller() {
         assert!(forwarded >= 3 * delivery.progress.acked, "three relays each");
     }
     let unsound = Transfer { hops: 5, ..plan.clone() };
-    let parameters = Parameters::named("aimd", 1500.0).expect("known");
+    let parameters = ControllerParameters::named("aimd", 1500.0).expect("known");
     assert!(onions::transfer(&unsound, &parameters, Seed::root(1)).is_err());
-    let perfect = Parameters::named("perfect", 1500.0).expect("known");
+    let perfect = ControllerParameters::named("perfect", 1500.0).expect("known");
     assert_eq!(onions::transfer(&plan, &perfect, Seed::root(1)), Err(PlanError::Central));
     let hopeless = Transfer { limit: 1000.0, deadline: Span::from_secs(5), ..plan };
     let delivery = onions::transfer(&hopeless, &parameters, Seed::root(1)).expect("sound");

@@ -1,6 +1,6 @@
 //! Streams over routes in simulated time: fast when they may be, and alive when relays are not.
 
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::Span;
 use tidegate_sim::parallel::plan::Delays;
@@ -22,7 +22,7 @@ fn reading(peers: usize) -> Reading {
 }
 
 fn read(plan: &Reading, controller: &str) -> Read {
-    let parameters = Parameters::named(controller, 1500.0).expect("known");
+    let parameters = ControllerParameters::named(controller, 1500.0).expect("known");
     let read = download(plan, &parameters, Seed::root(1)).expect("sound");
     assert!(read.exact, "{controller}");
     read

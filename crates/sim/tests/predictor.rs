@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use tidegate_control::predictor::Kind;
+use tidegate_control::predictor::Formulation;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::Observation;
 use tidegate_sim::plan::predictor::trajectory::Encoding;
-use tidegate_sim::plan::predictor::{Exchange, Parameters, Phases, Preset};
+use tidegate_sim::plan::predictor::{Exchange, Phases, PredictorParameters, Preset};
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp::{self, Congestion};
 use tidegate_sim::world;
@@ -33,7 +33,7 @@ fn bottleneck(seconds: u64) -> Plan {
     plan(hosts, (0..3).map(user).collect(), vec![], seconds)
 }
 
-fn system(transport: Transport, parameters: Parameters) -> System {
+fn system(transport: Transport, parameters: PredictorParameters) -> System {
     let windows = Windows { circuit: 500, circuit_increment: 50, stream: 500, stream_increment: 50 };
     System {
         name: "predictor".into(),
@@ -55,13 +55,13 @@ fn system(transport: Transport, parameters: Parameters) -> System {
 }
 
 /// Rates of the three circuits in kB/s, and the mean latency from the exit's queue on in ms, after 4 s.
-fn closed_loop(transport: Transport, parameters: Parameters) -> ([f64; 3], f64) {
+fn closed_loop(transport: Transport, parameters: PredictorParameters) -> ([f64; 3], f64) {
     let (rates, latency, _) = closed_loop_and_messages(transport, parameters);
     (rates, latency)
 }
 
 /// The same, and the bytes of messages in the whole run.
-fn closed_loop_and_messages(transport: Transport, parameters: Parameters) -> ([f64; 3], f64, u64) {
+fn closed_loop_and_messages(transport: Transport, parameters: PredictorParameters) -> ([f64; 3], f64, u64) {
     run(&system(transport, parameters))
 }
 
@@ -98,7 +98,7 @@ fn rates_are_equal_and_latency_is_near_its_floor() {
         [(Transport::PerCircuit, Exchange::OutOfBand), (Transport::Vanilla, Exchange::OutOfBand)]
     {
         let s_max_time = Span::from_millis(80);
-        let parameters = Parameters { exchange, s_max_time, ..Parameters::default() };
+        let parameters = PredictorParameters { exchange, s_max_time, ..PredictorParameters::default() };
         let (rates, latency) = closed_loop(transport, parameters);
         assert!(rates.iter().sum::<f64>() >= 400.0, "{rates:?}");
         assert!(fairness(rates) >= 0.99, "{rates:?}");
@@ -109,7 +109,7 @@ fn rates_are_equal_and_latency_is_near_its_floor() {
 /// The public code of 2020 in this scenario: 134.1, 135.1 and 134.4 KiB/s at 108.7 ms.
 #[test]
 fn the_prototype_is_the_authors_code() {
-    let (rates, latency) = closed_loop(Transport::PerCircuit, Parameters::from(Preset::Prototype));
+    let (rates, latency) = closed_loop(Transport::PerCircuit, PredictorParameters::from(Preset::Prototype));
     for (rate, theirs) in rates.iter().zip([137.3, 138.3, 137.6]) {
         assert!((rate / theirs - 1.0).abs() <= 0.03, "{rates:?}");
     }
@@ -118,9 +118,9 @@ fn the_prototype_is_the_authors_code() {
 
 #[test]
 fn in_band_the_compact_encoding_costs_a_tenth_and_nothing_else() {
-    let compact = Parameters::default();
+    let compact = PredictorParameters::default();
     assert!(matches!(compact.encoding, Encoding::Compact) && compact.exchange == Exchange::InBand);
-    let plain = Parameters { encoding: Encoding::Plain, ..compact };
+    let plain = PredictorParameters { encoding: Encoding::Plain, ..compact };
     let (_, plainly, plain_bytes) = closed_loop_and_messages(Transport::PerCircuit, plain);
     let (rates, latency, bytes) = closed_loop_and_messages(Transport::PerCircuit, compact);
     assert!(10 * bytes <= plain_bytes, "{bytes} of {plain_bytes} bytes");
@@ -134,7 +134,7 @@ fn in_band_the_compact_encoding_costs_a_tenth_and_nothing_else() {
 /// A socket's first window is hardly more than a segment of the loopback, over which exits read from servers.
 #[test]
 fn servers_keep_up_with_first_windows() {
-    let mut system = system(Transport::PerCircuit, Parameters::default());
+    let mut system = system(Transport::PerCircuit, PredictorParameters::default());
     system.tcp = tcp::Config { congestion: Congestion::None, ..tcp::Config::default() };
     let (rates, ..) = run(&system);
     assert!(rates.iter().sum::<f64>() >= 390.0, "{rates:?}");
@@ -142,13 +142,13 @@ fn servers_keep_up_with_first_windows() {
 
 #[test]
 fn queues_drain() {
-    let never = Parameters {
+    let never = PredictorParameters {
         exchange: Exchange::OutOfBand,
         drain: Span::ZERO,
         lasting_grants: false,
-        ..Parameters::default()
+        ..PredictorParameters::default()
     };
-    let drained = Parameters { drain: Span::from_millis(120), ..never };
+    let drained = PredictorParameters { drain: Span::from_millis(120), ..never };
     let (_, standing) = closed_loop(Transport::PerCircuit, never);
     let (rates, latency) = closed_loop(Transport::PerCircuit, drained);
     assert!(latency <= standing - 3.0, "{latency} ms against {standing}");
@@ -158,14 +158,14 @@ fn queues_drain() {
 #[test]
 fn lasting_grants_need_no_queue_where_messages_miss_a_solve() {
     let closed = |lasting_grants| {
-        let late = Parameters {
+        let late = PredictorParameters {
             phases: Phases::Random,
             exchange: Exchange::OutOfBand,
             drain: Span::ZERO,
             s_max_time: Span::ZERO,
             lasting_grants,
             estimate_delay: true,
-            ..Parameters::default()
+            ..PredictorParameters::default()
         };
         closed_loop(Transport::PerCircuit, late)
     };
@@ -178,10 +178,14 @@ fn lasting_grants_need_no_queue_where_messages_miss_a_solve() {
 
 #[test]
 fn the_journals_problem_and_random_phases_hold_rates_equal() {
-    let out_of_band = Parameters { exchange: Exchange::OutOfBand, ..Parameters::default() };
+    let out_of_band = PredictorParameters { exchange: Exchange::OutOfBand, ..PredictorParameters::default() };
     for parameters in [
-        Parameters { problem: Kind::Journal, s_max_time: Span::from_millis(40), ..out_of_band },
-        Parameters { phases: Phases::Random, drift: 1e-4, ..out_of_band },
+        PredictorParameters {
+            problem: Formulation::Journal,
+            s_max_time: Span::from_millis(40),
+            ..out_of_band
+        },
+        PredictorParameters { phases: Phases::Random, drift: 1e-4, ..out_of_band },
     ] {
         let (rates, latency) = closed_loop(Transport::PerCircuit, parameters);
         assert!(rates.iter().sum::<f64>() >= 380.0, "{parameters:?}: {rates:?}");

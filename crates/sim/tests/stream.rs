@@ -8,7 +8,7 @@ use tidegate_sim::stream::report::Report;
 use tidegate_sim::stream::world;
 use tidegate_stream::message::Refusal;
 use tidegate_stream::server::{Overload, Settings};
-use tidegate_stream::viewer::PATIENCE;
+use tidegate_stream::viewer::SKIP_AFTER;
 
 const SECOND: Span = Span::from_secs(1);
 
@@ -34,7 +34,7 @@ fn plan(viewers: usize, seconds: u64) -> Plan {
         side: Span::ZERO,
         jitter: Span::from_millis(2),
         loss: 0.0,
-        patience: PATIENCE,
+        skip_after: SKIP_AFTER,
         changes: Vec::new(),
         duration: SECOND * seconds,
     }

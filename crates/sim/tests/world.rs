@@ -82,7 +82,7 @@ fn system(transport: Transport) -> System {
 fn systems() -> impl Iterator<Item = System> {
     [Transport::Vanilla, Transport::PerCircuit].into_iter().flat_map(|transport| {
         let kist = System {
-            kist: Some(kist::Parameters::default()),
+            kist: Some(kist::KistParameters::default()),
             scheduler: Arc::new(Ewma::default()),
             ..system(transport)
         };
@@ -330,6 +330,6 @@ fn congestion_control_fills_the_bottleneck_with_less_waiting() {
         waits.iter().sum::<f64>() / waits.len() as f64
     };
     let windows = delay(Arc::new(FixedWindows));
-    let vegas = delay(Arc::new(vegas::Parameters::default()));
+    let vegas = delay(Arc::new(vegas::VegasParameters::default()));
     assert!(vegas < 0.75 * windows, "{vegas} s, {windows} s with fixed windows");
 }

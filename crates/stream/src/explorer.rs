@@ -35,7 +35,7 @@ const SHORTEST: Span = Span::from_millis(1500);
 /// How many contacts a viewer is given before chains use those it has.
 const CIRCLE: usize = 8;
 /// How often a chain uses a contact that its viewer does not have.
-const STRANGER: f64 = 0.01;
+const NEW_CONTACT: f64 = 0.01;
 
 /// Exploration packets on their way.
 #[derive(Debug)]
@@ -192,8 +192,8 @@ fn draw(hops: usize, all: &[Peer], members: &Members, random: &mut Random) -> Op
     while chain.len() < hops.min(all.len()) {
         let last = chain[chain.len() - 1];
         let met = &members[usize::from(last)].as_ref()?.met;
-        let stranger = met.len() < CIRCLE || random.chance(STRANGER);
-        let pool = if stranger { all } else { &met[..] };
+        let new_contact = met.len() < CIRCLE || random.chance(NEW_CONTACT);
+        let pool = if new_contact { all } else { &met[..] };
         let next = pool[random.below(pool.len())];
         if !forwards(next) || chain.contains(&next) {
             // A short chain is as good.

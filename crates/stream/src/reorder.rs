@@ -64,7 +64,7 @@ pub struct Counters {
 pub struct Reorder {
     slices: usize,
     parity: usize,
-    patience: Span,
+    skip_after: Span,
     /// Number of the first of `groups`.
     base: u32,
     groups: VecDeque<Group>,
@@ -109,12 +109,12 @@ struct Pace {
 }
 
 impl Reorder {
-    /// Waits for the first packet of a stream of so many slices; gives a packet up after `patience`.
-    pub fn new(slices: usize, parity: usize, patience: Span) -> Reorder {
+    /// Waits for the first packet of a stream of so many slices; gives a packet up after `skip_after`.
+    pub fn new(slices: usize, parity: usize, skip_after: Span) -> Reorder {
         Reorder {
             slices,
             parity,
-            patience,
+            skip_after,
             base: 0,
             groups: VecDeque::new(),
             next: None,
@@ -268,7 +268,7 @@ impl Reorder {
             }
             // Nobody knows that it exists until something after it came.
             let later = group.have >> slice > 0 || self.newest() > Some(next.group);
-            if !later || now < group.first + self.patience {
+            if !later || now < group.first + self.skip_after {
                 return None;
             }
             self.counters.gaps += 1;
@@ -316,7 +316,7 @@ impl Reorder {
         let data = if group.data == 0 { self.slices } else { usize::from(group.data) };
         let missing = !group.have & ((1 << data) - 1);
         let done = |check: Time| (check, group.asked);
-        let give_up = group.first + self.patience;
+        let give_up = group.first + self.skip_after;
         let (check, asked) = if missing == 0 {
             done(Time::NEVER)
         } else if now >= give_up {
@@ -397,7 +397,7 @@ impl Reorder {
     fn forget(&mut self, now: Time) {
         let Some(next) = self.next else { return };
         while self.base < next.group && self.groups.len() > 1 {
-            let old = now.since(self.groups[0].first) > KEEP + self.patience;
+            let old = now.since(self.groups[0].first) > KEEP + self.skip_after;
             if !old && self.bytes <= MOST_BYTES {
                 break;
             }

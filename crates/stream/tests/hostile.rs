@@ -7,7 +7,7 @@ use tidegate_control::units::{Rate, Span, Time};
 use tidegate_stream::message::{Contact, Join, Message, Refusal, Report, VERSION, Welcome};
 use tidegate_stream::packet::{self, Explore, Key, Video};
 use tidegate_stream::server::{Server, Settings};
-use tidegate_stream::viewer::{PATIENCE, Phase, Settings as ViewerSettings, Viewer};
+use tidegate_stream::viewer::{Phase, SKIP_AFTER, Settings as ViewerSettings, Viewer};
 use tidegate_stream::{Input, Output, Peer, SERVER};
 
 fn at(ms: u64) -> Time {
@@ -134,7 +134,7 @@ fn a_viewer_takes_the_stream_from_its_parents_only() {
         token: [0; 16],
         uplink: Rate(6_000_000),
         forwards: true,
-        patience: PATIENCE,
+        skip_after: SKIP_AFTER,
         stamping: None,
     };
     let mut viewer = Viewer::new(settings);

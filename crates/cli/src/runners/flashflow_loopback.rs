@@ -21,7 +21,7 @@ const UNLIMITED: &str = "unlimited";
 /// `[parameters]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Parameters {
+struct LoopbackExperiment {
     /// Of a measurement.
     duration: String,
     /// Measurements of each relay.
@@ -86,7 +86,7 @@ struct Task<'a> {
 /// # Errors
 /// [`RunError::Input`] for parameters that mean nothing.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let parameters: Parameters = experiment.parameters(scale)?;
+    let parameters: LoopbackExperiment = experiment.parameters(scale)?;
     check(&parameters, experiment)?;
     let tasks = parameters.tasks();
     let mut kept = parameters.kept.as_deref().map(Kept::open).transpose().map_err(cannot_keep)?;
@@ -134,7 +134,7 @@ fn cannot_keep(error: io::Error) -> RunError {
     RunError::Failed(format!("the file `kept` cannot be used: {error}"))
 }
 
-impl Parameters {
+impl LoopbackExperiment {
     /// Every relay once, then all again: a series that is cut short is one of fewer repetitions.
     fn tasks(&self) -> Vec<Task<'_>> {
         let repetitions = |relay: &String| *self.repetitions_of.get(relay).unwrap_or(&self.repetitions);
@@ -247,7 +247,7 @@ impl Series {
     }
 }
 
-fn check(parameters: &Parameters, experiment: &Experiment) -> Result<(), InputError> {
+fn check(parameters: &LoopbackExperiment, experiment: &Experiment) -> Result<(), InputError> {
     let fail = |cause: String| {
         let file = experiment.folder.join("experiment.toml").display().to_string();
         Err(InputError::new(file, cause, "see docs/flashflow.md"))

@@ -11,7 +11,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Deserialize;
-use tidegate_control::paths::parameters::Parameters as Controller;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::InputError;
@@ -26,7 +26,7 @@ use crate::more_processes::{Processes, Reader, hidden_service, pause, source};
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Parameters {
+struct HiddenExperiment {
     /// How long is read before the event, and after it.
     warmup: u64,
     after: u64,
@@ -55,14 +55,14 @@ struct Case {
 
 /// Measures an experiment.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let parameters: Parameters = experiment.parameters(scale)?;
+    let parameters: HiddenExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let mut measured = Measured::default();
     let total = parameters.case.len() as f64;
     for (index, (name, case)) in parameters.case.iter().enumerate() {
         let wrong = |cause: String| InputError::new(&place, cause, "see docs/parallel-paths.md");
-        let controller =
-            Controller::named(&case.controller, f64::from(PACKET)).map_err(|e| wrong(e.to_string()))?;
+        let controller = ControllerParameters::named(&case.controller, f64::from(PACKET))
+            .map_err(|e| wrong(e.to_string()))?;
         monitor.progress("streams", name, index as f64 / total);
         let begin = cpu_s();
         let simulated = download(&plan(&parameters, case), &controller, Seed::root(1))
@@ -97,7 +97,7 @@ fn cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn plan(parameters: &Parameters, case: &Case) -> Reading {
+fn plan(parameters: &HiddenExperiment, case: &Case) -> Reading {
     let event = Span::from_secs(parameters.warmup);
     Reading {
         peers: usize::from(case.peers),
@@ -138,7 +138,7 @@ fn failed(error: impl std::fmt::Display) -> RunError {
 }
 
 /// Runs a case on loopback.
-fn live(parameters: &Parameters, case: &Case, monitor: &dyn Monitor) -> Result<Live, RunError> {
+fn live(parameters: &HiddenExperiment, case: &Case, monitor: &dyn Monitor) -> Result<Live, RunError> {
     let pair = |key: &str, value: String| [format!("--{key}"), value];
     let common = [
         pair("controller", case.controller.clone()),

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use serde::Deserialize;
-use tidegate_control::paths::parameters::{Parameters as Controller, renamed};
+use tidegate_control::paths::parameters::{ControllerParameters, renamed};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::InputError;
@@ -24,7 +24,7 @@ use crate::more_processes::{Processes, pause};
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Parameters {
+struct LiveExperiment {
     peers: u16,
     hops: usize,
     limit: Rate,
@@ -56,15 +56,15 @@ const SLOWEST: u64 = 4000;
 
 /// Measures an experiment.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let parameters: Parameters = experiment.parameters(scale)?;
+    let parameters: LiveExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let wrong = |cause: String| InputError::new(&place, cause, "see docs/parallel-paths.md");
     let mut measured = Measured::default();
     let seconds = 60 + parameters.bytes / SLOWEST;
     let total = 2.0 * parameters.case.len() as f64;
     for (index, (name, case)) in parameters.case.iter().enumerate() {
-        let mut controller =
-            Controller::named(&case.controller, f64::from(PACKET)).map_err(|e| wrong(e.to_string()))?;
+        let mut controller = ControllerParameters::named(&case.controller, f64::from(PACKET))
+            .map_err(|e| wrong(e.to_string()))?;
         for (symbol, value) in &case.set {
             renamed(symbol).iter().for_each(|text| monitor.notice(&format!("{place}: {text}")));
             controller.set(symbol, *value).map_err(|error| wrong(error.to_string()))?;
@@ -104,7 +104,7 @@ fn failed(error: impl std::fmt::Display) -> RunError {
 }
 
 /// All peers but the source, the last of them as the receiver.
-fn start(parameters: &Parameters, case: &Case) -> Result<Processes, String> {
+fn start(parameters: &LiveExperiment, case: &Case) -> Result<Processes, String> {
     let pair = |key: &str, value: String| [format!("--{key}"), value];
     let mut common = [
         pair("controller", case.controller.clone()),
@@ -129,7 +129,7 @@ fn start(parameters: &Parameters, case: &Case) -> Result<Processes, String> {
 /// Sends the file; how many seconds it took, if it arrived as it was.
 fn send(
     overlay: &Processes,
-    parameters: &Parameters,
+    parameters: &LiveExperiment,
     seconds: u64,
     monitor: &dyn Monitor,
 ) -> Result<Option<f64>, RunError> {

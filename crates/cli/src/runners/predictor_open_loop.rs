@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
+use tidegate_control::predictor::{Formulation, Problem, Solution, Solver};
 use tidegate_lab::input::{InputError, Source};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::problems::{control_problems, kind_named};
@@ -18,7 +18,7 @@ use crate::commands::predictor::figure::{figure_3, predecessor};
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Parameters {
+struct OpenLoopExperiment {
     /// A problem as `tidegate predictor solve` reads it; the path counts from the experiment's folder.
     file: String,
     /// The problems in which its instance is solved, by name: `"2020"` or `"journal"`.
@@ -27,7 +27,7 @@ struct Parameters {
 
 /// Measures an experiment.
 pub fn run(experiment: &Experiment, scale: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
-    let Parameters { file, problems } = experiment.parameters(scale)?;
+    let OpenLoopExperiment { file, problems } = experiment.parameters(scale)?;
     let source = Source::read(&experiment.folder.join(file))?;
     let wrong =
         |cause: String| RunError::Input(InputError::new(&source.file, cause, "see examples/predictor"));
@@ -46,7 +46,7 @@ pub fn run(experiment: &Experiment, scale: Scale, _: &dyn Monitor) -> Result<Mea
         let steps = problem.horizon;
         let state = |values: &[f64], i: usize, k: usize| values[i * (steps + 1) + k];
         let rate = |values: &[f64], i: usize, k: usize| values[i * steps + k];
-        let virtual_rates = (problem.kind == Kind::Journal).then_some(&solution.vv_out);
+        let virtual_rates = (problem.kind == Formulation::Journal).then_some(&solution.vv_out);
         let mut put = |what: &str, value: &dyn Fn(usize, usize) -> f64| {
             for k in 0..steps {
                 let values = (0..problem.circuits()).map(|i| value(i, k));

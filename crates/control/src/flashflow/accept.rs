@@ -1,6 +1,6 @@
 //! Whether an estimate can be believed, and what to try next (section 4.2).
 
-use super::Parameters;
+use super::MeasurementParameters;
 use crate::units::Rate;
 
 /// What follows from an estimate.
@@ -24,7 +24,7 @@ pub struct Bounds {
     pub high: Rate,
 }
 
-impl Parameters {
+impl MeasurementParameters {
     /// The estimates that `allocated` capacity can show lie below this: `sum a_i (1 - eps1) / m`.
     pub fn believable(&self, allocated: Rate) -> Rate {
         Rate((allocated.0 as f64 * (1.0 - self.epsilon1) / self.multiplier) as u64)
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_right_guess_concludes_in_one_measurement() {
-        let p = Parameters::default();
+        let p = MeasurementParameters::default();
         let z0 = Rate(100_000_000);
         let allocated = p.demand(z0);
         // z < (1 + eps2) z0 is believed, with the truth in (z / 1.05, z / 0.8).
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_guess_far_too_low_at_least_doubles_until_it_fits() {
-        let p = Parameters::default();
+        let p = MeasurementParameters::default();
         let truth = 1_000_000_000u64;
         let (mut z0, mut attempts) = (Rate(10_000_000), 0);
         loop {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn nothing_allocated_proves_nothing() {
-        let verdict = Parameters::default().judge(Rate(0), Rate(5), Rate(0));
+        let verdict = MeasurementParameters::default().judge(Rate(0), Rate(5), Rate(0));
         assert_eq!(verdict, Verdict::Again { guess: Rate(10) });
     }
 }

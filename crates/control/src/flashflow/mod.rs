@@ -40,7 +40,7 @@ impl Percent {
 
 /// What a deployment chooses (section 6.1 and appendix E).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Parameters {
+pub struct MeasurementParameters {
     /// `m`: measurer capacity that a relay needs, as a multiple of its own.
     pub multiplier: f64,
     /// `eps1`: an estimate is almost certainly above `(1 - eps1)` of the truth.
@@ -57,9 +57,9 @@ pub struct Parameters {
     pub check_one_in: u32,
 }
 
-impl Default for Parameters {
-    fn default() -> Parameters {
-        Parameters {
+impl Default for MeasurementParameters {
+    fn default() -> MeasurementParameters {
+        MeasurementParameters {
             multiplier: 2.25,
             epsilon1: 0.20,
             epsilon2: 0.05,
@@ -71,7 +71,7 @@ impl Default for Parameters {
     }
 }
 
-impl Parameters {
+impl MeasurementParameters {
     /// `f = m (1 + eps2) / (1 - eps1)`: capacity reserved per unit of guessed capacity. The defaults give
     /// 2.953; the paper's text says 2.84, but its 599 slots for the network agree with the formula.
     pub fn excess_factor(&self) -> f64 {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_excess_factor_follows_the_formula_not_the_text() {
-        let f = Parameters::default().excess_factor();
+        let f = MeasurementParameters::default().excess_factor();
         assert!((f - 2.953_125).abs() < 1e-12);
         // Section 7: 608 Gbit/s of relays, a team of 3 Gbit/s, "599 slots".
         assert_eq!((608.0 * f / 3.0_f64).ceil(), 599.0);

@@ -15,7 +15,7 @@ use hkdf::Hkdf;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-use super::Parameters;
+use super::MeasurementParameters;
 use crate::units::Rate;
 
 /// A relay's identity fingerprint, as in the consensus.
@@ -23,7 +23,7 @@ pub type RelayId = [u8; 20];
 
 /// A relay to be measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Relay {
+pub struct ScheduledRelay {
     /// Who it is.
     pub id: RelayId,
     /// `z0`: its last estimate, or the guess for new relays ([`guess_for_new`]).
@@ -38,7 +38,7 @@ pub struct Relay {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// The members.
-    pub relays: Vec<Relay>,
+    pub relays: Vec<ScheduledRelay>,
     /// The sum of `f z0`.
     pub demand: Rate,
 }
@@ -52,7 +52,7 @@ pub fn guess_for_new(measured: &[Rate]) -> Option<Rate> {
 }
 
 /// Joins relays that share an address or a family, directly or through others. Order of first appearance.
-pub fn group(relays: &[Relay], parameters: &Parameters) -> Vec<Group> {
+pub fn group(relays: &[ScheduledRelay], parameters: &MeasurementParameters) -> Vec<Group> {
     let mut leader: Vec<usize> = (0..relays.len()).collect();
     fn find(leader: &mut [usize], mut i: usize) -> usize {
         while leader[i] != i {
@@ -125,7 +125,7 @@ pub struct Placement {
 #[derive(Clone, Debug)]
 pub struct Schedule {
     team: Rate,
-    parameters: Parameters,
+    parameters: MeasurementParameters,
     left: Vec<Rate>,
     placements: Vec<Placement>,
     fewest_choices: usize,
@@ -148,7 +148,7 @@ pub fn pack(demands: &[Rate], team: Rate) -> usize {
 
 /// Groups in the order of drawing: the largest first, equal ones by identity, so that the input's order does not
 /// matter.
-fn in_order(relays: &[Relay], parameters: &Parameters) -> Vec<Group> {
+fn in_order(relays: &[ScheduledRelay], parameters: &MeasurementParameters) -> Vec<Group> {
     let mut groups = group(relays, parameters);
     for group in &mut groups {
         group.relays.sort_by_key(|relay| relay.id);
@@ -159,7 +159,7 @@ fn in_order(relays: &[Relay], parameters: &Parameters) -> Vec<Group> {
 
 /// Draws slots for several teams from one secret: no relay is measured by two of them in the same slot. What finds no
 /// room with one of them is returned, once for each.
-pub fn place_shared(teams: &mut [Schedule], relays: &[Relay], secret: &Secret) -> Vec<Group> {
+pub fn place_shared(teams: &mut [Schedule], relays: &[ScheduledRelay], secret: &Secret) -> Vec<Group> {
     let Some(first) = teams.first() else { return Vec::new() };
     let (mut without_room, mut draws) = (Vec::new(), 0);
     for group in in_order(relays, &first.parameters.clone()) {
@@ -177,7 +177,7 @@ pub fn place_shared(teams: &mut [Schedule], relays: &[Relay], secret: &Secret) -
 
 impl Schedule {
     /// An empty period of `slots` slots for a team with that capacity in all.
-    pub fn new(slots: u32, team: Rate, parameters: Parameters) -> Schedule {
+    pub fn new(slots: u32, team: Rate, parameters: MeasurementParameters) -> Schedule {
         Schedule {
             team,
             parameters,
@@ -188,7 +188,7 @@ impl Schedule {
     }
 
     /// Draws slots for relays that have estimates; those for which no slot has room are returned.
-    pub fn place_old(&mut self, relays: &[Relay], secret: &Secret) -> Vec<Group> {
+    pub fn place_old(&mut self, relays: &[ScheduledRelay], secret: &Secret) -> Vec<Group> {
         let groups = in_order(relays, &self.parameters).into_iter().enumerate();
         groups
             .filter(|(n, group)| self.draw(group, secret, *n as u64, &[]).is_none())
@@ -267,13 +267,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn relay(n: u32, guess: u64) -> Relay {
+    fn relay(n: u32, guess: u64) -> ScheduledRelay {
         let mut id = [0; 20];
         id[..4].copy_from_slice(&n.to_be_bytes());
-        Relay { id, guess: Rate(guess), address: IpAddr::from(n.to_be_bytes()), family: None }
+        ScheduledRelay { id, guess: Rate(guess), address: IpAddr::from(n.to_be_bytes()), family: None }
     }
 
-    fn network(n: u32) -> Vec<Relay> {
+    fn network(n: u32) -> Vec<ScheduledRelay> {
         (1..=n).map(|i| relay(i, 1_000_000 * u64::from(1 + i * 7919 % 300))).collect()
     }
 
@@ -285,8 +285,8 @@ mod tests {
 
     #[test]
     fn the_same_secret_gives_the_same_schedule_whatever_the_order_of_relays() {
-        let place = |relays: &[Relay], secret: &Secret| {
-            let mut schedule = Schedule::new(2880, TEAM, Parameters::default());
+        let place = |relays: &[ScheduledRelay], secret: &Secret| {
+            let mut schedule = Schedule::new(2880, TEAM, MeasurementParameters::default());
             assert!(schedule.place_old(relays, secret).is_empty());
             schedule.placements().to_vec()
         };
@@ -301,8 +301,8 @@ mod tests {
 
     #[test]
     fn slots_are_drawn_uniformly() {
-        let relays: Vec<Relay> = (1..=4000).map(|n| relay(n, 1_000)).collect();
-        let mut schedule = Schedule::new(10, TEAM, Parameters::default());
+        let relays: Vec<ScheduledRelay> = (1..=4000).map(|n| relay(n, 1_000)).collect();
+        let mut schedule = Schedule::new(10, TEAM, MeasurementParameters::default());
         schedule.place_old(&relays, &secret(3));
         for slot in 0..10 {
             let count = schedule.in_slot(slot).count();
@@ -316,7 +316,7 @@ mod tests {
         relays[3].address = relays[17].address;
         relays[17].family = Some(4);
         relays[29].family = Some(4);
-        let mut schedule = Schedule::new(500, TEAM, Parameters::default());
+        let mut schedule = Schedule::new(500, TEAM, MeasurementParameters::default());
         schedule.place_old(&relays, &secret(1));
         let slot_of = |i: usize| {
             let id = relays[i].id;
@@ -325,9 +325,11 @@ mod tests {
         assert_eq!(slot_of(3), slot_of(17));
         assert_eq!(slot_of(17), slot_of(29));
 
-        let giant =
-            [relay(1, 900_000_000), Relay { address: relay(1, 0).address, ..relay(2, 2_700_000_000) }];
-        let mut schedule = Schedule::new(2, TEAM, Parameters::default());
+        let giant = [
+            relay(1, 900_000_000),
+            ScheduledRelay { address: relay(1, 0).address, ..relay(2, 2_700_000_000) },
+        ];
+        let mut schedule = Schedule::new(2, TEAM, MeasurementParameters::default());
         assert!(schedule.place_old(&giant, &secret(1)).is_empty());
         let reserved: Vec<u64> = schedule.placements().iter().map(|p| p.reserved.0).collect();
         assert_eq!(reserved, [750_000_000, 2_250_000_000]);
@@ -335,7 +337,7 @@ mod tests {
 
     #[test]
     fn new_relays_come_first_come_first_served_and_never_push_out_old_ones() {
-        let parameters = Parameters::default();
+        let parameters = MeasurementParameters::default();
         let mut schedule = Schedule::new(3, TEAM, parameters);
         let old = [relay(1, 1_000_000_000), relay(2, 1_000_000_000)];
         schedule.place_old(&old, &secret(9));
@@ -350,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_handed_back() {
-        let mut schedule = Schedule::new(1, TEAM, Parameters::default());
+        let mut schedule = Schedule::new(1, TEAM, MeasurementParameters::default());
         let left = schedule.place_old(&[relay(1, 600_000_000), relay(2, 700_000_000)], &secret(1));
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].relays[0].id, relay(1, 0).id, "the largest went first");
@@ -371,7 +373,7 @@ mod tests {
         assert_eq!(pack(&rates(&[40, 1]), Rate(10)), 2, "what exceeds the team takes all of it");
         assert_eq!(pack(&[], Rate(10)), 0);
         // As many relays and as much capacity as in section 7, without a gap: 608 * 2.953 / 3 = 599.
-        let parameters = Parameters::default();
+        let parameters = MeasurementParameters::default();
         let demands: Vec<Rate> =
             (1..=6419).map(|n| parameters.demand(Rate(608_000_000_000 / 6419 * 2 * n / 6420))).collect();
         assert_eq!(pack(&demands, TEAM), 599);
@@ -380,7 +382,7 @@ mod tests {
     #[test]
     fn coordinators_that_share_a_secret_never_meet_at_a_relay() {
         let relays = network(300);
-        let mut teams = vec![Schedule::new(400, TEAM, Parameters::default()); 3];
+        let mut teams = vec![Schedule::new(400, TEAM, MeasurementParameters::default()); 3];
         assert!(place_shared(&mut teams, &relays, &secret(1)).is_empty());
         for relay in &relays {
             let slots: std::collections::BTreeSet<u32> = teams
@@ -396,9 +398,9 @@ mod tests {
     proptest! {
         #[test]
         fn no_slot_is_ever_overbooked(guesses in prop::collection::vec(1u64..2_000_000_000, 1..60), period: u64) {
-            let relays: Vec<Relay> =
+            let relays: Vec<ScheduledRelay> =
                 guesses.iter().enumerate().map(|(i, &guess)| relay(i as u32 + 1, guess)).collect();
-            let mut schedule = Schedule::new(20, TEAM, Parameters::default());
+            let mut schedule = Schedule::new(20, TEAM, MeasurementParameters::default());
             let left = schedule.place_old(&relays, &secret(period));
             prop_assert_eq!(schedule.placements().len() + left.len(), relays.len());
             for slot in 0..20 {

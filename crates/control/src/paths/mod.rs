@@ -7,7 +7,7 @@
 //! current second.
 //!
 //! * [`sender::Sender`] is the source: budgets, random paths, round-trip estimates, one [`Controller`].
-//! * [`relay::Relay`] counts what it forwards, drops the rest and may offer a rate.
+//! * [`relay::PolicingRelay`] counts what it forwards, drops the rest and may offer a rate.
 //! * A [`Controller`] turns feedback about packets into rates: [`random`], [`aimd`], [`q_learning`],
 //!   [`cubic`], [`explicit`], [`guarded`].
 //! * [`perfect::Manager`] replaces all senders by one that knows everything.

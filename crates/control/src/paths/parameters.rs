@@ -18,18 +18,18 @@ pub const NAMES: [&str; 7] =
 
 /// A controller with its parameters, and the round-trip estimate that all of them use.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parameters {
+pub struct ControllerParameters {
     /// gamma of equations 4.3 and 4.4.
     pub gamma: f64,
     /// alpha of equations 4.5 and 4.6, the timeout factor.
     pub timeout_factor: f64,
     /// The controller.
-    pub kind: Kind,
+    pub kind: ControllerKind,
 }
 
 /// What distinguishes the controllers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum ControllerKind {
     /// [`super::random`]
     Random,
     /// [`super::perfect`]
@@ -97,13 +97,13 @@ pub fn renamed(symbol: &str) -> Option<String> {
     symbol.contains('_').then(|| format!("`{symbol}` is now `{}`", symbol.replace('_', "-")))
 }
 
-impl Parameters {
+impl ControllerParameters {
     /// The controller called `name` with the thesis' values (sections 7.1.5 and 7.2.4) for packets of
     /// `packet` bytes.
     ///
     /// # Errors
     /// [`ParameterError::UnknownController`].
-    pub fn named(name: &str, packet: f64) -> Result<Parameters, ParameterError> {
+    pub fn named(name: &str, packet: f64) -> Result<ControllerParameters, ParameterError> {
         let aimd = AimdParameters { packet, alpha: 1.5, beta: 1.4, locate: false };
         let q = QParameters {
             packet,
@@ -118,20 +118,20 @@ impl Parameters {
         let relay = FairShareParameters { packet, kappa: 0.1, lambda: 4.0, eta: 0.93, grain: 1.0 };
         let guard = GuardParameters { loss: 0.1, low: 0.33 };
         let kind = match name {
-            "random" => Kind::Random,
-            "perfect" => Kind::Perfect,
-            "aimd" => Kind::Aimd(aimd),
-            "aimd-locating" => Kind::Aimd(AimdParameters { locate: true, ..aimd }),
-            "q-learning" => Kind::QLearning(q),
-            "cubic" => Kind::Cubic(CubicParameters { packet, c: 1e-4, beta: 0.7 }),
-            "explicit" => Kind::Explicit(source, relay),
+            "random" => ControllerKind::Random,
+            "perfect" => ControllerKind::Perfect,
+            "aimd" => ControllerKind::Aimd(aimd),
+            "aimd-locating" => ControllerKind::Aimd(AimdParameters { locate: true, ..aimd }),
+            "q-learning" => ControllerKind::QLearning(q),
+            "cubic" => ControllerKind::Cubic(CubicParameters { packet, c: 1e-4, beta: 0.7 }),
+            "explicit" => ControllerKind::Explicit(source, relay),
             "explicit-or-aimd" => {
-                Kind::ExplicitOrAimd(source, relay, guard, AimdParameters { locate: true, ..aimd })
+                ControllerKind::ExplicitOrAimd(source, relay, guard, AimdParameters { locate: true, ..aimd })
             }
-            "explicit-or-q" => Kind::ExplicitOrQ(source, relay, guard, q),
+            "explicit-or-q" => ControllerKind::ExplicitOrQ(source, relay, guard, q),
             _ => return Err(ParameterError::UnknownController(name.chars().take(40).collect())),
         };
-        Ok(Parameters { gamma: 0.1, timeout_factor: 4.0, kind })
+        Ok(ControllerParameters { gamma: 0.1, timeout_factor: 4.0, kind })
     }
 
     /// Sets one parameter by its symbol; with underscores, as once, it is taken too ([`renamed`]).
@@ -148,11 +148,13 @@ impl Parameters {
             });
         }
         let range = match symbol {
-            "gamma-rtt" | "alpha" if matches!(self.kind, Kind::QLearning(_)) => "a number above 0, at most 1",
+            "gamma-rtt" | "alpha" if matches!(self.kind, ControllerKind::QLearning(_)) => {
+                "a number above 0, at most 1"
+            }
             "gamma-rtt" => "a number above 0, at most 1",
             "gamma" | "epsilon" | "eta" => "a number from 0 to 1",
             "reward-timeout" => "a number below 0",
-            "beta" if !matches!(self.kind, Kind::Aimd(_)) => "a number above 0, at most 1",
+            "beta" if !matches!(self.kind, ControllerKind::Aimd(_)) => "a number above 0, at most 1",
             "beta" | "grain" => "a number of at least 1",
             "top" => "a whole number from 1 to 1048575",
             "lambda" => "a number of at least 0",
@@ -174,17 +176,19 @@ impl Parameters {
         match (&mut self.kind, symbol) {
             (_, "gamma-rtt") => self.gamma = value,
             (_, "timeout-factor") => self.timeout_factor = value,
-            (Kind::Aimd(p), "alpha") => p.alpha = value,
-            (Kind::Aimd(p), "beta") => p.beta = value,
-            (Kind::QLearning(p), "alpha") => p.alpha = value,
-            (Kind::QLearning(p), "gamma") => p.gamma = value,
-            (Kind::QLearning(p), "reward-ack") => p.reward_ack = value,
-            (Kind::QLearning(p), "reward-timeout") => p.reward_timeout = value,
-            (Kind::QLearning(p), "epsilon") => p.exploration = Exploration::Greedy { epsilon: value },
-            (Kind::QLearning(p), "tau") => p.exploration = Exploration::Softmax { tau: value },
-            (Kind::QLearning(p), "top") => p.top = value as u32,
-            (Kind::Cubic(p), "c") => p.c = value,
-            (Kind::Cubic(p), "beta") => p.beta = value,
+            (ControllerKind::Aimd(p), "alpha") => p.alpha = value,
+            (ControllerKind::Aimd(p), "beta") => p.beta = value,
+            (ControllerKind::QLearning(p), "alpha") => p.alpha = value,
+            (ControllerKind::QLearning(p), "gamma") => p.gamma = value,
+            (ControllerKind::QLearning(p), "reward-ack") => p.reward_ack = value,
+            (ControllerKind::QLearning(p), "reward-timeout") => p.reward_timeout = value,
+            (ControllerKind::QLearning(p), "epsilon") => {
+                p.exploration = Exploration::Greedy { epsilon: value }
+            }
+            (ControllerKind::QLearning(p), "tau") => p.exploration = Exploration::Softmax { tau: value },
+            (ControllerKind::QLearning(p), "top") => p.top = value as u32,
+            (ControllerKind::Cubic(p), "c") => p.c = value,
+            (ControllerKind::Cubic(p), "beta") => p.beta = value,
             (kind, symbol) => {
                 let (source, relay, guard) = kind.explicit().expect("the only controllers left");
                 match (symbol, guard) {
@@ -202,19 +206,19 @@ impl Parameters {
         Ok(())
     }
 
-    /// The controller of one source; none for [`Kind::Perfect`], which has a manager in its place.
+    /// The controller of one source; none for [`ControllerKind::Perfect`], which has a manager in its place.
     pub fn controller(&self, peers: usize, seed: Seed) -> Option<Box<dyn Controller>> {
         Some(match self.kind {
-            Kind::Random => Box::new(Random),
-            Kind::Perfect => return None,
-            Kind::Aimd(parameters) => Box::new(Aimd::new(peers, parameters)),
-            Kind::QLearning(parameters) => Box::new(QLearning::new(peers, parameters, seed)),
-            Kind::Cubic(parameters) => Box::new(Cubic::new(peers, parameters)),
-            Kind::Explicit(parameters, _) => Box::new(Explicit::new(peers, parameters)),
-            Kind::ExplicitOrAimd(explicit, _, guard, aimd) => {
+            ControllerKind::Random => Box::new(Random),
+            ControllerKind::Perfect => return None,
+            ControllerKind::Aimd(parameters) => Box::new(Aimd::new(peers, parameters)),
+            ControllerKind::QLearning(parameters) => Box::new(QLearning::new(peers, parameters, seed)),
+            ControllerKind::Cubic(parameters) => Box::new(Cubic::new(peers, parameters)),
+            ControllerKind::Explicit(parameters, _) => Box::new(Explicit::new(peers, parameters)),
+            ControllerKind::ExplicitOrAimd(explicit, _, guard, aimd) => {
                 Box::new(Guarded::new(peers, explicit, guard, Box::new(move || Box::new(Aimd::new(1, aimd)))))
             }
-            Kind::ExplicitOrQ(explicit, _, guard, q) => {
+            ControllerKind::ExplicitOrQ(explicit, _, guard, q) => {
                 let mut learners = 0;
                 let fallback = move || {
                     learners += 1;
@@ -233,30 +237,31 @@ impl Parameters {
     /// What relays do for this controller: how they stamp rates, if they do.
     pub fn stamping(&self) -> Option<FairShareParameters> {
         match self.kind {
-            Kind::Explicit(_, relay)
-            | Kind::ExplicitOrAimd(_, relay, ..)
-            | Kind::ExplicitOrQ(_, relay, ..) => Some(relay),
+            ControllerKind::Explicit(_, relay)
+            | ControllerKind::ExplicitOrAimd(_, relay, ..)
+            | ControllerKind::ExplicitOrQ(_, relay, ..) => Some(relay),
             _ => None,
         }
     }
 
     /// Whether relays say that they dropped a packet.
     pub fn refusing(&self) -> bool {
-        self.stamping().is_some() || matches!(self.kind, Kind::Aimd(AimdParameters { locate: true, .. }))
+        self.stamping().is_some()
+            || matches!(self.kind, ControllerKind::Aimd(AimdParameters { locate: true, .. }))
     }
 }
 
-impl Kind {
+impl ControllerKind {
     fn symbols(&self) -> &'static [&'static str] {
         match self {
-            Kind::Random | Kind::Perfect => &[],
-            Kind::Aimd(_) => &["alpha", "beta"],
-            Kind::QLearning(_) => {
+            ControllerKind::Random | ControllerKind::Perfect => &[],
+            ControllerKind::Aimd(_) => &["alpha", "beta"],
+            ControllerKind::QLearning(_) => {
                 &["alpha", "gamma", "reward-ack", "reward-timeout", "epsilon", "tau", "top"]
             }
-            Kind::Cubic(_) => &["c", "beta"],
-            Kind::Explicit(..) => &["kappa", "lambda", "eta", "grain", "beta"],
-            Kind::ExplicitOrAimd(..) | Kind::ExplicitOrQ(..) => {
+            ControllerKind::Cubic(_) => &["c", "beta"],
+            ControllerKind::Explicit(..) => &["kappa", "lambda", "eta", "grain", "beta"],
+            ControllerKind::ExplicitOrAimd(..) | ControllerKind::ExplicitOrQ(..) => {
                 &["kappa", "lambda", "eta", "grain", "beta", "loss", "low"]
             }
         }
@@ -267,10 +272,9 @@ impl Kind {
         &mut self,
     ) -> Option<(&mut ExplicitParameters, &mut FairShareParameters, Option<&mut GuardParameters>)> {
         match self {
-            Kind::Explicit(source, relay) => Some((source, relay, None)),
-            Kind::ExplicitOrAimd(source, relay, guard, _) | Kind::ExplicitOrQ(source, relay, guard, _) => {
-                Some((source, relay, Some(guard)))
-            }
+            ControllerKind::Explicit(source, relay) => Some((source, relay, None)),
+            ControllerKind::ExplicitOrAimd(source, relay, guard, _)
+            | ControllerKind::ExplicitOrQ(source, relay, guard, _) => Some((source, relay, Some(guard))),
             _ => None,
         }
     }
@@ -283,7 +287,7 @@ mod tests {
     #[test]
     fn every_name_and_symbol_is_known_and_ranges_are_kept() {
         for name in NAMES {
-            let mut parameters = Parameters::named(name, 1500.0).expect("listed");
+            let mut parameters = ControllerParameters::named(name, 1500.0).expect("listed");
             for symbol in parameters.kind.symbols().iter().chain(&COMMON) {
                 assert!(parameters.set(symbol, f64::NAN).is_err(), "{name} {symbol}");
                 let value = if *symbol == "reward-timeout" { -0.5 } else { 1.0 };
@@ -294,7 +298,7 @@ mod tests {
             assert_eq!(parameters.timeout_factor, 3.0, "as it once was written");
             assert_eq!(parameters.controller(5, Seed::root(1)).is_none(), name == "perfect");
         }
-        assert!(Parameters::named("vegas", 1500.0).is_err());
+        assert!(ControllerParameters::named("vegas", 1500.0).is_err());
         assert_eq!(renamed("timeout_factor").as_deref(), Some("`timeout_factor` is now `timeout-factor`"));
         assert_eq!(renamed("timeout-factor"), None);
     }

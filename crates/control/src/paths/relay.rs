@@ -5,7 +5,7 @@ use crate::units::{Span, Time};
 
 /// Counts what arrives against a limit that starts anew every second (thesis section 6.1.2).
 #[derive(Clone, Copy, Debug)]
-pub struct Relay {
+pub struct PolicingRelay {
     limit: f64,
     /// R_c: bytes let through in this second.
     passed: f64,
@@ -19,13 +19,18 @@ pub struct Relay {
 /// How long limits count before they start anew.
 pub const SECOND: Span = Span::from_secs(1);
 
-impl Relay {
+impl PolicingRelay {
     /// A relay whose seconds begin `phase` after the start and which passes `limit` bytes in each. It
     /// offers rates to `peers` sources if `stamping` says how.
-    pub fn new(limit: f64, phase: Span, peers: usize, stamping: Option<FairShareParameters>) -> Relay {
+    pub fn new(
+        limit: f64,
+        phase: Span,
+        peers: usize,
+        stamping: Option<FairShareParameters>,
+    ) -> PolicingRelay {
         let share = stamping.map(|parameters| FairShare::new(limit, peers, parameters));
         let stamp = share.map_or(0.0, |share| share.stamp() as f32);
-        Relay { limit, passed: 0.0, offered: 0.0, reset: Time::ZERO + phase, share, stamp }
+        PolicingRelay { limit, passed: 0.0, offered: 0.0, reset: Time::ZERO + phase, share, stamp }
     }
 
     /// A packet of `bytes` arrives; false if it is over the limit and must be dropped.
@@ -74,7 +79,7 @@ mod tests {
     #[test]
     fn a_clock_that_jumps_begins_one_second() {
         let offers = FairShareParameters { packet: 1500.0, kappa: 0.1, lambda: 4.0, eta: 0.93, grain: 1.0 };
-        let mut relay = Relay::new(4000.0, Span::from_millis(300), 2, Some(offers));
+        let mut relay = PolicingRelay::new(4000.0, Span::from_millis(300), 2, Some(offers));
         for far in [Time(1 << 40), Time(1 << 62), Time(u64::MAX - 1)] {
             assert_eq!((0..5).filter(|_| relay.arrive(far, 1500.0)).count(), 2);
             assert_eq!(relay.stamp(), 4000.0, "nothing was offered for long");
@@ -84,9 +89,9 @@ mod tests {
 
     #[test]
     fn a_second_passes_its_limit_and_no_more() {
-        let mut relay = Relay::new(4000.0, Span::from_millis(300), 2, None);
+        let mut relay = PolicingRelay::new(4000.0, Span::from_millis(300), 2, None);
         let at = |ms| Time::ZERO + Span::from_millis(ms);
-        let passed = |relay: &mut Relay, ms| (0..5).filter(|_| relay.arrive(at(ms), 1500.0)).count();
+        let passed = |relay: &mut PolicingRelay, ms| (0..5).filter(|_| relay.arrive(at(ms), 1500.0)).count();
         assert_eq!(passed(&mut relay, 0), 2);
         assert_eq!(passed(&mut relay, 299), 0);
         assert_eq!(passed(&mut relay, 300), 2);

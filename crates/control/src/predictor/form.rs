@@ -7,7 +7,7 @@
 use super::circuit::{Costs, Springs, Start, Step};
 use super::dual::Dual;
 use super::lane::{LANES, Lane};
-use super::problem::{Kind, Problem, Solution, Weights};
+use super::problem::{Formulation, Problem, Solution, Weights};
 
 /// A rate with less room than this, relative to the capacity, is fixed at zero.
 pub(super) const ROOM: f64 = 1e-10;
@@ -57,7 +57,7 @@ impl Bounds {
             bounds.source[step] = (queued + planned).min(far);
             bounds.limit[step] = (row(&problem.vmax, step) / problem.capacity).min(1.0);
         }
-        if problem.kind == Kind::Journal {
+        if problem.kind == Formulation::Journal {
             let requested: f64 = (0..steps).map(|step| row(&problem.vvsrc, step)).sum();
             bounds.source[steps - 1] = bounds.source[steps - 1].min(requested / problem.capacity);
         }

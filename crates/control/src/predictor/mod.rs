@@ -2,7 +2,7 @@
 //!
 //! Every relay solves, every 40 ms, one convex quadratic program over the incoming and outgoing rates of
 //! its circuits for the next `horizon` steps. Two versions are built: the public prototype's
-//! ([`Kind::Prototype`]), and the journal's with virtual rates ([`Kind::Journal`]), whose objective the
+//! ([`Formulation::Prototype`]), and the journal's with virtual rates ([`Formulation::Journal`]), whose objective the
 //! paper's text leaves partly open; `docs/predictor.md` says what is read and what is chosen.
 //!
 //! Rates are in cells/s, queues in cells, time in seconds. All circuits' arrays are flat, circuit by
@@ -25,7 +25,7 @@ mod riccati;
 
 use dual::{Dual, FIRM, Manner, QUICK};
 use iterate::{Care, Interior};
-pub use problem::{Kind, Problem, Refusal, Residuals, Solution, Weights};
+pub use problem::{Formulation, Problem, Refusal, Residuals, Solution, Weights};
 
 /// Answers after which the middles of real and virtual rates are taken as they are, and how little they move where they
 /// have settled, in units of the capacity.
@@ -71,7 +71,7 @@ impl<const M: usize, const O: usize> Method<M, O> {
             return;
         }
         self.dual.middle.clear();
-        if problem.kind == Kind::Journal && problem.weights.deviation > 0.0 {
+        if problem.kind == Formulation::Journal && problem.weights.deviation > 0.0 {
             self.dual.middle.resize(problem.circuits() * problem.horizon, 1.0);
         }
         form::load(&mut self.dual, problem);
@@ -190,7 +190,7 @@ impl Solver {
     pub fn solve(&mut self, problem: &Problem, solution: &mut Solution) -> Result<(), Refusal> {
         problem.check()?;
         let (n, steps) = (problem.circuits(), problem.horizon);
-        let journal = problem.kind == Kind::Journal;
+        let journal = problem.kind == Formulation::Journal;
         for (values, length) in [
             (&mut solution.v_in, n * steps),
             (&mut solution.v_out, n * steps),
@@ -206,8 +206,8 @@ impl Solver {
         solution.fallback = false;
         solution.residuals = Residuals::default();
         match problem.kind {
-            Kind::Prototype => self.prototype.solve(problem, solution),
-            Kind::Journal => self.journal.solve(problem, solution),
+            Formulation::Prototype => self.prototype.solve(problem, solution),
+            Formulation::Journal => self.journal.solve(problem, solution),
         }
         self.fallbacks += u64::from(solution.fallback);
         Ok(())

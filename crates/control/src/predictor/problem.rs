@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Which optimal control problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum Formulation {
     /// The problem of the public prototype of 2020.
     Prototype,
     /// The journal's problem (eq. 25), with virtual outgoing rates.
@@ -36,10 +36,10 @@ pub struct Weights {
 
 impl Weights {
     /// The prototype's weights; for the journal's problem those chosen here, which the paper does not give.
-    pub fn of(kind: Kind) -> Weights {
+    pub fn of(kind: Formulation) -> Weights {
         let (input, virtual_output, deviation) = match kind {
-            Kind::Prototype => (10.0, 0.0, 0.0),
-            Kind::Journal => (1.0, 0.1, 1e-3),
+            Formulation::Prototype => (10.0, 0.0, 0.0),
+            Formulation::Journal => (1.0, 0.1, 1e-3),
         };
         Weights {
             input,
@@ -67,7 +67,7 @@ impl Weights {
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// Which problem.
-    pub kind: Kind,
+    pub kind: Formulation,
     /// Weights of the objective.
     pub weights: Weights,
     /// Largest sum of the circuits' rates, per direction, cells/s.
@@ -167,7 +167,7 @@ impl Problem {
 
     /// A problem without circuits, with the prototype's horizon (10 steps of 40 ms), scaling (50) and queue
     /// bound (100 cells).
-    pub fn new(kind: Kind, capacity: f64) -> Problem {
+    pub fn new(kind: Formulation, capacity: f64) -> Problem {
         Problem {
             kind,
             weights: Weights::of(kind),
@@ -209,7 +209,7 @@ impl Problem {
 
     /// Whether the problem fixes this circuit's incoming rate in this step to the predecessor's plan.
     pub(super) fn fixes(&self, circuit: usize, step: usize) -> bool {
-        self.kind == Kind::Prototype && step < 2 && !self.first_hop[circuit]
+        self.kind == Formulation::Prototype && step < 2 && !self.first_hop[circuit]
     }
 
     /// The sum of the incoming rates that are fixed in a step, cells/s.
@@ -245,7 +245,7 @@ impl Problem {
             positive(weights.overflow),
             "a finite number above 0",
         )?;
-        if self.kind == Kind::Journal {
+        if self.kind == Formulation::Journal {
             let value = weights.virtual_output;
             number("weight of virtual output", value, positive(value), "a finite number above 0")?;
             let value = weights.deviation;
@@ -256,7 +256,7 @@ impl Problem {
             if length == want { Ok(()) } else { Err(Refusal::Length { field, length, want }) }
         };
         length("first_hop", self.first_hop.len(), n)?;
-        let journal = self.kind == Kind::Journal;
+        let journal = self.kind == Formulation::Journal;
         let stepped = [("vmax", &self.vmax, true), ("ssrc", &self.ssrc, false), ("vsrc", &self.vsrc, false)];
         for (field, values, _) in stepped {
             length(field, values.len(), n * self.horizon)?;
@@ -308,7 +308,7 @@ impl Problem {
                 }
                 let (v_in, v_out) = (solution.v_in[at], solution.v_out[at]);
                 let mut terms = weights.input * scaled(v_in).powi(2) + weights.output * scaled(v_out).powi(2);
-                if self.kind == Kind::Journal {
+                if self.kind == Formulation::Journal {
                     let virtual_out = solution.vv_out[at];
                     terms += weights.virtual_output * scaled(virtual_out).powi(2);
                     terms += weights.deviation * ((virtual_out - v_out) / self.scaling).powi(2);
@@ -317,7 +317,7 @@ impl Problem {
                 queue = (queue + self.dt * (v_in - v_out)).max(0.0);
                 change += self.dt * (v_in - self.vsrc[at]);
             }
-            if self.kind == Kind::Journal {
+            if self.kind == Formulation::Journal {
                 let mut queue = self.s0[circuit];
                 for step in 0..steps {
                     let at = circuit * steps + step;

@@ -4,7 +4,7 @@ use clarabel::algebra::CscMatrix;
 use clarabel::solver::{
     DefaultSettings, DefaultSolver, IPSolver, NonnegativeConeT, SolverStatus, SupportedConeT, ZeroConeT,
 };
-use tidegate_control::predictor::{Kind, Problem};
+use tidegate_control::predictor::{Formulation, Problem};
 
 /// Clarabel's answer.
 pub struct Reference {
@@ -39,7 +39,7 @@ impl Rows {
 /// optimum and lets a general solver reach the accuracy asked for.
 pub fn reference(problem: &Problem) -> Option<Reference> {
     let (n, steps) = (problem.circuits(), problem.horizon);
-    let journal = problem.kind == Kind::Journal;
+    let journal = problem.kind == Formulation::Journal;
     let unit = problem.capacity * problem.dt;
     // Per circuit: v_in, v_out, vv_out, s_1.., sv_1.., d_1.., eps_1.., epsv_1..
     let width = 8 * steps;

@@ -80,13 +80,13 @@ pub fn weight_error(weights: &[f64], capacities: &[f64]) -> f64 {
 #[derive(Clone, Debug)]
 pub struct Analysis {
     periods: Vec<Period>,
-    relays: Vec<Relay>,
+    relays: Vec<RelayHistory>,
     /// One for each hour.
     pub network: Vec<NetworkErrors>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Relay {
+struct RelayHistory {
     advertised: History<u64>,
     weights: History<f64>,
     /// What each period has of both histories.
@@ -176,7 +176,11 @@ impl Window {
 impl Analysis {
     /// Nothing has happened yet; relays are numbered below `relays`.
     pub fn new(periods: &[Period], relays: usize) -> Analysis {
-        Analysis { periods: periods.to_vec(), relays: vec![Relay::default(); relays], network: Vec::new() }
+        Analysis {
+            periods: periods.to_vec(),
+            relays: vec![RelayHistory::default(); relays],
+            network: Vec::new(),
+        }
     }
 
     /// A relay has published; never earlier than what came before.
@@ -237,7 +241,7 @@ impl Analysis {
     }
 }
 
-impl Relay {
+impl RelayHistory {
     /// Brings all windows to `time`; what the relay advertises, if it has published in the longest period.
     fn slide(&mut self, periods: &[Period], time: u64) -> Option<f64> {
         self.windows.resize(periods.len(), <(Window, Window)>::default());

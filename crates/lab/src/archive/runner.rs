@@ -14,7 +14,7 @@ use crate::scoreboard::{Measured, RunError};
 /// What an experiment of this runner says.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Parameters {
+struct ArchiveExperiment {
     /// The archive, below the data folder.
     archive: PathBuf,
 }
@@ -24,7 +24,7 @@ struct Parameters {
 /// # Errors
 /// If the archive cannot be read.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let parameters: Parameters = experiment.parameters(scale).map_err(RunError::Input)?;
+    let parameters: ArchiveExperiment = experiment.parameters(scale).map_err(RunError::Input)?;
     let archive = experiment.data.join(parameters.archive);
     let work = std::env::temp_dir().join(format!("tidegate-archive-{}", std::process::id()));
     let measured = measure(&archive, &work, monitor);

@@ -16,7 +16,7 @@ use crate::input::{InputError, Source, suggest};
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Parameters {
+pub struct MeasurementExperiment {
     /// File with the machines, beside `experiment.toml`.
     pub hosts: String,
     /// Seconds of a measurement.
@@ -215,7 +215,7 @@ impl Hosts {
     }
 }
 
-impl Parameters {
+impl MeasurementExperiment {
     /// All runs, checked.
     ///
     /// # Errors
@@ -384,7 +384,8 @@ mod tests {
     }
 
     fn jobs(parameters: &str) -> Result<Vec<Job>, String> {
-        let parameters: Parameters = toml::from_str(parameters).map_err(|error| error.to_string())?;
+        let parameters: MeasurementExperiment =
+            toml::from_str(parameters).map_err(|error| error.to_string())?;
         let hosts = Hosts::load(&root().join("internet.toml")).map_err(|error| error.to_string())?;
         parameters.jobs(&hosts, "here").map_err(|error| error.to_string())
     }
@@ -432,7 +433,7 @@ mod tests {
             )
             .unwrap();
             for scale in Scale::ALL {
-                let parameters: Parameters = experiment.parameters(scale).unwrap();
+                let parameters: MeasurementExperiment = experiment.parameters(scale).unwrap();
                 let hosts = Hosts::load(&experiment.folder.join(&parameters.hosts)).unwrap();
                 assert!(!parameters.jobs(&hosts, figure).unwrap().is_empty(), "{figure} {scale}");
             }

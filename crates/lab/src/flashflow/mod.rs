@@ -24,7 +24,7 @@ use tidegate_sim::flashflow::{RelayReport, Report, run as simulate};
 use crate::jobs::run_all;
 use crate::monitor::Monitor;
 use crate::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
-use file::{Hosts, Job, Parameters};
+use file::{Hosts, Job, MeasurementExperiment};
 use network::{Deployment, Member};
 
 /// Measures an experiment.
@@ -32,7 +32,7 @@ use network::{Deployment, Member};
 /// # Errors
 /// [`RunError::Input`] for parameters that cannot be run.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let parameters: Parameters = experiment.parameters(scale)?;
+    let parameters: MeasurementExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let hosts = Hosts::load(&experiment.folder.join(&parameters.hosts))?;
     let jobs = parameters.jobs(&hosts, &place)?;
@@ -90,7 +90,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
 pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
     /// What the paper's text says of the excess factor.
     const FACTOR_OF_TEXT: f64 = 2.84;
-    let parameters = tidegate_control::flashflow::Parameters::default();
+    let parameters = tidegate_control::flashflow::MeasurementParameters::default();
     let mut measured = Measured::default();
     let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
     let file = experiment.data.join("relays/torbwest-pam2021/speedtest.diffs.json.xz");
@@ -117,7 +117,7 @@ pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Meas
     measured.push("flashflow.slots", slots);
     measured.push("flashflow.hours", slots * deployment.slot.as_secs_f64() / 3600.0);
     let text = Deployment {
-        parameters: tidegate_control::flashflow::Parameters {
+        parameters: tidegate_control::flashflow::MeasurementParameters {
             multiplier: parameters.multiplier * FACTOR_OF_TEXT / parameters.excess_factor(),
             ..parameters
         },
@@ -150,7 +150,7 @@ struct Groups {
 }
 
 impl Groups {
-    fn add(&mut self, job: &Job, relay: &RelayReport, parameters: &Parameters) {
+    fn add(&mut self, job: &Job, relay: &RelayReport, parameters: &MeasurementExperiment) {
         let mut names = vec![job.name.clone(), "all".into(), format!("{}.team.{}", job.name, job.team)];
         if let Some((_, at)) = job.name.split_once('.') {
             names.push(format!("all.{at}"));

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use tidegate_control::flashflow::Parameters;
+use tidegate_control::flashflow::MeasurementParameters;
 use tidegate_control::flashflow::accept::Verdict;
 use tidegate_control::flashflow::quota::PER_PERIOD;
 use tidegate_control::flashflow::schedule::{
-    Group, Relay, RelayId, Schedule, Secret, guess_for_new, pack, place_shared,
+    Group, RelayId, Schedule, ScheduledRelay, Secret, guess_for_new, pack, place_shared,
 };
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
@@ -32,7 +32,7 @@ pub struct Deployment {
     /// The team's capacity.
     pub team: Rate,
     /// The deployment's parameters.
-    pub parameters: Parameters,
+    pub parameters: MeasurementParameters,
     /// Length of a slot.
     pub slot: Span,
     /// How often every relay is measured.
@@ -178,7 +178,8 @@ impl Deployment {
             let Some((_, schedule)) = &mut current else { continue };
             let mut last = None;
             for id in &new {
-                let relay = Relay { id: *id, guess, address: Ipv4Addr::UNSPECIFIED.into(), family: None };
+                let relay =
+                    ScheduledRelay { id: *id, guess, address: Ipv4Addr::UNSPECIFIED.into(), family: None };
                 let group = Group { demand: self.parameters.demand(guess), relays: vec![relay] };
                 match schedule.place_next(&group, now) {
                     Some(slot) => last = last.max(Some(slot)),
@@ -225,9 +226,9 @@ impl Deployment {
 }
 
 /// The network as the schedule knows it; who has no known address has one of its own.
-fn relays(network: &[Member]) -> Vec<Relay> {
+fn relays(network: &[Member]) -> Vec<ScheduledRelay> {
     let own = |n: usize| IpAddr::from((n as u128 + 1).to_be_bytes());
-    let relay = |(n, member): (usize, &Member)| Relay {
+    let relay = |(n, member): (usize, &Member)| ScheduledRelay {
         id: member.id,
         guess: member.guess,
         address: member.address.map_or(own(n), IpAddr::from),
@@ -243,7 +244,7 @@ mod tests {
     fn deployment() -> Deployment {
         Deployment {
             team: Rate(3_000_000_000),
-            parameters: Parameters::default(),
+            parameters: MeasurementParameters::default(),
             slot: Span::from_secs(30),
             period: Span::from_secs(86_400),
             seed: Seed::root(1),

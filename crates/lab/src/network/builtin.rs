@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::Span;
-use tidegate_data::consensus::{Consensus, Flags, Flavour, Identity, Relay};
+use tidegate_data::consensus::{Consensus, Flags, Flavour, Identity, RouterStatus};
 use tidegate_data::country::Country;
 
 /// A year's network: number of relays, and per class its flags, its share of the relays and its weights at
@@ -96,7 +96,7 @@ pub(super) fn consensus(year: u16) -> Consensus {
         let mut identity = [0u8; 20];
         identity[..8].copy_from_slice(&number.to_be_bytes());
         let names = flags.iter().copied().chain(["Fast", "Running", "Stable", "Valid"]);
-        Relay {
+        RouterStatus {
             nickname: format!("model{number}"),
             identity: Identity(identity),
             // A network of its own for each relay: no two exclude each other.

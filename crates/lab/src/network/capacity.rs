@@ -7,7 +7,7 @@
 
 use tidegate_control::positions::Class;
 use tidegate_control::random::Seed;
-use tidegate_data::consensus::{Consensus, Relay};
+use tidegate_data::consensus::{Consensus, RouterStatus};
 use tidegate_data::relays::Capacity;
 use tidegate_data::weights::{class_of, is_usable};
 
@@ -80,7 +80,7 @@ pub(super) fn quantities(table: &TorFile, inputs: &Inputs, seed: Seed) -> Vec<Qu
     let factor = table.bandwidth_factor;
     let as_weight = table.capacity.as_str() == "weight";
     let fifths = fifths(consensus);
-    let draw = |(index, relay): (usize, &Relay)| {
+    let draw = |(index, relay): (usize, &RouterStatus)| {
         let weight = f64::from(relay.bandwidth);
         let known = inputs.capacities.as_ref().and_then(|table| table.get(&relay.identity));
         let (link, limit) = match known {
@@ -123,7 +123,7 @@ fn fifths(consensus: &Consensus) -> Vec<usize> {
 /// in the whole network: in a sample of a hundred relays chance moves these shares as much as anything that a
 /// simulation asks about. `all` are the quantities of all `relays`, `chosen` the sample.
 pub(super) fn normalise(
-    relays: &[Relay],
+    relays: &[RouterStatus],
     all: &[Quantities],
     chosen: &[usize],
     fraction: f64,

@@ -29,7 +29,9 @@ pub(super) fn plan(file: &File, source: &Source, hosts: &Hosts) -> Result<Vec<Fa
             FaultKind::Delay => Planned::Delay { between: between()?, extra: fault.extra.expect("checked") },
             FaultKind::Partition => Planned::Partition { between: between()? },
             FaultKind::LinkDown => Planned::LinkDown { host: named(&fault.host)? },
-            FaultKind::Lies => Planned::Lies { host: named(&fault.host)?, lie: fault.lie.expect("checked") },
+            FaultKind::Byzantine => {
+                Planned::Byzantine { host: named(&fault.host)?, lie: fault.lie.expect("checked") }
+            }
             FaultKind::HostDown => Planned::HostDown { host: named(&fault.host)? },
         };
         let until = fault.until.unwrap_or(file.duration);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tidegate_control::markov;
-use tidegate_data::consensus::{self, Consensus, Flags, Flavour, Identity, Relay};
+use tidegate_data::consensus::{self, Consensus, Flags, Flavour, Identity, RouterStatus};
 use tidegate_data::document::DataError;
 use tidegate_data::geoip::{self, GeoIp};
 use tidegate_data::latency::LatencyTable;
@@ -105,7 +105,7 @@ fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
     let relay = |(number, (identity, known)): (usize, (&Identity, &Capacity))| {
         let flags = [("Guard", known.guard), ("Exit", known.exit)];
         let had = flags.into_iter().filter(|(_, share)| *share >= 0.5).map(|(flag, _)| flag);
-        Relay {
+        RouterStatus {
             nickname: format!("relay{}", number + 1),
             identity: *identity,
             address: known.address.unwrap_or(Ipv4Addr::from((number as u32 + 1) << 16 | 1)),

@@ -2,7 +2,7 @@
 
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span};
-use tidegate_data::consensus::Relay;
+use tidegate_data::consensus::RouterStatus;
 use tidegate_data::country::Country;
 use tidegate_data::latency::LatencyTable;
 use tidegate_data::sample::{Representative, sample};
@@ -22,7 +22,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
     let all = quantities(table, inputs, seed);
     let fraction = table.fraction;
     let chosen = sample(&consensus.relays, fraction, Representative::Drawn(seed.fork("sample")));
-    let relays: Vec<&Relay> = chosen.iter().map(|index| &consensus.relays[*index]).collect();
+    let relays: Vec<&RouterStatus> = chosen.iter().map(|index| &consensus.relays[*index]).collect();
     let as_weight = table.capacity.as_str() == "weight";
     let quantities = if as_weight {
         chosen.iter().map(|index| all[*index]).collect()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use tidegate_control::paths::parameters::{Parameters as Controller, renamed};
+use tidegate_control::paths::parameters::{ControllerParameters, renamed};
 use tidegate_control::paths::{MAX_HOPS, Peer};
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, Traffic};
@@ -13,7 +13,7 @@ use crate::input::InputError;
 /// `[parameters]`: the thesis' testbed where nothing else is said.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Parameters {
+pub struct ParallelPathsExperiment {
     /// Simulated time of each run.
     pub duration: Span,
     /// When measuring begins.
@@ -108,7 +108,7 @@ pub struct Job {
     /// The overlay.
     pub plan: Plan,
     /// The controller.
-    pub parameters: Controller,
+    pub parameters: ControllerParameters,
     /// The first interval that is measured.
     pub first: usize,
     /// The interval in which limits are swapped.
@@ -118,7 +118,7 @@ pub struct Job {
 /// More runs than this are a mistake in the file.
 const MAX_JOBS: usize = 10_000;
 
-impl Parameters {
+impl ParallelPathsExperiment {
     /// Symbols that have new names.
     pub fn notices(&self) -> Vec<String> {
         let set = self.case.values().flat_map(|case| case.set.keys());
@@ -176,8 +176,8 @@ impl Parameters {
             plan.attempt_every = every;
         }
         plan.check().map_err(|error| error.to_string())?;
-        let mut parameters =
-            Controller::named(&case.controller, f64::from(plan.packet)).map_err(|e| e.to_string())?;
+        let mut parameters = ControllerParameters::named(&case.controller, f64::from(plan.packet))
+            .map_err(|e| e.to_string())?;
         for (symbol, value) in &set {
             parameters.set(symbol, *value).map_err(|error| error.to_string())?;
         }
@@ -264,7 +264,7 @@ mod tests {
         assert!(experiments.len() > 10, "{} found", experiments.len());
         for experiment in experiments {
             for scale in Scale::ALL {
-                let parameters: Parameters = experiment.parameters(scale).unwrap();
+                let parameters: ParallelPathsExperiment = experiment.parameters(scale).unwrap();
                 let place = format!("{} {scale}", experiment.folder.display());
                 assert!(!parameters.jobs(&place).unwrap().is_empty(), "{place}");
             }

@@ -15,14 +15,14 @@ use tidegate_sim::parallel::world;
 use crate::jobs::run_all;
 use crate::monitor::Monitor;
 use crate::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
-use file::Parameters;
+use file::ParallelPathsExperiment;
 
 /// Measures an experiment.
 ///
 /// # Errors
 /// [`RunError::Input`] for parameters that name something unknown or cannot be run.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let parameters: Parameters = experiment.parameters(scale)?;
+    let parameters: ParallelPathsExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let jobs = parameters.jobs(&place)?;
     parameters.notices().iter().for_each(|notice| monitor.notice(&format!("{place}: {notice}")));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::number::short;
 use crate::input::InputError;
-use crate::scoreboard::experiment::{Experiment, Kind, Published};
+use crate::scoreboard::experiment::{Experiment, Published, RowKind};
 use crate::scoreboard::record::{self, Recorded};
 use crate::scoreboard::verdict::Verdict;
 
@@ -126,7 +126,7 @@ fn section(
                 .find(|old| old.quantity == row.file.quantity && old.published == row.published())
         });
         let kind = row.file.kind.unwrap_or(experiment.file.kind);
-        tallies[usize::from(kind == Kind::Own)].count(found.map(|found| found.verdict));
+        tallies[usize::from(kind == RowKind::Own)].count(found.map(|found| found.verdict));
         let theirs = match row.published() {
             Published::Number(number) => {
                 let tolerance = row.file.tolerance.map(|width| format!(" ± {width}")).unwrap_or_default();
@@ -142,7 +142,7 @@ fn section(
             _ => "–".into(),
         };
         let unit = if row.file.unit.is_empty() { String::new() } else { format!(", {}", row.file.unit) };
-        let whose = if kind == Kind::Own { "own goal: " } else { "" };
+        let whose = if kind == RowKind::Own { "own goal: " } else { "" };
         let cells = [
             format!("{whose}{}{unit}", row.file.quantity),
             theirs,

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tidegate_control::keys::Wrong;
 use tidegate_control::units::Span;
 use tidegate_sim::plan::System;
-use tidegate_sim::plan::paths::{BuildTimeout, Parameters};
+use tidegate_sim::plan::paths::{BuildTimeout, PathSelection};
 use toml::de::DeTable;
 
 use crate::input::{InputError, Source, explain};
@@ -26,7 +26,7 @@ use crate::registry;
 use file::{File, file_name_character};
 use paths::PathsFile;
 use place::Places;
-use quantity::Patience;
+use quantity::Timeout;
 
 /// A checked scenario: everything that can be wrong without drawing a network has been looked at.
 #[derive(Clone, Debug)]
@@ -125,17 +125,17 @@ impl Scenario {
 }
 
 /// How a system's clients select paths; files count from the folder.
-fn path_selection(file: &PathsFile, source: &Source, folder: &Path) -> Result<Parameters, InputError> {
+fn path_selection(file: &PathsFile, source: &Source, folder: &Path) -> Result<PathSelection, InputError> {
     let build_timeout = match file.build_timeout {
         _ if file.learn_build_timeout => BuildTimeout::Learnt,
-        Patience::NEVER => BuildTimeout::Never,
-        Patience(Span::ZERO) => {
+        Timeout::NEVER => BuildTimeout::Never,
+        Timeout(Span::ZERO) => {
             let cause = "no circuit is built in no time";
             return Err(source.error(file.policy.span(), cause, "write `build-timeout = \"60 s\"`"));
         }
-        Patience(timeout) => BuildTimeout::After(timeout),
+        Timeout(timeout) => BuildTimeout::After(timeout),
     };
-    Ok(Parameters {
+    Ok(PathSelection {
         policy: registry::policy(file, source, folder)?,
         keep_guard: file.keep_guard,
         exclude_families: file.exclude_families,

@@ -2,10 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate_sim::plan::paths::Parameters;
+use tidegate_sim::plan::paths::PathSelection;
 
 use super::place::{Name, Placed};
-use super::quantity::Patience;
+use super::quantity::Timeout;
 
 /// How a system's clients select paths. Users with a `path` of their own are not concerned.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -26,7 +26,7 @@ pub struct PathsFile {
     /// No two relays of an IPv4 /16 share a path (tor: `EnforceDistinctSubnets`).
     pub exclude_networks: bool,
     /// A circuit that is not built by then is given up for another: a time, or "never".
-    pub build_timeout: Patience,
+    pub build_timeout: Timeout,
     /// Learn the build time-out from the circuits of all users, as each of tor's clients does from its own
     /// (path-spec 2.4), instead of `build-timeout`.
     pub learn_build_timeout: bool,
@@ -34,7 +34,7 @@ pub struct PathsFile {
 
 impl Default for PathsFile {
     fn default() -> PathsFile {
-        let Parameters { keep_guard, exclude_families, exclude_networks, .. } = Parameters::default();
+        let PathSelection { keep_guard, exclude_families, exclude_networks, .. } = PathSelection::default();
         PathsFile {
             policy: Placed::nowhere("tor".to_owned()),
             file: None,
@@ -42,7 +42,7 @@ impl Default for PathsFile {
             keep_guard,
             exclude_families,
             exclude_networks,
-            build_timeout: Patience::NEVER,
+            build_timeout: Timeout::NEVER,
             learn_build_timeout: false,
         }
     }

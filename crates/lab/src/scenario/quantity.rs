@@ -117,25 +117,25 @@ impl FromStr for Size {
 
 /// A length of time that may be without end: `"15 s"` or `"never"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-pub struct Patience(pub Span);
+pub struct Timeout(pub Span);
 
-impl Patience {
+impl Timeout {
     /// Without end.
-    pub const NEVER: Patience = Patience(Span(u64::MAX));
+    pub const NEVER: Timeout = Timeout(Span(u64::MAX));
 }
 
-impl Display for Patience {
+impl Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Patience::NEVER { f.write_str("never") } else { self.0.fmt(f) }
+        if *self == Timeout::NEVER { f.write_str("never") } else { self.0.fmt(f) }
     }
 }
 
-impl FromStr for Patience {
+impl FromStr for Timeout {
     type Err = String;
-    fn from_str(text: &str) -> Result<Patience, String> {
+    fn from_str(text: &str) -> Result<Timeout, String> {
         match text.trim() {
-            "never" => Ok(Patience::NEVER),
-            other => other.parse().map(Patience).map_err(|error| format!("{error}, or \"never\"")),
+            "never" => Ok(Timeout::NEVER),
+            other => other.parse().map(Timeout).map_err(|error| format!("{error}, or \"never\"")),
         }
     }
 }
@@ -206,14 +206,14 @@ impl Default for Queue {
     }
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience::NEVER
+impl Default for Timeout {
+    fn default() -> Timeout {
+        Timeout::NEVER
     }
 }
 
 written_as_text!(Size, form = "size, or \"endless\"", examples = ["320 KiB", "endless"]);
-written_as_text!(Patience, form = "time, or \"never\"", examples = ["15 s", "never"]);
+written_as_text!(Timeout, form = "time, or \"never\"", examples = ["15 s", "never"]);
 written_as_text!(
     Queue,
     form = "queue",
@@ -235,7 +235,7 @@ mod tests {
         }
         assert_eq!("endless".parse(), Ok(Size::ENDLESS));
         assert!("0 B".parse::<Size>().is_err());
-        assert_eq!("never".parse(), Ok(Patience::NEVER));
+        assert_eq!("never".parse(), Ok(Timeout::NEVER));
     }
 
     #[test]

@@ -168,7 +168,15 @@ pub(super) fn rename(
             notices.push(notice);
         }
     };
-    for system in tables(document) {
+    for fault in tables(document, "fault") {
+        if let Some(kind) = fault.get_mut("kind")
+            && matches!(kind.get_ref(), DeValue::String(name) if name == "lies")
+        {
+            tell(kind.span(), "kind = \"lies\"", "kind = \"byzantine\"");
+            *kind.get_mut() = DeValue::String(Cow::Borrowed("byzantine"));
+        }
+    }
+    for system in tables(document, "system") {
         for ([old], [part, key]) in RENAMED {
             let Some((place, _)) = system.get_key_value(*old) else { continue };
             let (span, new) = (place.span(), format!("{part}.{key}"));
@@ -208,20 +216,20 @@ pub(super) fn take_parts(document: &mut DeTable<'_>, value: &Value) -> Result<Ve
             keys.filter(|(key, _)| is_part(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
         all.push(System::read(&parts).map_err(|wrong| wrong.below(&number.to_string()).below("system"))?);
     }
-    for system in tables(document) {
+    for system in tables(document, "system") {
         let keys: Vec<String> = system.keys().map(|key| key.get_ref().to_string()).collect();
         keys.iter().filter(|key| is_part(key)).for_each(|key| _ = system.remove(key.as_str()));
     }
     Ok(all)
 }
 
-/// The tables of `[[system]]`.
-fn tables<'a, 'b>(document: &'b mut DeTable<'a>) -> impl Iterator<Item = &'b mut DeTable<'a>> {
-    let systems = match document.get_mut("system").map(Spanned::get_mut) {
-        Some(DeValue::Array(systems)) => systems.iter_mut().collect(),
+/// The tables of `[[name]]`.
+fn tables<'a, 'b>(document: &'b mut DeTable<'a>, name: &str) -> impl Iterator<Item = &'b mut DeTable<'a>> {
+    let all = match document.get_mut(name).map(Spanned::get_mut) {
+        Some(DeValue::Array(all)) => all.iter_mut().collect(),
         _ => Vec::new(),
     };
-    systems.into_iter().filter_map(|system| match system.get_mut() {
+    all.into_iter().filter_map(|table| match table.get_mut() {
         DeValue::Table(table) => Some(table),
         _ => None,
     })

@@ -71,7 +71,7 @@ fn mistakes_name_place_cause_and_cure() {
     }
     let said = complaint(control, "control = \"predictor\"\npredictor = { resolution = 0.0 }");
     assert!(said.contains("`resolution` is not in 0.0001..=1"), "{said}");
-    let lie = "[[fault]]\nkind = \"lies\"\nhost = \"btlnk\"\nlie = \"gredy\"\n\n[underlay]";
+    let lie = "[[fault]]\nkind = \"byzantine\"\nhost = \"btlnk\"\nlie = \"gredy\"\n\n[underlay]";
     let said = complaint("[underlay]", lie);
     assert!(said.contains("there is no lie `gredy`") && said.contains("`greedy`?"), "{said}");
     let said = complaint("[underlay]", &lie.replace("lie = ", "# "));
@@ -173,6 +173,13 @@ fn renamed_keys_are_read_with_a_notice() {
     );
     let scenario = parse(&problem, &[]).unwrap();
     assert!(scenario.notices[0].contains("`problem = \"prototype\"`"), "{:?}", scenario.notices);
+    let fault = "[[fault]]\nkind = \"lies\"\nhost = \"btlnk\"\nlie = \"greedy\"\n\n[underlay]";
+    let scenario = parse(&bottleneck().replacen("[underlay]", fault, 1), &[]).unwrap();
+    assert!(
+        scenario.notices[0].ends_with("`kind = \"lies\"` is now `kind = \"byzantine\"`"),
+        "{:?}",
+        scenario.notices
+    );
     assert_eq!(parse(&bottleneck(), &[]).unwrap().notices, [""; 0]);
 }
 

@@ -6,7 +6,7 @@ use tidegate_control::units::{Bytes, Span};
 use tidegate_sim::plan::Lie;
 
 use super::place::{Name, Placed};
-use super::quantity::{Between, Patience, Size};
+use super::quantity::{Between, Size, Timeout};
 
 /// One kind of traffic: requests, or Markov models.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -25,7 +25,7 @@ pub struct TrafficFile {
     pub every: Option<Span>,
     /// A stream of the models is given up after this time.
     #[serde(default)]
-    pub timeout: Patience,
+    pub timeout: Timeout,
     /// A circuit this old takes no new requests; zero: each request has its own. Source: tor's
     /// `MaxCircuitDirtiness`.
     #[serde(default = "dirtiness")]
@@ -49,7 +49,7 @@ impl TrafficFile {
             requests,
             pause: Between::default(),
             every: None,
-            timeout: Patience::NEVER,
+            timeout: Timeout::NEVER,
             circuit_lifetime: dirtiness(),
             stream_model: None,
             packet_model: None,
@@ -69,7 +69,7 @@ pub struct RequestFile {
     pub weight: f64,
     /// Given up after this time.
     #[serde(default)]
-    pub timeout: Patience,
+    pub timeout: Timeout,
     /// Size of the request itself.
     #[schemars(extend("x-range" = "1 B..=1 MiB"))]
     #[serde(default = "request")]
@@ -86,7 +86,7 @@ fn request() -> Bytes {
 
 impl RequestFile {
     /// A request among others.
-    pub fn of(size: Size, weight: f64, timeout: Patience) -> RequestFile {
+    pub fn of(size: Size, weight: f64, timeout: Timeout) -> RequestFile {
         RequestFile { size, weight, timeout, request: request() }
     }
 }
@@ -157,7 +157,7 @@ pub struct FaultFile {
     #[schemars(range(min = 0.0, max = 1.0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
-    /// `lies`: what the relay tells its neighbours instead of its PredicTor controller's plans.
+    /// `byzantine`: what the relay tells its neighbours instead of its PredicTor controller's plans.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lie: Option<Lie>,
     /// `delay`: how much longer.
@@ -186,15 +186,15 @@ pub enum FaultKind {
     /// A host stops, and comes back empty.
     HostDown,
     /// A relay under PredicTor lies to its neighbours.
-    Lies,
+    Byzantine,
 }
 
 impl FaultFile {
     /// A key that this kind of fault needs and that is not given.
     pub fn missing(&self) -> Option<&'static str> {
         match self.kind {
-            FaultKind::Lies if self.lie.is_none() => Some("lie"),
-            FaultKind::LinkDown | FaultKind::HostDown | FaultKind::Lies => {
+            FaultKind::Byzantine if self.lie.is_none() => Some("lie"),
+            FaultKind::LinkDown | FaultKind::HostDown | FaultKind::Byzantine => {
                 self.host.is_none().then_some("host")
             }
             _ if self.between.is_none() => Some("between"),

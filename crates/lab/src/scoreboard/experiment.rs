@@ -53,7 +53,7 @@ impl fmt::Display for Scale {
 /// Whose number a row holds ours against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum RowKind {
     /// A paper's, or a measurement's of others.
     #[default]
     Published,
@@ -89,7 +89,7 @@ pub struct File {
     pub runner: Spanned<String>,
     /// Whose numbers its rows are, where a row does not say.
     #[serde(default)]
-    pub kind: Kind,
+    pub kind: RowKind,
     /// Measured inputs that it needs, below the data folder; without them its rows have no data. In the
     /// texts of overrides `{data}` stands for that folder.
     #[serde(default)]
@@ -121,7 +121,7 @@ pub struct RowFile {
     /// What it is, for readers.
     pub quantity: String,
     /// Whose number it is, if not the experiment's [`File::kind`].
-    pub kind: Option<Kind>,
+    pub kind: Option<RowKind>,
     /// Its unit, for readers.
     #[serde(default)]
     pub unit: String,

@@ -16,7 +16,7 @@ pub mod verdict;
 
 use crate::input::InputError;
 use crate::monitor::Monitor;
-pub use experiment::{Experiment, Kind, Scale};
+pub use experiment::{Experiment, RowKind, Scale};
 pub use measured::{Curve, Figure, Measured};
 pub use verdict::{Outcome, Verdict};
 

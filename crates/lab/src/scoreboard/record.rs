@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::experiment::{Kind, Published, Scale};
+use super::experiment::{Published, RowKind, Scale};
 use super::verdict::{Outcome, Verdict};
 use crate::input::{InputError, Source};
 
@@ -49,7 +49,7 @@ pub struct Row {
     /// The 95 % confidence interval of ours, from two seeds on.
     pub interval: Option<[f64; 2]>,
     /// Whose number it is.
-    pub kind: Kind,
+    pub kind: RowKind,
     /// Whether it holds.
     pub verdict: Verdict,
     /// What a reader should know.
@@ -145,7 +145,7 @@ mod tests {
             published: Published::Number(2.0),
             ours: Some(ours),
             interval: Some([ours - 1.0, ours + 1.0]),
-            kind: Kind::Published,
+            kind: RowKind::Published,
             verdict: Verdict::NotComparable,
             note: String::new(),
         };

@@ -29,7 +29,7 @@ use crate::{load, runs};
 /// `[parameters]` of the runner.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Parameters {
+pub struct ScenarioExperiment {
     /// Scenario files by name; paths count from the experiment's folder.
     pub scenarios: BTreeMap<String, Entry>,
     /// Overrides of every scenario, as TOML text.
@@ -50,7 +50,7 @@ fn one() -> u32 {
 
 /// Measures an experiment that is made of scenario files.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let parameters: Parameters = experiment.parameters(scale)?;
+    let parameters: ScenarioExperiment = experiment.parameters(scale)?;
     let mut measured = Measured::default();
     for (name, entry) in &parameters.scenarios {
         let mut scenario = entry.load(experiment, &parameters.overrides)?;
@@ -149,7 +149,7 @@ mod tests {
         assert!(experiments.len() > 10, "{} found", experiments.len());
         for experiment in experiments {
             for scale in Scale::ALL {
-                let parameters: Parameters = experiment.parameters(scale).unwrap();
+                let parameters: ScenarioExperiment = experiment.parameters(scale).unwrap();
                 assert!(parameters.seeds > 0, "{} {scale}", experiment.folder.display());
                 for entry in parameters.scenarios.values().filter(|_| experiment.lacks().is_none()) {
                     entry.load(&experiment, &parameters.overrides).unwrap();

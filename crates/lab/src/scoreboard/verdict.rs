@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::experiment::{Check, Experiment, Kind, Published, Row, Scale};
+use super::experiment::{Check, Experiment, Published, Row, RowKind, Scale};
 use super::{Measured, RunError};
 use crate::statistics::Estimate;
 
@@ -50,7 +50,7 @@ pub struct Outcome {
     /// Theirs.
     pub published: Published,
     /// Whose number that is.
-    pub kind: Kind,
+    pub kind: RowKind,
     /// Ours: the mean over seeds; of a statement, its left side.
     pub ours: Option<f64>,
     /// Half width of the 95 % confidence interval of `ours`, from two seeds on.
@@ -82,7 +82,7 @@ pub fn judge(
 
 /// How many rows fared how: published numbers, and apart from them this project's own goals.
 pub fn count(outcomes: &[Outcome]) -> String {
-    let of = |kind: Kind| {
+    let of = |kind: RowKind| {
         let verdicts: Vec<Verdict> =
             outcomes.iter().filter(|row| row.kind == kind).map(|row| row.verdict).collect();
         let count = |wanted: Verdict| verdicts.iter().filter(|verdict| **verdict == wanted).count();
@@ -94,7 +94,7 @@ pub fn count(outcomes: &[Outcome]) -> String {
             count(Verdict::NoData)
         )
     };
-    format!("published: {}. own goals: {}", of(Kind::Published), of(Kind::Own))
+    format!("published: {}. own goals: {}", of(RowKind::Published), of(RowKind::Own))
 }
 
 fn judge_row(

@@ -8,14 +8,14 @@ use tidegate_control::units::{Rate, Span, Time};
 use tidegate_sim::stream::plan::Plan;
 use tidegate_stream::forest::Rule;
 use tidegate_stream::server::{Overload, Settings};
-use tidegate_stream::viewer::PATIENCE;
+use tidegate_stream::viewer::SKIP_AFTER;
 
 use crate::input::InputError;
 
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Parameters {
+pub struct StreamExperiment {
     /// Simulated time of each run.
     duration: Span,
     /// Runs of each case.
@@ -153,7 +153,7 @@ impl Stream {
             side: span(&self.side, 0),
             jitter: span(&self.jitter, 2),
             loss: self.loss.unwrap_or(0.0),
-            patience: PATIENCE,
+            skip_after: SKIP_AFTER,
             changes: Vec::new(),
             duration,
         };
@@ -171,7 +171,7 @@ impl Stream {
     }
 }
 
-impl Parameters {
+impl StreamExperiment {
     /// All runs.
     pub fn jobs(&self, place: &str) -> Result<Vec<Job>, InputError> {
         let mut jobs = Vec::new();

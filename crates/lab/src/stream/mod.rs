@@ -10,14 +10,14 @@ use tidegate_sim::stream::world;
 use crate::jobs::run_all;
 use crate::monitor::Monitor;
 use crate::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
-use file::{Job, Parameters};
+use file::{Job, StreamExperiment};
 
 /// Measures an experiment: every case with every seed.
 ///
 /// # Errors
 /// [`RunError::Input`] for parameters that name something unknown or cannot be run.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let parameters: Parameters = experiment.parameters(scale)?;
+    let parameters: StreamExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let jobs = parameters.jobs(&place)?;
     let reports: Vec<Report> = run_all(

@@ -1,7 +1,7 @@
 //! Peers of an overlay, their secrets drawn from their numbers.
 
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::units::Span;
 use tidegate_more::keys::PeerKeys;
 use tidegate_more::node::{Node, NodeSettings};
@@ -17,7 +17,7 @@ pub fn epoch(peers: usize, number: u32) -> Epoch {
 }
 
 /// All peers in epoch 0, each with this limit.
-pub fn nodes(peers: usize, limit: f64, parameters: &Parameters) -> Vec<Node> {
+pub fn nodes(peers: usize, limit: f64, parameters: &ControllerParameters) -> Vec<Node> {
     let links: Vec<[u8; 32]> = (0..peers).map(|peer| keys(peer).link_key()).collect();
     let node = |peer: usize| {
         Node::new(NodeSettings {

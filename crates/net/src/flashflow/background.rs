@@ -95,8 +95,8 @@ pub async fn run(
             let Ok((tcp, _)) = listener.accept().await else { continue };
             let (overlay, tls) = (at_exit.clone(), tls.clone());
             tokio::task::spawn_local(async move {
-                let patience = Span::from_secs(10);
-                let Ok((mut stream, _)) = link::accept(tcp, tls, patience).await else { return };
+                let timeout = Span::from_secs(10);
+                let Ok((mut stream, _)) = link::accept(tcp, tls, timeout).await else { return };
                 let Ok(first) = link::read_cell(&mut stream).await else { return };
                 overlay.accepted(stream, first).await;
             });

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::bucket::{BucketPlan, TokenBucket};
 pub use tidegate_proto::flashflow::probe::MAX_SECONDS;
-use tidegate_proto::flashflow::probe::{DATAGRAM, HEAD, Head, Key, Kind, Nonce, Sender, beginning};
+use tidegate_proto::flashflow::probe::{DATAGRAM, HEAD, Head, Key, Nonce, ProbeKind, Sender, beginning};
 use tokio::net::UdpSocket;
 
 use crate::clock;
@@ -91,7 +91,8 @@ impl Load {
             if self.bucket.available(clock::now()) < DATAGRAM as u64 {
                 return;
             }
-            let head = Head { kind: Kind::Data, sender: ours, nonce: [0; 16], number: self.next, value: 0 };
+            let head =
+                Head { kind: ProbeKind::Data, sender: ours, nonce: [0; 16], number: self.next, value: 0 };
             datagram[..HEAD].copy_from_slice(&head.seal(key));
             self.bucket.take(DATAGRAM as u64);
             // Lost here or on the way: UDP knows no difference.
@@ -155,7 +156,7 @@ pub async fn serve(socket: UdpSocket, identity: &Identity, peers: &[Peer], rate:
             let mut of_session = None;
             if let Some(current) = session.as_mut().filter(|session| session.with == *sender) {
                 of_session = Head::open(datagram, &current.key);
-                if let Some(Head { kind: Kind::Data, .. }) = of_session {
+                if let Some(Head { kind: ProbeKind::Data, .. }) = of_session {
                     let since = *current.since.get_or_insert(now);
                     current.heard = now;
                     let second = (now.since(since).0 / 1_000_000_000).min(current.seconds) as usize;
@@ -166,7 +167,7 @@ pub async fn serve(socket: UdpSocket, identity: &Identity, peers: &[Peer], rate:
             if of_session.is_some() || session.as_ref().is_some_and(|session| session.since.is_some()) {
                 return;
             }
-            let Some(start) = Head::open(datagram, pair).filter(|head| head.kind == Kind::Start) else {
+            let Some(start) = Head::open(datagram, pair).filter(|head| head.kind == ProbeKind::Start) else {
                 return;
             };
             if !(1..=MAX_SECONDS).contains(&start.number) || start.value == 0 {
@@ -176,7 +177,8 @@ pub async fn serve(socket: UdpSocket, identity: &Identity, peers: &[Peer], rate:
             let ours = again.map_or_else(random, |(_, ours)| *ours);
             answered.insert(*sender, (start.nonce, ours));
             let number = beginning(&start.nonce);
-            let challenge = Head { kind: Kind::Challenge, sender: keys.ours, nonce: ours, number, value: 0 };
+            let challenge =
+                Head { kind: ProbeKind::Challenge, sender: keys.ours, nonce: ours, number, value: 0 };
             let _ = socket.try_send_to(&challenge.seal(pair), from);
             session = Some(Session {
                 key: pair.of_session(&start.nonce, &ours),
@@ -214,7 +216,7 @@ fn report(socket: &UdpSocket, ours: Sender, session: &Session, over: u64) {
     let over = over.min(session.seconds);
     for second in over.saturating_sub(REPORTED)..over {
         let value = session.counts.get(second as usize).copied().unwrap_or(0);
-        let head = Head { kind: Kind::Report, sender: ours, nonce: [0; 16], number: second, value };
+        let head = Head { kind: ProbeKind::Report, sender: ours, nonce: [0; 16], number: second, value };
         let _ = socket.try_send_to(&head.seal(&session.key), session.to);
     }
 }
@@ -252,13 +254,13 @@ pub async fn probe(
             let other = &mut others[*i];
             let Some(head) = other.key.as_ref().and_then(|key| Head::open(datagram, key)) else { return };
             match head.kind {
-                Kind::Data => {
+                ProbeKind::Data => {
                     let second = (clock::now().since(since).0 / 1_000_000_000) as usize;
                     if let Some(count) = received.get_mut(second) {
                         *count += datagram.len() as u64;
                     }
                 }
-                Kind::Report if head.number < seconds => {
+                ProbeKind::Report if head.number < seconds => {
                     other.reports.insert(head.number, head.value);
                 }
                 _ => {}
@@ -290,7 +292,8 @@ async fn challenge(
             break;
         }
         for (pair, i) in keys.peers.values().filter(|(_, i)| silent.contains(i)) {
-            let head = Head { kind: Kind::Start, sender: keys.ours, nonce, number: seconds, value: rate.0 };
+            let head =
+                Head { kind: ProbeKind::Start, sender: keys.ours, nonce, number: seconds, value: rate.0 };
             let _ = socket.try_send_to(&head.seal(pair), peers[*i].address);
         }
         let end = clock::now() + AGAIN;
@@ -300,7 +303,7 @@ async fn challenge(
                     return;
                 };
                 if let Some(head) = Head::open(datagram, pair)
-                    && head.kind == Kind::Challenge
+                    && head.kind == ProbeKind::Challenge
                     && head.number == beginning(&nonce)
                 {
                     others[*i].key = Some(pair.of_session(&nonce, &head.nonce));
@@ -358,7 +361,7 @@ mod tests {
         // A start under a key that nobody knows, noise, and a head whose code is wrong.
         let shared = x25519_dalek::x25519(stranger.schedule_secret(), peers[0].onion_key);
         let sender = stranger.relay_public().onion[..8].try_into().unwrap();
-        let start = Head { kind: Kind::Start, sender, nonce: [0; 16], number: 1, value: 1_000_000 };
+        let start = Head { kind: ProbeKind::Start, sender, nonce: [0; 16], number: 1, value: 1_000_000 };
         at_stranger.send_to(&start.seal(&Key::of_pair(&shared)), peers[0].address).await.unwrap();
         at_stranger.send_to(&[0xff; 300], peers[0].address).await.unwrap();
         let mut forged = start;

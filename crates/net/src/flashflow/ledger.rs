@@ -8,7 +8,7 @@ use tidegate_control::flashflow::accept::Verdict;
 use tidegate_control::flashflow::aggregate::{self, Second};
 use tidegate_control::flashflow::bandwidth_file::{BandwidthFile, BandwidthFileError, Line};
 use tidegate_control::flashflow::schedule::RelayId;
-use tidegate_control::flashflow::{Parameters, Percent};
+use tidegate_control::flashflow::{MeasurementParameters, Percent};
 use tidegate_control::units::{Rate, Span};
 use tidegate_proto::flashflow::message::Reason;
 
@@ -101,7 +101,7 @@ struct Running {
     relay: RelayId,
     guess: Rate,
     allocated: Rate,
-    parameters: Parameters,
+    parameters: MeasurementParameters,
     capped: bool,
     seconds: Vec<Second>,
 }
@@ -126,16 +126,16 @@ impl Running {
 }
 
 /// What an attempt's record says of the rules that judge it.
-fn judged_by(id: &str, recorded: &RecordedParameters) -> Result<Parameters, LedgerError> {
+fn judged_by(id: &str, recorded: &RecordedParameters) -> Result<MeasurementParameters, LedgerError> {
     let Some(background) = Percent::new(recorded.background_percent) else {
         return Err(LedgerError(format!("attempt {id} has no background ratio")));
     };
-    Ok(Parameters {
+    Ok(MeasurementParameters {
         multiplier: recorded.multiplier,
         epsilon1: recorded.epsilon1,
         epsilon2: recorded.epsilon2,
         background,
-        ..Parameters::default()
+        ..MeasurementParameters::default()
     })
 }
 
@@ -334,7 +334,7 @@ mod tests {
     const RELAY: RelayId = [0xab; 20];
 
     fn attempt(id: &str, unix: u64, guess: u64) -> Record {
-        let p = Parameters::default();
+        let p = MeasurementParameters::default();
         Record::Attempt {
             id: id.into(),
             unix,

@@ -1,6 +1,6 @@
 //! Who is measured when in a period, as it follows from the records.
 
-use tidegate_control::flashflow::schedule::{Relay, Schedule, Secret, group, guess_for_new};
+use tidegate_control::flashflow::schedule::{Schedule, ScheduledRelay, Secret, group, guess_for_new};
 use tidegate_control::units::Rate;
 
 use super::config::{CoordinatorConfig, RelayEntry};
@@ -46,6 +46,6 @@ pub fn plan(config: &CoordinatorConfig, identity: &Identity, records: &[Record],
 }
 
 /// A relay as the schedule knows it.
-pub fn as_relay(entry: &RelayEntry, guess: Rate) -> Relay {
-    Relay { id: entry.id, guess, address: entry.address.ip(), family: entry.family }
+pub fn as_relay(entry: &RelayEntry, guess: Rate) -> ScheduledRelay {
+    ScheduledRelay { id: entry.id, guess, address: entry.address.ip(), family: entry.family }
 }

@@ -1,7 +1,7 @@
 //! What a coordinator writes down, one record after another.
 
 use serde::{Deserialize, Serialize};
-use tidegate_control::flashflow::Parameters;
+use tidegate_control::flashflow::MeasurementParameters;
 use tidegate_control::flashflow::schedule::RelayId;
 
 use crate::identity::hex;
@@ -86,7 +86,7 @@ pub enum Record {
     },
 }
 
-/// Parameters as a record keeps them.
+/// MeasurementParameters as a record keeps them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedParameters {
@@ -103,8 +103,8 @@ pub struct RecordedParameters {
     pub capped: bool,
 }
 
-impl From<&Parameters> for RecordedParameters {
-    fn from(p: &Parameters) -> RecordedParameters {
+impl From<&MeasurementParameters> for RecordedParameters {
+    fn from(p: &MeasurementParameters) -> RecordedParameters {
         RecordedParameters {
             multiplier: p.multiplier,
             epsilon1: p.epsilon1,

@@ -28,7 +28,7 @@ use tidegate_proto::flashflow::pace::{Class, Pace};
 use tidegate_proto::flashflow::relay::{Config, Output, Target};
 use tidegate_proto::links::{self, ChannelId};
 use tidegate_proto::node::{Node as _, Output as Asked};
-use tidegate_proto::relay::Relay as Node;
+use tidegate_proto::relay::Relay;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_rustls::server::TlsStream;
@@ -53,10 +53,10 @@ pub struct Forwarded {
 
 /// A relay that is running. Clones are handles to the same relay.
 #[derive(Clone)]
-pub struct Relay {
+pub struct MeasuredRelay {
     shared: Rc<Shared>,
     /// Ordinary circuits.
-    overlay: Overlay<Node<Encrypted>, Background>,
+    overlay: Overlay<Relay<Encrypted>, Background>,
 }
 
 /// Ordinary circuits' way through the pace and into the measurement's count.
@@ -111,7 +111,7 @@ struct State {
     forwarded: Forwarded,
 }
 
-impl Relay {
+impl MeasuredRelay {
     /// A relay that forwards at most `rate` and can be measured as `config` says.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Relay {
         config: Config,
         limits: Limits,
         neighbours: BTreeMap<RelayId, Contact>,
-    ) -> Result<Relay, rustls::Error> {
+    ) -> Result<MeasuredRelay, rustls::Error> {
         let state = State {
             target: Target::new(config),
             pace: Pace::new(rate),
@@ -148,16 +148,16 @@ impl Relay {
         });
         let onion = Encrypted::new(Some(identity.relay()), BTreeMap::new(), random());
         // It forwards; streams that would leave the overlay here are refused.
-        let owner = Box::new(|node: &mut Node<Encrypted>, now, asked| {
+        let owner = Box::new(|node: &mut Relay<Encrypted>, now, asked| {
             if let Asked::Connect(stream, _) = asked {
                 node.stream_ended(now, stream);
             }
         });
         let config = links::Config { circuits_per_channel: limits.circuits, ..links::Config::default() };
-        let node = Node::new(onion, config);
+        let node = Relay::new(onion, config);
         let overlay = Overlay::new(node, Background(shared.clone()), Some(identity), neighbours, owner);
         overlay.set_timeouts(limits.timeouts);
-        Ok(Relay { shared, overlay })
+        Ok(MeasuredRelay { shared, overlay })
     }
 
     /// From now on it decrypts at `rate` and lies about it ([`tidegate_proto::flashflow::hold`]): for demonstrations.
@@ -319,7 +319,7 @@ impl Drop for Seat<'_> {
 
 /// One accepted connection; its place is free again when it is dropped.
 struct Connection {
-    relay: Relay,
+    relay: MeasuredRelay,
     id: u64,
     from: IpAddr,
 }

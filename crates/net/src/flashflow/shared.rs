@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use tidegate_control::flashflow::schedule::{Relay, RelayId, Schedule, group, guess_for_new};
+use tidegate_control::flashflow::schedule::{RelayId, Schedule, ScheduledRelay, group, guess_for_new};
 use tidegate_control::units::{Rate, Time};
 
 use super::config::{CoordinatorConfig, RelayEntry, Target};
@@ -93,7 +93,8 @@ impl Shared {
     /// As few slots as hold the relays.
     pub(super) fn plan_at_once(&mut self, relays: &[RelayId], now: u64) -> Schedule {
         let entries = self.config.relays.iter().filter(|entry| relays.contains(&entry.id));
-        let relays: Vec<Relay> = entries.map(|entry| as_relay(entry, self.guess(&entry.id, now).0)).collect();
+        let relays: Vec<ScheduledRelay> =
+            entries.map(|entry| as_relay(entry, self.guess(&entry.id, now).0)).collect();
         let mut schedule = Schedule::new(relays.len() as u32, self.config.budget, self.config.parameters);
         for group in group(&relays, &self.config.parameters) {
             schedule.place_next(&group, 0);

@@ -42,10 +42,10 @@ const STREAMS: usize = 3;
 const LEARNING: Span = Span::from_secs(60);
 const OPENING: Span = Span::from_secs(30);
 /// How long one circuit or stream may take before another is tried, and the pause before that.
-const PATIENCE: Span = Span::from_secs(6);
+const ATTEMPT: Span = Span::from_secs(6);
 const PAUSE: Span = Span::from_millis(500);
 /// Connections that the source has accepted and that have not shown the token.
-const STRANGERS: usize = 64;
+const UNAUTHENTICATED: usize = 64;
 
 /// What stock relays are loaded with.
 #[derive(Clone, Debug)]
@@ -193,13 +193,13 @@ async fn client(
     .await?;
     let mut streams = Vec::new();
     let end = clock::now() + OPENING;
-    let patience = || end.min(clock::now() + PATIENCE);
+    let attempt = || end.min(clock::now() + ATTEMPT);
     let mut circuits = 0;
     while circuits < CIRCUITS && clock::now() < end {
         let before_it = streams.len();
-        if let Ok(circuit) = before(patience(), tor.circuit(path)).await {
+        if let Ok(circuit) = before(attempt(), tor.circuit(path)).await {
             for _ in 0..STREAMS {
-                if let Ok(stream) = before(patience(), tor.stream(circuit, source)).await {
+                if let Ok(stream) = before(attempt(), tor.stream(circuit, source)).await {
                     streams.push(stream);
                 }
             }
@@ -230,13 +230,13 @@ async fn fetch(mut stream: UnixStream, token: [u8; 16], received: Rc<Cell<u64>>)
 
 /// The source: whoever shows the token gets bytes, all together at the pace's rate.
 async fn serve(listener: TcpListener, token: [u8; 16], pace: Rc<RefCell<Load>>) {
-    let strangers = std::sync::Arc::new(Semaphore::new(STRANGERS));
+    let unauthenticated = std::sync::Arc::new(Semaphore::new(UNAUTHENTICATED));
     let mut serving = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 // Those beyond the limit are closed at once.
-                let (Ok((tcp, _)), Ok(place)) = (accepted, strangers.clone().try_acquire_owned()) else {
+                let (Ok((tcp, _)), Ok(place)) = (accepted, unauthenticated.clone().try_acquire_owned()) else {
                     continue;
                 };
                 let pace = pace.clone();

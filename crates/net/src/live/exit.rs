@@ -9,7 +9,7 @@ use tidegate_proto::cell::EndReason;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::Target;
 use tidegate_proto::node::{Node as _, StreamKey};
-use tidegate_proto::relay::Relay as Node;
+use tidegate_proto::relay::Relay;
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::bandwidth::Limit;
@@ -27,7 +27,7 @@ const ADDRESSES: usize = 4;
 const TTL: u32 = 60;
 
 /// A relay's node on its sockets.
-pub type Exiting = Overlay<Node<Encrypted>, Limit, Rc<Links>>;
+pub type Exiting = Overlay<Relay<Encrypted>, Limit, Rc<Links>>;
 
 /// What an exit may do.
 pub struct Exit {

@@ -14,7 +14,7 @@ use tidegate_proto::crypto::names::SharedNames;
 use tidegate_proto::crypto::ntor::RelaySecret;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::{Node as _, Output};
-use tidegate_proto::relay::Relay as Node;
+use tidegate_proto::relay::Relay;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
@@ -118,7 +118,7 @@ const DRAINING: Span = Span::from_secs(30);
 
 /// A running relay. Clones are handles to the same relay.
 #[derive(Clone)]
-struct Relay {
+struct RelayLoop {
     overlay: Exiting,
     links: Rc<Links>,
     handshakes: Rc<Admission>,
@@ -156,7 +156,7 @@ pub async fn run(
         Encrypted::new(Some(RelaySecret::new(keys.fingerprint(), secret)), Default::default(), random())
             .with_names(names, Some((keys.ed25519(), secret)));
     let (limit, inspects) = (Limit::new(config.bandwidth), config.kist.is_some());
-    let relay = Relay::new(Node::new(onion, config), limit, links, exit, announce);
+    let relay = RelayLoop::new(Relay::new(onion, config), limit, links, exit, announce);
     if inspects {
         relay.overlay.inspect_sockets();
     }
@@ -189,15 +189,21 @@ pub async fn run(
     Ok(())
 }
 
-impl Relay {
-    fn new(node: Node<Encrypted>, limit: Limit, links: Rc<Links>, exit: Exit, announce: Announce) -> Relay {
+impl RelayLoop {
+    fn new(
+        node: Relay<Encrypted>,
+        limit: Limit,
+        links: Rc<Links>,
+        exit: Exit,
+        announce: Announce,
+    ) -> RelayLoop {
         let exit = Rc::new(RefCell::new(Rc::new(exit)));
         let exiting = exit.clone();
         let locals = Locals::default();
         let moved = Rc::<Cell<u64>>::default();
         let switched = moved.clone();
         let streams = node.limits().map_or(usize::MAX, |limits| limits.streams as usize);
-        let owner = |own: Handle<_, _, _>| -> Owner<Node<Encrypted>> {
+        let owner = |own: Handle<_, _, _>| -> Owner<Relay<Encrypted>> {
             Box::new(move |node, now, output| match output {
                 Output::Connect(key, target) => {
                     let Some(overlay) = own.get() else { return };
@@ -234,7 +240,7 @@ impl Relay {
             })
         };
         let overlay = Overlay::with_dial(node, limit, links.clone(), owner);
-        Relay {
+        RelayLoop {
             overlay,
             links,
             handshakes: Rc::new(Admission::new(HANDSHAKES)),
@@ -350,7 +356,7 @@ impl Relay {
                 let Some(Ok(met)) = relay.handshakes.run(relay.links.accept(tcp)).await else { return };
                 // Others may have come meanwhile.
                 if !relay.overlay.with(|node, now| node.turns_away(now, from)) {
-                    let tell = |node: &mut Node<_>, now, id| node.channel_is_from(now, id, from);
+                    let tell = |node: &mut Relay<_>, now, id| node.channel_is_from(now, id, from);
                     relay.overlay.met_from(met, tell).await;
                 }
             });

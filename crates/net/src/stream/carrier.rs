@@ -41,7 +41,7 @@ const OUTBOX: usize = 1024;
 /// Datagrams that wait for a connection to be made, per peer.
 const PENDING: usize = 32;
 /// Connections from peers that nobody announced yet, and for how long they may stay.
-const STRANGERS: usize = 32;
+const UNANNOUNCED: usize = 32;
 const SHY: Span = Span::from_secs(5);
 /// Connections at once.
 const LINKS: usize = 4096;
@@ -89,7 +89,7 @@ pub struct Carrier {
     links: BTreeMap<Peer, State>,
     contacts: BTreeMap<Peer, Contact>,
     peers: BTreeMap<usize, Peer>,
-    strangers: VecDeque<(Time, Connection)>,
+    unannounced: VecDeque<(Time, Connection)>,
     events: mpsc::Sender<Event>,
     accounts: Accounts,
 }
@@ -115,7 +115,7 @@ impl Carrier {
             links: BTreeMap::new(),
             contacts: BTreeMap::new(),
             peers: BTreeMap::new(),
-            strangers: VecDeque::new(),
+            unannounced: VecDeque::new(),
             events,
             accounts: Accounts::default(),
         };
@@ -175,8 +175,8 @@ impl Carrier {
     /// A connection is that peer's from now on.
     pub fn attach(&mut self, peer: Peer, connection: Connection, channel: Channel) {
         let outbox = (channel != Channel::None).then(|| {
-            let (outbox, letters) = mpsc::channel(OUTBOX);
-            tokio::spawn(talk(connection.clone(), channel, letters, self.events.clone()));
+            let (outbox, messages) = mpsc::channel(OUTBOX);
+            tokio::spawn(talk(connection.clone(), channel, messages, self.events.clone()));
             outbox
         });
         tokio::spawn(listen(connection.clone(), self.events.clone()));
@@ -257,14 +257,14 @@ impl Carrier {
     fn meet(&mut self, peer: Peer, contact: Contact) {
         self.contacts.insert(peer, contact);
         let known = |connection: &Connection| quic::peer(connection) == Some(contact.fingerprint);
-        if let Some(at) = self.strangers.iter().position(|(_, connection)| known(connection))
-            && let Some((_, connection)) = self.strangers.remove(at)
+        if let Some(at) = self.unannounced.iter().position(|(_, connection)| known(connection))
+            && let Some((_, connection)) = self.unannounced.remove(at)
         {
             self.welcome(peer, connection);
         }
     }
 
-    /// Somebody connected: a peer that was announced, or a stranger that may be announced soon.
+    /// Somebody connected: a peer that was announced, or one that may be announced soon.
     pub fn accepted(&mut self, connection: Connection) {
         let Some(fingerprint) = quic::peer(&connection) else {
             return connection.close(VarInt::from_u32(2), b"who are you");
@@ -273,12 +273,12 @@ impl Carrier {
             Some((peer, _)) => self.welcome(*peer, connection),
             None => {
                 let now = clock::now();
-                self.strangers.push_back((now, connection));
-                while self.strangers.len() > STRANGERS
-                    || self.strangers.front().is_some_and(|(since, _)| now.since(*since) > SHY)
+                self.unannounced.push_back((now, connection));
+                while self.unannounced.len() > UNANNOUNCED
+                    || self.unannounced.front().is_some_and(|(since, _)| now.since(*since) > SHY)
                 {
-                    let Some((_, stranger)) = self.strangers.pop_front() else { break };
-                    stranger.close(VarInt::from_u32(2), b"who are you");
+                    let Some((_, connection)) = self.unannounced.pop_front() else { break };
+                    connection.close(VarInt::from_u32(2), b"who are you");
                 }
             }
         }
@@ -377,7 +377,7 @@ async fn listen(connection: Connection, events: mpsc::Sender<Event>) {
 async fn talk(
     connection: Connection,
     channel: Channel,
-    letters: mpsc::Receiver<Vec<u8>>,
+    messages: mpsc::Receiver<Vec<u8>>,
     events: mpsc::Sender<Event>,
 ) {
     let streams = match channel {
@@ -385,17 +385,17 @@ async fn talk(
         _ => connection.accept_bi().await,
     };
     let Ok((send, receive)) = streams else { return };
-    tokio::join!(write(send, letters), async {
+    tokio::join!(write(send, messages), async {
         if read(receive, connection.stable_id(), &events).await.is_none() {
             connection.close(VarInt::from_u32(3), b"not a message");
         }
     });
 }
 
-async fn write(mut send: SendStream, mut letters: mpsc::Receiver<Vec<u8>>) {
-    while let Some(letter) = letters.recv().await {
-        let length = (letter.len() as u16).to_be_bytes();
-        if send.write_all(&[&length[..], &letter].concat()).await.is_err() {
+async fn write(mut send: SendStream, mut messages: mpsc::Receiver<Vec<u8>>) {
+    while let Some(message) = messages.recv().await {
+        let length = (message.len() as u16).to_be_bytes();
+        if send.write_all(&[&length[..], &message].concat()).await.is_err() {
             return;
         }
     }
@@ -410,11 +410,11 @@ async fn read(mut receive: RecvStream, id: usize, events: &mpsc::Sender<Event>) 
         if receive.read_exact(&mut length).await.is_err() {
             return Some(());
         }
-        let letter = buffer.get_mut(..usize::from(u16::from_be_bytes(length)))?;
-        if receive.read_exact(letter).await.is_err() {
+        let message = buffer.get_mut(..usize::from(u16::from_be_bytes(length)))?;
+        if receive.read_exact(message).await.is_err() {
             return Some(());
         }
-        let message = Message::decode(letter)?;
+        let message = Message::decode(message)?;
         if events.send(Event::Message(id, message)).await.is_err() {
             return Some(());
         }

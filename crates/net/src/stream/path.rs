@@ -98,9 +98,9 @@ impl Socket {
         let lock = || line.lock().expect("nobody panics with the lock held");
         while Arc::strong_count(&self) > 1 {
             let next = lock().under_way.front().map_or(Time::NEVER, |(due, ..)| *due);
-            let patience = clock::now() + Span::from_secs(1);
+            let timeout = clock::now() + Span::from_secs(1);
             tokio::select! {
-                () = clock::until(next.min(patience)) => {}
+                () = clock::until(next.min(timeout)) => {}
                 () = self.wake.notified(), if next == Time::NEVER => {}
             }
             loop {

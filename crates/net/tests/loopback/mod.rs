@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::units::Span;
 use tidegate_more::directory::{Directory, Hex, PeerEntry, authority_key};
 use tidegate_more::keys::PeerKeys;
@@ -26,7 +26,7 @@ pub fn settings(directory: &Directory, me: u16, controller: &str) -> Settings {
         limit: 2_000_000.0,
         hops: 3,
         uses: 64,
-        parameters: Parameters::named(controller, 1500.0).expect("known"),
+        parameters: ControllerParameters::named(controller, 1500.0).expect("known"),
         attempt_every: Span::from_millis(1),
         guards: Vec::new(),
     }

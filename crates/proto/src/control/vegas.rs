@@ -17,7 +17,7 @@ use super::{Control, Violation, Window};
 /// Consensus parameters, with Tor's defaults for circuits that end at an exit. Cells unless said.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Parameters {
+pub struct VegasParameters {
     /// Delivered cells that one SENDME acknowledges: a TLS record. Source: tor's `cc_sendme_inc`.
     #[schemars(range(min = 1, max = 1000))]
     pub sendme_increment: u32,
@@ -65,12 +65,12 @@ pub struct Parameters {
     pub rtt_reset_percent: u32,
 }
 
-impl keys::Parameters for Parameters {}
+impl keys::Parameters for VegasParameters {}
 
-impl Default for Parameters {
-    fn default() -> Parameters {
+impl Default for VegasParameters {
+    fn default() -> VegasParameters {
         let outbuf = 62; // two TLS records of 31 cells, tor's OUTBUF_CELLS
-        Parameters {
+        VegasParameters {
             sendme_increment: 31,
             initial: 4 * 31,
             minimum: 2 * 31,
@@ -93,7 +93,7 @@ impl Default for Parameters {
     }
 }
 
-impl Control for Parameters {
+impl Control for VegasParameters {
     fn window(&self) -> Option<Box<dyn Window>> {
         Some(Box::new(Vegas::new(*self)))
     }
@@ -102,7 +102,7 @@ impl Control for Parameters {
 /// One end's congestion window.
 #[derive(Clone, Debug)]
 pub(crate) struct Vegas {
-    parameters: Parameters,
+    parameters: VegasParameters,
     window: u64,
     in_flight: u64,
     slow_start: bool,
@@ -125,7 +125,7 @@ fn smooth(sample: u64, before: u64, samples: u64) -> u64 {
 }
 
 impl Vegas {
-    pub fn new(parameters: Parameters) -> Vegas {
+    pub fn new(parameters: VegasParameters) -> Vegas {
         Vegas {
             parameters,
             window: u64::from(parameters.initial),
@@ -279,7 +279,7 @@ mod tests {
     /// A path that delivers `rate` cells a second after `base`, first in first out; gives the cells in
     /// flight at the end of `seconds`, the rate and the greatest queue after half of it.
     fn run(rate: u64, base: Span, seconds: u64) -> (u64, f64) {
-        let mut vegas = Vegas::new(Parameters::default());
+        let mut vegas = Vegas::new(VegasParameters::default());
         let mut acks: VecDeque<Time> = VecDeque::new();
         let (mut free, mut count, mut now) = (Time::ZERO, 0u64, Time::ZERO);
         let end = Time::ZERO + Span::from_secs(seconds);
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_sendme_for_nothing_is_refused() {
-        let mut vegas = Vegas::new(Parameters::default());
+        let mut vegas = Vegas::new(VegasParameters::default());
         assert_eq!(vegas.acknowledged(Time::ZERO, false), Err(Violation));
         for _ in 0..30 {
             vegas.sent(Time::ZERO);
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_blocked_queue_ends_slow_start_and_shrinks_the_window() {
-        let mut vegas = Vegas::new(Parameters::default());
+        let mut vegas = Vegas::new(VegasParameters::default());
         let mut now = Time::ZERO;
         let mut windows = vec![];
         for round in 0..20 {

@@ -26,7 +26,7 @@ pub type Nonce = [u8; 16];
 /// What a datagram is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum ProbeKind {
     /// Probe with me: `number` seconds, at most `value` bit/s towards me. Under the pair's key.
     Start = 1,
     /// My nonce; `number` is the beginning of yours. Under the pair's key.
@@ -41,14 +41,14 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// What it is.
-    pub kind: Kind,
+    pub kind: ProbeKind,
     /// From whom.
     pub sender: Sender,
     /// The sender's nonce in `Start` and `Challenge`; zero elsewhere.
     pub nonce: Nonce,
-    /// See [`Kind`].
+    /// See [`ProbeKind`].
     pub number: u64,
-    /// See [`Kind`].
+    /// See [`ProbeKind`].
     pub value: u64,
 }
 
@@ -115,10 +115,10 @@ impl Head {
         let mac = key.0.clone().chain_update(&bytes[..HEAD - CODE]);
         mac.verify_truncated_left(&bytes[HEAD - CODE..]).ok()?;
         let kind = match bytes[7] {
-            1 => Kind::Start,
-            2 => Kind::Challenge,
-            3 => Kind::Data,
-            4 => Kind::Report,
+            1 => ProbeKind::Start,
+            2 => ProbeKind::Challenge,
+            3 => ProbeKind::Data,
+            4 => ProbeKind::Report,
             _ => return None,
         };
         let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -143,13 +143,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn head() -> Head {
-        Head { kind: Kind::Start, sender: [1; 8], nonce: [2; 16], number: 30, value: 1_000_000_000 }
+        Head { kind: ProbeKind::Start, sender: [1; 8], nonce: [2; 16], number: 30, value: 1_000_000_000 }
     }
 
     #[test]
     fn heads_come_back_and_every_changed_bit_is_noticed() {
         let key = Key::of_pair(&[7; 32]);
-        for kind in [Kind::Start, Kind::Challenge, Kind::Data, Kind::Report] {
+        for kind in [ProbeKind::Start, ProbeKind::Challenge, ProbeKind::Data, ProbeKind::Report] {
             let head = Head { kind, ..head() };
             let bytes = head.seal(&key);
             assert_eq!(Head::claimed(&bytes), Some([1; 8]));

@@ -83,7 +83,7 @@ pub struct Config {
     pub scheduler: Arc<dyn Discipline>,
     /// KIST decides when, and over all connections at once; without it each connection fills its output
     /// buffer as soon as that takes cells (tor: `Schedulers KIST` or `Vanilla`).
-    pub kist: Option<runs::Parameters>,
+    pub kist: Option<runs::KistParameters>,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
     /// What is in flight at most, unless `control` has windows of its own.

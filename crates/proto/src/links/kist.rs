@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 
 use tidegate_control::units::Time;
 
-pub use super::runs::Parameters;
+pub use super::runs::KistParameters;
 use super::state::Links;
 use crate::cell::CELL_BYTES;
 use crate::control::Timer;

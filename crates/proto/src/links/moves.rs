@@ -22,7 +22,7 @@ pub enum Arrival<O: Onion> {
     /// A cell of a circuit, from this side.
     Cell(CircuitKey, Side, Cell<O>),
     /// A cell of a circuit that there is not.
-    Stranger(Cell<O>),
+    UnknownCircuit(Cell<O>),
     /// The peer broke the rules of moving: its circuit ends.
     Violation(CircuitKey),
     /// The guard of our circuit asks for another one.
@@ -205,7 +205,7 @@ impl<O: Onion> Links<O> {
     pub fn arrive(&mut self, now: Time, id: ChannelId, cell: Cell<O>) -> Arrival<O> {
         let channel = &self.channels[id.0 as usize];
         let Ok(at) = channel.circs.binary_search_by_key(&cell.circ, |(circ, _)| *circ) else {
-            return self.stranger(now, id, cell);
+            return self.unknown_circuit(now, id, cell);
         };
         let (leg_id, ours) = (channel.circs[at].1, channel.ours);
         let limit = self.config.queue_limit as usize;
@@ -262,7 +262,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// A cell with a circuit id that stands for no leg.
-    fn stranger(&mut self, now: Time, id: ChannelId, cell: Cell<O>) -> Arrival<O> {
+    fn unknown_circuit(&mut self, now: Time, id: ChannelId, cell: Cell<O>) -> Arrival<O> {
         match cell.command {
             Command::Join(nonce) => {
                 let channel = &mut self.channels[id.0 as usize];
@@ -292,7 +292,7 @@ impl<O: Onion> Links<O> {
             _ => {
                 let channel = &self.channels[id.0 as usize];
                 let Some((_, nonce)) = channel.joins.iter().find(|(circ, _)| *circ == cell.circ) else {
-                    return Arrival::Stranger(cell);
+                    return Arrival::UnknownCircuit(cell);
                 };
                 let nonce = *nonce;
                 let limit = self.config.queue_limit as usize;

@@ -11,7 +11,7 @@ use crate::ids::ChannelId;
 /// KIST's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Parameters {
+pub struct KistParameters {
     /// Time between two runs at least. Source: tor's `KISTSchedRunInterval`.
     #[schemars(extend("x-range" = "1 ms..=1 s"))]
     pub interval: Span,
@@ -21,11 +21,11 @@ pub struct Parameters {
     pub buffer_factor: f64,
 }
 
-impl keys::Parameters for Parameters {}
+impl keys::Parameters for KistParameters {}
 
-impl Default for Parameters {
-    fn default() -> Parameters {
-        Parameters { interval: Span::from_millis(10), buffer_factor: 1.0 }
+impl Default for KistParameters {
+    fn default() -> KistParameters {
+        KistParameters { interval: Span::from_millis(10), buffer_factor: 1.0 }
     }
 }
 

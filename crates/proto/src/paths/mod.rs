@@ -4,7 +4,7 @@
 //! What clients know of the relays is a [`Directory`]; it says what relays are worth in the eyes of clients (their
 //! weight), never what they can carry: capacity is the business of links, rate limits and processors. A [`Policy`],
 //! a part of the system under test, makes [`Candidates`] of it: who is drawn for which position how often. A
-//! [`Selector`] draws whole paths from these, under the system's [`Parameters`]. What one client remembers is its
+//! [`Selector`] draws whole paths from these, under the system's [`PathSelection`]. What one client remembers is its
 //! guard and its [`BuildTimes`].
 //!
 //! ```
@@ -12,7 +12,7 @@
 //! use tidegate_control::random::Seed;
 //! use tidegate_control::units::Span;
 //! use tidegate_proto::cell::RelayId;
-//! use tidegate_proto::paths::{BuildTimes, Directory, Parameters, RelayEntry, Selector};
+//! use tidegate_proto::paths::{BuildTimes, Directory, PathSelection, RelayEntry, Selector};
 //!
 //! let relay = |number| RelayEntry {
 //!     name: format!("relay{number}"),
@@ -21,7 +21,7 @@
 //!     ..RelayEntry::new(RelayId(number))
 //! };
 //! let directory = Directory { relays: (0..9).map(relay).collect(), positions: None };
-//! let selector = Selector::new(&directory, &Parameters::default())?;
+//! let selector = Selector::new(&directory, &PathSelection::default())?;
 //! let (mut random, mut guard) = (Seed::root(1).random(), None);
 //! let first = selector.draw(&mut random, &mut guard);
 //! let second = selector.draw(&mut random, &mut guard);
@@ -46,6 +46,6 @@ pub use bandwidth_file::BandwidthFile;
 pub use build_times::BuildTimes;
 pub use pinned::Pinned;
 pub use policy::{Candidates, Directory, Policy, RelayEntry};
-pub use selector::{BuildTimeout, NoCandidate, Parameters, Selector, draw};
+pub use selector::{BuildTimeout, NoCandidate, PathSelection, Selector, draw};
 pub use tor::Tor;
 pub use uniform::Uniform;

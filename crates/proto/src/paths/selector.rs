@@ -24,7 +24,7 @@ pub enum BuildTimeout {
 
 /// How a system's clients select paths.
 #[derive(Clone, Debug)]
-pub struct Parameters {
+pub struct PathSelection {
     /// How relays are weighed.
     pub policy: Arc<dyn Policy>,
     /// A client keeps its first guard (tor: `UseEntryGuards`).
@@ -37,10 +37,10 @@ pub struct Parameters {
     pub build_timeout: BuildTimeout,
 }
 
-impl Default for Parameters {
+impl Default for PathSelection {
     /// Tor's position weights, guards kept, families and networks apart, no time-out.
-    fn default() -> Parameters {
-        Parameters {
+    fn default() -> PathSelection {
+        PathSelection {
             policy: Arc::new(Tor),
             keep_guard: true,
             exclude_families: true,
@@ -98,7 +98,7 @@ impl Selector {
     ///
     /// # Errors
     /// If a position has no candidate.
-    pub fn new(directory: &Directory, parameters: &Parameters) -> Result<Selector, NoCandidate> {
+    pub fn new(directory: &Directory, parameters: &PathSelection) -> Result<Selector, NoCandidate> {
         let entries: BTreeMap<RelayId, &RelayEntry> =
             directory.relays.iter().map(|relay| (relay.id, relay)).collect();
         let list = |list: Vec<(RelayId, f64)>, position| {
@@ -192,7 +192,7 @@ mod tests {
         Directory { relays: (0..24).map(relay).collect(), positions: None }
     }
 
-    fn paths(parameters: &Parameters) -> Vec<[RelayId; 3]> {
+    fn paths(parameters: &PathSelection) -> Vec<[RelayId; 3]> {
         let directory = directory();
         let selector = Selector::new(&directory, parameters).unwrap();
         let (mut random, mut guard) = (Seed::root(3).random(), None);
@@ -203,7 +203,7 @@ mod tests {
     fn paths_respect_classes_families_and_networks() {
         let directory = directory();
         let of = |relay: RelayId| &directory.relays[relay.0 as usize];
-        for path in paths(&Parameters::default()) {
+        for path in paths(&PathSelection::default()) {
             let [guard, middle, exit] = path.map(of);
             assert!([Class::Guard, Class::GuardExit].contains(&guard.class));
             assert!([Class::Exit, Class::GuardExit].contains(&exit.class));
@@ -212,14 +212,14 @@ mod tests {
                 assert_ne!(one.network, other.network, "{path:?}");
             }
         }
-        let together = paths(&Parameters { exclude_networks: false, ..Parameters::default() });
+        let together = paths(&PathSelection { exclude_networks: false, ..PathSelection::default() });
         assert!(together.iter().any(|path| of(path[0]).network == of(path[1]).network));
     }
 
     #[test]
     fn guards_are_kept_or_not() {
         let guards = |keep_guard| {
-            let paths = paths(&Parameters { keep_guard, ..Parameters::default() });
+            let paths = paths(&PathSelection { keep_guard, ..PathSelection::default() });
             paths.iter().map(|path| path[0]).collect::<std::collections::BTreeSet<RelayId>>().len()
         };
         assert_eq!(guards(true), 1);
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn policies_differ_in_whom_they_draw() {
         let share = |policy: Arc<dyn Policy>, relay: u32| {
-            let parameters = Parameters { policy, keep_guard: false, ..Parameters::default() };
+            let parameters = PathSelection { policy, keep_guard: false, ..PathSelection::default() };
             paths(&parameters).iter().filter(|path| path.contains(&RelayId(relay))).count()
         };
         // The lightest relay.
@@ -238,14 +238,14 @@ mod tests {
         let file = BandwidthFile { weights: only.into() };
         assert_eq!(share(Arc::new(file), 23), 0, "it is not in the file");
         let names = ["relay1", "relay0", "relay2"].map(str::to_owned);
-        let pinned = paths(&Parameters { policy: Arc::new(Pinned(names)), ..Parameters::default() });
+        let pinned = paths(&PathSelection { policy: Arc::new(Pinned(names)), ..PathSelection::default() });
         assert_eq!(pinned[0], [RelayId(1), RelayId(0), RelayId(2)]);
     }
 
     #[test]
     fn a_position_without_candidates_is_refused() {
         let names = ["relay1", "relay0", "nobody"].map(str::to_owned);
-        let parameters = Parameters { policy: Arc::new(Pinned(names)), ..Parameters::default() };
+        let parameters = PathSelection { policy: Arc::new(Pinned(names)), ..PathSelection::default() };
         let refused = Selector::new(&directory(), &parameters).unwrap_err();
         assert_eq!(refused.to_string(), "no relay can be chosen as exit");
     }

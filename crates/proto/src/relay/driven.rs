@@ -89,12 +89,14 @@ impl<O: Onion> Node<O> for Relay<O> {
         match self.table.links.arrive(now, channel, cell) {
             Arrival::Cell(key, side, cell) => self.circuit_cell(now, key, side, cell),
             // Cells of a circuit that just ended are still on their way.
-            Arrival::Stranger(cell) if matches!(cell.command, Command::Create | Command::CreateFast) => {
+            Arrival::UnknownCircuit(cell)
+                if matches!(cell.command, Command::Create | Command::CreateFast) =>
+            {
                 self.create(now, channel, cell.circ, &cell.body, cell.command == Command::CreateFast);
             }
             Arrival::Violation(key) => self.end(now, key, None),
             Arrival::Done => self.close_if_spent(now, channel),
-            Arrival::Stranger(_) | Arrival::Congested(..) => {}
+            Arrival::UnknownCircuit(_) | Arrival::Congested(..) => {}
         }
         while let Some(key) = self.table.links.next_moved() {
             if let Some(controller) = &mut self.controller {

@@ -27,7 +27,7 @@ fn configs() -> impl Iterator<Item = Config> {
         threshold(Sharing::RoundRobin),
         threshold(Sharing::ByClass),
     ];
-    let channels = [None, Some(kist::Parameters::default())];
+    let channels = [None, Some(kist::KistParameters::default())];
     let config = |transport| Config { transport, ..Config::default() };
     (transports.into_iter().map(config))
         .flat_map(move |config| {

@@ -2,7 +2,7 @@
 
 use tidegate_control::balance::Round;
 use tidegate_control::balance::team::Team;
-use tidegate_control::flashflow::Parameters;
+use tidegate_control::flashflow::MeasurementParameters;
 use tidegate_control::flashflow::accept::Verdict;
 use tidegate_control::flashflow::allocate::{allocate, share_sockets};
 use tidegate_control::random::Seed;
@@ -36,7 +36,7 @@ pub(super) fn add(
     (1..=team.measurers).for_each(|number| host(format!("measurer{number}"), Role::Measurer));
     let coordinator = first + u32::from(team.measurers);
     host("coordinator".into(), Role::Coordinator);
-    let parameters = Parameters::default();
+    let parameters = MeasurementParameters::default();
     let slot = Span::from_secs(team.seconds.into()) + SET_UP;
     let slots = slots(team, guesses, seed);
     for (number, relays) in slots.iter().enumerate() {
@@ -66,7 +66,7 @@ type Slots = Vec<Vec<(usize, Vec<Rate>)>>;
 /// The largest relays first, each in a slot drawn from those with room. There are as many as the sum of all needs, and
 /// more where those do not do.
 fn slots(team: &Team, guesses: &[Option<f64>], seed: &Seed) -> Slots {
-    let parameters = Parameters::default();
+    let parameters = MeasurementParameters::default();
     let whole = vec![team.rate; team.measurers.into()];
     let most = Rate(team.rate.0 * u64::from(team.measurers));
     let needed = |guess: f64| parameters.demand(Rate(guess as u64)).min(most);
@@ -96,7 +96,7 @@ fn slots(team: &Team, guesses: &[Option<f64>], seed: &Seed) -> Slots {
 
 /// Decides who is measured again: those with a guess that remains. What was measured is a lower bound until then.
 pub(super) fn judge(round: &Round, guesses: &mut [Option<f64>], team: &Team) {
-    let parameters = Parameters::default();
+    let parameters = MeasurementParameters::default();
     let most = Rate(team.rate.0 * u64::from(team.measurers));
     for (measured, guess) in round.measured.iter().zip(guesses) {
         let (Some(estimate), Some(before)) = (*measured, *guess) else { continue };

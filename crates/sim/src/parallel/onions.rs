@@ -4,7 +4,7 @@
 //! [`Node`], [`Upload`] and [`Download`] that sockets drive, and stops at the same event.
 
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
@@ -69,7 +69,11 @@ fn content(at: u64) -> u8 {
 ///
 /// # Errors
 /// [`PlanError::Hops`] for paths that cannot be, [`PlanError::Central`] for the perfect controller.
-pub fn transfer(plan: &Transfer, parameters: &Parameters, seed: Seed) -> Result<Delivery, PlanError> {
+pub fn transfer(
+    plan: &Transfer,
+    parameters: &ControllerParameters,
+    seed: Seed,
+) -> Result<Delivery, PlanError> {
     let (n, hops) = (plan.peers, plan.hops);
     if !(1..=MAX_RELAYS).contains(&hops) || hops + 2 > n || n > super::plan::MAX_PEERS {
         return Err(PlanError::Hops { hops, peers: n });
@@ -145,7 +149,12 @@ pub fn transfer(plan: &Transfer, parameters: &Parameters, seed: Seed) -> Result<
 }
 
 /// All peers in epoch 0 with secrets of their own, and the keys of that epoch.
-pub(super) fn peers(n: usize, limit: f64, parameters: &Parameters, seed: Seed) -> (Vec<Node>, Epoch) {
+pub(super) fn peers(
+    n: usize,
+    limit: f64,
+    parameters: &ControllerParameters,
+    seed: Seed,
+) -> (Vec<Node>, Epoch) {
     let mut drawn = seed.fork("secrets").random();
     let mut phases = seed.fork("phases").random();
     let secrets: Vec<[u8; 32]> = (0..n).map(|_| bytes(&mut drawn)).collect();

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
@@ -94,7 +94,7 @@ fn content(at: u64) -> u8 {
 ///
 /// # Errors
 /// [`PlanError::Hops`] for paths that cannot be, [`PlanError::Central`] for the perfect controller.
-pub fn download(plan: &Reading, parameters: &Parameters, seed: Seed) -> Result<Read, PlanError> {
+pub fn download(plan: &Reading, parameters: &ControllerParameters, seed: Seed) -> Result<Read, PlanError> {
     let (n, [own, theirs]) = (plan.peers, plan.hops);
     let sound = |hops: usize| (1..=MAX_RELAYS).contains(&hops) && hops + 2 <= n;
     if !sound(own) || !sound(theirs) || n > super::plan::MAX_PEERS {

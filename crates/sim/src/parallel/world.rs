@@ -4,9 +4,9 @@
 //! acknowledgement or refusal, or its timeout if that is earlier. Relays begin their seconds when they are
 //! next looked at, and an acknowledgement's way back is one event, since nothing can happen to it.
 
-use tidegate_control::paths::parameters::Parameters;
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::perfect::{Manager, NoPath};
-use tidegate_control::paths::relay::{Relay, SECOND};
+use tidegate_control::paths::relay::{PolicingRelay, SECOND};
 use tidegate_control::paths::sender::{Memos, Path, Sender, Stamps};
 use tidegate_control::paths::{MAX_HOPS, Peer};
 use tidegate_control::random::{Random, Seed};
@@ -23,7 +23,7 @@ use super::wheel::Wheel;
 /// [`PlanError`] if the plan does not pass [`Plan::check`].
 pub fn run(
     plan: &Plan,
-    parameters: &Parameters,
+    parameters: &ControllerParameters,
     seed: Seed,
     goes_on: &dyn Fn(Time) -> bool,
 ) -> Result<Report, PlanError> {
@@ -102,7 +102,7 @@ struct Source {
 
 /// A peer as a relay and destination.
 struct Hop {
-    relay: Relay,
+    relay: PolicingRelay,
     conduct: Conduct,
     member: bool,
 }
@@ -124,7 +124,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(plan: &'a Plan, parameters: &Parameters, seed: Seed) -> World<'a> {
+    fn new(plan: &'a Plan, parameters: &ControllerParameters, seed: Seed) -> World<'a> {
         let n = plan.peers.len();
         let delays = DelayTable::new(&plan.delays, n, plan.jitter, seed.fork("jitter"));
         let packet = f64::from(plan.packet);
@@ -139,7 +139,7 @@ impl<'a> World<'a> {
                 Sender::new(peer as Peer, n, plan.hops, packet, controller, parameters.latencies(n))
             });
             sources.push(Source { sender, second: Time::ZERO + phase, active: false, attempting: false });
-            let relay = Relay::new(f64::from(its.limit), phase, n, parameters.stamping());
+            let relay = PolicingRelay::new(f64::from(its.limit), phase, n, parameters.stamping());
             hops.push(Hop { relay, conduct: its.conduct, member: true });
         }
         let manager = central.then(|| {

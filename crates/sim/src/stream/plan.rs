@@ -26,7 +26,7 @@ pub struct Plan {
     /// The share of datagrams that are lost.
     pub loss: f64,
     /// How long players wait for a packet.
-    pub patience: Span,
+    pub skip_after: Span,
     /// Uplinks that change.
     pub changes: Vec<(Time, usize, Rate)>,
     /// How long it runs.

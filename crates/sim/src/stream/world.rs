@@ -108,7 +108,7 @@ impl<'a> World<'a> {
                 token: plan.server.token,
                 uplink: planned.claim,
                 forwards: planned.forwards,
-                patience: plan.patience,
+                skip_after: plan.skip_after,
                 stamping,
             }),
             uplink: Uplink::new(planned.uplink),

@@ -45,12 +45,12 @@ impl<R: Recorder> World<'_, R> {
             Command::Plan => self.end(id.other()).map(|writer| Host(writer.host)),
             _ => None,
         };
-        let lie = lie.and_then(|writer| self.lies.of(writer, now));
+        let lie = lie.and_then(|writer| self.byzantine.of(writer, now));
         let (Some(lie), Some(step)) = (lie, self.system.control.message_step()) else {
             return self.hosts[host as usize].node().cell(now, channel, cell);
         };
         let connection = (id.connection.0, id.side);
-        for body in self.lies.instead(lie, (now, step), connection, Clear::recycle(cell.body)) {
+        for body in self.byzantine.instead(lie, (now, step), connection, Clear::recycle(cell.body)) {
             let cell = Cell { body: Clear::from_plain(body), ..cell };
             self.hosts[host as usize].node().cell(now, channel, cell);
         }

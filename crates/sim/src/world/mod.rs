@@ -37,8 +37,8 @@ use tidegate_proto::links;
 use tidegate_proto::node::Output;
 use tidegate_proto::pool::Pool;
 
+use crate::byzantine::Byzantine;
 use crate::faults;
-use crate::lies::Lies;
 use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
 use crate::plan::{HostPlan, Plan, Role, System, Transport};
 use crate::queue::Queue;
@@ -153,7 +153,7 @@ impl<'a, R: Recorder> World<'a, R> {
             live: Vec::new(),
             tcp_parameters: [system.tcp.clone(), loopback, ipsec],
             users: Users::new(plan, &system.paths, seed.fork("users")),
-            lies: Lies::new(&plan.faults),
+            byzantine: Byzantine::new(&plan.faults),
             measuring: Measuring::new(&plan.measurements, &plan.hosts, seed.fork("measurements")),
             packaged: 0,
             cells_delivered: 0,

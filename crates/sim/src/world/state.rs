@@ -11,7 +11,7 @@ use super::event::Event;
 use super::host::HostState;
 use super::measurement::session::Measuring;
 use super::users::Users;
-use crate::lies::Lies;
+use crate::byzantine::Byzantine;
 use crate::observe::{Observation, Recorder};
 use crate::plan::{Plan, System};
 use crate::queue::Queue;
@@ -27,7 +27,7 @@ pub(super) struct World<'a, R: Recorder> {
     pub queue: Queue<Event>,
     pub underlay: Underlay<Wire>,
     pub hosts: Vec<HostState>,
-    /// Never reused, so that a late packet or timer finds nothing instead of a stranger.
+    /// Never reused, so that a late packet or timer finds nothing instead of another one.
     pub connections: Vec<Option<Box<Connection>>>,
     /// Cells written to connections and not yet read, each with the offset after its TLS record.
     pub written: Pool<(u64, Cell<Clear>)>,
@@ -38,7 +38,7 @@ pub(super) struct World<'a, R: Recorder> {
     /// TCP on each [`super::ends::TcpProfile`].
     pub tcp_parameters: [tcp::Config; 3],
     pub users: Users,
-    pub lies: Lies,
+    pub byzantine: Byzantine,
     pub measuring: Measuring,
     /// Data cells packaged for clients, to pick those that are followed.
     pub packaged: u64,

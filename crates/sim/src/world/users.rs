@@ -7,7 +7,7 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::Time;
 use tidegate_proto::cell::{RelayId, StreamId};
 use tidegate_proto::node::{CircuitKey, StreamKey};
-use tidegate_proto::paths::{BuildTimeout, BuildTimes, Parameters, Selector};
+use tidegate_proto::paths::{BuildTimeout, BuildTimes, PathSelection, Selector};
 
 use crate::plan::{Plan, Route};
 
@@ -64,7 +64,7 @@ pub(super) struct OwnCircuit {
 }
 
 impl Users {
-    pub fn new(plan: &Plan, paths: &Parameters, seed: Seed) -> Users {
+    pub fn new(plan: &Plan, paths: &PathSelection, seed: Seed) -> Users {
         let state = |index: usize| UserState {
             random: seed.fork_index(index as u64).random(),
             guard: None,

@@ -7,7 +7,7 @@ use super::*;
 use crate::packet::{Datagram, decode};
 use crate::source::Source;
 
-const PATIENCE: Span = Span::from_millis(500);
+const SKIP_AFTER: Span = Span::from_millis(500);
 
 /// What a source of 4 slices and one of parity sends every 5 ms.
 fn stream(payloads: u64) -> Vec<(Time, Video)> {
@@ -37,7 +37,7 @@ proptest! {
             }
         }
         arrivals.sort_by_key(|(at, _)| *at);
-        let mut reorder = Reorder::new(4, 1, PATIENCE);
+        let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
         let mut played = Vec::new();
         let mut asked = 0;
         for (at, video) in arrivals {
@@ -69,7 +69,7 @@ proptest! {
 
 #[test]
 fn parity_makes_one_loss_a_group_good() {
-    let mut reorder = Reorder::new(4, 1, PATIENCE);
+    let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
     let mut played = 0;
     let mut last = Time::ZERO;
     for (at, video) in stream(400).into_iter().filter(|(_, video)| video.key.slice != 2) {
@@ -84,7 +84,7 @@ fn parity_makes_one_loss_a_group_good() {
 
 #[test]
 fn packets_from_nowhere_are_strange_and_cost_nothing() {
-    let mut reorder = Reorder::new(4, 1, PATIENCE);
+    let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
     let (at, first) = stream(8).remove(0);
     assert_eq!(reorder.insert(at, &first, true), Arrival::New);
     assert_eq!(reorder.insert(at, &first, true), Arrival::Duplicate);

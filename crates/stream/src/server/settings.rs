@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use tidegate_control::paths::parameters::{ParameterError, Parameters};
+use tidegate_control::paths::parameters::{ControllerParameters, ParameterError};
 use tidegate_control::units::{Rate, Span};
 
 use crate::explorer;
@@ -22,7 +22,7 @@ pub struct Settings {
     /// What viewers must know to join; zeros if nothing.
     pub token: [u8; 16],
     /// How viewers' bandwidth is learnt.
-    pub controller: Parameters,
+    pub controller: ControllerParameters,
     /// How it explores.
     pub exploration: explorer::Settings,
     /// Who may have children where.
@@ -61,9 +61,9 @@ impl Settings {
     ///
     /// # Errors
     /// If there is none that learns about one viewer at a time.
-    pub fn controller(name: &str) -> Result<Parameters, ParameterError> {
+    pub fn controller(name: &str) -> Result<ControllerParameters, ParameterError> {
         match name {
-            "q-learning" | "explicit" | "aimd" | "cubic" => Parameters::named(name, SLICE),
+            "q-learning" | "explicit" | "aimd" | "cubic" => ControllerParameters::named(name, SLICE),
             _ => Err(ParameterError::UnknownController(name.to_owned())),
         }
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use tidegate_control::machine::Machine;
 use tidegate_control::paths::explicit::FairShareParameters;
-use tidegate_control::paths::relay::Relay;
+use tidegate_control::paths::relay::PolicingRelay;
 use tidegate_control::units::{Rate, Span, Time};
 
 use crate::bucket::Bucket;
@@ -29,13 +29,13 @@ pub struct Settings {
     /// Whether it forwards at all.
     pub forwards: bool,
     /// How long the player waits for a packet before it is skipped.
-    pub patience: Span,
+    pub skip_after: Span,
     /// How it offers rates to the server, if it does.
     pub stamping: Option<FairShareParameters>,
 }
 
-/// A live stream's default patience.
-pub const PATIENCE: Span = Span::from_millis(1000);
+/// A live stream's default for that.
+pub const SKIP_AFTER: Span = Span::from_millis(1000);
 
 /// How far a viewer is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub struct Viewer {
     /// When a packet last came, and when packets last came again after a pause of all slices.
     heard: Time,
     resumed: Time,
-    relay: Relay,
+    relay: PolicingRelay,
     repairs: Bucket,
     counts: Counts,
     lags: Lags,
@@ -128,8 +128,8 @@ impl Viewer {
             delivers: false,
         };
         Viewer {
-            relay: Relay::new(settings.uplink.as_bytes_per_s(), Span::ZERO, 1, settings.stamping),
-            reorder: Reorder::new(0, 0, settings.patience),
+            relay: PolicingRelay::new(settings.uplink.as_bytes_per_s(), Span::ZERO, 1, settings.stamping),
+            reorder: Reorder::new(0, 0, settings.skip_after),
             settings,
             phase: Phase::Joining,
             me: NOBODY,
@@ -267,7 +267,7 @@ impl Viewer {
         }
         let counters = self.reorder.counters;
         let (slices, parity) = (usize::from(welcome.slices), usize::from(welcome.parity));
-        self.reorder = Reorder::new(slices, parity, self.settings.patience);
+        self.reorder = Reorder::new(slices, parity, self.settings.skip_after);
         self.reorder.counters = counters;
         (self.next_tick, self.next_report) = (now + TICK, now + REPORT);
     }

@@ -10,7 +10,7 @@ use tidegate_control::units::{Rate, Span};
 use tidegate_net::clock;
 use tidegate_net::flashflow::config::{BackgroundConfig, CoordinatorConfig, MeasurerConfig, RelayConfig};
 use tidegate_net::flashflow::daemon::Daemon;
-use tidegate_net::flashflow::relay::{Limits, Relay};
+use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
 use tidegate_net::flashflow::{background, capacity, measurer, status};
 use tidegate_net::identity::Identity;
 use tokio::net::UdpSocket;
@@ -29,7 +29,7 @@ pub enum Liar {
 pub fn relay(config: &RelayConfig, liar: Option<Liar>) -> Result<(), Failure> {
     let identity = Arc::new(Identity::load(&config.identity).map_err(Failure::other)?);
     let (measurement, neighbours) = (config.measurement.clone(), config.neighbours.clone());
-    let relay = Relay::new(identity, config.rate, measurement, Limits::default(), neighbours)
+    let relay = MeasuredRelay::new(identity, config.rate, measurement, Limits::default(), neighbours)
         .map_err(Failure::other)?;
     if let Some(Liar::Hold) = liar {
         relay.hold_back(config.rate);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tidegate_control::flashflow::Parameters;
+use tidegate_control::flashflow::MeasurementParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_data::document::DataError;
@@ -153,7 +153,7 @@ fn of_consensus(file: &Path, capacities: Option<&Path>) -> Result<(Vec<Member>, 
         Some(_) => "observed bandwidth; where there is none, weights as if they were capacities",
         None => "weights as if they were capacities",
     };
-    let member = |relay: &consensus::Relay| {
+    let member = |relay: &consensus::RouterStatus| {
         let seen =
             known.get(&relay.identity).map(|seen| seen.capacity_bytes_per_s.min(seen.rate_bytes_per_s));
         let capacity = Rate(seen.unwrap_or(u64::from(relay.bandwidth) * 1000).saturating_mul(8));
@@ -165,7 +165,7 @@ fn of_consensus(file: &Path, capacities: Option<&Path>) -> Result<(Vec<Member>, 
 }
 
 fn deployment(arguments: &Arguments) -> Result<Deployment, Failure> {
-    let mut parameters = Parameters::default();
+    let mut parameters = MeasurementParameters::default();
     if let Some(factor) = arguments.factor {
         if !(1.0..=1000.0).contains(&factor) {
             return Err(wrong("--factor", "is not between 1 and 1000", "the paper's formula gives 2.953"));

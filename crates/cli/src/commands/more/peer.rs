@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::{Parameters, renamed};
+use tidegate_control::paths::parameters::{ControllerParameters, renamed};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, Source};
@@ -65,7 +65,7 @@ impl PeerArguments {
         if attempt_every == Span::ZERO {
             return Err(wrong("--attempt-every", "must not be zero".into()));
         }
-        let mut parameters = Parameters::named(&self.controller, f64::from(PACKET))
+        let mut parameters = ControllerParameters::named(&self.controller, f64::from(PACKET))
             .map_err(|error| wrong("--controller", error.to_string()))?;
         for assignment in &self.set {
             let (symbol, value) = assignment

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tidegate_control::predictor::{Kind, Problem, Solution};
+use tidegate_control::predictor::{Formulation, Problem, Solution};
 use tidegate_lab::scoreboard::{Curve, Figure};
 
 /// Colours that differ to colour-blind eyes and in grey (Okabe and Ito).
@@ -36,7 +36,7 @@ pub fn figure_3(problem: &Problem, solution: &Solution) -> Vec<Figure> {
         states("circuit queue, cells", &|circuit, k| solution.s[circuit * (steps + 1) + k]),
         states("predecessor's queue, cells", &|circuit, k| predecessor(problem, solution, circuit, k)),
     ];
-    if problem.kind == Kind::Journal {
+    if problem.kind == Formulation::Journal {
         figures.insert(2, rates("virtual outgoing rate, cells/s", &solution.vv_out));
     }
     figures

@@ -21,7 +21,7 @@ use tidegate_net::stream::input::Input;
 use tidegate_net::stream::viewer::Screen;
 use tidegate_net::stream::{pages, server, viewer};
 use tidegate_stream::server::{Overload, Settings as ServerMachine};
-use tidegate_stream::viewer::{PATIENCE, Settings as ViewerMachine};
+use tidegate_stream::viewer::{SKIP_AFTER, Settings as ViewerMachine};
 use tidegate_stream::{MAX_SLICES, explorer};
 use tokio::net::TcpListener;
 use tokio::task::{LocalSet, spawn_local};
@@ -127,8 +127,8 @@ struct ClientArguments {
     #[arg(long)]
     out: Option<PathBuf>,
     /// How long the player waits for a missing packet
-    #[arg(long, default_value_t = PATIENCE)]
-    patience: Span,
+    #[arg(long, alias = "patience", default_value_t = SKIP_AFTER)]
+    skip_after: Span,
     /// Say everything as JSON, a line each, and how it went at the end
     #[arg(long)]
     json: bool,
@@ -292,7 +292,7 @@ fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
         token: token(arguments.token.as_deref()),
         uplink: arguments.claim.unwrap_or(arguments.uplink),
         forwards: !arguments.leaf,
-        patience: arguments.patience,
+        skip_after: arguments.skip_after,
         stamping,
     };
     let path = arguments.path.path(arguments.uplink)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use tidegate_control::flashflow::schedule::RelayId;
-use tidegate_control::flashflow::{Parameters, Percent};
+use tidegate_control::flashflow::{MeasurementParameters, Percent};
 use tidegate_control::units::{Rate, Span};
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::flashflow::message::{Fingerprint, MAX_MEASURERS, MAX_SECONDS};
@@ -43,7 +43,7 @@ pub struct CoordinatorConfig {
     /// State older than this is deleted.
     pub retention: Span,
     /// The deployment's parameters.
-    pub parameters: Parameters,
+    pub parameters: MeasurementParameters,
     /// The team.
     pub measurers: Vec<MeasurerEntry>,
     /// What stock relays are measured with.
@@ -295,13 +295,13 @@ impl CoordinatorConfig {
 }
 
 impl ParametersTable {
-    fn check(self) -> Result<Parameters, String> {
-        let default = Parameters::default();
+    fn check(self) -> Result<MeasurementParameters, String> {
+        let default = MeasurementParameters::default();
         let background = match self.background_percent {
             Some(percent) => Percent::new(percent).ok_or("parameters.background-percent is not below 100")?,
             None => default.background,
         };
-        let parameters = Parameters {
+        let parameters = MeasurementParameters {
             multiplier: self.multiplier.unwrap_or(default.multiplier),
             epsilon1: self.epsilon1.unwrap_or(default.epsilon1),
             epsilon2: self.epsilon2.unwrap_or(default.epsilon2),

@@ -1,10 +1,10 @@
 //! What a relay advertises to its neighbours, and what they know.
 
-use tidegate_control::predictor::Kind;
+use tidegate_control::predictor::Formulation;
 use tidegate_control::units::{Span, Time};
 
-use super::compact::Pieces;
-use super::parameters::Parameters;
+use super::compact::PiecewiseLinear;
+use super::parameters::PredictorParameters;
 use super::trajectory::{About, Encoding, Trajectory};
 use super::wire;
 use crate::ids::CircuitKey;
@@ -41,17 +41,18 @@ pub(super) struct Adverts {
     past: usize,
     /// Circuits whose neighbours have been told that nothing flows.
     quiet: Vec<bool>,
-    pieces: Pieces,
+    pieces: PiecewiseLinear,
     wanted: Vec<f64>,
     work: Vec<f64>,
 }
 
 impl Adverts {
-    pub(super) fn new(parameters: &Parameters) -> Adverts {
-        let Parameters { encoding, resolution, step, horizon, delay, estimate_delay, problem, .. } =
-            *parameters;
+    pub(super) fn new(parameters: &PredictorParameters) -> Adverts {
+        let PredictorParameters {
+            encoding, resolution, step, horizon, delay, estimate_delay, problem, ..
+        } = *parameters;
         let past = match problem {
-            Kind::Prototype if !estimate_delay => (2 * delay.0 / step.0) as usize,
+            Formulation::Prototype if !estimate_delay => (2 * delay.0 / step.0) as usize,
             _ => 0,
         };
         Adverts { encoding, resolution, step, horizon, past, ..Adverts::default() }
@@ -141,7 +142,7 @@ mod tests {
 
     fn compact() -> Adverts {
         let (encoding, resolution) = (Encoding::Compact, RESOLUTION);
-        Adverts::new(&Parameters { encoding, resolution, ..Parameters::default() })
+        Adverts::new(&PredictorParameters { encoding, resolution, ..PredictorParameters::default() })
     }
 
     /// What is told at a step, if anything is.

@@ -1,11 +1,11 @@
 //! What a relay believes of what its neighbours told it.
 
-use tidegate_control::predictor::Kind;
+use tidegate_control::predictor::Formulation;
 use tidegate_control::predictor::exchange::{believe, last};
 use tidegate_control::units::Time;
 
 use super::delay::Delay;
-use super::parameters::{Clocks, Parameters};
+use super::parameters::{Clocks, PredictorParameters};
 use super::trajectory::{About, Trajectory};
 use crate::ids::CircuitKey;
 
@@ -35,7 +35,7 @@ struct Known {
 /// All circuits' trajectories.
 #[derive(Debug)]
 pub(super) struct Beliefs {
-    parameters: Parameters,
+    parameters: PredictorParameters,
     /// Cells per second that the relay's link or bucket carries.
     pub bandwidth: f64,
     known: Vec<Known>,
@@ -46,7 +46,7 @@ pub(super) struct Beliefs {
 
 impl Beliefs {
     /// A relay with this bandwidth, in bytes per second (infinite: no limit known).
-    pub fn new(parameters: Parameters, bytes_per_s: f64) -> Beliefs {
+    pub fn new(parameters: PredictorParameters, bytes_per_s: f64) -> Beliefs {
         // The prototype counts cells of 512 bytes.
         let bandwidth = (bytes_per_s / 512.0).min(UNLIMITED);
         Beliefs { parameters, bandwidth, known: Vec::new(), values: Vec::new() }
@@ -110,7 +110,7 @@ impl Beliefs {
 
     /// One-way delays from the successor and from the predecessor, ns.
     pub fn delays(&self, index: usize) -> [f64; 2] {
-        let Parameters { delay, step, horizon, estimate_delay, .. } = self.parameters;
+        let PredictorParameters { delay, step, horizon, estimate_delay, .. } = self.parameters;
         self.known[index].delays.map(|estimate| {
             let believed = if estimate_delay { estimate.get(delay, step * horizon as u64) } else { delay };
             believed.0 as f64
@@ -134,7 +134,8 @@ impl Beliefs {
         from_predecessor: bool,
         told: &Trajectory<'_>,
     ) -> bool {
-        let Parameters { horizon, step, delay, clocks, problem, lasting_grants, .. } = self.parameters;
+        let PredictorParameters { horizon, step, delay, clocks, problem, lasting_grants, .. } =
+            self.parameters;
         let most = if told.about == About::Queue { self.longest_queue() } else { self.bandwidth };
         let (index, kind) = (self.index(circuit), told.about as usize);
         let start = self.range(index, told.about).start;
@@ -152,7 +153,7 @@ impl Beliefs {
         ours.copy_from_slice(told.values);
         believe(ours, most);
         if lasting_grants && told.about == About::Intake {
-            last(ours, if problem == Kind::Prototype { FIXED } else { 0 });
+            last(ours, if problem == Formulation::Prototype { FIXED } else { 0 });
         }
         let timeout = step * TIMEOUT_STEPS;
         known.delays[usize::from(from_predecessor)].observe(now, now.since(told.solved), timeout);

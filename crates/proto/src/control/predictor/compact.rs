@@ -76,12 +76,12 @@ fn take_number(bytes: &mut &[u8]) -> Result<u64, Malformed> {
 
 /// A trajectory in this encoding, without head and circuit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pieces {
+pub(super) struct PiecewiseLinear {
     quantum: i32,
     bytes: Vec<u8>,
 }
 
-impl Pieces {
+impl PiecewiseLinear {
     /// Bytes that [`write`](Self::write) adds at most.
     pub(super) fn most_bytes(&self) -> usize {
         3 + 6 + self.bytes.len()
@@ -246,8 +246,8 @@ mod tests {
 
     const STEP: Span = Span::from_millis(40);
 
-    fn fitted(about: About, values: &[f64], resolution: f64) -> (Pieces, Vec<f64>) {
-        let (mut pieces, mut theirs) = (Pieces::default(), Vec::new());
+    fn fitted(about: About, values: &[f64], resolution: f64) -> (PiecewiseLinear, Vec<f64>) {
+        let (mut pieces, mut theirs) = (PiecewiseLinear::default(), Vec::new());
         pieces.choose_quantum((about, STEP), (values, 0.0), resolution);
         pieces.fit((about, STEP), values, &mut theirs);
         (pieces, theirs)

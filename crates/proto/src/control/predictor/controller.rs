@@ -4,7 +4,7 @@ use tidegate_control::predictor::Problem;
 use tidegate_control::units::{Span, Time};
 
 use super::adverts::Adverts;
-use super::parameters::{Exchange, Parameters, Phases, Reads};
+use super::parameters::{Exchange, Phases, PredictorParameters, Reads};
 use super::planner::{Measured, Planner, Source};
 use super::steps::{Due, Steps};
 use super::trajectory::{About, Trajectory};
@@ -37,7 +37,7 @@ impl Window for Unbounded {
     }
 }
 
-impl Control for Parameters {
+impl Control for PredictorParameters {
     fn window(&self) -> Option<Box<dyn Window>> {
         (!self.windows).then(|| Box::new(Unbounded) as Box<dyn Window>)
     }
@@ -67,7 +67,7 @@ impl Control for Parameters {
 /// One relay's controller.
 #[derive(Debug)]
 struct Predictor {
-    parameters: Parameters,
+    parameters: PredictorParameters,
     planner: Planner,
     adverts: Adverts,
     steps: Steps,
@@ -139,7 +139,7 @@ impl Controller for Predictor {
 impl Predictor {
     /// Measures all circuits and solves for those that have anything to send or to expect.
     fn solve(&mut self, now: Time, plant: &mut dyn Plant) {
-        let Parameters { exchange, solve_time: each, solve_time_per_circuit: per_circuit, .. } =
+        let PredictorParameters { exchange, solve_time: each, solve_time_per_circuit: per_circuit, .. } =
             self.parameters;
         let [sent, received] = std::mem::take(&mut self.overhead);
         self.planner.begin(if exchange == Exchange::InBand { sent.max(received) } else { 0 });
@@ -170,7 +170,7 @@ impl Predictor {
     /// Acts on the plans of the last solve: tells the neighbours, then sets how much each circuit may send and
     /// take in this step.
     fn act(&mut self, now: Time, plant: &mut dyn Plant) {
-        let Parameters { step, carry, parts, tell_source, local_ends, reads, .. } = self.parameters;
+        let PredictorParameters { step, carry, parts, tell_source, local_ends, reads, .. } = self.parameters;
         plant.circuits(&mut self.circuits);
         // Messages leave before the cells that this step lets go.
         self.advertise(now, plant);
@@ -214,7 +214,7 @@ impl Predictor {
     /// Tells the neighbours of every circuit: the predecessor what we take, the successor what we send.
     fn advertise(&mut self, now: Time, plant: &mut dyn Plant) {
         const IDLE: [f64; Problem::MAX_HORIZON] = [0.0; Problem::MAX_HORIZON];
-        let Parameters { step, horizon, exchange, delay, .. } = self.parameters;
+        let PredictorParameters { step, horizon, exchange, delay, .. } = self.parameters;
         let route = match exchange {
             Exchange::InBand => Route::InBand,
             Exchange::OutOfBand => Route::OutOfBand(Span(delay.0.saturating_sub(EARLY.0))),

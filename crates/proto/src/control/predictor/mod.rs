@@ -16,5 +16,5 @@ mod steps;
 pub mod trajectory;
 pub mod wire;
 
-pub use parameters::{Clocks, Exchange, Parameters, Phases, Preset, Reads};
+pub use parameters::{Clocks, Exchange, Phases, PredictorParameters, Preset, Reads};
 pub use planner::{Measured, Plan, Planner, Source};

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tidegate_control::keys;
-use tidegate_control::predictor::Kind;
+use tidegate_control::predictor::Formulation;
 use tidegate_control::units::Span;
 
 use super::trajectory::Encoding;
@@ -15,14 +15,14 @@ use crate::cell::NEIGHBOUR_BYTES;
 /// them as its description says.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Parameters {
+pub struct PredictorParameters {
     /// What the other keys are unless given. `prototype` is the authors' code: `queue = 100`, `queue-time = "0 s"`,
     /// `drain = "0 s"`, `tell-source`, `lasting-grants`, `leave-out-idle`, `windows` and `carry` false, `parts = 1`,
     /// `reads = "bytes"`, `encoding = "plain"`, `exchange = "out-of-band"`. `journal` is the same with
     /// `problem = "journal"`.
     pub preset: Preset,
     /// Which optimal control problem: that of the authors' code, or that of the paper (eq. 25).
-    pub problem: Kind,
+    pub problem: Formulation,
     /// Length of a step, and interval between solves; whole microseconds. Source: Döpmann et al. 2022.
     #[schemars(extend("x-range" = "1 ms..=10 s"))]
     pub step: Span,
@@ -116,7 +116,7 @@ pub enum Preset {
 pub enum Exchange {
     /// As cells on the connection between the two.
     InBand,
-    /// Past the network, in exactly [`Parameters::delay`], as in the authors' simulation.
+    /// Past the network, in exactly [`PredictorParameters::delay`], as in the authors' simulation.
     OutOfBand,
 }
 
@@ -151,11 +151,11 @@ pub enum Clocks {
     Own,
 }
 
-impl Default for Parameters {
-    fn default() -> Parameters {
-        Parameters {
+impl Default for PredictorParameters {
+    fn default() -> PredictorParameters {
+        PredictorParameters {
             preset: Preset::Tidegate,
-            problem: Kind::Prototype,
+            problem: Formulation::Prototype,
             step: Span::from_millis(40),
             horizon: 10,
             capacity_share: 0.85,
@@ -186,14 +186,14 @@ impl Default for Parameters {
     }
 }
 
-impl From<Preset> for Parameters {
-    fn from(preset: Preset) -> Parameters {
+impl From<Preset> for PredictorParameters {
+    fn from(preset: Preset) -> PredictorParameters {
         let problem = match preset {
-            Preset::Tidegate => return Parameters::default(),
-            Preset::Journal => Kind::Journal,
-            Preset::Prototype => Kind::Prototype,
+            Preset::Tidegate => return PredictorParameters::default(),
+            Preset::Journal => Formulation::Journal,
+            Preset::Prototype => Formulation::Prototype,
         };
-        Parameters {
+        PredictorParameters {
             preset,
             problem,
             s_max: 100.0,
@@ -208,15 +208,15 @@ impl From<Preset> for Parameters {
             parts: 1,
             exchange: Exchange::OutOfBand,
             encoding: Encoding::Plain,
-            ..Parameters::default()
+            ..PredictorParameters::default()
         }
     }
 }
 
-impl keys::Parameters for Parameters {
-    fn base(given: &Value) -> Parameters {
+impl keys::Parameters for PredictorParameters {
+    fn base(given: &Value) -> PredictorParameters {
         let preset = given.get("preset").and_then(|name| Preset::deserialize(name).ok());
-        preset.map_or_else(Parameters::default, Parameters::from)
+        preset.map_or_else(PredictorParameters::default, PredictorParameters::from)
     }
 
     fn mistake(&self) -> Option<(&'static str, &'static str)> {
@@ -237,7 +237,7 @@ impl keys::Parameters for Parameters {
                 "`clocks = \"shared\"`, or no estimate",
             ),
             (
-                self.local_ends && self.problem == Kind::Journal,
+                self.local_ends && self.problem == Formulation::Journal,
                 "`local-ends` is for the prototype's problem",
                 "`problem = \"prototype\"`",
             ),
@@ -260,19 +260,23 @@ mod tests {
 
     #[test]
     fn a_preset_is_what_is_not_given() {
-        let ours: Parameters = read(&json!({})).unwrap();
-        assert_eq!(ours, Parameters::default());
-        let theirs: Parameters = read(&json!({ "preset": "prototype", "parts": 2 })).unwrap();
+        let ours: PredictorParameters = read(&json!({})).unwrap();
+        assert_eq!(ours, PredictorParameters::default());
+        let theirs: PredictorParameters = read(&json!({ "preset": "prototype", "parts": 2 })).unwrap();
         assert_eq!((theirs.s_max, theirs.parts, theirs.carry), (100.0, 2, false));
         assert_eq!(theirs.exchange, Exchange::OutOfBand);
-        let papers: Parameters = read(&json!({ "preset": "journal" })).unwrap();
-        assert_eq!((papers.problem, papers.s_max_time), (Kind::Journal, Span::ZERO));
+        let papers: PredictorParameters = read(&json!({ "preset": "journal" })).unwrap();
+        assert_eq!((papers.problem, papers.s_max_time), (Formulation::Journal, Span::ZERO));
         assert_eq!(
             papers,
-            Parameters { problem: Kind::Journal, preset: Preset::Journal, ..Preset::Prototype.into() }
+            PredictorParameters {
+                problem: Formulation::Journal,
+                preset: Preset::Journal,
+                ..Preset::Prototype.into()
+            }
         );
         let spelled = serde_json::to_value(theirs).unwrap();
-        assert_eq!(read::<Parameters>(&spelled), Ok(theirs), "spelled out, it is the same");
+        assert_eq!(read::<PredictorParameters>(&spelled), Ok(theirs), "spelled out, it is the same");
     }
 
     #[test]
@@ -290,7 +294,7 @@ mod tests {
             (json!({ "horizon": 62 }), "`horizon` is not in 1..=61"),
             (json!({ "resolution": 0 }), "`resolution` is not in 0.0001..=1"),
         ] {
-            let wrong = read::<Parameters>(&table).unwrap_err();
+            let wrong = read::<PredictorParameters>(&table).unwrap_err();
             assert!(wrong.cause.starts_with(cause), "{wrong:?}");
         }
     }

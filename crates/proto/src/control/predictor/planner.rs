@@ -2,11 +2,11 @@
 //! once per step.
 
 use tidegate_control::predictor::exchange::{align, share_fixed, source};
-use tidegate_control::predictor::{Kind, Problem, Solution, Solver};
+use tidegate_control::predictor::{Formulation, Problem, Solution, Solver};
 use tidegate_control::units::{Span, Time};
 
 use super::beliefs::{Beliefs, FIXED};
-use super::parameters::Parameters;
+use super::parameters::PredictorParameters;
 use super::trajectory::{About, Trajectory};
 use crate::ids::CircuitKey;
 
@@ -50,7 +50,7 @@ pub struct Plan<'a> {
 /// Makes one relay's plans.
 #[derive(Debug)]
 pub struct Planner {
-    parameters: Parameters,
+    parameters: PredictorParameters,
     beliefs: Beliefs,
     problem: Problem,
     solution: Solution,
@@ -62,7 +62,7 @@ pub struct Planner {
 
 impl Planner {
     /// A relay with this bandwidth, in bytes per second (infinite: no limit known).
-    pub fn new(parameters: Parameters, bytes_per_s: f64) -> Planner {
+    pub fn new(parameters: PredictorParameters, bytes_per_s: f64) -> Planner {
         let mut problem = Problem::new(parameters.problem, 0.0);
         problem.s_max = parameters.s_max;
         problem.scaling = parameters.scaling;
@@ -117,7 +117,7 @@ impl Planner {
     /// Adds a circuit to this step's problem. False if it has nothing to do, and so no part in it: its rates
     /// are zero.
     pub fn add(&mut self, now: Time, measured: &Measured) -> bool {
-        let Parameters { horizon, step, problem, local_ends, leave_out_idle, .. } = self.parameters;
+        let PredictorParameters { horizon, step, problem, local_ends, leave_out_idle, .. } = self.parameters;
         let index = self.beliefs.index(measured.circuit);
         let beliefs = &self.beliefs;
         let (most, full, dt) = (beliefs.longest_queue(), beliefs.bandwidth, self.problem.dt);
@@ -168,10 +168,10 @@ impl Planner {
         );
         if !measured.to_client && !of(About::Intake).is_empty() {
             // The journal's eq. 13 takes the rates of the last message as they are.
-            let delay = if problem == Kind::Journal { -onwards } else { onwards };
+            let delay = if problem == Formulation::Journal { -onwards } else { onwards };
             align(of(About::Intake), steps(since(About::Intake) + delay), &mut vmax[row..]);
         }
-        if problem == Kind::Journal {
+        if problem == Formulation::Journal {
             vvsrc.resize(end, if measured.source == Source::Relay { 0.0 } else { f64::INFINITY });
             if measured.source == Source::Relay {
                 let elapsed = steps(since(About::Virtual) - hither);
@@ -186,12 +186,12 @@ impl Planner {
     pub fn solve(&mut self) -> usize {
         let (horizon, n) = (self.parameters.horizon, self.rows.len());
         let Problem { vsrc, first_hop, capacity, kind, s_max, .. } = &mut self.problem;
-        let Parameters { s_max_time, .. } = self.parameters;
+        let PredictorParameters { s_max_time, .. } = self.parameters;
         *s_max = self.parameters.s_max;
         if s_max_time > Span::ZERO {
             *s_max = s_max.max(*capacity * s_max_time.as_secs_f64() / n.max(1) as f64);
         }
-        if *kind == Kind::Prototype {
+        if *kind == Formulation::Prototype {
             for step in 0..horizon.min(FIXED) {
                 share_fixed(vsrc, horizon, step, *capacity, |i| !first_hop[i], &mut self.work);
             }
@@ -217,7 +217,7 @@ impl Planner {
     /// What waits already need not come: relays grant so much less that it drains. The problem alone lets a
     /// queue that a transient has left stand for ever, since both rates can be as high as the capacity.
     fn drain(&mut self) {
-        let Parameters { horizon, drain, .. } = self.parameters;
+        let PredictorParameters { horizon, drain, .. } = self.parameters;
         if drain == Span::ZERO {
             return;
         }

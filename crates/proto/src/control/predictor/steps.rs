@@ -2,7 +2,7 @@
 
 use tidegate_control::units::{Span, Time};
 
-use super::parameters::Parameters;
+use super::parameters::PredictorParameters;
 use crate::control::{Clock, Timer};
 
 /// What is due.
@@ -28,7 +28,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    pub fn new(parameters: &Parameters, clock: Clock) -> Steps {
+    pub fn new(parameters: &PredictorParameters, clock: Clock) -> Steps {
         let step = parameters.step.as_secs_f64();
         let first = Time::ZERO + parameters.first + Span::from_secs_f64(step * clock.phase);
         let step = Span::from_secs_f64(step * (1.0 + clock.slow));

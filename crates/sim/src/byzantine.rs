@@ -13,22 +13,22 @@ use crate::plan::{Fault, FaultKind, Lie};
 /// Times that a message is told where there are [too many](Lie::TooMany).
 const MANY: u32 = 100;
 
-/// All relays' lies.
+/// The relays that are byzantine, and when.
 #[derive(Debug, Default)]
-pub struct Lies {
+pub struct Byzantine {
     rules: Vec<(Host, Lie, Time, Time)>,
     /// The first message of those that repeat it for ever, by whatever tells connections apart.
     first: BTreeMap<(u32, u8), Vec<u8>>,
 }
 
-impl Lies {
+impl Byzantine {
     /// The faults that are lies.
-    pub fn new(faults: &[Fault]) -> Lies {
+    pub fn new(faults: &[Fault]) -> Byzantine {
         let rules = faults.iter().filter_map(|fault| match fault.kind {
-            FaultKind::Lies { host, lie } => Some((Host(host), lie, fault.from, fault.until)),
+            FaultKind::Byzantine { host, lie } => Some((Host(host), lie, fault.from, fault.until)),
             _ => None,
         });
-        Lies { rules: rules.collect(), first: BTreeMap::new() }
+        Byzantine { rules: rules.collect(), first: BTreeMap::new() }
     }
 
     /// The lie of a host at a time, if it lies.

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::Observation;
-use tidegate_sim::plan::predictor::Parameters;
+use tidegate_sim::plan::predictor::PredictorParameters;
 use tidegate_sim::plan::predictor::trajectory::Encoding;
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp;
@@ -31,7 +31,7 @@ fn plan(lie: Option<Lie>) -> Plan {
     let half = Span::from_millis(500);
     let user = |(index, path): (u32, _)| endless::download(12 + index, path, 12 + 7 + index, half, half);
     let lies = |lie| Fault {
-        kind: FaultKind::Lies { host: LIAR, lie },
+        kind: FaultKind::Byzantine { host: LIAR, lie },
         from: Time::ZERO + Span::from_millis(1500),
         until: Time::NEVER,
     };
@@ -45,7 +45,7 @@ fn rates(lie: Option<Lie>, encoding: Encoding) -> ([f64; 7], u64) {
     let system = System {
         name: "predictor".into(),
         transport: Transport::PerCircuit,
-        control: Arc::new(Parameters { encoding, ..Parameters::default() }),
+        control: Arc::new(PredictorParameters { encoding, ..PredictorParameters::default() }),
         tcp: tcp::Config { congestion: tcp::Congestion::None, ..tcp::Config::default() },
         output_buffer: OutputBuffer { high_bytes: 514, low_bytes: 0 },
         tls_record_overhead: 0,
