@@ -1,5 +1,5 @@
 # `make test` sets up what it needs and runs every test; `make lint` is part of it.
-.PHONY: test lint setup bench columnar deny scoreboard fuzz wheel python-test
+.PHONY: test lint setup bench columnar deny scoreboard fuzz wheel python-environment python-test notebooks playground
 
 # Tests that need what is not here are left out; the end says how many, and what to install.
 SKIPPED = $(CURDIR)/target/skipped-tests
@@ -36,13 +36,28 @@ $(MATURIN):
 wheel: $(MATURIN)
 	$(MATURIN) build --release --manifest-path crates/python/Cargo.toml --out target/wheels
 
-# The package's tests, with a quickly built wheel in an environment of its own. Not part of `make test`.
-python-test: $(MATURIN)
+# The package, quickly built, in an environment of its own.
+python-environment: $(MATURIN)
 	rm -rf target/wheels-dev
 	$(MATURIN) build --profile dev --manifest-path crates/python/Cargo.toml --out target/wheels-dev
-	python3 -m venv --clear target/python-test
-	target/python-test/bin/pip install --quiet target/wheels-dev/tidegate-*.whl pytest pandas polars pyarrow
-	target/python-test/bin/pytest --quiet crates/python/tests
+	python3 -m venv --clear target/python
+	target/python/bin/pip install --quiet target/wheels-dev/tidegate-*.whl pytest matplotlib pandas polars pyarrow gymnasium nbconvert ipykernel
+
+# The package's tests. Not part of `make test`, which keeps to Rust.
+python-test: python-environment
+	target/python/bin/pytest --quiet crates/python/tests
+
+# Runs every notebook at small size, in the folder that holds it; target/notebooks has them as pages.
+notebooks: python-environment
+	TIDEGATE_SMALL=1 target/python/bin/jupyter nbconvert --to html --execute --output-dir $(CURDIR)/target/notebooks notebooks/*.ipynb
+
+# The simulator in one page: target/playground.html.
+BROWSER = wasm32-unknown-unknown
+playground:
+	@rustup target list --installed | grep -q $(BROWSER) || rustup target add $(BROWSER)
+	cargo build --package tidegate-wasm --lib --profile web --target $(BROWSER)
+	@mkdir -p target
+	crates/wasm/pack "$$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/$(BROWSER)/web/tidegate_wasm.wasm" target/playground.html
 
 # Measures every published number at medium scale, an hour of two cores, and makes docs/scoreboard.md of what
 # is recorded. One experiment alone: tidegate reproduce PAPER/FIGURE --scale medium --record

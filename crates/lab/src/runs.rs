@@ -11,6 +11,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
 use tidegate_sim::balance;
 use tidegate_sim::digest::Digest;
+use tidegate_sim::observe::{Observation, Recorder};
 use tidegate_sim::plan::System;
 use tidegate_sim::world;
 
@@ -61,6 +62,24 @@ pub fn run_once(
     seed: u64,
     monitor: &dyn Monitor,
 ) -> Result<Option<Run>, InputError> {
+    run_with(scenario, system, seed, monitor, &mut Unwatched)
+}
+
+/// Wants to know nothing.
+struct Unwatched;
+
+impl Recorder for Unwatched {
+    fn record(&mut self, _: Time, _: &Observation) {}
+}
+
+/// One run that somebody else watches too. `None` if it was stopped.
+pub fn run_with(
+    scenario: &Scenario,
+    system: usize,
+    seed: u64,
+    monitor: &dyn Monitor,
+    watch: &mut impl Recorder,
+) -> Result<Option<Run>, InputError> {
     let part: &System = &scenario.systems[system];
     let what = format!("{} seed {seed}", part.name);
     let (wall, cpu) = (monitor.wall_s(), monitor.cpu_s());
@@ -79,7 +98,7 @@ pub fn run_once(
             return Err(scenario.source.error(scenario.file.system[system].span(), cause, cure));
         }
     };
-    let mut recorder = (Fold::new(&network, part, scenario.warmup()), Digest::default());
+    let mut recorder = ((Fold::new(&network, part, scenario.warmup()), Digest::default()), watch);
     let duration = scenario.duration().as_secs_f64();
     let mut progress = |now: Time| {
         let speed = now.as_secs_f64() / (monitor.wall_s() - wall).max(1e-9);
@@ -91,7 +110,7 @@ pub fn run_once(
     if end.stopped {
         return Ok(None);
     }
-    let (fold, digest) = recorder;
+    let ((fold, digest), _) = recorder;
     let mut metrics = fold.finish();
     if let Some(balanced) = balanced {
         metrics.summary["balance"] = json!({

@@ -23,6 +23,7 @@ use crate::input::InputError;
 use crate::metrics::Metrics;
 use crate::report::folder::{self, Contents};
 use crate::report::parquet::parquet;
+use crate::report::places;
 use crate::report::tables::{self, Column, Table};
 use crate::results::{Results, VERSION, flatten};
 use crate::runs::{Run, Runs};
@@ -139,7 +140,7 @@ impl Store {
                 folder::synced(&fresh.join(file), &bytes)?;
             }
             fs::File::open(&fresh)?.sync_all()?;
-            folder::exchange(&fresh, &place)?;
+            places::exchange(&fresh, &place)?;
             if fresh.exists() {
                 // The same run was kept before.
                 fs::remove_dir_all(&fresh)?;

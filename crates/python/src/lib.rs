@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 mod control;
+mod environment;
 mod errors;
 mod problems;
 mod readers;
@@ -18,6 +19,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<results::Results>()?;
     module.add_class::<table::Table>()?;
     module.add_class::<control::Circuit>()?;
+    module.add_class::<environment::Session>()?;
+    module.add_function(wrap_pyfunction!(environment::step_all, module)?)?;
     module.add_function(wrap_pyfunction!(run::run, module)?)?;
     module.add_function(wrap_pyfunction!(problems::solve, module)?)?;
     module.add_function(wrap_pyfunction!(problems::fairness, module)?)?;

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,28 @@ def test_digests_do_not_depend_on_threads_and_follow_the_seed(results):
     assert again.digests == results.digests and len(results.digests) == 6
     other = tidegate.run(BOTTLENECK, seed=2, set=SHORT)
     assert other.digests["vanilla", 2] == results.digests["vanilla", 2]
+
+
+def test_digests_are_those_of_the_tool(results, tmp_path):
+    tool = ["cargo", "run", "--quiet", "--", "run", BOTTLENECK, "--seeds=2", "--json", f"--out={tmp_path / 'out'}"]
+    changes = [f"--set={key} = {json.dumps(value)}" for key, value in SHORT.items()]
+    done = subprocess.run([*tool, *changes], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    per_seed = json.loads(done.stdout)["per_seed"]
+    told = {(system, int(seed)): run["digest"] for system, runs in per_seed.items() for seed, run in runs.items()}
+    assert told == results.digests
+
+
+def test_examples_of_the_page_run(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib").use("Agg")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    page = (ROOT / "docs/python.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(examples) >= 3
+    names = {}
+    for example in examples:
+        exec(compile(example, "docs/python.md", "exec"), names)  # each goes on where the last one ended
+    assert len(names["results"].series) > 0
 
 
 def test_tables_go_to_arrow_without_a_copy(results):

@@ -164,6 +164,12 @@ impl Recorder for Vec<(Time, Observation)> {
     }
 }
 
+impl<R: Recorder> Recorder for &mut R {
+    fn record(&mut self, now: Time, observation: &Observation) {
+        (**self).record(now, observation);
+    }
+}
+
 impl<A: Recorder, B: Recorder> Recorder for (A, B) {
     fn record(&mut self, now: Time, observation: &Observation) {
         self.0.record(now, observation);

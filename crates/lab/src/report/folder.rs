@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
+use super::places::{exchange, is_same, link_to};
 use crate::input::InputError;
 use crate::results::{VERSION, flatten_text};
 
@@ -120,7 +119,7 @@ pub fn point_latest(place: &Path) {
         return;
     }
     // A convenience: where links cannot be made, the results are there all the same.
-    if symlink(name, &fresh).is_ok() && fs::rename(&fresh, &link).is_err() {
+    if link_to(Path::new(name), &fresh).is_ok() && fs::rename(&fresh, &link).is_err() {
         let _ = fs::remove_file(&fresh);
     }
 }
@@ -161,12 +160,6 @@ pub fn write(files: Vec<File>, contents: &Contents, more: Value, place: &Path) -
         .and_then(|()| if fresh.exists() { clear(&fresh, place, &old) } else { Ok(()) })
         .and_then(|()| fs::File::open(&parent)?.sync_all())
         .map_err(|cause| error(place, format!("cannot be written: {cause}")))
-}
-
-/// Puts a folder into its place in one step; what was there is then where the new one was.
-pub(crate) fn exchange(fresh: &Path, place: &Path) -> io::Result<()> {
-    let flags = if place.exists() { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
-    Ok(renameat_with(CWD, fresh, CWD, place, flags)?)
 }
 
 /// Makes a folder of new files, and of whatever stays of the old folder.
@@ -233,7 +226,7 @@ fn clear(old: &Path, new: &Path, ours: &BTreeSet<String>) -> io::Result<()> {
             fs::remove_file(&here)?;
         } else if about.is_dir() && kept.as_ref().is_some_and(fs::Metadata::is_dir) {
             clear(&here, &there, &BTreeSet::new())?;
-        } else if kept.as_ref().is_some_and(|kept| (kept.dev(), kept.ino()) == (about.dev(), about.ino())) {
+        } else if kept.as_ref().is_some_and(|kept| is_same(kept, &about)) {
             fs::remove_file(&here)?;
         } else if kept.is_none() {
             fs::rename(&here, &there)?;
@@ -270,7 +263,7 @@ mod tests {
         fs::create_dir(place.join("notes")).unwrap();
         fs::write(place.join("notes/idea.txt"), "precious").unwrap();
         fs::write(place.join("thesis.tex"), "precious").unwrap();
-        symlink("thesis.tex", place.join("link")).unwrap();
+        link_to(Path::new("thesis.tex"), &place.join("link")).unwrap();
         put(&["a", "c"], &place).unwrap();
         assert!(!place.join("b").exists() && place.join("c").exists(), "the old results are gone");
         for kept in ["notes/idea.txt", "thesis.tex", "link"] {

@@ -5,6 +5,7 @@ pub mod folder;
 mod html;
 mod number;
 pub mod parquet;
+pub(crate) mod places;
 pub mod scoreboard;
 mod svg;
 mod table;

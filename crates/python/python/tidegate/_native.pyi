@@ -79,6 +79,16 @@ class Circuit:
     send_cells: float
     package_cells: float
 
+class Session:
+    """A run that waits at every step to be told rates."""
+
+    def __new__(cls, scenario: _Path | dict[str, Any] | Scenario, seed: int, interval_s: float, rate: float) -> Session: ...
+    def begin(self) -> list[list[float]]: ...
+    def step(self, rates: Sequence[float]) -> list[list[float]] | None: ...
+
+def step_all(
+    sessions: Sequence[Session], rates: Sequence[Sequence[float]]
+) -> list[list[list[float]] | None]: ...
 def run(
     scenario: _Path | dict[str, Any] | Scenario,
     *,

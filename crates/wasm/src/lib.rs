@@ -1,0 +1,106 @@
+//! The simulator for the playground: a scenario goes in as text, what the page draws comes out as JSON.
+//!
+//! WebAssembly passes numbers only. The page asks [`input`] for room, writes the scenario there, calls [`run`] and reads as
+//! many bytes from [`output`] as that gave.
+
+mod samples;
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::monitor::Monitor;
+use tidegate_lab::runs::run_with;
+use tidegate_lab::scenario::Scenario;
+
+use samples::Samples;
+
+/// A browser's page waits for its run, and has no clock to tell.
+struct Page;
+
+impl Monitor for Page {
+    fn jobs(&self) -> usize {
+        1
+    }
+    fn progress(&self, _: &str, _: &str, _: f64) {}
+    fn stopped(&self) -> bool {
+        false
+    }
+    fn wall_s(&self) -> f64 {
+        0.0
+    }
+    fn unix_s(&self) -> u64 {
+        0
+    }
+    fn cpu_s(&self) -> f64 {
+        0.0
+    }
+}
+
+/// Runs a scenario's first system on its first seed's network: digest, rates in bytes/s and backlog in bytes over time, what
+/// waits at each relay; or `{"error": ..}`.
+pub fn answer(text: &str) -> Value {
+    simulate(text).unwrap_or_else(|error| json!({ "error": error.to_string() }))
+}
+
+fn simulate(text: &str) -> Result<Value, InputError> {
+    let source = Source { file: "the scenario".into(), text: text.to_owned() };
+    let scenario = Scenario::parse(source, PathBuf::new(), &[])?;
+    let mut samples = Samples::default();
+    let run = run_with(&scenario, 0, scenario.file.seed, &Page, &mut samples)?.expect("nobody stops it");
+    let metrics = &run.metrics;
+    let per_s = metrics.delivered.step.as_secs_f64();
+    let rates = metrics.delivered.names.iter().zip(&metrics.delivered.curves).map(|(name, curve)| {
+        let rates: Vec<f64> = curve.iter().map(|bytes| *bytes as f64 / per_s).collect();
+        json!({ "name": name, "values": rates })
+    });
+    let relays = metrics.relays.iter().map(|relay| {
+        let [queued, sending] = samples.of(relay.host);
+        json!({ "name": relay.name, "queued_bytes": queued, "sending_bytes": sending })
+    });
+    Ok(json!({
+        "digest": format!("{:016x}", run.digest),
+        "duration_s": scenario.duration().as_secs_f64(),
+        "rate_step_s": per_s,
+        "rates_bytes_per_s": rates.collect::<Vec<_>>(),
+        "sample_step_s": scenario.sample().as_secs_f64(),
+        "relays": relays.collect::<Vec<_>>(),
+        "latency_mean_s": metrics.latency.mean(),
+        "cells_delivered": metrics.summary["cells_delivered"],
+    }))
+}
+
+static INPUT: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+static OUTPUT: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+fn lock(buffer: &'static Mutex<Vec<u8>>) -> MutexGuard<'static, Vec<u8>> {
+    buffer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the page writes a scenario of so many bytes.
+#[expect(unsafe_code, reason = "the name is the module's interface; nobody else exports it")]
+#[unsafe(no_mangle)]
+pub extern "C" fn input(bytes: usize) -> *mut u8 {
+    let mut buffer = lock(&INPUT);
+    buffer.clear();
+    buffer.resize(bytes, 0);
+    buffer.as_mut_ptr()
+}
+
+/// Runs the scenario that was written; gives the answer's length.
+#[expect(unsafe_code, reason = "the name is the module's interface; nobody else exports it")]
+#[unsafe(no_mangle)]
+pub extern "C" fn run() -> usize {
+    let text = String::from_utf8_lossy(&lock(&INPUT)).into_owned();
+    let mut output = lock(&OUTPUT);
+    *output = answer(&text).to_string().into_bytes();
+    output.len()
+}
+
+/// Where the answer is.
+#[expect(unsafe_code, reason = "the name is the module's interface; nobody else exports it")]
+#[unsafe(no_mangle)]
+pub extern "C" fn output() -> *const u8 {
+    lock(&OUTPUT).as_ptr()
+}
