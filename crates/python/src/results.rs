@@ -103,11 +103,11 @@ impl Results {
         Ok(digests)
     }
 
-    /// What `tidegate run` prints; with `all` every row.
-    #[pyo3(signature = (*, all=false))]
-    fn summary(&self, all: bool) -> String {
+    /// What `tidegate run` prints, in so many columns if they can do; with `all` every row.
+    #[pyo3(signature = (*, all=false, columns=report::COLUMNS))]
+    fn summary(&self, all: bool, columns: usize) -> String {
         let figures = self.figures();
-        if all { report::full_table(&figures) } else { report::summary_table(&figures) }
+        if all { report::full_table(&figures) } else { report::summary_table(&figures, columns) }
     }
 
     /// Writes report.html, tables and manifest.json into a folder, which must be new, or hold results of the same scenario;

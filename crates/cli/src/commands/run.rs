@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use tidegate_lab::input::InputError;
 use tidegate_lab::load;
 use tidegate_lab::monitor::Monitor;
-use tidegate_lab::report::{contents, files, folder, full_table, provenance, summary_table};
+use tidegate_lab::report::{COLUMNS, contents, files, folder, full_table, provenance, summary_table};
 use tidegate_lab::results::Results;
 use tidegate_lab::runs::{self, Run, Runs};
 use tidegate_lab::scenario::Scenario;
@@ -107,7 +107,8 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     if arguments.json {
         println!("{:#}", results.document());
     } else {
-        println!("{}", if arguments.all { full_table(&results) } else { summary_table(&results) });
+        let columns = console::terminal_width().map_or(COLUMNS, usize::from);
+        println!("{}", if arguments.all { full_table(&results) } else { summary_table(&results, columns) });
     }
     eprintln!("{} holds report.html, tables (.csv, .parquet) and manifest.json", place.display());
     if runs.missing.is_empty() {

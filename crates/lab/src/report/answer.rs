@@ -1,7 +1,8 @@
 //! What a reader wants to know first: which system is better for whom, by how much, how sure, how loaded.
 
 use super::number::short;
-use crate::results::{Results, SystemResult};
+use super::page::Ratio;
+use crate::results::{Results, SystemResult, flatten};
 use crate::statistics::Estimate;
 
 /// A network whose relays use less of their links than this is idle: systems can hardly differ.
@@ -37,10 +38,13 @@ impl Aspect {
         short(value * self.scale)
     }
 
-    /// A system's value with its interval.
-    pub fn text(&self, system: &SystemResult<'_>) -> Option<String> {
-        // Equal values have an interval of rounding errors.
+    /// A system's value, with its interval if wanted.
+    pub fn text(&self, system: &SystemResult<'_>, interval: bool) -> Option<String> {
         let value = self.value(system)?;
+        if !interval {
+            return Some(self.shown(value));
+        }
+        // Equal values have an interval of rounding errors.
         let tidy = |width: f64| if width < 1e-9 * value.abs() { 0.0 } else { width };
         let width = system.half_width(&self.keys()).map(|width| format!(" ± {}", self.shown(tidy(width))));
         Some(self.shown(value) + &width.unwrap_or_default())
@@ -69,21 +73,21 @@ pub(super) fn aspects(results: &Results<'_>) -> Vec<Aspect> {
         names
     };
     for class in classes("ttlb_s") {
-        add(format!("{class}: time to the first byte, median"), &["ttfb_s", &class, "p50"], true, 1.0, "s");
+        add(format!("{class}: first byte, median"), &["ttfb_s", &class, "p50"], true, 1.0, "s");
         add(format!("{class}: download, median"), &["ttlb_s", &class, "p50"], true, 1.0, "s");
-        add(format!("{class}: download, 95th percentile"), &["ttlb_s", &class, "p95"], true, 1.0, "s");
+        add(format!("{class}: download, p95"), &["ttlb_s", &class, "p95"], true, 1.0, "s");
     }
-    add("latency of a byte, mean".into(), &["latency_mean_s"], true, 1e3, "ms");
-    add("latency of a byte, 95th percentile".into(), &["latency_p95_s"], true, 1e3, "ms");
+    add("byte latency, mean".into(), &["latency_mean_s"], true, 1e3, "ms");
+    add("byte latency, p95".into(), &["latency_p95_s"], true, 1e3, "ms");
     add("throughput".into(), &["throughput_total_bytes_per_s"], false, 1e-3, "kB/s");
     let by_class = classes("throughput_by_class_bytes_per_s");
     if by_class.len() > 1 {
         for class in by_class {
             let path = ["throughput_by_class_bytes_per_s", &class];
-            add(format!("{class}: throughput of all"), &path, false, 1e-3, "kB/s");
+            add(format!("{class}: throughput"), &path, false, 1e-3, "kB/s");
         }
     }
-    add("fairness, share of max-min".into(), &["fairness_index_by_rates"], false, 1.0, "");
+    add("fairness (max-min)".into(), &["fairness_index_by_rates"], false, 1.0, "");
     add("backlog, mean".into(), &["backlog_mean_bytes"], true, 1e-3, "kB");
     all
 }
@@ -91,6 +95,9 @@ pub(super) fn aspects(results: &Results<'_>) -> Vec<Aspect> {
 /// How loaded the network was, and a line for the most telling aspects.
 pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
     let mut lines = vec![load(results)];
+    if undrawn(results) {
+        lines.push("All seeds gave the same runs: nothing here is drawn, so one seed says it all.".into());
+    }
     if results.systems.len() > 1 {
         let all = aspects(results);
         let telling = |aspect: &&Aspect| {
@@ -105,6 +112,14 @@ pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
         lines.extend(all.iter().filter(telling).take(6).filter_map(|aspect| best(results, aspect)));
     }
     lines
+}
+
+/// Whether seeds made no difference.
+fn undrawn(results: &Results<'_>) -> bool {
+    let alike = |system: &SystemResult<'_>| {
+        system.runs.len() > 1 && system.runs.iter().all(|run| run.digest == system.runs[0].digest)
+    };
+    !results.systems.is_empty() && results.systems.iter().all(alike)
 }
 
 /// Use of relays' links under the first system.
@@ -142,6 +157,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     let ratio = results.paired(winner, other, &aspect.keys())?;
     let sure = match ratio.ci95 {
         None => "one network: try --seeds 5 to know how sure".to_owned(),
+        Some(_) if undrawn(results) => "the same for every seed".to_owned(),
         Some(width) => {
             let (low, high) = (ratio.mean - width, ratio.mean + width);
             let sure = if low > 1.0 || high < 1.0 { "sure" } else { "not sure" };
@@ -162,15 +178,32 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     )
 }
 
-/// A row of the forest plot: who and what, and the ratio to the first system on the same networks.
-pub(super) fn ratios(results: &Results<'_>) -> Vec<(String, Estimate)> {
-    let Some((first, others)) = results.systems.split_first() else { return Vec::new() };
+/// Rows of the forest plot: the ratios to the first system on the same networks, of what somebody cares about.
+pub(super) fn ratios(results: &Results<'_>) -> Vec<Ratio> {
     let rows = aspects(results).into_iter().flat_map(|aspect| {
-        let row = |system: &SystemResult<'_>| {
-            let ratio = results.paired(system, first, &aspect.keys())?;
-            Some((format!("{}: {}", aspect.label, system.name), ratio))
-        };
-        others.iter().filter_map(row).collect::<Vec<_>>()
+        let path = aspect.keys();
+        rows(results, &path, &aspect.label, Some(aspect.less))
     });
-    rows.filter(|(_, ratio)| ratio.mean > 0.0).collect()
+    rows.collect()
+}
+
+/// The same of every number that all runs have.
+pub(super) fn every_ratio(results: &Results<'_>) -> Vec<Ratio> {
+    let Some(first) = results.systems.first() else { return Vec::new() };
+    let rows = flatten(&first.mean).into_keys().flat_map(|key| {
+        let path: Vec<&str> = key.split('.').collect();
+        rows(results, &path, &key, None)
+    });
+    rows.collect()
+}
+
+fn rows(results: &Results<'_>, path: &[&str], label: &str, less: Option<bool>) -> Vec<Ratio> {
+    let Some((first, others)) = results.systems.split_first() else { return Vec::new() };
+    let row = |system: &SystemResult<'_>| {
+        let Estimate { mean, ci95 } = results.paired(system, first, path)?;
+        let ends = ci95.map(|width| (mean - width, mean + width));
+        let (label, system) = (label.to_owned(), system.name.to_owned());
+        (mean > 0.0).then_some(Ratio { label, system, mean, ends, less })
+    };
+    others.iter().filter_map(row).collect()
 }

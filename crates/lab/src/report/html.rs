@@ -1,86 +1,15 @@
-//! The report: one HTML file with its data, its script and its style, that opens without a network.
-//!
-//! Charts over time and distributions are drawn by uPlot (MIT, vendored from npm in `assets/`), bars by
-//! the page's own script.
+//! What the report shows, and in which order.
 
-use serde::Serialize;
-
-use super::answer::{answer, ratios};
+use super::answer::{answer, every_ratio, ratios};
+use super::distributions;
 use super::number::short;
-use super::svg::forest;
+use super::page::{Bar, Bars, Chart, Forest, HtmlTable, Page, Section, render};
 use crate::metrics::series::Series;
 use crate::metrics::{CAUSES, HOPS};
 use crate::results::{Results, SystemResult, VERSION};
 use crate::scoreboard::experiment::Published;
 use crate::scoreboard::verdict::{Outcome, count};
 use crate::scoreboard::{Curve, Figure, Scale};
-use crate::traffic::class_of;
-use tidegate_data::torperf::quantile;
-
-const PAGE: &str = include_str!("assets/report.html");
-const PARTS: [(&str, &str); 4] = [
-    ("/*UPLOT_CSS*/", include_str!("assets/uPlot.min.css")),
-    ("/*CSS*/", include_str!("assets/report.css")),
-    ("/*UPLOT_JS*/", include_str!("assets/uPlot.iife.min.js")),
-    ("/*JS*/", include_str!("assets/report.js")),
-];
-
-/// What the page's script draws.
-#[derive(Serialize)]
-struct Page {
-    title: String,
-    subtitle: String,
-    version: &'static str,
-    tables: Vec<HtmlTable>,
-    sections: Vec<Section>,
-    /// Text at the end, such as the scenario.
-    appendix: String,
-}
-
-#[derive(Serialize)]
-struct HtmlTable {
-    title: String,
-    header: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
-
-#[derive(Serialize)]
-struct Section {
-    title: String,
-    text: String,
-    /// Published figures with ours.
-    svgs: Vec<String>,
-    /// Line charts, side by side.
-    charts: Vec<Chart>,
-    /// A stacked bar chart.
-    bars: Option<Bars>,
-}
-
-#[derive(Serialize)]
-struct Chart {
-    #[serde(flatten)]
-    figure: Figure,
-    /// Common ends of the vertical axis.
-    y_range: Option<(f64, f64)>,
-    /// A mark on the horizontal axis: where measuring begins.
-    mark: Option<f64>,
-    /// Shared by charts whose pointers move together.
-    group: &'static str,
-}
-
-#[derive(Serialize)]
-struct Bars {
-    unit: String,
-    parts: Vec<String>,
-    rows: Vec<Bar>,
-}
-
-#[derive(Serialize)]
-struct Bar {
-    group: String,
-    name: String,
-    values: Vec<f64>,
-}
 
 /// The report of a scenario's results.
 pub fn page(results: &Results<'_>) -> String {
@@ -108,9 +37,8 @@ pub fn page(results: &Results<'_>) -> String {
     ];
     sections[0].text = "Application bytes delivered to clients. The dashed line ends the warm-up.".into();
     sections[1].text = "Bytes written by servers and not yet delivered to clients.".into();
-    sections.splice(0..0, comparison(results));
     sections.extend(anatomy(results));
-    sections.extend(transfers(results));
+    sections.extend(distributions::sections(results));
     render(&Page {
         title: title.clone(),
         subtitle: format!(
@@ -120,22 +48,11 @@ pub fn page(results: &Results<'_>) -> String {
             short(scenario.warmup().as_secs_f64())
         ),
         version: VERSION,
+        lead: Some(comparison(results)),
         tables: vec![summary(results)],
         sections,
         appendix: toml::to_string(&scenario.file).unwrap_or_default(),
     })
-}
-
-/// Fills the page. Data cannot end the script element that holds it.
-fn render(page: &Page) -> String {
-    let data = serde_json::to_string(page).expect("pages can be written").replace('<', "\\u003c");
-    let escaped = page.title.replace('&', "&amp;").replace('<', "&lt;");
-    let mut text = PAGE.to_owned();
-    for (place, part) in PARTS {
-        text = text.replacen(place, part, 1);
-    }
-    // The title comes last: data holds no `<`, so it cannot hold the title's place either.
-    text.replacen("/*DATA*/", &data, 1).replacen("<!--TITLE-->", &escaped, 1)
 }
 
 fn summary(results: &Results<'_>) -> HtmlTable {
@@ -157,6 +74,7 @@ fn summary(results: &Results<'_>) -> HtmlTable {
         ("Trajectories refused", "control.refused_trajectories", 1.0, ""),
         ("Controllers' messages", "control.message_bytes", 1e-3, "kB"),
         ("Cells delivered", "cells_delivered", 1.0, ""),
+        ("Processor time of a run", "cpu_s", 1.0, "s"),
         ("Cells simulated per CPU-second", "cells_per_cpu_s", 1.0, ""),
     ];
     let rows = rows.into_iter().filter_map(|(label, key, scale, unit)| {
@@ -178,16 +96,19 @@ fn summary(results: &Results<'_>) -> HtmlTable {
 }
 
 /// The answer in words, and every ratio to the first system with its interval.
-fn comparison(results: &Results<'_>) -> Option<Section> {
-    let ratios = ratios(results);
-    let first = results.systems.first()?.name;
-    (!ratios.is_empty()).then(|| Section {
-        title: "Which is better".into(),
-        text: answer(results).join(" "),
-        svgs: vec![forest(&format!("ratio to {first} on the same networks"), &ratios)],
-        charts: Vec::new(),
-        bars: None,
-    })
+fn comparison(results: &Results<'_>) -> Section {
+    let first = results.systems.first().map_or("", |system| system.name);
+    let forests = [
+        (format!("Ratio to {first} on the same networks"), true, ratios(results)),
+        ("Every metric".to_owned(), false, every_ratio(results)),
+    ];
+    let forests = forests.into_iter().filter(|(_, _, rows)| !rows.is_empty());
+    Section {
+        title: if results.systems.len() > 1 { "Which is better" } else { "How loaded it was" }.into(),
+        text: answer(results).join("\n"),
+        forests: forests.map(|(title, open, rows)| Forest { title, open, rows }).collect(),
+        ..Section::default()
+    }
 }
 
 /// A chart of curves over time for each system, on common axes.
@@ -218,10 +139,10 @@ fn over_time(
             curves,
         };
         let mark = Some(results.scenario.warmup().as_secs_f64()).filter(|mark| *mark > 0.0);
-        charts.push(Chart { figure, y_range: None, mark, group });
+        charts.push(Chart { figure, bands: Vec::new(), tail: false, y_range: None, mark, group });
     }
     charts.iter_mut().for_each(|chart| chart.y_range = Some((0.0, top * 1.05)));
-    Section { title: title.into(), text: String::new(), svgs: Vec::new(), charts, bars: None }
+    Section { title: title.into(), charts, ..Section::default() }
 }
 
 fn latency(results: &Results<'_>) -> Section {
@@ -240,6 +161,8 @@ fn latency(results: &Results<'_>) -> Section {
                 y: "share of bytes".into(),
                 curves: curves.collect(),
             },
+            bands: Vec::new(),
+            tail: false,
             y_range: Some((0.0, 1.0)),
             mark: None,
             group: "latency",
@@ -251,9 +174,8 @@ fn latency(results: &Results<'_>) -> Section {
             "The share of application bytes that took at most this long. Left: from packaging into a cell at \
             the exit to arrival at the client. Right: from the moment the cell left the exit's circuit queue."
                 .into(),
-        svgs: Vec::new(),
         charts: vec![chart("from packaging", false), chart("from the exit's circuit queue on", true)],
-        bars: None,
+        ..Section::default()
     }
 }
 
@@ -274,65 +196,9 @@ fn anatomy(results: &Results<'_>) -> Option<Section> {
         text: "Where followed cells waited on their way from exit to client, on average: not only how slow, but \
             why. Each bar is one hop, from entering its circuit queue to entering the next."
             .into(),
-        svgs: Vec::new(),
-        charts: Vec::new(),
         bars: Some(Bars { unit: "ms".into(), parts, rows }),
+        ..Section::default()
     })
-}
-
-fn transfers(results: &Results<'_>) -> Vec<Section> {
-    let mut classes: Vec<String> =
-        results.systems.iter().flat_map(|system| system.transfer_times().into_keys()).collect();
-    classes.sort_unstable();
-    classes.dedup();
-    let section = |class: &String| {
-        let chart = |title: &str, last: bool| {
-            let curves = results.systems.iter().filter_map(|system| {
-                let times = system.transfer_times();
-                let (first, whole) = times.get(class)?;
-                let points = if last { whole } else { first }.distribution(200);
-                (!points.is_empty()).then(|| Curve { name: system.name.to_owned(), points })
-            });
-            let curves: Vec<Curve> = curves.chain(measured(results, class, last)).collect();
-            (!curves.is_empty()).then(|| Chart {
-                figure: Figure {
-                    title: title.into(),
-                    x: "time, s".into(),
-                    y: "share of transfers".into(),
-                    curves,
-                },
-                y_range: Some((0.0, 1.0)),
-                mark: None,
-                group: "transfers",
-            })
-        };
-        let charts: Vec<Chart> = [chart("time to first byte", false), chart("time to last byte", true)]
-            .into_iter()
-            .flatten()
-            .collect();
-        (!charts.is_empty()).then(|| Section {
-            title: format!("Transfers: {class}"),
-            text: "The share of transfers that took at most this long, of those that got so far.".into(),
-            svgs: Vec::new(),
-            charts,
-            bars: None,
-        })
-    };
-    classes.iter().filter_map(section).collect()
-}
-
-/// The distribution of measured downloads of a class.
-fn measured(results: &Results<'_>, class: &str, last: bool) -> Option<Curve> {
-    let all = &results.scenario.inputs.compare.as_ref()?.downloads;
-    let download = all.iter().find(|download| class_of("benchmark", 3, download.bytes) == class)?;
-    let times = if last { &download.ttlb_s } else { &download.ttfb_s };
-    let points = (0..=200).filter_map(|step| {
-        let share = f64::from(step) / 200.0;
-        Some((quantile(times, share)?, share))
-    });
-    let mut points: Vec<(f64, f64)> = points.collect();
-    points.dedup_by(|next, last| next.0 <= last.0);
-    (!points.is_empty()).then(|| Curve { name: "measured".into(), points })
 }
 
 /// An experiment in the scoreboard's report.
@@ -371,20 +237,27 @@ pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[Illustrated], scale
     let subtitle = format!("{}. {}", scale.headline(), count(outcomes));
     let drawn = experiments.iter().filter(|one| !(one.figures.is_empty() && one.drawings.is_empty()));
     let sections = drawn.map(|one| {
-        let chart =
-            |figure: &Figure| Chart { figure: figure.clone(), y_range: None, mark: None, group: "none" };
+        let chart = |figure: &Figure| Chart {
+            figure: figure.clone(),
+            bands: Vec::new(),
+            tail: false,
+            y_range: None,
+            mark: None,
+            group: "none",
+        };
         Section {
             title: one.name.clone(),
             text: one.text.clone(),
             svgs: one.drawings.clone(),
             charts: one.figures.iter().map(chart).collect(),
-            bars: None,
+            ..Section::default()
         }
     });
     render(&Page {
         title: "Scoreboard: published numbers beside ours".into(),
         subtitle,
         version: VERSION,
+        lead: None,
         tables: vec![HtmlTable {
             title: String::new(),
             header: header.map(str::to_owned).to_vec(),

@@ -1,9 +1,11 @@
 //! What a user gets to see: the table on the terminal and the folder of results.
 
 mod answer;
+mod distributions;
 pub mod folder;
 mod html;
 mod number;
+mod page;
 pub mod parquet;
 pub(crate) mod places;
 pub mod scoreboard;
@@ -13,7 +15,7 @@ pub mod tables;
 
 pub use html::{Illustrated, page, page_of_outcomes};
 pub use svg::svg;
-pub use table::{full_table, outcome_table, summary_table};
+pub use table::{COLUMNS, full_table, outcome_table, summary_table};
 
 use serde_json::{Value, json};
 

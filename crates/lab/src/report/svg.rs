@@ -4,7 +4,6 @@ use plotters::prelude::*;
 
 use super::number::short;
 use crate::scoreboard::drawing::{Banded, Drawing};
-use crate::statistics::Estimate;
 
 /// Pixels.
 const SIZE: (u32, u32) = (760, 460);
@@ -134,58 +133,6 @@ fn draw(drawing: &Drawing, text: &mut String) -> Result<(), Box<dyn std::error::
         .background_style(WHITE.mix(0.8))
         .label_font(("sans-serif", 13))
         .draw()?;
-    root.present()?;
-    Ok(())
-}
-
-/// Ratios with their intervals, a row each, on a logarithmic axis: what lies left of the line is less.
-pub fn forest(title: &str, rows: &[(String, Estimate)]) -> String {
-    let mut text = String::new();
-    draw_forest(title, rows, &mut text).expect("text can be drawn into memory");
-    text
-}
-
-/// Height of a row of a forest plot, in pixels.
-const ROW: u32 = 22;
-
-fn draw_forest(
-    title: &str,
-    rows: &[(String, Estimate)],
-    text: &mut String,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let ends = |ratio: &Estimate| {
-        let width = ratio.ci95.unwrap_or(0.0);
-        [(ratio.mean - width).max(ratio.mean / 10.0), ratio.mean + width]
-    };
-    let axis = Axis::over(rows.iter().flat_map(|(_, ratio)| ends(ratio)).chain([0.9, 1.1]), true);
-    let root = SVGBackend::with_string(text, (SIZE.0, ROW * rows.len() as u32 + 80)).into_drawing_area();
-    root.fill(&WHITE)?;
-    let count = rows.len();
-    let mut chart = ChartBuilder::on(&root)
-        .margin(10)
-        .x_label_area_size(44)
-        .y_label_area_size(330)
-        .build_cartesian_2d(axis.from..axis.to, 0.0..count as f64)?;
-    chart
-        .configure_mesh()
-        .disable_y_mesh()
-        .disable_y_axis()
-        .x_desc(title)
-        .x_label_formatter(&|at| axis.label(at))
-        .label_style(("sans-serif", 13))
-        .draw()?;
-    chart.draw_series([PathElement::new([(0.0, 0.0), (0.0, count as f64)], BLACK)])?;
-    for (number, (label, ratio)) in rows.iter().enumerate() {
-        let y = count as f64 - number as f64 - 0.5;
-        let [least, most] = ends(ratio);
-        let sure = ratio.ci95.is_some() && (least > 1.0 || most < 1.0);
-        let colour = if sure { COLOURS[0] } else { COLOURS[6] };
-        let [low, high] = ends(ratio).map(|end| axis.at(end));
-        chart.draw_series([PathElement::new([(low, y), (high, y)], colour.stroke_width(2))])?;
-        chart.draw_series([Circle::new((axis.at(ratio.mean), y), 4, colour.filled())])?;
-        let (_, height) = chart.backend_coord(&(0.0, y));
-        root.draw(&Text::new(label.clone(), (12, height - 7), ("sans-serif", 13)))?;
-    }
     root.present()?;
     Ok(())
 }

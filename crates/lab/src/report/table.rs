@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::answer::{answer, aspects};
+use super::answer::{Aspect, answer, aspects};
 use super::number::short;
 use crate::results::{Results, SystemResult, look_up};
 use crate::scoreboard::experiment::Published;
@@ -38,28 +38,76 @@ const MAX_CIRCUITS: usize = 12;
 /// Rows of the short table: with its frame it has at most 20 lines.
 const ROWS: usize = 15;
 
+/// Columns of a terminal that does not say how many it has.
+pub const COLUMNS: usize = 80;
+
+/// How much room a table may take: values and ratios with their intervals, ratios alone with them, ratios instead of
+/// all values but the first system's, and those without intervals.
+const DETAILS: [(bool, bool, bool); 4] =
+    [(true, true, true), (false, true, true), (false, false, true), (false, false, false)];
+
 /// The answer in words, and the most telling numbers of the systems side by side, each with its ratio to the
-/// first system's on the same networks.
-pub fn summary_table(results: &Results<'_>) -> String {
+/// first system's on the same networks; in as many columns as there are, if so few can do.
+pub fn summary_table(results: &Results<'_>, columns: usize) -> String {
+    let all = aspects(results);
+    let fits = |table: &String| table.lines().next().is_some_and(|line| line.chars().count() <= columns);
+    let mut tables = DETAILS.iter().map(|detail| comparison(results, &all, *detail));
+    let last = || comparison(results, &all, DETAILS[DETAILS.len() - 1]);
+    let table = tables.find(fits).unwrap_or_else(last);
+    let lines: Vec<String> = answer(results).iter().map(|line| wrapped(line, columns)).collect();
+    let mut text = lines.join("\n") + "\n" + &table;
+    if all.len() > ROWS {
+        text += "\n--all shows the rest";
+    }
+    text
+}
+
+/// Breaks a line between words.
+fn wrapped(line: &str, columns: usize) -> String {
+    let (mut text, mut used) = (String::new(), 0);
+    for word in line.split(' ') {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > columns {
+            text.push_str("\n  ");
+            used = 2;
+        } else if used > 0 {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(word);
+        used += length;
+    }
+    text
+}
+
+fn comparison(
+    results: &Results<'_>,
+    all: &[Aspect],
+    (intervals, values, ratio_intervals): (bool, bool, bool),
+) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     let mut header = vec![Cell::new("")];
     let measured = results.measured();
     for (number, system) in results.systems.iter().enumerate() {
-        header.push(right(system.name.to_owned()));
-        header.extend((number > 0).then(|| right("ratio".into())));
+        if number == 0 || values {
+            header.push(right(system.name.to_owned()));
+        }
+        let ratio = if values { "ratio".to_owned() } else { format!("{}, ratio", system.name) };
+        header.extend((number > 0).then(|| right(ratio)));
     }
     header.extend(measured.iter().map(|_| right("measured".into())));
     table.set_header(header);
-    let all = aspects(results);
     for aspect in all.iter().take(ROWS) {
         let path = aspect.keys();
         let mut cells = vec![Cell::new(aspect.title())];
         for (number, system) in results.systems.iter().enumerate() {
-            cells.push(right(aspect.text(system).unwrap_or_else(|| "-".into())));
+            if number == 0 || values {
+                cells.push(right(aspect.text(system, intervals).unwrap_or_else(|| "-".into())));
+            }
             cells.extend((number > 0).then(|| {
                 let ratio = results.paired(system, &results.systems[0], &path);
-                right(ratio.map_or_else(String::new, ratio_text))
+                right(ratio.map_or_else(String::new, |ratio| ratio_text(ratio, ratio_intervals)))
             }));
         }
         cells.extend(measured.iter().map(|measured| {
@@ -67,15 +115,11 @@ pub fn summary_table(results: &Results<'_>) -> String {
         }));
         table.add_row(cells);
     }
-    let mut text = answer(results).join("\n") + "\n" + &table.to_string();
-    if all.len() > ROWS {
-        text += "\n--all shows the rest";
-    }
-    text
+    table.to_string()
 }
 
-fn ratio_text(ratio: Estimate) -> String {
-    match ratio.ci95 {
+fn ratio_text(ratio: Estimate, interval: bool) -> String {
+    match ratio.ci95.filter(|_| interval) {
         Some(width) => format!("{:.2} ± {width:.2}", ratio.mean),
         None => format!("{:.2}", ratio.mean),
     }

@@ -22,10 +22,10 @@
     return value.toFixed(Math.min(5, Math.max(0, 2 - Math.floor(Math.log10(size)))));
   }
 
-  function table(spec) {
-    if (spec.title) add(page, "h2", {}, spec.title);
+  function table(parent, spec) {
+    if (spec.title) add(parent, "h2", {}, spec.title);
     const wide = spec.header.length > 6;
-    const element = add(add(page, "div", { class: "scroll" }), "table", { class: wide ? "data wide" : "data" });
+    const element = add(add(parent, "div", { class: "scroll" }), "table", { class: wide ? "data wide" : "data" });
     const head = add(add(element, "thead"), "tr");
     spec.header.forEach((text) => add(head, "th", { scope: "col" }, text));
     const body = add(element, "tbody");
@@ -49,7 +49,10 @@
       add(box, "p", {}, "Nothing was measured.");
       return;
     }
-    const values = uPlot.join(curves.map((c) => [c.points.map((p) => p[0]), c.points.map((p) => p[1])]));
+    // Each nine of a share takes as much room as the one before; the axis ends with the fourth.
+    const nines = (share) => -Math.log10(Math.max(1 - share, 1e-4));
+    const up = spec.tail ? nines : (value) => value;
+    const values = uPlot.join(curves.map((c) => [c.points.map((p) => p[0]), c.points.map((p) => up(p[1]))]));
     const width = () => Math.max(240, box.clientWidth - 26);
     const axis = (label) => ({
       label, labelSize: 22, labelFont: "13px system-ui, sans-serif", font: "12px system-ui, sans-serif",
@@ -72,14 +75,38 @@
         pen.restore();
       }] },
     }];
+    const band = {
+      hooks: { drawClear: [(u) => {
+        const pen = u.ctx;
+        pen.save();
+        pen.beginPath();
+        pen.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+        pen.clip();
+        pen.globalAlpha = 0.18;
+        for (const { curve, outline } of spec.bands) {
+          if (!u.series[curve + 1].show) continue;
+          pen.fillStyle = colour("--c" + (curve % 12));
+          pen.beginPath();
+          outline.forEach(([x, y], n) => pen[n ? "lineTo" : "moveTo"](u.valToPos(x, "x", true), u.valToPos(up(y), "y", true)));
+          pen.fill();
+        }
+        pen.restore();
+      }] },
+    };
+    const shares = spec.tail ? {
+      splits: () => [0, nines(0.5), 1, 2, 3],
+      values: (_, splits) => splits.map((v) => String(+(1 - 10 ** -v).toFixed(4))),
+    } : {};
+    const share = (v) => (v === null || v === undefined ? "–" : (1 - 10 ** -v).toFixed(3));
+    const y = spec.tail ? { range: [0, 3.2] } : spec.y_range ? { range: spec.y_range } : {};
     const plot = new uPlot({
-      width: width(), height: 270, plugins: mark,
+      width: width(), height: 270, plugins: [band, ...mark],
       cursor: { sync: spec.group === "none" ? undefined : { key: spec.group }, drag: { x: true, y: false } },
-      scales: { x: { time: false }, y: spec.y_range ? { range: spec.y_range } : {} },
-      axes: [Object.assign(axis(spec.x), { size: 34 }), Object.assign(axis(spec.y), { size: 58 })],
+      scales: { x: { time: false }, y },
+      axes: [Object.assign(axis(spec.x), { size: 34 }), Object.assign(axis(spec.y), { size: 58 }, shares)],
       series: [{ label: spec.x, value: (_, v) => digits(v) }].concat(curves.map((curve, n) => ({
         label: curve.name, stroke: () => colour("--c" + (n % 12)), width: 1.8, spanGaps: true,
-        dash: n >= 12 ? [6, 4] : undefined, points: { show: curve.points.length < 12 }, value: (_, v) => digits(v),
+        dash: n >= 12 ? [6, 4] : undefined, points: { show: curve.points.length < 12 }, value: (_, v) => (spec.tail ? share(v) : digits(v)),
       }))),
     }, values, box);
     drawn.push({ plot, width });
@@ -119,13 +146,52 @@
     box.appendChild(tip);
   }
 
-  page.textContent = "";
-  add(page, "h1", {}, data.title);
-  add(page, "p", {}, data.subtitle);
-  data.tables.forEach(table);
-  for (const section of data.sections) {
+  // Ratios with their intervals on a logarithmic axis: what lies left of the line is less.
+  function forest(parent, spec) {
+    const fold = add(parent, "details", spec.open ? { open: "", class: "forest" } : { class: "forest" });
+    add(fold, "summary", {}, spec.title);
+    const box = add(fold, "div", { class: "bars" });
+    const ends = spec.rows.flatMap(({ mean, ends }) => (ends ? [Math.max(ends[0], mean / 10), ends[1]] : [mean]));
+    const low = Math.log(Math.min(0.8, ...ends)), high = Math.log(Math.max(1.25, ...ends));
+    const at = (value) => 100 * Math.min(1, Math.max(0, (Math.log(Math.max(value, 1e-12)) - low) / (high - low)));
+    let label = null;
+    for (const row of spec.rows) {
+      if (row.label !== label) add(box, "div", { class: "group" }, (label = row.label));
+      const line = add(box, "div", { class: "ratio" });
+      add(line, "span", {}, row.system);
+      const sure = row.ends && (row.ends[0] > 1 || row.ends[1] < 1);
+      const kind = !sure ? "unsure" : row.less === null ? "sure" : (row.mean < 1) === row.less ? "better" : "worse";
+      const track = add(line, "div", { class: "axis " + kind });
+      add(track, "i", { class: "one", style: "left:" + at(1) + "%" });
+      if (row.ends) {
+        const from = at(row.ends[0]);
+        add(track, "i", { class: "width", style: "left:" + from + "%;width:" + (at(row.ends[1]) - from) + "%" });
+      }
+      add(track, "i", { class: "dot", style: "left:" + at(row.mean) + "%" });
+      const width = row.ends ? " ± " + digits((row.ends[1] - row.ends[0]) / 2) : "";
+      add(line, "span", { class: "sum" }, digits(row.mean) + width);
+    }
+    const scale = add(box, "div", { class: "ratio ticks" });
+    add(scale, "span");
+    const track = add(scale, "div", { class: "axis" });
+    const ticks = [0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 4, 10, 30, 100].filter((v) => at(v) > 0 && at(v) < 100);
+    for (const tick of ticks) add(track, "span", { style: "left:" + at(tick) + "%" }, String(tick));
+    if (spec.open) {
+      const keys = add(box, "div", { class: "keys" });
+      const kinds = [["better", "surely better"], ["worse", "surely worse"], ["unsure", "may be chance, or one seed"]];
+      for (const [kind, text] of kinds) {
+        const key = add(keys, "span");
+        add(key, "i", { class: kind });
+        key.appendChild(document.createTextNode(text));
+      }
+    }
+  }
+
+  function show(section) {
     add(page, "h2", {}, section.title);
-    if (section.text) add(page, "p", {}, section.text);
+    for (const line of section.text ? section.text.split("\n") : []) add(page, "p", {}, line);
+    section.forests.forEach((spec) => forest(page, spec));
+    if (section.table) table(page, section.table);
     for (const svg of section.svgs) {
       // Made by the tool from its own numbers.
       add(page, "div", { class: "svg" }).innerHTML = svg;
@@ -136,6 +202,13 @@
     }
     if (section.bars) bars(page, section.bars);
   }
+
+  page.textContent = "";
+  add(page, "h1", {}, data.title);
+  add(page, "p", {}, data.subtitle);
+  if (data.lead) show(data.lead);
+  data.tables.forEach((spec) => table(page, spec));
+  data.sections.forEach(show);
   if (data.appendix) {
     const box = add(page, "details");
     add(box, "summary", {}, "The scenario, every default spelled out");

@@ -1,0 +1,224 @@
+//! The plots that `tornettools plot` makes of a simulated Tor, with its axis for tails and its confidence bands.
+
+use tidegate_data::torperf::quantile;
+
+use super::number::short;
+use super::page::{Band, Chart, HtmlTable, Section};
+use crate::metrics::histogram::Histogram;
+use crate::metrics::transfers::Class;
+use crate::results::{Results, SystemResult};
+use crate::runs::Run;
+use crate::scoreboard::{Curve, Figure};
+use crate::statistics::Estimate;
+use crate::traffic::class_of;
+
+/// The shares whose quantiles are drawn: hundredths, and five in the last of them.
+fn shares() -> impl Iterator<Item = f64> {
+    (0..100).map(|percent| f64::from(percent) / 100.0).chain([0.992, 0.994, 0.996, 0.998, 0.999])
+}
+
+/// A run's quantiles at the shares; none of no values.
+type Quantiles = Option<Vec<f64>>;
+
+fn of_histogram(histogram: &Histogram) -> Quantiles {
+    shares().map(|share| histogram.quantile(share)).collect()
+}
+
+fn of_values(mut values: Vec<f64>) -> Quantiles {
+    values.sort_by(f64::total_cmp);
+    shares().map(|share| quantile(&values, share)).collect()
+}
+
+/// The mean over runs of each quantile, and from two runs on the band of its 95 % intervals.
+fn curve(name: &str, runs: &[Vec<f64>]) -> (Curve, Vec<(f64, f64)>) {
+    let estimates: Vec<(Estimate, f64)> = shares()
+        .enumerate()
+        .map(|(at, share)| (Estimate::of(&runs.iter().map(|run| run[at]).collect::<Vec<f64>>()), share))
+        .collect();
+    let points = estimates.iter().map(|(estimate, share)| (estimate.mean, *share)).collect();
+    let side = |sign: f64| {
+        estimates.iter().filter_map(move |(estimate, share)| {
+            Some(((estimate.mean + sign * estimate.ci95?).max(0.0), *share))
+        })
+    };
+    let other: Vec<(f64, f64)> = side(1.0).collect();
+    (Curve { name: name.to_owned(), points }, side(-1.0).chain(other.into_iter().rev()).collect())
+}
+
+/// What is drawn of each run, on which axes.
+struct Plot<'a> {
+    title: &'a str,
+    x: &'a str,
+    of: &'a str,
+    tail: bool,
+}
+
+impl Plot<'_> {
+    /// A curve per system, and the measured one.
+    fn chart(
+        &self,
+        results: &Results<'_>,
+        measured: Option<Curve>,
+        pick: &dyn Fn(&Run) -> Quantiles,
+    ) -> Option<Chart> {
+        let (mut curves, mut bands) = (Vec::new(), Vec::new());
+        for system in &results.systems {
+            let runs: Vec<Vec<f64>> = system.runs.iter().filter_map(|run| pick(run)).collect();
+            if runs.is_empty() {
+                continue;
+            }
+            let (curve, outline) = curve(system.name, &runs);
+            if !outline.is_empty() {
+                bands.push(Band { curve: curves.len(), outline });
+            }
+            curves.push(curve);
+        }
+        if curves.is_empty() {
+            return None;
+        }
+        curves.extend(measured);
+        Some(Chart {
+            figure: Figure {
+                title: self.title.into(),
+                x: self.x.into(),
+                y: format!("share of {}", self.of),
+                curves,
+            },
+            bands,
+            tail: self.tail,
+            y_range: (!self.tail).then_some((0.0, 1.0)),
+            mark: None,
+            group: "none",
+        })
+    }
+}
+
+/// Downloads by class, circuits, errors, and how relays were used.
+pub(super) fn sections(results: &Results<'_>) -> Vec<Section> {
+    let classes = classes(results);
+    let mut all: Vec<Section> = classes.iter().filter_map(|class| downloads(results, class)).collect();
+    all.extend(circuits(results));
+    all.extend(errors(results, &classes));
+    all.extend(relays(results));
+    all
+}
+
+fn classes(results: &Results<'_>) -> Vec<String> {
+    let mut all: Vec<String> = (results.systems.iter())
+        .flat_map(|system| &system.runs)
+        .flat_map(|run| run.metrics.transfers.classes.iter().map(|class| class.name.clone()))
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn class_in<'a>(run: &'a Run, name: &str) -> Option<&'a Class> {
+    run.metrics.transfers.classes.iter().find(|class| class.name == name)
+}
+
+fn downloads(results: &Results<'_>, class: &str) -> Option<Section> {
+    let plot = |title| Plot { title, x: "time, s", of: "transfers", tail: true };
+    let times = |pick: fn(&Class) -> &Histogram| {
+        move |run: &Run| class_in(run, class).and_then(|class| of_histogram(pick(class)))
+    };
+    let goodput = |run: &Run| {
+        let number = run.metrics.transfers.classes.iter().position(|one| one.name == class)?;
+        let records = run.metrics.transfers.records.iter().filter(|record| record.class == number);
+        of_values(records.filter_map(|record| Some(record.goodput_bytes_per_s[1]? / 1e3)).collect())
+    };
+    let measured = |last| measured(results, class, last);
+    let rates = Plot { title: "goodput over the fifth MiB", x: "rate, kB/s", of: "transfers", tail: false };
+    let charts = [
+        plot("time to first byte").chart(results, measured(false), &times(|class| &class.first)),
+        plot("time to last byte").chart(results, measured(true), &times(|class| &class.last)),
+        plot("round trip over the circuit").chart(results, None, &times(|class| &class.round_trip)),
+        rates.chart(results, None, &goodput),
+    ];
+    let charts: Vec<Chart> = charts.into_iter().flatten().collect();
+    (!charts.is_empty()).then(|| Section {
+        title: format!("Transfers: {class}"),
+        text: format!(
+            "The share of transfers that took at most this long, of those that got so far{}. The axis gives the slowest \
+             tenth as much room as all the others, and so on.",
+            bands(results)
+        ),
+        charts,
+        ..Section::default()
+    })
+}
+
+/// What the bands are, where there are some.
+fn bands(results: &Results<'_>) -> &'static str {
+    if results.seeds().len() > 1 { "; means over seeds, with bands of 95 % confidence" } else { "" }
+}
+
+fn circuits(results: &Results<'_>) -> Option<Section> {
+    let plot = Plot { title: "time to build", x: "time, s", of: "circuits", tail: true };
+    let chart = plot.chart(results, None, &|run| of_histogram(&run.metrics.circuit_build))?;
+    let text = format!("From the first cell to the last answer{}.", bands(results));
+    Some(Section { title: "Circuits".into(), text, charts: vec![chart], ..Section::default() })
+}
+
+/// Transfers that were given up, by class.
+fn errors(results: &Results<'_>, classes: &[String]) -> Option<Section> {
+    let mut header = vec![String::new()];
+    header.extend(results.systems.iter().map(|system| system.name.to_owned()));
+    let cell = |system: &SystemResult<'_>, class: &str| {
+        let number = |key: &str| system.number(&["transfers", class, key]);
+        let width = system.half_width(&["transfers", class, "timed_out_share"]);
+        let width = width.map(|width| format!(" ± {}", short(100.0 * width))).unwrap_or_default();
+        let share = short(100.0 * number("timed_out_share")?);
+        Some(format!("{share}{width} % of {}", short(number("begun")?)))
+    };
+    let row = |class: &String| {
+        let mut row = vec![class.clone()];
+        row.extend(results.systems.iter().map(|system| cell(system, class).unwrap_or_else(|| "–".into())));
+        row
+    };
+    (!classes.is_empty()).then(|| Section {
+        title: "Errors and time-outs".into(),
+        text: "Transfers that were given up, of those begun after the warm-up (mean of a seed).".into(),
+        table: Some(HtmlTable { title: String::new(), header, rows: classes.iter().map(row).collect() }),
+        ..Section::default()
+    })
+}
+
+fn relays(results: &Results<'_>) -> Option<Section> {
+    let used = |run: &Run| {
+        let relays = run.metrics.relays.iter();
+        of_values(
+            relays.filter_map(|relay| relay.utilisation().into_iter().flatten().reduce(f64::max)).collect(),
+        )
+    };
+    let from = results.scenario.warmup().as_secs_f64() as usize;
+    let carried = |run: &Run| {
+        let seconds = run.metrics.relayed_cells.iter().skip(from);
+        of_values(seconds.map(|cells| *cells as f64 * 514.0 * 8.0 / 1e6).collect())
+    };
+    let plot = |title, x, of| Plot { title, x, of, tail: false };
+    let charts: Vec<Chart> = [
+        plot("use of links", "share of the link's rate", "relays").chart(results, None, &used),
+        plot("throughput", "Mbit/s through all relays", "seconds").chart(results, None, &carried),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    (!charts.is_empty()).then(|| Section {
+        title: "Relays".into(),
+        text: format!("How much relays carried after the warm-up{}.", bands(results)),
+        charts,
+        ..Section::default()
+    })
+}
+
+/// The distribution of measured downloads of a class.
+fn measured(results: &Results<'_>, class: &str, last: bool) -> Option<Curve> {
+    let all = &results.scenario.inputs.compare.as_ref()?.downloads;
+    let download = all.iter().find(|download| class_of("benchmark", 3, download.bytes) == class)?;
+    let times = if last { &download.ttlb_s } else { &download.ttfb_s };
+    let points = shares().filter_map(|share| Some((quantile(times, share)?, share)));
+    let mut points: Vec<(f64, f64)> = points.collect();
+    points.dedup_by(|next, last| next.0 <= last.0);
+    (!points.is_empty()).then(|| Curve { name: "measured".into(), points })
+}
