@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -173,9 +173,4 @@ pub fn until_stopped(stage: &Stage, mut now_and_then: impl FnMut()) {
         }
         thread::sleep(LOOK);
     }
-}
-
-/// Whether a program of that name can be started.
-pub fn is_installed(program: &Path) -> bool {
-    Command::new(program).arg("--version").output().is_ok()
 }

@@ -15,19 +15,18 @@ fn tidegate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).output().unwrap()
 }
 
-fn fetched(arguments: &[&str]) -> Value {
+fn documents(arguments: &[&str]) -> Vec<Value> {
     let output = tidegate(arguments);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
-    let document: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(document["exact"], true, "{document}");
-    document
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
 fn every_system_carries_a_file_byte_for_byte() {
     for system in ["vanilla", "pctcp", "ewma", "kist", "vegas", "switching", "predictor"] {
-        let document = fetched(&["overlay", "demo", "--system", system, "--bytes", "1 MB", "--json"]);
+        let document = &documents(&["overlay", "demo", "--system", system, "--bytes", "1 MB", "--json"])[0];
+        assert_eq!(document["exact"], true, "{document}");
         assert_eq!((&document["system"], &document["bytes"]), (&system.into(), &1_000_000.into()));
         let path = document["paths"][0].as_array().unwrap();
         let mut relays: Vec<&str> = path.iter().map(|name| name.as_str().unwrap()).collect();
@@ -42,15 +41,19 @@ fn stock_tor_fetches_a_file_through_our_relays() {
     if Command::new("tor").arg("--version").output().is_err() {
         return skipped::skipped("stock tor fetches a file through our relays", "tor");
     }
-    let document = fetched(&["overlay", "tornet", "--bytes", "2 MB", "--json"]);
-    let paths = document["paths"].as_array().unwrap();
-    let ours = |hop: &Value| hop.as_str().unwrap().starts_with("tide");
-    // Circuits of one hop fetch the consensus; the first goes to the authority.
-    let mut long =
-        paths.iter().map(|path| path.as_array().unwrap()).filter(|path| path.len() >= 3).peekable();
-    assert!(long.peek().is_some(), "{document}");
-    assert!(long.flatten().all(ours), "{document}");
-    no_protocol_warnings(&document);
+    let places = [("guard", "tss"), ("middle", "sts"), ("exit", "sst"), ("all", "ttt"), ("any", "")];
+    let at = places.map(|(place, _)| place).join(",");
+    let documents = documents(&["overlay", "tornet", "--at", &at, "--bytes", "2 MB", "--json"]);
+    assert_eq!(documents.len(), places.len());
+    for ((place, wanted), document) in places.iter().zip(documents) {
+        assert_eq!((&document["at"], &document["exact"]), (&(*place).into(), &true.into()), "{document}");
+        // By whom each hop is: circuits of one hop fetch the consensus, the first from the authority.
+        let paths = document["paths"].as_array().unwrap().iter();
+        let mut kinds = paths
+            .map(|path| path.as_array().unwrap().iter().map(|hop| &hop.as_str().unwrap()[..1]).collect());
+        assert!(kinds.any(|kinds: String| kinds.len() >= 3 && kinds.starts_with(wanted)), "{document}");
+        no_protocol_warnings(&document);
+    }
 }
 
 fn no_protocol_warnings(document: &Value) {

@@ -2,13 +2,14 @@
 //! authorities and two relays, whose weights in the consensus become those of the file. Runs where tor is
 //! installed.
 
-mod private_tor;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
 
-use private_tor::{Network, Node};
+use std::path::Path;
+
 use tidegate_control::flashflow::bandwidth_file::{BandwidthFile, Line};
 use tidegate_control::units::Rate;
+use tidegate_net::private_tor::{self, Network, Relay};
 
 /// What the file says of the relays, in kB/s.
 const WEIGHTS: [u64; 2] = [4321, 87_654];
@@ -17,7 +18,7 @@ fn unix() -> u64 {
     tidegate_net::clock::unix()
 }
 
-fn bandwidth_file(relays: &[Node]) -> String {
+fn bandwidth_file(relays: &[Relay]) -> String {
     let now = unix();
     let lines = relays.iter().zip(WEIGHTS).map(|(relay, weight)| Line {
         id: tidegate_net::identity::unhex(&relay.fingerprint).unwrap(),
@@ -48,16 +49,22 @@ fn bandwidth_file(relays: &[Node]) -> String {
 
 #[test]
 fn a_directory_authority_takes_our_weights_into_the_consensus() {
-    if !private_tor::is_installed() {
+    if !private_tor::is_installed(Path::new("tor")) {
         skipped::skipped("a directory authority reads the bandwidth file", "tor");
         return;
     }
-    let mut network = Network::new("authority", "");
-    let relays: Vec<Node> = (0..WEIGHTS.len()).map(|n| network.relay(&format!("relay{n}"))).collect();
-    std::fs::write(network.v3bw(), bandwidth_file(&relays)).unwrap();
-    network.start();
+    let directory = std::env::temp_dir().join(format!("tidegate-authority-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let mut network = Network::new(Path::new("tor"), &directory, 3).unwrap();
+    let relays: Vec<Relay> =
+        (0..WEIGHTS.len()).map(|n| network.relay(&format!("relay{n}")).unwrap()).collect();
+    let weights = directory.join("v3bw");
+    std::fs::write(&weights, bandwidth_file(&relays)).unwrap();
+    network.start(&format!("V3BandwidthsFile {}\n", weights.display())).unwrap();
     for relay in &relays {
-        network.run(relay, private_tor::RELAY);
+        network.run_relay(relay, private_tor::RELAY).unwrap();
     }
-    network.wait_for(&WEIGHTS.map(|weight| format!("w Bandwidth={weight}\n")));
+    network.wait_for(&WEIGHTS.map(|weight| format!("w Bandwidth={weight}\n"))).unwrap();
+    drop(network);
+    std::fs::remove_dir_all(&directory).unwrap();
 }

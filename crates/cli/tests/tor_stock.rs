@@ -1,42 +1,44 @@
 //! Stock relays of Debian's tor, limited to 10 and 50 Mbit/s, are loaded through ordinary circuits in a private
 //! network. Runs where tor is installed.
 
-mod private_tor;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use private_tor::Network;
 use serde_json::Value;
+use tidegate_net::private_tor::{self, Network};
 
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
 #[test]
 fn stock_relays_are_measured_through_ordinary_circuits() {
-    if !private_tor::is_installed() {
+    if !private_tor::is_installed(Path::new("tor")) {
         skipped::skipped("stock relays are measured", "tor");
         return;
     }
-    let mut network = Network::new("stock", "");
+    let directory = std::env::temp_dir().join(format!("tidegate-stock-{}", std::process::id()));
+    fs::create_dir(&directory).unwrap();
+    let mut network = Network::new(Path::new("tor"), &directory, 3).unwrap();
     let limits = [("slow", 10_000_000u64), ("fast", 50_000_000)];
-    let targets: Vec<_> = limits.iter().map(|(name, _)| network.relay(name)).collect();
-    let exit = network.relay("exit");
-    network.start();
-    network.run(&exit, private_tor::RELAY);
+    let targets: Vec<_> = limits.iter().map(|(name, _)| network.relay(name).unwrap()).collect();
+    let exit = network.relay("exit").unwrap();
+    network.start("").unwrap();
+    network.run_relay(&exit, private_tor::RELAY).unwrap();
     for (target, (_, limit)) in targets.iter().zip(limits) {
         let bytes = limit / 8;
         let options = format!("RelayBandwidthRate {bytes} bytes\nRelayBandwidthBurst {bytes} bytes\n");
-        network.run(target, &(options + private_tor::RELAY));
+        network.run_relay(target, &(options + private_tor::RELAY)).unwrap();
     }
     let names: Vec<String> = ["slow", "fast", "exit"].iter().map(|name| format!("r {name} ")).collect();
-    network.wait_for(&names);
+    network.wait_for(&names).unwrap();
 
-    let at = |name: &str| network.directory.join(name);
+    let at = |name: &str| directory.join(name);
     let key = at("coordinator.key").display().to_string();
     assert!(Command::new(TIDEGATE).args(["flashflow", "keygen", &key]).output().unwrap().status.success());
-    fs::write(at("network.torrc"), &network.common).unwrap();
+    fs::write(at("network.torrc"), network.common()).unwrap();
     let mut config = format!(
         "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth-file = \"weights\"\n\
          first-guess = \"100 Mbit/s\"\n\n[parameters]\nduration = \"8 s\"\n\n\
@@ -75,4 +77,6 @@ fn stock_relays_are_measured_through_ordinary_circuits() {
     assert_eq!(file.matches(" target=stock").count(), 2, "{file}");
     let verify = Command::new(TIDEGATE).args(["flashflow", "verify", "--config", &config]).output().unwrap();
     assert!(verify.status.success(), "{}", String::from_utf8_lossy(&verify.stderr));
+    drop(network);
+    fs::remove_dir_all(&directory).unwrap();
 }

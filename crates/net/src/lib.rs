@@ -4,7 +4,8 @@
 //! [`flashflow`] holds the roles of a capacity measurement: a relay, a measurer and a coordinator, each on a
 //! single thread but for the measurer's workers.
 //!
-//! [`live`] holds the roles of an overlay that people use, and that stock tor understands: relay, client, directory.
+//! [`live`] holds the roles of an overlay that people use, and that stock tor understands: relay, client, directory;
+//! [`private_tor`] starts stock tor's own around them.
 //!
 //! [`more`] runs a peer of the overlay of per-packet paths, [`more_streams`] local connections over it.
 //!
@@ -41,5 +42,6 @@ pub mod more_serve;
 pub mod more_socks;
 pub mod overlay;
 pub mod private;
+pub mod private_tor;
 pub mod stream;
 pub mod tls;

@@ -1,0 +1,240 @@
+//! A private Tor network on this machine: processes of stock tor, with directory authorities of its own.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tidegate_control::units::Span;
+
+use crate::clock;
+use crate::identity::{hex, random};
+
+/// What all of tor's processes are told. Faults of the protocol are warnings, not hints.
+const COMMON: &str = "TestingTorNetwork 1\nAssumeReachable 1\nPathsNeededToBuildCircuits 0.25\nNumCPUs 1\n\
+    ContactInfo test\nProtocolWarnings 1\nAvoidDiskWrites 1\nAddress 127.0.0.1\n";
+/// Votes every ten seconds. Relays that have just begun are stable, or no client would take them for guards.
+const AUTHORITY: &str = "AuthoritativeDirectory 1\nV3AuthoritativeDirectory 1\nExitPolicy reject *:*\n\
+    TestingDirAuthVoteExit *\nTestingDirAuthVoteHSDir *\nTestingDirAuthVoteGuard *\n\
+    AuthDirVoteStableGuaranteeMinUptime 0\nV3AuthNIntervalsValid 2\nTestingV3AuthInitialVotingInterval 5\n\
+    TestingV3AuthInitialVoteDelay 2\nTestingV3AuthInitialDistDelay 2\nV3AuthVotingInterval 10\nV3AuthVoteDelay 2\n\
+    V3AuthDistDelay 2\n";
+/// What makes a node a relay that lets everything out, here to this machine.
+pub const RELAY: &str = "ExitRelay 1\nExitPolicy accept *:*\nExitPolicyRejectPrivate 0\n";
+
+/// The network's processes; they end when it is dropped.
+pub struct Network {
+    tor: PathBuf,
+    directory: PathBuf,
+    common: String,
+    authorities: Vec<Relay>,
+    processes: Vec<Child>,
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            // One that has ended already needs nothing.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// A relay or an authority of stock tor.
+pub struct Relay {
+    /// Its nickname.
+    pub name: String,
+    /// Its identity in hexadecimal.
+    pub fingerprint: String,
+    or_port: u16,
+    dir_port: u16,
+}
+
+/// Whether tor and its tools are here.
+pub fn is_installed(tor: &Path) -> bool {
+    [tor.to_owned(), gencert(tor)].iter().all(|tool| Command::new(tool).arg("--version").output().is_ok())
+}
+
+/// It lies where tor does.
+fn gencert(tor: &Path) -> PathBuf {
+    tor.with_file_name("tor-gencert")
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+impl Network {
+    /// Draws the keys of so many authorities, below a directory that is there.
+    ///
+    /// # Errors
+    /// If tor or `tor-gencert` cannot be started, or files not be written.
+    pub fn new(tor: &Path, directory: &Path, authorities: usize) -> io::Result<Network> {
+        let mut network = Network {
+            tor: tor.to_owned(),
+            directory: directory.to_owned(),
+            common: format!("{COMMON}__OwningControllerProcess {}\n", std::process::id()),
+            authorities: Vec::new(),
+            processes: Vec::new(),
+        };
+        for number in 0..authorities {
+            let authority = network.relay(&format!("authority{number}"))?;
+            let v3_identity = network.certify(&authority)?;
+            let Relay { name, fingerprint, or_port, dir_port } = &authority;
+            network.common.push_str(&format!(
+                "DirAuthority {name} orport={or_port} no-v2 v3ident={v3_identity} 127.0.0.1:{dir_port} {fingerprint}\n"
+            ));
+            network.authorities.push(authority);
+        }
+        Ok(network)
+    }
+
+    /// Options of whoever takes part.
+    pub fn common(&self) -> &str {
+        &self.common
+    }
+
+    /// The first authority's directory port.
+    pub fn authority(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.authorities[0].dir_port).into()
+    }
+
+    /// The files of the node of that name.
+    pub fn files_of(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Draws a relay's keys.
+    ///
+    /// # Errors
+    /// If tor cannot be started, or files not be written.
+    pub fn relay(&self, name: &str) -> io::Result<Relay> {
+        let directory = self.files_of(name);
+        fs::DirBuilder::new().mode(0o700).recursive(true).create(directory.join("keys"))?;
+        let (or_port, dir_port) = (free_port()?, free_port()?);
+        let torrc = directory.join("torrc");
+        fs::write(&torrc, "")?;
+        let output = Command::new(&self.tor)
+            .args(["--list-fingerprint", "--quiet", "--defaults-torrc", "/dev/null", "-f"])
+            .arg(torrc)
+            .arg("--DataDirectory")
+            .arg(&directory)
+            .args(["--ORPort", &or_port.to_string(), "--Nickname", name, "--Address", "127.0.0.1"])
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let fingerprint = line.ok_or_else(|| io::Error::other("tor made no keys"))?.replace(' ', "");
+        Ok(Relay { name: name.to_owned(), fingerprint, or_port, dir_port })
+    }
+
+    /// Draws an authority's voting keys.
+    fn certify(&self, authority: &Relay) -> io::Result<String> {
+        let keys = self.files_of(&authority.name).join("keys");
+        let mut child = Command::new(gencert(&self.tor))
+            .args(["--create-identity-key", "--passphrase-fd", "0", "-m", "12"])
+            .args(["-a", &format!("127.0.0.1:{}", authority.dir_port), "-i"])
+            .arg(keys.join("authority_identity_key"))
+            .arg("-s")
+            .arg(keys.join("authority_signing_key"))
+            .arg("-c")
+            .arg(keys.join("authority_certificate"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|cause| io::Error::other(format!("cannot start tor-gencert: {cause}")))?;
+        // The keys end with the network.
+        let passphrase = format!("{}\n", hex(&random::<16>()));
+        child.stdin.take().expect("it was asked for").write_all(passphrase.as_bytes())?;
+        if !child.wait()?.success() {
+            return Err(io::Error::other("tor-gencert failed"));
+        }
+        let certificate = fs::read_to_string(keys.join("authority_certificate"))?;
+        let identity = certificate.lines().find_map(|line| line.strip_prefix("fingerprint "));
+        identity.map(str::to_owned).ok_or_else(|| io::Error::other("tor-gencert wrote no fingerprint"))
+    }
+
+    /// Starts the authorities.
+    ///
+    /// # Errors
+    /// If tor cannot be started, or files not be written.
+    pub fn start(&mut self, options: &str) -> io::Result<()> {
+        for authority in std::mem::take(&mut self.authorities) {
+            self.run_relay(&authority, &format!("DirPort {}\n{AUTHORITY}{options}", authority.dir_port))?;
+            self.authorities.push(authority);
+        }
+        Ok(())
+    }
+
+    /// Starts a relay with options of its own.
+    ///
+    /// # Errors
+    /// If tor cannot be started, or files not be written.
+    pub fn run_relay(&mut self, relay: &Relay, options: &str) -> io::Result<()> {
+        let own = format!("Nickname {}\nSocksPort 0\nORPort {}\n{options}", relay.name, relay.or_port);
+        self.run(&relay.name, &own)
+    }
+
+    /// Starts a tor, its files in a directory of that name.
+    ///
+    /// # Errors
+    /// If tor cannot be started, or files not be written.
+    pub fn run(&mut self, name: &str, options: &str) -> io::Result<()> {
+        let directory = self.files_of(name);
+        fs::DirBuilder::new().mode(0o700).recursive(true).create(&directory)?;
+        let place = directory.display();
+        let torrc = directory.join("torrc");
+        let common = &self.common;
+        fs::write(&torrc, format!("DataDirectory {place}\nLog notice file {place}/log\n{common}{options}"))?;
+        let mut command = Command::new(&self.tor);
+        command.args(["--quiet", "--defaults-torrc", "/dev/null", "-f"]).arg(torrc);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.processes.push(command.spawn()?);
+        Ok(())
+    }
+
+    /// Whether the consensus has all that.
+    pub fn lists(&self, wanted: &[String]) -> bool {
+        let consensus = self.files_of(&self.authorities[0].name).join("cached-consensus");
+        let text = fs::read_to_string(consensus).unwrap_or_default();
+        wanted.iter().all(|wanted| text.contains(wanted))
+    }
+
+    /// Waits until the consensus has all that.
+    ///
+    /// # Errors
+    /// If it has not within two minutes: what the first authority says.
+    pub fn wait_for(&self, wanted: &[String]) -> io::Result<()> {
+        let end = clock::now() + Span::from_secs(120);
+        while !self.lists(wanted) {
+            if clock::now() > end {
+                let log = self.log(&self.authorities[0].name);
+                return Err(io::Error::other(format!(
+                    "{wanted:?} did not show up in two minutes; log:\n{log}"
+                )));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
+        Ok(())
+    }
+
+    /// What a node has said.
+    pub fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.files_of(name).join("log")).unwrap_or_default()
+    }
+
+    /// What anybody warned of.
+    pub fn warnings(&self) -> Vec<String> {
+        let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+        let warned = names.flat_map(|name| {
+            let log = self.log(&name);
+            let lines = log.lines().filter(|line| line.contains("[warn]") || line.contains("[err]"));
+            lines.map(|line| format!("{name}: {line}")).collect::<Vec<String>>()
+        });
+        warned.collect()
+    }
+}
