@@ -58,6 +58,13 @@ impl Random {
         self.0.next_u64()
     }
 
+    /// 32 uniformly distributed bytes; who knows the seed foretells them.
+    pub fn bytes(&mut self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&self.bits().to_le_bytes()));
+        bytes
+    }
+
     /// Uniform in `[0, 1)`, 53 bits.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)

@@ -10,19 +10,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tidegate_control::machine::Machine;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::sender::{Path, Sender};
-use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 
-pub use crate::client_stream::Came;
 use crate::client_stream::Open;
 use crate::flights::{Flights, Measures, Progress};
 use crate::frame::{Frame, PATHS, WANTS};
+use crate::machine::{Came, Output, Outputs, Randomness};
 use crate::message::{Message, PATH_SIZE, PathKeys, ReceiverPath, Session};
 use crate::onion::Epoch;
 use crate::routes::{Inbound, MOST_USES, Outbound, Tags, seal};
-use crate::wire::{ANNEX, CELL, Entropy, PacketId};
+use crate::wire::{ANNEX, CELL, PacketId};
 
 /// Receiver paths in store; more are dropped.
 const STORE: usize = 2048;
@@ -35,7 +35,7 @@ const FEW: usize = 2;
 const CELLS_BETWEEN: u32 = 4;
 /// How long a route is used: shorter than relays keep it.
 const ROUTE_LIFE: Span = Span::from_secs(30);
-/// How long what arrives over a route that is used no more is still read.
+/// How long what arrives over a route is read after its use.
 const AFTERLIFE: Span = Span::from_secs(10);
 /// A message that was not answered for so long is not counted on, though its answer would still be taken.
 const ESTABLISHING: Span = Span::from_secs(1);
@@ -70,6 +70,8 @@ pub struct Client {
     pace_second: u64,
     /// Answers that did not decrypt.
     forged: u64,
+    randomness: Randomness,
+    outputs: Outputs,
 }
 
 /// What a client needs to know.
@@ -119,7 +121,7 @@ struct Route {
 
 impl Client {
     /// A client without streams or receiver paths.
-    pub fn new(settings: Settings, sender: Sender, now: Time) -> Client {
+    pub fn new(settings: Settings, sender: Sender, randomness: Randomness, now: Time) -> Client {
         Client {
             me: settings.me,
             epoch: settings.epoch,
@@ -136,6 +138,8 @@ impl Client {
             pace: [0; 2],
             pace_second: 0,
             forged: 0,
+            randomness,
+            outputs: Outputs::new(),
         }
     }
 
@@ -234,23 +238,11 @@ impl Client {
         self.turns.retain(|other| *other != stream);
     }
 
-    /// When [`Client::poll`] has something to do.
-    pub fn next_time(&self) -> Time {
-        let attempt = self.flights.next_attempt();
-        let due = |open: &Open| if open.wants() { attempt } else { open.idle_at().max(attempt) };
-        let packet = self.streams.values().map(due).min().unwrap_or(Time::NEVER);
-        self.flights.next_timeout().min(packet)
-    }
-
-    /// Time has come: reports timeouts and gives a datagram to send, with the peer to send it to.
-    pub fn poll(&mut self, now: Time, random: &mut Random, entropy: Entropy) -> Option<(Peer, Vec<u8>)> {
-        self.expire(now);
-        if !self.flights.may_send(now) {
-            return None;
-        }
+    /// The packet that is due, if one can leave: to establish a route, or of the stream whose turn it is.
+    fn packet(&mut self, now: Time) -> Option<(Peer, Vec<u8>)> {
         if self.uses > 1
             && self.needs_routes(now)
-            && let Some(sent) = self.message(now, None, random, entropy)
+            && let Some(sent) = self.message(now, None)
         {
             return Some(sent);
         }
@@ -260,8 +252,8 @@ impl Client {
         })?;
         let stream = self.turns[turn];
         let sent = match self.uses {
-            1 => self.message(now, Some(stream), random, entropy),
-            _ => self.cell(now, stream, random, entropy),
+            1 => self.message(now, Some(stream)),
+            _ => self.cell(now, stream),
         };
         if sent.is_none() {
             self.flights.missed(now);
@@ -308,13 +300,12 @@ impl Client {
             return false;
         }
         self.routes.retain(|_, route| route.until + AFTERLIFE > now);
-        let live = self.routes.values().filter(|route| route.until > now);
         while self.establishing.front().is_some_and(|sent| *sent + ESTABLISHING <= now) {
             self.establishing.pop_front();
         }
-        let ready = self.routes.values().filter(|route| route.until > now).count();
+        let live = self.routes.values().filter(|route| route.until > now);
         // What is being established must not take the rate that established routes need.
-        if ready >= FEW && self.cells < CELLS_BETWEEN {
+        if live.clone().count() >= FEW && self.cells < CELLS_BETWEEN {
             return false;
         }
         let (mut count, mut left) = (self.establishing.len(), self.establishing.len() as u32 * self.uses);
@@ -324,16 +315,11 @@ impl Client {
     }
 
     /// A message into the first receiver path that can be used now: with a frame of a stream, or to establish a route.
-    fn message(
-        &mut self,
-        now: Time,
-        stream: Option<u64>,
-        random: &mut Random,
-        entropy: Entropy,
-    ) -> Option<(Peer, Vec<u8>)> {
+    fn message(&mut self, now: Time, stream: Option<u64>) -> Option<(Peer, Vec<u8>)> {
+        let Randomness { choices, secrets } = &mut self.randomness;
         let (place, drawn) = (0..self.store.len()).find_map(|place| {
             let entry = self.store[place].entry();
-            let drawn = self.flights.draw_path_into(now, entry, random)?;
+            let drawn = self.flights.draw_path_into(now, entry, choices)?;
             Some((place, drawn))
         })?;
         let into = self.store.remove(place).expect("found there");
@@ -345,12 +331,12 @@ impl Client {
         let relays = &path[1..=self.hops];
         let back: Vec<Peer> = relays.iter().rev().copied().collect();
         let mut id = [0; 16];
-        id[..12].copy_from_slice(&entropy()[..12]);
+        id[..12].copy_from_slice(&secrets()[..12]);
         id[0] |= 1;
-        let (own, keys) = PathKeys::draw(&self.epoch, &back, self.me, id, entropy);
+        let (own, keys) = PathKeys::draw(&self.epoch, &back, self.me, id, &mut **secrets);
         let message = Message { path: own, text: frame.text() };
         let (datagram, session, outbound) =
-            message.send(&self.epoch, relays, keys.label(), &into, self.receiver, entropy);
+            message.send(&self.epoch, relays, keys.label(), &into, self.receiver, &mut **secrets);
         let timeout = self.flights.sender.timeout_into(&path);
         let by = By::Message { keys, session, outbound, path };
         self.establishing.push_back(now);
@@ -360,17 +346,12 @@ impl Client {
     }
 
     /// A cell of a stream along one of the routes whose relays have rate left.
-    fn cell(
-        &mut self,
-        now: Time,
-        stream: u64,
-        random: &mut Random,
-        entropy: Entropy,
-    ) -> Option<(Peer, Vec<u8>)> {
+    fn cell(&mut self, now: Time, stream: u64) -> Option<(Peer, Vec<u8>)> {
+        let Randomness { choices, secrets } = &mut self.randomness;
         let ready = |route: &Route| route.until > now && route.number < self.uses;
         let live: Vec<PacketId> =
             self.routes.iter().filter(|(_, route)| ready(route)).map(|(id, _)| *id).collect();
-        let from = if live.is_empty() { return None } else { random.below(live.len()) };
+        let from = if live.is_empty() { return None } else { choices.below(live.len()) };
         let (id, drawn) = live[from..].iter().chain(&live[..from]).find_map(|id| {
             let drawn = self.flights.draw_again(now, self.routes[id].path)?;
             Some((*id, drawn))
@@ -381,7 +362,8 @@ impl Client {
         if self.store.len() < LOW {
             frame.flags |= WANTS;
         }
-        let (datagram, tags) = route.outbound.cell(CELL, seal(&frame.text(), &route.session.up), entropy);
+        let (datagram, tags) =
+            route.outbound.cell(CELL, seal(&frame.text(), &route.session.up), &mut **secrets);
         route.flying.insert(frame.number, tags);
         route.number += 1;
         self.cells += 1;
@@ -395,13 +377,13 @@ impl Client {
     }
 
     /// A message came back over a path of this client.
-    pub fn answer(&mut self, now: Time, id: PacketId, annex: [u8; ANNEX], payload: &[u8]) -> Option<Came> {
-        let mut flight = self.flights.land(id)?;
+    pub fn answer(&mut self, now: Time, id: PacketId, annex: [u8; ANNEX], payload: &[u8]) {
+        let Some(mut flight) = self.flights.land(id) else { return };
         self.establishing.pop_front();
         self.flights.retry(now);
         let Cargo { stream, chunk, by } = &flight.cargo;
         let (stream, chunk) = (*stream, *chunk);
-        let By::Message { keys, session, .. } = by else { return None };
+        let By::Message { keys, session, .. } = by else { return };
         let message = keys.answer(session, payload);
         let frame = message.as_ref().and_then(|message| Frame::parse(&message.text));
         let (Some(message), Some(frame)) = (message, frame) else {
@@ -409,7 +391,7 @@ impl Client {
             if let Some(open) = self.streams.get_mut(&stream).filter(|_| !flight.timed_out) {
                 open.lost(chunk);
             }
-            return None;
+            return self.catch_up(now);
         };
         let (mut stamps, beyond) = keys.annex.read(annex);
         stamps.extend([0.0, frame.offer]);
@@ -431,21 +413,20 @@ impl Client {
             };
             self.routes.insert(id, route);
         }
-        self.answered(now, stream, &frame, chunk, flight.timed_out)
+        self.answered(now, stream, &frame, chunk, flight.timed_out);
     }
 
     /// A cell came back over a route of this client.
-    pub fn cell_back(&mut self, now: Time, id: PacketId, annex: [u8; ANNEX], payload: &[u8]) -> Option<Came> {
-        let route = self.routes.get_mut(&id)?;
+    pub fn cell_back(&mut self, now: Time, id: PacketId, annex: [u8; ANNEX], payload: &[u8]) {
+        let Some(route) = self.routes.get_mut(&id) else { return };
         let opened = route.end.open(annex, payload, &route.session.down);
-        let Some((frame, mut stamps)) =
-            opened.and_then(|(text, stamps)| Some((Frame::parse(&text)?, stamps)))
-        else {
+        let opened = opened.and_then(|(text, stamps)| Some((Frame::parse(&text)?, stamps)));
+        let Some((frame, mut stamps)) = opened else {
             self.forged += 1;
-            return None;
+            return;
         };
         route.flying.remove(&frame.number);
-        let flight = self.flights.land(ticket(id, frame.number))?;
+        let Some(flight) = self.flights.land(ticket(id, frame.number)) else { return };
         let seconds = now.since(flight.sent).as_secs_f64();
         let gamma = self.flights.sender.latencies.gamma();
         route.round[1] += gamma * ((seconds - route.round[0]).abs() - route.round[1]);
@@ -458,22 +439,15 @@ impl Client {
             let paths = frame.bytes.as_chunks::<PATH_SIZE>().0;
             self.supply(paths.iter().map(|bytes| ReceiverPath::from_bytes(*bytes)));
         }
-        self.answered(now, flight.cargo.stream, &frame, flight.cargo.chunk, flight.timed_out)
+        self.answered(now, flight.cargo.stream, &frame, flight.cargo.chunk, flight.timed_out);
     }
 
-    fn answered(
-        &mut self,
-        now: Time,
-        stream: u64,
-        frame: &Frame,
-        chunk: Option<u64>,
-        late: bool,
-    ) -> Option<Came> {
-        let open = self.streams.get_mut(&stream)?;
-        open.answered(now, frame, chunk, late).map(|mut came| {
-            came.stream = stream;
-            came
-        })
+    fn answered(&mut self, now: Time, stream: u64, frame: &Frame, chunk: Option<u64>, late: bool) {
+        let open = self.streams.get_mut(&stream);
+        if let Some(came) = open.and_then(|open| open.answered(now, frame, chunk, late)) {
+            self.outputs.push_back(Output::Came(Came { stream, ..came }));
+        }
+        self.catch_up(now);
     }
 
     /// A relay says that it dropped a cell of this client.
@@ -489,6 +463,32 @@ impl Client {
         self.flights.refused(now, &flight, hop + 1, offer);
         if let Some(open) = self.streams.get_mut(&flight.cargo.stream).filter(|_| !flight.timed_out) {
             open.lost(flight.cargo.chunk);
+        }
+        self.catch_up(now);
+    }
+}
+
+impl Machine for Client {
+    type Output = Output;
+
+    fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        let attempt = self.flights.next_attempt();
+        let due = |open: &Open| if open.wants() { attempt } else { open.idle_at().max(attempt) };
+        let packet = self.streams.values().map(due).min().unwrap_or(Time::NEVER);
+        Some(self.flights.next_timeout().min(packet)).filter(|next| *next != Time::NEVER)
+    }
+
+    /// Reports packets that are overdue; one packet leaves.
+    fn timeout(&mut self, now: Time) {
+        self.expire(now);
+        if self.flights.may_send(now)
+            && let Some((to, datagram)) = self.packet(now)
+        {
+            self.outputs.push_back(Output::Send(to, datagram));
         }
     }
 }

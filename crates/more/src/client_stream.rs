@@ -6,26 +6,12 @@ use tidegate_control::units::{Span, Time};
 
 use crate::download::{Stream, Took};
 use crate::frame::{CHUNK, Frame, LAST, MORE, PATHS, REFUSED, TAKEN, WIDE, chunk_bytes, window};
+use crate::machine::Came;
 
 /// Chunks of one stream that may be on their way or wait.
 const WAITING: usize = 1024;
 /// The shortest and the longest pause between packets that carry nothing, on a stream on which nothing comes.
 const POLLS: [Span; 2] = [Span::from_millis(20), Span::from_secs(1)];
-
-/// What an answer led to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Came {
-    /// The stream.
-    pub stream: u64,
-    /// Whether this is its first answer.
-    pub opened: bool,
-    /// Bytes that are now in order.
-    pub bytes: Vec<u8>,
-    /// Whether nothing will follow.
-    pub complete: bool,
-    /// Whether the receiver refuses the stream.
-    pub refused: bool,
-}
 
 /// One stream.
 pub(crate) struct Open {

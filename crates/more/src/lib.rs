@@ -4,7 +4,8 @@
 //! relays nor destination learn who sends. Senders control their rates with [`tidegate_control::paths`], exactly
 //! as in the simulator.
 //!
-//! Everything here is sans-IO: datagrams, time and entropy are arguments.
+//! Everything here is sans-IO. [`node::Node`], [`upload::Upload`], [`client::Client`] and [`service::Service`] follow the
+//! contract of [`tidegate_control::machine`]; datagrams and time are inputs, [`machine`] says what they ask for.
 //!
 //! * [`directory`]: who takes part, signed. [`descriptor`]: what a receiver that hides publishes. [`keys`]: a peer's
 //!   secrets.
@@ -48,6 +49,7 @@ pub mod flights;
 mod frame;
 pub mod keys;
 pub mod link;
+pub mod machine;
 pub mod message;
 pub mod node;
 pub mod onion;

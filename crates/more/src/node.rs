@@ -1,5 +1,8 @@
 //! The relay's side of one peer: opens datagrams, forwards what its limit allows, counts everything.
 
+use std::collections::VecDeque;
+
+use tidegate_control::machine::Machine;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::explicit::FairShareParameters;
 use tidegate_control::paths::relay::PolicingRelay;
@@ -25,6 +28,7 @@ pub struct Node {
     /// Acknowledgements it still passes for free; each data datagram passed adds one.
     credit: u32,
     counters: Counters,
+    outputs: VecDeque<Opened>,
 }
 
 /// Most acknowledgements that can be passed beyond those that data datagrams paid for.
@@ -101,6 +105,7 @@ impl Node {
             routes: Routes::default(),
             credit: CREDIT,
             counters: Counters::default(),
+            outputs: VecDeque::new(),
         };
         node.set_epoch(epoch);
         node
@@ -144,16 +149,16 @@ impl Node {
         self.links.seal(to, datagram)
     }
 
-    /// Something arrives. Gives what it asks for, if it is sound and within the limits; otherwise it is dropped
+    /// Something arrives. What it asks for is an output if it is sound and within the limits; otherwise it is dropped
     /// and counted. What is to be forwarded is sealed already.
-    pub fn handle(&mut self, now: Time, wire: &[u8]) -> Option<Opened> {
+    pub fn handle(&mut self, now: Time, wire: &[u8]) {
         let Some((from, datagram)) = self.links.open(wire) else {
             self.counters.unauthenticated += 1;
-            return None;
+            return;
         };
         let Some((class, epoch)) = wire::class(datagram) else {
             self.counters.misshapen += 1;
-            return None;
+            return;
         };
         let opened = match class {
             Class::Data | Class::Ack | Class::Reply => self.onion(now, from, class, epoch, datagram),
@@ -162,10 +167,11 @@ impl Node {
         };
         match opened {
             Ok(Opened::Forward { to, datagram }) => {
-                let datagram = self.links.seal(to, &datagram)?;
-                Some(Opened::Forward { to, datagram })
+                if let Some(datagram) = self.links.seal(to, &datagram) {
+                    self.outputs.push_back(Opened::Forward { to, datagram });
+                }
             }
-            Ok(opened) => Some(opened),
+            Ok(opened) => self.outputs.push_back(opened),
             Err(error) => {
                 *match error {
                     Dropped::OverLimit => &mut self.counters.over_limit,
@@ -177,7 +183,6 @@ impl Node {
                     Dropped::Opening(OpenError::Inside) => &mut self.counters.senseless,
                     Dropped::Opening(OpenError::Full) => &mut self.counters.memory_full,
                 } += 1;
-                None
             }
         }
     }
@@ -271,6 +276,21 @@ impl Node {
             self.credit = (self.credit + 1).min(CREDIT);
         }
     }
+}
+
+impl Machine for Node {
+    type Output = Opened;
+
+    fn poll(&mut self) -> Option<Opened> {
+        self.outputs.pop_front()
+    }
+
+    /// Relays do nothing of their own accord.
+    fn next_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    fn timeout(&mut self, _: Time) {}
 }
 
 enum Dropped {

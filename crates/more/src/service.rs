@@ -2,19 +2,20 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tidegate_control::machine::Machine;
 use tidegate_control::paths::Peer;
-use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 use x25519_dalek::{PublicKey, StaticSecret};
 
 use crate::frame::{CHUNK, Frame, PATHS, REFUSED, TAKEN, WANTS, WIDE, chunk_bytes};
+use crate::machine::{Came, Output, Outputs, Randomness};
 use crate::message::{Message, PATH_SIZE, PathKeys, ReceiverPath, Session};
 use crate::onion::Epoch;
 use crate::routes::{Inbound, Outbound, ROUTE_LIFE, seal};
 use crate::selection::Selection;
 pub use crate::service_stream::Counters;
 use crate::service_stream::Held;
-use crate::wire::{ANNEX, Entropy, PacketId, REPLY_CELL};
+use crate::wire::{ANNEX, PacketId, REPLY_CELL};
 
 /// Streams that are held at once.
 const STREAMS: usize = 256;
@@ -28,6 +29,8 @@ const ROUTES: usize = 4096;
 const PATHS_EVERY: u32 = 8;
 /// How long a path stays published: somebody may have read it and lost the packet that used it.
 const PUBLISHED: Span = Span::from_secs(20);
+/// How often paths are counted, and streams that are over forgotten.
+const SWEEP: Span = Span::from_secs(2);
 
 /// One receiver.
 pub struct Service {
@@ -45,6 +48,11 @@ pub struct Service {
     routes: BTreeMap<PacketId, Route>,
     route_ages: VecDeque<(Time, PacketId)>,
     streams: BTreeMap<u64, Held>,
+    /// How many paths are kept published.
+    publish: usize,
+    next_sweep: Time,
+    randomness: Randomness,
+    outputs: Outputs,
     /// What happened so far.
     pub counters: Counters,
 }
@@ -64,28 +72,29 @@ struct Route {
     outbound: Outbound,
 }
 
-/// What a message or a cell led to.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Answered {
-    /// The answer, and the peer to hand it to.
-    pub reply: (Peer, Vec<u8>),
-    /// The stream; zero if it was about none.
-    pub stream: u64,
-    /// Whether it is new.
-    pub opened: bool,
-    /// Bytes of it that are now in order.
-    pub bytes: Vec<u8>,
-    /// Whether nothing will follow.
-    pub complete: bool,
+/// What a receiver needs to know.
+pub struct Settings {
+    /// This peer.
+    pub me: Peer,
+    /// All peers' keys.
+    pub epoch: Epoch,
+    /// Relays of its paths.
+    pub hops: usize,
+    /// The only peers next to it on its paths; any if empty.
+    pub guards: Vec<Peer>,
+    /// Messages are encrypted to the public key of this.
+    pub secret: [u8; 32],
+    /// How many paths are kept published.
+    pub publish: usize,
 }
 
 impl Service {
-    /// A receiver `me` whose paths lead over `hops` peers, and to it over one of `guards`, if there are any. Messages
-    /// to it are encrypted to the public key of `secret`.
+    /// A receiver that has not drawn any path: its first timeout is due at once.
     ///
     /// # Panics
     /// If there are not enough peers for a path.
-    pub fn new(me: Peer, epoch: Epoch, hops: usize, guards: Vec<Peer>, secret: [u8; 32]) -> Service {
+    pub fn new(settings: Settings, randomness: Randomness) -> Service {
+        let Settings { me, epoch, hops, guards, secret, publish } = settings;
         assert!(hops >= 1 && hops < epoch.keys.len(), "a path has relays other than its receiver");
         Service {
             me,
@@ -99,6 +108,10 @@ impl Service {
             routes: BTreeMap::new(),
             route_ages: VecDeque::new(),
             streams: BTreeMap::new(),
+            publish,
+            next_sweep: Time::ZERO,
+            randomness,
+            outputs: Outputs::new(),
             counters: Counters::default(),
         }
     }
@@ -113,17 +126,23 @@ impl Service {
         self.paths.contains_key(id) || self.routes.contains_key(id)
     }
 
-    /// New keys: paths are built with them from now on, and those published before should not be used any more.
+    /// New keys: paths are built with them from now on, and those published before should not be used any more. Others are
+    /// due at once.
     pub fn set_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
         self.paths.values_mut().for_each(|path| path.published = None);
+        self.next_sweep = Time::ZERO;
     }
 
-    /// Draws more receiver paths to be published.
-    pub fn publish(&mut self, now: Time, count: usize, random: &mut Random, entropy: Entropy) {
-        for _ in 0..count {
-            let (id, path) = self.draw(random, entropy);
-            self.paths.entry(id).and_modify(|kept| kept.published = Some((now, path)));
+    /// Draws more paths when a quarter of the published ones was used or is old.
+    fn republish(&mut self, now: Time) {
+        let left = self.published(now).count();
+        if left < self.publish - self.publish / 4 {
+            for _ in left..self.publish {
+                let (id, path) = self.draw();
+                self.paths.entry(id).and_modify(|kept| kept.published = Some((now, path)));
+            }
+            self.outputs.push_back(Output::Publish);
         }
     }
 
@@ -138,29 +157,30 @@ impl Service {
     }
 
     /// A path for whoever sent something.
-    fn give(&mut self, now: Time, random: &mut Random, entropy: Entropy) -> ReceiverPath {
-        let (id, path) = self.draw(random, entropy);
+    fn give(&mut self, now: Time) -> ReceiverPath {
+        let (id, path) = self.draw();
         self.selection.given(now, &self.paths[&id].relays);
         path
     }
 
-    fn draw(&mut self, random: &mut Random, entropy: Entropy) -> (PacketId, ReceiverPath) {
-        let mut pool = self.selection.relays(self.hops + 2, random);
+    fn draw(&mut self) -> (PacketId, ReceiverPath) {
+        let Randomness { choices, secrets } = &mut self.randomness;
+        let mut pool = self.selection.relays(self.hops + 2, choices);
         pool.retain(|peer| *peer != self.me);
         let mut relays = Vec::with_capacity(self.hops);
         if !self.guards.is_empty() {
-            let guard = self.guards[random.below(self.guards.len())];
+            let guard = self.guards[choices.below(self.guards.len())];
             pool.retain(|peer| *peer != guard);
             relays.push(guard);
         }
         while relays.len() < self.hops {
-            relays.push(pool.swap_remove(random.below(pool.len())));
+            relays.push(pool.swap_remove(choices.below(pool.len())));
         }
         relays.reverse();
         let mut id = [0; 16];
-        id.copy_from_slice(&entropy()[..16]);
+        id.copy_from_slice(&secrets()[..16]);
         id[0] |= 1;
-        let (path, keys) = PathKeys::draw(&self.epoch, &relays, self.me, id, entropy);
+        let (path, keys) = PathKeys::draw(&self.epoch, &relays, self.me, id, &mut **secrets);
         self.paths.insert(id, Path { keys, relays, published: None });
         self.ages.push_back(id);
         while self.paths.len() > PATHS_KEPT {
@@ -172,41 +192,33 @@ impl Service {
         (id, path)
     }
 
-    /// A message came over one of this receiver's paths. Gives the answer, which takes the message's way back,
-    /// and what arrived; nothing if the message is not sound. `offer`: the rate that this peer offers to sources.
-    pub fn message(
-        &mut self,
-        now: Time,
-        id: PacketId,
-        payload: &[u8],
-        offer: f32,
-        random: &mut Random,
-        entropy: Entropy,
-    ) -> Option<Answered> {
+    /// A message came over one of this receiver's paths. The answer takes its way back, unless the message is not sound.
+    /// `offer`: the rate that this peer offers to sources.
+    pub fn message(&mut self, now: Time, id: PacketId, payload: &[u8], offer: f32) {
         let Some(path) = self.paths.remove(&id) else {
             self.counters.unknown_path += 1;
-            return None;
+            return;
         };
         let opened = path.keys.message(&self.secret, payload);
         let Some((message, session, frame)) =
             opened.and_then(|(message, key)| Frame::parse(&message.text).map(|frame| (message, key, frame)))
         else {
             self.counters.forged += 1;
-            return None;
+            return;
         };
         if path.published.is_none() {
             self.selection.heard(&path.relays);
         }
-        let (mut answered, mut answer) = self.frame(now, &frame);
+        let (came, mut answer) = self.frame(now, &frame);
         answer.offer = offer;
-        let fresh = self.give(now, random, entropy);
+        let fresh = self.give(now);
         let back: Vec<Peer> = path.relays.iter().rev().copied().collect();
         let answer = Message { path: fresh, text: answer.text() };
-        let (datagram, outbound) = answer.reply(&self.epoch, &back, &message.path, &session, entropy);
-        answered.reply = (back[0], datagram);
+        let secrets = &mut *self.randomness.secrets;
+        let (datagram, outbound) = answer.reply(&self.epoch, &back, &message.path, &session, secrets);
         let route = Route { relays: path.relays, end: path.keys.route(), session, outbound };
         self.keep(now, id, route);
-        Some(answered)
+        self.answered(back[0], datagram, came);
     }
 
     /// A path was used and may be used again.
@@ -220,68 +232,67 @@ impl Service {
     }
 
     /// A cell came over a path that a message came over before.
-    pub fn cell(
-        &mut self,
-        now: Time,
-        id: PacketId,
-        (annex, payload): ([u8; ANNEX], &[u8]),
-        offer: f32,
-        random: &mut Random,
-        entropy: Entropy,
-    ) -> Option<Answered> {
+    pub fn cell(&mut self, now: Time, id: PacketId, (annex, payload): ([u8; ANNEX], &[u8]), offer: f32) {
         let Some(route) = self.routes.get(&id) else {
             self.counters.unknown_path += 1;
-            return None;
+            return;
         };
         let opened = route.end.open(annex, payload, &route.session.up);
         let Some((frame, stamps)) = opened.and_then(|(text, stamps)| Some((Frame::parse(&text)?, stamps)))
         else {
             self.counters.forged += 1;
-            return None;
+            return;
         };
         for (relay, stamp) in route.relays.iter().rev().zip(stamps) {
             self.selection.offered(*relay, stamp);
         }
-        let (mut answered, mut answer) = self.frame(now, &frame);
+        let (came, mut answer) = self.frame(now, &frame);
         (answer.number, answer.offer) = (frame.number, offer);
         if !answer.has(CHUNK) && frame.has(WANTS) {
             answer.flags |= PATHS;
             let count = chunk_bytes(true) / PATH_SIZE;
-            answer.bytes = (0..count).flat_map(|_| self.give(now, random, entropy).to_bytes()).collect();
+            answer.bytes = (0..count).flat_map(|_| self.give(now).to_bytes()).collect();
         }
         let route = &self.routes[&id];
         let sealed = seal(&answer.text(), &route.session.down);
-        answered.reply = (route.outbound.first, route.outbound.cell(REPLY_CELL, sealed, entropy).0);
-        Some(answered)
+        let (datagram, _) = route.outbound.cell(REPLY_CELL, sealed, &mut *self.randomness.secrets);
+        self.answered(route.outbound.first, datagram, came);
+    }
+
+    fn answered(&mut self, first: Peer, answer: Vec<u8>, came: Came) {
+        self.outputs.push_back(Output::Send(first, answer));
+        if came.stream != 0 {
+            self.outputs.push_back(Output::Came(came));
+        }
     }
 
     /// What a frame does, and the frame that answers it.
-    fn frame(&mut self, now: Time, frame: &Frame) -> (Answered, Frame) {
+    fn frame(&mut self, now: Time, frame: &Frame) -> (Came, Frame) {
         self.counters.answered += 1;
-        let (stream, reply) = (frame.stream, (0, Vec::new()));
+        let stream = frame.stream;
         let mut answer = Frame { stream, flags: TAKEN, ..Frame::default() };
-        let mut answered = Answered { reply, stream, opened: false, bytes: Vec::new(), complete: false };
+        let mut came = Came { stream, ..Came::default() };
         if stream == 0 {
-            return (answered, answer);
+            return (came, answer);
         }
-        answered.opened = !self.streams.contains_key(&stream);
-        if answered.opened && self.streams.len() >= STREAMS {
+        came.opened = !self.streams.contains_key(&stream);
+        if came.opened && self.streams.len() >= STREAMS {
             self.counters.too_many += 1;
             answer.flags = REFUSED;
-            return (Answered { opened: false, ..answered }, answer);
+            return (Came { opened: false, ..came }, answer);
         }
         let held: usize = self.streams.values().map(|other| other.up.held.len()).sum();
         let most = HELD.saturating_sub(held);
         let stream = self.streams.entry(stream).or_insert_with(|| Held::new(frame.has(WIDE), now));
         if stream.refused {
             answer.flags |= REFUSED;
-            return (answered, answer);
+            return (came, answer);
         }
         // Paths come before chunks, but not always: without paths nothing comes at all.
         let spare = frame.has(WANTS) && frame.number.is_multiple_of(PATHS_EVERY);
-        (answered.bytes, answered.complete) =
+        (came.bytes, came.complete) =
             stream.exchange(now, frame, (most, !spare), &mut self.counters, &mut answer);
-        (answered, answer)
+        (came, answer)
     }
 
     /// How many bytes [`Service::write`] takes now.
@@ -318,11 +329,31 @@ impl Service {
         }
     }
 
-    /// Forgets streams that are complete in both directions, and those that fell silent; names them.
-    pub fn sweep(&mut self, now: Time) -> Vec<u64> {
+    /// Forgets streams that are complete in both directions, and those that fell silent.
+    fn forget(&mut self, now: Time) {
         let over = |held: &Held| held.over(now);
-        let gone: Vec<u64> = self.streams.iter().filter(|(_, held)| over(held)).map(|(id, _)| *id).collect();
+        let gone = self.streams.iter().filter(|(_, held)| over(held)).map(|(id, _)| Output::Over(*id));
+        self.outputs.extend(gone);
         self.streams.retain(|_, held| !over(held));
-        gone
+    }
+}
+
+impl Machine for Service {
+    type Output = Output;
+
+    fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        Some(self.next_sweep)
+    }
+
+    fn timeout(&mut self, now: Time) {
+        if now >= self.next_sweep {
+            self.next_sweep = now + SWEEP;
+            self.republish(now);
+            self.forget(now);
+        }
     }
 }

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tidegate_control::machine::Machine;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::sender::Sender;
-use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 
 use crate::flights::{Flights, Measures, Progress};
+use crate::machine::{Output, Outputs, Randomness};
 use crate::onion::{AnnexKeys, BODY, Epoch, build};
-use crate::wire::{Entropy, PacketId};
+use crate::wire::PacketId;
 
 /// Bytes of the head of each body: stream, chunk number, flags.
 pub(crate) const HEAD: usize = 8 + 8 + 1;
@@ -32,6 +33,8 @@ pub struct Upload {
     ready: VecDeque<u64>,
     next_chunk: u64,
     ended: bool,
+    randomness: Randomness,
+    outputs: Outputs,
 }
 
 struct Carried {
@@ -55,7 +58,7 @@ pub struct Overlay {
 
 impl Upload {
     /// A stream without content yet. Its seconds begin at `now`.
-    pub fn new(stream: u64, overlay: Overlay, sender: Sender, now: Time) -> Upload {
+    pub fn new(stream: u64, overlay: Overlay, sender: Sender, randomness: Randomness, now: Time) -> Upload {
         Upload {
             stream,
             me: overlay.me,
@@ -67,6 +70,8 @@ impl Upload {
             ready: VecDeque::new(),
             next_chunk: 0,
             ended: false,
+            randomness,
+            outputs: Outputs::new(),
         }
     }
 
@@ -124,38 +129,6 @@ impl Upload {
         self.flights.progress
     }
 
-    /// When [`Upload::poll`] has something to do.
-    pub fn next_time(&self) -> Time {
-        let timeout = self.flights.next_timeout();
-        if self.ready.is_empty() { timeout } else { timeout.min(self.flights.next_attempt()) }
-    }
-
-    /// Time has come: reports timeouts and gives a datagram to send, with the peer to send it to.
-    pub fn poll(&mut self, now: Time, random: &mut Random, entropy: Entropy) -> Option<(Peer, Vec<u8>)> {
-        let (chunks, ready) = (&self.chunks, &mut self.ready);
-        self.flights.expire(now, |lost| {
-            if chunks.contains_key(&lost.chunk) {
-                ready.push_front(lost.chunk);
-            }
-        });
-        if !self.flights.may_send(now) {
-            return None;
-        }
-        let chunk = self.take_ready()?;
-        let Some((path, memos)) = self.flights.draw_path(now, self.to, random) else {
-            self.ready.push_front(chunk);
-            self.flights.missed(now);
-            return None;
-        };
-        let mut id = [0; 16];
-        id.copy_from_slice(&entropy()[..16]);
-        let along = &path[1..=self.hops + 1];
-        let (datagram, keys) = build(&self.epoch, along, self.me, id, &self.chunks[&chunk], entropy);
-        let timeout = self.flights.sender.timeout(&path);
-        self.flights.launch(now, id, (path, memos), timeout, Carried { chunk, keys });
-        Some((path[1], datagram))
-    }
-
     /// The next chunk to be sent that was not acknowledged in the meantime.
     fn take_ready(&mut self) -> Option<u64> {
         while let Some(chunk) = self.ready.pop_front() {
@@ -172,5 +145,47 @@ impl Upload {
         self.chunks.remove(&flight.cargo.chunk);
         let stamps = flight.cargo.keys.stamps(annex);
         self.flights.acked(now, &flight, &stamps, Measures::Path);
+        self.catch_up(now);
+    }
+}
+
+impl Machine for Upload {
+    type Output = Output;
+
+    fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        let timeout = self.flights.next_timeout();
+        let next = if self.ready.is_empty() { timeout } else { timeout.min(self.flights.next_attempt()) };
+        Some(next).filter(|next| *next != Time::NEVER)
+    }
+
+    /// Reports packets that are overdue; one packet leaves.
+    fn timeout(&mut self, now: Time) {
+        let (chunks, ready) = (&self.chunks, &mut self.ready);
+        self.flights.expire(now, |lost| {
+            if chunks.contains_key(&lost.chunk) {
+                ready.push_front(lost.chunk);
+            }
+        });
+        if !self.flights.may_send(now) {
+            return;
+        }
+        let Some(chunk) = self.take_ready() else { return };
+        let Some((path, memos)) = self.flights.draw_path(now, self.to, &mut self.randomness.choices) else {
+            self.ready.push_front(chunk);
+            self.flights.missed(now);
+            return;
+        };
+        let secrets = &mut *self.randomness.secrets;
+        let mut id = [0; 16];
+        id.copy_from_slice(&secrets()[..16]);
+        let along = &path[1..=self.hops + 1];
+        let (datagram, keys) = build(&self.epoch, along, self.me, id, &self.chunks[&chunk], secrets);
+        let timeout = self.flights.sender.timeout(&path);
+        self.flights.launch(now, id, (path, memos), timeout, Carried { chunk, keys });
+        self.outputs.push_back(Output::Send(path[1], datagram));
     }
 }

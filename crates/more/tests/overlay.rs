@@ -1,8 +1,8 @@
 //! Peers wired back to back: streams cross the overlay, and bad input is counted, bounded and harmless.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
@@ -10,6 +10,7 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_more::download::Download;
 use tidegate_more::link::LINK as HEAD;
+use tidegate_more::machine::Output;
 use tidegate_more::node::Node;
 use tidegate_more::onion::Opened;
 use tidegate_more::upload::{Overlay, Upload};
@@ -34,8 +35,7 @@ struct World {
     complete: bool,
     /// A copy of every datagram, for replays.
     seen: Vec<(Peer, Vec<u8>)>,
-    random: Random,
-    entropy: RefCell<Random>,
+    entropy: Random,
 }
 
 impl World {
@@ -48,7 +48,7 @@ impl World {
         let overlay = Overlay { me: 0, to: 6, epoch, hops: 3, attempt_every: Span::from_millis(5) };
         World {
             nodes,
-            upload: Upload::new(9, overlay, sender, Time::ZERO),
+            upload: Upload::new(9, overlay, sender, common::randomness(0), Time::ZERO),
             download: Download::default(),
             now: Time::ZERO,
             flying: BTreeMap::new(),
@@ -57,8 +57,7 @@ impl World {
             received: Vec::new(),
             complete: false,
             seen: Vec::new(),
-            random: Seed::root(2).random(),
-            entropy: RefCell::new(Seed::root(3).random()),
+            entropy: Seed::root(3).random(),
         }
     }
 
@@ -76,28 +75,20 @@ impl World {
     /// Hands over what a peer of the directory makes up.
     fn junk(&mut self, to: Peer, datagram: &[u8]) {
         let wire = self.nodes[0].seal(to, datagram).expect("another peer");
-        assert!(self.nodes[usize::from(to)].handle(Time::ZERO, &wire).is_none());
-    }
-
-    fn entropy(random: &RefCell<Random>) -> [u8; 32] {
-        let mut bytes = [0; 32];
-        bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.borrow_mut().bits().to_le_bytes()));
-        bytes
+        assert!(common::open(&mut self.nodes[usize::from(to)], Time::ZERO, &wire).is_none());
     }
 
     fn arrive(&mut self, to: Peer, datagram: &[u8]) {
         if self.deaf.contains(&to) {
             return;
         }
-        let opened = self.nodes[usize::from(to)].handle(self.now, datagram);
-        let entropy = &self.entropy;
-        match opened {
+        match common::open(&mut self.nodes[usize::from(to)], self.now, datagram) {
             Some(Opened::Forward { to, datagram }) => self.launch(to, datagram),
             Some(Opened::Data { body, reply }) => {
                 if let Some(arrived) = self.download.body(&body) {
                     self.received.extend(arrived.bytes);
                     self.complete |= arrived.complete;
-                    let (to, ack) = reply.acknowledge(&[], &mut || World::entropy(entropy)).expect("sound");
+                    let (to, ack) = reply.acknowledge(&[], &mut || self.entropy.bytes()).expect("sound");
                     self.send_from(6, to, &ack);
                 }
             }
@@ -111,17 +102,16 @@ impl World {
     fn run(&mut self, seconds: u64) {
         let end = self.now + Span::from_secs(seconds);
         while self.now < end && !self.upload.done() {
-            let entropy = &self.entropy;
-            while let Some((to, datagram)) =
-                self.upload.poll(self.now, &mut self.random, &mut || World::entropy(entropy))
-            {
-                let wire = self.nodes[0].seal(to, &datagram).expect("another peer");
-                self.seen.push((to, wire.clone()));
-                self.flying.insert((self.now + LINK, self.launched), (to, wire));
-                self.launched += 1;
+            self.upload.catch_up(self.now);
+            while let Some(output) = self.upload.poll() {
+                let Output::Send(to, datagram) = output else { panic!("{output:?}") };
+                self.send_from(0, to, &datagram);
             }
             let arrival = self.flying.first_key_value().map_or(Time::NEVER, |(key, _)| key.0);
-            self.now = arrival.min(self.upload.next_time()).max(self.now + Span(1)).min(end);
+            self.now = arrival
+                .min(self.upload.next_timeout().unwrap_or(Time::NEVER))
+                .max(self.now + Span(1))
+                .min(end);
             while let Some(entry) = self.flying.first_entry() {
                 if entry.key().0 > self.now {
                     break;
@@ -183,11 +173,11 @@ fn replays_forgeries_and_wrong_sizes_are_counted_and_change_nothing() {
     let (mut replayed, mut unauthenticated) = (0, 0);
     for (index, (to, datagram)) in world.seen.clone().into_iter().enumerate().take(200) {
         let node = &mut world.nodes[usize::from(to)];
-        assert!(node.handle(later + Span::from_millis(10) * index as u64, &datagram).is_none());
+        assert!(common::open(node, later + Span::from_millis(10) * index as u64, &datagram).is_none());
         replayed += 1;
         let mut damaged = datagram.clone();
         damaged[index % datagram.len()] ^= 1;
-        assert!(node.handle(later + Span::from_millis(10) * index as u64, &damaged).is_none());
+        assert!(common::open(node, later + Span::from_millis(10) * index as u64, &damaged).is_none());
         unauthenticated += 1;
     }
     let total = |field: fn(&tidegate_more::node::Counters) -> u64| -> u64 {
@@ -199,7 +189,7 @@ fn replays_forgeries_and_wrong_sizes_are_counted_and_change_nothing() {
         for first in [0, 1, 2, 255] {
             let mut datagram = vec![7; size];
             datagram.iter_mut().take(1).for_each(|byte| *byte = first);
-            assert!(world.nodes[1].handle(later, &datagram).is_none());
+            assert!(common::open(&mut world.nodes[1], later, &datagram).is_none());
             world.junk(1, &datagram);
         }
     }
@@ -255,10 +245,10 @@ fn clocks_that_jump_and_keys_that_change_do_no_harm() {
         world.seen.iter().find(|(to, wire)| *to == 1 && wire.len() == WIRE_SIZE && wire[HEAD] == 1).cloned();
     let (_, wire) = old.expect("peer 1 relayed in epoch 0");
     let later = world.now + Span::from_secs(10);
-    assert!(world.nodes[1].handle(later, &wire).is_none());
+    assert!(common::open(&mut world.nodes[1], later, &wire).is_none());
     assert_eq!(world.nodes[1].counters().replayed, 1);
     world.nodes[1].set_epoch(2);
-    assert!(world.nodes[1].handle(later, &wire).is_none());
+    assert!(common::open(&mut world.nodes[1], later, &wire).is_none());
     assert_eq!(world.nodes[1].counters().stale, 1, "two epochs later the key is gone");
 }
 
@@ -275,7 +265,7 @@ fn replays_are_recognised_by_the_process_after() {
     fresh.tags(0).expect("this epoch").restore(tags);
     let again = world.seen.iter().filter(|(to, _)| *to == 1);
     assert!(again.clone().count() > 2);
-    assert!(again.clone().all(|(_, wire)| fresh.handle(world.now, wire).is_none()));
+    assert!(again.clone().all(|(_, wire)| common::open(&mut fresh, world.now, wire).is_none()));
     assert_eq!(fresh.counters().replayed, again.count() as u64);
 }
 
@@ -287,7 +277,7 @@ fn outsiders_are_told_apart_before_limits_and_cryptography() {
     for i in 0..2000u32 {
         junk[..2].copy_from_slice(&((i % 9) as u16).to_be_bytes());
         junk[40..44].copy_from_slice(&i.to_le_bytes());
-        assert!(world.nodes[2].handle(Time::ZERO, &junk).is_none());
+        assert!(common::open(&mut world.nodes[2], Time::ZERO, &junk).is_none());
     }
     let counters = world.nodes[2].counters();
     assert_eq!((counters.unauthenticated, counters.over_limit, counters.forged), (2000, 0, 0));

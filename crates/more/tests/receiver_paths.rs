@@ -1,18 +1,19 @@
 //! Streams to a receiver that hides: byte-exact in both directions, and bad packets do no harm.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
-use tidegate_control::random::{Random, Seed};
+use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::client::{Client, Settings};
 use tidegate_more::link::LINK as HEAD;
+use tidegate_more::machine::Output;
 use tidegate_more::node::Node;
 use tidegate_more::onion::Opened;
-use tidegate_more::service::{Answered, Service};
+use tidegate_more::service::{self, Service};
 use tidegate_more::wire::{DATA_SIZE, PACKET, WIRE_SIZE};
 
 mod common;
@@ -41,14 +42,8 @@ struct World {
     complete: [bool; 2],
     /// Every datagram, its sender and receiver.
     seen: Vec<(Peer, Peer, Vec<u8>)>,
-    random: Random,
-    entropy: RefCell<Random>,
-}
-
-fn draw(random: &RefCell<Random>) -> [u8; 32] {
-    let mut bytes = [0; 32];
-    bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.borrow_mut().bits().to_le_bytes()));
-    bytes
+    /// Whether the service refused the stream.
+    refused: bool,
 }
 
 fn text(bytes: usize) -> Vec<u8> {
@@ -71,9 +66,15 @@ impl World {
         let mut sender = Sender::new(CLIENT, PEERS + 1, HOPS[0] + 2, f64::from(PACKET), control, latencies);
         sender.set_receiver(PEERS as Peer);
         sender.set_guards(guards.to_vec());
-        let mut random = Seed::root(2).random();
-        let entropy = RefCell::new(Seed::root(3).random());
-        let mut service = Service::new(SERVICE, epoch.clone(), HOPS[1], guards.to_vec(), [99; 32]);
+        let receiver = service::Settings {
+            me: SERVICE,
+            epoch: epoch.clone(),
+            hops: HOPS[1],
+            guards: guards.to_vec(),
+            secret: [99; 32],
+            publish: 128,
+        };
+        let mut service = Service::new(receiver, common::randomness(1));
         let settings = Settings {
             me: CLIENT,
             epoch,
@@ -82,8 +83,9 @@ impl World {
             receiver: service.key(),
             attempt_every: Span::from_millis(if uses > 1 { 1 } else { 5 }),
         };
-        let mut client = Client::new(settings, sender, Time::ZERO);
-        service.publish(Time::ZERO, 128, &mut random, &mut || draw(&entropy));
+        let mut client = Client::new(settings, sender, common::randomness(0), Time::ZERO);
+        service.catch_up(Time::ZERO);
+        assert_eq!(service.poll(), Some(Output::Publish));
         client.supply(service.published(Time::ZERO).cloned());
         client.open(STREAM, Time::ZERO);
         World {
@@ -99,8 +101,7 @@ impl World {
             down: Vec::new(),
             complete: [false; 2],
             seen: Vec::new(),
-            random,
-            entropy,
+            refused: false,
         }
     }
 
@@ -121,65 +122,69 @@ impl World {
         if self.deaf.contains(&to) {
             return;
         }
-        let opened = self.nodes[usize::from(to)].handle(self.now, datagram);
         let offer = self.nodes[usize::from(SERVICE)].stamp();
-        let entropy = &self.entropy;
-        match opened {
+        match common::open(&mut self.nodes[usize::from(to)], self.now, datagram) {
             Some(Opened::Forward { to: next, datagram }) => self.launch(to, next, datagram),
             Some(Opened::Message { id, payload, .. }) if to == SERVICE => {
-                let random = &mut self.random;
-                let entropy = &mut || draw(entropy);
-                let answered = self.service.message(self.now, id, &payload, offer, random, entropy);
-                self.answered(answered);
+                self.service.message(self.now, id, &payload, offer);
             }
             Some(Opened::Cell { id, annex, payload }) if to == SERVICE => {
-                let cell = (annex, &payload[..]);
-                let (random, entropy) = (&mut self.random, &mut || draw(entropy));
-                let answered = self.service.cell(self.now, id, cell, offer, random, entropy);
-                self.answered(answered);
+                self.service.cell(self.now, id, (annex, &payload), offer);
             }
             Some(Opened::Cell { id, annex, payload }) => {
-                if let Some(came) = self.client.cell_back(self.now, id, annex, &payload) {
-                    self.down.extend(came.bytes);
-                    self.complete[1] |= came.complete;
-                }
+                self.client.cell_back(self.now, id, annex, &payload);
             }
             Some(Opened::Refused { first, label, block }) => {
                 self.client.refused(self.now, first, label, &block);
             }
             Some(Opened::Message { id, annex, payload }) => {
-                if let Some(came) = self.client.answer(self.now, id, annex, &payload) {
-                    self.down.extend(came.bytes);
-                    self.complete[1] |= came.complete;
-                }
+                self.client.answer(self.now, id, annex, &payload);
             }
             _ => {}
         }
+        self.drain();
     }
 
-    fn answered(&mut self, answered: Option<Answered>) {
-        let Some(answered) = answered else { return };
-        if answered.opened {
-            self.service.write(STREAM, &self.answer);
-            self.service.end(STREAM);
+    /// Does what client and service ask.
+    fn drain(&mut self) {
+        while let Some(output) = self.client.poll() {
+            match output {
+                Output::Send(to, datagram) => self.send_from(CLIENT, to, &datagram),
+                Output::Came(came) => {
+                    self.down.extend(came.bytes);
+                    self.complete[1] |= came.complete;
+                    self.refused |= came.refused;
+                }
+                other => panic!("{other:?}"),
+            }
         }
-        self.up.extend(answered.bytes);
-        self.complete[0] |= answered.complete;
-        self.send_from(SERVICE, answered.reply.0, &answered.reply.1);
+        while let Some(output) = self.service.poll() {
+            match output {
+                Output::Send(to, datagram) => self.send_from(SERVICE, to, &datagram),
+                Output::Came(came) => {
+                    if came.opened {
+                        self.service.write(STREAM, &self.answer);
+                        self.service.end(STREAM);
+                    }
+                    self.up.extend(came.bytes);
+                    self.complete[0] |= came.complete;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     /// Runs until the stream is done, at most so many seconds.
     fn run(&mut self, seconds: u64) {
         let end = self.now + Span::from_secs(seconds);
         while self.now < end && !self.client.done(STREAM) {
-            loop {
-                let entropy = &self.entropy;
-                let sent = self.client.poll(self.now, &mut self.random, &mut || draw(entropy));
-                let Some((to, datagram)) = sent else { break };
-                self.send_from(CLIENT, to, &datagram);
-            }
+            self.client.catch_up(self.now);
+            self.drain();
             let arrival = self.flying.first_key_value().map_or(Time::NEVER, |(key, _)| key.0);
-            self.now = arrival.min(self.client.next_time()).max(self.now + Span(1)).min(end);
+            self.now = arrival
+                .min(self.client.next_timeout().unwrap_or(Time::NEVER))
+                .max(self.now + Span(1))
+                .min(end);
             while let Some(entry) = self.flying.first_entry() {
                 if entry.key().0 > self.now {
                     break;
@@ -259,8 +264,8 @@ fn a_relay_that_drops_everything_delays_but_does_not_stop_a_stream() {
     // Lost packets take their receiver paths with them: the descriptor is read again.
     for _ in 0..20 {
         world.run(10);
-        let entropy = &world.entropy;
-        world.service.publish(world.now, 64, &mut world.random, &mut || draw(entropy));
+        world.service.catch_up(world.now);
+        while world.service.poll().is_some() {}
         world.client.supply(world.service.published(world.now).cloned());
     }
     world.check(1_500, 1_500, "");
@@ -276,32 +281,29 @@ fn replays_damage_and_unknown_paths_are_counted_and_change_nothing() {
     for (index, (_, to, datagram)) in world.seen.clone().into_iter().enumerate().take(150) {
         let at = later + Span::from_millis(20) * index as u64;
         let node = &mut world.nodes[usize::from(to)];
-        assert!(node.handle(at, &datagram).is_none(), "opened before");
+        assert!(common::open(node, at, &datagram).is_none(), "opened before");
     }
     let replayed: u64 = world.nodes.iter().map(|node| node.counters().replayed).sum();
     assert_eq!(replayed, 150);
     // A damaged payload passes relays, which cannot tell, and is found out at the end.
     let mut world = World::new("explicit", &[]);
     world.client.write(STREAM, &text(300));
-    let entropy = &world.entropy;
-    let sent = world.client.poll(world.now, &mut world.random, &mut || draw(entropy));
-    let (to, mut datagram) = sent.expect("has a chunk");
+    world.client.timeout(world.now);
+    let Some(Output::Send(to, mut datagram)) = world.client.poll() else { panic!("it has a chunk") };
     datagram[DATA_SIZE - 1] ^= 1;
     world.send_from(CLIENT, to, &datagram);
     world.run(5);
     let senseless: u64 = world.nodes.iter().map(|node| node.counters().senseless).sum();
     assert_eq!(senseless, 1, "the last relay of the sender path sees that it is no packet to pass on");
     // Messages over unknown paths, and answers to messages never sent.
-    let entropy = &world.entropy;
     for payload in [vec![], vec![7; 50], vec![7; 1123], vec![7; 60_000]] {
-        let random = &mut world.random;
-        let entropy = &mut || draw(entropy);
         let (id, cell) = ([5; 16], ([0; 32], &payload[..]));
-        assert!(world.service.message(world.now, id, &payload, 0.0, random, entropy).is_none());
-        assert!(world.service.cell(world.now, id, cell, 0.0, random, entropy).is_none());
-        assert!(world.client.answer(world.now, id, [0; 32], &payload).is_none());
-        assert!(world.client.cell_back(world.now, id, [0; 32], &payload).is_none());
+        world.service.message(world.now, id, &payload, 0.0);
+        world.service.cell(world.now, id, cell, 0.0);
+        world.client.answer(world.now, id, [0; 32], &payload);
+        world.client.cell_back(world.now, id, [0; 32], &payload);
         world.client.refused(world.now, 3, 5, &[7; 16]);
+        assert_eq!((world.service.poll(), world.client.poll()), (None, None));
     }
     assert_eq!(world.service.counters.unknown_path, 8);
 }
@@ -343,10 +345,8 @@ impl World {
     }
 
     fn run_until(&mut self, until: Time) {
-        let entropy = &self.entropy;
-        if let Some((to, datagram)) = self.client.poll(self.now, &mut self.random, &mut || draw(entropy)) {
-            self.send_from(CLIENT, to, &datagram);
-        }
+        self.client.timeout(self.now);
+        self.drain();
         self.now = until;
         while let Some(entry) = self.flying.first_entry() {
             if entry.key().0 > self.now {
@@ -367,31 +367,14 @@ fn streams_are_bounded_and_refusals_are_heard() {
     world.client.open(STREAM, world.now);
     world.client.write(STREAM, &text(10));
     let before = world.service.counters.answered;
-    let mut refused = false;
     for _ in 0..2000 {
-        let entropy = &world.entropy;
-        if let Some((to, datagram)) = world.client.poll(world.now, &mut world.random, &mut || draw(entropy)) {
-            world.send_from(CLIENT, to, &datagram);
-        }
-        world.now += Span::from_millis(5);
-        while let Some(entry) = world.flying.first_entry() {
-            if entry.key().0 > world.now {
-                break;
-            }
-            let (to, datagram) = entry.remove();
-            if to == CLIENT
-                && let Some(Opened::Message { id, annex, payload }) =
-                    world.nodes[0].handle(world.now, &datagram)
-            {
-                refused |=
-                    world.client.answer(world.now, id, annex, &payload).is_some_and(|came| came.refused);
-            } else if to != CLIENT {
-                world.arrive(to, &datagram);
-            }
-        }
+        let until = world.now + Span::from_millis(5);
+        world.run_until(until);
     }
-    assert!(refused && world.service.counters.answered > before);
-    assert_eq!(world.service.sweep(world.now + Span::from_secs(61)), [STREAM]);
+    assert!(world.refused && world.service.counters.answered > before);
+    world.service.timeout(world.now + Span::from_secs(61));
+    let asked: Vec<Output> = std::iter::from_fn(|| world.service.poll()).collect();
+    assert_eq!(asked, [Output::Publish, Output::Over(STREAM)]);
 }
 
 #[test]
@@ -420,7 +403,7 @@ fn routes_carry_many_packets_and_both_directions_are_byte_exact() {
 fn relays_say_what_they_drop_and_the_source_hears_it() {
     // The receiver has room, one relay has little.
     let mut world = World::with("random", &[], 64, 60_000.0);
-    world.exchange(60_000, 0, 30);
+    world.exchange(150_000, 0, 60);
     let progress = world.client.progress();
     assert!(progress.refused > 20, "{progress:?}");
     assert!(world.nodes.iter().map(|node| node.counters().refusals).sum::<u64>() > progress.refused);

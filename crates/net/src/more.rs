@@ -5,17 +5,19 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::paths::{MAX_HOPS, Peer};
-use tidegate_control::random::{Random, Seed};
+use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::download::Download;
+use tidegate_more::machine::Output;
 use tidegate_more::onion::{MAX_RELAYS, Opened};
 use tidegate_more::upload::{CHUNK, Overlay, Upload};
 use tidegate_more::wire::{PACKET, WIRE_SIZE};
 
 use crate::clock;
-use crate::more_peer::{Handled, LivePeer, entropy, invalid};
+use crate::more_peer::{Handled, LivePeer, entropy, invalid, number, randomness};
 pub use crate::more_peer::{Settings, Summary};
 
 /// What a peer does besides forwarding.
@@ -135,8 +137,7 @@ impl Driver {
                 settings.hops
             )));
         }
-        let seed = || Seed::root(u64::from_le_bytes(entropy()[..8].try_into().expect("eight bytes")));
-        let controller = settings.parameters.controller(peers, seed()).ok_or_else(|| {
+        let controller = settings.parameters.controller(peers, Seed::root(number())).ok_or_else(|| {
             invalid("the perfect controller needs to know everything: it exists in the simulator only".into())
         })?;
         let latencies = settings.parameters.latencies(peers);
@@ -145,9 +146,7 @@ impl Driver {
         let epoch = self.peer.keys();
         let overlay = Overlay { me, to, hops: settings.hops, attempt_every: settings.attempt_every, epoch };
         let start = clock::now();
-        let stream = u64::from_le_bytes(entropy()[..8].try_into().expect("eight bytes"));
-        let mut upload = Upload::new(stream, overlay, sender, start);
-        let mut random: Random = seed().random();
+        let mut upload = Upload::new(number(), overlay, sender, randomness(), start);
         let mut block = vec![0; 64 * CHUNK];
         let mut ended = false;
         let mut heard = start;
@@ -161,13 +160,18 @@ impl Driver {
                     ended = true;
                 }
             }
-            while let Some((first, datagram)) = upload.poll(clock::now(), &mut random, &mut entropy) {
-                self.send_to(first, &datagram);
+            upload.catch_up(clock::now());
+            while let Some(output) = upload.poll() {
+                if let Output::Send(first, datagram) = output {
+                    self.send_to(first, &datagram);
+                }
             }
             if let Some(epoch) = self.peer.turn(clock::now())? {
                 upload.set_epoch(epoch);
             }
-            if let Some(Opened::Ack { id, annex, .. }) = self.next(upload.next_time())? {
+            if let Some(Opened::Ack { id, annex, .. }) =
+                self.next(upload.next_timeout().unwrap_or(Time::NEVER))?
+            {
                 heard = clock::now();
                 upload.acked(heard, id, annex);
             }

@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::clock;
-use crate::more_peer::{Handled, LivePeer, Settings, entropy, invalid};
+use crate::more_peer::{Handled, LivePeer, Settings, invalid};
 
 /// What one read takes from a local connection.
 const BLOCK: usize = 16 * 1024;
@@ -187,11 +187,6 @@ pub async fn woken(
         heard.push(event);
     }
     woken
-}
-
-/// An unpredictable number.
-pub fn number() -> u64 {
-    u64::from_le_bytes(entropy()[..8].try_into().expect("eight bytes"))
 }
 
 /// Whether paths of this peer can be; `beyond`: relays of others on them.

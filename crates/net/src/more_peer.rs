@@ -5,13 +5,16 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 
+use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::ControllerParameters;
+use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::directory::Directory;
 use tidegate_more::download;
 use tidegate_more::flights::Progress;
 use tidegate_more::keys::PeerKeys;
+use tidegate_more::machine::Randomness;
 use tidegate_more::node::{self, Node, NodeSettings};
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::service;
@@ -78,6 +81,16 @@ pub fn entropy() -> [u8; 32] {
     x25519_dalek::StaticSecret::random().to_bytes()
 }
 
+/// What a machine draws: nobody can foretell any of it.
+pub(crate) fn randomness() -> Randomness {
+    Randomness { choices: Seed::root(number()).random(), secrets: Box::new(entropy) }
+}
+
+/// An unpredictable number.
+pub(crate) fn number() -> u64 {
+    u64::from_le_bytes(entropy()[..8].try_into().expect("eight bytes"))
+}
+
 /// A peer without its socket.
 pub(crate) struct LivePeer {
     pub node: Node,
@@ -116,7 +129,7 @@ impl LivePeer {
         // More than the system gives is not asked for twice.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
         let addresses = directory.peers.iter().map(|peer| resolve(&peer.address, Some(&listen))).collect();
-        let phase = Span(u64::from_le_bytes(entropy()[..8].try_into().expect("eight bytes")) % 1_000_000_000);
+        let phase = Span(number() % 1_000_000_000);
         let mut node = Node::new(NodeSettings {
             me,
             keys,
@@ -167,10 +180,10 @@ impl LivePeer {
 
     /// A datagram came. What it asks for, unless that is to be forwarded: then where to, and what.
     pub fn handle(&mut self, now: Time, wire: &[u8]) -> io::Result<Handled> {
-        let opened = self.node.handle(now, wire);
+        self.node.handle(now, wire);
         // Written down before anything is passed on: what is passed on twice can be followed.
         self.memory.write(&mut self.node)?;
-        Ok(match opened {
+        Ok(match self.node.poll() {
             Some(Opened::Forward { to, datagram }) => Handled::Forward(self.address(to), datagram),
             Some(opened) => Handled::Here(opened),
             None => Handled::Nothing,

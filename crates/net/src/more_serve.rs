@@ -5,20 +5,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_control::random::{Random, Seed};
-use tidegate_control::units::{Span, Time};
+use tidegate_control::machine::Machine as _;
+use tidegate_control::units::Time;
 use tidegate_more::descriptor::{Descriptor, MAX_PATHS};
+use tidegate_more::machine::{Came, Output};
 use tidegate_more::onion::{Epoch, Opened};
-use tidegate_more::service::{Answered, Service};
+use tidegate_more::service::{self, Service};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use crate::clock;
-use crate::more_local::{Local, NAP, Pump, StreamKey, Wire, Woken, check_hops, number, runtime, woken};
-use crate::more_peer::{Settings, Summary, entropy};
-
-/// How often descriptors are looked at, and streams that are over forgotten.
-const SWEEP: Span = Span::from_secs(2);
+use crate::more_local::{Local, NAP, Pump, StreamKey, Wire, Woken, check_hops, runtime, woken};
+use crate::more_peer::{Settings, Summary, randomness};
 
 /// Publishes a descriptor.
 pub type Publish<'a> = Box<dyn FnMut(&Descriptor) -> io::Result<()> + 'a>;
@@ -55,23 +53,23 @@ struct Hosted<'a> {
 
 impl<'a> Hosted<'a> {
     fn new(settings: &Settings, epoch: (u32, Epoch), serving: Serving<'a>) -> Hosted<'a> {
-        let (me, guards) = (settings.me, settings.guards.clone());
-        let service = Service::new(me, epoch.1, settings.hops, guards, serving.key);
+        let known = service::Settings {
+            me: settings.me,
+            epoch: epoch.1,
+            hops: settings.hops,
+            guards: settings.guards.clone(),
+            secret: serving.key,
+            publish: serving.paths.clamp(1, MAX_PATHS),
+        };
+        let service = Service::new(known, randomness());
         let name = tidegate_more::directory::authority_key(&serving.name);
         let descriptor = Descriptor { name, epoch: epoch.0, key: service.key(), paths: Vec::new() };
         Hosted { service, serving, descriptor }
     }
 
-    /// Publishes again when a quarter of the paths was used or is old.
-    fn publish(&mut self, now: Time, random: &mut Random) -> io::Result<()> {
-        let most = self.serving.paths.clamp(1, MAX_PATHS);
-        let left = self.service.published(now).count();
-        if left < most - most / 4 {
-            self.service.publish(now, most - left, random, &mut entropy);
-            self.descriptor.paths = self.service.published(now).cloned().collect();
-            (self.serving.publish)(&self.descriptor)?;
-        }
-        Ok(())
+    fn publish(&mut self, now: Time) -> io::Result<()> {
+        self.descriptor.paths = self.service.published(now).cloned().collect();
+        (self.serving.publish)(&self.descriptor)
     }
 }
 
@@ -80,7 +78,6 @@ struct Services<'a> {
     hosted: Vec<Hosted<'a>>,
     pumps: BTreeMap<StreamKey, Pump>,
     events: mpsc::Sender<Local>,
-    random: Random,
 }
 
 async fn serve_all(settings: &Settings, serving: Vec<Serving<'_>>, stop: &AtomicBool) -> io::Result<Summary> {
@@ -88,10 +85,8 @@ async fn serve_all(settings: &Settings, serving: Vec<Serving<'_>>, stop: &Atomic
     let epoch = || (wire.peer.epoch(), wire.peer.keys());
     let hosted = serving.into_iter().map(|serving| Hosted::new(settings, epoch(), serving)).collect();
     let (events, mut local) = mpsc::channel(256);
-    let random = Seed::root(number()).random();
-    let mut services = Services { hosted, pumps: BTreeMap::new(), events, random };
+    let mut services = Services { hosted, pumps: BTreeMap::new(), events };
     let mut heard = Vec::new();
-    let mut sweep = Time::ZERO;
     while !stop.load(Ordering::Relaxed) {
         let now = clock::now();
         if let Some(keys) = wire.peer.turn(now)? {
@@ -99,12 +94,8 @@ async fn serve_all(settings: &Settings, serving: Vec<Serving<'_>>, stop: &Atomic
                 hosted.service.set_epoch(keys.clone());
                 hosted.descriptor.epoch = wire.peer.epoch();
             }
-            sweep = now;
         }
-        if now >= sweep {
-            sweep = now + SWEEP;
-            services.sweep(now)?;
-        }
+        services.turn(now, &mut wire)?;
         let nobody = std::future::pending();
         let woken = woken(wire.socket.readable(), nobody, &mut local, &mut heard, now + NAP).await;
         if let Woken::Datagrams(ready) = woken {
@@ -112,7 +103,7 @@ async fn serve_all(settings: &Settings, serving: Vec<Serving<'_>>, stop: &Atomic
         }
         heard.drain(..).for_each(|event| services.local(event));
         for opened in wire.receive()? {
-            services.opened(&mut wire, opened);
+            services.opened(&mut wire, opened)?;
         }
         for ((service, stream), pump) in &mut services.pumps {
             let service = &mut services.hosted[*service].service;
@@ -126,11 +117,25 @@ async fn serve_all(settings: &Settings, serving: Vec<Serving<'_>>, stop: &Atomic
 }
 
 impl Services<'_> {
-    fn sweep(&mut self, now: Time) -> io::Result<()> {
-        for (number, hosted) in self.hosted.iter_mut().enumerate() {
-            hosted.publish(now, &mut self.random)?;
-            for stream in hosted.service.sweep(now) {
-                self.pumps.remove(&(number, stream));
+    /// Time has come to `now`.
+    fn turn(&mut self, now: Time, wire: &mut Wire) -> io::Result<()> {
+        for number in 0..self.hosted.len() {
+            self.hosted[number].service.catch_up(now);
+            self.drain(now, number, wire)?;
+        }
+        Ok(())
+    }
+
+    /// Does what a service asks.
+    fn drain(&mut self, now: Time, number: usize, wire: &mut Wire) -> io::Result<()> {
+        while let Some(output) = self.hosted[number].service.poll() {
+            match output {
+                Output::Send(to, datagram) => wire.send_to(to, &datagram),
+                Output::Came(came) => self.came(number, came, wire),
+                Output::Publish => self.hosted[number].publish(now)?,
+                Output::Over(stream) => {
+                    self.pumps.remove(&(number, stream));
+                }
             }
         }
         Ok(())
@@ -152,40 +157,38 @@ impl Services<'_> {
     }
 
     /// Something came over a path of one of the services.
-    fn opened(&mut self, wire: &mut Wire, opened: Opened) {
+    fn opened(&mut self, wire: &mut Wire, opened: Opened) -> io::Result<()> {
         let (now, offer) = (clock::now(), wire.peer.node.stamp());
-        let (Opened::Message { id, .. } | Opened::Cell { id, .. }) = &opened else { return };
+        let (Opened::Message { id, .. } | Opened::Cell { id, .. }) = &opened else { return Ok(()) };
         // What belongs to none is counted by the first.
         let number = self.hosted.iter().position(|hosted| hosted.service.knows(id)).unwrap_or(0);
-        let Some(Hosted { service, serving, .. }) = self.hosted.get_mut(number) else { return };
-        let random = &mut self.random;
-        let answered = match opened {
-            Opened::Message { id, payload, .. } => {
-                service.message(now, id, &payload, offer, random, &mut entropy)
-            }
-            Opened::Cell { id, annex, payload } => {
-                service.cell(now, id, (annex, &payload), offer, random, &mut entropy)
-            }
-            _ => None,
-        };
-        let Some(Answered { reply, stream, opened, bytes, complete }) = answered else { return };
-        wire.send_to(reply.0, &reply.1);
-        let key = (number, stream);
-        if opened {
-            let connect = TcpStream::connect(serving.target);
+        let Some(Hosted { service, .. }) = self.hosted.get_mut(number) else { return Ok(()) };
+        match opened {
+            Opened::Message { id, payload, .. } => service.message(now, id, &payload, offer),
+            Opened::Cell { id, annex, payload } => service.cell(now, id, (annex, &payload), offer),
+            _ => {}
+        }
+        self.drain(now, number, wire)
+    }
+
+    /// Something came on a stream of a service.
+    fn came(&mut self, number: usize, came: Came, wire: &mut Wire) {
+        let key = (number, came.stream);
+        if came.opened {
+            let connect = TcpStream::connect(self.hosted[number].serving.target);
             self.pumps.insert(key, Pump::start(key, connect, self.events.clone()));
         }
-        wire.peer.summary.bytes += bytes.len() as u64;
+        wire.peer.summary.bytes += came.bytes.len() as u64;
         if let Some(pump) = self.pumps.get(&key) {
-            pump.write(bytes);
-            if complete {
+            pump.write(came.bytes);
+            if came.complete {
                 pump.end();
             }
         }
     }
 
     /// Of all services together.
-    fn counters(&self) -> tidegate_more::service::Counters {
+    fn counters(&self) -> service::Counters {
         self.hosted.iter().fold(Default::default(), |sum, hosted| sum + hosted.service.counters)
     }
 }

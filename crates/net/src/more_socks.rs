@@ -5,12 +5,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
-use tidegate_more::client::{self, Came, Client};
+use tidegate_more::client::{self, Client};
 use tidegate_more::descriptor::Descriptor;
+use tidegate_more::machine::{Came, Output};
 use tidegate_more::message::PATH_SIZE;
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::socks::{Handshake, Host, Reply, Step, reply};
@@ -20,8 +22,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::clock;
-use crate::more_local::{Local, NAP, Pump, StreamKey, Wire, Woken, check_hops, number, runtime, woken};
-use crate::more_peer::{Settings, Summary, entropy, invalid};
+use crate::more_local::{Local, NAP, Pump, StreamKey, Wire, Woken, check_hops, runtime, woken};
+use crate::more_peer::{Settings, Summary, invalid, number, randomness};
 
 /// Streams at once: an application that wants another is refused.
 const STREAMS: usize = 128;
@@ -96,7 +98,7 @@ impl<'a> Reached<'a> {
             receiver: receiver.descriptor.key,
             attempt_every: settings.attempt_every,
         };
-        let client = Client::new(known, sender, clock::now());
+        let client = Client::new(known, sender, randomness(), clock::now());
         let mut reached = Reached { client, receiver, read: BTreeSet::new() };
         reached.supply(random);
         Ok(reached)
@@ -122,17 +124,14 @@ impl<'a> Reached<'a> {
         }
     }
 
-    /// What an opened packet leads to, if it is this client's.
-    fn opened(&mut self, opened: &Opened) -> Option<Came> {
+    /// An opened packet, which may be this client's.
+    fn opened(&mut self, opened: &Opened) {
         let (now, client) = (clock::now(), &mut self.client);
         match opened {
             Opened::Message { id, annex, payload } => client.answer(now, *id, *annex, payload),
             Opened::Cell { id, annex, payload } => client.cell_back(now, *id, *annex, payload),
-            Opened::Refused { first, label, block } => {
-                client.refused(now, *first, *label, block);
-                None
-            }
-            _ => None,
+            Opened::Refused { first, label, block } => client.refused(now, *first, *label, block),
+            _ => {}
         }
     }
 }
@@ -181,7 +180,7 @@ async fn socks_all(settings: &Settings, mut front: Front<'_>, stop: &AtomicBool)
             sweep = now + SWEEP;
             streams.reached.iter_mut().for_each(|reached| reached.sweep(&mut random));
         }
-        let next = streams.reached.iter().map(|reached| reached.client.next_time()).min();
+        let next = streams.reached.iter().filter_map(|reached| reached.client.next_timeout()).min();
         let until = next.unwrap_or(Time::NEVER).min(now + NAP);
         let accept = async {
             if places.available_permits() > 0
@@ -205,12 +204,7 @@ async fn socks_all(settings: &Settings, mut front: Front<'_>, stop: &AtomicBool)
         for opened in wire.receive()? {
             streams.opened(&opened);
         }
-        for reached in &mut streams.reached {
-            while let Some((to, datagram)) = reached.client.poll(clock::now(), &mut random, &mut entropy) {
-                wire.send_to(to, &datagram);
-            }
-        }
-        streams.turn(clock::now());
+        streams.turn(clock::now(), &mut wire);
     }
     let mut summary = wire.peer.summary();
     summary.bytes = streams.bytes;
@@ -254,9 +248,27 @@ impl Streams<'_> {
         };
         // What belongs to none is counted by the first.
         let number = self.reached.iter().position(of).unwrap_or(0);
-        let Some(came) = self.reached.get_mut(number).and_then(|reached| reached.opened(opened)) else {
-            return;
-        };
+        if let Some(reached) = self.reached.get_mut(number) {
+            reached.opened(opened);
+        }
+    }
+
+    /// Does what the clients ask, and lets them do what is due.
+    fn drain(&mut self, now: Time, wire: &mut Wire) {
+        for number in 0..self.reached.len() {
+            self.reached[number].client.catch_up(now);
+            while let Some(output) = self.reached[number].client.poll() {
+                match output {
+                    Output::Send(to, datagram) => wire.send_to(to, &datagram),
+                    Output::Came(came) => self.came(number, came),
+                    Output::Publish | Output::Over(_) => unreachable!("only receivers do"),
+                }
+            }
+        }
+    }
+
+    /// Something came on a stream.
+    fn came(&mut self, number: usize, came: Came) {
         let Some(fronted) = self.streams.get_mut(&(number, came.stream)) else { return };
         if came.opened && !came.refused {
             fronted.pump.write(reply(Reply::Succeeded));
@@ -271,7 +283,8 @@ impl Streams<'_> {
     }
 
     /// Looks after every stream.
-    fn turn(&mut self, now: Time) {
+    fn turn(&mut self, now: Time, wire: &mut Wire) {
+        self.drain(now, wire);
         for ((receiver, stream), fronted) in &mut self.streams {
             let client = &mut self.reached[*receiver].client;
             if !fronted.opened && !fronted.ended && now.since(fronted.since) > FIRST_ANSWER {

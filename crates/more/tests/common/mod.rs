@@ -1,11 +1,14 @@
 //! Peers of an overlay, their secrets drawn from their numbers.
 
+use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::ControllerParameters;
-use tidegate_control::units::Span;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Span, Time};
 use tidegate_more::keys::PeerKeys;
+use tidegate_more::machine::Randomness;
 use tidegate_more::node::{Node, NodeSettings};
-use tidegate_more::onion::Epoch;
+use tidegate_more::onion::{Epoch, Opened};
 
 fn keys(peer: usize) -> PeerKeys {
     PeerKeys::new([peer as u8 + 1; 32])
@@ -31,4 +34,17 @@ pub fn nodes(peers: usize, limit: f64, parameters: &ControllerParameters) -> Vec
         })
     };
     (0..peers).map(node).collect()
+}
+
+/// What a peer makes of a datagram: at most one thing.
+pub fn open(node: &mut Node, now: Time, wire: &[u8]) -> Option<Opened> {
+    node.handle(now, wire);
+    let opened = node.poll();
+    assert!(node.poll().is_none());
+    opened
+}
+
+/// Of one machine.
+pub fn randomness(seed: u64) -> Randomness {
+    Randomness::foretold(Seed::root(2).fork_index(seed).random(), Seed::root(3).fork_index(seed).random())
 }

@@ -3,14 +3,16 @@
 //! What a live run does, without its network and processors: [`transfer`] drives the same
 //! [`Node`], [`Upload`] and [`Download`] that sockets drive, and stops at the same event.
 
+use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
-use tidegate_control::random::{Random, Seed};
+use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::download::Download;
 use tidegate_more::flights::Progress;
 use tidegate_more::keys::PeerKeys;
+use tidegate_more::machine::{Output, Randomness};
 use tidegate_more::node::{Counters, Node, NodeSettings};
 use tidegate_more::onion::{Epoch, MAX_RELAYS, Opened};
 use tidegate_more::upload::{CHUNK, Overlay, Upload};
@@ -82,12 +84,11 @@ pub fn transfer(
     let controller = parameters.controller(n, seed.fork("controller")).ok_or(PlanError::Central)?;
     let sender = Sender::new(0, n, hops, f64::from(PACKET), controller, parameters.latencies(n));
     let overlay = Overlay { me: 0, to: (n - 1) as Peer, epoch, hops, attempt_every: plan.attempt_every };
-    let mut upload = Upload::new(1, overlay, sender, Time::ZERO);
+    let randomness = Randomness::foretold(seed.fork("paths").random(), seed.fork("entropy").random());
+    let mut upload = Upload::new(1, overlay, sender, randomness, Time::ZERO);
     let mut download = Download::default();
     let mut delays = DelayTable::new(&plan.delays, n, plan.jitter, seed.fork("jitter"));
-    let mut random = seed.fork("paths").random();
-    let mut drawn = seed.fork("entropy").random();
-    let mut entropy = || bytes(&mut drawn);
+    let mut drawn = seed.fork("acknowledgements").random();
     let mut queue = Queue::new();
     queue.push(Time::ZERO, Event::Source);
     let (mut written, mut received, mut exact, mut complete) = (0, 0, true, false);
@@ -100,7 +101,7 @@ pub fn transfer(
         match event {
             Event::Source if now < planned => continue,
             Event::Source => {}
-            Event::Datagram(at, datagram) => match nodes[usize::from(at)].handle(now, &datagram) {
+            Event::Datagram(at, datagram) => match opened(&mut nodes[usize::from(at)], now, &datagram) {
                 Some(Opened::Forward { to, datagram }) if usize::from(to) < n => {
                     queue.push(now + delays.passage(at, to), Event::Datagram(to, datagram));
                 }
@@ -109,7 +110,7 @@ pub fn transfer(
                     exact &= arrived.bytes.iter().zip(received..).all(|(byte, at)| *byte == content(at));
                     received += arrived.bytes.len() as u64;
                     complete |= arrived.complete;
-                    if let Some((to, ack)) = reply.acknowledge(&[], &mut entropy)
+                    if let Some((to, ack)) = reply.acknowledge(&[], &mut || drawn.bytes())
                         && let Some(ack) = nodes[usize::from(at)].seal(to, &ack)
                     {
                         queue.push(now + delays.passage(at, to), Event::Datagram(to, ack));
@@ -127,8 +128,11 @@ pub fn transfer(
         if written == plan.bytes {
             upload.end();
         }
-        while let Some((to, datagram)) = upload.poll(now, &mut random, &mut entropy) {
-            if let Some(datagram) = nodes[0].seal(to, &datagram) {
+        upload.catch_up(now);
+        while let Some(output) = upload.poll() {
+            if let Output::Send(to, datagram) = output
+                && let Some(datagram) = nodes[0].seal(to, &datagram)
+            {
                 queue.push(now + delays.passage(0, to), Event::Datagram(to, datagram));
             }
         }
@@ -136,7 +140,7 @@ pub fn transfer(
             took = Some(now.since(Time::ZERO));
             break;
         }
-        let next = upload.next_time().max(now + Span(1));
+        let next = upload.next_timeout().unwrap_or(Time::NEVER).max(now + Span(1));
         // One pending look is enough; an earlier one takes its place.
         if planned <= now || next < planned {
             planned = next;
@@ -157,7 +161,7 @@ pub(super) fn peers(
 ) -> (Vec<Node>, Epoch) {
     let mut drawn = seed.fork("secrets").random();
     let mut phases = seed.fork("phases").random();
-    let secrets: Vec<[u8; 32]> = (0..n).map(|_| bytes(&mut drawn)).collect();
+    let secrets: Vec<[u8; 32]> = (0..n).map(|_| drawn.bytes()).collect();
     let keys = || secrets.iter().map(|secret| PeerKeys::new(*secret));
     let links: Vec<[u8; 32]> = keys().map(|keys| keys.link_key()).collect();
     let epoch = Epoch::new(0, keys().map(|keys| keys.onion_key(0)).collect());
@@ -175,8 +179,8 @@ pub(super) fn peers(
     (keys().enumerate().map(node).collect(), epoch)
 }
 
-pub(super) fn bytes(random: &mut Random) -> [u8; 32] {
-    let mut bytes = [0; 32];
-    bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.bits().to_le_bytes()));
-    bytes
+/// What a peer makes of a datagram: at most one thing.
+pub(super) fn opened(node: &mut Node, now: Time, datagram: &[u8]) -> Option<Opened> {
+    node.handle(now, datagram);
+    node.poll()
 }

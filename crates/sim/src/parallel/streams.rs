@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
@@ -10,13 +11,14 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_more::client::{Client, Settings};
 use tidegate_more::flights::Progress;
+use tidegate_more::machine::{Output, Randomness};
 use tidegate_more::node::{Counters, Node};
 use tidegate_more::onion::{MAX_RELAYS, Opened};
-use tidegate_more::service::{Answered, Service};
+use tidegate_more::service::{self, Service};
 use tidegate_more::wire::PACKET;
 
 use super::delay::DelayTable;
-use super::onions::{bytes, peers};
+use super::onions::{opened, peers};
 use super::plan::{Delays, PlanError};
 use crate::queue::Queue;
 
@@ -59,15 +61,13 @@ pub struct Read {
 }
 
 const STREAM: u64 = 1;
-/// How often the descriptor is looked at.
-const SWEEP: Span = Span::from_secs(2);
 
 enum Event {
     Datagram(Peer, Vec<u8>),
     /// The client looks whether it can send.
     Client,
-    /// The descriptor is published and read.
-    Sweep,
+    /// The receiver counts its paths, and the client reads the descriptor.
+    Service,
 }
 
 struct World<'a> {
@@ -77,8 +77,8 @@ struct World<'a> {
     service: Service,
     queue: Queue<Event>,
     delays: DelayTable,
+    /// In which order the client takes paths of a descriptor.
     random: Random,
-    entropy: Random,
     /// Receiver paths that the client was given.
     given: BTreeSet<Vec<u8>>,
     written: u64,
@@ -105,8 +105,19 @@ pub fn download(plan: &Reading, parameters: &ControllerParameters, seed: Seed) -
     let latencies = parameters.latencies(n + 1);
     let mut sender = Sender::new(0, n + 1, own + 2, f64::from(PACKET), controller, latencies);
     sender.set_receiver(n as Peer);
-    let mut entropy = seed.fork("entropy").random();
-    let service = Service::new((n - 1) as Peer, epoch.clone(), theirs, Vec::new(), bytes(&mut entropy));
+    let randomness = |of: &str| {
+        let seed = seed.fork(of);
+        Randomness::foretold(seed.fork("paths").random(), seed.fork("secrets").random())
+    };
+    let receiver = service::Settings {
+        me: (n - 1) as Peer,
+        epoch: epoch.clone(),
+        hops: theirs,
+        guards: Vec::new(),
+        secret: seed.fork("receiver").random().bytes(),
+        publish: plan.published,
+    };
+    let service = Service::new(receiver, randomness("service"));
     let settings = Settings {
         me: 0,
         epoch,
@@ -118,12 +129,11 @@ pub fn download(plan: &Reading, parameters: &ControllerParameters, seed: Seed) -
     let mut world = World {
         plan,
         nodes,
-        client: Client::new(settings, sender, Time::ZERO),
+        client: Client::new(settings, sender, randomness("client"), Time::ZERO),
         service,
         queue: Queue::new(),
         delays: DelayTable::new(&plan.delays, n, plan.jitter, seed.fork("jitter")),
-        random: seed.fork("paths").random(),
-        entropy,
+        random: seed.fork("reading").random(),
         given: BTreeSet::new(),
         written: 0,
         read: Read { seconds: Vec::new(), exact: true, progress: Progress::default(), nodes: Vec::new() },
@@ -137,7 +147,7 @@ pub fn download(plan: &Reading, parameters: &ControllerParameters, seed: Seed) -
 impl World<'_> {
     fn run(&mut self) {
         self.client.open(STREAM, Time::ZERO);
-        self.queue.push(Time::ZERO, Event::Sweep);
+        self.queue.push(Time::ZERO, Event::Service);
         self.queue.push(Time::ZERO, Event::Client);
         let mut planned = Time::ZERO;
         let mut total = 0;
@@ -151,7 +161,7 @@ impl World<'_> {
             match event {
                 Event::Client if now < planned => continue,
                 Event::Client => {}
-                Event::Sweep => self.sweep(now),
+                Event::Service => self.serve(now),
                 Event::Datagram(at, datagram) => {
                     let arrived = self.arrive(now, at, &datagram);
                     let right = |(byte, at): (&u8, u64)| *byte == content(at);
@@ -162,13 +172,9 @@ impl World<'_> {
                     }
                 }
             }
-            let entropy = &mut self.entropy;
-            while let Some((to, datagram)) = self.client.poll(now, &mut self.random, &mut || bytes(entropy)) {
-                if let Some(wire) = self.nodes[0].seal(to, &datagram) {
-                    self.queue.push(now + self.delays.passage(0, to), Event::Datagram(to, wire));
-                }
-            }
-            let next = self.client.next_time().max(now + Span(1));
+            self.client.catch_up(now);
+            self.drain_client(now, &mut Vec::new());
+            let next = self.client.next_timeout().unwrap_or(Time::NEVER).max(now + Span(1));
             if planned <= now || next < planned {
                 planned = next;
                 self.queue.push(next, Event::Client);
@@ -186,54 +192,63 @@ impl World<'_> {
         }
         let hidden = usize::from(at) + 1 == self.plan.peers;
         let node = &mut self.nodes[usize::from(at)];
-        let opened = node.handle(now, wire);
+        let opened = opened(node, now, wire);
         let offer = node.stamp();
-        let (random, entropy) = (&mut self.random, &mut || bytes(&mut self.entropy));
-        let came = match opened {
+        match opened {
             Some(Opened::Forward { to, datagram }) if usize::from(to) < self.plan.peers => {
                 self.queue.push(now + self.delays.passage(at, to), Event::Datagram(to, datagram));
-                None
             }
             Some(Opened::Message { id, payload, .. }) if hidden => {
-                let answered = self.service.message(now, id, &payload, offer, random, entropy);
-                self.answered(now, at, answered);
-                None
+                self.service.message(now, id, &payload, offer);
             }
             Some(Opened::Cell { id, annex, payload }) if hidden => {
-                let answered = self.service.cell(now, id, (annex, &payload), offer, random, entropy);
-                self.answered(now, at, answered);
-                None
+                self.service.cell(now, id, (annex, &payload), offer);
             }
             Some(Opened::Message { id, annex, payload }) => self.client.answer(now, id, annex, &payload),
             Some(Opened::Cell { id, annex, payload }) => self.client.cell_back(now, id, annex, &payload),
-            Some(Opened::Refused { first, label, block }) => {
-                self.client.refused(now, first, label, &block);
-                None
+            Some(Opened::Refused { first, label, block }) => self.client.refused(now, first, label, &block),
+            _ => {}
+        }
+        let mut came = Vec::new();
+        self.drain_client(now, &mut came);
+        self.drain_service(now);
+        came
+    }
+
+    fn send(&mut self, now: Time, from: Peer, to: Peer, datagram: &[u8]) {
+        if let Some(wire) = self.nodes[usize::from(from)].seal(to, datagram) {
+            self.queue.push(now + self.delays.passage(from, to), Event::Datagram(to, wire));
+        }
+    }
+
+    /// Does what the client asks; what came for its application is appended.
+    fn drain_client(&mut self, now: Time, bytes: &mut Vec<u8>) {
+        while let Some(output) = self.client.poll() {
+            match output {
+                Output::Send(to, datagram) => self.send(now, 0, to, &datagram),
+                Output::Came(came) => bytes.extend(came.bytes),
+                Output::Publish | Output::Over(_) => unreachable!("only receivers do"),
             }
-            _ => None,
-        };
-        came.map_or(Vec::new(), |came| came.bytes)
-    }
-
-    fn answered(&mut self, now: Time, at: Peer, answered: Option<Answered>) {
-        let Some(Answered { reply: (to, datagram), stream, .. }) = answered else { return };
-        if stream == STREAM {
-            let end = self.written + self.service.room(STREAM) as u64;
-            self.service.write(STREAM, &(self.written..end).map(content).collect::<Vec<u8>>());
-            self.written = end;
-        }
-        if let Some(wire) = self.nodes[usize::from(at)].seal(to, &datagram) {
-            self.queue.push(now + self.delays.passage(at, to), Event::Datagram(to, wire));
         }
     }
 
-    fn sweep(&mut self, now: Time) {
-        let left = self.service.published(now).count();
-        if left < self.plan.published - self.plan.published / 4 {
-            let entropy = &mut self.entropy;
-            let count = self.plan.published - left;
-            self.service.publish(now, count, &mut self.random, &mut || bytes(entropy));
+    fn drain_service(&mut self, now: Time) {
+        while let Some(output) = self.service.poll() {
+            match output {
+                Output::Send(to, datagram) => self.send(now, (self.plan.peers - 1) as Peer, to, &datagram),
+                Output::Came(came) if came.stream == STREAM => {
+                    let end = self.written + self.service.room(STREAM) as u64;
+                    self.service.write(STREAM, &(self.written..end).map(content).collect::<Vec<u8>>());
+                    self.written = end;
+                }
+                Output::Came(_) | Output::Publish | Output::Over(_) => {}
+            }
         }
+    }
+
+    fn serve(&mut self, now: Time) {
+        self.service.catch_up(now);
+        self.drain_service(now);
         if self.client.store() < self.plan.published / 4 {
             let mut fresh: Vec<_> = self
                 .service
@@ -244,6 +259,7 @@ impl World<'_> {
             self.random.shuffle(&mut fresh);
             self.client.supply(fresh);
         }
-        self.queue.push(now + SWEEP, Event::Sweep);
+        let next = self.service.next_timeout().unwrap_or(Time::NEVER);
+        self.queue.push(next, Event::Service);
     }
 }
