@@ -11,17 +11,27 @@ use crate::document::{DataError, Document, quote};
 use crate::torperf::json;
 
 /// A relay's advertised bandwidth, the smaller of its limit and of what it saw itself carry, in bytes per second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Advertised {
     /// Before everybody was loaded for a day.
     pub before: u64,
     /// After that.
     pub after: u64,
+    /// Its share of the consensus' weight before and after.
+    pub weights: [f64; 2],
 }
 
 #[derive(Deserialize)]
 struct Difference {
     advbw: Pair,
+    weight: Shares,
+}
+
+/// Zero is written as `null`, or left out.
+#[derive(Deserialize)]
+struct Shares {
+    before: Option<f64>,
+    after: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -43,8 +53,9 @@ pub fn advertised(document: &Document) -> Result<BTreeMap<Identity, Advertised>,
     let relays: BTreeMap<Cow<'_, str>, Difference> = json(document)?;
     relays
         .iter()
-        .map(|(name, Difference { advbw: Pair { before, after } })| {
-            Ok((identity(document, name)?, Advertised { before: *before, after: *after }))
+        .map(|(name, Difference { advbw: Pair { before, after }, weight })| {
+            let weights = [weight.before, weight.after].map(Option::unwrap_or_default);
+            Ok((identity(document, name)?, Advertised { before: *before, after: *after, weights }))
         })
         .collect()
 }
@@ -83,7 +94,10 @@ mod tests {
             "{{\"{NAME}\": {{\"weight\": {{\"before\": 0.1, \"after\": 0.2}}, \"advbw\": {{\"before\": 5, \"after\": 7}}}}}}"
         );
         let read = advertised(&document(text.clone())).unwrap();
-        assert_eq!(read.into_values().collect::<Vec<_>>(), [Advertised { before: 5, after: 7 }]);
+        assert_eq!(
+            read.into_values().collect::<Vec<_>>(),
+            [Advertised { before: 5, after: 7, weights: [0.1, 0.2] }]
+        );
         let error = advertised(&document(text.replace("000A", "00"))).unwrap_err().to_string();
         assert!(error.contains("not a relay's fingerprint"), "{error}");
         assert!(advertised(&document("{}}".into())).is_err());

@@ -117,7 +117,10 @@ pub fn run_with(
             "weight_error": balanced.weight_error,
             "capacity_error": balanced.capacity_error,
             "advantage": balanced.advantage,
+            "circuits_seen_at_both_ends": balanced.circuits_seen.map(|seen| seen[0]),
+            "circuits_seen_anywhere": balanced.circuits_seen.map(|seen| seen[1]),
             "unweighed_relays": balanced.unweighed,
+            "failed_measurements": balanced.failed,
             "rounds": balanced.rounds,
             "surveyed_s": balanced.surveyed.as_secs_f64(),
         });

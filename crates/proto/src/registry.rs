@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tidegate_control::balance::Balance;
+use tidegate_control::balance::diprober::DiProber;
 use tidegate_control::balance::eigenspeed::EigenSpeed;
 use tidegate_control::balance::likelihood::{MleFlow, ProbFlow};
 use tidegate_control::balance::peerflow::PeerFlow;
@@ -89,5 +90,6 @@ pub const BALANCES: &[Part<dyn Balance>] = &[
     part!("flashflow", Team),
     part!("mleflow", MleFlow),
     part!("probflow", ProbFlow),
+    part!("diprober", DiProber),
     part!("truth" = Truth),
 ];

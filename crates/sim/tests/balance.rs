@@ -134,6 +134,18 @@ fn flashflow_measures_under_clients_load_and_its_weights_are_nearly_true() {
 }
 
 #[test]
+fn a_way_back_that_is_shorter_loses_no_measurement() {
+    for there in [10, 90] {
+        let mut plan = plan();
+        plan.hosts[6].location = 1;
+        let delay = |from, to| Span::from_millis(if from < to { there } else { 100 - there });
+        plan.paths = PathTable::from_fn(2, |from, to| Path { delay: delay(from, to), ..Path::default() });
+        let balanced = go(&mut plan, &system(flashflow(), Attack::default()), 1).unwrap().unwrap();
+        assert_eq!((balanced.unweighed, balanced.failed.len()), (0, 0), "{there} ms there");
+    }
+}
+
+#[test]
 fn lies_win_weight_from_those_who_believe_them() {
     let part = |name: &str| BALANCES.iter().find(|part| part.name == name).unwrap().by_default();
     let attack = |trick| Attack { trick, share: 0.2, factor: 50.0 };
@@ -148,6 +160,8 @@ fn lies_win_weight_from_those_who_believe_them() {
     let held = advantage(flashflow(), Trick::Hold);
     assert!((1.05..1.40).contains(&held), "{held}");
     assert!((0.9..1.1).contains(&advantage(flashflow(), Trick::Inflate)));
+    // Slots that are known are no secret to those who flood others.
+    assert!(advantage(flashflow(), Trick::Flood) > 2.0);
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub const RUNNERS: &[(&str, Runner)] = &[
     ("q-stream", stream::run),
     ("flashflow", flashflow::run),
     ("flashflow-bounds", flashflow::bounds),
+    ("flashflow-speed-test", flashflow::speed_test),
     ("flashflow-loopback", flashflow_loopback::run),
     ("more-hidden", more_hidden::run),
     ("more-live", more_live::run),

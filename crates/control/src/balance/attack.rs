@@ -23,6 +23,8 @@ pub enum Trick {
     Frame,
     /// They hold cells back while they are measured, and claim background that they have not.
     Hold,
+    /// They know the slots, and flood the links of the `factor` largest others in each while these are measured.
+    Flood,
     /// Each is `factor` relays of different addresses on one machine, which says for each what it can carry.
     Sybils,
 }
@@ -55,7 +57,7 @@ impl Attack {
         match self.trick {
             Trick::Inflate => capacity * self.factor,
             Trick::Refuse | Trick::Sybils => capacity,
-            Trick::None | Trick::Frame | Trick::Hold => report,
+            Trick::None | Trick::Frame | Trick::Hold | Trick::Flood => report,
         }
     }
 

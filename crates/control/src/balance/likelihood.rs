@@ -53,10 +53,11 @@ impl Default for ProbFlow {
 
 impl Parameters for ProbFlow {}
 
-/// Capacities and the logarithm of how likely they make what was seen of a relay.
-fn likelihoods(evidence: &Evidence, relay: usize) -> Option<Vec<(f64, f64)>> {
+/// Capacities and the logarithm of how likely they make what was seen of a relay, its downloads having come so many at
+/// once.
+pub(super) fn likelihoods(evidence: &Evidence, relay: usize, at_once: f64) -> Option<Vec<(f64, f64)>> {
     let probes = |round: &super::Round| round.probes.get(relay).cloned().unwrap_or_default();
-    let fastest = evidence.rounds.iter().flat_map(probes).fold(0.0, f64::max);
+    let fastest = evidence.rounds.iter().flat_map(probes).fold(0.0, f64::max) * at_once;
     if fastest <= 0.0 {
         return None;
     }
@@ -68,7 +69,7 @@ fn likelihoods(evidence: &Evidence, relay: usize) -> Option<Vec<(f64, f64)>> {
             for speed in probes(round).into_iter().filter(|speed| *speed > 0.0) {
                 // Others on the relay: those whose equal parts fill it, and those that its weight brings. A stream's
                 // part of the whole load is taken to be the speed that was seen.
-                let others = (capacity / speed - 1.0).max(0.0);
+                let others = (capacity / speed - at_once).max(0.0);
                 let expected = (load * share / speed).max(1e-3);
                 sum += others * libm::log(expected) - expected - libm::lgamma(others + 1.0);
             }
@@ -79,14 +80,18 @@ fn likelihoods(evidence: &Evidence, relay: usize) -> Option<Vec<(f64, f64)>> {
     Some(capacities.map(|capacity| (capacity, likely(capacity))).collect())
 }
 
+/// The capacity that makes it most likely.
+pub(super) fn likeliest(all: Vec<(f64, f64)>) -> Option<f64> {
+    all.into_iter().max_by(|one, other| one.1.total_cmp(&other.1)).map(|(capacity, _)| capacity)
+}
+
 impl Balance for MleFlow {
     fn asks(&self) -> Asks {
         Asks { probes: self.downloads, rounds: self.rounds, ..Asks::default() }
     }
 
     fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {
-        let best = |all: Vec<(f64, f64)>| all.into_iter().max_by(|one, other| one.1.total_cmp(&other.1));
-        let weigh = |relay| Some(best(likelihoods(evidence, relay)?)?.0);
+        let weigh = |relay| likeliest(likelihoods(evidence, relay, 1.0)?);
         (0..evidence.relays()).map(weigh).collect()
     }
 }
@@ -98,7 +103,7 @@ impl Balance for ProbFlow {
 
     fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>> {
         let weigh = |relay| {
-            let all = likelihoods(evidence, relay)?;
+            let all = likelihoods(evidence, relay, 1.0)?;
             let most = all.iter().map(|(_, likely)| *likely).fold(f64::NEG_INFINITY, f64::max);
             let parts = || all.iter().map(|(capacity, likely)| (capacity, libm::exp(likely - most)));
             let whole: f64 = parts().map(|(_, part)| part).sum();

@@ -17,6 +17,7 @@
 //! ```
 
 pub mod attack;
+pub mod diprober;
 pub mod eigenspeed;
 mod evidence;
 mod flashflow;
@@ -41,6 +42,8 @@ const UNMEASURED: f64 = 20_000.0;
 pub struct Asks {
     /// Downloads through each relay in a round.
     pub probes: u32,
+    /// Further downloads at the same time as each of them, over the same path.
+    pub beside: u32,
     /// Each relay measured under full load, and how.
     pub measurements: Option<team::Team>,
     /// Rounds, the weights of each deciding how clients load relays in the next.

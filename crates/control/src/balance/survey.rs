@@ -13,6 +13,9 @@ pub struct Survey {
     /// Simulated time of a round; one in which relays are measured under full load takes as long as that takes.
     #[schemars(extend("x-range" = "10 s..=1 h"))]
     pub duration: Span,
+    /// The share of the users who are there meanwhile: a network that has grown since its relays were weighed.
+    #[schemars(range(min = 0.01, max = 1.0))]
+    pub users: f64,
     /// Authorities that each survey for themselves; the low median of their files counts.
     #[schemars(range(min = 1, max = 9))]
     pub files: u32,
@@ -23,7 +26,7 @@ pub struct Survey {
 
 impl Default for Survey {
     fn default() -> Survey {
-        Survey { duration: Span::from_secs(60), files: 1, trusted: 0.2 }
+        Survey { duration: Span::from_secs(60), users: 1.0, files: 1, trusted: 0.2 }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Small networks whose weights are computed by hand.
 
+use super::diprober::DiProber;
 use super::eigenspeed::EigenSpeed;
 use super::likelihood::{MleFlow, ProbFlow};
 use super::peerflow::PeerFlow;
@@ -139,6 +140,9 @@ fn likelihood_grows_with_the_users_that_a_weight_brings() {
     assert!((1.4e6..2.4e6).contains(&mle[1].unwrap()), "{mle:?}");
     let mean = ProbFlow::default().weigh(&two);
     assert!(mean[1].unwrap() > mean[0].unwrap() && mean[0].unwrap() > 1e5, "{mean:?}");
+    // The same speed twice at once is twice as much.
+    let pairs = DiProber::default().weigh(&two);
+    assert!(pairs[0].unwrap() >= 2e5 && pairs[1] >= mle[1], "{pairs:?}");
     two.rounds[0].probes[0] = vec![];
     assert_eq!(MleFlow::default().weigh(&two)[0], None);
 }

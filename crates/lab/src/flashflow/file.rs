@@ -97,6 +97,9 @@ pub struct RelayTable {
     /// It holds cells back and claims background that it has not.
     #[serde(default)]
     holds: bool,
+    /// What its kernel and the measurers' let a socket buffer, in bytes, instead of the machines' own.
+    #[serde(default)]
+    socket_buffer: Option<u32>,
 }
 
 /// The file with the machines.
@@ -170,6 +173,16 @@ fn link(rate: Rate) -> LinkPlan {
     LinkPlan { rate, queue: QueuePlan::DropTail { packets: u32::MAX, bytes: rate.0 / 8 / 20 } }
 }
 
+/// TCP whose socket buffers grow up to these sizes.
+fn buffering(tcp: Config, send: Option<u32>, receive: Option<u32>) -> Config {
+    let auto = |initial, max: Option<u32>, before| max.map_or(before, |max| Buffer::Auto { initial, max });
+    Config {
+        send_buffer: auto(46_080, send, tcp.send_buffer),
+        receive_buffer: auto(65_536, receive, tcp.receive_buffer),
+        ..tcp
+    }
+}
+
 impl Hosts {
     /// Reads the file.
     ///
@@ -188,11 +201,7 @@ impl Hosts {
         if file.target.core.0 == 0 || file.target.link.0 == 0 {
             return fail("the target's rates must not be zero".into(), "give a rate such as \"1 Gbit/s\"");
         }
-        let mut tcp = Config::default();
-        let auto =
-            |initial, max: Option<u32>, default| max.map_or(default, |max| Buffer::Auto { initial, max });
-        tcp.send_buffer = auto(46_080, file.send_buffer, tcp.send_buffer);
-        tcp.receive_buffer = auto(65_536, file.receive_buffer, tcp.receive_buffer);
+        let tcp = buffering(Config::default(), file.send_buffer, file.receive_buffer);
         let measurers = file.measurer.into_iter().map(|m| {
             let (delay, jitter) = (m.rtt / 2, m.jitter.unwrap_or(Span::ZERO));
             (m.name, MeasurerPlan { link: link(m.link), delay, jitter, loss: m.loss })
@@ -369,7 +378,7 @@ impl MeasurementExperiment {
                 background_percent: self.background_percent,
                 check_one_in: 125,
                 around,
-                tcp: hosts.tcp.clone(),
+                tcp: buffering(hosts.tcp.clone(), table.socket_buffer, table.socket_buffer),
             },
         })
     }

@@ -15,9 +15,11 @@ pub mod network;
 
 use std::collections::BTreeMap;
 
+use tidegate_control::balance::weight_error;
 use tidegate_control::flashflow::{Percent, aggregate};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
+use tidegate_data::speed_test::Advertised;
 use tidegate_proto::flashflow::coordinator::{Outcome, SecondRecord};
 use tidegate_sim::flashflow::{RelayReport, Report, run as simulate};
 
@@ -125,6 +127,59 @@ pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Meas
     };
     measured.push("flashflow.slots_of_text", text.fastest(&network) as f64);
     measured.push("flashflow.unplaced", deployment.drawn(&network).unplaced as f64);
+    newcomers(experiment, &deployment, &network, &mut measured)?;
+    let alone = deployment.several(&network, 3);
+    measured.push("three.alone.meetings", alone.meetings as f64);
+    measured.push("three.alone.unplaced", alone.unplaced.0 as f64);
+    measured.push("three.shared.unplaced", alone.unplaced.1 as f64);
+    Ok(measured)
+}
+
+/// Section 7's new relays, by replaying the consensuses of a month.
+fn newcomers(
+    experiment: &Experiment,
+    deployment: &Deployment,
+    network: &[Member],
+    measured: &mut Measured,
+) -> Result<(), RunError> {
+    /// The paper's guess for a relay that nobody has measured.
+    const GUESS: Rate = Rate(51_000_000);
+    let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
+    let file = experiment.data.join("relays/relay-churn-2019-01.json.xz");
+    let document = tidegate_data::open::open(&file).map_err(unavailable)?;
+    let hours = tidegate_data::speed_test::hours(&document).map_err(unavailable)?;
+    let hours = hours.into_iter().map(|(hour, ids)| (hour, ids.into_iter().map(|id| id.0).collect()));
+    let new = deployment.newcomers(network, &hours.collect(), GUESS);
+    measured.push("new.median", new.new.0 as f64);
+    measured.push("new.most", new.new.1 as f64);
+    measured.push("new.median_wait_s", new.wait.0.as_secs_f64());
+    measured.push("new.longest_wait_min", new.wait.1.as_secs_f64() / 60.0);
+    measured.push("new.unplaced", new.unplaced as f64);
+    Ok(())
+}
+
+/// Figure 5: what relays said of themselves, and how well weights fitted it, before and after a day of loading each.
+///
+/// # Errors
+/// [`RunError::Unavailable`] without that data.
+pub fn speed_test(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
+    let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
+    let file = experiment.data.join("relays/torbwest-pam2021/speedtest.diffs.json.xz");
+    let document = tidegate_data::open::open(&file).map_err(unavailable)?;
+    let relays = tidegate_data::speed_test::advertised(&document).map_err(unavailable)?;
+    let column = |of: fn(&Advertised) -> f64| relays.values().map(of).collect::<Vec<f64>>();
+    let (before, after) = (column(|relay| relay.before as f64), column(|relay| relay.after as f64));
+    let [old, new] = [column(|relay| relay.weights[0]), column(|relay| relay.weights[1])];
+    let mut measured = Measured::default();
+    let gbit = |bytes: &[f64]| bytes.iter().sum::<f64>() * 8e-9;
+    measured.push("before.gbit", gbit(&before));
+    measured.push("after.gbit", gbit(&after));
+    measured.push("before.weight_error", weight_error(&old, &before));
+    measured.push("after.weight_error_of_old_weights", weight_error(&old, &after));
+    measured.push("after.weight_error", weight_error(&new, &after));
+    let growth = |relay: &&Advertised| relay.after as f64 - relay.before as f64;
+    let changed = sorted(relays.values().map(|relay| growth(&relay).abs() * 8e-6));
+    measured.push("changed.p90_mbit", quantile(&changed, 0.9));
     Ok(measured)
 }
 
@@ -266,8 +321,34 @@ fn counted(outcome: &Outcome, percent: u8) -> Vec<aggregate::Second> {
 type Estimator = fn(&[aggregate::Second]) -> Option<Rate>;
 
 /// Estimators that were tried, beside [`aggregate::estimate`].
-const ESTIMATORS: [(&str, Estimator); 4] =
-    [("paper", aggregate::median), ("mean", mean), ("trimmed", trimmed), ("pairs", median_of_pairs)];
+const ESTIMATORS: [(&str, Estimator); 6] = [
+    ("paper", aggregate::median),
+    ("mean", mean),
+    ("trimmed", trimmed),
+    ("pairs", median_of_pairs),
+    ("lead", after_lead),
+    ("dynamic", dynamic),
+];
+
+/// The median without the first five seconds (appendix E.4).
+fn after_lead(seconds: &[aggregate::Second]) -> Option<Rate> {
+    aggregate::median(&seconds[seconds.len().min(5)..])
+}
+
+/// Windows of five seconds until the median changes by less than a twentieth from one to the next: the last one's
+/// (appendix E.4, which does not say how long its windows are).
+fn dynamic(seconds: &[aggregate::Second]) -> Option<Rate> {
+    let mut medians = seconds.chunks(5).filter_map(aggregate::median);
+    let mut last = medians.next()?;
+    for next in medians {
+        let settled = next.0.abs_diff(last.0) * 20 < last.0;
+        last = next;
+        if settled {
+            break;
+        }
+    }
+    Some(last)
+}
 
 fn mean(seconds: &[aggregate::Second]) -> Option<Rate> {
     let bytes: u64 = seconds.iter().map(aggregate::Second::total).sum();

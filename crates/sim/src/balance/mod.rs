@@ -11,15 +11,17 @@ mod sybils;
 mod team;
 mod watch;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use tidegate_control::balance::attack::Trick;
 use tidegate_control::balance::{Evidence, Round, advantage, capacity_error, publish, weight_error};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
+use tidegate_proto::flashflow::message::Reason;
 use tidegate_proto::paths::Selector;
 
-use crate::plan::{Directory, Plan, RelayEntry, System};
+use crate::plan::{Directory, Plan, RelayEntry, System, UserPlan};
 use crate::world;
 pub use failure::Failure;
 use watch::Watch;
@@ -36,8 +38,12 @@ pub struct Balanced {
     pub capacity_error: Option<f64>,
     /// Share of weight over share of capacity of those who attack, or would without a trick; `None` if nobody does.
     pub advantage: Option<f64>,
+    /// Of circuits by these weights, the share with one of their relays at both ends, and with one anywhere.
+    pub circuits_seen: Option<[f64; 2]>,
     /// Relays that the system had no weight for.
     pub unweighed: usize,
+    /// Measurements that failed, over all rounds, by [reason](Reason::name).
+    pub failed: BTreeMap<&'static str, u32>,
     /// Rounds of all authorities.
     pub rounds: u32,
     /// Simulated time of them.
@@ -108,6 +114,15 @@ fn holding(capacities: &[f64], share: f64, seed: &Seed, others: &[bool]) -> Vec<
     chosen
 }
 
+/// Leaves so many of the users, evenly spread over all classes.
+fn present(users: &mut Vec<UserPlan>, share: f64) {
+    let mut number = 0.0;
+    users.retain(|_| {
+        number += share;
+        number.floor() > (number - share).floor()
+    });
+}
+
 /// The directory with other weights; authorities share the classes anew among the positions.
 fn weighed(directory: &Directory, weights: &[f64]) -> Directory {
     let mut directory = Directory { positions: None, ..directory.clone() };
@@ -128,6 +143,7 @@ impl Surveyed<'_> {
     ) -> Result<(Directory, Balanced), Failure> {
         let (system, directory) = (self.system, &self.plan.directory);
         let (mut files, mut rounds, mut time, mut reports) = (Vec::new(), 0, Span::ZERO, Vec::new());
+        let mut failed = BTreeMap::new();
         for authority in 0..system.survey.files {
             let mut evidence = Evidence {
                 classes: directory.relays.iter().map(|relay| relay.class).collect(),
@@ -136,14 +152,16 @@ impl Surveyed<'_> {
                 rounds: Vec::new(),
             };
             let branch = seed.fork("authority").fork_index(authority.into());
-            time = time + self.survey(&mut evidence, branch, progress)?;
+            let (took, reasons) = self.survey(&mut evidence, branch, progress)?;
+            time = time + took;
+            reasons.iter().for_each(|reason| *failed.entry(reason.name()).or_default() += 1);
             rounds += evidence.rounds.len() as u32;
             reports = evidence.rounds.last().map_or_else(Vec::new, |round| round.reports.clone());
             files.push(system.balance.weigh(&evidence));
         }
         let weights = publish(&files, &reports).map_err(Failure::Unweighed)?;
         let directory = weighed(directory, &weights);
-        Selector::new(&directory, &system.paths).map_err(Failure::Position)?;
+        let selector = Selector::new(&directory, &system.paths).map_err(Failure::Position)?;
         let estimates = system.balance.asks().measurements.is_some() || rounds == 0;
         let attacked = self.malicious.contains(&true);
         let unweighed = |relay: &usize| files.iter().all(|file| file[*relay].is_none());
@@ -151,7 +169,9 @@ impl Surveyed<'_> {
             weight_error: weight_error(&weights, capacities),
             capacity_error: estimates.then(|| capacity_error(&weights, capacities)),
             advantage: attacked.then(|| advantage(&weights, capacities, &self.malicious)),
+            circuits_seen: attacked.then(|| self.circuits_seen(&selector, &seed.fork("circuits"))),
             unweighed: (0..weights.len()).filter(unweighed).count(),
+            failed,
             rounds,
             surveyed: time,
             relays: weights.into_iter().zip(capacities.iter().copied()).collect(),
@@ -159,18 +179,33 @@ impl Surveyed<'_> {
         Ok((directory, balanced))
     }
 
-    /// All rounds of one authority; gives the time that they took.
+    /// Draws circuits as clients would who have no guard yet.
+    fn circuits_seen(&self, selector: &Selector, seed: &Seed) -> [f64; 2] {
+        const DRAWN: u32 = 10_000;
+        let theirs: BTreeSet<_> = (self.plan.directory.relays.iter().zip(&self.malicious))
+            .filter_map(|(relay, malicious)| malicious.then_some(relay.id))
+            .collect();
+        let (mut random, mut seen) = (seed.random(), [0.0; 2]);
+        for _ in 0..DRAWN {
+            let path = selector.draw(&mut random, &mut None).map(|relay| theirs.contains(&relay));
+            seen[0] += f64::from(path[0] && path[2]) / f64::from(DRAWN);
+            seen[1] += f64::from(path.contains(&true)) / f64::from(DRAWN);
+        }
+        seen
+    }
+
+    /// All rounds of one authority; gives the time that they took, and why measurements failed.
     fn survey(
         &self,
         evidence: &mut Evidence,
         seed: Seed,
         progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
-    ) -> Result<Span, Failure> {
+    ) -> Result<(Span, Vec<Reason>), Failure> {
         let (plan, system) = (self.plan, self.system);
         let asks = system.balance.asks();
         let mut weights: Vec<f64> = plan.directory.relays.iter().map(|relay| relay.weight * KILO).collect();
         let mut guesses = self.first_guesses();
-        let mut time = Span::ZERO;
+        let (mut time, mut failed) = (Span::ZERO, Vec::new());
         for number in 0..asks.rounds {
             let seed = seed.fork_index(number.into());
             let mut round = plan.clone();
@@ -180,13 +215,15 @@ impl Surveyed<'_> {
             round.directory = weighed(&plan.directory, &self.used(&weights));
             // Whoever refuses everybody leaves clients nobody for a position, perhaps.
             Selector::new(&round.directory, &system.paths).map_err(Failure::Position)?;
+            present(&mut round.users, system.survey.users);
             let mut probed = Vec::new();
             if asks.probes > 0 {
-                probed = scanner::add(&mut round, asks.probes, &weights, seed.fork("scanner"))?;
+                probed =
+                    scanner::add(&mut round, [asks.probes, asks.beside], &weights, seed.fork("scanner"))?;
             }
             if let Some(team) = &asks.measurements {
-                let holding = |relay: usize| self.malicious[relay] && system.attack.trick == Trick::Hold;
-                team::add(&mut round, team, &guesses, &holding, &seed.fork("slots"))?;
+                let attackers = team::Attackers { attack: &system.attack, malicious: &self.malicious };
+                team::add(&mut round, team, &guesses, &attackers, &seed.fork("slots"))?;
             }
             for user in &mut round.users {
                 user.stop = user.stop.min(Time::ZERO + round.duration);
@@ -197,6 +234,7 @@ impl Surveyed<'_> {
                 return Err(Failure::Stopped);
             }
             time = time + round.duration;
+            failed.append(&mut watch.failed);
             let seen = self.attacked(watch.round(&weights), round.duration);
             if let Some(team) = &asks.measurements {
                 team::judge(&seen, &mut guesses, team);
@@ -209,7 +247,7 @@ impl Surveyed<'_> {
                 break;
             }
         }
-        Ok(time)
+        Ok((time, failed))
     }
 
     /// What a team expects of relays before it has measured them: what they say, bits per second.

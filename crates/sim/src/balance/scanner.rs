@@ -24,7 +24,7 @@ const LEAD: Span = Span::from_secs(5);
 /// Adds the scanner and its users to a plan; gives each user with the index of the relay that it probes.
 pub(super) fn add(
     plan: &mut Plan,
-    probes: u32,
+    [probes, beside]: [u32; 2],
     weights: &[f64],
     seed: Seed,
 ) -> Result<Vec<(u32, usize)>, Failure> {
@@ -64,8 +64,10 @@ pub(super) fn add(
             // The first are circuits that nobody else is on yet, the last have time to end.
             let span = plan.duration.as_secs_f64();
             let start = Span::from_secs_f64(random.uniform(0.1, 0.8) * span).max(LEAD);
-            probed.push((plan.users.len() as u32, relay));
-            plan.users.push(user([first + 1, first + 2], path, bytes, Time::ZERO + start));
+            for _ in 0..=beside {
+                probed.push((plan.users.len() as u32, relay));
+                plan.users.push(user([first + 1, first + 2], path, bytes, Time::ZERO + start));
+            }
         }
     }
     Ok(probed)

@@ -1,6 +1,7 @@
 //! FlashFlow's team in a survey: slots, one after the other, in which relays are measured.
 
 use tidegate_control::balance::Round;
+use tidegate_control::balance::attack::{Attack, Trick};
 use tidegate_control::balance::team::Team;
 use tidegate_control::flashflow::MeasurementParameters;
 use tidegate_control::flashflow::accept::Verdict;
@@ -9,7 +10,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 
 use super::failure::{Failure, place};
-use crate::plan::{HostPlan, LinkPlan, MeasurementPlan, Plan, QueuePlan, Role};
+use crate::plan::{Fault, FaultKind, HostPlan, LinkPlan, MeasurementPlan, Plan, QueuePlan, Role};
 
 /// Nobody is expected to be slower, bits per second.
 pub(super) const LEAST_GUESS: f64 = 1e6;
@@ -18,12 +19,25 @@ const SET_UP: Span = Span::from_secs(8);
 /// After the last slot: a relay gives up a measurement that took fifteen seconds to begin, under load.
 const TAIL: Span = Span::from_secs(10);
 
+/// Who attacks, and how.
+pub(super) struct Attackers<'a> {
+    pub attack: &'a Attack,
+    pub malicious: &'a [bool],
+}
+
+impl Attackers<'_> {
+    /// Relays that they flood at the same time.
+    fn floods(&self) -> usize {
+        if self.attack.trick == Trick::Flood { self.attack.factor as usize } else { 0 }
+    }
+}
+
 /// Adds the team, and a measurement of every relay with a guess (bits per second), in a slot drawn from those with room.
 pub(super) fn add(
     plan: &mut Plan,
     team: &Team,
     guesses: &[Option<f64>],
-    holds: &dyn Fn(usize) -> bool,
+    attack: &Attackers<'_>,
     seed: &Seed,
 ) -> Result<(), Failure> {
     let location = place(plan)?;
@@ -40,6 +54,14 @@ pub(super) fn add(
     let slot = Span::from_secs(team.seconds.into()) + SET_UP;
     let slots = slots(team, guesses, seed);
     for (number, relays) in slots.iter().enumerate() {
+        // The largest stand first.
+        let others = relays.iter().map(|(relay, _)| *relay).filter(|relay| !attack.malicious[*relay]);
+        let from = Time::ZERO + slot * number as u64;
+        plan.faults.extend(others.take(attack.floods()).map(|relay| Fault {
+            kind: FaultKind::LinkDown { host: plan.directory.relays[relay].id.0 },
+            from,
+            until: from + slot,
+        }));
         for (relay, shares) in relays {
             let sockets = share_sockets(team.sockets, shares);
             let members = (first..).zip(shares).zip(sockets);
@@ -47,11 +69,11 @@ pub(super) fn add(
                 relay: plan.directory.relays[*relay].id.0,
                 coordinator,
                 team: members.map(|((host, rate), sockets)| (host, *rate, sockets)).collect(),
-                start: Time::ZERO + slot * number as u64,
+                start: from,
                 seconds: team.seconds,
                 background_percent: team.background,
                 check_one_in: parameters.check_one_in,
-                holds: holds(*relay),
+                holds: attack.malicious[*relay] && attack.attack.trick == Trick::Hold,
                 slow: 0.0,
             });
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_control::balance::{Round, Seen};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::CELL_BYTES;
+use tidegate_proto::flashflow::message::Reason;
 
 use crate::observe::{Host, Observation, Recorder};
 use crate::plan::{Directory, Plan};
@@ -36,6 +37,8 @@ pub(super) struct Watch {
     downloads: BTreeMap<u32, Download>,
     probes: Vec<Vec<f64>>,
     measured: Vec<Option<f64>>,
+    /// Why measurements failed.
+    pub failed: Vec<Reason>,
     seen: BTreeMap<(u32, u32), Seen>,
 }
 
@@ -56,6 +59,7 @@ impl Watch {
             downloads: BTreeMap::new(),
             probes: vec![Vec::new(); count],
             measured: vec![None; count],
+            failed: Vec::new(),
             seen: BTreeMap::new(),
         }
     }
@@ -130,8 +134,12 @@ impl Recorder for Watch {
             }
             Observation::Measured { measurement, result } => {
                 let relay = self.measurements[*measurement as usize];
-                if let (Some(relay), Ok(outcome)) = (relay, result.as_ref()) {
-                    self.measured[relay] = Some(outcome.estimate.as_bytes_per_s());
+                match (relay, result.as_ref()) {
+                    (Some(relay), Ok(outcome)) => {
+                        self.measured[relay] = Some(outcome.estimate.as_bytes_per_s());
+                    }
+                    (_, Err(failure)) => self.failed.push(failure.reason),
+                    (None, Ok(_)) => {}
                 }
             }
             _ => {}

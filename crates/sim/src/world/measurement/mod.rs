@@ -146,7 +146,13 @@ impl<R: Recorder> World<'_, R> {
     fn say(&mut self, i: usize, peer: Peer, to_coordinator: bool, message: &Message) {
         let cell = Box::new(message.to_cell().expect("what a machine says can be said"));
         let session = &self.measuring.sessions[i];
-        let delay = self.path_delay(session.plan.coordinator, session.host(peer));
+        let (coordinator, other) = (session.plan.coordinator, session.host(peer));
+        // The way there and the way back differ on measured paths: a message must not be overtaken by the end of its
+        // connection.
+        let delay = match to_coordinator {
+            true => self.path_delay(other, coordinator),
+            false => self.path_delay(coordinator, other),
+        };
         self.wait(self.now + delay, Due::Said(i, peer, to_coordinator, cell));
     }
 
