@@ -74,6 +74,23 @@ fn a_run_prints_json_and_leaves_a_folder() {
     page_draws(&Path::new(&out).join("report.html"));
 }
 
+#[test]
+fn the_answer_fits_a_terminal() {
+    let scratch = Scratch::new("terminal");
+    let out = scratch.path("out");
+    let shorter = ["--set", "duration = \"3 s\"", "--set", "warmup = \"1 s\""];
+    let output = tidegate(
+        &[&["run", "scenarios/bottleneck.toml", "--seeds", "2", "--out", &out], &shorter[..]].concat(),
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.starts_with("Load: relays use "), "how loaded: {text}");
+    assert!(text.contains("All seeds gave the same runs"), "how sure: {text}");
+    assert!(text.contains("byte latency, mean: predictor is best with "), "which and by how much: {text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let table = text.lines().filter(|line| line.starts_with(['┌', '│', '╞', '├', '└']));
+    assert!((5..=20).contains(&table.count()), "{text}");
+}
+
 /// Opens the page in Chromium, where it is installed: the script must come to its end and draw.
 fn page_draws(page: &Path) {
     let scratch = Scratch::new("browser");
@@ -97,13 +114,15 @@ fn page_draws(page: &Path) {
         return;
     };
     let page = String::from_utf8_lossy(&output.stdout);
-    // Three systems: rates and backlog of each, two views of latency, and the first bytes after the warm-up.
+    // Three systems: rates and backlog of each, two views of latency, first bytes and round trips after the warm-up,
+    // circuits, and two views of relays.
     assert!(
-        page.contains("data-drawn=\"9\""),
+        page.contains("data-drawn=\"13\""),
         "the script ended early: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert_eq!(page.matches("<canvas").count(), 9);
+    assert_eq!(page.matches("<canvas").count(), 13);
+    assert!(page.find("Which is better") < page.find("Summary"), "the answer comes first");
     assert!(page.contains("at the middle"), "the anatomy of latency is drawn");
 }
 

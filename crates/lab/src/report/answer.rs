@@ -115,7 +115,7 @@ pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
 }
 
 /// Whether seeds made no difference.
-fn undrawn(results: &Results<'_>) -> bool {
+pub(super) fn undrawn(results: &Results<'_>) -> bool {
     let alike = |system: &SystemResult<'_>| {
         system.runs.len() > 1 && system.runs.iter().all(|run| run.digest == system.runs[0].digest)
     };
@@ -159,23 +159,20 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         None => "one network: try --seeds 5 to know how sure".to_owned(),
         Some(_) if undrawn(results) => "the same for every seed".to_owned(),
         Some(width) => {
-            let (low, high) = (ratio.mean - width, ratio.mean + width);
+            let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
             let sure = if low > 1.0 || high < 1.0 { "sure" } else { "not sure" };
             format!("{} to {}: {sure}", short(low), short(high))
         }
     };
-    Some(
-        format!(
-            "{}: {} is best with {} {}, {} times {}'s ({sure}).",
-            aspect.label,
-            winner.name,
-            aspect.shown(value),
-            aspect.unit,
-            short(ratio.mean),
-            other.name
-        )
-        .replace("  ", " "),
-    )
+    let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
+    Some(format!(
+        "{}: {} is best with {}{unit}, {} times {}'s ({sure}).",
+        aspect.label,
+        winner.name,
+        aspect.shown(value),
+        short(ratio.mean),
+        other.name
+    ))
 }
 
 /// Rows of the forest plot: the ratios to the first system on the same networks, of what somebody cares about.

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::answer::{Aspect, answer, aspects};
+use super::answer::{Aspect, answer, aspects, undrawn};
 use super::number::short;
 use crate::results::{Results, SystemResult, look_up};
 use crate::scoreboard::experiment::Published;
@@ -51,9 +51,12 @@ const DETAILS: [(bool, bool, bool); 4] =
 pub fn summary_table(results: &Results<'_>, columns: usize) -> String {
     let all = aspects(results);
     let fits = |table: &String| table.lines().next().is_some_and(|line| line.chars().count() <= columns);
-    let mut tables = DETAILS.iter().map(|detail| comparison(results, &all, *detail));
-    let last = || comparison(results, &all, DETAILS[DETAILS.len() - 1]);
-    let table = tables.find(fits).unwrap_or_else(last);
+    let drawn = !undrawn(results);
+    let with = |(intervals, values, ratios): (bool, bool, bool)| {
+        comparison(results, &all, (intervals && drawn, values, ratios && drawn))
+    };
+    let last = || with(DETAILS[DETAILS.len() - 1]);
+    let table = DETAILS.into_iter().map(with).find(fits).unwrap_or_else(last);
     let lines: Vec<String> = answer(results).iter().map(|line| wrapped(line, columns)).collect();
     let mut text = lines.join("\n") + "\n" + &table;
     if all.len() > ROWS {

@@ -168,7 +168,8 @@
         add(track, "i", { class: "width", style: "left:" + from + "%;width:" + (at(row.ends[1]) - from) + "%" });
       }
       add(track, "i", { class: "dot", style: "left:" + at(row.mean) + "%" });
-      const width = row.ends ? " ± " + digits((row.ends[1] - row.ends[0]) / 2) : "";
+      const half = row.ends ? (row.ends[1] - row.ends[0]) / 2 : 0;
+      const width = half > 1e-9 * row.mean ? " ± " + digits(half) : "";
       add(line, "span", { class: "sum" }, digits(row.mean) + width);
     }
     const scale = add(box, "div", { class: "ratio ticks" });
@@ -189,7 +190,7 @@
 
   function show(section) {
     add(page, "h2", {}, section.title);
-    for (const line of section.text ? section.text.split("\n") : []) add(page, "p", {}, line);
+    for (const line of section.text ? section.text.split("\n") : []) add(page, "p", { class: "line" }, line);
     section.forests.forEach((spec) => forest(page, spec));
     if (section.table) table(page, section.table);
     for (const svg of section.svgs) {
