@@ -1,5 +1,5 @@
 # `make test` sets up what it needs and runs every test; `make lint` is part of it.
-.PHONY: test lint setup bench columnar deny scoreboard fuzz wheel python-environment python-test notebooks playground
+.PHONY: test lint setup bench columnar deny scoreboard fuzz wheel python-environment python-test notebooks playground site
 
 # Tests that need what is not here are left out; the end says how many, and what to install.
 SKIPPED = $(CURDIR)/target/skipped-tests
@@ -58,6 +58,11 @@ playground:
 	cargo build --package tidegate-wasm --lib --profile web --target $(BROWSER)
 	@mkdir -p target
 	crates/wasm/pack "$$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/$(BROWSER)/web/tidegate_wasm.wasm" target/playground.html
+
+# Pages, playground and notebooks: target/site/index.html.
+site: playground notebooks
+	target/python/bin/pip install --quiet markdown
+	target/python/bin/python docs/site.py target/site
 
 # Measures every published number at medium scale, an hour of two cores, and makes docs/scoreboard.md of what
 # is recorded. One experiment alone: tidegate reproduce PAPER/FIGURE --scale medium --record

@@ -13,14 +13,19 @@ use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder;
 
+/// Whether standard error shows colours: a terminal whose user has not set NO_COLOR (no-color.org).
+fn has_colour() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Red on a terminal, plain elsewhere.
 pub fn red(text: &str) -> String {
-    if std::io::stderr().is_terminal() { format!("\x1b[1;31m{text}\x1b[0m") } else { text.to_owned() }
+    if has_colour() { format!("\x1b[1;31m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// Yellow on a terminal, plain elsewhere.
 pub fn yellow(text: &str) -> String {
-    if std::io::stderr().is_terminal() { format!("\x1b[1;33m{text}\x1b[0m") } else { text.to_owned() }
+    if has_colour() { format!("\x1b[1;33m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// Ends the process without a word, as SIGPIPE would, when whoever reads standard output has gone away
@@ -87,7 +92,10 @@ pub fn notice(text: &str) {
 /// How often Ctrl-C was pressed.
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
 
-/// Progress of one command on standard error; quiet when that is no terminal.
+/// Seconds between two lines of progress where nobody watches a bar.
+const LINE_EVERY_S: f64 = 60.0;
+
+/// Progress of one command on standard error: a bar on a terminal, a line a minute elsewhere.
 pub struct Console {
     started: Instant,
     jobs: usize,
@@ -97,6 +105,8 @@ pub struct Console {
     /// Pieces of work, if their number is known.
     total: usize,
     title: Mutex<String>,
+    /// When the next line is due.
+    next_line_s: Mutex<f64>,
 }
 
 impl Console {
@@ -111,8 +121,9 @@ impl Console {
             }
         });
         let bar = ProgressBar::with_draw_target(Some(1_000_000), ProgressDrawTarget::stderr_with_hz(8));
-        let style = ProgressStyle::with_template("{bar:28.cyan} {percent:>3} %  {eta} left  {wide_msg}")
-            .expect("the template is fixed");
+        let colour = if has_colour() { ".cyan" } else { "" };
+        let template = format!("{{bar:28{colour}}} {{percent:>3}} %  {{eta}} left  {{wide_msg}}");
+        let style = ProgressStyle::with_template(&template).expect("the template is fixed");
         bar.set_style(style);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Console {
@@ -122,6 +133,7 @@ impl Console {
             parts: Mutex::default(),
             total,
             title: Mutex::default(),
+            next_line_s: Mutex::new(LINE_EVERY_S),
         }
     }
 
@@ -147,7 +159,13 @@ impl Monitor for Console {
         let share = parts.values().sum::<f64>() / self.total.max(parts.len()) as f64;
         self.bar.set_position((share * 1e6) as u64);
         let title = self.title.lock().unwrap_or_else(PoisonError::into_inner);
-        self.bar.set_message(format!("{title}{work}: {state}"));
+        let message = format!("{title}{work}: {state}");
+        let mut next = self.next_line_s.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.wall_s() >= *next && !std::io::stderr().is_terminal() {
+            *next = self.wall_s() + LINE_EVERY_S;
+            eprintln!("{:.0} %  {message}", 100.0 * share);
+        }
+        self.bar.set_message(message);
     }
 
     fn notice(&self, text: &str) {

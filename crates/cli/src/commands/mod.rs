@@ -7,6 +7,7 @@ mod export;
 mod fairness;
 mod flashflow;
 mod keys;
+mod manual;
 pub mod more;
 mod overlay;
 pub mod predictor;
@@ -53,6 +54,7 @@ enum Command {
     Keys(keys::Arguments),
     Stream(stream::Arguments),
     Archive(archive::Arguments),
+    Manual(manual::Arguments),
 }
 
 impl Arguments {
@@ -77,6 +79,9 @@ impl Arguments {
             Command::Keys(arguments) => keys::main(arguments),
             Command::Stream(arguments) => stream::main(arguments),
             Command::Archive(arguments) => archive::main(arguments),
+            Command::Manual(arguments) => {
+                manual::main(&arguments, <Arguments as clap::CommandFactory>::command())
+            }
         }
     }
 }
