@@ -24,11 +24,12 @@ pub struct Advertised {
 #[derive(Deserialize)]
 struct Difference {
     advbw: Pair,
+    #[serde(default)]
     weight: Shares,
 }
 
-/// Zero is written as `null`, or left out.
-#[derive(Deserialize)]
+/// Zero where a share is `null`, or left out.
+#[derive(Default, Deserialize)]
 struct Shares {
     before: Option<f64>,
     after: Option<f64>,

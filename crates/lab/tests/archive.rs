@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidegate_lab::archive::collect::Collected;
 use tidegate_lab::archive::errors::weight_error;
-use tidegate_lab::archive::{analyse, tables};
+use tidegate_lab::archive::{analyse, drawings, tables};
 use tidegate_lab::monitor::Monitor;
+use tidegate_lab::report::svg;
 
 /// Stops after so many reports.
 struct Patient(AtomicU32);
@@ -107,6 +108,13 @@ fn a_small_archive_gives_the_errors_computed_by_hand() {
     let summary = tables::summary(&collected, &analysis);
     assert_eq!(summary["relay"]["capacity_error"]["day"]["max"], 0.25);
     assert_eq!(tables::all(&collected, &analysis)[0].rows(), 2);
+    let pictures = drawings::all(&analysis);
+    assert_eq!(pictures.len(), 7);
+    // Half of the relays have no error over a day, the other a quarter on average.
+    let (name, drawing) = &pictures[0];
+    let day: Vec<_> = drawing.ours[0].points.iter().map(|(x, y, _)| (*x, *y)).collect();
+    assert_eq!((*name, day), ("figure-1", vec![(0.0, 0.5), (0.25, 1.0)]));
+    assert!(pictures.iter().all(|(_, drawing)| svg(drawing).starts_with("<svg")));
     fs::remove_dir_all(&folder).unwrap();
 }
 

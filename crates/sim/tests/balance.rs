@@ -206,6 +206,9 @@ fn what_cannot_be_balanced_is_refused() {
     unlimited.hosts[0].up.rate = Rate::UNLIMITED;
     unlimited.hosts[0].down.rate = Rate::UNLIMITED;
     assert!(fails(&mut unlimited, flashflow()).contains("unlimited or zero"));
+    let mut idle = plan();
+    idle.hosts.iter_mut().for_each(|host| host.up.rate = Rate(0));
+    assert!(fails(&mut idle, flashflow()).contains("unlimited or zero"));
     let mut alone = plan();
     alone.hosts[6].role = Role::Client;
     alone.users.clear();

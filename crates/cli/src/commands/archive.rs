@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate_lab::archive::collect::Collected;
-use tidegate_lab::archive::{PERIODS, analyse, tables};
+use tidegate_lab::archive::{PERIODS, analyse, drawings, tables};
 use tidegate_lab::monitor::Monitor;
-use tidegate_lab::report::{folder, table_files};
+use tidegate_lab::report::{folder, svg, table_files};
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
@@ -53,6 +53,8 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut files: Vec<folder::File> =
         tables::all(&collected, &analysis).iter().flat_map(table_files).collect();
     files.push(("summary.json".into(), format!("{summary:#}\n").into_bytes()));
+    let pictures = drawings::all(&analysis);
+    files.extend(pictures.iter().map(|(name, drawing)| (format!("{name}.svg"), svg(drawing).into_bytes())));
     let problems: String = collected.problems().iter().map(|problem| format!("{problem}\n")).collect();
     files.push(("problems.txt".into(), problems.into_bytes()));
     let more = json!({ "command": console::command_line() });
@@ -66,7 +68,10 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     if broken > 0 {
         eprintln!("{broken} documents could not be read; problems.txt names them");
     }
-    eprintln!("{} holds relays and network (.csv, .parquet) and summary.json", place.display());
+    eprintln!(
+        "{} holds relays and network (.csv, .parquet), figures (.svg) and summary.json",
+        place.display()
+    );
     Ok(ExitCode::SUCCESS)
 }
 

@@ -225,6 +225,9 @@ fn a_whole_network_is_scheduled() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(text(&output).contains(says), "{arguments:?}: {}", text(&output));
     }
+    fs::write(&file, format!("{{\"{:040X}\": {{\"advbw\": {{\"before\": 0, \"after\": 0}}}}}}", 1)).unwrap();
+    let output = run(&["schedule", "--speed-test", &file]);
+    assert!(output.status.code() == Some(2) && text(&output).contains("can carry anything"));
     let output = run(&["schedule", "--consensus", &file]);
     assert!(output.status.code() == Some(2) && text(&output).contains("network-status-version"));
 }

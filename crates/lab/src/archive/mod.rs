@@ -2,12 +2,14 @@
 //! appendix A).
 //!
 //! [`collect`] streams descriptors, extra-infos and consensuses into a working folder, input by input, and goes on where
-//! it stopped; [`errors`] is the mathematics, hour by hour; [`tables`] what comes out.
+//! it stopped; [`errors`] is the mathematics, hour by hour; [`tables`] and
+//! [`drawings`] what comes out.
 //!
 //! Memory is bounded by a year of what relays said: about 16 bytes for each descriptor and 8 for each relay and
 //! hour, however long the archive is.
 
 pub mod collect;
+pub mod drawings;
 pub mod errors;
 pub mod runner;
 mod store;

@@ -201,6 +201,10 @@ fn of(network: &[Member], from: &str, arguments: &Arguments) -> Result<Value, Fa
     let slots = deployment.fastest(network);
     let drawn = deployment.drawn(network);
     let sum: u64 = network.iter().fold(0, |sum, relay| sum.saturating_add(relay.capacity.0));
+    if sum == 0 {
+        let cure = "give a network whose relays have bandwidths";
+        return Err(wrong("the network", "has no relay that runs and can carry anything", cure));
+    }
     let beyond = |relay: &&Member| deployment.parameters.demand(relay.guess) > deployment.team;
     let mut object = json!({
         "slots": slots,
