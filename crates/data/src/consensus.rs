@@ -328,13 +328,9 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
     }
 
     /// One relay from its `r` line on; returns the item after it as well.
-    fn relay(
-        &mut self,
-        consensus: &Consensus,
-        r: &str,
-    ) -> Result<(RouterStatus, Option<Item<'a>>), DataError> {
-        let mut relay = self.r_line(consensus.flavour, r)?;
-        if consensus.relays.last().is_some_and(|last| last.identity >= relay.identity) {
+    fn relay(&mut self, before: &Consensus, r: &str) -> Result<(RouterStatus, Option<Item<'a>>), DataError> {
+        let mut relay = self.r_line(before.flavour, r)?;
+        if before.relays.last().is_some_and(|last| last.identity >= relay.identity) {
             return Err(self.bad("relays are out of order or twice at identity", &relay.identity.to_string()));
         }
         let (mut flags, mut weight) = (false, false);
@@ -352,7 +348,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
                 "s" => {
                     flags = true;
                     for flag in rest.split_ascii_whitespace() {
-                        if !consensus.known_flags.iter().any(|known| known == flag) {
+                        if !before.known_flags.iter().any(|known| known == flag) {
                             return Err(self.bad("`known-flags` does not list flag", flag));
                         }
                     }
@@ -455,11 +451,9 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
 /// `reject 25,119,135-139`
 fn ports(text: &str) -> Option<PortSummary> {
     let (verb, list) = text.split_once(' ')?;
-    let accept = match verb {
-        "accept" => true,
-        "reject" => false,
-        _ => return None,
-    };
+    if !matches!(verb, "accept" | "reject") {
+        return None;
+    }
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     for range in list.split(',') {
         let (low, high) = range.split_once('-').unwrap_or((range, range));
@@ -469,7 +463,7 @@ fn ports(text: &str) -> Option<PortSummary> {
         }
         ranges.push((low, high));
     }
-    Some(PortSummary { accept, ranges })
+    Some(PortSummary { accept: verb == "accept", ranges })
 }
 
 #[cfg(test)]
