@@ -2,7 +2,7 @@
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::crypto::encrypted::{self, Encrypted};
-use tidegate_proto::flashflow::cell::CELL;
+use tidegate_proto::crypto::wire::FIXED;
 use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Sink};
 
@@ -36,7 +36,7 @@ pub struct Batch<'a> {
 
 impl Sink<Encrypted> for Batch<'_> {
     fn budget(&mut self) -> Budget {
-        match (BATCH - self.bytes.len() / CELL) as u32 {
+        match (BATCH - self.bytes.len() / FIXED) as u32 {
             0 => Budget::Blocked,
             cells => Budget::Cells(cells),
         }

@@ -1,17 +1,26 @@
 //! Who a role is: a self-signed certificate, which others pin by fingerprint, and a relay's onion key.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use tidegate_proto::crypto::cert::tls_identity;
+use tidegate_proto::crypto::cert::{Fingerprint, tls_identity};
 use tidegate_proto::crypto::ntor::{RelayPublic, RelaySecret};
-use tidegate_proto::flashflow::message::Fingerprint;
 use zeroize::Zeroizing;
 
 use crate::private;
+
+/// Where a peer listens and who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contact {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Its certificate.
+    pub fingerprint: Fingerprint,
+}
 
 /// An identity file: TOML, readable by its owner alone.
 #[derive(Serialize, Deserialize)]

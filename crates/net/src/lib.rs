@@ -34,6 +34,7 @@ pub mod descriptors;
 pub mod flashflow;
 pub mod http;
 pub mod identity;
+pub mod link;
 pub mod live;
 pub mod more;
 mod more_local;

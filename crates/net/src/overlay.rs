@@ -13,7 +13,6 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::encrypted::{self, Encrypted};
 use tidegate_proto::crypto::wire::{FIXED, Splitter, command};
-use tidegate_proto::flashflow::cell::CELL;
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::{Node, Output, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,10 +21,8 @@ use tokio::sync::Notify;
 use tokio_rustls::TlsStream;
 
 use crate::batch::{BATCH, Batch, Waits};
-use crate::flashflow::coordinator::Contact;
-use crate::flashflow::link;
-use crate::identity::Identity;
-use crate::{clock, tls};
+use crate::identity::{Contact, Identity};
+use crate::{clock, link, tls};
 
 /// How long a connection to a relay may take.
 const CONNECTING: Span = Span::from_secs(10);
@@ -312,7 +309,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
     }
 
     /// Serves a connection that a neighbour opened, whose first cell was read already.
-    pub async fn accepted(&self, stream: impl Into<TlsStream<TcpStream>>, first: [u8; CELL]) {
+    pub async fn accepted(&self, stream: impl Into<TlsStream<TcpStream>>, first: [u8; FIXED]) {
         self.met(Met { stream: stream.into(), rest: first.to_vec(), peer: None, ours: true }).await;
     }
 
@@ -432,7 +429,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         id: ChannelId,
         channel: &Channel,
     ) -> io::Result<()> {
-        let mut batch = Vec::with_capacity(BATCH * CELL);
+        let mut batch = Vec::with_capacity(BATCH * FIXED);
         loop {
             batch.clear();
             if !channel.closed.get() {

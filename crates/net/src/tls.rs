@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
-use tidegate_proto::flashflow::message::Fingerprint;
+use tidegate_proto::crypto::cert::Fingerprint;
 
 use crate::identity::{Identity, fingerprint};
 

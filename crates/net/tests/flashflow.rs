@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use tidegate_control::flashflow::Percent;
 use tidegate_control::units::{Rate, Span};
-use tidegate_net::flashflow::coordinator::{Contact, measure};
+use tidegate_net::flashflow::coordinator::measure;
 use tidegate_net::flashflow::measurer::{self, Settings};
 use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
-use tidegate_net::identity::Identity;
+use tidegate_net::identity::{Contact, Identity};
 use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, Timeouts};
 use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
 use tidegate_proto::flashflow::relay::Config;
@@ -178,7 +178,7 @@ fn unauthenticated_connections_cost_little_and_do_not_stop_a_measurement() {
 /// anything. One that falls silent after its first cell is closed in its time.
 #[test]
 fn a_peer_that_does_not_read_and_one_that_falls_silent_are_closed() {
-    use tidegate_net::flashflow::link;
+    use tidegate_net::link;
     use tidegate_net::overlay::Timeouts;
     use tidegate_proto::flashflow::cell::{CELL, empty};
     let identity = Arc::new(Identity::generate());
@@ -247,7 +247,7 @@ fn silent_connections_do_not_shut_a_coordinator_out_of_a_measurer() {
 /// A measurer that is admitted and then sends cells that are no echoes.
 #[test]
 fn garbage_on_a_measurement_circuit_ends_it() {
-    use tidegate_net::flashflow::link;
+    use tidegate_net::link;
     use tidegate_proto::crypto::ntor::ClientHandshake;
     use tidegate_proto::flashflow::cell::{self, CELL};
     use tidegate_proto::flashflow::message::Message;
@@ -261,7 +261,8 @@ fn garbage_on_a_measurement_circuit_ends_it() {
         let limit = Span::from_secs(5);
         let tls = |identity| tidegate_net::tls::client(Some(identity), team.relay.fingerprint).unwrap();
         let mut boss = link::connect(team.relay.address, tls(&team.coordinator), limit).await.unwrap();
-        link::write_message(&mut boss, &Message::Params(order.params.clone())).await.unwrap();
+        let params = Message::Params(order.params.clone()).to_cell().unwrap();
+        link::write_cells(&mut boss, &params).await.unwrap();
         let answer = Message::from_cell(&link::read_cell(&mut boss).await.unwrap());
         assert_eq!(answer, Ok(Message::ParamsOk));
         let keys = team.relay_identity.relay_public();

@@ -18,11 +18,9 @@ use tidegate_proto::node::{Node as _, Output, Source, StreamKey};
 use tidegate_proto::relay::Relay;
 use tokio::net::TcpListener;
 
-use super::coordinator::Contact;
-use super::link;
-use crate::identity::{Identity, random};
+use crate::identity::{Contact, Identity, random};
 use crate::overlay::{Open, Overlay};
-use crate::{clock, tls};
+use crate::{clock, link, tls};
 
 /// The target's and the exit's numbers in our little directory.
 pub const TARGET: RelayId = RelayId(1);

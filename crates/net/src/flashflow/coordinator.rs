@@ -8,21 +8,11 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::flashflow::coordinator::{
     Failure, Measurement, Order, Outcome, Output, Peer, SecondRecord,
 };
-use tidegate_proto::flashflow::message::{Fingerprint, Message};
+use tidegate_proto::flashflow::message::Message;
 use tokio::sync::{mpsc, watch};
 
-use super::link;
-use crate::identity::Identity;
-use crate::{clock, tls};
-
-/// Where a peer listens and who it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Contact {
-    /// Its address.
-    pub address: SocketAddr,
-    /// Its certificate.
-    pub fingerprint: Fingerprint,
-}
+use crate::identity::{Contact, Identity};
+use crate::{clock, link, tls};
 
 enum Event {
     Connected(Peer),
@@ -137,7 +127,8 @@ async fn converse(
     };
     let writing = async {
         while let Some(message) = messages.recv().await {
-            if link::write_message(&mut writer, &message).await.is_err() {
+            let Ok(cell) = message.to_cell() else { return };
+            if link::write_cells(&mut writer, &cell).await.is_err() {
                 return;
             }
         }

@@ -18,7 +18,7 @@ use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
 use tokio::sync::watch;
 
 use super::config::{CoordinatorConfig, RelayEntry, Target};
-use super::coordinator::{Contact, measure};
+use super::coordinator::measure;
 use super::ledger::{BY_RELAY, Ledger};
 use super::plan::{as_relay, plan};
 use super::record::{Record, relay_name};
@@ -26,7 +26,7 @@ use super::shared::{Current, Shared};
 use super::store::{self, Store, StoreError};
 use super::{publish, stock};
 use crate::clock::{self, Calendar};
-use crate::identity::{Identity, IdentityError, digest, hex, random};
+use crate::identity::{Contact, Identity, IdentityError, digest, hex, random};
 
 /// Why the daemon cannot start or must end.
 #[derive(Debug)]

@@ -10,8 +10,7 @@ use tidegate_proto::flashflow::echo::RelayEnd;
 use tidegate_proto::flashflow::load::BATCH;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::link;
-use crate::clock;
+use crate::{clock, link};
 
 /// How often it looks whether it may return something.
 const STEP: Span = Span::from_millis(5);

@@ -23,10 +23,9 @@ use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::server;
 
-use super::link;
 use crate::admission::Admission;
 use crate::identity::{Identity, random};
-use crate::{clock, tls};
+use crate::{clock, link, tls};
 
 /// How long a circuit may take to open.
 const OPENING: Span = Span::from_secs(15);
@@ -154,7 +153,10 @@ async fn session(
         loop {
             while let Some(output) = measurer.poll() {
                 match output {
-                    Output::Send(message) => link::write_message(&mut writer, &message).await?,
+                    Output::Send(message) => {
+                        let cell = message.to_cell().map_err(io::Error::other)?;
+                        link::write_cells(&mut writer, &cell).await?;
+                    }
                     Output::Connect(open) => match Reserved::of(free, open.rate) {
                         Some(reserved) => crew = Some(hire(open, reserved, identity, settings, &events)?),
                         None => measurer.failed(Reason::Busy),

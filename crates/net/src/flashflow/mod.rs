@@ -9,7 +9,6 @@ pub mod delay;
 mod hold;
 pub mod ledger;
 mod limits;
-pub mod link;
 pub mod measurer;
 pub mod plan;
 pub mod publish;

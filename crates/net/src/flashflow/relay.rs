@@ -33,14 +33,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_rustls::server::TlsStream;
 
-use super::coordinator::Contact;
+use super::hold;
 use super::limits::Addresses;
 pub use super::limits::Limits;
-use super::{hold, link};
 use crate::admission::Admission;
-use crate::clock;
-use crate::identity::{Identity, random};
+use crate::identity::{Contact, Identity, random};
 use crate::overlay::{Gate, Overlay};
+use crate::{clock, link};
 
 /// Bytes that the relay forwarded, as it counted itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -389,7 +388,8 @@ impl Connection {
         };
         let writing = async {
             while let Some(message) = messages.recv().await {
-                link::write_message(&mut writer, &message).await?;
+                let cell = message.to_cell().map_err(io::Error::other)?;
+                link::write_cells(&mut writer, &cell).await?;
             }
             tokio::io::AsyncWriteExt::shutdown(&mut writer).await
         };

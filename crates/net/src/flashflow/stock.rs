@@ -25,10 +25,9 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::link;
 use super::tor_control::Tor;
-use crate::clock;
 use crate::identity::{hex, random};
+use crate::{clock, link};
 
 /// Our exit, a tor 0.4.9, puts this many bytes of a stream
 const READ: u64 = 32 * 498;

@@ -16,8 +16,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use crate::flashflow::link::within;
 use crate::identity::{Identity, random};
+use crate::link::within;
 use crate::overlay::{Dial, Met};
 use crate::{clock, tls};
 

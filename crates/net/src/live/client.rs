@@ -25,8 +25,8 @@ use super::fetch::fetch;
 use super::front::{self, Handshake, Outcome, Speech, Step};
 use super::stream::{self, AtEnd, Local, Locals};
 use crate::clock;
-use crate::flashflow::link::within;
 use crate::identity::random;
+use crate::link::within;
 use crate::overlay::{Handle, Open, Overlay, Owner};
 
 type OnSockets = Overlay<Node<Encrypted>, Open, Rc<Links>>;

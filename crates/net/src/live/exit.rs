@@ -16,7 +16,7 @@ use super::bandwidth::Limit;
 use super::channel::Links;
 use super::policy::Policy;
 use super::stream::{self, AtEnd, Local};
-use crate::flashflow::link::within;
+use crate::link::within;
 use crate::overlay::Overlay;
 
 /// How long a name may take to be resolved, and each of its addresses to be connected.

@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use tidegate_control::units::Span;
 use tokio::net::TcpStream;
 
-use crate::flashflow::link::within;
+use crate::link::within;
 
 /// How long a request may take, and how long an answer may be.
 const PATIENCE: Span = Span::from_secs(20);

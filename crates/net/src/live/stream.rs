@@ -12,7 +12,7 @@ use tidegate_proto::node::{Node, Source, StreamKey};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 
-use crate::flashflow::link::within;
+use crate::link::within;
 use crate::overlay::{Dial, Gate, Overlay};
 
 /// Bytes read from a socket at once.

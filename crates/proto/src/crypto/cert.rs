@@ -15,6 +15,9 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::der;
 
+/// SHA-256 of a TLS certificate: who is at the other end.
+pub type Fingerprint = [u8; 32];
+
 /// Certificate types: RSA identity, Ed25519 identity -> signing key, signing key -> TLS certificate, signing key ->
 /// link authentication key, RSA identity -> Ed25519 identity, onion key -> Ed25519 identity.
 pub const RSA_IDENTITY: u8 = 2;

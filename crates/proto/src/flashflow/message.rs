@@ -12,8 +12,7 @@ use super::fields::{Reader, Writer};
 pub use super::reason::Reason;
 use crate::crypto::ntor::RelayPublic;
 
-/// SHA-256 of a TLS certificate: who a role is.
-pub type Fingerprint = [u8; 32];
+pub use crate::crypto::cert::Fingerprint;
 
 /// Measurers that one measurement can have (proposal 316).
 pub const MAX_MEASURERS: usize = 10;

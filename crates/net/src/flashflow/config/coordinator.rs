@@ -12,8 +12,8 @@ use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::flashflow::message::{Fingerprint, MAX_MEASURERS, MAX_SECONDS};
 
 use super::fields::{ConfigError, Hex, beside, identity, optional_quantity, quantity, read};
-use crate::flashflow::coordinator::Contact;
 use crate::flashflow::stock;
+use crate::identity::Contact;
 
 /// A coordinator's configuration.
 #[derive(Clone, Debug)]

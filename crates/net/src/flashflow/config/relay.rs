@@ -12,7 +12,7 @@ use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::flashflow::relay;
 
 use super::fields::{ConfigError, Hex, identity, optional_quantity, quantity, read};
-use crate::flashflow::coordinator::Contact;
+use crate::identity::Contact;
 
 /// A relay's configuration.
 #[derive(Clone, Debug)]

@@ -8,8 +8,8 @@ use std::task::Poll;
 
 use rustls::{ClientConfig, ServerConfig};
 use tidegate_control::units::Span;
-use tidegate_proto::flashflow::cell::CELL;
-use tidegate_proto::flashflow::message::{Fingerprint, Message};
+use tidegate_proto::crypto::cert::Fingerprint;
+use tidegate_proto::crypto::wire::FIXED;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
@@ -66,8 +66,8 @@ pub async fn within<T>(limit: Span, future: impl Future<Output = io::Result<T>>)
 ///
 /// # Errors
 /// If the connection ends or breaks first.
-pub async fn read_cell(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; CELL]> {
-    let mut cell = [0; CELL];
+pub async fn read_cell(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; FIXED]> {
+    let mut cell = [0; FIXED];
     stream.read_exact(&mut cell).await?;
     Ok(cell)
 }
@@ -79,15 +79,6 @@ pub async fn read_cell(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8;
 pub async fn write_cells(stream: &mut (impl AsyncWrite + Unpin), cells: &[u8]) -> io::Result<()> {
     stream.write_all(cells).await?;
     stream.flush().await
-}
-
-/// Writes a message.
-///
-/// # Errors
-/// If the connection breaks, or the message does not fit into a cell.
-pub async fn write_message(stream: &mut (impl AsyncWrite + Unpin), message: &Message) -> io::Result<()> {
-    let cell = message.to_cell().map_err(|cause| io::Error::new(io::ErrorKind::InvalidInput, cause))?;
-    write_cells(stream, &cell).await
 }
 
 /// Reads what is there, waiting for the first bytes only; zero at the end of the stream.
