@@ -59,7 +59,9 @@ fn a_run_prints_json_and_leaves_a_folder() {
         serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
     };
     let (one, two) = (run("1"), run("2"));
-    for system in ["vanilla", "pctcp", "predictor"] {
+    let systems = one["systems"].as_object().unwrap();
+    assert!(systems.len() > 2);
+    for system in systems.keys() {
         let digests = &one["systems"][system]["digest"];
         assert!(digests.is_string() || digests.is_array());
         assert_eq!(*digests, two["systems"][system]["digest"], "on any number of threads");

@@ -153,6 +153,17 @@ pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     all
 });
 
+/// Every part that a relay can have other than that of [`System::default`]: its name, and the key that chooses it.
+pub fn alternatives() -> Vec<(&'static str, &'static str)> {
+    let default = System::default().table;
+    let keys = ["transport", "scheduler", "channel-scheduler", "switching", "control"];
+    let parts = keys.into_iter().flat_map(|key| {
+        let names = SCHEMA["properties"][key]["enum"].as_array().into_iter().flatten();
+        names.filter_map(Value::as_str).map(move |name| (name, key))
+    });
+    parts.filter(|(name, key)| default[*key] != **name).collect()
+}
+
 impl System {
     /// Reads the table, in which any key may be missing.
     ///
@@ -240,6 +251,20 @@ fn choose<T: ?Sized>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_registered_part_is_an_alternative_or_the_default() {
+        let names: Vec<&str> = alternatives().into_iter().map(|(name, _)| name).collect();
+        let registered = SCHEDULERS.iter().map(|part| part.name).chain(CONTROLS.iter().map(|part| part.name));
+        assert!(registered.clone().count() > 7);
+        for name in registered.chain(["pctcp", "kist", "connection", "circuit"]) {
+            let is_default = ["round-robin", "windows"].contains(&name);
+            assert_eq!(names.contains(&name), !is_default, "{name} of {names:?}");
+        }
+        for (name, key) in alternatives() {
+            System::read(&json!({ key: name })).expect("it fits the defaults");
+        }
+    }
 
     #[test]
     fn a_table_spelled_out_says_the_same() {

@@ -184,8 +184,8 @@ fn a_whole_run_adds_up_and_repeats() {
     assert!(relays.values().all(|relay| relay["control"]["solves"] == 73.0), "{relays:?}");
     let sent: f64 = relays.values().map(|relay| relay["control"]["message_bytes"].as_f64().unwrap()).sum();
     assert!(sent > 0.0 && control("predictor")["message_bytes"] == sent, "{sent}");
-    for system in ["vanilla", "pctcp", "predictor"] {
-        let all = &document["systems"][system];
+    for system in &scenario.file.system {
+        let all = &document["systems"][system.name.as_str()];
         let total = all["throughput_total_bytes_per_s"].as_f64().unwrap();
         let parts: f64 =
             (1..=3).map(|n| all["throughput_bytes_per_s"][format!("circuit{n}")].as_f64().unwrap()).sum();

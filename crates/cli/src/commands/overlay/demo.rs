@@ -5,10 +5,12 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use serde_json::json;
 use tidegate_control::units::Bytes;
 use tidegate_net::identity::{hex, random};
 use tidegate_net::live::{demo_page, keys};
+use tidegate_proto::system::alternatives;
 
 use super::download::{fetch, report, serve_file};
 use crate::failure::Failure;
@@ -18,8 +20,8 @@ use crate::stage::{Stage, until_stopped};
 /// Run a directory, five relays and a SOCKS client on this machine, and fetch something through them
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// What all of them run: vanilla, pctcp, ewma, kist, vegas, switching or predictor
-    #[arg(long, default_value = "vanilla", value_parser = SYSTEMS.map(|(name, _)| name))]
+    /// What all of them run: vanilla Tor, or it with one other transport, scheduler, control or form of switching
+    #[arg(long, default_value = VANILLA, value_parser = names())]
     system: String,
     /// Fetch so much, check it, and end; without it, fetch a megabyte every 10 s until Ctrl-C
     #[arg(long)]
@@ -35,27 +37,30 @@ pub struct Arguments {
     socks: SocketAddr,
 }
 
-/// The systems by name: their keys in a `[system]` table.
-const SYSTEMS: [(&str, &str); 7] = [
-    ("vanilla", ""),
-    ("pctcp", "transport = \"pctcp\"\n"),
-    ("ewma", "scheduler = \"ewma\"\n"),
-    ("kist", "scheduler = \"ewma\"\nchannel-scheduler = \"kist\"\n"),
-    ("vegas", "control = \"vegas\"\n"),
-    ("switching", "switching = \"connection\"\n"),
-    ("predictor", "control = \"predictor\"\npredictor = { clocks = \"own\" }\n"),
-];
+const VANILLA: &str = "vanilla";
+/// The clocks of relays on sockets are their own.
+const CLOCKS: &str = "predictor = { clocks = \"own\" }\n";
 const RELAYS: usize = 5;
 /// What PredicTor's relays divide among their circuits.
 const BANDWIDTH: &str = "80 Mbit/s";
 /// How much is fetched again and again.
 const LOAD: Bytes = Bytes(1_000_000);
 
+fn names() -> PossibleValuesParser {
+    let other = alternatives().into_iter().map(|(name, _)| {
+        // As it was called before circuits could move in another way.
+        let alias = (name == "connection").then_some("switching");
+        PossibleValue::new(name).aliases(alias)
+    });
+    PossibleValuesParser::new(std::iter::once(PossibleValue::new(VANILLA)).chain(other))
+}
+
 /// Runs the demo.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let name = arguments.system.as_str();
-    let keys_of_system = SYSTEMS.iter().find(|(known, _)| *known == name).map_or("", |(_, keys)| keys);
-    let system = format!("[system]\nname = \"{name}\"\n{keys_of_system}");
+    let chosen = alternatives().into_iter().find(|(known, _)| *known == name);
+    let choice = chosen.map_or(String::new(), |(part, key)| format!("{key} = \"{part}\"\n"));
+    let system = format!("[system]\nname = \"{name}\"\n{choice}{CLOCKS}");
     let mut stage = Stage::new("overlay")?;
     let token = stage.write("token", &hex(&random::<16>()))?;
     let words = std::fs::read_to_string(&token).map_err(Failure::other)?;
