@@ -77,6 +77,36 @@ fn a_run_prints_json_and_leaves_a_folder() {
 }
 
 #[test]
+fn manual_pages_and_completions_are_written() {
+    let scratch = Scratch::new("manual");
+    let out = scratch.path("manual");
+    assert!(tidegate(&["manual", &out]).status.success());
+    let read = |name: &str| std::fs::read_to_string(Path::new(&out).join(name)).unwrap();
+    assert!(read("man/tidegate.1").contains(".TH") && read("man/tidegate-run.1").contains("scenario"));
+    assert!(
+        read("completions/tidegate.bash").contains("flashflow")
+            && read("completions/_tidegate").contains("sweep")
+    );
+}
+
+#[test]
+fn what_cannot_be_imported_is_named() {
+    let scratch = Scratch::new("import");
+    let (file, out) = (scratch.path("users.yaml"), scratch.path("out.toml"));
+    std::fs::write(&file, "hosts: {}").unwrap();
+    let refused = |arguments: &[&str], wanted: &str| {
+        let output = tidegate(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(wanted) && !Path::new(&out).exists(), "{said}");
+    };
+    refused(&["import", &file, "--out", &out], "hold nothing that can be taken");
+    refused(&["import", "no-such.gml", "--out", &out], "cannot be read");
+    let there = tidegate(&["import", &file, "--out", &file]);
+    assert!(String::from_utf8_lossy(&there.stderr).contains("is there already"));
+}
+
+#[test]
 fn the_answer_fits_a_terminal() {
     let scratch = Scratch::new("terminal");
     let out = scratch.path("out");

@@ -23,6 +23,7 @@
 pub mod archive;
 pub mod export;
 pub mod flashflow;
+pub mod import;
 pub mod input;
 pub mod jobs;
 pub mod load;

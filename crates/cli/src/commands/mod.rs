@@ -6,6 +6,7 @@ mod directory;
 mod export;
 mod fairness;
 mod flashflow;
+mod import;
 mod keys;
 mod manual;
 pub mod more;
@@ -40,6 +41,7 @@ enum Command {
     Sweep(sweep::Arguments),
     Runs(runs::Arguments),
     Export(export::Arguments),
+    Import(import::Arguments),
     More(more::Arguments),
     Score(score::Arguments),
     Reproduce(reproduce::Arguments),
@@ -65,6 +67,7 @@ impl Arguments {
             Command::Sweep(arguments) => sweep::main(arguments),
             Command::Runs(arguments) => runs::main(arguments),
             Command::Export(arguments) => export::main(arguments),
+            Command::Import(arguments) => import::main(&arguments),
             Command::More(arguments) => more::main(arguments),
             Command::Score(arguments) => score::main(arguments),
             Command::Reproduce(arguments) => reproduce::main(arguments),

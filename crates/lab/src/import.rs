@@ -1,0 +1,241 @@
+//! Scenarios of other tools' files: what `tornettools` stages and generates, tgen's models and action graphs.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use tidegate_data::graph::{Graph, Node};
+use tidegate_data::{detect, graphml, open, tgen};
+
+use crate::input::InputError;
+
+/// A scenario in the making.
+#[derive(Default)]
+struct Draft {
+    relays: Option<PathBuf>,
+    latency: Option<PathBuf>,
+    models: [Option<PathBuf>; 2],
+    /// Action graphs as `[traffic]` tables, by name.
+    actions: Vec<(String, String)>,
+}
+
+/// What came of files.
+pub struct Imported {
+    /// The scenario file.
+    pub text: String,
+    /// What was taken of which file.
+    pub taken: Vec<String>,
+    /// What was not, and why.
+    pub left: Vec<String>,
+}
+
+/// Makes a scenario of files, and of all files in folders (one level deep).
+///
+/// # Errors
+/// If a file cannot be read, two files say the same thing, or nothing can be taken.
+pub fn import(places: &[PathBuf]) -> Result<Imported, InputError> {
+    let mut files = Vec::new();
+    let mut draft = Draft::default();
+    let (mut taken, mut left) = (Vec::new(), Vec::new());
+    for place in places {
+        if place.join("shadow.config.xml").exists() || place.join("shadow.config.xml.xz").exists() {
+            keep(&mut draft.relays, place)?;
+            taken.push(format!("{}: relays", place.display()));
+        }
+        if place.is_dir() {
+            let fail =
+                |cause| InputError::new(place.display().to_string(), format!("{cause}"), "check the path");
+            let entries = std::fs::read_dir(place).map_err(fail)?.flatten().map(|entry| entry.path());
+            let mut inside: Vec<PathBuf> = entries.filter(|path| path.is_file()).collect();
+            inside.sort();
+            files.extend(inside);
+        } else {
+            files.push(place.clone());
+        }
+    }
+    for file in &files {
+        match draft.take(file)? {
+            Ok(what) => taken.push(format!("{}: {what}", file.display())),
+            Err(why) => left.push(format!("{}: {why}", file.display())),
+        }
+    }
+    if taken.is_empty() {
+        let cure = "name the files or the folder of `tornettools stage`, tgen's models or action graphs";
+        return Err(InputError::new("the files", "hold nothing that can be taken", cure));
+    }
+    Ok(Imported { text: draft.scenario(), taken, left })
+}
+
+fn keep(slot: &mut Option<PathBuf>, file: &Path) -> Result<(), InputError> {
+    let whole = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    if let Some(before) = slot.replace(whole) {
+        let cause = format!("says what {} says too", before.display());
+        return Err(InputError::new(file.display().to_string(), cause, "name one of them"));
+    }
+    Ok(())
+}
+
+impl Draft {
+    /// Takes what a file holds; inside, why it was left.
+    fn take(&mut self, file: &Path) -> Result<Result<&'static str, String>, InputError> {
+        let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
+        let is = |part: &str| name.contains(part);
+        if is("relayinfo_staging") || is("server-descriptors") {
+            detect::relays(file)?;
+            keep(&mut self.relays, file)?;
+            return Ok(Ok("relays, their capacities and countries"));
+        }
+        if is("userinfo_staging") {
+            return Ok(Err("users' countries: clients are placed by the built-in shares".into()));
+        }
+        if is(".yaml") || is(".yml") {
+            return Ok(Err("Shadow's YAML: give what it was generated from (relayinfo_staging, GML)".into()));
+        }
+        if is("shadow.config.xml") || is("v3bw.init") {
+            return Ok(Err("belongs to its folder's relays".into()));
+        }
+        if is(".gml") {
+            detect::latency(file)?;
+            keep(&mut self.latency, file)?;
+            return Ok(Ok("latencies"));
+        }
+        if !is(".graphml") {
+            return Ok(Err("no file of a kind that is known".into()));
+        }
+        let document = open::open(file)?;
+        if tgen::read(&document).is_ok() {
+            let (number, what) = if is("packet") { (1, "packet model") } else { (0, "stream model") };
+            keep(&mut self.models[number], file)?;
+            return Ok(Ok(what));
+        }
+        let graph = graphml::read(&document)?;
+        let stem = name.split('.').next().unwrap_or("actions").to_owned();
+        Ok(actions(&graph, &stem).map(|table| {
+            self.actions.push((stem, table));
+            "requests"
+        }))
+    }
+
+    fn scenario(&self) -> String {
+        let quoted = |path: &Path| format!("{:?}", path.display().to_string());
+        let mut text = String::from(
+            "duration = \"120 s\"\nwarmup = \"30 s\"\nsample = \"100 ms\"\n\n[tor]\nfraction = 0.01\n",
+        );
+        for (key, file) in [("capacity", &self.relays), ("latency", &self.latency)] {
+            file.iter().for_each(|file| put(&mut text, &format!("{key} = {}", quoted(file))));
+        }
+        put(&mut text, "\n[[system]]\nname = \"tor\"\nof-consensus = true");
+        if let [Some(stream), Some(packet)] = &self.models {
+            put(&mut text, "\n[traffic.markov]\ntimeout = \"120 s\"");
+            put(&mut text, &format!("stream-model = {}\npacket-model = {}", quoted(stream), quoted(packet)));
+            put(&mut text, &user("markov", 100));
+        }
+        for (name, table) in &self.actions {
+            put(&mut text, &format!("\n{table}"));
+            put(&mut text, &user(name, 10));
+        }
+        if self.actions.is_empty() && self.models.iter().any(Option::is_none) {
+            put(&mut text, &user("web", 100));
+        }
+        text
+    }
+}
+
+fn put(text: &mut String, line: &str) {
+    writeln!(text, "{line}").expect("text can be written");
+}
+
+fn user(name: &str, count: u32) -> String {
+    format!(
+        "\n[[user]]\nname = \"{name}\"\ntraffic = \"{name}\"\ncount = {count}\nstart = [\"0 s\", \"30 s\"]"
+    )
+}
+
+/// tgen's `50 KiB`, `1000 bytes`, `15 seconds`, `1 minute` as scenarios write it.
+fn quantity(text: &str) -> Result<String, String> {
+    let (number, unit) = text.trim().split_once(' ').ok_or_else(|| format!("`{text}` has no unit"))?;
+    let unit = match unit.to_lowercase().trim_end_matches('s') {
+        "byte" | "b" => "B",
+        "kib" | "kibibyte" => "KiB",
+        "mib" | "mebibyte" => "MiB",
+        "gib" | "gibibyte" => "GiB",
+        "kb" | "kilobyte" => "kB",
+        "mb" | "megabyte" => "MB",
+        "second" | "sec" | "" => "s",
+        "millisecond" | "m" => "ms",
+        "minute" | "min" => "min",
+        _ => return Err(format!("`{text}` has a unit that is unknown here")),
+    };
+    number.parse::<f64>().map_err(|_| format!("`{text}` is no quantity"))?;
+    Ok(format!("\"{number} {unit}\""))
+}
+
+/// An action graph that pauses and asks for responses, as tornettools' measuring clients do, as a `[traffic]` table.
+fn actions(graph: &Graph, name: &str) -> Result<String, String> {
+    let mut text = format!("[traffic.{name}]\n");
+    let number = |wanted: &Node| graph.nodes.iter().position(|node| node.id == wanted.id);
+    if let Some(pause) = graph.nodes.iter().find(|node| node.attributes.contains_key("time")) {
+        let at = number(pause);
+        let again = graph.edges.iter().any(|edge| Some(edge.source) == at && Some(edge.target) == at);
+        // A pause that follows itself goes on while what it started is under way.
+        let key = if again { "every" } else { "pause" };
+        put(&mut text, &format!("{key} = {}", quantity(&pause.attributes["time"])?));
+    }
+    let mut any = false;
+    for node in graph.nodes.iter().filter(|node| node.attributes.contains_key("recvsize")) {
+        let at = number(node);
+        let weights = graph.edges.iter().filter(|edge| Some(edge.target) == at);
+        let weight = weights.filter_map(|edge| edge.attributes.get("weight")?.parse::<f64>().ok()).next();
+        put(&mut text, &format!("[[traffic.{name}.requests]]"));
+        put(&mut text, &format!("size = {}", quantity(&node.attributes["recvsize"])?));
+        put(&mut text, &format!("weight = {:?}", weight.unwrap_or(1.0)));
+        for (key, theirs) in [("request", "sendsize"), ("timeout", "timeout")] {
+            if let Some(value) = node.attributes.get(theirs) {
+                put(&mut text, &format!("{key} = {}", quantity(value)?));
+            }
+        }
+        any = true;
+    }
+    if any { Ok(text) } else { Err("an action graph that asks for nothing: a server's".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::Source;
+    use crate::scenario::Scenario;
+
+    const ACTIONS: &str = r#"<graphml><key id="a" for="node" attr.name="time" attr.type="string"/>
+<key id="b" for="node" attr.name="recvsize" attr.type="string"/>
+<key id="c" for="node" attr.name="timeout" attr.type="string"/>
+<key id="d" for="edge" attr.name="weight" attr.type="string"/>
+<graph edgedefault="directed"><node id="start"/><node id="pause"><data key="a">1 minute</data></node>
+<node id="small"><data key="b">50 KiB</data><data key="c">15 seconds</data></node>
+<node id="large"><data key="b">1 MiB</data></node>
+<edge source="start" target="pause"/><edge source="pause" target="pause"/>
+<edge source="pause" target="small"><data key="d">12.0</data></edge>
+<edge source="pause" target="large"><data key="d">2.0</data></edge></graph></graphml>"#;
+
+    #[test]
+    fn action_graphs_become_requests() {
+        let folder = std::env::temp_dir().join(format!("tidegate-import-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("perf.tgenrc.graphml"), ACTIONS).unwrap();
+        std::fs::write(folder.join("shadow.config.yaml"), "hosts: {}").unwrap();
+        let imported = import(std::slice::from_ref(&folder)).unwrap();
+        assert!(
+            imported.left.len() == 1 && imported.left[0].contains("Shadow's YAML"),
+            "{:?}",
+            imported.left
+        );
+        let source = Source { file: "imported".into(), text: imported.text.clone() };
+        let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
+        let traffic = &scenario.file.traffic["perf"];
+        assert_eq!(traffic.requests.len(), 2);
+        assert_eq!((traffic.requests[0].size.0, traffic.requests[0].weight), (50 << 10, 12.0));
+        assert!(traffic.every.is_some());
+        std::fs::write(folder.join("perf.tgenrc.graphml"), ACTIONS.replace("50 KiB", "50 shoes")).unwrap();
+        let nothing = import(std::slice::from_ref(&folder)).err().unwrap().to_string();
+        assert!(nothing.contains("nothing that can be taken"), "{nothing}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
