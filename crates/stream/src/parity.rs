@@ -1,6 +1,7 @@
-//! Parity: some slices more, so that any of a group's packets can be missing (Reed-Solomon).
+//! Parity: some slices more, so that any of a group's packets can be missing. One slice is the sum of the others
+//! (exclusive or), more are Reed-Solomon's: its decoder looks at 65,536 points however few packets there are.
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{BufMut as _, Bytes};
 
 /// A payload as a shard: its length, itself, zeros up to the group's longest.
 fn shard(payload: &[u8], length: usize) -> Vec<u8> {
@@ -11,6 +12,20 @@ fn shard(payload: &[u8], length: usize) -> Vec<u8> {
     shard
 }
 
+/// Adds a payload's shard to a sum of shards.
+fn add(sum: &mut [u8], payload: &[u8]) {
+    let (head, rest) = sum.split_at_mut(2);
+    let length = (payload.len() as u16).to_be_bytes();
+    head.iter_mut().zip(length).for_each(|(sum, byte)| *sum ^= byte);
+    rest.iter_mut().zip(payload).for_each(|(sum, byte)| *sum ^= byte);
+}
+
+/// What a shard holds, if its length is sound.
+fn payload(shard: &[u8]) -> Option<Bytes> {
+    let (head, payload) = shard.split_first_chunk::<2>()?;
+    payload.get(..usize::from(u16::from_be_bytes(*head))).map(Bytes::copy_from_slice)
+}
+
 /// The parity payloads of a whole group.
 ///
 /// # Panics
@@ -18,6 +33,11 @@ fn shard(payload: &[u8], length: usize) -> Vec<u8> {
 pub fn protect(payloads: &[Bytes], parity: usize) -> Vec<Bytes> {
     let longest = payloads.iter().map(Bytes::len).max().expect("a group has packets");
     let length = (2 + longest).next_multiple_of(2);
+    if parity == 1 {
+        let mut sum = vec![0; length];
+        payloads.iter().for_each(|payload| add(&mut sum, payload));
+        return vec![sum.into()];
+    }
     let shards: Vec<Vec<u8>> = payloads.iter().map(|payload| shard(payload, length)).collect();
     let made =
         reed_solomon_simd::encode(payloads.len(), parity, shards).expect("counts are small and lengths even");
@@ -34,23 +54,23 @@ pub fn restore(
 ) -> Vec<(usize, Bytes)> {
     let Some((_, first)) = shards.first() else { return Vec::new() };
     let length = first.len();
-    if present.iter().any(|(_, payload)| payload.len() + 2 > length) {
+    if length < 2 || present.iter().any(|(_, payload)| payload.len() + 2 > length) {
         return Vec::new();
     }
+    if parity == 1 {
+        let missing: Vec<usize> = (0..data).filter(|slice| present.iter().all(|(at, _)| at != slice)).collect();
+        let [missing] = missing[..] else { return Vec::new() };
+        let mut sum = first.to_vec();
+        present.iter().for_each(|(_, payload)| add(&mut sum, payload));
+        return payload(&sum).map(|payload| (missing, payload)).into_iter().collect();
+    }
     let originals = present.iter().map(|(slice, payload)| (*slice, shard(payload, length)));
-    let Ok(restored) =
-        reed_solomon_simd::decode(data, parity, originals, shards.iter().map(|(at, s)| (*at, &s[..])))
-    else {
+    let shards = shards.iter().map(|(at, shard)| (*at, &shard[..]));
+    let Ok(restored) = reed_solomon_simd::decode(data, parity, originals, shards) else {
         return Vec::new();
     };
-    let mut payloads: Vec<(usize, Bytes)> = restored
-        .into_iter()
-        .filter_map(|(slice, shard)| {
-            let (head, payload) = shard.split_first_chunk::<2>()?;
-            let payload = payload.get(..usize::from(u16::from_be_bytes(*head)))?;
-            Some((slice, BytesMut::from(payload).freeze()))
-        })
-        .collect();
+    let whole = |(slice, shard): (usize, Vec<u8>)| payload(&shard).map(|payload| (slice, payload));
+    let mut payloads: Vec<(usize, Bytes)> = restored.into_iter().filter_map(whole).collect();
     payloads.sort_by_key(|(slice, _)| *slice);
     payloads
 }
