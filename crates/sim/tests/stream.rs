@@ -19,16 +19,9 @@ fn at(seconds: u64) -> Time {
 /// The scenario of the issue: viewers of a 4 Mbit/s stream over links of 40 ms, a server of 12 Mbit/s, viewers
 /// of 2 to 12 Mbit/s with a mean of 6.
 fn plan(viewers: usize, seconds: u64) -> Plan {
-    let mut planned = Plan::viewers(viewers, 2e6..12e6, Span::from_secs(3), Seed::root(5));
-    let mean = planned.iter().map(|viewer| viewer.uplink.0).sum::<u64>() as f64 / viewers as f64;
-    for viewer in &mut planned {
-        let scaled = 2e6 + (viewer.uplink.0 as f64 - 2e6) * 4e6 / (mean - 2e6);
-        viewer.uplink = Rate(scaled as u64);
-        viewer.claim = viewer.uplink;
-    }
     Plan {
         server: Settings::new(Rate(12_000_000), viewers + 10),
-        viewers: planned,
+        viewers: Plan::viewers(viewers, 2e6..12e6, 6e6, Span::from_secs(3), Seed::root(5)),
         rate: Rate(4_000_000),
         delay: Span::from_millis(40),
         side: Span::ZERO,

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use tidegate_control::random::Random;
 
 use crate::latency::Latencies;
+use crate::room::{Place, Rooms};
 use crate::tree::{NOBODY, Tree};
 use crate::{Peer, SERVER};
 
@@ -37,26 +38,18 @@ pub struct Change {
 #[derive(Clone, Debug)]
 pub struct Forest {
     trees: Vec<Tree>,
-    places: Vec<Place>,
+    rooms: Rooms,
     members: Vec<Peer>,
     /// Tops of subtrees that nobody had room for, by slice.
     orphans: BTreeSet<(usize, Peer)>,
+    /// Whether an orphan or room came since orphans were last placed: without, nobody finds what was not there.
+    news: bool,
     /// Slices that are not sent now.
     silent: Vec<bool>,
     rule: Rule,
     /// What latencies are uncertain by, microseconds: a move that wins less for each viewer chases chance.
     noise: i64,
     changes: Vec<Change>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    member: bool,
-    /// Children over all slices that it can have, and has.
-    budget: usize,
-    used: usize,
-    /// Gets no new children for now.
-    avoided: bool,
 }
 
 /// A move for less than this, microseconds summed over the subtree, is not worth the unrest.
@@ -70,13 +63,14 @@ const SHARED: i64 = 15_000;
 impl Forest {
     /// The server alone, with numbers up to `peers` and so many slices.
     pub fn new(peers: usize, slices: usize, rule: Rule) -> Forest {
-        let mut places = vec![Place::default(); peers];
-        places[usize::from(SERVER)].member = true;
+        let mut rooms = Rooms::new(peers);
+        rooms.change(SERVER, |place| place.member = true);
         Forest {
             trees: vec![Tree::new(peers); slices],
-            places,
+            rooms,
             members: Vec::new(),
             orphans: BTreeSet::new(),
+            news: false,
             silent: vec![false; slices],
             rule,
             noise: 0,
@@ -101,14 +95,13 @@ impl Forest {
 
     /// Children that `peer` can have over all slices, and those it has.
     pub fn load(&self, peer: Peer) -> (usize, usize) {
-        let place = &self.places[usize::from(peer)];
+        let place = self.rooms.of(peer);
         (place.budget, place.used)
     }
 
     /// Children that everybody together can have.
     pub fn capacity(&self) -> usize {
-        let all = self.members.iter().chain([&SERVER]);
-        all.map(|peer| self.places[usize::from(*peer)].budget).sum()
+        self.rooms.capacity()
     }
 
     /// Subtrees that wait for room.
@@ -135,15 +128,15 @@ impl Forest {
     pub fn feasible_with(&self, budget: usize) -> bool {
         let needed = self.needed(self.members.len() + 1);
         match self.rule {
-            Rule::Unicast => self.places[usize::from(SERVER)].budget >= needed,
+            Rule::Unicast => self.rooms.of(SERVER).budget >= needed,
             Rule::Any | Rule::OneTree => self.capacity() + budget >= needed,
         }
     }
 
     /// A viewer with so much room for children is added to every tree.
     pub fn join(&mut self, peer: Peer, budget: usize, latencies: &Latencies) {
-        self.places[usize::from(peer)] = Place { member: true, budget, used: 0, avoided: false };
         self.members.push(peer);
+        self.carry(peer, |place| (place.member, place.budget) = (true, budget));
         for slice in (0..self.slices()).filter(|slice| !self.silent[*slice]).collect::<Vec<_>>() {
             self.orphans.insert((slice, peer));
             self.place(slice, peer, latencies);
@@ -157,11 +150,12 @@ impl Forest {
         }
         self.silent[slice] = !active;
         for peer in self.members.clone() {
-            if active {
-                self.orphans.insert((slice, peer));
-            } else {
+            if !active {
                 self.move_under(slice, peer, NOBODY, latencies);
                 self.orphans.remove(&(slice, peer));
+            } else if !self.rooms.of(peer).aside {
+                self.orphans.insert((slice, peer));
+                self.news = true;
             }
         }
         self.settle(latencies);
@@ -178,23 +172,36 @@ impl Forest {
             self.move_under(slice, peer, NOBODY, latencies);
             self.orphans.remove(&(slice, peer));
         }
-        self.places[usize::from(peer)] = Place::default();
+        self.carry(peer, |place| *place = Place::default());
+        self.settle(latencies);
+    }
+
+    /// A viewer does not answer: others get its children, and what its parents sent it serves them, until it answers.
+    pub fn set_aside(&mut self, peer: Peer, latencies: &Latencies) {
+        self.carry(peer, |place| (place.avoided, place.aside) = (true, true));
+        for slice in 0..self.slices() {
+            for child in self.trees[slice].children(peer).to_vec() {
+                self.move_under(slice, child, NOBODY, latencies);
+            }
+            self.move_under(slice, peer, NOBODY, latencies);
+            self.orphans.remove(&(slice, peer));
+        }
         self.settle(latencies);
     }
 
     /// How many children `peer` can have changes; those beyond it, small subtrees and weak viewers first, go to
     /// others.
     pub fn set_budget(&mut self, peer: Peer, budget: usize, latencies: &Latencies) {
-        let place = &mut self.places[usize::from(peer)];
-        if !place.member || place.budget == budget {
+        let Place { member, used, budget: before, .. } = *self.rooms.of(peer);
+        if !member || budget == before {
             return;
         }
-        place.budget = budget;
-        let excess = place.used.saturating_sub(budget);
+        self.carry(peer, |place| place.budget = budget);
+        let excess = used.saturating_sub(budget);
         if excess > 0 {
-            let mut children: Vec<(i64, usize, usize, Peer)> = Vec::with_capacity(place.used);
+            let mut children: Vec<(i64, usize, usize, Peer)> = Vec::with_capacity(used);
             for (slice, tree) in self.trees.iter().enumerate() {
-                let weight = |child: Peer| (tree.size(child), self.places[usize::from(child)].budget);
+                let weight = |child: Peer| (tree.size(child), self.rooms.of(child).budget);
                 children.extend(tree.children(peer).iter().map(|child| {
                     let (size, budget) = weight(*child);
                     (size, budget, slice, *child)
@@ -207,9 +214,24 @@ impl Forest {
         }
     }
 
-    /// Whether `peer` gets no new children for now.
+    /// Whether `peer` gets no new children for now. One that was set aside and is not avoided any more gets parents.
     pub fn set_avoided(&mut self, peer: Peer, avoided: bool) {
-        self.places[usize::from(peer)].avoided = avoided;
+        let Place { avoided: before, aside, .. } = *self.rooms.of(peer);
+        if before == avoided {
+            return;
+        }
+        self.carry(peer, |place| (place.avoided, place.aside) = (avoided, place.aside && avoided));
+        // Those below it count again.
+        self.news = true;
+        if aside {
+            let sent = (0..self.slices()).filter(|slice| !self.silent[*slice]);
+            self.orphans.extend(sent.map(|slice| (slice, peer)));
+        }
+    }
+
+    /// Changes what a peer carries.
+    fn carry(&mut self, peer: Peer, change: impl FnOnce(&mut Place)) {
+        self.news |= self.rooms.change(peer, change);
     }
 
     /// `child` gets another parent in that slice, if there is one; otherwise it changes places with its own, if that
@@ -219,7 +241,7 @@ impl Forest {
         if parent == NOBODY {
             return;
         }
-        let Place { used, budget, avoided, .. } = self.places[usize::from(parent)];
+        let Place { used, budget, avoided, .. } = *self.rooms.of(parent);
         match self.best_parent(slice, child, parent, latencies) {
             Some(other) => self.move_under(slice, child, other, latencies),
             None if avoided && self.take_place(slice, child, parent, latencies) => {}
@@ -231,8 +253,11 @@ impl Forest {
         }
     }
 
-    /// Tries to place who waits, the largest subtrees first.
+    /// Tries to place who waits, the largest subtrees first, if anything changed since it was last tried.
     pub fn settle(&mut self, latencies: &Latencies) {
+        if !std::mem::take(&mut self.news) {
+            return;
+        }
         let mut waiting: Vec<(usize, Peer)> = self.orphans.iter().copied().collect();
         waiting.sort_by_key(|(slice, peer)| (-self.trees[*slice].size(*peer), *slice, *peer));
         for (slice, peer) in waiting {
@@ -300,7 +325,7 @@ impl Forest {
     }
 
     fn may_adopt(&self, slice: usize, peer: Peer) -> bool {
-        let place = &self.places[usize::from(peer)];
+        let place = self.rooms.of(peer);
         place.used < place.budget && !place.avoided && self.may_have_children(slice, peer)
     }
 
@@ -308,7 +333,7 @@ impl Forest {
         let tree = &self.trees[slice];
         let (of_a, of_b) = (tree.children(a).len(), tree.children(b).len());
         let takes = |peer: Peer, gives: usize, gets: usize| {
-            let place = &self.places[usize::from(peer)];
+            let place = self.rooms.of(peer);
             gets == 0
                 || gets <= gives && self.may_have_children(slice, peer)
                 || place.used - gives + gets <= place.budget
@@ -327,8 +352,8 @@ impl Forest {
         for (child, from) in moved.into_iter().zip(before) {
             let to = self.trees[slice].parent(child);
             if from != to {
-                self.places[usize::from(from)].used -= 1;
-                self.places[usize::from(to)].used += 1;
+                self.carry(from, |place| place.used -= 1);
+                self.carry(to, |place| place.used += 1);
                 self.changes.push(Change { slice, child, from, to });
             }
         }
@@ -342,22 +367,24 @@ impl Forest {
         }
         self.trees[slice].detach(child);
         if from != NOBODY {
-            self.places[usize::from(from)].used -= 1;
+            self.carry(from, |place| place.used -= 1);
         }
         if to == NOBODY {
             self.orphans.insert((slice, child));
         } else {
             self.trees[slice].attach(child, to, latencies);
-            self.places[usize::from(to)].used += 1;
+            self.carry(to, |place| place.used += 1);
             self.orphans.remove(&(slice, child));
         }
+        // An orphan that waits, or room below one that waited.
+        self.news |= from == NOBODY || to == NOBODY;
         self.changes.push(Change { slice, child, from, to });
     }
 
     /// `child` moves to where its parent is, if it has room for it.
     fn take_place(&mut self, slice: usize, child: Peer, parent: Peer, latencies: &Latencies) -> bool {
         let above = self.trees[slice].parent(parent);
-        let silent = |peer: Peer| self.places[usize::from(peer)].avoided;
+        let silent = |peer: Peer| self.rooms.of(peer).avoided;
         if above == NOBODY || self.trees[slice].upwards(above).any(silent) || !self.may_adopt(slice, child) {
             return false;
         }
@@ -374,12 +401,12 @@ impl Forest {
             return self.move_under(slice, orphan, parent, latencies);
         }
         let below = |peer: &Peer| self.trees[slice].is_below(*peer, orphan);
-        if !self.members.iter().any(|peer| self.may_adopt(slice, *peer) && below(peer)) {
+        if !self.rooms.open().iter().any(|peer| self.may_adopt(slice, *peer) && below(peer)) {
             return;
         }
         let tree = &self.trees[slice];
         let keeps = |parent: Peer| {
-            let place = &self.places[usize::from(parent)];
+            let place = self.rooms.of(parent);
             place.used <= place.budget && !place.avoided
         };
         let leaf = |peer: &&Peer| {
@@ -403,7 +430,7 @@ impl Forest {
     fn best_parent(&self, slice: usize, child: Peer, other: Peer, latencies: &Latencies) -> Option<Peer> {
         let tree = &self.trees[slice];
         let mut best: Option<(i64, Peer)> = None;
-        for peer in self.members.iter().chain([&SERVER]).copied() {
+        for peer in self.rooms.open().iter().copied() {
             if [child, other].contains(&peer) || !self.may_adopt(slice, peer) {
                 continue;
             }
@@ -420,7 +447,7 @@ impl Forest {
             let mut top = peer;
             let outside = tree.upwards(peer).all(|at| {
                 top = at;
-                at != child && !self.places[usize::from(at)].avoided
+                at != child && !self.rooms.of(at).avoided
             });
             if outside && top == SERVER {
                 best = Some((cost, peer));

@@ -5,7 +5,7 @@
 //! complain, time after time and more than is usual, is relegated; somebody who complains about many parents that
 //! nobody else complains about is not listened to.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidegate_control::units::{Span, Time};
 
@@ -13,7 +13,7 @@ use crate::forest::Forest;
 use crate::{Peer, SERVER};
 
 /// `child` does not get `slice` from `parent`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Complaint {
     /// The slice.
     pub slice: usize,
@@ -26,7 +26,7 @@ pub struct Complaint {
 }
 
 /// What a parent does wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// It sends too little: it is given less to carry.
     Loses,
@@ -53,8 +53,12 @@ pub struct Judge {
     /// How long complaints wait for those from above.
     settle: Span,
     waiting: VecDeque<(Time, Complaint)>,
-    /// The last ones, and whether they blamed somebody.
-    past: VecDeque<(Time, Complaint, bool)>,
+    /// The same, to look up.
+    known: BTreeSet<Complaint>,
+    /// When each viewer last complained, by slice and viewer: it excuses those below it.
+    complained: BTreeMap<(usize, Peer), Time>,
+    /// The last ones that blamed somebody.
+    blamed: VecDeque<(Time, Complaint)>,
     /// Complaints that were not listened to.
     pub doubted: u64,
 }
@@ -62,8 +66,8 @@ pub struct Judge {
 /// Complaints wait at least and at most so long for those from above.
 pub const SETTLE: Span = Span::from_millis(80);
 const LONGEST_SETTLE: Span = Span::from_millis(400);
-/// A complaint excuses those below for so long.
-const EXCUSE: Span = Span::from_millis(1500);
+/// A complaint excuses those below for so long: who still has nothing complains again before.
+const EXCUSE: Span = Span::from_millis(1000);
 /// What is remembered.
 const MEMORY: Span = Span::from_secs(30);
 const MOST: usize = 20_000;
@@ -78,7 +82,14 @@ const ALONE: usize = 4;
 
 impl Default for Judge {
     fn default() -> Judge {
-        Judge { settle: SETTLE, waiting: VecDeque::new(), past: VecDeque::new(), doubted: 0 }
+        Judge {
+            settle: SETTLE,
+            waiting: VecDeque::new(),
+            known: BTreeSet::new(),
+            complained: BTreeMap::new(),
+            blamed: VecDeque::new(),
+            doubted: 0,
+        }
     }
 }
 
@@ -92,8 +103,9 @@ impl Judge {
     pub fn complain(&mut self, now: Time, complaint: Complaint, forest: &Forest) {
         let Complaint { slice, child, parent, .. } = complaint;
         let sound = slice < forest.slices() && forest.tree(slice).parent(child) == parent;
-        if sound && self.waiting.len() < MOST && !self.waiting.iter().any(|(_, known)| *known == complaint) {
+        if sound && self.waiting.len() < MOST && self.known.insert(complaint) {
             self.waiting.push_back((now, complaint));
+            self.complained.insert((slice, child), now);
         }
     }
 
@@ -107,34 +119,31 @@ impl Judge {
         let mut verdicts = Vec::new();
         while self.next_time() <= now {
             let Some((at, complaint)) = self.waiting.pop_front() else { break };
-            let blames = !self.is_excused(now, complaint, forest);
-            if blames {
+            self.known.remove(&complaint);
+            if !self.is_excused(now, complaint, forest) {
                 verdicts.push(self.judge(at, complaint, forest));
+                self.blamed.push_back((at, complaint));
             }
-            // It may excuse those below it that complain later.
-            self.past.push_back((at, complaint, blames));
         }
         let old = |at: Time| now.since(at) > MEMORY;
-        while self.past.len() > MOST || self.past.front().is_some_and(|(at, ..)| old(*at)) {
-            self.past.pop_front();
+        while self.blamed.len() > MOST || self.blamed.front().is_some_and(|(at, _)| old(*at)) {
+            self.blamed.pop_front();
+        }
+        if self.complained.len() > MOST {
+            self.complained.retain(|_, at| now.since(*at) <= EXCUSE);
         }
         verdicts
     }
 
     /// Whether the parent or somebody above it complains about the same slice.
     fn is_excused(&self, now: Time, complaint: Complaint, forest: &Forest) -> bool {
-        let tree = forest.tree(complaint.slice);
-        let recent = self.past.iter().rev().take_while(|(at, ..)| now.since(*at) <= EXCUSE);
-        let complain: Vec<Peer> = recent
-            .map(|(_, other, _)| other)
-            .chain(self.waiting.iter().map(|(_, other)| other))
-            .filter(|other| other.slice == complaint.slice && other.child != complaint.child)
-            .map(|other| other.child)
-            .collect();
+        let slice = complaint.slice;
+        let complains =
+            |peer: Peer| self.complained.get(&(slice, peer)).is_some_and(|at| now.since(*at) <= EXCUSE);
         let mut top = complaint.parent;
-        let excused = tree.upwards(complaint.parent).any(|above| {
+        let excused = forest.tree(slice).upwards(complaint.parent).any(|above| {
             top = above;
-            complain.contains(&above)
+            complains(above)
         });
         // Below an orphan nothing can come.
         excused || top != SERVER
@@ -142,7 +151,7 @@ impl Judge {
 
     fn judge(&mut self, at: Time, complaint: Complaint, forest: &Forest) -> Verdict {
         let Complaint { slice, child, parent, fault } = complaint;
-        let blamed = || self.past.iter().filter(|(.., blames)| *blames).map(|(_, known, _)| known);
+        let blamed = || self.blamed.iter().map(|(_, known)| known);
         let others = |about: Peer| blamed().any(|known| known.parent == about && known.child != child);
         let mut alone: Vec<Peer> =
             blamed().filter(|known| known.child == child).map(|known| known.parent).collect();
@@ -174,8 +183,8 @@ impl Judge {
     /// machines or the network of many are busy, nobody is to blame.
     fn is_unusual(&self, now: Time, parent: Peer, forest: &Forest) -> bool {
         let mut incidents: BTreeMap<Peer, (Time, usize)> = BTreeMap::new();
-        let past = self.past.iter().filter(|(_, known, blames)| *blames && known.fault == Fault::Silent);
-        for (at, about) in past.map(|(at, known, _)| (*at, known.parent)).chain([(now, parent)]) {
+        let past = self.blamed.iter().filter(|(_, known)| known.fault == Fault::Silent);
+        for (at, about) in past.map(|(at, known)| (*at, known.parent)).chain([(now, parent)]) {
             let (begun, count) = incidents.entry(about).or_insert((at, 1));
             if at.since(*begun) > INCIDENT {
                 (*begun, *count) = (at, *count + 1);
@@ -193,7 +202,9 @@ impl Judge {
     pub fn forget(&mut self, peer: Peer) {
         let concerns = |complaint: &Complaint| complaint.parent == peer || complaint.child == peer;
         self.waiting.retain(|(_, complaint)| !concerns(complaint));
-        self.past.retain(|(_, complaint, _)| !concerns(complaint));
+        self.known.retain(|complaint| !concerns(complaint));
+        self.complained.retain(|(_, child), _| *child != peer);
+        self.blamed.retain(|(_, complaint)| !concerns(complaint));
     }
 }
 

@@ -11,7 +11,8 @@
 //! * [`machine`]: what goes into machines and comes out. [`peer`]: numbers. [`packet`]: datagrams.
 //! * [`message`]: what server and viewers tell each other reliably.
 //! * [`framer`]: MPEG-TS bytes to payloads. [`source`]: payloads to slices, parity and repairs. [`parity`].
-//! * [`latency`]: what is known of latencies. [`tree`]: one slice's tree. [`forest`]: all of them.
+//! * [`latency`]: what is known of latencies. [`tree`]: one slice's tree. [`room`]: who can carry how much. [`forest`]:
+//!   all trees.
 //! * [`member`]: what the server knows of a viewer. [`explorer`]: exploration packets. [`judge`]: complaints.
 //! * [`server`]: tracker, source and explorer as one machine. [`viewer`] over [`reorder`]: a viewer.
 //! * [`uplink`]: a rate with a bounded queue, the first thing that limits a peer. [`bucket`]: what is spent and
@@ -46,6 +47,7 @@ pub mod packet;
 pub mod parity;
 pub mod peer;
 pub mod reorder;
+pub mod room;
 pub mod server;
 pub mod source;
 pub mod tree;

@@ -19,6 +19,8 @@ pub struct Member {
     pub heard: Time,
     /// The ping that is out.
     pub ping: Option<Pinged>,
+    /// Since when it is asked whether it is there, because a child hears nothing from it.
+    pub suspected: Option<Time>,
     /// When the next ping is due.
     pub next_ping: Time,
     /// Smoothed round trip to the server, microseconds; zero before the first pong.
@@ -60,6 +62,8 @@ pub struct Pinged {
 
 /// A new viewer's claim is believed up to so many times the stream's rate before exploration shows as much.
 const TRUST: f64 = 2.0;
+/// What an answer may wait for in uplinks that are full, besides the round trip.
+const ANSWER: Span = Span::from_millis(250);
 /// How fast what exploration shows may fall, per second.
 const SMOOTH: f64 = 0.15;
 /// Complaints within this time are about the same overload.
@@ -81,6 +85,7 @@ impl Member {
             joined: now,
             heard: now,
             ping: None,
+            suspected: None,
             next_ping: now,
             round_trip: 0.0,
             deviation: 0.0,
@@ -112,8 +117,15 @@ impl Member {
         if self.round_trip == 0.0 {
             (self.round_trip, self.deviation) = (sample, sample / 2.0);
         }
+        self.suspected = None;
         self.deviation += 0.25 * ((sample - self.round_trip).abs() - self.deviation);
         self.round_trip += 0.2 * (sample - self.round_trip);
+    }
+
+    /// How long it may take to answer, when round trips vary by `uneven`.
+    pub fn patience(&self, uneven: Span) -> Span {
+        let spread = uneven.max(Span::from_micros(self.deviation as u64));
+        ANSWER + Span::from_micros(self.round_trip as u64) + spread * 4
     }
 
     /// A second is over.

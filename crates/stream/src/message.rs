@@ -11,7 +11,7 @@ use crate::packet::{Key, MAX_CHAIN};
 /// The longest encoded message. A peer that announces a longer one is cut off.
 pub const LONGEST: usize = 1024;
 /// The version of this protocol; others are refused.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Where a viewer is found, and how it proves who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

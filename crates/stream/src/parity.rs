@@ -58,7 +58,8 @@ pub fn restore(
         return Vec::new();
     }
     if parity == 1 {
-        let missing: Vec<usize> = (0..data).filter(|slice| present.iter().all(|(at, _)| at != slice)).collect();
+        let missing: Vec<usize> =
+            (0..data).filter(|slice| present.iter().all(|(at, _)| at != slice)).collect();
         let [missing] = missing[..] else { return Vec::new() };
         let mut sum = first.to_vec();
         present.iter().for_each(|(_, payload)| add(&mut sum, payload));

@@ -75,6 +75,8 @@ pub struct Reorder {
     pace: [Pace; MAX_SLICES],
     check: Time,
     bytes: usize,
+    /// What parity made good since this was last asked.
+    restored: Vec<Key>,
     /// What happened.
     pub counters: Counters,
 }
@@ -89,6 +91,8 @@ struct Group {
     first: Time,
     check: Time,
     asked: u8,
+    /// Slices whose packet was not here in time.
+    overdue: u32,
     have: u32,
     packets: Vec<Bytes>,
 }
@@ -122,6 +126,7 @@ impl Reorder {
             pace: [Pace::default(); MAX_SLICES],
             check: Time::NEVER,
             bytes: 0,
+            restored: Vec::new(),
             counters: Counters::default(),
         }
     }
@@ -189,6 +194,11 @@ impl Reorder {
         group.is_some_and(|group| group.asked > 0 && group.have >> key.slice & 1 == 0)
     }
 
+    /// Packets that parity made good since this was last asked.
+    pub fn take_restored(&mut self) -> Vec<Key> {
+        std::mem::take(&mut self.restored)
+    }
+
     /// When [`Reorder::look`] has something to do.
     pub fn next_time(&self) -> Time {
         self.check
@@ -224,6 +234,11 @@ impl Reorder {
             (room.data, room.sent) = (video.data, video.sent);
             room.packets = vec![Bytes::new(); total];
         }
+        if tree && room.overdue >> slice & 1 == 1 && now < room.first + self.patience {
+            // It was late, not lost.
+            room.overdue &= !(1 << slice);
+            self.pace[at].missed = self.pace[at].missed.saturating_sub(1);
+        }
         if room.have >> slice & 1 == 1 {
             self.counters.duplicates += 1;
             return Arrival::Duplicate;
@@ -242,7 +257,16 @@ impl Reorder {
         let check = now + Span::from_millis(SLACK as u64);
         while self.groups.is_empty() || self.base + (self.groups.len() as u32) <= group {
             let packets = Vec::new();
-            self.groups.push_back(Group { data: 0, sent: 0, first: now, check, asked: 0, have: 0, packets });
+            self.groups.push_back(Group {
+                data: 0,
+                sent: 0,
+                first: now,
+                check,
+                asked: 0,
+                overdue: 0,
+                have: 0,
+                packets,
+            });
             self.check = self.check.min(check);
         }
     }
@@ -338,7 +362,7 @@ impl Reorder {
             }
             let shards = (self.slices..total).filter(|slice| group.have >> slice & 1 == 1).count();
             if overdue != 0 && missing.count_ones() as usize <= shards {
-                self.note(overdue);
+                self.note(index, overdue);
                 return self.restore(index, data);
             }
             if overdue == 0 || asks.len() >= MAX_NACKS {
@@ -348,7 +372,7 @@ impl Reorder {
                 let wanted = (0..data as u8).filter(|slice| overdue >> slice & 1 == 1);
                 asks.extend(wanted.map(|slice| Ask { key: Key { group: number, slice }, before }));
                 if before == 0 {
-                    self.note(overdue);
+                    self.note(index, overdue);
                 }
                 let wait = AGAIN * (1 + u64::from(before));
                 ((now + wait).min(give_up), before.saturating_add(1))
@@ -357,8 +381,10 @@ impl Reorder {
         (self.groups[index].check, self.groups[index].asked) = (check, asked);
     }
 
-    /// Counts what a slice missed.
-    fn note(&mut self, overdue: u32) {
+    /// Counts what slices missed.
+    fn note(&mut self, index: usize, overdue: u32) {
+        let overdue = overdue & !self.groups[index].overdue;
+        self.groups[index].overdue |= overdue;
         for slice in (0..self.slices).filter(|slice| overdue >> slice & 1 == 1) {
             self.pace[slice].missed += 1;
         }
@@ -388,6 +414,7 @@ impl Reorder {
         for (slice, payload) in parity::restore(data, self.parity, &present, &shards) {
             self.bytes += payload.len();
             self.counters.recovered += 1;
+            self.restored.push(Key { group: self.base + index as u32, slice: slice as u8 });
             group.have |= 1 << slice;
             group.packets[slice] = payload;
         }

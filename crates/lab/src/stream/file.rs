@@ -38,8 +38,10 @@ struct Stream {
     viewers: Option<usize>,
     rate: Option<Rate>,
     server: Option<Rate>,
-    /// The weakest and the strongest uplink of a viewer; uniform between them.
+    /// The weakest and the strongest uplink of a viewer.
     uplinks: Option<(Rate, Rate)>,
+    /// The mean uplink; in the middle between the two if not given.
+    mean_uplink: Option<Rate>,
     /// All viewers come within this time.
     come_within: Option<Span>,
     delay: Option<Span>,
@@ -97,6 +99,7 @@ impl Stream {
             rate,
             server,
             uplinks,
+            mean_uplink,
             come_within,
             delay,
             side,
@@ -119,8 +122,11 @@ impl Stream {
         let rate = |given: &Option<Rate>, default: u64| given.unwrap_or(Rate(default));
         let count = self.viewers.unwrap_or(20);
         let (low, high) = self.uplinks.map_or((2e6, 10e6), |(a, b)| (a.0 as f64, b.0 as f64));
-        if !(1.0..=high).contains(&low) {
-            return Err("`uplinks` are two rates, the lower first".into());
+        let mean = self.mean_uplink.map_or((low + high) / 2.0, |mean| mean.0 as f64);
+        if !(1.0 <= low && low < mean && mean < high) {
+            return Err(
+                "`uplinks` are two rates, the lower first, and `mean-uplink` lies between them".into()
+            );
         }
         let mut server = Settings::new(rate(&self.server, 12_000_000), count + count / 4 + 8);
         server.rate = rate(&self.rate, 4_000_000);
@@ -144,7 +150,7 @@ impl Stream {
             Some(OverloadName::Layers) => Overload::Layers,
             Some(OverloadName::Redirect) => Overload::Redirect(([192, 0, 2, 1], 4455).into()),
         };
-        let viewers = Plan::viewers(count, low..high, span(&self.come_within, 3000), seed);
+        let viewers = Plan::viewers(count, low..high, mean, span(&self.come_within, 3000), seed);
         let mut plan = Plan {
             rate: server.rate,
             server,

@@ -106,12 +106,29 @@ impl Plan {
         Ok(())
     }
 
-    /// Viewers whose uplinks are drawn from a range, all there from the start, within `spread`.
-    pub fn viewers(count: usize, uplinks: Range<f64>, spread: Span, seed: Seed) -> Vec<ViewerPlan> {
+    /// Viewers whose uplinks lie between two rates, with a mean, and who come within `spread`.
+    ///
+    /// # Panics
+    /// If the mean does not lie between the two.
+    pub fn viewers(
+        count: usize,
+        uplinks: Range<f64>,
+        mean: f64,
+        spread: Span,
+        seed: Seed,
+    ) -> Vec<ViewerPlan> {
+        let Range { start: low, end: high } = uplinks;
+        assert!(low < mean && mean < high, "a mean between the least and the most");
         let mut random = seed.fork("uplinks").random();
-        (0..count)
-            .map(|_| {
-                let uplink = Rate(random.uniform(uplinks.start, uplinks.end) as u64);
+        // The first power has its mean in the middle, higher ones below.
+        let power = (high - low) / (mean - low) - 1.0;
+        let mut shares: Vec<f64> =
+            (0..count).map(|n| ((n as f64 + 0.5) / count as f64).powf(power)).collect();
+        random.shuffle(&mut shares);
+        shares
+            .into_iter()
+            .map(|share| {
+                let uplink = Rate((low + (high - low) * share) as u64);
                 let comes = Time(random.uniform(0.0, spread.0 as f64) as u64);
                 let conduct = Conduct::Honest;
                 ViewerPlan { comes, goes: None, uplink, claim: uplink, forwards: true, conduct }

@@ -51,7 +51,7 @@ enum Event {
     /// A datagram arrives at a machine from a peer.
     Datagram(usize, Peer, Bytes),
     /// A message arrives.
-    Message(usize, Peer, Message),
+    Message(usize, Peer, Box<Message>),
     /// The server ended a viewer's connection.
     Ended(usize),
     /// An uplink changes.
@@ -185,7 +185,9 @@ impl<'a> World<'a> {
                 }
             }
             Event::Datagram(to, from, bytes) => self.input(now, to, Input::Datagram { from, bytes }),
-            Event::Message(to, from, message) => self.input(now, to, Input::Message { from, message }),
+            Event::Message(to, from, message) => {
+                self.input(now, to, Input::Message { from, message: *message });
+            }
             Event::Ended(to) => {
                 self.input(now, to, Input::Lost(SERVER));
                 if *self.nodes[to - 1].viewer.phase() == Phase::Alone {
@@ -211,6 +213,12 @@ impl<'a> World<'a> {
         if self.nodes[to - 1].gone.is_none() {
             self.nodes[to - 1].viewer.handle(now, input);
             self.watch(now, to - 1);
+            let node = &mut self.nodes[to - 1];
+            if node.last.is_none() && node.first.is_some() && matches!(node.viewer.phase(), Phase::Refused(_))
+            {
+                // What it misses from now on is another server's.
+                node.last = Some(self.server.source().sent());
+            }
         }
     }
 
@@ -393,7 +401,7 @@ impl<'a> World<'a> {
         let order = &mut self.nodes[node - 1].order[way];
         *order = (at + delay).max(*order);
         let at = *order;
-        self.queue.push(at, Event::Message(to, sender, message));
+        self.queue.push(at, Event::Message(to, sender, Box::new(message)));
     }
 
     fn second(&mut self, now: Time) {
@@ -409,15 +417,17 @@ impl<'a> World<'a> {
         let forest = self.server.forest();
         let (mut sum, mut count, mut deepest) = (0, 0, 0);
         for slice in 0..forest.slices() {
-            for peer in forest.members() {
-                if let Some(depth) = forest.tree(slice).depth(*peer) {
-                    (sum, count, deepest) = (sum + depth, count + 1, deepest.max(depth));
-                }
+            let mut todo = vec![(SERVER, 0)];
+            while let Some((peer, depth)) = todo.pop() {
+                let below = forest.tree(slice).children(peer);
+                (sum, count, deepest) =
+                    (sum + below.len() * (depth + 1), count + below.len(), deepest.max(depth));
+                todo.extend(below.iter().map(|child| (*child, depth + 1)));
             }
         }
         self.report.seconds.push(Second {
             viewers: forest.members().len(),
-            depth: sum as f64 / f64::from(count.max(1)),
+            depth: sum as f64 / count.max(1) as f64,
             deepest,
             orphans: forest.orphans(),
             active: self.server.source().active(),

@@ -4,19 +4,23 @@ use tidegate_control::units::{Span, Time};
 
 use super::{HEADROOM, Server};
 use crate::member::Member;
+use crate::packet::WIRE;
 use crate::{Peer, SERVER};
 
 /// [`HEADROOM`] in need, and how long that lasts.
 const NEEDED: f64 = 0.92;
 const NEED: Span = Span::from_secs(60);
+/// A message's bits, about, and how fast their number per second is learnt.
+const MESSAGE: f64 = 8.0 * (40 + WIRE) as f64;
+const SMOOTH: f64 = 0.3;
 
 impl Server {
-    /// How much round trips to most viewers vary, microseconds.
-    pub(super) fn unevenness(&self) -> f64 {
+    /// How much round trips to most viewers vary.
+    pub(super) fn unevenness(&self) -> Span {
         let of = |peer: &Peer| self.member(*peer).map(|member| member.deviation);
         let mut all: Vec<f64> = self.forest.members().iter().filter_map(of).collect();
         all.sort_by(f64::total_cmp);
-        all.get(all.len() * 3 / 4).copied().unwrap_or(0.0)
+        Span::from_micros(all.get(all.len() * 3 / 4).copied().unwrap_or(0.0) as u64)
     }
 
     pub(super) fn budget_of(&self, now: Time, member: &mut Member) -> usize {
@@ -39,7 +43,11 @@ impl Server {
         if self.forest.orphans() > 0 {
             self.orphaned = Some(now);
         }
-        let server = (self.settings.uplink.0 as f64 * self.headroom(now) / self.slice_rate()) as usize;
+        // What messages take is not for the trees: with thousands of viewers that is much.
+        let told = f64::from(std::mem::take(&mut self.told));
+        self.talk += SMOOTH * (told - self.talk);
+        let carried = self.settings.uplink.0 as f64 * self.headroom(now) - self.talk * MESSAGE;
+        let server = (carried / self.slice_rate()) as usize;
         self.forest.set_budget(SERVER, server, &self.latencies);
         for peer in self.forest.members().to_vec() {
             if let Some(member) = &mut self.members[usize::from(peer)] {

@@ -68,6 +68,11 @@ pub struct Server {
     next_tick: Time,
     next_second: Time,
     short_since: Option<Time>,
+    /// How much round trips to most viewers vary.
+    uneven: Span,
+    /// Messages since the last second, and per second lately.
+    told: u32,
+    talk: f64,
     /// When somebody last had no parent.
     orphaned: Option<Time>,
     outputs: VecDeque<Output>,
@@ -105,6 +110,9 @@ impl Server {
             next_tick: Time::ZERO,
             next_second: Time::ZERO,
             short_since: None,
+            uneven: Span::ZERO,
+            told: 0,
+            talk: 0.0,
             orphaned: None,
             outputs: VecDeque::new(),
             counters: Counters::default(),
@@ -202,6 +210,7 @@ impl Server {
     }
 
     fn tell(&mut self, to: Peer, message: Message) {
+        self.told += 1;
         self.outputs.push_back(Output::Message { to, message });
     }
 
@@ -387,6 +396,9 @@ impl Server {
                 if spare || fault != Fault::Silent {
                     member.fell_short(now, carried);
                 }
+                if fault == Fault::Silent {
+                    member.suspected.get_or_insert(now);
+                }
                 if matches!(verdict, Verdict::Relegate(_)) && !member.is_relegated(now) {
                     member.relegate(now);
                     self.counters.relegated += 1;
@@ -445,9 +457,9 @@ impl Machine for Server {
         if now >= self.next_second {
             self.next_second = now + SECOND;
             self.budgets(now);
-            let unevenness = self.unevenness();
-            self.forest.refresh(&self.latencies, (unevenness / 2.0) as i64);
-            self.judge.set_spread(Span::from_secs_f64(4.0 * unevenness / 1e6));
+            self.uneven = self.unevenness();
+            self.forest.refresh(&self.latencies, (self.uneven.0 / 2000) as i64);
+            self.judge.set_spread(self.uneven * 4);
             self.relieve(now);
             self.usher(now);
         }

@@ -6,28 +6,40 @@ use super::Server;
 use crate::judge::{Complaint, Fault};
 use crate::member::Pinged;
 use crate::message::{Message, Ping};
-use crate::packet::Key;
+use crate::packet::{Key, WIRE};
 use crate::source::digest;
 use crate::{Peer, SERVER};
 
+/// Between pings to one viewer: at least, and at most. Between them, so that all take a share of the uplink.
 const PING: Span = Span::from_millis(500);
+const RAREST: Span = Span::from_secs(4);
+const SHARE: f64 = 0.04;
+/// A ping's bytes.
+const BYTES: usize = 40 + WIRE;
 /// Pings ask about packets that should have arrived everywhere and are not forgotten anywhere.
 const AUDITED: Span = Span::from_millis(1500);
 
 impl Server {
     pub(super) fn ping(&mut self, now: Time) {
         let newest = self.source.newest();
+        let all = (self.forest.members().len() * BYTES) as f64 / self.settings.uplink.as_bytes_per_s();
+        let interval = Span::from_secs_f64(all / SHARE).clamp(PING, RAREST);
+        let dead_after = self.settings.dead_after.max(interval * 2 + PING);
         for peer in self.forest.members().to_vec() {
             let Some(member) = &mut self.members[usize::from(peer)] else { continue };
-            if now.since(member.heard) > self.settings.dead_after {
+            if now.since(member.heard) > dead_after {
                 self.counters.died += 1;
                 self.remove(peer);
                 continue;
             }
+            if member.suspected.is_some_and(|since| now.since(since) > member.patience(self.uneven)) {
+                member.suspected = None;
+                self.forest.set_aside(peer, &self.latencies);
+            }
             if now < member.next_ping {
                 continue;
             }
-            member.next_ping = now + PING;
+            member.next_ping = now + interval;
             self.pings = self.pings.wrapping_add(1);
             let slice = (self.pings % self.settings.slices as u32) as u8;
             let audit = self.source.aged(now, AUDITED, slice);

@@ -325,13 +325,17 @@ impl Viewer {
             self.counts.outages.push_back(outage as u32);
             self.counts.outages.truncate(MOST_OUTAGES);
         }
-        let wire = (bytes.len() + WIRE) as f64;
-        for child in &self.slices[at].children {
-            self.relay.arrive(now, wire);
+        self.forward(now, at, &bytes);
+        self.play(now);
+    }
+
+    /// A packet of a slice goes on to its children.
+    fn forward(&mut self, now: Time, slice: usize, bytes: &Bytes) {
+        for child in &self.slices[slice].children {
+            self.relay.arrive(now, (bytes.len() + WIRE) as f64);
             self.counts.forwarded += bytes.len() as u64;
             self.outputs.push_back(Output::Datagram { to: *child, bytes: bytes.clone() });
         }
-        self.play(now);
     }
 
     fn play(&mut self, now: Time) {
@@ -359,6 +363,12 @@ impl Viewer {
             match by_peer.iter_mut().find(|(peer, _)| *peer == to) {
                 Some((_, keys)) => keys.push(ask.key),
                 None => by_peer.push((to, vec![ask.key])),
+            }
+        }
+        // What is made good here need not be missed below.
+        for key in self.reorder.take_restored() {
+            if let Some(bytes) = self.reorder.get(key) {
+                self.forward(now, usize::from(key.slice), &bytes);
             }
         }
         for (to, keys) in by_peer {
