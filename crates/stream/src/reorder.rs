@@ -234,7 +234,7 @@ impl Reorder {
             (room.data, room.sent) = (video.data, video.sent);
             room.packets = vec![Bytes::new(); total];
         }
-        if tree && room.overdue >> slice & 1 == 1 && now < room.first + self.patience {
+        if tree && room.overdue >> slice & 1 == 1 && now < room.first + self.skip_after {
             // It was late, not lost.
             room.overdue &= !(1 << slice);
             self.pace[at].missed = self.pace[at].missed.saturating_sub(1);

@@ -28,7 +28,8 @@ fn check(forest: &Forest) {
             let path: Vec<Peer> = tree.upwards(*peer).take(PEERS + 1).collect();
             assert!(path.len() <= PEERS, "a ring around {peer}");
             let top = path[path.len() - 1];
-            assert!(top == SERVER || forest.orphans.contains(&(slice, top)), "{top} is lost");
+            let waits = forest.orphans.contains(&(slice, top)) || forest.rooms.of(top).aside;
+            assert!(top == SERVER || waits, "{top} is lost");
         }
         for (peer, used) in used.iter_mut().enumerate() {
             *used += tree.children(peer as Peer).len();
@@ -69,10 +70,12 @@ proptest! {
         for _ in 0..120 {
             let peer = 1 + random.below(PEERS - 1) as Peer;
             let member = forest.members().contains(&peer);
-            match random.below(5) {
+            match random.below(6) {
                 0 | 1 if !member => forest.join(peer, random.below(10), &latencies),
                 0 if member => forest.leave(peer, &latencies),
                 2 => forest.set_budget(peer, random.below(10), &latencies),
+                4 if member && forest.rooms.of(peer).aside => forest.set_avoided(peer, false),
+                4 if member => forest.set_aside(peer, &latencies),
                 3 if member => forest.place_elsewhere(random.below(SLICES), peer, &latencies),
                 _ => forest.optimise(50, 10, &mut random, &latencies),
             }

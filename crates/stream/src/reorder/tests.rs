@@ -95,3 +95,26 @@ fn packets_from_nowhere_are_strange_and_cost_nothing() {
     }
     assert_eq!(reorder.groups.len(), 1);
 }
+
+#[test]
+fn what_is_restored_goes_on_and_what_comes_late_was_not_lost() {
+    let held = Key { group: 20, slice: 2 };
+    for (after, lost) in [(Some(100), 0), (None, 1)] {
+        let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
+        let mut arrivals = stream(200);
+        for (at, video) in &mut arrivals {
+            if video.key == held {
+                *at += Span::from_millis(after.unwrap_or(10_000));
+            }
+        }
+        arrivals.sort_by_key(|(at, _)| *at);
+        for (at, video) in arrivals.into_iter().filter(|(at, _)| *at < Time::ZERO + Span::from_secs(5)) {
+            reorder.insert(at, &video, true);
+            reorder.look(at);
+            while reorder.next(at).is_some() {}
+        }
+        assert_eq!(reorder.take_restored(), [held]);
+        assert_eq!(reorder.take_losses(2).1, lost);
+        assert_eq!(reorder.counters.gaps, 0);
+    }
+}
