@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -67,7 +67,7 @@ impl Stage {
     }
 
     /// Starts a process that ends with the stage.
-    pub fn spawn(&mut self, command: &mut Command) -> Result<Option<std::process::ChildStdout>, Failure> {
+    pub fn spawn(&mut self, command: &mut Command) -> Result<Option<ChildStdout>, Failure> {
         let program = command.get_program().to_owned();
         let failed = |cause| Failure::Other(format!("cannot start {}: {cause}", program.display()));
         let mut child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
@@ -82,16 +82,7 @@ impl Stage {
         let mut command = Command::new(program);
         let output = self.spawn(command.args(arguments).arg("--owned").stdout(Stdio::piped()))?;
         let output = output.expect("it was asked for");
-        let (tell, events) = mpsc::channel();
-        thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
-                if tell.send(event).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Events { role: arguments[0].to_owned(), events, stopped: self.stopped.clone() })
+        Ok(Events::new(arguments[0], output, self.stopped.clone()))
     }
 
     /// Waits until `ready` has something.
@@ -120,6 +111,20 @@ pub struct Events {
 }
 
 impl Events {
+    /// Reads them from a role's standard output.
+    pub fn new(role: &str, output: ChildStdout, stopped: Arc<AtomicBool>) -> Events {
+        let (tell, events) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
+                if tell.send(event).is_err() {
+                    return;
+                }
+            }
+        });
+        Events { role: role.to_owned(), events, stopped }
+    }
+
     /// The next event of that kind.
     pub fn wait(&self, kind: &str) -> Result<Value, Failure> {
         let end = clock::now() + STARTING;

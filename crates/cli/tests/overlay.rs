@@ -135,6 +135,9 @@ fn mistakes_are_told_with_place_and_cure() {
         let said = refused(&format!("{good}{line}"));
         assert!(said.contains(cause), "{said}");
     }
+    let key = "00".repeat(32);
+    let twice = tidegate(&["client", "--directory", "127.0.0.1:1", "--authority", &key, "--path", "a,b,a"]);
+    assert_eq!(twice.status.code(), Some(2), "a path names a relay twice");
     assert!(refused(&good.replace("\"a\"", "\"a b\"")).contains("no nickname"));
     assert!(refused(&good.replace("relay.keys", "none.keys")).contains("--keygen"));
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);

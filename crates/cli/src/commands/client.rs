@@ -33,6 +33,10 @@ pub struct Arguments {
     /// Relays of a circuit
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
     hops: u8,
+    /// These relays for every circuit, by nickname, the guard first: for experiments, since who knows the path knows who
+    /// uses it
+    #[arg(long, value_delimiter = ',', conflicts_with = "hops", value_name = "NAME,NAME,..")]
+    path: Option<Vec<String>>,
     /// End when the process that started this one does
     #[arg(long, hide = true)]
     owned: bool,
@@ -58,7 +62,13 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         None => relay::links(None, &Source { file: String::new(), text: String::new() })?,
     };
-    let settings = Settings { directory: (arguments.directory, key), config, hops: arguments.hops.into() };
+    let path = arguments.path.clone();
+    if path.as_ref().is_some_and(|path| path.iter().enumerate().any(|(at, name)| path[..at].contains(name))) {
+        let cause = "names a relay twice";
+        return Err(InputError::new("--path", cause, "all relays of a path are different").into());
+    }
+    let hops = path.as_ref().map_or(arguments.hops.into(), Vec::len);
+    let settings = Settings { directory: (arguments.directory, key), config, hops, path };
     die_with_parent(arguments.owned)?;
     on_this_thread(async {
         let listener = listen(arguments.socks).await?;

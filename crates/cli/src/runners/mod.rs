@@ -2,6 +2,7 @@
 //! tool's own files; the others are `lab`'s.
 
 mod flashflow_loopback;
+mod live;
 mod more_hidden;
 mod more_live;
 mod predictor_open_loop;
@@ -18,6 +19,7 @@ pub const RUNNERS: &[(&str, Runner)] = &[
     ("flashflow-bounds", flashflow::bounds),
     ("flashflow-speed-test", flashflow::speed_test),
     ("flashflow-loopback", flashflow_loopback::run),
+    ("live", live::run),
     ("more-hidden", more_hidden::run),
     ("more-live", more_live::run),
     ("predictor-open-loop", predictor_open_loop::run),

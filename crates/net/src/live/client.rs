@@ -39,6 +39,8 @@ pub struct Settings {
     pub config: Config,
     /// Relays of a circuit.
     pub hops: usize,
+    /// Or these relays for all circuits, by nickname, the guard first.
+    pub path: Option<Vec<String>>,
 }
 
 /// How long an application may take to say what it wants, a circuit to be built, and a stream to be connected.
@@ -104,6 +106,7 @@ struct Client {
     overlay: OnSockets,
     state: Rc<State>,
     hops: usize,
+    chosen: Option<Rc<[String]>>,
     hear: Rc<dyn Fn(Event)>,
 }
 
@@ -116,7 +119,7 @@ pub async fn run(
     listener: TcpListener,
     hear: impl Fn(Event) + 'static,
 ) -> io::Result<()> {
-    let Settings { directory: (at, key), config, hops } = settings;
+    let Settings { directory: (at, key), config, hops, path } = settings;
     let names = SharedNames::default();
     let links = Rc::new(Links::client(names.clone())?);
     let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names.clone(), None);
@@ -125,7 +128,7 @@ pub async fn run(
     let node = Node::new(onion, config);
     let owner = |_: Handle<_, _, _>| owner(state.clone());
     let overlay = Overlay::with_dial(node, Open, links, owner);
-    let client = Client { overlay, state, hops, hear: Rc::new(hear) };
+    let client = Client { overlay, state, hops, chosen: path.map(Rc::from), hear: Rc::new(hear) };
     let learning = async {
         let mut seen = 0;
         loop {
@@ -240,9 +243,14 @@ impl Client {
         *self.state.relays.borrow_mut() = known.collect();
     }
 
-    /// A path by bandwidth, all relays different: an exit last, the same guard first as long as it is listed.
+    /// The chosen path, or one by bandwidth, all relays different: an exit last, the same guard first as long as it is
+    /// listed.
     fn path(&self) -> Option<Vec<Known>> {
         let relays = self.state.relays.borrow();
+        if let Some(chosen) = &self.chosen {
+            let named = |name: &String| relays.iter().find(|relay| relay.nickname == *name).cloned();
+            return chosen.iter().map(named).collect();
+        }
         let pick = |fits: &dyn Fn(&Known) -> bool| {
             let weights: Vec<u64> =
                 relays.iter().map(|relay| if fits(relay) { relay.bandwidth.max(1) } else { 0 }).collect();

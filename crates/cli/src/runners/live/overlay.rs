@@ -1,0 +1,277 @@
+//! One system's overlay on hosts of an [`Underlay`]: a directory, relays, clients with chosen paths, and endless downloads
+//! whose bytes are counted where they enter the overlay and where they leave it.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_control::units::Span;
+use tidegate_net::clock;
+use tidegate_net::identity::{hex, random};
+use tidegate_net::live::keys;
+
+use super::plan::{Relay, User};
+use super::underlay::{Host, Underlay};
+use crate::failure::Failure;
+use crate::stage::Events;
+
+/// Ports: of relays, of the directory, of what relays show on their own loopback, of sources and of the first client there.
+const RELAY: u16 = 9001;
+const DIRECTORY: u16 = 9030;
+const STATUS: u16 = 9100;
+const SOURCE: u16 = 8000;
+const SOCKS: u16 = 9200;
+/// How often bytes are counted.
+const SAMPLE: Span = Span::from_millis(20);
+/// What is still under way when the sources end has this long to arrive.
+const DRAIN: Span = Span::from_secs(15);
+
+/// A user's bytes, counted at one moment.
+#[derive(Clone, Copy, Default)]
+pub struct Sample {
+    /// Since the beginning.
+    pub at: Span,
+    /// Cells that have left the exit's circuit queue.
+    pub departed: u64,
+    /// Payload bytes that the application has got.
+    pub delivered: u64,
+}
+
+/// Processes, threads and files of a run; they end with it.
+pub struct Overlay<'a> {
+    underlay: &'a Underlay,
+    relays: &'a [Relay],
+    users: &'a [User],
+    folder: PathBuf,
+    children: Vec<Child>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Overlay<'_> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl<'a> Overlay<'a> {
+    /// Starts all roles, the directory on the host after the relays'. `system` is a `[system]` table.
+    ///
+    /// # Errors
+    /// What a role said, if it did not start.
+    pub fn start(
+        underlay: &'a Underlay,
+        relays: &'a [Relay],
+        users: &'a [User],
+        system: &str,
+    ) -> Result<Overlay<'a>, Failure> {
+        let folder = std::env::temp_dir().join(format!("tidegate-live-{}", hex(&random::<6>())));
+        fs::create_dir(&folder).map_err(Failure::other)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut overlay = Overlay { underlay, relays, users, folder, children: Vec::new(), stop };
+        let words = hex(&random::<16>());
+        let token = overlay.write("token", &words)?;
+        let at = SocketAddr::from((underlay.hosts[relays.len()].address, DIRECTORY)).to_string();
+        let key = overlay.folder.join("directory.key").display().to_string();
+        let directory = ["directory", "--listen", &at, "--key", &key, "--token-file", &token];
+        let directory = overlay.role(relays.len(), &directory)?;
+        let authority = directory.wait("key")?["authority"].as_str().unwrap_or_default().to_owned();
+        directory.address()?;
+        let mut started = Vec::new();
+        for (host, Relay { name, link }) in relays.iter().enumerate() {
+            keys::create(&overlay.folder.join(format!("{name}.keys"))).map_err(Failure::Other)?;
+            let address = underlay.hosts[host].address;
+            let config = format!(
+                "nickname = \"{name}\"\nlisten = \"{address}:{RELAY}\"\nkeys = \"{name}.keys\"\n\
+                 status = \"127.0.0.1:{STATUS}\"\nshow-circuits = true\nbandwidth = \"{} bit/s\"\n\
+                 exit-policy = [\"accept 127.0.0.1:{SOURCE}\"]\nexit-to-private-addresses = true\n\n\
+                 [directory]\naddress = \"{at}\"\ntoken = \"{words}\"\n\n{system}",
+                link.0
+            );
+            let config = overlay.write(&format!("{name}.toml"), &config)?;
+            started.push(overlay.role(host, &["relay", "--config", &config])?);
+        }
+        for relay in &started {
+            relay.wait("announced")?;
+        }
+        let system = overlay.write("system.toml", system)?;
+        for (number, user) in users.iter().enumerate() {
+            let (host, path) = (overlay.host(&user.path[0]), user.path.join(","));
+            let socks = SocketAddr::from((Ipv4Addr::LOCALHOST, SOCKS + number as u16)).to_string();
+            let arguments = ["client", "--socks", &socks, "--directory", &at, "--authority", &authority];
+            let client =
+                overlay.role(host, &[&arguments[..], &["--system", &system, "--path", &path]].concat())?;
+            client.wait("directory")?;
+        }
+        Ok(overlay)
+    }
+
+    /// Where a relay is; the plan was checked.
+    fn host(&self, relay: &str) -> usize {
+        self.relays.iter().position(|known| known.name == relay).expect("a path names relays")
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<String, Failure> {
+        let path = self.folder.join(name);
+        fs::write(&path, text).map_err(Failure::other)?;
+        Ok(path.display().to_string())
+    }
+
+    /// Starts a role on a host.
+    fn role(&mut self, host: usize, arguments: &[&str]) -> Result<Events, Failure> {
+        let mut command = Command::new(std::env::current_exe().map_err(Failure::other)?);
+        command
+            .args(arguments)
+            .arg("--owned")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let spawned = self.underlay.hosts[host].run(move || command.spawn());
+        let mut child = spawned.map_err(Failure::other)?;
+        let output = child.stdout.take().expect("it was asked for");
+        self.children.push(child);
+        Ok(Events::new(arguments[0], output, self.stop.clone()))
+    }
+
+    /// Downloads for so long, then until what is under way has arrived: each user's samples, the last one after that.
+    ///
+    /// # Errors
+    /// If a download does not begin, or a relay does not show its circuits.
+    pub fn load(&self, duration: Span, stopped: &dyn Fn() -> bool) -> Result<Vec<Vec<Sample>>, Failure> {
+        let exits: Vec<usize> =
+            self.users.iter().map(|user| self.host(&user.path[user.path.len() - 1])).collect();
+        let over = Arc::new(AtomicBool::new(false));
+        for host in 0..self.relays.len() {
+            if exits.contains(&host) {
+                let over = over.clone();
+                self.underlay.hosts[host].run(move || serve(over)).map_err(Failure::other)?;
+            }
+        }
+        let begun = clock::now();
+        let mut downloads: Vec<Option<Download>> = self.users.iter().map(|_| None).collect();
+        let mut samples = vec![Vec::new(); self.users.len()];
+        let mut next = begun;
+        let count = |downloads: &[Option<Download>], samples: &mut Vec<Vec<Sample>>| {
+            for host in 0..self.relays.len() {
+                let here: Vec<usize> = (0..exits.len())
+                    .filter(|user| exits[*user] == host && downloads[*user].is_some())
+                    .collect();
+                if here.is_empty() {
+                    continue;
+                }
+                let departed = self.underlay.hosts[host].run(departed).map_err(Failure::other)?;
+                // Users begin one after another, so that their circuits are here in that order.
+                for (user, departed) in here.into_iter().zip(departed) {
+                    let bytes =
+                        downloads[user].as_ref().map_or(0, |download| download.bytes.load(Ordering::Relaxed));
+                    samples[user].push(Sample { at: clock::now().since(begun), departed, delivered: bytes });
+                }
+            }
+            Ok::<_, Failure>(())
+        };
+        while clock::now().since(begun) < duration {
+            if stopped() {
+                return Err(Failure::Other("stopped".into()));
+            }
+            for (number, user) in self.users.iter().enumerate() {
+                if downloads[number].is_none() && clock::now().since(begun) >= user.start {
+                    let host = &self.underlay.hosts[self.host(&user.path[0])];
+                    downloads[number] = Some(Download::begin(host, number)?);
+                }
+            }
+            count(&downloads, &mut samples)?;
+            next = (next + SAMPLE).max(clock::now());
+            thread::sleep(Duration::from_nanos(next.since(clock::now()).0));
+        }
+        over.store(true, Ordering::Relaxed);
+        let end = clock::now() + DRAIN;
+        let is_over = |download: &Download| download.over.load(Ordering::Relaxed);
+        while !downloads.iter().flatten().all(is_over) {
+            if clock::now() > end {
+                return Err(Failure::Other(format!("what was under way did not arrive within {DRAIN}")));
+            }
+            thread::sleep(Duration::from_nanos(SAMPLE.0));
+        }
+        count(&downloads, &mut samples)?;
+        Ok(samples)
+    }
+}
+
+/// Serves bytes without end to whoever connects, until it is over.
+fn serve(over: Arc<AtomicBool>) -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, SOURCE))?;
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let over = over.clone();
+            // Little waits here, so that little is left to carry when it is over.
+            if rustix::net::sockopt::set_socket_send_buffer_size(&stream, 16 << 10).is_err() {
+                return;
+            }
+            thread::spawn(move || {
+                let bytes = vec![0; 16 << 10];
+                while !over.load(Ordering::Relaxed) && stream.write_all(&bytes).is_ok() {}
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Cells to clients that each circuit here has sent as its exit, in the order in which they were built.
+fn departed() -> io::Result<Vec<u64>> {
+    let mut tcp = TcpStream::connect((Ipv4Addr::LOCALHOST, STATUS))?;
+    write!(tcp, "GET /status.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    tcp.read_to_string(&mut answer)?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let shown: Value = serde_json::from_str(body).map_err(io::Error::other)?;
+    let circuits = shown["circuit"].as_array().into_iter().flatten();
+    Ok(circuits
+        .filter(|circuit| circuit["exit"] == true)
+        .filter_map(|circuit| circuit["sent_cells"].as_u64())
+        .collect())
+}
+
+/// A user's download.
+struct Download {
+    bytes: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+}
+
+impl Download {
+    /// Asks the client of that number on a host, and reads from then on.
+    fn begin(host: &Host, number: usize) -> Result<Download, Failure> {
+        let (bytes, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, ended) = (bytes.clone(), over.clone());
+        let failed = |cause: io::Error| Failure::Other(format!("a download did not begin: {cause}"));
+        host.run(move || {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, SOCKS + number as u16))?;
+            stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+            stream.write_all(&[5, 1, 0])?;
+            stream.read_exact(&mut [0; 2])?;
+            stream.write_all(&[&[5, 1, 0, 1, 127, 0, 0, 1][..], &SOURCE.to_be_bytes()].concat())?;
+            thread::spawn(move || {
+                let (mut reply, mut buffer) = ([0; 10], vec![0; 64 << 10]);
+                if stream.read_exact(&mut reply).is_ok() && reply[1] == 0 {
+                    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                        counted.fetch_add(count as u64, Ordering::Relaxed);
+                    }
+                }
+                ended.store(true, Ordering::Relaxed);
+            });
+            Ok(())
+        })
+        .map_err(failed)?;
+        Ok(Download { bytes, over })
+    }
+}
