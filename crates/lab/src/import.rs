@@ -94,7 +94,10 @@ impl Draft {
             return Ok(Err("belongs to its folder's relays".into()));
         }
         if is(".gml") {
-            detect::latency(file)?;
+            open::open(file)?;
+            if let Err(error) = detect::latency(file) {
+                return Ok(Err(format!("{}: {}", error.cause, error.cure)));
+            }
             keep(&mut self.latency, file)?;
             return Ok(Ok("latencies"));
         }
