@@ -79,13 +79,17 @@ pub fn read(text: &str) -> Result<Descriptor, String> {
         return Err(format!("`bandwidth` is not three numbers: `{bandwidth}`"));
     };
     lines.signed()?;
-    let named = lines.last("family").unwrap_or_default().split_ascii_whitespace();
-    // `$digest=name` and `$digest~name` are a digest with a nickname; bare nicknames prove nothing.
-    let digests = named.filter(|name| name.starts_with('$')).filter_map(|name| name.get(..41));
-    let mut family: BTreeSet<Identity> = digests.filter_map(Identity::from_hex).collect();
+    let mut family = named_family(lines.last("family").unwrap_or_default());
     family.remove(&identity);
     let (rate, burst, observed) = (*rate, *burst, *observed);
     Ok(Descriptor { nickname, identity, published, rate, burst, observed, family })
+}
+
+/// The relays that a `family` line names. `$digest=name` and `$digest~name` are a digest with a nickname; bare
+/// nicknames prove nothing.
+pub(crate) fn named_family(names: &str) -> BTreeSet<Identity> {
+    let digests = names.split_ascii_whitespace().filter(|name| name.starts_with('$'));
+    digests.filter_map(|name| name.get(..41)).filter_map(Identity::from_hex).collect()
 }
 
 /// Reads an extra-info; `Ok(None)` if it says nothing of written bytes.

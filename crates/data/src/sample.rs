@@ -95,6 +95,7 @@ mod tests {
                     bandwidth: libm::exp(random.normal(7.0, 2.0)) as u32 + 1,
                     unmeasured: false,
                     ports: None,
+                    microdescriptor: None,
                 }
             })
             .collect()
@@ -142,13 +143,11 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_and_families_exclude_each_other() {
+    fn neighbours_exclude_each_other() {
         let relays = network();
         // Four relays share a /16.
         assert_eq!(weights::networks(&relays[..6]), [1, 1, 1, 1, 5, 5]);
         assert_eq!(weights::networks(&relays[3..6]), [0, 2, 2]);
-        let pairs = [(relays[5].identity, relays[0].identity), (relays[0].identity, relays[3].identity)];
-        assert_eq!(weights::families(&relays[..6], pairs), [1, 0, 0, 1, 0, 1]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 pub use tidegate_control::positions::{Class, PositionWeights};
 
-use crate::consensus::{Consensus, Identity, RouterStatus};
+use crate::consensus::{Consensus, RouterStatus};
 
 /// A relay's class; an exit that authorities call bad is none.
 pub fn class_of(relay: &RouterStatus) -> Class {
@@ -62,59 +62,14 @@ fn scale(consensus: &Consensus) -> i64 {
 /// Groups of relays in one IPv4 /16, of which no two share a path. Relays with the same number exclude each other;
 /// zero excludes nobody.
 pub fn networks<'a>(relays: impl IntoIterator<Item = &'a RouterStatus>) -> Vec<u32> {
-    let networks = relays.into_iter().map(|relay| u32::from(relay.address) >> 16);
-    let mut groups = Groups::default();
-    let mut first_of: BTreeMap<u32, usize> = BTreeMap::new();
-    for (index, network) in networks.enumerate() {
-        groups.parents.push(index);
-        let first = *first_of.entry(network).or_insert(index);
-        groups.join(first, index);
+    let networks: Vec<u32> = relays.into_iter().map(|relay| u32::from(relay.address) >> 16).collect();
+    let mut members: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+    for (index, network) in (1..).zip(&networks) {
+        members.entry(*network).or_insert((index, 0)).1 += 1;
     }
-    groups.numbers()
-}
-
-/// Groups of relays of one family. `families` are pairs of relays that both name the other; one group holds all
-/// that are linked by such pairs, which excludes a few pairs more than tor does.
-pub fn families<'a>(
-    relays: impl IntoIterator<Item = &'a RouterStatus>,
-    families: impl IntoIterator<Item = (Identity, Identity)>,
-) -> Vec<u32> {
-    let identities: BTreeMap<Identity, usize> =
-        relays.into_iter().enumerate().map(|(index, relay)| (relay.identity, index)).collect();
-    let mut groups = Groups { parents: (0..identities.len()).collect() };
-    for (one, other) in families {
-        if let (Some(one), Some(other)) = (identities.get(&one), identities.get(&other)) {
-            groups.join(*one, *other);
-        }
-    }
-    groups.numbers()
-}
-
-/// Disjoint sets (union by path halving).
-#[derive(Default)]
-struct Groups {
-    parents: Vec<usize>,
-}
-
-impl Groups {
-    fn root(&mut self, mut index: usize) -> usize {
-        while self.parents[index] != index {
-            self.parents[index] = self.parents[self.parents[index]];
-            index = self.parents[index];
-        }
-        index
-    }
-
-    fn join(&mut self, one: usize, other: usize) {
-        let (one, other) = (self.root(one), self.root(other));
-        self.parents[one.max(other)] = one.min(other);
-    }
-
-    /// A number above zero for each group of more than one, zero for the rest.
-    fn numbers(mut self) -> Vec<u32> {
-        let roots: Vec<usize> = (0..self.parents.len()).map(|index| self.root(index)).collect();
-        let mut sizes = vec![0u32; roots.len()];
-        roots.iter().for_each(|root| sizes[*root] += 1);
-        roots.iter().map(|root| if sizes[*root] > 1 { *root as u32 + 1 } else { 0 }).collect()
-    }
+    let number = |network| match members[network] {
+        (_, 1) => 0,
+        (first, _) => first,
+    };
+    networks.iter().map(number).collect()
 }

@@ -9,10 +9,11 @@ use tidegate_control::markov::{Chain, Delay};
 use tidegate_control::units::Span;
 use tidegate_data::consensus::{self, Consensus, Flavour};
 use tidegate_data::country::Country;
+use tidegate_data::document::Document;
 use tidegate_data::latency::LatencyTable;
 use tidegate_data::sample::{self, Representative};
 use tidegate_data::weights::{Class, class_of, computed, stated};
-use tidegate_data::{detect, geoip, open, relays, tgen, torperf};
+use tidegate_data::{detect, geoip, microdescriptor, open, relays, tgen, torperf};
 
 fn country(code: &str) -> Country {
     Country::from_code(code).unwrap()
@@ -186,6 +187,26 @@ fn capacities_and_users_are_read() {
     assert!(users[&country("US")] > 0.1);
     let table = relays::countries(&file("relays-2025-08-08.derived.csv.xz")).unwrap();
     assert_eq!(table.values().filter(|code| **code == country("US")).count(), 2506);
+}
+
+#[test]
+fn families_of_a_real_network_are_mutual() {
+    let Some(data) = real_data() else { return };
+    let relays = read_consensus(&data, "2017-03-10-10-00-00-consensus-microdesc.xz").relays;
+    let file = |end| open::open(&data.join(format!("relays/2017-03-10-microdescs{end}.xz"))).unwrap();
+    let [cache, journal] = ["", ".new"].map(file);
+    let both = Document::new("both", [cache.text(), journal.text()].concat()).unwrap();
+    // Relays without a microdescriptor, with relatives, and pairs: counted with Python's hashlib.
+    for (document, counts) in [(cache, (1515, 1064, 3255)), (both, (0, 1376, 4799))] {
+        let read = microdescriptor::read(&document).unwrap();
+        let families = read.families(&relays);
+        let pairs = families.relatives.values().map(|others| others.len()).sum::<usize>() / 2;
+        assert_eq!((families.missing, families.relatives.len(), pairs), counts);
+        assert_eq!(read.broken, 0, "{:?}", read.named);
+        for (one, others) in &families.relatives {
+            assert!(others.iter().all(|other| other != one && families.relatives[other].contains(one)));
+        }
+    }
 }
 
 #[test]

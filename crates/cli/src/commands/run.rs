@@ -48,6 +48,9 @@ pub struct Arguments {
     /// [tor] Consensus, full or microdescriptor flavour, plain or .xz
     #[arg(long, value_name = "FILE")]
     consensus: Option<PathBuf>,
+    /// [tor] Microdescriptors of the consensus (tor's cached-microdescs): families whose relays share no path
+    #[arg(long, value_name = "FILE")]
+    microdescriptors: Option<PathBuf>,
     /// [tor] Round-trip times: between cities (WonderProxy), countries (RIPE), or a GML or GraphML graph
     #[arg(long, value_name = "FILE")]
     latency: Option<PathBuf>,
@@ -164,6 +167,7 @@ fn tor_keys(arguments: &Arguments) -> Result<Vec<String>, Failure> {
     let mut keys = Vec::new();
     for (key, file) in [
         ("consensus", &arguments.consensus),
+        ("microdescriptors", &arguments.microdescriptors),
         ("latency", &arguments.latency),
         ("geoip", &arguments.geoip),
         ("compare", &arguments.compare),

@@ -19,7 +19,7 @@ pub struct RelayAbout {
     pub advertised_bytes_per_s: f64,
     /// Bytes per second that it can carry; none: unlimited.
     pub capacity_bytes_per_s: Option<f64>,
-    /// Relays of one operator have the same number above zero.
+    /// Zero without relatives; else the least number of a host among its relatives and itself, plus one.
     pub family: u32,
 }
 
@@ -40,8 +40,8 @@ impl RelayAbout {
             Class::Exit => "exit",
             Class::GuardExit => "guard,exit",
         });
-        (about.weight, about.advertised_bytes_per_s, about.family) =
-            (entry.weight, entry.advertised, entry.family);
+        (about.weight, about.advertised_bytes_per_s) = (entry.weight, entry.advertised);
+        about.family = entry.relatives.iter().map(|relative| relative.0.min(number) + 1).min().unwrap_or(0);
         about
     }
 }

@@ -107,6 +107,7 @@ pub(super) fn consensus(year: u16) -> Consensus {
             bandwidth: quantile(&weights, draws.unit()).max(1.0) as u32,
             unmeasured: false,
             ports: None,
+            microdescriptor: None,
         }
     };
     Consensus {

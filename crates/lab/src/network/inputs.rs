@@ -1,6 +1,6 @@
 //! The data files that a scenario names, read once for all its runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tidegate_data::latency::LatencyTable;
 use tidegate_data::relays::Capacity;
 use tidegate_data::tgen;
 use tidegate_data::torperf::{self, Measured, Part};
-use tidegate_data::{detect, open};
+use tidegate_data::{detect, microdescriptor, open};
 
 use super::{builtin, privcount};
 use crate::input::InputError;
@@ -26,6 +26,8 @@ use crate::traffic::PRIVCOUNT;
 pub struct Inputs {
     /// `[tor]`: the network status, the file's or the built-in model's.
     pub consensus: Option<Consensus>,
+    /// `[tor]`: who is a relative of whom.
+    pub relatives: BTreeMap<Identity, BTreeSet<Identity>>,
     /// `[tor]`: what is known of relays' capacities.
     pub capacities: Option<BTreeMap<Identity, Capacity>>,
     /// `[tor]`: addresses to countries.
@@ -38,6 +40,8 @@ pub struct Inputs {
     pub compare_halves: Option<[Measured; 2]>,
     /// Markov models by name of the traffic.
     pub models: BTreeMap<String, Arc<markov::Model>>,
+    /// What is missing in them, for the user.
+    pub notices: Vec<String>,
 }
 
 impl From<DataError> for InputError {
@@ -59,6 +63,9 @@ impl Inputs {
                 (None, Some(table)) => consensus_of(table),
                 (None, None) => builtin::consensus(*tor.year.get_ref()),
             });
+            if let Some(name) = &tor.microdescriptors {
+                inputs.read_families(&path(name))?;
+            }
             if let Some(name) = &tor.geoip {
                 inputs.geoip = Some(geoip::read(&open::open(&path(name))?)?);
             }
@@ -93,6 +100,31 @@ impl Inputs {
         }
         Ok(inputs)
     }
+
+    /// Reads the families that the consensus' microdescriptors declare.
+    fn read_families(&mut self, path: &Path) -> Result<(), InputError> {
+        let document = open::open(path)?;
+        let read = microdescriptor::read(&document)?;
+        let relays = self.consensus.as_ref().map_or(&[][..], |consensus| &consensus.relays);
+        let families = read.families(relays);
+        if families.missing == relays.len() {
+            let cause = "holds no microdescriptor that the consensus names";
+            let cure = "give a consensus of the microdesc flavour and the cached-microdescs beside it";
+            return Err(document.error(cause, cure).into());
+        }
+        let file = document.name();
+        if families.missing > 0 {
+            let (missing, all) = (families.missing, relays.len());
+            self.notices
+                .push(format!("{file}: not of {missing} of {all} relays, whose families are not known"));
+        }
+        if read.broken > 0 {
+            let (broken, named) = (read.broken, read.named.join("; "));
+            self.notices.push(format!("{file}: {broken} broken microdescriptors were skipped: {named}"));
+        }
+        self.relatives = families.relatives;
+        Ok(())
+    }
 }
 
 /// The network that a table of relays with weights is: those that ran most of the time, with the flags that they
@@ -115,6 +147,7 @@ fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
             bandwidth: ((known.weight / shares * total / 1000.0).round() as u32).max(1),
             unmeasured: false,
             ports: None,
+            microdescriptor: None,
         }
     };
     Consensus {

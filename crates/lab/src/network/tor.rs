@@ -1,8 +1,10 @@
 //! A scaled-down Tor: relays sampled from a consensus, drawn by the positions' weights, placed by country.
 
+use std::collections::BTreeMap;
+
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span};
-use tidegate_data::consensus::RouterStatus;
+use tidegate_data::consensus::{Identity, RouterStatus};
 use tidegate_data::country::Country;
 use tidegate_data::latency::LatencyTable;
 use tidegate_data::sample::{Representative, sample};
@@ -55,6 +57,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
             });
         }
     }
+    relate(&mut entries, inputs);
     for number in 0..table.servers(table.fraction) {
         let mut draws = seed.fork("servers").fork_index(number.into()).random();
         let link = LinkPlan { rate: table.server_link, queue: table.queue.0 };
@@ -63,6 +66,15 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         hosts.add_at(&format!("server{}", number + 1), Role::Server, link, link, place);
     }
     Directory { relays: entries, positions: Some(positions(consensus)) }
+}
+
+/// Tells relays which of the others are their relatives.
+fn relate(entries: &mut [RelayEntry], inputs: &Inputs) {
+    let ids: BTreeMap<[u8; 20], RelayId> = entries.iter().map(|entry| (entry.identity, entry.id)).collect();
+    for entry in entries {
+        let relatives = inputs.relatives.get(&Identity(entry.identity)).into_iter().flatten();
+        entry.relatives = relatives.filter_map(|relative| ids.get(&relative.0).copied()).collect();
+    }
 }
 
 /// A token bucket as tor's since 0.3.5: refilled each 2^24 ns, and connections that find it empty try again after

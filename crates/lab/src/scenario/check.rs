@@ -132,6 +132,12 @@ fn check_hosts(file: &File, source: &Source) -> Result<(), InputError> {
         let cure = "use 2011 or 2024, or name a `consensus`";
         return Err(source.error(tor.year.span(), "there is no built-in model of this `year`", cure));
     }
+    if let Some(tor) = &file.tor
+        && let (Some(name), None) = (&tor.microdescriptors, &tor.consensus)
+    {
+        let cause = "`microdescriptors` without the `consensus` that names them";
+        return Err(source.error(name.span(), cause, "name it, too"));
+    }
     if let Some(random) = &file.random {
         random.bandwidth.as_ref().map_or(Ok(()), |bucket| check_bandwidth(bucket, source))?;
         let to_unlimited = |link: &Between<Rate>| link.high == Rate::UNLIMITED && link.low != link.high;

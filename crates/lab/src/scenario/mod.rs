@@ -41,7 +41,7 @@ pub struct Scenario {
     pub systems: Vec<System>,
     /// The data files it names.
     pub inputs: Inputs,
-    /// Keys that have new names: to be told to the user.
+    /// To be told to the user: keys that have new names, what is missing in the data.
     pub notices: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ impl Scenario {
 
     /// The same for a text at hand.
     pub fn parse(source: Source, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
-        let (mut file, notices) = match read(&source, overrides) {
+        let (mut file, mut notices) = match read(&source, overrides) {
             Err(error) if !overrides.is_empty() => {
                 // Places are the file's own only if the file alone has the mistake. Else the first override
                 // with which it cannot be read is the place.
@@ -74,6 +74,7 @@ impl Scenario {
         };
         check::check(&file, &source)?;
         let inputs = Inputs::load(&file, &folder)?;
+        notices.extend(inputs.notices.iter().cloned());
         tor::settle_fraction(&mut file, &inputs);
         tor::obey_consensus(&mut file, &source, &inputs)?;
         let mut systems = check::check(&file, &source)?;
@@ -93,6 +94,7 @@ impl Scenario {
         if let Some(tor) = &self.file.tor {
             for (key, name) in [
                 ("consensus", &tor.consensus),
+                ("microdescriptors", &tor.microdescriptors),
                 ("geoip", &tor.geoip),
                 ("latency", &tor.latency),
                 ("compare", &tor.compare),

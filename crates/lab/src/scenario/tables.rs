@@ -136,6 +136,10 @@ pub struct TorFile {
     /// Consensus, either flavour, plain or .xz; without it the built-in model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consensus: Option<Name>,
+    /// Microdescriptors of that consensus (tor's `cached-microdescs`, with `.new` appended), plain or .xz: the families
+    /// whose relays share no path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub microdescriptors: Option<Name>,
     /// Which year's built-in model: 2011 or 2024. Source: the public consensuses of 2011-07-16 and 2024-05-17.
     pub year: Placed<u16>,
     /// Round-trip times between cities or countries; without it the built-in model.
@@ -194,6 +198,7 @@ impl Default for TorFile {
     fn default() -> TorFile {
         TorFile {
             consensus: None,
+            microdescriptors: None,
             year: Placed::nowhere(2024),
             latency: None,
             geoip: None,

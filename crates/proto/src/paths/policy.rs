@@ -21,8 +21,8 @@ pub struct RelayEntry {
     pub weight: f64,
     /// Bytes per second that it says it can carry (the bandwidth of its descriptor); 0 if it says nothing.
     pub advertised: f64,
-    /// Relays of one operator have the same number above zero.
-    pub family: u32,
+    /// Relays of the same operator. Both list each other; relatives of a relative need not be relatives.
+    pub relatives: Vec<RelayId>,
     /// Relays of one IPv4 /16 have the same number above zero.
     pub network: u32,
 }
@@ -37,7 +37,7 @@ impl RelayEntry {
             class: Class::Middle,
             weight: 0.0,
             advertised: 0.0,
-            family: 0,
+            relatives: Vec::new(),
             network: 0,
         }
     }

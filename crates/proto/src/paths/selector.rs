@@ -75,12 +75,13 @@ pub struct Selector {
 }
 
 /// A relay that can be drawn, and whom it excludes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Candidate {
     relay: RelayId,
     weight: f64,
-    /// Its family and network, zero where they do not matter.
-    family: u32,
+    /// In ascending order, none where families do not matter.
+    relatives: Arc<[RelayId]>,
+    /// Zero where networks do not matter.
     network: u32,
 }
 
@@ -88,7 +89,7 @@ impl Candidate {
     /// Whether the two never share a path.
     fn clashes(&self, other: &Candidate) -> bool {
         self.relay == other.relay
-            || (self.family != 0 && self.family == other.family)
+            || self.relatives.binary_search(&other.relay).is_ok()
             || (self.network != 0 && self.network == other.network)
     }
 }
@@ -104,12 +105,14 @@ impl Selector {
         let list = |list: Vec<(RelayId, f64)>, position| {
             let candidate = |(relay, weight): (RelayId, f64)| {
                 let entry = entries.get(&relay);
-                let family = entry.map_or(0, |entry| entry.family);
+                let known = entry.filter(|_| parameters.exclude_families);
+                let mut relatives = known.map_or(Vec::new(), |entry| entry.relatives.clone());
+                relatives.sort_unstable();
                 let network = entry.map_or(0, |entry| entry.network);
                 Candidate {
                     relay,
                     weight,
-                    family: if parameters.exclude_families { family } else { 0 },
+                    relatives: relatives.into(),
                     network: if parameters.exclude_networks { network } else { 0 },
                 }
             };
@@ -129,7 +132,7 @@ impl Selector {
     /// different families and networks. A network too small for that gives what it has.
     pub fn draw(&self, random: &mut Random, guard: &mut Option<RelayId>) -> [RelayId; 3] {
         let known = |relay: RelayId| self.guards.iter().find(|candidate| candidate.relay == relay);
-        let kept = guard.filter(|_| self.keep_guard).and_then(known).copied();
+        let kept = guard.filter(|_| self.keep_guard).and_then(known);
         let exit = pick(random, &self.exits, kept.as_slice());
         let entry = kept.unwrap_or_else(|| pick(random, &self.guards, &[exit]));
         *guard = Some(entry.relay);
@@ -138,12 +141,14 @@ impl Selector {
 
     /// A middle that counts more than the path's, drawn by weight; `None` if there is none.
     pub fn better_middle(&self, random: &mut Random, path: [RelayId; 3]) -> Option<RelayId> {
-        let of = |list: &[Candidate], relay| list.iter().find(|known| known.relay == relay).copied();
+        fn of(list: &[Candidate], relay: RelayId) -> Option<&Candidate> {
+            list.iter().find(|known| known.relay == relay)
+        }
         let [guard, middle, exit] = path;
         let (guard, exit) = (of(&self.guards, guard)?, of(&self.exits, exit)?);
         let least = of(&self.middles, middle)?.weight;
-        let better: Vec<Candidate> = (self.middles.iter().copied())
-            .filter(|other| other.weight > least && !other.clashes(&guard) && !other.clashes(&exit))
+        let better: Vec<&Candidate> = (self.middles.iter())
+            .filter(|other| other.weight > least && !other.clashes(guard) && !other.clashes(exit))
             .collect();
         let weights = better.iter().map(|candidate| candidate.weight);
         (!better.is_empty()).then(|| better[draw(random, weights)].relay)
@@ -151,9 +156,9 @@ impl Selector {
 }
 
 /// One of the candidates that clash with nobody, by weight; the first if all clash.
-fn pick(random: &mut Random, from: &[Candidate], taken: &[Candidate]) -> Candidate {
+fn pick<'a>(random: &mut Random, from: &'a [Candidate], taken: &[&Candidate]) -> &'a Candidate {
     let free = |candidate: &Candidate| !taken.iter().any(|other| candidate.clashes(other));
-    from[draw(random, from.iter().map(|candidate| if free(candidate) { candidate.weight } else { 0.0 }))]
+    &from[draw(random, from.iter().map(|candidate| if free(candidate) { candidate.weight } else { 0.0 }))]
 }
 
 /// An index drawn by weight.
@@ -178,14 +183,17 @@ mod tests {
     use super::super::{BandwidthFile, Pinned, Uniform};
     use super::*;
 
-    /// Six relays of each class, of two operators and in three networks.
+    /// Six relays of each class, in three networks; of the first eight all even and all odd numbers are relatives.
     fn directory() -> Directory {
         let relay = |number: u32| RelayEntry {
             name: format!("relay{number}"),
             identity: [number as u8; 20],
             class: Class::ALL[number as usize % 4],
             weight: f64::from(100 * (number + 1)),
-            family: if number < 8 { number % 2 + 1 } else { 0 },
+            relatives: (0..8)
+                .filter(|other| number < 8 && *other != number && other % 2 == number % 2)
+                .map(RelayId)
+                .collect(),
             network: number % 3 + 1,
             ..RelayEntry::new(RelayId(number))
         };
@@ -208,12 +216,36 @@ mod tests {
             assert!([Class::Guard, Class::GuardExit].contains(&guard.class));
             assert!([Class::Exit, Class::GuardExit].contains(&exit.class));
             for (one, other) in [(guard, middle), (middle, exit), (guard, exit)] {
-                assert!(one.family == 0 || one.family != other.family, "{path:?}");
+                assert!(!one.relatives.contains(&other.id), "{path:?}");
                 assert_ne!(one.network, other.network, "{path:?}");
             }
         }
         let together = paths(&PathSelection { exclude_networks: false, ..PathSelection::default() });
         assert!(together.iter().any(|path| of(path[0]).network == of(path[1]).network));
+    }
+
+    #[test]
+    fn relatives_of_a_relative_may_share_a_path() {
+        let shared = |relatives: [&[u32]; 6], parameters: &PathSelection| {
+            let relay = |(number, relatives): (usize, &[u32])| RelayEntry {
+                class: Class::GuardExit,
+                weight: 100.0,
+                relatives: relatives.iter().copied().map(RelayId).collect(),
+                ..RelayEntry::new(RelayId(number as u32))
+            };
+            let relays = relatives.into_iter().enumerate().map(relay).collect();
+            let selector = Selector::new(&Directory { relays, positions: None }, parameters).unwrap();
+            let mut random = Seed::root(5).random();
+            let paths: Vec<_> = (0..200).map(|_| selector.draw(&mut random, &mut None)).collect();
+            let share = |one, other| {
+                paths.iter().any(|path| path.contains(&RelayId(one)) && path.contains(&RelayId(other)))
+            };
+            [share(0, 1), share(1, 2), share(0, 2)]
+        };
+        let of_both: [&[u32]; 6] = [&[1], &[2, 0], &[1], &[], &[], &[]];
+        assert_eq!(shared(of_both, &PathSelection::default()), [false, false, true]);
+        let together = PathSelection { exclude_families: false, ..PathSelection::default() };
+        assert_eq!(shared(of_both, &together), [true; 3]);
     }
 
     #[test]

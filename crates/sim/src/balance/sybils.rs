@@ -23,7 +23,13 @@ pub(super) fn join(plan: &mut Plan, abilities: &mut Vec<f64>, malicious: &mut Ve
             let mut identity = entry.identity;
             identity[19] = identity[19].wrapping_add(number as u8);
             plan.hosts.push(host.clone());
-            plan.directory.relays.push(RelayEntry { id, identity, family: 0, network: 0, ..entry.clone() });
+            plan.directory.relays.push(RelayEntry {
+                id,
+                identity,
+                relatives: Vec::new(),
+                network: 0,
+                ..entry.clone()
+            });
             abilities.push(ability);
             malicious.push(true);
         }

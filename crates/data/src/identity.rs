@@ -1,0 +1,92 @@
+//! What names relays and their documents.
+
+use std::fmt;
+
+/// The SHA-256 digest of a microdescriptor, which a consensus names it by.
+pub type MicrodescriptorDigest = [u8; 32];
+
+/// The SHA-1 digest of a relay's RSA identity key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity(pub [u8; 20]);
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02X}"))
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Identity {
+    /// From 40 hexadecimal digits, with or without a leading `$`.
+    pub fn from_hex(text: &str) -> Option<Identity> {
+        let digits = text.strip_prefix('$').unwrap_or(text).as_bytes();
+        let mut bytes = [0; 20];
+        if digits.len() != 40 {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let high = char::from(pair[0]).to_digit(16)?;
+            let low = char::from(pair[1]).to_digit(16)?;
+            *byte = (high << 4 | low) as u8;
+        }
+        Some(Identity(bytes))
+    }
+
+    /// From the 27 characters of unpadded base64 that consensuses use.
+    pub fn from_base64(text: &str) -> Option<Identity> {
+        base64(text).map(Identity)
+    }
+}
+
+/// Exactly `N` bytes from unpadded base64.
+pub(crate) fn base64<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    if digits.len() != (N * 4).div_ceil(3) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    let (mut bits, mut held, mut at) = (0u32, 0u32, 0);
+    for &digit in digits {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes[at] = (bits >> held) as u8;
+            at += 1;
+            bits &= (1 << held) - 1;
+        }
+    }
+    (bits == 0).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_read_from_base64_and_hex() {
+        let identity = Identity::from_base64("AAoQ1DAR6kkoo19hBAX5K0QztNw").unwrap();
+        assert_eq!(identity.to_string(), "000A10D43011EA4928A35F610405F92B4433B4DC");
+        assert_eq!(Identity::from_hex("$000a10d43011ea4928a35f610405f92b4433b4dc"), Some(identity));
+        for bad in
+            ["AAoQ1DAR6kkoo19hBAX5K0QztN", "AAoQ1DAR6kkoo19hBAX5K0QztN=", "AAoQ1DAR6kkoo19hBAX5K0QztNx"]
+        {
+            assert_eq!(Identity::from_base64(bad), None, "{bad}");
+        }
+        assert_eq!(Identity::from_hex("00"), None);
+        assert_eq!(Identity::from_hex(&"ä".repeat(20)), None);
+    }
+}

@@ -1,0 +1,222 @@
+//! Microdescriptors (dir-spec, "Computing microdescriptors"; tor's `cached-microdescs`): the families that relays
+//! declare. A consensus of the `microdesc` flavour names them by their digests.
+//!
+//! Only families are read. A family is mutual: two relays are relatives if each names the other by its fingerprint,
+//! or if both have a family key in common. Relatives of a relative need not be relatives.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha2::{Digest, Sha256};
+
+use crate::consensus::{Identity, MicrodescriptorDigest, RouterStatus};
+use crate::descriptor::named_family;
+use crate::document::{DataError, Document};
+
+/// A longer microdescriptor is broken; authorities take no descriptor above 20,000 bytes.
+const MAX_BYTES: usize = 20_000;
+
+/// So many broken microdescriptors are named, the rest counted.
+const MAX_NAMED: usize = 5;
+
+/// What the microdescriptors of a file say of families.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Microdescriptors {
+    declared: BTreeMap<MicrodescriptorDigest, Declared>,
+    /// How many were skipped because they are broken.
+    pub broken: usize,
+    /// The line and the mistake of the first few of them.
+    pub named: Vec<String>,
+}
+
+/// What a relay says of its family.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Declared {
+    family: BTreeSet<Identity>,
+    keys: BTreeSet<String>,
+}
+
+/// Who is a relative of whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Families {
+    /// Of every relay that has any.
+    pub relatives: BTreeMap<Identity, BTreeSet<Identity>>,
+    /// Relays whose microdescriptor is not there, so that their families are not known.
+    pub missing: usize,
+}
+
+/// Reads a file of microdescriptors, with or without the annotations (`@last-listed`) of tor's cache. Broken ones are
+/// skipped.
+///
+/// # Errors
+/// If there is no microdescriptor that is whole.
+pub fn read(document: &Document) -> Result<Microdescriptors, DataError> {
+    let text = document.text();
+    let mut read = Microdescriptors::default();
+    let (mut begun, mut offset) = (None, 0);
+    for (number, line) in (1..).zip(text.split_inclusive('\n')) {
+        let begins = line.split_ascii_whitespace().next() == Some("onion-key");
+        if (begins || line.starts_with('@'))
+            && let Some((first, start)) = begun.take()
+        {
+            read.add(first, &text[start..offset]);
+        }
+        if begins {
+            begun = Some((number, offset));
+        }
+        offset += line.len();
+    }
+    if let Some((first, start)) = begun {
+        read.add(first, &text[start..]);
+    }
+    if read.declared.is_empty() {
+        let cause = match read.named.first() {
+            Some(first) => format!("holds no microdescriptor that is whole ({first})"),
+            None => "holds no microdescriptor".into(),
+        };
+        return Err(document.error(cause, "give tor's cached-microdescs"));
+    }
+    Ok(read)
+}
+
+impl Microdescriptors {
+    fn add(&mut self, line: usize, text: &str) {
+        match declared(text) {
+            Ok(declared) => {
+                self.declared.insert(Sha256::digest(text).into(), declared);
+            }
+            Err(cause) => {
+                self.broken += 1;
+                if self.named.len() < MAX_NAMED {
+                    self.named.push(format!("line {line}: {cause}"));
+                }
+            }
+        }
+    }
+
+    /// The families of these relays, each known by the digest that the consensus gives for it.
+    pub fn families(&self, relays: &[RouterStatus]) -> Families {
+        let mut of = BTreeMap::new();
+        for relay in relays {
+            let declared = relay.microdescriptor.and_then(|digest| self.declared.get(&digest));
+            of.extend(declared.map(|declared| (relay.identity, declared)));
+        }
+        let mut families = Families { missing: relays.len() - of.len(), ..Families::default() };
+        let mut holders: BTreeMap<&str, BTreeSet<Identity>> = BTreeMap::new();
+        for (identity, declared) in &of {
+            for other in &declared.family {
+                if other != identity && of.get(other).is_some_and(|them| them.family.contains(identity)) {
+                    families.relatives.entry(*identity).or_default().insert(*other);
+                }
+            }
+            for key in &declared.keys {
+                holders.entry(key).or_default().insert(*identity);
+            }
+        }
+        for holders in holders.values().filter(|holders| holders.len() > 1) {
+            for one in holders {
+                let others = holders.iter().filter(|other| *other != one);
+                families.relatives.entry(*one).or_default().extend(others);
+            }
+        }
+        families
+    }
+}
+
+/// What a microdescriptor declares; `Err` says why it is broken.
+fn declared(text: &str) -> Result<Declared, String> {
+    if text.len() > MAX_BYTES {
+        return Err(format!("longer than {MAX_BYTES} bytes"));
+    }
+    if !text.ends_with('\n') {
+        return Err("cut off: the last line does not end".into());
+    }
+    let (mut family, mut keys) = (None, None);
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(kind) = line.strip_prefix("-----BEGIN ") {
+            let end = format!("-----END {kind}");
+            if !lines.any(|line| line == end) {
+                return Err("cut off: an object does not end".into());
+            }
+        }
+        let (keyword, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let before = match keyword {
+            "family" => family.replace(named_family(rest)).is_some(),
+            "family-ids" => {
+                keys.replace(rest.split_ascii_whitespace().map(str::to_owned).collect()).is_some()
+            }
+            _ => false,
+        };
+        if before {
+            return Err(format!("a second line `{keyword}`"));
+        }
+    }
+    Ok(Declared { family: family.unwrap_or_default(), keys: keys.unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consensus;
+
+    const TEXT: &str = include_str!("../fixtures/microdescriptors");
+
+    fn text(text: &str) -> Result<Microdescriptors, DataError> {
+        read(&Document::new("cached-microdescs", text)?)
+    }
+
+    /// Who is whose relative by the made-up consensus, by nickname, and how many relays are not known.
+    fn families(microdescriptors: &Microdescriptors) -> (Vec<String>, usize) {
+        let document = Document::new("consensus", include_str!("../fixtures/consensus-microdesc")).unwrap();
+        let relays = consensus::read(&document).unwrap().relays;
+        let name = |identity: &Identity| {
+            relays.iter().find(|relay| relay.identity == *identity).unwrap().nickname.clone()
+        };
+        let families = microdescriptors.families(&relays);
+        let relatives = families.relatives.iter();
+        let pair = |(one, others): (&Identity, &BTreeSet<Identity>)| {
+            others.iter().map(|other| format!("{} {}", name(one), name(other))).collect::<Vec<_>>()
+        };
+        let mut pairs: Vec<String> = relatives.flat_map(pair).collect();
+        pairs.sort();
+        (pairs, families.missing)
+    }
+
+    #[test]
+    fn families_are_mutual_and_not_passed_on() {
+        // Charlie names golf, and delta hotel, in vain; india is delta's relative but not charlie's.
+        let pairs =
+            ["bravo golf", "charlie delta", "delta charlie", "delta india", "golf bravo", "india delta"];
+        let read = text(TEXT).unwrap();
+        assert_eq!(families(&read), (pairs.map(str::to_owned).to_vec(), 7));
+        assert_eq!((read.broken, read.named), (1, vec!["line 24: a second line `family`".to_owned()]));
+    }
+
+    #[test]
+    fn a_microdescriptor_counts_under_its_digest_alone() {
+        let other = TEXT.replace("ntor-onion-key madeupdelta", "ntor-onion-key anotherdelta");
+        let pairs = ["bravo golf", "golf bravo"].map(str::to_owned).to_vec();
+        assert_eq!(families(&text(&other).unwrap()), (pairs, 8));
+    }
+
+    #[test]
+    fn broken_microdescriptors_are_skipped_by_name() {
+        let long = format!("onion-key\nfamily {}\n", "x ".repeat(MAX_BYTES));
+        let open = "onion-key\n-----BEGIN RSA PUBLIC KEY-----\nAAAA\n";
+        for (broken, cause) in [(long.as_str(), "longer"), (open, "object"), ("onion-key\nid x", "last line")]
+        {
+            let read = text(&format!("{TEXT}{broken}")).unwrap();
+            assert_eq!(read.broken, 2);
+            assert!(
+                read.named[1].starts_with("line 44: ") && read.named[1].contains(cause),
+                "{:?}",
+                read.named
+            );
+            assert_eq!(families(&read).0.len(), 6);
+            assert!(text(broken).unwrap_err().cause.contains(cause));
+        }
+        let many = text(&format!("{TEXT}{}", open.repeat(1000))).unwrap();
+        assert_eq!((many.broken, many.named.len()), (1001, MAX_NAMED));
+        assert!(text("router a\n").unwrap_err().cause.contains("no microdescriptor"));
+    }
+}
