@@ -137,6 +137,8 @@ fn figures(name: &str, results: &Results<'_>) -> Vec<Figure> {
 mod tests {
     use std::path::Path;
 
+    use toml::Spanned;
+
     use super::super::experiment::find;
     use super::*;
 
@@ -156,5 +158,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Kinds of traffic that a row's paths name: `tor.ttlb_s.web-1MiB.p50` names `web-1MiB`.
+    fn kinds_of_traffic(row: &str) -> Vec<&str> {
+        let by_kind = ["ttfb_s", "ttlb_s", "connect_s", "round_trip_s", "transfers"];
+        let paths = row.split(|c: char| c.is_whitespace() || "()".contains(c));
+        let after = |path| str::split(path, '.').skip_while(|part| !by_kind.contains(part)).nth(1);
+        paths.filter_map(after).collect()
+    }
+
+    #[test]
+    fn rows_name_traffic_that_their_scenarios_have() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+        let mut named = 0;
+        for experiment in find(&root, Path::new("no-data"), None).unwrap() {
+            if experiment.file.runner.get_ref() != "scenario" {
+                continue;
+            }
+            let parameters: ScenarioExperiment = experiment.parameters(Scale::Smoke).unwrap();
+            let texts = parameters.scenarios.values().map(|entry| {
+                let (Entry::File(file) | Entry::Varied { file, .. }) = entry;
+                std::fs::read_to_string(experiment.folder.join(file)).unwrap()
+            });
+            let texts: String = texts.collect();
+            for row in experiment.file.row.iter().map(Spanned::get_ref) {
+                let text = row.measure.iter().chain(&row.relation);
+                for kind in text.flat_map(|text| kinds_of_traffic(text)) {
+                    let traffic = kind.split('-').next().unwrap();
+                    let place = experiment.folder.display();
+                    assert!(
+                        texts.contains(&format!("traffic = \"{traffic}\"")),
+                        "{place}: no user's traffic is {kind}"
+                    );
+                    named += 1;
+                }
+            }
+        }
+        assert!(named > 100, "{named} found");
     }
 }
