@@ -1,7 +1,7 @@
 //! Processes and files that end with a demonstration.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
@@ -45,12 +45,17 @@ impl Drop for Stage {
 impl Stage {
     /// With a fresh directory. Ctrl-C and SIGTERM end it from now on.
     pub fn new(purpose: &str) -> Result<Stage, Failure> {
+        let stage = Stage::unattended(purpose)?;
+        let stop = stage.stopped.clone();
+        ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).map_err(Failure::other)?;
+        Ok(stage)
+    }
+
+    /// With a fresh directory, for a command that sees to Ctrl-C itself.
+    pub fn unattended(purpose: &str) -> Result<Stage, Failure> {
         let directory = std::env::temp_dir().join(format!("tidegate-{purpose}-{}", hex(&random::<6>())));
         fs::DirBuilder::new().mode(0o700).create(&directory).map_err(Failure::other)?;
-        let stopped = Arc::new(AtomicBool::new(false));
-        let stop = stopped.clone();
-        ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).map_err(Failure::other)?;
-        Ok(Stage { processes: Vec::new(), directory, stopped })
+        Ok(Stage { processes: Vec::new(), directory, stopped: Arc::default() })
     }
 
     /// Whether it was asked to end.
@@ -66,22 +71,23 @@ impl Stage {
         Ok(path)
     }
 
-    /// Starts a process that ends with the stage.
-    pub fn spawn(&mut self, command: &mut Command) -> Result<Option<ChildStdout>, Failure> {
-        let program = command.get_program().to_owned();
-        let failed = |cause| Failure::Other(format!("cannot start {}: {cause}", program.display()));
-        let mut child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
-        let output = child.stdout.take();
-        self.processes.push(child);
-        Ok(output)
-    }
-
     /// Starts a role of ours; its events come out.
     pub fn role(&mut self, arguments: &[&str]) -> Result<Events, Failure> {
-        let program = std::env::current_exe().map_err(Failure::other)?;
-        let mut command = Command::new(program);
-        let output = self.spawn(command.args(arguments).arg("--owned").stdout(Stdio::piped()))?;
-        let output = output.expect("it was asked for");
+        self.role_started_by(arguments, |mut command| command.spawn())
+    }
+
+    /// As [`Stage::role`], started in a way of the caller's, as in another network namespace.
+    pub fn role_started_by(
+        &mut self,
+        arguments: &[&str],
+        start: impl FnOnce(Command) -> io::Result<Child>,
+    ) -> Result<Events, Failure> {
+        let mut command = Command::new(std::env::current_exe().map_err(Failure::other)?);
+        command.args(arguments).arg("--owned").stdin(Stdio::null()).stdout(Stdio::piped());
+        let failed = |cause| Failure::Other(format!("cannot start the {}: {cause}", arguments[0]));
+        let mut child = start(command).map_err(failed)?;
+        let output = child.stdout.take().expect("it was asked for");
+        self.processes.push(child);
         Ok(Events::new(arguments[0], output, self.stopped.clone()))
     }
 

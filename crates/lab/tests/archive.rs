@@ -17,23 +17,11 @@ use tidegate_lab::report::svg;
 struct Patient(AtomicU32);
 
 impl Monitor for Patient {
-    fn jobs(&self) -> usize {
-        1
-    }
     fn progress(&self, _work: &str, _state: &str, _done: f64) {
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
     }
     fn stopped(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 0
-    }
-    fn wall_s(&self) -> f64 {
-        0.0
-    }
-    fn cpu_s(&self) -> f64 {
-        0.0
-    }
-    fn unix_s(&self) -> u64 {
-        0
     }
 }
 

@@ -87,21 +87,8 @@ impl Recorder for Shared {
 }
 
 impl Monitor for Shared {
-    fn jobs(&self) -> usize {
-        1
-    }
-    fn progress(&self, _: &str, _: &str, _: f64) {}
     fn stopped(&self) -> bool {
         self.abandoned.load(Ordering::SeqCst)
-    }
-    fn wall_s(&self) -> f64 {
-        0.0
-    }
-    fn unix_s(&self) -> u64 {
-        0
-    }
-    fn cpu_s(&self) -> f64 {
-        0.0
     }
 }
 

@@ -19,24 +19,7 @@ use samples::Samples;
 /// A browser's page waits for its run, and has no clock to tell.
 struct Page;
 
-impl Monitor for Page {
-    fn jobs(&self) -> usize {
-        1
-    }
-    fn progress(&self, _: &str, _: &str, _: f64) {}
-    fn stopped(&self) -> bool {
-        false
-    }
-    fn wall_s(&self) -> f64 {
-        0.0
-    }
-    fn unix_s(&self) -> u64 {
-        0
-    }
-    fn cpu_s(&self) -> f64 {
-        0.0
-    }
-}
+impl Monitor for Page {}
 
 /// Runs a scenario's first system on its first seed's network: digest, rates in bytes/s and backlog in bytes over time, what
 /// waits at each relay; or `{"error": ..}`.

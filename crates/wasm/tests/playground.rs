@@ -37,24 +37,7 @@ from = "2 s"
 
 struct Nobody;
 
-impl Monitor for Nobody {
-    fn jobs(&self) -> usize {
-        1
-    }
-    fn progress(&self, _: &str, _: &str, _: f64) {}
-    fn stopped(&self) -> bool {
-        false
-    }
-    fn wall_s(&self) -> f64 {
-        0.0
-    }
-    fn unix_s(&self) -> u64 {
-        0
-    }
-    fn cpu_s(&self) -> f64 {
-        0.0
-    }
-}
+impl Monitor for Nobody {}
 
 fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number")).collect()

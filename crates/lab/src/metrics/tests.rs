@@ -153,19 +153,6 @@ fn a_whole_run_adds_up_and_repeats() {
         fn jobs(&self) -> usize {
             2
         }
-        fn progress(&self, _: &str, _: &str, _: f64) {}
-        fn stopped(&self) -> bool {
-            false
-        }
-        fn wall_s(&self) -> f64 {
-            0.0
-        }
-        fn unix_s(&self) -> u64 {
-            0
-        }
-        fn cpu_s(&self) -> f64 {
-            0.0
-        }
     }
     let scenario = scenario(&["duration = \"3 s\"", "warmup = \"1 s\""]);
     let runs = crate::runs::run_all(&scenario, 2, &Still).unwrap();

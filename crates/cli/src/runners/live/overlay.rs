@@ -1,11 +1,9 @@
 //! One system's overlay on hosts of an [`Underlay`]: a directory, relays, clients with chosen paths, and endless downloads
 //! whose bytes are counted where they enter the overlay and where they leave it.
 
-use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -20,7 +18,7 @@ use tidegate_net::live::keys;
 use super::plan::{Relay, User};
 use super::underlay::{Host, Underlay};
 use crate::failure::Failure;
-use crate::stage::Events;
+use crate::stage::{Events, Stage};
 
 /// Ports: of relays, of the directory, of what relays show on their own loopback, of sources and of the first client there.
 const RELAY: u16 = 9001;
@@ -49,20 +47,7 @@ pub struct Overlay<'a> {
     underlay: &'a Underlay,
     relays: &'a [Relay],
     users: &'a [User],
-    folder: PathBuf,
-    children: Vec<Child>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Drop for Overlay<'_> {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        let _ = fs::remove_dir_all(&self.folder);
-    }
+    stage: Stage,
 }
 
 impl<'a> Overlay<'a> {
@@ -76,21 +61,18 @@ impl<'a> Overlay<'a> {
         users: &'a [User],
         system: &str,
     ) -> Result<Overlay<'a>, Failure> {
-        let folder = std::env::temp_dir().join(format!("tidegate-live-{}", hex(&random::<6>())));
-        fs::create_dir(&folder).map_err(Failure::other)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut overlay = Overlay { underlay, relays, users, folder, children: Vec::new(), stop };
+        let mut overlay = Overlay { underlay, relays, users, stage: Stage::unattended("live")? };
         let words = hex(&random::<16>());
         let token = overlay.write("token", &words)?;
         let at = SocketAddr::from((underlay.hosts[relays.len()].address, DIRECTORY)).to_string();
-        let key = overlay.folder.join("directory.key").display().to_string();
+        let key = overlay.stage.directory.join("directory.key").display().to_string();
         let directory = ["directory", "--listen", &at, "--key", &key, "--token-file", &token];
         let directory = overlay.role(relays.len(), &directory)?;
         let authority = directory.wait("key")?["authority"].as_str().unwrap_or_default().to_owned();
         directory.address()?;
         let mut started = Vec::new();
         for (host, Relay { name, link }) in relays.iter().enumerate() {
-            keys::create(&overlay.folder.join(format!("{name}.keys"))).map_err(Failure::Other)?;
+            keys::create(&overlay.stage.directory.join(format!("{name}.keys"))).map_err(Failure::Other)?;
             let address = underlay.hosts[host].address;
             let config = format!(
                 "nickname = \"{name}\"\nlisten = \"{address}:{RELAY}\"\nkeys = \"{name}.keys\"\n\
@@ -123,25 +105,16 @@ impl<'a> Overlay<'a> {
     }
 
     fn write(&self, name: &str, text: &str) -> Result<String, Failure> {
-        let path = self.folder.join(name);
-        fs::write(&path, text).map_err(Failure::other)?;
-        Ok(path.display().to_string())
+        Ok(self.stage.write(name, text)?.display().to_string())
     }
 
     /// Starts a role on a host.
     fn role(&mut self, host: usize, arguments: &[&str]) -> Result<Events, Failure> {
-        let mut command = Command::new(std::env::current_exe().map_err(Failure::other)?);
-        command
-            .args(arguments)
-            .arg("--owned")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let spawned = self.underlay.hosts[host].run(move || command.spawn());
-        let mut child = spawned.map_err(Failure::other)?;
-        let output = child.stdout.take().expect("it was asked for");
-        self.children.push(child);
-        Ok(Events::new(arguments[0], output, self.stop.clone()))
+        let host = &self.underlay.hosts[host];
+        self.stage.role_started_by(arguments, |mut command| {
+            command.stderr(Stdio::null());
+            host.run(move || command.spawn())
+        })
     }
 
     /// Downloads for so long, then until what is under way has arrived: each user's samples, the last one after that.
