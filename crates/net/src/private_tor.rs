@@ -198,9 +198,15 @@ impl Network {
 
     /// Whether the consensus has all that.
     pub fn lists(&self, wanted: &[String]) -> bool {
-        let consensus = self.files_of(&self.authorities[0].name).join("cached-consensus");
-        let text = fs::read_to_string(consensus).unwrap_or_default();
-        wanted.iter().all(|wanted| text.contains(wanted))
+        self.knows(&self.authorities[0].name, wanted)
+    }
+
+    /// Whether the consensus that a node has got has all that. An exit refuses streams from relays that it does not know.
+    pub fn knows(&self, name: &str, wanted: &[String]) -> bool {
+        ["cached-consensus", "cached-microdesc-consensus"].iter().any(|file| {
+            let text = fs::read_to_string(self.files_of(name).join(file)).unwrap_or_default();
+            wanted.iter().all(|wanted| text.contains(wanted))
+        })
     }
 
     /// Waits until the consensus has all that.

@@ -83,6 +83,9 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let listed: Vec<String> = ours.iter().chain(&stock).map(|name| format!("\nr {name} ")).collect();
     stage.wait_for("a consensus with all relays", || network.lists(&listed).then_some(()))?;
+    stage.wait_for("stock relays that know all relays", || {
+        stock.iter().all(|name| network.knows(name, &listed)).then_some(())
+    })?;
 
     let file = serve_file()?;
     let mut wrong = false;
