@@ -21,7 +21,7 @@ use crate::transport::{Pctcp, Transport};
 
 /// The parts of a system.
 #[derive(Clone, Debug)]
-pub struct System {
+pub struct SystemConfig {
     /// Which connection carries a circuit between two relays.
     pub transport: Transport,
     /// How far PCTCP is deployed, and what it costs.
@@ -153,9 +153,9 @@ pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     all
 });
 
-/// Every part that a relay can have other than that of [`System::default`]: its name, and the key that chooses it.
+/// Every part that a relay can have other than that of [`SystemConfig::default`]: its name, and the key that chooses it.
 pub fn alternatives() -> Vec<(&'static str, &'static str)> {
-    let default = System::default().table;
+    let default = SystemConfig::default().table;
     let keys = ["transport", "scheduler", "channel-scheduler", "switching", "control"];
     let parts = keys.into_iter().flat_map(|key| {
         let names = SCHEMA["properties"][key]["enum"].as_array().into_iter().flatten();
@@ -164,12 +164,12 @@ pub fn alternatives() -> Vec<(&'static str, &'static str)> {
     parts.filter(|(name, key)| default[*key] != **name).collect()
 }
 
-impl System {
+impl SystemConfig {
     /// Reads the table, in which any key may be missing.
     ///
     /// # Errors
     /// The first thing that is wrong, with its path in the table.
-    pub fn read(table: &Value) -> Result<System, Wrong> {
+    pub fn read(table: &Value) -> Result<SystemConfig, Wrong> {
         keys::check(&SCHEMA, table)?;
         let is_choice = |value: &&Value| !value.is_object();
         let given = table.as_object().into_iter().flatten();
@@ -190,7 +190,7 @@ impl System {
             SwitchingName::Connection => Some(Form::Connection),
             SwitchingName::Circuit => Some(Form::Circuit),
         };
-        Ok(System {
+        Ok(SystemConfig {
             transport: match choices.transport {
                 TransportName::Vanilla => Transport::Vanilla,
                 TransportName::Pctcp => pctcp.transport(),
@@ -212,10 +212,10 @@ impl System {
     }
 }
 
-impl Default for System {
+impl Default for SystemConfig {
     /// Tor as it was: one connection per pair of relays, round robin, fixed windows.
-    fn default() -> System {
-        System::read(&json!({})).expect("defaults fit together")
+    fn default() -> SystemConfig {
+        SystemConfig::read(&json!({})).expect("defaults fit together")
     }
 }
 
@@ -262,7 +262,7 @@ mod tests {
             assert_eq!(names.contains(&name), !is_default, "{name} of {names:?}");
         }
         for (name, key) in alternatives() {
-            System::read(&json!({ key: name })).expect("it fits the defaults");
+            SystemConfig::read(&json!({ key: name })).expect("it fits the defaults");
         }
     }
 
@@ -272,11 +272,11 @@ mod tests {
             "transport": "pctcp", "scheduler": "ewma", "ewma": { "half-life": "5 s" }, "control": "predictor",
             "predictor": { "preset": "journal" }, "kist": { "interval": "20 ms" }, "windows": { "circuit": 500 },
         });
-        let system = System::read(&table).unwrap();
+        let system = SystemConfig::read(&table).unwrap();
         assert!(system.kist.is_none() && system.transport == Transport::PerCircuit);
         assert_eq!(system.windows.circuit, 500);
         assert_eq!(system.table["predictor"]["problem"], "journal");
-        let again = System::read(&Value::Object(system.table.clone())).unwrap();
+        let again = SystemConfig::read(&Value::Object(system.table.clone())).unwrap();
         assert_eq!(format!("{again:?}"), format!("{system:?}"));
     }
 
@@ -290,7 +290,7 @@ mod tests {
             (json!({ "switch": { "alpha": 0.9 } }), "switch", "`alpha` is above `beta`"),
             (json!({ "kist": "fast" }), "kist", "`kist` is \"fast\", expected table"),
         ] {
-            let wrong = System::read(&table).unwrap_err();
+            let wrong = SystemConfig::read(&table).unwrap_err();
             assert_eq!(wrong.path.join("."), path, "{wrong:?}");
             assert!(wrong.cause.starts_with(cause), "{wrong:?}");
         }
@@ -299,11 +299,11 @@ mod tests {
     #[test]
     fn every_part_is_read_from_its_table() {
         for name in names(SCHEDULERS) {
-            let system = System::read(&json!({ "scheduler": name })).unwrap();
+            let system = SystemConfig::read(&json!({ "scheduler": name })).unwrap();
             assert_eq!(system.table["scheduler"], name);
         }
         for name in names(CONTROLS) {
-            System::read(&json!({ "control": name })).unwrap();
+            SystemConfig::read(&json!({ "control": name })).unwrap();
         }
     }
 }

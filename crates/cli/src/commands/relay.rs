@@ -18,7 +18,7 @@ use tidegate_net::live::keys;
 use tidegate_net::live::policy::{Policy, Rule};
 use tidegate_net::live::relay::{Announce, Changes, Event, Order, Settings, Status, run};
 use tidegate_proto::links::{Config, Limits};
-use tidegate_proto::system::System;
+use tidegate_proto::system::SystemConfig;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -107,7 +107,7 @@ pub fn links(system: Option<&Spanned<Value>>, source: &Source) -> Result<Config,
         }
         keys.retain(|key, _| !SIMULATED.contains(&key.as_str()));
     }
-    let system = System::read(&parts).map_err(|wrong| {
+    let system = SystemConfig::read(&parts).map_err(|wrong| {
         let place = wrong.path.join(".");
         source.error(table.span(), format!("system.{place}: {}", wrong.cause), wrong.cure)
     })?;

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use tidegate_lab::input::InputError;
 use tidegate_lab::load;
 use tidegate_lab::monitor::Monitor;
-use tidegate_lab::report::{COLUMNS, contents, files, folder, full_table, provenance, summary_table};
+use tidegate_lab::report::folder::{self, Contents};
+use tidegate_lab::report::{COLUMNS, contents, files, full_table, provenance, summary_table};
 use tidegate_lab::results::Results;
 use tidegate_lab::runs::{self, Run, Runs};
 use tidegate_lab::scenario::Scenario;
@@ -70,52 +71,113 @@ pub struct Arguments {
 
 /// Runs the subcommand.
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let overrides = [tor_keys(&arguments)?, arguments.overrides].concat();
-    let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
-    scenario.notices.iter().for_each(|text| console::notice(text));
-    if let Some(seed) = arguments.seed {
-        scenario.file.seed = seed;
-    }
-    let contents = contents(&scenario, store::input_digests(&scenario)?, COMMIT);
-    let base = PathBuf::from("out").join(&scenario.file.name);
-    let numbered = arguments.out.is_none() && !arguments.resume;
-    let place = match arguments.out {
-        _ if numbered => folder::numbered(&base)?,
-        Some(place) => place,
-        None => base.join("latest"),
-    };
-    folder::check_place(&place, &contents, arguments.force)?;
-    if arguments.resume && folder::contents_of(&place).is_none() {
-        let cure = "leave --resume out";
-        return Err(InputError::new(place.display().to_string(), "holds no study to go on with", cure).into());
-    }
-    let study = Store::open(&place, &contents)?;
-    let kept = || {
-        if numbered {
-            folder::point_latest(&place);
-        }
-    };
+    let mut scenario = read(&arguments)?;
+    let folder = Folder::open(&scenario, &arguments)?;
     let before = Console::new(1, arguments.jobs);
     load::settle(&mut scenario, &before)?;
     before.finish();
-    let runs = run_and_keep(&scenario, arguments.seeds, arguments.jobs, arguments.resume, &study, &kept)
-        .inspect_err(|_| study.forget_if_empty())?;
+    let runs = run_all(&scenario, &arguments, &folder).inspect_err(|_| folder.study.forget_if_empty())?;
     if runs.finished.is_empty() {
-        study.forget_if_empty();
+        folder.study.forget_if_empty();
         eprintln!("stopped before any run was finished; nothing was written");
         return Ok(ExitCode::from(130));
     }
     let results = Results::new(&scenario, &runs);
-    folder::write(files(&results), &contents, provenance(&results, &console::command_line()), &place)?;
+    folder.write(&results)?;
     if arguments.json {
         println!("{:#}", results.document());
     } else {
         let columns = console::terminal_width().map_or(COLUMNS, usize::from);
         println!("{}", if arguments.all { full_table(&results) } else { summary_table(&results, columns) });
     }
-    eprintln!("{} holds report.html, tables (.csv, .parquet) and manifest.json", place.display());
+    eprintln!("{} holds report.html, tables (.csv, .parquet) and manifest.json", folder.place.display());
+    Ok(say_what_is_missing(&scenario, &runs))
+}
+
+/// The scenario, with what the arguments replace in it.
+fn read(arguments: &Arguments) -> Result<Scenario, Failure> {
+    let overrides = [tor_keys(arguments)?, arguments.overrides.clone()].concat();
+    let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
+    scenario.notices.iter().for_each(|text| console::notice(text));
+    if let Some(seed) = arguments.seed {
+        scenario.file.seed = seed;
+    }
+    Ok(scenario)
+}
+
+/// Where the results go: each finished run at once, the report of all at the end.
+struct Folder {
+    place: PathBuf,
+    contents: Contents,
+    study: Store,
+    /// Whether it is a new one, which `latest` names once it holds something.
+    numbered: bool,
+}
+
+impl Folder {
+    /// Finds the place, refusing one that holds something else.
+    fn open(scenario: &Scenario, arguments: &Arguments) -> Result<Folder, Failure> {
+        let contents = contents(scenario, store::input_digests(scenario)?, COMMIT);
+        let base = PathBuf::from("out").join(&scenario.file.name);
+        let numbered = arguments.out.is_none() && !arguments.resume;
+        let place = match &arguments.out {
+            Some(place) => place.clone(),
+            None if numbered => folder::numbered(&base)?,
+            None => base.join("latest"),
+        };
+        folder::check_place(&place, &contents, arguments.force)?;
+        if arguments.resume && folder::contents_of(&place).is_none() {
+            let cure = "leave --resume out";
+            return Err(
+                InputError::new(place.display().to_string(), "holds no study to go on with", cure).into()
+            );
+        }
+        let study = Store::open(&place, &contents)?;
+        Ok(Folder { place, contents, study, numbered })
+    }
+
+    /// Keeps a finished run.
+    fn keep(&self, scenario: &Scenario, run: &Run, unix_s: u64) -> Result<(), InputError> {
+        let record = Record::of(scenario, run, &BTreeMap::new(), COMMIT, unix_s);
+        self.study.keep(&name_of(scenario, run.system, run.seed), &record, scenario)?;
+        if self.numbered {
+            folder::point_latest(&self.place);
+        }
+        Ok(())
+    }
+
+    /// Writes the report, its tables and the manifest.
+    fn write(&self, results: &Results<'_>) -> Result<(), InputError> {
+        let provenance = provenance(results, &console::command_line());
+        folder::write(files(results), &self.contents, provenance, &self.place)
+    }
+}
+
+fn name_of(scenario: &Scenario, system: usize, seed: u64) -> String {
+    run_name("", &scenario.systems[system].name, seed)
+}
+
+/// Makes the runs that are wanted and not kept yet. Gives all runs of the study.
+fn run_all(scenario: &Scenario, arguments: &Arguments, folder: &Folder) -> Result<Runs, Failure> {
+    let mut tasks = runs::tasks(scenario, arguments.seeds);
+    if arguments.resume {
+        let there = folder.study.names()?;
+        tasks.retain(|(system, seed)| there.binary_search(&name_of(scenario, *system, *seed)).is_err());
+    }
+    let console = Console::new(tasks.len(), arguments.jobs);
+    let keep = |run: &Run| folder.keep(scenario, run, console.unix_s());
+    let made = runs::run_tasks(scenario, tasks, &console, &keep)?;
+    console.finish();
+    let all = folder.study.load()?.into_iter().filter_map(|record| record.run(scenario));
+    let mut runs = Runs { finished: all.collect(), missing: made.missing };
+    runs.finished.sort_by_key(|run| (run.seed, run.system));
+    Ok(runs)
+}
+
+/// Names the runs that were not made. Gives how the process ends.
+fn say_what_is_missing(scenario: &Scenario, runs: &Runs) -> ExitCode {
     if runs.missing.is_empty() {
-        return Ok(ExitCode::SUCCESS);
+        return ExitCode::SUCCESS;
     }
     let missing: Vec<String> = (runs.missing.iter().take(MISSING_NAMED))
         .map(|(system, seed)| format!("{} seed {seed}", scenario.systems[*system].name))
@@ -128,35 +190,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         missing.join(", "),
         if more > 0 { format!(" and {more} more") } else { String::new() }
     );
-    Ok(ExitCode::from(130))
-}
-
-/// Makes the runs that are wanted and not kept yet, keeping each the moment it ends. Gives all runs of the study.
-fn run_and_keep(
-    scenario: &Scenario,
-    seeds: u32,
-    jobs: usize,
-    resume: bool,
-    study: &Store,
-    kept: &(dyn Fn() + Sync),
-) -> Result<Runs, Failure> {
-    let name = |system: usize, seed: u64| run_name("", &scenario.systems[system].name, seed);
-    let mut tasks = runs::tasks(scenario, seeds);
-    if resume {
-        let there = study.names()?;
-        tasks.retain(|(system, seed)| there.binary_search(&name(*system, *seed)).is_err());
-    }
-    let console = Console::new(tasks.len(), jobs);
-    let keep = |run: &Run| {
-        let record = Record::of(scenario, run, &BTreeMap::new(), COMMIT, console.unix_s());
-        study.keep(&name(run.system, run.seed), &record, scenario).inspect(|()| kept())
-    };
-    let made = runs::run_tasks(scenario, tasks, &console, &keep)?;
-    console.finish();
-    let all = study.load()?.into_iter().filter_map(|record| record.run(scenario));
-    let mut runs = Runs { finished: all.collect(), missing: made.missing };
-    runs.finished.sort_by_key(|run| (run.seed, run.system));
-    Ok(runs)
+    ExitCode::from(130)
 }
 
 /// Missing runs that are named one by one.

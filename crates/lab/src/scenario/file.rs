@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use tidegate_control::units::Span;
-use tidegate_proto::system::System;
+use tidegate_proto::system::SystemConfig;
 use tidegate_sim::plan::{Packaging, Tls};
 use tidegate_sim::tcp;
 
@@ -105,7 +105,7 @@ pub struct SystemFile {
     pub paths: PathsFile,
     /// Its parts, whose keys stand beside these.
     #[serde(skip)]
-    pub parts: System,
+    pub parts: SystemConfig,
 }
 
 impl Serialize for SystemFile {

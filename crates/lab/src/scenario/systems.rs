@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 use tidegate_control::keys::Wrong;
-use tidegate_proto::system::{SCHEMA, System};
+use tidegate_proto::system::{SCHEMA, SystemConfig};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -207,14 +207,16 @@ pub(super) fn rename(
 }
 
 /// Reads the parts of every system of a checked document, and leaves the other keys in it.
-pub(super) fn take_parts(document: &mut DeTable<'_>, value: &Value) -> Result<Vec<System>, Wrong> {
+pub(super) fn take_parts(document: &mut DeTable<'_>, value: &Value) -> Result<Vec<SystemConfig>, Wrong> {
     let is_part = |key: &str| SCHEMA["properties"].get(key).is_some();
     let mut all = Vec::new();
     for (number, table) in value["system"].as_array().into_iter().flatten().enumerate() {
         let keys = table.as_object().into_iter().flatten();
         let parts =
             keys.filter(|(key, _)| is_part(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
-        all.push(System::read(&parts).map_err(|wrong| wrong.below(&number.to_string()).below("system"))?);
+        all.push(
+            SystemConfig::read(&parts).map_err(|wrong| wrong.below(&number.to_string()).below("system"))?,
+        );
     }
     for system in tables(document, "system") {
         let keys: Vec<String> = system.keys().map(|key| key.get_ref().to_string()).collect();

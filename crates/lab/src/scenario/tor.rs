@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tidegate_control::units::Span;
-use tidegate_proto::system::System;
+use tidegate_proto::system::SystemConfig;
 
 use super::file::File;
 use super::place::Name;
@@ -66,8 +66,8 @@ pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) 
         if let Some(window) = parameter("circwindow").and_then(|window| u32::try_from(window).ok()) {
             table["windows"]["circuit"] = window.clamp(100, 1000).into();
         }
-        system.parts =
-            System::read(&table).map_err(|wrong| source.error(span.clone(), wrong.cause, wrong.cure))?;
+        system.parts = SystemConfig::read(&table)
+            .map_err(|wrong| source.error(span.clone(), wrong.cause, wrong.cure))?;
     }
     Ok(())
 }
