@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rustix::time::{ClockId, clock_gettime};
 use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder;
+use tidegate_net::{clock, os};
 
 /// Whether standard error shows colours: a terminal whose user has not set NO_COLOR (no-color.org).
 fn has_colour() -> bool {
@@ -43,20 +43,12 @@ pub fn end_quietly_on_closed_pipe() {
 
 /// Columns of the terminal on standard output, if it is one.
 pub fn terminal_width() -> Option<u16> {
-    rustix::termios::tcgetwinsize(std::io::stdout())
-        .ok()
-        .map(|size| size.ws_col)
-        .filter(|columns| *columns > 60)
+    let size = ::console::Term::stdout().size_checked();
+    size.map(|(_, columns)| columns).filter(|columns| *columns > 60)
 }
 
 /// The commit that the tool is built from.
 pub const COMMIT: &str = env!("TIDEGATE_COMMIT");
-
-/// Processor seconds of the whole process.
-pub fn process_cpu_s() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
 
 /// The command as it was typed, for manifests.
 pub fn command_line() -> String {
@@ -181,11 +173,10 @@ impl Monitor for Console {
     }
 
     fn unix_s(&self) -> u64 {
-        u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
+        clock::unix()
     }
 
     fn cpu_s(&self) -> f64 {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+        os::thread_cpu_s()
     }
 }

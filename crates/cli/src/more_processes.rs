@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use tidegate_net::os::{self, Tell};
 
 use crate::commands::more::directory::create;
 
@@ -95,7 +95,7 @@ impl Processes {
     pub fn silence(&self, peer: u16) -> Result<(), String> {
         let known = self.children.iter().find(|(number, _)| *number == peer);
         let (_, child) = known.ok_or_else(|| format!("peer {peer} does not run"))?;
-        kill_process(Pid::from_child(child), Signal::STOP).map_err(text)
+        os::tell(child, Tell::Stop).map_err(text)
     }
 
     /// Every running peer with its process.
@@ -106,17 +106,8 @@ impl Processes {
 
     /// Seconds of processor time that all peers used; zero where the system does not say.
     pub fn cpu_s(&self) -> f64 {
-        self.children.iter().map(|(_, child)| cpu_s(child.id())).sum()
+        self.children.iter().map(|(_, child)| os::cpu_s_of(child.id())).sum()
     }
-}
-
-/// Seconds of processor time of a process, from `/proc`.
-pub(crate) fn cpu_s(process: u32) -> f64 {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return 0.0 };
-    // The name, in parentheses, may hold spaces; user and system time are fields 14 and 15.
-    let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
-    ticks.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
 }
 
 pub(crate) fn pause(milliseconds: u64) {

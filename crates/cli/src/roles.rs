@@ -3,9 +3,8 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 
-use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::{Value, json};
-use tidegate_net::clock;
+use tidegate_net::{clock, os};
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::failure::Failure;
@@ -23,7 +22,7 @@ pub fn log(event: &Value) {
 /// Runs a role on this thread until it ends.
 pub fn run_on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     // Fewer than we could have do as well, for as long as they last.
-    let _ = tidegate_net::descriptors::raise();
+    let _ = os::raise_descriptors();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::other)?;
     let local = tokio::task::LocalSet::new();
@@ -33,12 +32,10 @@ pub fn run_on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> 
 /// Runs a role on this thread until it ends or the process is told to.
 pub fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<Option<T>, Failure> {
     run_on_this_thread(async {
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-            .map_err(Failure::other)?;
+        let mut signals = os::Signals::new().map_err(Failure::other)?;
         tokio::select! {
             result = role => result.map(Some),
-            _ = terminate.recv() => Ok(None),
-            _ = tokio::signal::ctrl_c() => Ok(None),
+            _ = signals.next() => Ok(None),
         }
     })
 }
@@ -61,7 +58,13 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     Ok(listener)
 }
 
-/// A role that was started with `--owned` ends when its parent does, however that ends.
-pub fn die_with_parent(owned: bool) -> Result<(), Failure> {
-    if owned { set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::other) } else { Ok(()) }
+/// A role that was started with `--owned` ends when its parent does, however that ends: the parent holds the other end of
+/// its standard input and never writes.
+pub fn end_with_parent(owned: bool) {
+    if owned {
+        std::thread::spawn(|| {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            std::process::exit(0);
+        });
+    }
 }

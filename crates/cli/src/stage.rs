@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +12,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_control::units::{Span, Time};
-use tidegate_net::clock;
 use tidegate_net::identity::{hex, random};
+use tidegate_net::{clock, os};
 
 use crate::failure::Failure;
 
@@ -54,7 +53,7 @@ impl Stage {
     /// With a fresh directory, for a command that sees to Ctrl-C itself.
     pub fn unattended(purpose: &str) -> Result<Stage, Failure> {
         let directory = std::env::temp_dir().join(format!("tidegate-{purpose}-{}", hex(&random::<6>())));
-        fs::DirBuilder::new().mode(0o700).create(&directory).map_err(Failure::other)?;
+        os::private_directory().and_then(|builder| builder.create(&directory)).map_err(Failure::other)?;
         Ok(Stage { processes: Vec::new(), directory, stopped: Arc::default() })
     }
 
@@ -83,7 +82,7 @@ impl Stage {
         start: impl FnOnce(Command) -> io::Result<Child>,
     ) -> Result<Events, Failure> {
         let mut command = Command::new(std::env::current_exe().map_err(Failure::other)?);
-        command.args(arguments).arg("--owned").stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(arguments).arg("--owned").stdin(Stdio::piped()).stdout(Stdio::piped());
         let failed = |cause| Failure::Other(format!("cannot start the {}: {cause}", arguments[0]));
         let mut child = start(command).map_err(failed)?;
         let output = child.stdout.take().expect("it was asked for");

@@ -7,11 +7,11 @@
 //! [`live`] holds the roles of an overlay that people use, and that stock tor understands: relay, client, directory;
 //! [`private_tor`] starts stock tor's own around them.
 //!
-//! [`more`] runs a peer of the overlay of per-packet paths, [`more_streams`] local connections over it.
-//!
 //! [`stream`] runs the server and the viewers of live video through trees of viewers.
 //! [`more`] runs a peer of the overlay of per-packet paths, [`more_serve`] and [`more_socks`] local connections
 //! over it.
+//!
+//! [`os`] is what operating systems do each in their own way.
 //!
 //! # Examples
 //!
@@ -30,7 +30,6 @@
 pub mod admission;
 mod batch;
 pub mod clock;
-pub mod descriptors;
 pub mod flashflow;
 pub mod http;
 pub mod identity;
@@ -41,6 +40,7 @@ mod more_local;
 pub mod more_peer;
 pub mod more_serve;
 pub mod more_socks;
+pub mod os;
 pub mod overlay;
 pub mod private;
 pub mod private_tor;

@@ -1,6 +1,6 @@
 //! What every peer of MORE does, whatever it is there for: opens, forwards, turns its epochs, remembers what it opened.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use tidegate_more::node::{self, Node, NodeSettings};
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::service;
 
-use crate::clock;
+use crate::{clock, os};
 
 /// What one peer needs to take part.
 pub struct Settings {
@@ -126,8 +126,7 @@ impl LivePeer {
                 .ok_or_else(|| invalid(format!("{}: this machine knows no such address", entry.address)))?,
         };
         let socket = UdpSocket::bind(listen)?;
-        // More than the system gives is not asked for twice.
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
+        os::ask_for_receive_buffer(&socket, SOCKET_BUFFER);
         let addresses = directory.peers.iter().map(|peer| resolve(&peer.address, Some(&listen))).collect();
         let phase = Span(number() % 1_000_000_000);
         let mut node = Node::new(NodeSettings {
@@ -240,11 +239,8 @@ impl Memory {
         });
         for epoch in epochs {
             if self.files.iter().all(|(open, _)| *open != epoch) {
-                let mut options = OpenOptions::new();
-                options.read(true).append(true).create(true);
-                #[cfg(unix)]
-                std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-                let mut file = options.open(path(epoch))?;
+                let mut options = os::private_file()?;
+                let mut file = options.read(true).append(true).create(true).open(path(epoch))?;
                 let mut bytes = Vec::new();
                 file.read_to_end(&mut bytes)?;
                 let (tags, torn) = bytes.as_chunks::<8>();

@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -22,7 +21,7 @@ use tokio_rustls::TlsStream;
 
 use crate::batch::{BATCH, Batch, Waits};
 use crate::identity::{Contact, Identity};
-use crate::{clock, link, tls};
+use crate::{clock, link, os, tls};
 
 /// How long a connection to a relay may take.
 const CONNECTING: Span = Span::from_secs(10);
@@ -144,7 +143,7 @@ struct Channel {
     /// The node closed it: it ends once all is written.
     closed: std::cell::Cell<bool>,
     /// The connection once more, where the kernel is asked about it.
-    socket: std::cell::OnceCell<OwnedFd>,
+    socket: std::cell::OnceCell<os::Duplicate>,
     /// Bytes that the node has given and the kernel has not taken yet.
     unwritten: std::cell::Cell<u64>,
 }
@@ -339,7 +338,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let channel = self.shared.state.borrow().channels.get(&id).cloned();
         let Some(channel) = channel else { return };
         if self.shared.inspects.get()
-            && let Ok(socket) = met.stream.get_ref().0.as_fd().try_clone_to_owned()
+            && let Ok(socket) = os::duplicate(met.stream.get_ref().0)
         {
             // It is set once.
             let _ = channel.socket.set(socket);

@@ -1,22 +1,20 @@
 //! Files that their owner alone can read: keys.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use zeroize::Zeroizing;
+
+use crate::os;
 
 /// Writes a new file.
 ///
 /// # Errors
 /// If it exists (keys are never overwritten) or cannot be written; the cause in words.
 pub fn write(path: &Path, text: &str) -> Result<(), String> {
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
+    os::private_file()
+        .and_then(|mut options| options.write(true).create_new(true).open(path))
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
         .map_err(|cause| format!("cannot be written: {cause}"))
 }
@@ -26,9 +24,8 @@ pub fn write(path: &Path, text: &str) -> Result<(), String> {
 /// # Errors
 /// If it is not there, no text, or readable by others; the cause in words.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, String> {
-    let metadata = fs::metadata(path).map_err(|cause| format!("cannot be read: {cause}"))?;
-    if metadata.mode() & 0o077 != 0 {
-        let mode = metadata.mode() & 0o777;
+    let open = fs::metadata(path).and_then(|about| os::open_to_others(&about));
+    if let Some(mode) = open.map_err(|cause| format!("cannot be read: {cause}"))? {
         return Err(format!("can be read by others (mode {mode:o}), who could be this role; chmod 600 it"));
     }
     fs::read_to_string(path).map(Zeroizing::new).map_err(|cause| format!("cannot be read: {cause}"))

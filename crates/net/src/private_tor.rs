@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -11,6 +10,7 @@ use tidegate_control::units::Span;
 
 use crate::clock;
 use crate::identity::{hex, random};
+use crate::os;
 
 /// What all of tor's processes are told. Faults of the protocol are warnings, not hints.
 const COMMON: &str = "TestingTorNetwork 1\nAssumeReachable 1\nPathsNeededToBuildCircuits 0.25\nNumCPUs 1\n\
@@ -113,7 +113,7 @@ impl Network {
     /// If tor cannot be started, or files not be written.
     pub fn relay(&self, name: &str) -> io::Result<Relay> {
         let directory = self.files_of(name);
-        fs::DirBuilder::new().mode(0o700).recursive(true).create(directory.join("keys"))?;
+        os::private_directory()?.recursive(true).create(directory.join("keys"))?;
         let (or_port, dir_port) = (free_port()?, free_port()?);
         let torrc = directory.join("torrc");
         fs::write(&torrc, "")?;
@@ -184,7 +184,7 @@ impl Network {
     /// If tor cannot be started, or files not be written.
     pub fn run(&mut self, name: &str, options: &str) -> io::Result<()> {
         let directory = self.files_of(name);
-        fs::DirBuilder::new().mode(0o700).recursive(true).create(&directory)?;
+        os::private_directory()?.recursive(true).create(&directory)?;
         let place = directory.display();
         let torrc = directory.join("torrc");
         let common = &self.common;

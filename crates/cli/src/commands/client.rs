@@ -13,7 +13,7 @@ use toml::Spanned;
 
 use super::relay;
 use crate::failure::Failure;
-use crate::roles::{die_with_parent, listen, log, on_this_thread};
+use crate::roles::{end_with_parent, listen, log, on_this_thread};
 
 /// Carry applications' connections through an overlay (see docs/live.md)
 #[derive(clap::Args)]
@@ -69,7 +69,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let hops = path.as_ref().map_or(arguments.hops.into(), Vec::len);
     let settings = Settings { directory: (arguments.directory, key), config, hops, path };
-    die_with_parent(arguments.owned)?;
+    end_with_parent(arguments.owned);
     on_this_thread(async {
         let listener = listen(arguments.socks).await?;
         let last = std::cell::RefCell::new(None);

@@ -12,7 +12,7 @@ use tidegate_net::live::directory::{Admission, Authority};
 use tidegate_net::live::{authority, keys};
 
 use crate::failure::Failure;
-use crate::roles::{die_with_parent, listen, log, on_this_thread};
+use crate::roles::{end_with_parent, listen, log, on_this_thread};
 
 /// List the relays of an overlay of one's own, and sign the list (see docs/live.md)
 #[derive(clap::Args)]
@@ -69,7 +69,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     })?;
     let public = hex(&key.verifying_key().to_bytes());
     let seconds = (arguments.validity.0 / 1_000_000_000).max(1);
-    die_with_parent(arguments.owned)?;
+    end_with_parent(arguments.owned);
     on_this_thread(async {
         log(&json!({ "event": "key", "authority": public }));
         let listener = listen(arguments.listen).await?;

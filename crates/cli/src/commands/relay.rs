@@ -10,22 +10,21 @@ use serde_json::{Value, json};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, Source};
-use tidegate_net::descriptors;
 use tidegate_net::identity::{hex, random};
 use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
 use tidegate_net::live::policy::{Policy, Rule};
 use tidegate_net::live::relay::{Announce, Changes, Event, Order, Settings, Status, run};
+use tidegate_net::os;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::system::SystemConfig;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use toml::Spanned;
 
 use crate::failure::Failure;
-use crate::roles::{die_with_parent, listen, log, run_on_this_thread};
+use crate::roles::{end_with_parent, listen, log, run_on_this_thread};
 
 /// Run a relay of an overlay: guard, middle, exit by policy (see docs/live.md)
 #[derive(clap::Args)]
@@ -135,7 +134,7 @@ fn limits(table: Option<&Spanned<Value>>, source: &Source) -> Result<Limits, Inp
         })
     };
     let mut limits: Limits = table.map_or(Ok(Limits::default()), read)?;
-    let descriptors = u32::try_from(descriptors::raise().unwrap_or(1024)).unwrap_or(u32::MAX);
+    let descriptors = u32::try_from(os::raise_descriptors().unwrap_or(1024)).unwrap_or(u32::MAX);
     // The rest is for streams, for connections that we open, and for files.
     limits.connections = limits.connections.min(descriptors / 2);
     limits.streams = limits.streams.min(descriptors / 4);
@@ -218,18 +217,10 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
 
 /// Gives orders as the process gets signals: SIGHUP, and SIGTERM or Ctrl-C, of which the second ends it at once.
 async fn obey(arguments: &Arguments, path: &Path, orders: mpsc::Sender<Order>) -> Result<(), Failure> {
-    let [mut hangup, mut terminate, mut interrupt] =
-        [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(signal);
-    let (hangup, terminate) = (hangup.as_mut().map_err(other)?, terminate.as_mut().map_err(other)?);
-    let interrupt = interrupt.as_mut().map_err(other)?;
+    let mut signals = os::Signals::new().map_err(other)?;
     let mut draining = false;
     loop {
-        let reload = tokio::select! {
-            _ = hangup.recv() => true,
-            _ = terminate.recv() => false,
-            _ = interrupt.recv() => false,
-        };
-        let order = if reload {
+        let order = if signals.next().await == os::Told::Reload {
             match load(path, arguments.allow_public_authority) {
                 Ok(Loaded { settings: Settings { config, exit, announce, .. }, .. }) => {
                     let (bandwidth, limits) = (config.bandwidth, config.limits.unwrap_or_default());
@@ -274,7 +265,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let path = arguments.config.as_deref().expect("clap asks for it");
     let Loaded { listen: address, status, mut settings } = load(path, arguments.allow_public_authority)?;
-    die_with_parent(arguments.owned)?;
+    end_with_parent(arguments.owned);
     run_on_this_thread(async {
         let listener = listen(address).await?;
         if settings.address.port() == 0 {

@@ -10,8 +10,9 @@ use tidegate_lab::report::{Illustrated, outcome_table, page_of_outcomes, svg};
 use tidegate_lab::scoreboard::experiment::{self, Row};
 use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
 use tidegate_lab::scoreboard::{Experiment, Measured, Outcome, RunError, Runner, Scale, Verdict, verdict};
+use tidegate_net::os::process_cpu_s;
 
-use crate::console::{COMMIT, Console, command_line, process_cpu_s, terminal_width, write_results};
+use crate::console::{COMMIT, Console, command_line, terminal_width, write_results};
 use crate::failure::Failure;
 use crate::runners::RUNNERS;
 

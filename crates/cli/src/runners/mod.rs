@@ -2,7 +2,17 @@
 //! tool's own files; the others are `lab`'s.
 
 mod flashflow_loopback;
+#[cfg(target_os = "linux")]
 mod live;
+#[cfg(not(target_os = "linux"))]
+mod live {
+    use tidegate_lab::monitor::Monitor;
+    use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
+
+    pub fn run(_: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
+        Err(RunError::Unavailable("network namespaces and TUN devices are Linux's alone".into()))
+    }
+}
 mod more_hidden;
 mod more_live;
 mod predictor_open_loop;

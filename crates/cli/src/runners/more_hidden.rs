@@ -18,6 +18,7 @@ use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 use tidegate_more::wire::{PACKET, WIRE_SIZE};
+use tidegate_net::os::thread_cpu_s;
 use tidegate_sim::parallel::plan::Delays;
 use tidegate_sim::parallel::streams::{Read, Reading, download};
 
@@ -64,10 +65,10 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let controller = ControllerParameters::named(&case.controller, f64::from(PACKET))
             .map_err(|e| wrong(e.to_string()))?;
         monitor.progress("streams", name, index as f64 / total);
-        let begin = cpu_s();
+        let begin = thread_cpu_s();
         let simulated = download(&plan(&parameters, case), &controller, Seed::root(1))
             .map_err(|e| wrong(e.to_string()))?;
-        let limit = total_of(&simulated) / (cpu_s() - begin).max(1e-9);
+        let limit = total_of(&simulated) / (thread_cpu_s() - begin).max(1e-9);
         let live = live(&parameters, case, monitor)?;
         let mut push = |what: &str, value: f64| measured.push(format!("{name}.{what}"), value);
         push("simulated", mean(&simulated, parameters.warmup));
@@ -89,12 +90,6 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         ));
     }
     Ok(measured)
-}
-
-/// Seconds of processor time of this thread.
-fn cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn plan(parameters: &HiddenExperiment, case: &Case) -> Reading {

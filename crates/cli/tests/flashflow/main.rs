@@ -172,7 +172,7 @@ fn ten_thousand_silent_connections_do_not_stop_a_measurement() {
     demo(&scratch);
     fs::remove_dir_all(scratch.0.join("state")).unwrap();
     let mut roles = restart(&scratch);
-    let limit = tidegate_net::descriptors::raise().unwrap();
+    let limit = tidegate_net::os::raise_descriptors().unwrap();
     let count = limit.saturating_sub(500).min(10_000) as usize;
     if count < 10_000 {
         eprintln!("this process may open {limit} files: {count} connections instead of 10,000");

@@ -8,7 +8,6 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -21,12 +20,13 @@ use tidegate_proto::flashflow::coordinator::{Failure, Outcome, Peer, SecondRecor
 use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
 use tidegate_proto::flashflow::message::Reason;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::tor_control::Tor;
 use crate::identity::{hex, random};
+use crate::os::{self, LocalStream};
 use crate::{clock, link};
 
 /// Our exit, a tor 0.4.9, puts this many bytes of a stream
@@ -70,7 +70,7 @@ impl Scratch {
     fn new() -> io::Result<Scratch> {
         // Short: names of Unix sockets have at most 108 bytes.
         let path = std::env::temp_dir().join(format!("tidegate-{}", hex(&random::<6>())));
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        os::private_directory()?.create(&path)?;
         Ok(Scratch(path))
     }
 }
@@ -182,8 +182,8 @@ async fn client(
     network: &str,
     path: &[RelayId],
     source: SocketAddr,
-) -> io::Result<(Tor, Vec<UnixStream>)> {
-    std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
+) -> io::Result<(Tor, Vec<LocalStream>)> {
+    os::private_directory()?.create(&directory)?;
     let mut tor = link::within(LEARNING, async {
         let mut tor = Tor::start(&settings.tor, directory, network).await?;
         tor.ready().await?;
@@ -217,7 +217,7 @@ async fn before<T>(end: Time, future: impl Future<Output = io::Result<T>>) -> io
 }
 
 /// Shows the token and counts what comes.
-async fn fetch(mut stream: UnixStream, token: [u8; 16], received: Rc<Cell<u64>>) {
+async fn fetch(mut stream: LocalStream, token: [u8; 16], received: Rc<Cell<u64>>) {
     if stream.write_all(&token).await.is_err() {
         return;
     }

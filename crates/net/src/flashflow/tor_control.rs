@@ -8,12 +8,11 @@ use std::process::Stdio;
 
 use tidegate_control::units::Span;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 
 use crate::clock;
 use crate::identity::hex;
+use crate::os::{self, LocalReadHalf, LocalStream, LocalWriteHalf};
 
 /// Lines of a reply, and events that wait, at most: tor is ours, but a limit costs nothing.
 const MAX_LINES: usize = 10_000;
@@ -35,8 +34,8 @@ pub struct Tor {
 }
 
 struct Control {
-    reader: BufReader<OwnedReadHalf>,
-    writer: OwnedWriteHalf,
+    reader: BufReader<LocalReadHalf>,
+    writer: LocalWriteHalf,
     events: VecDeque<String>,
 }
 
@@ -68,7 +67,7 @@ impl Tor {
             .kill_on_drop(true)
             .spawn()?;
         let stream = loop {
-            match UnixStream::connect(directory.join("control")).await {
+            match os::connect(&directory.join("control")).await {
                 Ok(stream) => break stream,
                 Err(_) => clock::until(clock::now() + ASK_EVERY).await,
             }
@@ -122,8 +121,8 @@ impl Tor {
     ///
     /// # Errors
     /// If it is refused.
-    pub async fn stream(&mut self, circuit: u64, to: std::net::SocketAddr) -> io::Result<UnixStream> {
-        let mut socks = UnixStream::connect(self.directory.join("socks")).await?;
+    pub async fn stream(&mut self, circuit: u64, to: std::net::SocketAddr) -> io::Result<LocalStream> {
+        let mut socks = os::connect(&self.directory.join("socks")).await?;
         socks.write_all(&[5, 1, 0]).await?;
         let mut method = [0; 2];
         socks.read_exact(&mut method).await?;

@@ -17,10 +17,10 @@ use tokio::sync::mpsc;
 
 use super::carrier::{Carrier, Channel, Event};
 use super::path::Path;
-use super::viewer::cpu_s;
 use super::{input, quic};
 use crate::clock;
 use crate::identity::{Identity, random};
+use crate::os::process_cpu_s;
 
 /// How a server serves.
 pub struct Settings {
@@ -284,7 +284,7 @@ impl Live {
             sent_video: accounts.video,
             sent_exploration: accounts.exploration,
             sent_all: accounts.all,
-            cpu_s: cpu_s(),
+            cpu_s: process_cpu_s(),
         }
     }
 }

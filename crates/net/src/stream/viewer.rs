@@ -21,6 +21,7 @@ use super::hls::Hls;
 use super::path::Path;
 use crate::clock;
 use crate::identity::Identity;
+use crate::os::process_cpu_s;
 
 /// How a viewer takes part.
 pub struct Settings {
@@ -100,12 +101,6 @@ pub struct Status {
     pub strange: u64,
     /// Processor time of the process.
     pub cpu_s: f64,
-}
-
-/// Processor time of this process, seconds.
-pub fn cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 const STATUS: Span = Span::from_millis(500);
@@ -277,7 +272,7 @@ impl Live<'_> {
             children: self.viewer.places().map(|(_, children)| children.len()).sum(),
             parents: self.viewer.places().map(|(parent, _)| parent).collect(),
             strange: self.viewer.counts().strange,
-            cpu_s: cpu_s(),
+            cpu_s: process_cpu_s(),
         };
         *self.screen.status.lock().expect("nobody panics with the lock held") = status.clone();
         status

@@ -1,5 +1,6 @@
 //! `tidegate more keygen` and `tidegate more directory`: keys, and who takes part.
 
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,8 @@ use tidegate_control::units::Span;
 use tidegate_lab::input::{InputError, Source};
 use tidegate_more::directory::{Directory, DirectoryError, Hex, MAX_EPOCHS, PeerEntry, authority_key};
 use tidegate_more::keys::PeerKeys;
-use tidegate_net::clock;
 use tidegate_net::more_peer::entropy;
+use tidegate_net::{clock, os};
 
 /// Draw keys: of a peer, or of the authority that signs the directory
 #[derive(clap::Args)]
@@ -275,11 +276,9 @@ fn replace(path: &Path, text: &str) -> Result<(), InputError> {
 
 /// Writes a new file; only its owner may read a secret.
 pub(crate) fn write(path: &Path, text: &str, secret: bool) -> Result<(), InputError> {
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, if secret { 0o600 } else { 0o644 });
-    options.open(path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
+    let options = if secret { os::private_file() } else { Ok(OpenOptions::new()) };
+    let file = options.and_then(|mut options| options.write(true).create_new(true).open(path));
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
         let cause = format!("cannot be written: {error}");
         InputError::new(path.display().to_string(), cause, "choose a new folder")
     })
@@ -296,10 +295,10 @@ pub(crate) fn read(path: &Path) -> Result<Hex<32>, InputError> {
 
 /// A secret in a file that nobody else can read.
 pub(crate) fn read_secret(path: &Path) -> Result<Hex<32>, InputError> {
-    #[cfg(unix)]
-    if let Ok(about) = std::fs::metadata(path)
-        && std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o077 != 0
-    {
+    // What is not there is found out below.
+    let open = std::fs::metadata(path).ok().map(|about| os::open_to_others(&about)).transpose();
+    let refused = |cause: std::io::Error| InputError::new(path.display().to_string(), cause.to_string(), "");
+    if open.map_err(refused)?.flatten().is_some() {
         let cure = format!("chmod 600 {0}; if others could, draw a new one", path.display());
         return Err(InputError::new(path.display().to_string(), "can be read by others", cure));
     }

@@ -112,7 +112,7 @@ impl PeerArguments {
             write(&path, &format!("{}\n", drawn.join(" ")), false)?;
         }
         let source = Source::read(&path)?;
-        let guards: Result<Vec<Peer>, _> = source.text.split_whitespace().map(str::parse).collect();
+        let guards: Result<Vec<Peer>, _> = source.text.split_whitespace().map(str::parse::<Peer>).collect();
         guards.map_err(|_| {
             InputError::new(
                 &source.file,

@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,6 +11,7 @@ use serde_json::json;
 use tidegate_control::units::Bytes;
 use tidegate_net::identity::hex;
 use tidegate_net::live::keys;
+use tidegate_net::os;
 use tidegate_net::private_tor::{self, Network};
 
 use super::download::{fetch, report, serve_file};
@@ -164,7 +164,7 @@ fn start_relays(stage: &mut Stage, authority: SocketAddr) -> Result<Vec<String>,
 
 /// The paths of a client's built circuits, by nicknames, as its control port tells.
 fn built_paths(client: &Path) -> std::io::Result<Vec<Vec<String>>> {
-    let mut control = UnixStream::connect(client.join("control"))?;
+    let mut control = os::connect_and_block(&client.join("control"))?;
     let cookie = fs::read(client.join("control_auth_cookie"))?;
     write!(control, "AUTHENTICATE {}\r\nGETINFO circuit-status\r\nQUIT\r\n", hex(&cookie))?;
     let mut paths = Vec::new();

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::clock;
+use tidegate_net::os::{self, Tell};
 use tidegate_net::stream::{server, viewer};
 use tidegate_stream::lag::Lags;
 use tidegate_stream::packet::PAYLOAD;
@@ -112,10 +112,8 @@ impl Role {
     }
 
     fn interrupt(&self) {
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // One that has ended already needs no word.
-            let _ = kill_process(pid, Signal::INT);
-        }
+        // One that has ended already needs no word.
+        let _ = os::tell(&self.child, Tell::Interrupt);
     }
 
     /// How it went, once it was told to end.

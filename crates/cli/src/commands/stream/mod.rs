@@ -15,11 +15,11 @@ use bytes::Bytes;
 use path::{PathArguments, wrong};
 use serde_json::json;
 use tidegate_control::units::{Rate, Span};
-use tidegate_net::http;
 use tidegate_net::identity::{Identity, digest, hex, unhex};
 use tidegate_net::stream::input::Input;
 use tidegate_net::stream::viewer::Screen;
 use tidegate_net::stream::{pages, server, viewer};
+use tidegate_net::{http, os};
 use tidegate_stream::server::{Overload, Settings as ServerMachine};
 use tidegate_stream::viewer::{SKIP_AFTER, Settings as ViewerMachine};
 use tidegate_stream::{MAX_SLICES, explorer};
@@ -164,16 +164,9 @@ fn other(what: &str) -> impl Fn(std::io::Error) -> Failure + '_ {
 }
 
 async fn stopped() {
-    let terminated = async {
-        use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => drop(signal.recv().await),
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminated => {}
+    match os::Signals::new() {
+        Ok(mut signals) => drop(signals.next().await),
+        Err(_) => std::future::pending().await,
     }
 }
 
