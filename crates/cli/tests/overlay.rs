@@ -80,8 +80,8 @@ fn children(process: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-#[test]
-fn ctrl_c_ends_all_children() {
+/// Starts the demonstration, and gives it that signal; its children.
+fn children_of_a_demo_that_got(signal: &str) -> Vec<u32> {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(["overlay", "demo"])
         .stdout(Stdio::null())
@@ -96,9 +96,27 @@ fn ctrl_c_ends_all_children() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(seen.len(), 7, "a directory, five relays and a client");
-    assert!(Command::new("kill").args(["-INT", &demo.id().to_string()]).status().unwrap().success());
+    assert!(Command::new("kill").args([signal, &demo.id().to_string()]).status().unwrap().success());
     demo.wait().unwrap();
-    assert!(!seen.iter().any(|child| is_alive(*child)), "some outlive the demo");
+    seen
+}
+
+#[test]
+fn ctrl_c_ends_all_children() {
+    let children = children_of_a_demo_that_got("-INT");
+    assert!(!children.iter().any(|child| is_alive(*child)), "some outlive the demo");
+}
+
+#[test]
+fn children_of_a_demo_that_was_killed_end_by_themselves() {
+    let children = children_of_a_demo_that_got("-KILL");
+    for _ in 0..600 {
+        if !children.iter().any(|child| is_alive(*child)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("some outlive the demo");
 }
 
 #[test]

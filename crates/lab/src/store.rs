@@ -139,13 +139,13 @@ impl Store {
             for (file, bytes) in parts(record.clone(), scenario) {
                 folder::synced(&fresh.join(file), &bytes)?;
             }
-            fs::File::open(&fresh)?.sync_all()?;
+            places::sync_folder(&fresh)?;
             places::exchange(&fresh, &place)?;
             if fresh.exists() {
                 // The same run was kept before.
                 fs::remove_dir_all(&fresh)?;
             }
-            fs::File::open(&self.records)?.sync_all()
+            places::sync_folder(&self.records)
         };
         write().map_err(|cause| {
             let _ = fs::remove_dir_all(&fresh);

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::places::{exchange, is_same, link_to};
+use super::places::{exchange, is_same, link_to, sync_folder};
 use crate::input::InputError;
 use crate::results::{VERSION, flatten_text};
 
@@ -158,7 +158,7 @@ pub fn write(files: Vec<File>, contents: &Contents, more: Value, place: &Path) -
     exchanged
         // From here on `fresh` is what was there before.
         .and_then(|()| if fresh.exists() { clear(&fresh, place, &old) } else { Ok(()) })
-        .and_then(|()| fs::File::open(&parent)?.sync_all())
+        .and_then(|()| sync_folder(&parent))
         .map_err(|cause| error(place, format!("cannot be written: {cause}")))
 }
 
@@ -181,13 +181,14 @@ fn prepare<'a>(
             }
         }
     }
-    fs::File::open(fresh)?.sync_all()
+    sync_folder(fresh)
 }
 
 /// Writes a file that a power cut does not empty.
 pub(crate) fn synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    fs::write(path, bytes)?;
-    fs::File::open(path)?.sync_all()
+    let mut file = fs::File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 /// Makes the user's file or folder appear at another place too, by hard links.

@@ -3,7 +3,7 @@
 //! The largest scale that was recorded is in `result.json`, others beside it in `result-<scale>.json`.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -129,7 +129,10 @@ pub fn write(folder: &Path, recorded: &Recorded) -> Result<PathBuf, InputError> 
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let fresh = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = fs::write(&fresh, text).and_then(|()| fs::File::open(&fresh)?.sync_all());
+    let written = fs::File::create(&fresh).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
     written.and_then(|()| fs::rename(&fresh, path)).inspect_err(|_| {
         let _ = fs::remove_file(&fresh);
     })
