@@ -36,9 +36,10 @@ fn plan(viewers: usize, seconds: u64) -> Plan {
 fn run(plan: &Plan) -> Report {
     let report = world::run(plan, Seed::root(1), &|_| true).expect("a sound plan");
     println!(
-        "continuity {:.5} lag p50 {:.2} p95 {:.2} s, start-up p95 {:.2} s, outage p95 {:.2} s of {}, overhead {:.4}, \
+        "continuity {:.5}, {} gaps, lag p50 {:.2} p95 {:.2} s, start-up p95 {:.2} s, outage p95 {:.2} s of {}, overhead {:.4}, \
          depth {:.2}, orphans {} (most {}), dropped {}, recovered {}, duplicates {}, events {}\n{:?}",
         report.continuity(),
+        report.gaps(),
         report.lag(0.5),
         report.lag(0.95),
         report.start_up(0.95),
@@ -80,6 +81,22 @@ fn losses_and_leaves_are_made_good() {
     assert!(report.outage(0.95) <= 1.0);
     assert!(report.lag(0.95) <= 1.5);
     assert_eq!(report.server.died, 1);
+}
+
+#[test]
+fn nobody_sees_that_a_parent_died_or_left() {
+    for seed in 1..=3 {
+        let mut plan = plan(20, 60);
+        plan.viewers = Plan::viewers(20, 2e6..12e6, 6e6, Span::from_secs(3), Seed::root(seed));
+        let mut strongest: Vec<usize> = (0..20).collect();
+        strongest.sort_by_key(|viewer| std::cmp::Reverse(plan.viewers[*viewer].uplink));
+        for (n, exit) in [Exit::Killed, Exit::Polite, Exit::Killed].into_iter().enumerate() {
+            plan.viewers[strongest[n]].goes = Some((at(20 + 12 * n as u64), exit));
+        }
+        let report = run(&plan);
+        assert_eq!(report.gaps(), 0, "seed {seed}");
+        assert!(report.lag(0.95) <= 1.5);
+    }
 }
 
 #[test]

@@ -94,6 +94,8 @@ struct Group {
     /// Slices whose packet was not here in time.
     overdue: u32,
     have: u32,
+    /// Slices whose packet came by their tree.
+    by_tree: u32,
     packets: Vec<Bytes>,
 }
 
@@ -187,6 +189,12 @@ impl Reorder {
         group.packets.get(usize::from(key.slice)).filter(|_| group.have >> key.slice & 1 == 1)
     }
 
+    /// What a packet carries that came by its slice's tree: for what else is here, no parent in it can be blamed.
+    pub fn from_tree(&self, key: Key) -> Option<&Bytes> {
+        let payload = self.payload(key)?;
+        (self.groups[(key.group - self.base) as usize].by_tree >> key.slice & 1 == 1).then_some(payload)
+    }
+
     /// Whether a packet of a known group is not here and may still be played or passed on.
     pub fn misses(&self, key: Key) -> bool {
         let index = key.group.checked_sub(self.base).map(|index| index as usize);
@@ -245,6 +253,7 @@ impl Reorder {
         }
         room.sent = room.sent.min(video.sent);
         room.have |= 1 << slice;
+        room.by_tree |= u32::from(tree) << slice;
         room.packets[at] = video.payload.clone();
         self.bytes += video.payload.len();
         let played = self.next.is_some_and(|next| video.key < next && at < self.slices);
@@ -265,6 +274,7 @@ impl Reorder {
                 asked: 0,
                 overdue: 0,
                 have: 0,
+                by_tree: 0,
                 packets,
             });
             self.check = self.check.min(check);
@@ -365,12 +375,15 @@ impl Reorder {
                 self.note(index, overdue);
                 return self.restore(index, data);
             }
-            if overdue == 0 || asks.len() >= MAX_NACKS {
+            // What parity will make good once the others are here is not asked for at first.
+            let spared = if group.asked == 0 { shards } else { 0 };
+            let wanted = (overdue.count_ones() as usize).saturating_sub(spared);
+            if wanted == 0 || asks.len() >= MAX_NACKS {
                 done(soonest)
             } else {
                 let (number, before) = (self.base + index as u32, group.asked);
-                let wanted = (0..data as u8).filter(|slice| overdue >> slice & 1 == 1);
-                asks.extend(wanted.map(|slice| Ask { key: Key { group: number, slice }, before }));
+                let slices = (0..data as u8).filter(|slice| overdue >> slice & 1 == 1).take(wanted);
+                asks.extend(slices.map(|slice| Ask { key: Key { group: number, slice }, before }));
                 if before == 0 {
                     self.note(index, overdue);
                 }

@@ -69,6 +69,8 @@ pub struct Watched {
     pub delivered: u64,
     /// Packets that should have been played: from its first to its end.
     pub expected: u64,
+    /// Packets given up.
+    pub gaps: u64,
     /// Packets that came twice.
     pub duplicates: u64,
     /// Packets made from parity.
@@ -98,6 +100,11 @@ impl Report {
             .counted()
             .fold((0, 0), |(p, e), viewer| (p + viewer.delivered.min(viewer.expected), e + viewer.expected));
         if expected == 0 { 0.0 } else { played as f64 / expected as f64 }
+    }
+
+    /// Packets that players gave up, over all viewers that were not killed.
+    pub fn gaps(&self) -> u64 {
+        self.counted().map(|viewer| viewer.gaps).sum()
     }
 
     /// A quantile of packets' ages when played, seconds.

@@ -19,8 +19,8 @@ use crate::queue::Queue;
 
 /// A QUIC handshake between two viewers, about, each way.
 const HANDSHAKE: usize = 2600;
-/// Packets younger than this at the end are not missed.
-const LAST: Span = Span::from_millis(1500);
+/// What a packet takes on its way at most: younger ones than that and what players wait are not missed at the end.
+const LAST: Span = Span::from_millis(500);
 
 /// Runs the plan to its end, or until `goes_on` says no, which is asked every second.
 ///
@@ -436,7 +436,7 @@ impl<'a> World<'a> {
 
     fn finish(mut self) -> Report {
         let mut report = std::mem::take(&mut self.report);
-        let young = LAST.0 / self.plan.rate.span_for(PAYLOAD as u64).0;
+        let young = (LAST + self.plan.skip_after).0 / self.plan.rate.span_for(PAYLOAD as u64).0;
         let forest = self.server.forest();
         for node in &self.nodes {
             let viewer = &node.viewer;
@@ -446,6 +446,7 @@ impl<'a> World<'a> {
             report.viewers.push(Watched {
                 delivered: node.delivered,
                 expected: sent.max(packets.gaps + packets.delivered.min(node.delivered)),
+                gaps: packets.gaps,
                 duplicates: packets.duplicates,
                 recovered: packets.recovered,
                 start_up: viewer.counts().start_up,

@@ -1,6 +1,7 @@
 //! A viewer: joins, forwards by tree, orders and repairs, complains, passes exploration packets on.
 
 mod complaints;
+mod repairs;
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,7 @@ use tidegate_control::units::{Rate, Span, Time};
 use crate::bucket::Bucket;
 use crate::lag::Lags;
 use crate::message::{Join, Message, Ping, Refusal, VERSION, Welcome};
-use crate::packet::{self, Datagram, Explore, Key, PAYLOAD, Video, WIRE};
+use crate::packet::{self, Datagram, Explore, Video, WIRE};
 use crate::reorder::{Arrival, Counters, Reorder};
 use crate::source::digest;
 use crate::tree::NOBODY;
@@ -35,7 +36,7 @@ pub struct Settings {
 }
 
 /// A live stream's default for that.
-pub const SKIP_AFTER: Span = Span::from_millis(1000);
+pub const SKIP_AFTER: Span = Span::from_millis(2000);
 
 /// How far a viewer is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,8 +110,6 @@ const TICK: Span = Span::from_millis(100);
 const REPORT: Span = Span::from_secs(5);
 /// When all slices are silent for so long, it is no single parent's doing.
 const PAUSE: Span = Span::from_millis(100);
-/// The share of the uplink for other viewers' repairs.
-const REPAIRS: f64 = 0.1;
 /// The most children over one slice, and outages remembered.
 const MOST_CHILDREN: usize = 256;
 const MOST_OUTAGES: usize = 1024;
@@ -282,23 +281,23 @@ impl Viewer {
         }
         self.newest = self.newest.max(ping.newest);
         self.round_trip = Span::from_micros(u64::from(ping.round_trip));
-        let digest = self.reorder.payload(ping.audit).map_or(0, |bytes| digest(bytes));
+        let digest = self.reorder.from_tree(ping.audit).map_or(0, |bytes| digest(bytes));
         self.tell(Message::Pong { number: ping.number, digest });
     }
 
     fn datagram(&mut self, now: Time, from: Peer, bytes: Bytes) {
         match packet::decode(&bytes) {
             Some(Datagram::Video(video)) => {
-                let slice = self.slices.get_mut(usize::from(video.key.slice));
-                let expected = |slice: &Slice| [slice.parent, slice.before, SERVER].contains(&from);
-                if let Some(slice) = slice
-                    && expected(slice)
-                {
-                    let parent = slice.parent;
-                    slice.delivers |= from == parent;
-                    self.video(now, &video, bytes, from == parent || from != SERVER);
-                } else {
-                    self.counts.strange += 1;
+                // Any parent may repair what is known to be missing.
+                let repairs =
+                    self.slices.iter().any(|slice| slice.parent == from) && self.reorder.misses(video.key);
+                match self.slices.get_mut(usize::from(video.key.slice)) {
+                    Some(slice) if [slice.parent, slice.before].contains(&from) => {
+                        slice.delivers |= from == slice.parent;
+                        self.video(now, &video, bytes, true);
+                    }
+                    Some(_) if from == SERVER || repairs => self.video(now, &video, bytes, false),
+                    _ => self.counts.strange += 1,
                 }
             }
             Some(Datagram::Explore(explore)) => self.explore(now, from, explore),
@@ -350,52 +349,6 @@ impl Viewer {
             if !payload.is_empty() {
                 self.outputs.push_back(Output::Deliver(payload));
             }
-        }
-    }
-
-    /// Asks for what is missing: the parent first, then the server; of a silent parent nothing is asked.
-    fn repair(&mut self, now: Time) {
-        let mut by_peer: Vec<(Peer, Vec<Key>)> = Vec::new();
-        for ask in self.reorder.look(now) {
-            let slice = &self.slices[usize::from(ask.key.slice)];
-            let parent = if slice.silent || ask.before > 0 { SERVER } else { slice.parent };
-            let to = if parent == NOBODY { SERVER } else { parent };
-            match by_peer.iter_mut().find(|(peer, _)| *peer == to) {
-                Some((_, keys)) => keys.push(ask.key),
-                None => by_peer.push((to, vec![ask.key])),
-            }
-        }
-        // What is made good here need not be missed below.
-        for key in self.reorder.take_restored() {
-            if let Some(bytes) = self.reorder.get(key) {
-                self.forward(now, usize::from(key.slice), &bytes);
-            }
-        }
-        for (to, keys) in by_peer {
-            for keys in keys.chunks(packet::MAX_NACKS) {
-                self.outputs.push_back(Output::Datagram { to, bytes: packet::nack(keys) });
-            }
-        }
-    }
-
-    /// Somebody misses something: children get it, within limits.
-    fn nacked(&mut self, now: Time, from: Peer, keys: &[Key]) {
-        let limit = self.settings.uplink.as_bytes_per_s() * REPAIRS;
-        for key in keys {
-            let ours = |slice: &Slice| slice.children.contains(&from);
-            let child = self.slices.get(usize::from(key.slice)).is_some_and(ours);
-            let found = if child { self.reorder.get(*key) } else { None };
-            let Some(bytes) = found else {
-                self.counts.unrepaired += 1;
-                continue;
-            };
-            if !self.repairs.take(now, bytes.len() as f64, limit, limit.max(4.0 * PAYLOAD as f64)) {
-                self.counts.unrepaired += 1;
-                continue;
-            }
-            self.counts.repaired += 1;
-            self.relay.arrive(now, (bytes.len() + WIRE) as f64);
-            self.outputs.push_back(Output::Datagram { to: from, bytes });
         }
     }
 

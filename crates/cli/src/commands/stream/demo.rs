@@ -69,7 +69,7 @@ const CONTINUITY: f64 = 0.99;
 /// Between the starts of two clients.
 const STAGGER: Span = Span::from_millis(60);
 /// A player may be so far behind the stream without having missed anything.
-const BEHIND: Span = Span::from_secs(2);
+const BEHIND: Span = Span::from_secs(3);
 
 /// A role that runs as a process, and ends with the demo.
 struct Role {

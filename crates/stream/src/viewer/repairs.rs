@@ -1,0 +1,84 @@
+//! What is missing: asked for here, and given to children who miss it.
+
+use tidegate_control::units::Time;
+
+use super::Viewer;
+use crate::packet::{self, Key, PAYLOAD, WIRE};
+use crate::reorder::Ask;
+use crate::tree::NOBODY;
+use crate::{Output, Peer, SERVER};
+
+/// The share of the uplink for other viewers' repairs.
+const REPAIRS: f64 = 0.1;
+
+impl Viewer {
+    /// Asks for what is missing.
+    pub(super) fn repair(&mut self, now: Time) {
+        let asks = self.reorder.look(now);
+        let helpers = if asks.is_empty() { Vec::new() } else { self.helpers() };
+        let mut by_peer: Vec<(Peer, Vec<Key>)> = Vec::new();
+        for ask in asks {
+            let to = self.whom(ask, &helpers);
+            match by_peer.iter_mut().find(|(peer, _)| *peer == to) {
+                Some((_, keys)) => keys.push(ask.key),
+                None => by_peer.push((to, vec![ask.key])),
+            }
+        }
+        // What is made good here need not be missed below.
+        for key in self.reorder.take_restored() {
+            if let Some(bytes) = self.reorder.get(key) {
+                self.forward(now, usize::from(key.slice), &bytes);
+            }
+        }
+        for (to, keys) in by_peer {
+            for keys in keys.chunks(packet::MAX_NACKS) {
+                self.outputs.push_back(Output::Datagram { to, bytes: packet::nack(keys) });
+            }
+        }
+    }
+
+    /// Viewers that send any slice here: they have the others as well.
+    fn helpers(&self) -> Vec<Peer> {
+        let heard = self.slices.iter().filter(|slice| slice.delivers && !slice.silent);
+        let mut helpers: Vec<Peer> =
+            heard.map(|slice| slice.parent).filter(|peer| ![NOBODY, SERVER].contains(peer)).collect();
+        helpers.sort_unstable();
+        helpers.dedup();
+        helpers
+    }
+
+    /// Who is asked for a packet: the slice's parent unless it is silent, then somebody else's parents in turn, and
+    /// every other time the server, whose uplink is everybody's last resort.
+    fn whom(&self, ask: Ask, helpers: &[Peer]) -> Peer {
+        let slice = &self.slices[usize::from(ask.key.slice)];
+        if ask.before == 0 && !slice.silent && slice.parent != NOBODY {
+            return slice.parent;
+        }
+        let others: Vec<Peer> = helpers.iter().copied().filter(|peer| *peer != slice.parent).collect();
+        let last_resort = ask.before >= 2 && ask.before % 2 == 0;
+        if others.is_empty() || last_resort {
+            return SERVER;
+        }
+        others[(ask.key.group as usize + usize::from(ask.before)) % others.len()]
+    }
+
+    /// Somebody misses something: children get it, whichever slice they get from here, within limits.
+    pub(super) fn nacked(&mut self, now: Time, from: Peer, keys: &[Key]) {
+        let limit = self.settings.uplink.as_bytes_per_s() * REPAIRS;
+        let child = self.slices.iter().any(|slice| slice.children.contains(&from));
+        for key in keys {
+            let found = if child { self.reorder.get(*key) } else { None };
+            let Some(bytes) = found else {
+                self.counts.unrepaired += 1;
+                continue;
+            };
+            if !self.repairs.take(now, bytes.len() as f64, limit, limit.max(4.0 * PAYLOAD as f64)) {
+                self.counts.unrepaired += 1;
+                continue;
+            }
+            self.counts.repaired += 1;
+            self.relay.arrive(now, (bytes.len() + WIRE) as f64);
+            self.outputs.push_back(Output::Datagram { to: from, bytes });
+        }
+    }
+}
