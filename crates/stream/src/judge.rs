@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tidegate_control::units::{Span, Time};
 
 use crate::forest::Forest;
+use crate::tree::NOBODY;
 use crate::{Peer, SERVER};
 
 /// `child` does not get `slice` from `parent`.
@@ -102,7 +103,7 @@ impl Judge {
     /// A viewer complains. Complaints about somebody who is not its parent are nothing.
     pub fn complain(&mut self, now: Time, complaint: Complaint, forest: &Forest) {
         let Complaint { slice, child, parent, .. } = complaint;
-        let sound = slice < forest.slices() && forest.tree(slice).parent(child) == parent;
+        let sound = slice < forest.slices() && parent != NOBODY && forest.tree(slice).parent(child) == parent;
         if sound && self.waiting.len() < MOST && self.known.insert(complaint) {
             self.waiting.push_back((now, complaint));
             self.complained.insert((slice, child), now);

@@ -14,6 +14,7 @@
 //! * [`latency`]: what is known of latencies. [`tree`]: one slice's tree. [`room`]: who can carry how much. [`forest`]:
 //!   all trees.
 //! * [`member`]: what the server knows of a viewer. [`explorer`]: exploration packets. [`judge`]: complaints.
+//!   [`repairs`]: what the server sends again.
 //! * [`server`]: tracker, source and explorer as one machine. [`viewer`] over [`reorder`]: a viewer.
 //! * [`uplink`]: a rate with a bounded queue, the first thing that limits a peer. [`bucket`]: what is spent and
 //!   refills. [`lag`]: ages of packets.
@@ -47,6 +48,7 @@ pub mod packet;
 pub mod parity;
 pub mod peer;
 pub mod reorder;
+pub mod repairs;
 pub mod room;
 pub mod server;
 pub mod source;

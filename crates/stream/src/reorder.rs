@@ -1,5 +1,7 @@
 //! A viewer's packets between arrival and player: order, gaps, what to ask for again.
 
+mod pace;
+
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -8,19 +10,24 @@ use tidegate_control::units::{Span, Time};
 use crate::MAX_SLICES;
 use crate::packet::{Key, MAX_NACKS, Video};
 use crate::parity;
+use pace::Pace;
 
-/// A group so far from the newest is no part of this stream.
+/// A group so far from the newest is no part of this stream, nor is one with such a number.
 const AHEAD: u32 = 4096;
+const LAST: u32 = u32::MAX - 2 * AHEAD;
 /// The most bytes kept.
 const MOST_BYTES: usize = 16 << 20;
-/// Played groups are kept so long for children that miss some of it.
-const KEEP: Span = Span::from_secs(2);
+/// Groups are kept so long, and so much longer than the player waits, for children that miss some of it.
+const KEEP: Span = Span::from_millis(2500);
+const LONGER: Span = Span::from_millis(500);
 /// A viewer that does not hear all slices begins without the rest after so long.
 const BEGIN: Span = Span::from_millis(700);
 /// Between the first request for a packet and the next.
 const AGAIN: Span = Span::from_millis(180);
 /// What a packet may be later than its slice usually is.
 const SLACK: i64 = 25;
+/// A group that is not whole when the next one comes is looked at after so long.
+const SOON: Span = Span::from_millis(25);
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +77,8 @@ pub struct Reorder {
     groups: VecDeque<Group>,
     /// The next packet of the player; none before the beginning.
     next: Option<Key>,
+    /// The server has sent all groups before this one.
+    confirmed: u32,
     /// When the first packet came.
     since: Option<Time>,
     pace: [Pace; MAX_SLICES],
@@ -99,21 +108,6 @@ struct Group {
     packets: Vec<Bytes>,
 }
 
-/// How a slice comes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    /// The group of the first packet, and of the newest, if one came.
-    first: Option<u32>,
-    newest: u32,
-    at: Time,
-    /// Arrival by our clock less sending by the server's, ms: mean and deviation.
-    late: f32,
-    deviation: f32,
-    /// Packets expected and not here in time since this was last asked.
-    expected: u32,
-    missed: u32,
-}
-
 impl Reorder {
     /// Waits for the first packet of a stream of so many slices; gives a packet up after `skip_after`.
     pub fn new(slices: usize, parity: usize, skip_after: Span) -> Reorder {
@@ -124,6 +118,7 @@ impl Reorder {
             base: 0,
             groups: VecDeque::new(),
             next: None,
+            confirmed: 0,
             since: None,
             pace: [Pace::default(); MAX_SLICES],
             check: Time::NEVER,
@@ -133,9 +128,29 @@ impl Reorder {
         }
     }
 
+    /// Forgets everything but its counts.
+    pub fn restart(&mut self, slices: usize, parity: usize) {
+        *self = Reorder { counters: self.counters, ..Reorder::new(slices, parity, self.skip_after) };
+    }
+
+    /// Data slices and those of parity.
+    pub fn slices(&self) -> (usize, usize) {
+        (self.slices, self.parity)
+    }
+
     /// The newest group known of.
     pub fn newest(&self) -> Option<u32> {
         self.groups.len().checked_sub(1).map(|last| self.base + last as u32)
+    }
+
+    /// The server says that it has sent all groups before that one.
+    pub fn confirm(&mut self, group: u32) {
+        self.confirmed = self.confirmed.max(group);
+    }
+
+    /// Whether what is here lies so far from a group of the stream that it can be no part of it.
+    pub fn is_astray(&self, group: u32) -> bool {
+        self.newest().is_some_and(|newest| newest.abs_diff(group) > AHEAD)
     }
 
     /// Whether the player got something.
@@ -225,7 +240,7 @@ impl Reorder {
             (self.base, self.since) = (group, Some(now));
         }
         let newest = self.newest().unwrap_or(group);
-        if group > newest.saturating_add(AHEAD) || group.saturating_add(AHEAD) < self.base {
+        if group > newest.saturating_add(AHEAD).min(LAST) || group.saturating_add(AHEAD) < self.base {
             return Arrival::Strange;
         }
         if tree || self.pace[at].first.is_none() {
@@ -239,6 +254,11 @@ impl Reorder {
         let index = (group - self.base) as usize;
         let room = &mut self.groups[index];
         if room.packets.is_empty() {
+            if group >= self.confirmed && room.first < now {
+                // Nobody could know of it before: somebody counts wrong.
+                (room.first, room.check) = (now, now + SOON);
+                self.check = self.check.min(room.check);
+            }
             (room.data, room.sent) = (video.data, video.sent);
             room.packets = vec![Bytes::new(); total];
         }
@@ -263,9 +283,21 @@ impl Reorder {
 
     /// Groups up to `group` are known of from now on.
     fn reach(&mut self, now: Time, group: u32) {
-        let check = now + Span::from_millis(SLACK as u64);
+        if self.newest().is_some_and(|newest| newest >= group) {
+            return;
+        }
+        self.forget(now);
+        let soon = now + SOON;
+        if let Some(last) = self.groups.back_mut().filter(|last| last.asked == 0) {
+            // It is not the newest any more.
+            let whole = last.data > 0 && !last.have & ((1 << last.data) - 1) == 0;
+            last.check = if whole { Time::NEVER } else { soon };
+            self.check = self.check.min(last.check);
+        }
         while self.groups.is_empty() || self.base + (self.groups.len() as u32) <= group {
-            let packets = Vec::new();
+            let newest = self.groups.is_empty() || self.base + (self.groups.len() as u32) == group;
+            let check = if newest { now + self.skip_after } else { soon };
+            self.check = self.check.min(check);
             self.groups.push_back(Group {
                 data: 0,
                 sent: 0,
@@ -275,9 +307,8 @@ impl Reorder {
                 overdue: 0,
                 have: 0,
                 by_tree: 0,
-                packets,
+                packets: Vec::new(),
             });
-            self.check = self.check.min(check);
         }
     }
 
@@ -302,7 +333,9 @@ impl Reorder {
             }
             // Nobody knows that it exists until something after it came.
             let later = group.have >> slice > 0 || self.newest() > Some(next.group);
-            if !later || now < group.first + self.skip_after {
+            // One forged number must not make the player skip what is yet to be sent.
+            let sent = group.have != 0 || next.group < self.confirmed;
+            if !later || !sent || now < group.first + self.skip_after {
                 return None;
             }
             self.counters.gaps += 1;
@@ -340,7 +373,6 @@ impl Reorder {
             }
             self.check = self.check.min(self.groups[index].check);
         }
-        self.forget(now);
         asks
     }
 
@@ -358,7 +390,7 @@ impl Reorder {
             done(if now > give_up { Time::NEVER } else { Time(now.0 + 1) })
         } else if last && group.asked == 0 {
             // The newest group is on its way: it is missed when the next one comes.
-            done((now + Span::from_millis(SLACK as u64)).min(give_up))
+            done(give_up)
         } else {
             let mut overdue: u32 = 0;
             let mut soonest = give_up;
@@ -378,8 +410,11 @@ impl Reorder {
             // What parity will make good once the others are here is not asked for at first.
             let spared = if group.asked == 0 { shards } else { 0 };
             let wanted = (overdue.count_ones() as usize).saturating_sub(spared);
-            if wanted == 0 || asks.len() >= MAX_NACKS {
+            let known = group.have != 0 || self.base + (index as u32) < self.confirmed;
+            if wanted == 0 {
                 done(soonest)
+            } else if !known || asks.len() >= MAX_NACKS {
+                done(now + SOON * 4)
             } else {
                 let (number, before) = (self.base + index as u32, group.asked);
                 let slices = (0..data as u8).filter(|slice| overdue >> slice & 1 == 1).take(wanted);
@@ -437,7 +472,7 @@ impl Reorder {
     fn forget(&mut self, now: Time) {
         let Some(next) = self.next else { return };
         while self.base < next.group && self.groups.len() > 1 {
-            let old = now.since(self.groups[0].first) > KEEP + self.skip_after;
+            let old = now.since(self.groups[0].first) > KEEP.max(self.skip_after + LONGER);
             if !old && self.bytes <= MOST_BYTES {
                 break;
             }
@@ -445,23 +480,6 @@ impl Reorder {
                 self.bytes -= group.packets.iter().map(Bytes::len).sum::<usize>();
                 self.base += 1;
             }
-        }
-    }
-}
-
-impl Pace {
-    fn arrived(&mut self, now: Time, video: &Video) {
-        let late = ((now.0 / 1_000_000) as i64 - i64::from(video.sent)) as f32;
-        if self.first.is_none() {
-            (self.first, self.newest, self.at) = (Some(video.key.group), video.key.group, now);
-            (self.late, self.deviation) = (late, 20.0);
-        }
-        if video.key.group >= self.newest {
-            self.expected += video.key.group - self.newest;
-            (self.newest, self.at) = (video.key.group, now);
-            // Repairs come late and say nothing about the slice; what comes in order does.
-            self.deviation += 0.05 * ((late - self.late).abs() - self.deviation);
-            self.late += 0.05 * (late - self.late);
         }
     }
 }

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_stream::message::{Contact, Join, Message, Refusal, Report, VERSION, Welcome};
+use tidegate_stream::message::{Contact, Join, Message, Ping, Refusal, Report, VERSION, Welcome};
 use tidegate_stream::packet::{self, Explore, Key, Video};
-use tidegate_stream::server::{Server, Settings};
+use tidegate_stream::server::{Overload, Server, Settings};
+use tidegate_stream::tree::NOBODY;
 use tidegate_stream::viewer::{Phase, SKIP_AFTER, Settings as ViewerSettings, Viewer};
 use tidegate_stream::{Input, Output, Peer, SERVER};
 
@@ -106,6 +107,68 @@ fn who_asks_for_everything_again_gets_a_part_of_the_stream() {
 }
 
 #[test]
+fn whatever_a_viewer_says_the_server_goes_on() {
+    let mut server = Server::new(Settings::new(Rate(20_000_000), 10), Seed::root(1));
+    let peers: Vec<Peer> = (1..=4).map(|n| server.connect(at(0), contact(n)).unwrap()).collect();
+    for peer in &peers {
+        server.handle(at(0), Input::Message { from: *peer, message: join(0) });
+    }
+    for ms in 0..1000 {
+        server.video(at(ms), &ts(2));
+    }
+    let mut random = Seed::root(2).random();
+    for ms in 1000..9000 {
+        let from = peers[random.below(peers.len())];
+        let any = [0, 1, 2, 3, 4, 5, 9, 255, 4095, NOBODY - 1, NOBODY];
+        let other = any[random.below(any.len())];
+        let number = random.bits() as u32;
+        let message = match random.below(7) {
+            0 | 1 => Message::Complaint {
+                slice: random.below(12) as u8,
+                parent: other,
+                silent: random.chance(0.5),
+            },
+            2 => Message::Pong { number, digest: random.bits() },
+            3 => Message::Explored { id: number, held: number, stamps: vec![number; random.below(5)] },
+            4 => Message::Report(Report {
+                delivered: number,
+                gaps: number,
+                forwarded: random.bits(),
+                ..Report::default()
+            }),
+            5 => Message::Join(Join { version: VERSION, token: [0; 16], uplink: u64::MAX, forwards: true }),
+            _ => Message::Adopt { slice: 0, child: other },
+        };
+        server.handle(at(ms), Input::Message { from, message });
+        if ms % 50 == 0 {
+            server.timeout(at(ms));
+            let bytes = packet::nack(&[Key { group: number, slice: number as u8 }]);
+            server.handle(at(ms), Input::Datagram { from, bytes });
+        }
+        outputs(&mut server);
+    }
+    assert!(server.member(peers[0]).is_some() && server.counters.strange > 100);
+}
+
+#[test]
+fn an_orphan_may_complain_about_nobody() {
+    let mut settings = Settings::new(Rate(1_000_000), 10);
+    settings.overload = Overload::Layers;
+    let mut server = Server::new(settings, Seed::root(1));
+    let peer = server.connect(at(0), contact(1)).unwrap();
+    let claim = Join { version: VERSION, token: [0; 16], uplink: 8_000_000, forwards: true };
+    server.handle(at(0), Input::Message { from: peer, message: Message::Join(claim) });
+    server.timeout(at(0));
+    assert!(server.forest().orphans() > 0, "{:?}", server.forest().load(SERVER));
+    for slice in 0..11 {
+        let message = Message::Complaint { slice, parent: NOBODY, silent: true };
+        server.handle(at(1), Input::Message { from: peer, message });
+    }
+    server.timeout(at(1000));
+    assert!(server.member(peer).is_some());
+}
+
+#[test]
 fn a_source_may_stall_send_garbage_and_change_its_rate() {
     let (mut server, peer) = served();
     let before = server.slice_rate();
@@ -174,4 +237,38 @@ fn a_viewer_takes_the_stream_from_its_parents_only() {
     assert!(send(&mut viewer, 9, nack.clone()).is_empty());
     let repaired = (0..10_000).filter(|_| !send(&mut viewer, 4, nack.clone()).is_empty()).count();
     assert!((1..1000).contains(&repaired), "{repaired}");
+}
+
+#[test]
+fn a_first_packet_from_nowhere_does_not_keep_the_stream_out() {
+    let settings = ViewerSettings {
+        token: [0; 16],
+        uplink: Rate(6_000_000),
+        forwards: true,
+        skip_after: SKIP_AFTER,
+        stamping: None,
+    };
+    let mut viewer = Viewer::new(settings);
+    viewer.begin(at(0));
+    let tell = |viewer: &mut Viewer, message| viewer.handle(at(0), Input::Message { from: SERVER, message });
+    tell(&mut viewer, Message::Welcome(Welcome { me: 3, slices: 2, parity: 0 }));
+    (0..2).for_each(|slice| {
+        tell(&mut viewer, Message::Parent { slice, parent: 1 + Peer::from(slice), depth: 1 })
+    });
+    let payload = Bytes::from(ts(1));
+    let play = |viewer: &mut Viewer, group, slice: u8| {
+        let key = Key { group, slice };
+        let bytes = Video { key, data: 2, sent: 0, payload: payload.clone() }.encode();
+        viewer.handle(at(1), Input::Datagram { from: 1 + Peer::from(slice), bytes });
+        std::iter::from_fn(|| viewer.poll()).filter(|output| matches!(output, Output::Deliver(_))).count()
+    };
+    assert_eq!(play(&mut viewer, 1 << 30, 0), 0, "a parent forges the first packet");
+    assert_eq!(play(&mut viewer, u32::MAX, 0), 0);
+    assert_eq!(play(&mut viewer, 100, 1), 0, "the stream cannot be told from it");
+    let ping = Ping { number: 1, clock: 0, round_trip: 80_000, newest: 101, audit: Key::default() };
+    tell(&mut viewer, Message::Ping(ping));
+    assert_eq!(play(&mut viewer, 1 << 30, 0), 0, "now it can");
+    let played: usize =
+        (101..120).map(|group| play(&mut viewer, group, 0) + play(&mut viewer, group, 1)).sum();
+    assert_eq!(played, 38);
 }

@@ -178,6 +178,33 @@ fn who_takes_and_does_not_give_is_found_and_made_a_leaf() {
 }
 
 #[test]
+fn who_is_throttled_carries_less_and_nobody_else_misses_anything() {
+    let server = Role::start(
+        "server --listen 127.0.0.1:0",
+        &["--input", "pattern:1 Mbit/s", "--rate", "1 Mbit/s", "--uplink", "3 Mbit/s"],
+    );
+    let (address, fingerprint) = (server.text("address"), server.text("fingerprint"));
+    let strong = Role::start(
+        &format!("client --server {address} --fingerprint {fingerprint}"),
+        &["--uplink", "4 Mbit/s", "--throttle", "150 kbit/s", "6 s"],
+    );
+    strong.until("in", |status| status["phase"] == "in");
+    let others: Vec<Role> = (0..4).map(|_| client(&server, "2 Mbit/s", "")).collect();
+    let carries = |status: &Value| status["viewers"][1]["children"].as_u64().unwrap();
+    server.until("an interior client", |status| carries(status) >= 4);
+    // A slice takes 120 kbit/s: it can feed one child at most.
+    server.until("found", |status| carries(status) <= 1);
+    pause(2500);
+    let status = server.status();
+    assert!(number(&status, "complaints_upheld") > 0, "{status}");
+    for other in others {
+        let status = other.end();
+        let (gaps, delivered) = (number(&status, "gaps"), number(&status, "delivered"));
+        assert!(delivered > 300 && gaps * 200 <= delivered, "{status}");
+    }
+}
+
+#[test]
 fn a_browser_plays_and_draws_on_any_screen() {
     let Some(stream) = made(20) else { return skipped::skipped("a browser that plays", "ffmpeg") };
     let scratch = Scratch::new("browser");

@@ -32,15 +32,26 @@ pub struct Path {
     pub loss: f64,
     /// Of jitter and losses.
     pub seed: u64,
+    /// After so long the uplink is another one.
+    pub later: Option<(Span, Rate)>,
 }
 
 impl Path {
     /// A path that does nothing.
-    pub const OPEN: Path =
-        Path { uplink: Rate::UNLIMITED, delay: Span::ZERO, jitter: Span::ZERO, loss: 0.0, seed: 0 };
+    pub const OPEN: Path = Path {
+        uplink: Rate::UNLIMITED,
+        delay: Span::ZERO,
+        jitter: Span::ZERO,
+        loss: 0.0,
+        seed: 0,
+        later: None,
+    };
 
     fn is_open(&self) -> bool {
-        self.uplink == Rate::UNLIMITED && self.delay.max(self.jitter) == Span::ZERO && self.loss == 0.0
+        self.uplink == Rate::UNLIMITED
+            && self.delay.max(self.jitter) == Span::ZERO
+            && self.loss == 0.0
+            && self.later.is_none()
     }
 }
 
@@ -58,6 +69,8 @@ pub struct Socket {
 
 struct Line {
     path: Path,
+    /// When the uplink becomes another one.
+    change: Option<(Time, Rate)>,
     uplink: Uplink<()>,
     random: Random,
     under_way: VecDeque<(Time, SocketAddr, Vec<u8>)>,
@@ -79,7 +92,8 @@ impl Socket {
         let inner = TokioRuntime.wrap_udp_socket(UdpSocket::bind(listen)?)?;
         let random = Seed::root(path.seed).fork("path").random();
         let uplink = Uplink::new(path.uplink);
-        let line = Line { path, uplink, random, under_way: VecDeque::new(), last: Time::ZERO };
+        let change = path.later.map(|(after, rate)| (clock::now() + after, rate));
+        let line = Line { path, change, uplink, random, under_way: VecDeque::new(), last: Time::ZERO };
         let line = (!path.is_open()).then(|| Mutex::new(line));
         let socket = Arc::new(Socket { inner, line, wake: Notify::new(), sent: AtomicU64::new(0) });
         if socket.line.is_some() {
@@ -152,6 +166,9 @@ impl AsyncUdpSocket for Socket {
         };
         let mut line = line.lock().expect("nobody panics with the lock held");
         let now = clock::now();
+        if let Some((_, rate)) = line.change.take_if(|(at, _)| now >= *at) {
+            line.uplink.set_rate(rate);
+        }
         let size = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
         for datagram in transmit.contents.chunks(size) {
             let Some(at) = line.uplink.depart(now, datagram.len() + HEADERS) else { continue };

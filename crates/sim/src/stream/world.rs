@@ -1,6 +1,9 @@
 //! The world of one stream: takes an event, hands it to the machine it belongs to, drains its outputs.
 
+mod observations;
+
 use bytes::Bytes;
+use slab::Slab;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::explicit::FairShareParameters;
 use tidegate_control::random::{Random, Seed, mix};
@@ -14,13 +17,11 @@ use tidegate_stream::viewer::{self, Phase, Viewer};
 use tidegate_stream::{Input, Output, Peer, SERVER};
 
 use super::plan::{Conduct, Exit, Plan, PlanError, ViewerPlan};
-use super::report::{Report, Second, Watched};
+use super::report::Report;
 use crate::queue::Queue;
 
 /// A QUIC handshake between two viewers, about, each way.
 const HANDSHAKE: usize = 2600;
-/// What a packet takes on its way at most: younger ones than that and what players wait are not missed at the end.
-const LAST: Span = Span::from_millis(500);
 
 /// Runs the plan to its end, or until `goes_on` says no, which is asked every second.
 ///
@@ -43,21 +44,31 @@ enum Event {
     /// The source has a payload.
     Video,
     /// A viewer comes.
-    Comes(usize),
+    Comes(u32),
     /// A viewer goes.
-    Goes(usize),
+    Goes(u32),
     /// A machine may have something to do: 0 the server, then the viewers.
-    Timer(usize),
-    /// A datagram arrives at a machine from a peer.
-    Datagram(usize, Peer, Bytes),
-    /// A message arrives.
-    Message(usize, Peer, Box<Message>),
+    Timer(u32),
+    /// What waits in that place of [`World::under_way`] arrives.
+    Arrival(u32),
     /// The server ended a viewer's connection.
-    Ended(usize),
+    Ended(u32),
     /// An uplink changes.
-    Change(usize),
+    Change(u32),
     /// A second of the report.
     Second,
+}
+
+/// What is on its way to a machine from a peer.
+struct Parcel {
+    to: u32,
+    from: Peer,
+    what: What,
+}
+
+enum What {
+    Datagram(Bytes),
+    Message(Box<Message>),
 }
 
 struct Node {
@@ -82,7 +93,9 @@ struct Node {
 
 struct World<'a> {
     plan: &'a Plan,
+    /// Events are filed many times before they come out, so they are small.
     queue: Queue<Event>,
+    under_way: Slab<Parcel>,
     server: Server,
     server_timer: Time,
     uplink: Uplink<()>,
@@ -129,6 +142,7 @@ impl<'a> World<'a> {
         let mut world = World {
             plan,
             queue: Queue::new(),
+            under_way: Slab::new(),
             server: Server::new(plan.server.clone(), seed),
             server_timer: Time::NEVER,
             uplink: Uplink::new(plan.server.uplink),
@@ -140,13 +154,13 @@ impl<'a> World<'a> {
             report: Report::default(),
         };
         for (index, viewer) in plan.viewers.iter().enumerate() {
-            world.queue.push(viewer.comes, Event::Comes(index));
+            world.queue.push(viewer.comes, Event::Comes(index as u32));
             if let Some((at, _)) = viewer.goes {
-                world.queue.push(at, Event::Goes(index));
+                world.queue.push(at, Event::Goes(index as u32));
             }
         }
         for (index, (at, ..)) in plan.changes.iter().enumerate() {
-            world.queue.push(*at, Event::Change(index));
+            world.queue.push(*at, Event::Change(index as u32));
         }
         world.queue.push(Time::ZERO, Event::Video);
         world.queue.push(Time::ZERO + Span::from_secs(1), Event::Second);
@@ -164,17 +178,18 @@ impl<'a> World<'a> {
                 self.queue.push(now + self.plan.rate.span_for(PAYLOAD as u64), Event::Video);
                 self.serve(now);
             }
-            Event::Comes(index) => self.comes(now, index),
-            Event::Goes(index) => self.goes(now, index),
-            Event::Timer(0) => {
+            Event::Comes(index) => self.comes(now, index as usize),
+            Event::Goes(index) => self.goes(now, index as usize),
+            // One that was overtaken by an earlier one is stale.
+            Event::Timer(0) if now == self.server_timer => {
                 self.server_timer = Time::NEVER;
                 if self.server.next_timeout().is_some_and(|due| due <= now) {
                     self.server.timeout(now);
                 }
                 self.serve(now);
             }
-            Event::Timer(node) => {
-                let node = node - 1;
+            Event::Timer(machine) if machine > 0 && now == self.nodes[machine as usize - 1].timer => {
+                let node = machine as usize - 1;
                 self.nodes[node].timer = Time::NEVER;
                 if self.nodes[node].gone.is_none() {
                     if self.nodes[node].viewer.next_timeout().is_some_and(|due| due <= now) {
@@ -184,18 +199,23 @@ impl<'a> World<'a> {
                     self.watch(now, node);
                 }
             }
-            Event::Datagram(to, from, bytes) => self.input(now, to, Input::Datagram { from, bytes }),
-            Event::Message(to, from, message) => {
-                self.input(now, to, Input::Message { from, message: *message });
+            Event::Timer(_) => {}
+            Event::Arrival(place) => {
+                let Parcel { to, from, what } = self.under_way.remove(place as usize);
+                let input = match what {
+                    What::Datagram(bytes) => Input::Datagram { from, bytes },
+                    What::Message(message) => Input::Message { from, message: *message },
+                };
+                self.input(now, to as usize, input);
             }
             Event::Ended(to) => {
-                self.input(now, to, Input::Lost(SERVER));
-                if *self.nodes[to - 1].viewer.phase() == Phase::Alone {
+                self.input(now, to as usize, Input::Lost(SERVER));
+                if *self.nodes[to as usize - 1].viewer.phase() == Phase::Alone {
                     self.queue.push(now + Span::from_secs(1), Event::Comes(to - 1));
                 }
             }
             Event::Change(index) => {
-                let (_, viewer, rate) = self.plan.changes[index];
+                let (_, viewer, rate) = self.plan.changes[index as usize];
                 self.nodes[viewer].uplink.set_rate(rate);
             }
             Event::Second => {
@@ -286,7 +306,7 @@ impl<'a> World<'a> {
                     if node > 0 && self.nodes[node - 1].gone.is_none() {
                         // Behind the last message.
                         let at = (now + self.delay(0, node)).max(self.nodes[node - 1].order[0]);
-                        self.queue.push(at, Event::Ended(node));
+                        self.queue.push(at, Event::Ended(node as u32));
                     }
                 }
                 Output::Meet(..) | Output::Deliver(_) => unreachable!("servers neither meet nor play"),
@@ -294,7 +314,7 @@ impl<'a> World<'a> {
         }
         let next = self.server.next_timeout().unwrap_or(Time::NEVER);
         if next < self.server_timer {
-            self.server_timer = next;
+            self.server_timer = next.max(now);
             self.queue.push(next.max(now), Event::Timer(0));
         }
     }
@@ -330,7 +350,7 @@ impl<'a> World<'a> {
         let next = self.nodes[index].viewer.next_timeout().unwrap_or(Time::NEVER);
         if next < self.nodes[index].timer {
             self.nodes[index].timer = next.max(now);
-            self.queue.push(next.max(now), Event::Timer(index + 1));
+            self.queue.push(next.max(now), Event::Timer(index as u32 + 1));
         }
     }
 
@@ -383,7 +403,7 @@ impl<'a> World<'a> {
             return;
         }
         let at = at + self.delay(from, to);
-        self.queue.push(at, Event::Datagram(to, sender, bytes));
+        self.send(at, to, sender, What::Datagram(bytes));
     }
 
     /// A message arrives in order; one that is lost on its way is sent again.
@@ -401,83 +421,11 @@ impl<'a> World<'a> {
         let order = &mut self.nodes[node - 1].order[way];
         *order = (at + delay).max(*order);
         let at = *order;
-        self.queue.push(at, Event::Message(to, sender, Box::new(message)));
+        self.send(at, to, sender, What::Message(Box::new(message)));
     }
 
-    fn second(&mut self, now: Time) {
-        for node in &mut self.nodes {
-            let killed = matches!(node.plan.goes, Some((_, Exit::Killed)));
-            if let Some(gone) = node.gone.filter(|_| killed && !node.found)
-                && self.server.member(node.peer).is_none()
-            {
-                node.found = true;
-                self.report.found.push(now.since(gone).as_secs_f64());
-            }
-        }
-        let forest = self.server.forest();
-        let (mut sum, mut count, mut deepest) = (0, 0, 0);
-        for slice in 0..forest.slices() {
-            let mut todo = vec![(SERVER, 0)];
-            while let Some((peer, depth)) = todo.pop() {
-                let below = forest.tree(slice).children(peer);
-                (sum, count, deepest) =
-                    (sum + below.len() * (depth + 1), count + below.len(), deepest.max(depth));
-                todo.extend(below.iter().map(|child| (*child, depth + 1)));
-            }
-        }
-        self.report.seconds.push(Second {
-            viewers: forest.members().len(),
-            depth: sum as f64 / count.max(1) as f64,
-            deepest,
-            orphans: forest.orphans(),
-            active: self.server.source().active(),
-        });
-    }
-
-    fn finish(mut self) -> Report {
-        let mut report = std::mem::take(&mut self.report);
-        let young = (LAST + self.plan.skip_after).0 / self.plan.rate.span_for(PAYLOAD as u64).0;
-        let forest = self.server.forest();
-        for node in &self.nodes {
-            let viewer = &node.viewer;
-            let last = node.last.unwrap_or(self.server.source().sent());
-            let sent = node.first.map_or(0, |first| last.saturating_sub(first + young));
-            let packets = viewer.packets();
-            report.viewers.push(Watched {
-                delivered: node.delivered,
-                expected: sent.max(packets.gaps + packets.delivered.min(node.delivered)),
-                gaps: packets.gaps,
-                duplicates: packets.duplicates,
-                recovered: packets.recovered,
-                start_up: viewer.counts().start_up,
-                refused: match viewer.phase() {
-                    Phase::Refused(refusal) => Some(refusal.clone()),
-                    _ => None,
-                },
-                outages: viewer.counts().outages.iter().copied().collect(),
-                lags: viewer.lags().clone(),
-                killed: matches!(node.plan.goes, Some((_, Exit::Killed))),
-                children: if node.peer == NOBODY || node.gone.is_some() {
-                    0
-                } else {
-                    forest.load(node.peer).1
-                },
-            });
-            report.digest = mix(report.digest ^ node.check ^ node.delivered);
-        }
-        let (mut latency, mut count) = (0, 0);
-        for slice in 0..forest.slices() {
-            let tree = forest.tree(slice);
-            for peer in forest.members().iter().filter(|peer| tree.parent(**peer) != NOBODY) {
-                report.edges.push((slice, tree.parent(*peer), *peer));
-                (latency, count) = (latency + tree.delay(*peer), count + 1);
-            }
-        }
-        report.tree_latency = latency as f64 / f64::from(count.max(1));
-        report.edges.sort_unstable();
-        report.server = self.server.counters;
-        report.doubted = self.server.doubted();
-        report.events = self.queue.popped();
-        report
+    fn send(&mut self, at: Time, to: usize, from: Peer, what: What) {
+        let place = self.under_way.insert(Parcel { to: to as u32, from, what });
+        self.queue.push(at, Event::Arrival(place as u32));
     }
 }

@@ -26,6 +26,13 @@ fn stream(payloads: u64) -> Vec<(Time, Video)> {
     sent
 }
 
+/// Of a viewer whose server confirms everything.
+fn buffer() -> Reorder {
+    let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
+    reorder.confirm(u32::MAX);
+    reorder
+}
+
 proptest! {
     #[test]
     fn what_is_played_is_in_order_and_what_is_missing_is_counted(seed: u64, loss in 0.0..0.2f64) {
@@ -37,7 +44,7 @@ proptest! {
             }
         }
         arrivals.sort_by_key(|(at, _)| *at);
-        let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
+        let mut reorder = buffer();
         let mut played = Vec::new();
         let mut asked = 0;
         for (at, video) in arrivals {
@@ -69,7 +76,7 @@ proptest! {
 
 #[test]
 fn parity_makes_one_loss_a_group_good() {
-    let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
+    let mut reorder = buffer();
     let mut played = 0;
     let mut last = Time::ZERO;
     for (at, video) in stream(400).into_iter().filter(|(_, video)| video.key.slice != 2) {
@@ -84,7 +91,7 @@ fn parity_makes_one_loss_a_group_good() {
 
 #[test]
 fn packets_from_nowhere_are_strange_and_cost_nothing() {
-    let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
+    let mut reorder = buffer();
     let (at, first) = stream(8).remove(0);
     assert_eq!(reorder.insert(at, &first, true), Arrival::New);
     assert_eq!(reorder.insert(at, &first, true), Arrival::Duplicate);
@@ -94,13 +101,33 @@ fn packets_from_nowhere_are_strange_and_cost_nothing() {
         assert_eq!(reorder.insert(at, &video, true), Arrival::Strange, "{key:?}");
     }
     assert_eq!(reorder.groups.len(), 1);
+    // Nor can the first packet come from the end of time.
+    let key = Key { group: u32::MAX, slice: 0 };
+    assert_eq!(buffer().insert(at, &Video { key, ..first }, true), Arrival::Strange);
+}
+
+#[test]
+fn a_forged_number_makes_nobody_skip_what_is_yet_to_be_sent() {
+    let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
+    let mut played = 0;
+    for (n, (at, video)) in stream(800).into_iter().enumerate() {
+        if n == 100 {
+            let key = Key { group: video.key.group + 4000, slice: 0 };
+            assert_eq!(reorder.insert(at, &Video { key, ..video.clone() }, true), Arrival::New);
+        }
+        reorder.confirm(video.key.group);
+        reorder.insert(at, &video, true);
+        reorder.look(at);
+        played += std::iter::from_fn(|| reorder.next(at)).count();
+    }
+    assert!(played > 780 && reorder.counters.gaps == 0, "{played} played, {:?}", reorder.counters);
 }
 
 #[test]
 fn what_is_restored_goes_on_and_what_comes_late_was_not_lost() {
     let held = Key { group: 20, slice: 2 };
     for (after, lost) in [(Some(100), 0), (None, 1)] {
-        let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
+        let mut reorder = buffer();
         let mut arrivals = stream(200);
         for (at, video) in &mut arrivals {
             if video.key == held {

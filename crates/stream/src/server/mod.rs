@@ -4,6 +4,7 @@ mod budgets;
 mod contacts;
 mod overload;
 mod pings;
+mod repairs;
 mod settings;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +22,8 @@ use crate::judge::{Complaint, Fault, Judge, Verdict};
 use crate::latency::Latencies;
 use crate::member::Member;
 use crate::message::{Contact, Join, Message, Refusal, VERSION, Welcome};
-use crate::packet::{self, Datagram, Key, PAYLOAD, Video, WIRE};
+use crate::packet::{self, Datagram, PAYLOAD, Video, WIRE};
+use crate::repairs::Repairs;
 use crate::source::Source;
 use crate::tree::NOBODY;
 use crate::{Input, Output, Peer, SERVER};
@@ -29,8 +31,6 @@ pub use settings::{Counters, Overload, Settings};
 
 /// What the trees leave of an uplink: for repairs, exploration and bursts.
 const HEADROOM: f64 = 0.85;
-/// The share of the server's uplink for repairs; in need half of it, as for exploration.
-const REPAIRS: f64 = 0.08;
 const TICK: Span = Span::from_millis(50);
 const SECOND: Span = Span::from_secs(1);
 /// A new viewer that there is no room for waits so long for some.
@@ -60,7 +60,7 @@ pub struct Server {
     joins: BTreeMap<IpAddr, Bucket>,
     explorer: Explorer,
     judge: Judge,
-    repairs: Bucket,
+    repairs: Repairs,
     releases: VecDeque<(Time, usize, Peer, Peer)>,
     random: Random,
     seed: Seed,
@@ -102,7 +102,7 @@ impl Server {
             joins: BTreeMap::new(),
             explorer: Explorer::new(settings.exploration),
             judge: Judge::default(),
-            repairs: Bucket::FULL,
+            repairs: Repairs::default(),
             releases: VecDeque::new(),
             random: seed.fork("server").random(),
             seed,
@@ -408,29 +408,6 @@ impl Server {
         self.forest.place_elsewhere(slice, child, &self.latencies);
         if blamed {
             self.budget(now, parent);
-        }
-    }
-
-    fn nacked(&mut self, now: Time, from: Peer, keys: &[Key]) {
-        let share = if self.in_need(now) { REPAIRS / 2.0 } else { REPAIRS };
-        let Some(member) = self.members.get_mut(usize::from(from)).and_then(Option::as_mut) else {
-            self.counters.strange += 1;
-            return;
-        };
-        let all = self.settings.uplink.as_bytes_per_s() * share;
-        // One viewer gets a quarter of that at most, and no more than a part of the stream.
-        let one = (self.source.rate().as_bytes_per_s() * 0.25).min(all / 4.0).max(2.0 * PAYLOAD as f64);
-        for key in keys {
-            let Some(bytes) = self.source.get(*key) else { continue };
-            let cost = bytes.len() as f64;
-            let granted = member.repairs.take(now, cost, one, 2.0 * one)
-                && self.repairs.take(now, cost, all, all.max(8.0 * PAYLOAD as f64));
-            if !granted {
-                self.counters.unrepaired += 1;
-                continue;
-            }
-            self.counters.repaired += 1;
-            self.outputs.push_back(Output::Datagram { to: from, bytes });
         }
     }
 }

@@ -41,7 +41,8 @@ impl Server {
             }
             member.next_ping = now + interval;
             self.pings = self.pings.wrapping_add(1);
-            let slice = (self.pings % self.settings.slices as u32) as u8;
+            // Drawn: counted through, each of twenty viewers would be asked about one of ten slices for ever.
+            let slice = self.random.below(self.settings.slices) as u8;
             let audit = self.source.aged(now, AUDITED, slice);
             let (key, digest) = audit.map_or((Key::default(), 0), |(key, bytes)| (key, digest(&bytes)));
             member.ping = Some(Pinged { number: self.pings, sent: now, slice: usize::from(slice), digest });

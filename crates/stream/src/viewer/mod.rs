@@ -14,7 +14,7 @@ use tidegate_control::units::{Rate, Span, Time};
 use crate::bucket::Bucket;
 use crate::lag::Lags;
 use crate::message::{Join, Message, Ping, Refusal, VERSION, Welcome};
-use crate::packet::{self, Datagram, Explore, Video, WIRE};
+use crate::packet::{self, Datagram, Explore, Key, Video, WIRE};
 use crate::reorder::{Arrival, Counters, Reorder};
 use crate::source::digest;
 use crate::tree::NOBODY;
@@ -80,7 +80,9 @@ pub struct Viewer {
     clock: Option<i64>,
     /// To the server and back, as it says.
     round_trip: Span,
+    /// The newest group that the server told of, and how many it told of at once at most.
     newest: u32,
+    step: u32,
     /// When a packet last came, and when packets last came again after a pause of all slices.
     heard: Time,
     resumed: Time,
@@ -110,6 +112,8 @@ const TICK: Span = Span::from_millis(100);
 const REPORT: Span = Span::from_secs(5);
 /// When all slices are silent for so long, it is no single parent's doing.
 const PAUSE: Span = Span::from_millis(100);
+/// Groups that the stream can be ahead of the server's last word about it, besides what it usually is.
+const LEAD: u32 = 512;
 /// The most children over one slice, and outages remembered.
 const MOST_CHILDREN: usize = 256;
 const MOST_OUTAGES: usize = 1024;
@@ -137,6 +141,7 @@ impl Viewer {
             clock: None,
             round_trip: Span::ZERO,
             newest: 0,
+            step: 0,
             heard: Time::ZERO,
             resumed: Time::ZERO,
             repairs: Bucket::FULL,
@@ -258,16 +263,14 @@ impl Viewer {
             self.counts.strange += 1;
             return;
         }
-        (self.me, self.newest) = (welcome.me, 0);
+        (self.me, self.newest, self.step) = (welcome.me, 0, 0);
         self.phase = Phase::In(welcome);
         for slice in &mut self.slices {
             (slice.parent, slice.before, slice.since) = (NOBODY, NOBODY, now);
             slice.children.clear();
         }
-        let counters = self.reorder.counters;
         let (slices, parity) = (usize::from(welcome.slices), usize::from(welcome.parity));
-        self.reorder = Reorder::new(slices, parity, self.settings.skip_after);
-        self.reorder.counters = counters;
+        self.reorder.restart(slices, parity);
         (self.next_tick, self.next_report) = (now + TICK, now + REPORT);
     }
 
@@ -279,15 +282,33 @@ impl Viewer {
         if ping.round_trip > 0 {
             self.clock = Some(clock.max(drift));
         }
-        self.newest = self.newest.max(ping.newest);
+        self.confirm(ping.newest);
         self.round_trip = Span::from_micros(u64::from(ping.round_trip));
         let digest = self.reorder.from_tree(ping.audit).map_or(0, |bytes| digest(bytes));
         self.tell(Message::Pong { number: ping.number, digest });
     }
 
+    /// How far the stream is, as the server says.
+    fn confirm(&mut self, newest: u32) {
+        self.step = if self.newest == 0 { 0 } else { self.step.max(newest.saturating_sub(self.newest)) };
+        self.newest = self.newest.max(newest);
+        if self.reorder.is_astray(newest) {
+            // What came before the server's first word was no part of the stream.
+            let (slices, parity) = self.reorder.slices();
+            self.reorder.restart(slices, parity);
+        }
+        self.reorder.confirm(newest);
+    }
+
+    /// Whether the server can have sent that group by now.
+    fn can_be(&self, key: Key) -> bool {
+        self.newest == 0
+            || key.group <= self.newest.saturating_add(LEAD).saturating_add(self.step.saturating_mul(8))
+    }
+
     fn datagram(&mut self, now: Time, from: Peer, bytes: Bytes) {
         match packet::decode(&bytes) {
-            Some(Datagram::Video(video)) => {
+            Some(Datagram::Video(video)) if self.can_be(video.key) => {
                 // Any parent may repair what is known to be missing.
                 let repairs =
                     self.slices.iter().any(|slice| slice.parent == from) && self.reorder.misses(video.key);
@@ -302,7 +323,7 @@ impl Viewer {
             }
             Some(Datagram::Explore(explore)) => self.explore(now, from, explore),
             Some(Datagram::Nack(keys)) => self.nacked(now, from, &keys),
-            None => self.counts.strange += 1,
+            Some(Datagram::Video(_)) | None => self.counts.strange += 1,
         }
     }
 

@@ -10,6 +10,8 @@ use crate::{Output, Peer, SERVER};
 
 /// The share of the uplink for other viewers' repairs.
 const REPAIRS: f64 = 0.1;
+/// A child of one that the server feeds is so many hops away.
+const NEAR: u8 = 2;
 
 impl Viewer {
     /// Asks for what is missing.
@@ -47,16 +49,17 @@ impl Viewer {
         helpers
     }
 
-    /// Who is asked for a packet: the slice's parent unless it is silent, then somebody else's parents in turn, and
-    /// every other time the server, whose uplink is everybody's last resort.
+    /// Who is asked for a packet: the slice's parent unless it is silent, then the parents of other slices and the
+    /// server. What a viewer near the server gets from it goes on to all that are below: so it asks the server soon,
+    /// and those below do not before they have asked each other.
     fn whom(&self, ask: Ask, helpers: &[Peer]) -> Peer {
         let slice = &self.slices[usize::from(ask.key.slice)];
         if ask.before == 0 && !slice.silent && slice.parent != NOBODY {
             return slice.parent;
         }
         let others: Vec<Peer> = helpers.iter().copied().filter(|peer| *peer != slice.parent).collect();
-        let last_resort = ask.before >= 2 && ask.before % 2 == 0;
-        if others.is_empty() || last_resort {
+        let server = if slice.depth <= NEAR { ask.before != 2 } else { ask.before > 2 };
+        if others.is_empty() || server {
             return SERVER;
         }
         others[(ask.key.group as usize + usize::from(ask.before)) % others.len()]

@@ -17,6 +17,7 @@ use serde_json::json;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::identity::{Identity, digest, hex, unhex};
 use tidegate_net::stream::input::Input;
+use tidegate_net::stream::path as net;
 use tidegate_net::stream::viewer::Screen;
 use tidegate_net::stream::{pages, server, viewer};
 use tidegate_net::{http, os};
@@ -114,6 +115,9 @@ struct ClientArguments {
     /// Pass on exploration, but no video
     #[arg(long, hide = true)]
     free_ride: bool,
+    /// What it may send once that time has passed
+    #[arg(long, hide = true, num_args = 2, value_names = ["RATE", "AFTER"])]
+    throttle: Option<Vec<String>>,
     /// Pass nothing on
     #[arg(long)]
     leaf: bool,
@@ -258,6 +262,19 @@ fn serve(arguments: ServerArguments) -> Result<ExitCode, Failure> {
     })
 }
 
+/// What a path's uplink becomes, and after how long.
+fn throttle(given: &[String]) -> Result<(Span, Rate), Failure> {
+    let [rate, after] = given else { unreachable!("two were asked for") };
+    let later = rate.parse().and_then(|rate: Rate| Ok((after.parse()?, rate)));
+    later.ok().filter(|(_, rate)| rate.0 > 0).ok_or_else(|| {
+        wrong(
+            "--throttle",
+            format!("`{rate} {after}` is no rate and time"),
+            "give such as \"300 kbit/s\" \"5 s\"",
+        )
+    })
+}
+
 fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
     let found = arguments.server.to_socket_addrs().ok().and_then(|mut all| all.next());
     let server = found.ok_or_else(|| {
@@ -288,7 +305,8 @@ fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
         skip_after: arguments.skip_after,
         stamping,
     };
-    let path = arguments.path.path(arguments.uplink)?;
+    let later = arguments.throttle.as_deref().map(throttle).transpose()?;
+    let path = net::Path { later, ..arguments.path.path(arguments.uplink)? };
     let out = arguments.out.as_deref().map(writer).transpose()?;
     let settings =
         viewer::Settings { server, fingerprint, listen, path, machine, free_ride: arguments.free_ride };

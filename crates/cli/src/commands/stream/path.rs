@@ -44,6 +44,6 @@ impl PathArguments {
         if delay.max(jitter) > LONGEST_DELAY {
             return Err(wrong("--delay", "the path is longer than 10 s", "give less"));
         }
-        Ok(path::Path { uplink, delay, jitter, loss, seed })
+        Ok(path::Path { uplink, delay, jitter, loss, seed, later: None })
     }
 }
