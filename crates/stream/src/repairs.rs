@@ -42,8 +42,11 @@ impl Repairs {
 
     /// Forgets what was sent long ago.
     pub fn forget(&mut self, now: Time) {
-        while let Some((_, key, peer)) = self.sent.pop_front_if(|(at, ..)| now.since(*at) > PASSING) {
-            self.known.remove(&(key, peer));
+        while let Some((at, key, peer)) = self.sent.front()
+            && now.since(*at) > PASSING
+        {
+            self.known.remove(&(*key, *peer));
+            self.sent.pop_front();
         }
     }
 }
