@@ -19,6 +19,8 @@ pub(crate) struct Processes {
     tool: PathBuf,
     /// Arguments that all peers get.
     common: Vec<String>,
+    /// Whether they show their state, on the TCP port with the number of their UDP port.
+    pub shows: bool,
 }
 
 impl Drop for Processes {
@@ -46,7 +48,7 @@ impl Processes {
         let addresses = addresses.map_err(text)?;
         create(&folder, &addresses, 3600, 24).map_err(text)?;
         let tool = std::env::current_exe().map_err(text)?;
-        Ok(Processes { folder, addresses, children: Vec::new(), tool, common })
+        Ok(Processes { folder, addresses, children: Vec::new(), tool, common, shows: false })
     }
 
     /// A command of a peer.
@@ -54,6 +56,9 @@ impl Processes {
         let mut command = Command::new(&self.tool);
         command.args(["more", role, "--number", &peer.to_string(), "--overlay"]).arg(&self.folder);
         command.args(&self.common).stdout(Stdio::null());
+        if self.shows {
+            command.args(["--status", &self.addresses[usize::from(peer)].to_string()]);
+        }
         command
     }
 

@@ -2,8 +2,11 @@
 
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread;
 
 use serde_json::{Value, json};
+use tidegate_net::live::demo_page::{self, Look};
 use tidegate_net::{clock, os};
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -62,9 +65,40 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 /// its standard input and never writes.
 pub fn end_with_parent(owned: bool) {
     if owned {
-        std::thread::spawn(|| {
+        thread::spawn(|| {
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
             std::process::exit(0);
         });
     }
+}
+
+/// Serves a demonstration's page from a thread of its own; where.
+pub fn serve_page(
+    at: SocketAddr,
+    look: Look,
+    about: impl Fn() -> Value + Send + 'static,
+    relays: Vec<SocketAddr>,
+) -> Result<SocketAddr, Failure> {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        run_on_this_thread(async {
+            let failed = |cause| Failure::other(format!("the page cannot be served on {at}: {cause}"));
+            let bound = async {
+                let listener = TcpListener::bind(at).await?;
+                std::io::Result::Ok((listener.local_addr()?, listener))
+            };
+            match bound.await.map_err(failed) {
+                Ok((address, listener)) => {
+                    // The demo may have ended.
+                    let _ = tell.send(Ok(address));
+                    demo_page::run(listener, look, about, &relays).await.map_err(Failure::other)
+                }
+                Err(failure) => {
+                    let _ = tell.send(Err(failure));
+                    Ok(())
+                }
+            }
+        })
+    });
+    told.recv().map_err(Failure::other)?
 }

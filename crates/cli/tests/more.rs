@@ -1,7 +1,15 @@
 //! `tidegate more`: keys and directories, what is refused, and that guards stay.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
 
 fn tidegate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).output().expect("the tool runs")
@@ -142,5 +150,118 @@ fn secrets_and_directories_of_others_are_refused() {
     std::fs::write(folder.join("peer-1.secret"), "7\n").expect("written");
     let (text, code) = node();
     assert!(code == Some(2) && text.contains("hexadecimal"), "{text}");
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+/// What a page of this machine answers to who asks for it by this name.
+fn get(address: &str, host: &str, path: &str) -> String {
+    let mut tcp = TcpStream::connect(address).expect("the page is served");
+    write!(tcp, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    tcp.read_to_string(&mut answer).expect("answered");
+    answer
+}
+
+/// What the demonstration's page knows once so many of its peers answer.
+fn shown(page: &str, answering: usize) -> Value {
+    for _ in 0..200 {
+        let answer = get(page, "localhost", "/status.json");
+        let status: Value =
+            serde_json::from_str(answer.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
+        let moved = |peer: &Value| peer["forwarded"].as_f64() > Some(0.0);
+        let peers = status["relays"].as_array().expect("peers");
+        if peers.len() == answering && peers.iter().any(moved) {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{answering} peers never answered");
+}
+
+#[test]
+fn the_demos_page_shows_every_peer_and_one_that_was_stopped() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["more", "demo", "--limit", "400 kB/s"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the tool runs");
+    let mut lines = BufReader::new(demo.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let page = lines
+        .find_map(|line| Some(line.strip_prefix("page at ")?.split(' ').next()?.to_owned()))
+        .expect("a page");
+    let address = page.trim_start_matches("http://").trim_end_matches('/');
+    assert!(get(address, "evil.example", "/status.json").starts_with("HTTP/1.1 421"));
+    let status = shown(address, 10);
+    let process = &status["peers"]
+        .as_array()
+        .expect("peers")
+        .iter()
+        .find(|peer| peer["peer"] == 3)
+        .expect("3")["process"];
+    assert!(
+        Command::new("kill").args(["-STOP", &process.to_string()]).status().expect("kill runs").success()
+    );
+    let status = shown(address, 9);
+    assert!(status["relays"].as_array().expect("peers").iter().all(|peer| peer["peer"] != 3), "{status}");
+    for size in ["--window-size=1280,900", "--window-size=390,844"] {
+        let dom = Command::new("chromium")
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--dump-dom",
+                "--virtual-time-budget=5000",
+                size,
+            ])
+            .arg(&page)
+            .stderr(Stdio::null())
+            .output();
+        let Ok(dom) = dom else {
+            skipped::skipped("the page of `more demo` in a browser", "chromium");
+            break;
+        };
+        let dom = String::from_utf8_lossy(&dom.stdout).into_owned();
+        assert!(
+            dom.contains("9 of 10 peers answer") && dom.matches("<section").count() == 10,
+            "{size}: {dom}"
+        );
+        assert!(dom.contains("does not answer") && dom.contains("data-fits=\"true\""), "{size}: {dom}");
+    }
+    assert!(
+        Command::new("kill").args(["-INT", &demo.id().to_string()]).status().expect("kill runs").success()
+    );
+    demo.wait().expect("it ends");
+}
+
+#[test]
+fn a_peer_shows_its_metrics_on_loopback_alone() {
+    let folder = overlay("status");
+    let place = folder.to_string_lossy().into_owned();
+    let node = ["more", "node", "--overlay", &place, "--number", "1", "--status"];
+    let (text, code) = said(&tidegate(&[&node[..], &["192.0.2.1:9"]].concat()));
+    assert!(code == Some(2) && text.contains("loopback only"), "{text}");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
+    let address = port.local_addr().expect("bound").to_string();
+    let (text, code) = said(&tidegate(&[&node[..], &[&address]].concat()));
+    assert!(code == Some(2) && text.contains("in use"), "{text}");
+    drop(port);
+    let mut peer = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args([&node[..], &[&address]].concat())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the tool runs");
+    let there = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        TcpStream::connect(&address).is_ok()
+    });
+    assert!(there, "the page is never served");
+    std::thread::sleep(Duration::from_millis(300));
+    let metrics = get(&address, "127.0.0.1", "/metrics");
+    assert!(metrics.contains("tidegate_more_unauthenticated 0.0"), "{metrics}");
+    assert!(get(&address, "localhost", "/").contains("MORE peer 1"));
+    assert!(get(&address, "localhost", "/secrets").starts_with("HTTP/1.1 404"));
+    peer.kill().expect("it runs");
+    peer.wait().expect("it ends");
     let _ = std::fs::remove_dir_all(&folder);
 }

@@ -65,7 +65,7 @@ pub struct Client {
     turns: VecDeque<u64>,
     /// Cells sent since the last message.
     cells: u32,
-    /// Packets sent in this second and the one before.
+    /// Packets sent in the busiest second of late, fading, and in this.
     pace: [u32; 2],
     pace_second: u64,
     /// Answers that did not decrypt.
@@ -98,7 +98,7 @@ struct Cargo {
 }
 
 enum By {
-    Message { keys: PathKeys, session: Session, outbound: Outbound, path: Path },
+    Message { keys: PathKeys, session: Box<Session>, outbound: Outbound, path: Path },
     Cell { route: PacketId, number: u32 },
 }
 
@@ -150,8 +150,7 @@ impl Client {
         self.store.extend(paths.into_iter().filter(|path| usize::from(path.entry()) < known).take(room));
     }
 
-    /// New keys: paths are built with them from now on. Receiver paths that are older than the epoch before are
-    /// forgotten.
+    /// New keys for new paths. Receiver paths that are older than the epoch before are forgotten.
     pub fn set_epoch(&mut self, epoch: Epoch) {
         let valid = |tag: u8| (epoch.tag + 16 - tag) % 16 <= 1;
         self.store.retain(|path| valid(path.epoch()));
@@ -286,7 +285,9 @@ impl Client {
     fn count_pace(&mut self, now: Time) {
         let second = now.0 / 1_000_000_000;
         if second != self.pace_second {
-            self.pace = [if second == self.pace_second + 1 { self.pace[1] } else { 0 }, 0];
+            // A second without packets does not begin all anew.
+            let rest = (self.pace_second..second).take(16).fold(self.pace[0], |pace, _| pace * 3 / 4);
+            self.pace = [self.pace[1].max(rest), 0];
             self.pace_second = second;
         }
         self.pace[1] += 1;
@@ -338,7 +339,7 @@ impl Client {
         let (datagram, session, outbound) =
             message.send(&self.epoch, relays, keys.label(), &into, self.receiver, &mut **secrets);
         let timeout = self.flights.sender.timeout_into(&path);
-        let by = By::Message { keys, session, outbound, path };
+        let by = By::Message { keys, session: Box::new(session), outbound, path };
         self.establishing.push_back(now);
         self.cells = 0;
         self.flights.launch(now, id, drawn, timeout, Cargo { stream: frame.stream, chunk, by });
@@ -348,9 +349,8 @@ impl Client {
     /// A cell of a stream along one of the routes whose relays have rate left.
     fn cell(&mut self, now: Time, stream: u64) -> Option<(Peer, Vec<u8>)> {
         let Randomness { choices, secrets } = &mut self.randomness;
-        let ready = |route: &Route| route.until > now && route.number < self.uses;
-        let live: Vec<PacketId> =
-            self.routes.iter().filter(|(_, route)| ready(route)).map(|(id, _)| *id).collect();
+        let ready = |(_, route): &(&PacketId, &Route)| route.until > now && route.number < self.uses;
+        let live: Vec<PacketId> = self.routes.iter().filter(ready).map(|(id, _)| *id).collect();
         let from = if live.is_empty() { return None } else { choices.below(live.len()) };
         let (id, drawn) = live[from..].iter().chain(&live[..from]).find_map(|id| {
             let drawn = self.flights.draw_again(now, self.routes[id].path)?;
@@ -404,7 +404,7 @@ impl Client {
                 path,
                 outbound,
                 end: keys.route(),
-                session,
+                session: *session,
                 number: 1,
                 until: now + ROUTE_LIFE,
                 flying: BTreeMap::new(),

@@ -11,7 +11,7 @@
 
 use sha2::{Digest, Sha256};
 use sphinx_packet::header::HEADER_SIZE;
-use sphinx_packet::payload::key::derive_payload_key;
+use sphinx_packet::payload::key::{PayloadKey, derive_payload_key};
 use sphinx_packet::payload::{PAYLOAD_OVERHEAD_SIZE, Payload};
 use tidegate_control::paths::Peer;
 use x25519_dalek::{PublicKey, StaticSecret};
@@ -139,15 +139,16 @@ impl PathKeys {
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct Session {
     answer: Seed,
-    /// Of cells to the receiver.
-    pub(crate) up: Seed,
+    /// Of cells to the receiver: keys, not their seeds, for a route's cells all use them.
+    pub(crate) up: PayloadKey,
     /// Of cells from it.
-    pub(crate) down: Seed,
+    pub(crate) down: PayloadKey,
 }
 
 impl Session {
     fn new(shared: &[u8; 32]) -> Session {
-        Session { answer: seed(shared, b"answer"), up: seed(shared, b"up"), down: seed(shared, b"down") }
+        let cells = |which: &[u8]| derive_payload_key(&seed(shared, which));
+        Session { answer: seed(shared, b"answer"), up: cells(b"up"), down: cells(b"down") }
     }
 }
 

@@ -84,8 +84,8 @@ impl RouteKey {
 }
 
 /// Encrypts a text from end to end to the size of a cell's payload.
-pub(crate) fn seal(text: &[u8], seed: &Seed) -> Payload {
-    Payload::encapsulate_message(text, &[*seed], CELL_PAYLOAD).expect("a text that fits")
+pub(crate) fn seal(text: &[u8], key: &PayloadKey) -> Payload {
+    Payload::encapsulate_message(text, &[*key], CELL_PAYLOAD).expect("a text that fits")
 }
 
 /// The sending end of a route.
@@ -149,7 +149,12 @@ impl Inbound {
     }
 
     /// The text of a cell, and the rates its relays stamped (zero where there is none), last relay first.
-    pub fn open(&self, mut annex: [u8; ANNEX], payload: &[u8], seed: &Seed) -> Option<(Vec<u8>, Vec<f32>)> {
+    pub fn open(
+        &self,
+        mut annex: [u8; ANNEX],
+        payload: &[u8],
+        key: &PayloadKey,
+    ) -> Option<(Vec<u8>, Vec<f32>)> {
         let mut payload = Payload::from_bytes(payload).ok()?;
         let mut stamps = Vec::with_capacity(self.keys.len());
         for key in self.keys.iter().rev() {
@@ -158,7 +163,7 @@ impl Inbound {
             annex.copy_within(4.., 0);
             payload = payload.add_encryption_layer(key.cipher).ok()?;
         }
-        let text = payload.unwrap(derive_payload_key(seed)).ok()?.recover_plaintext().ok()?;
+        let text = payload.unwrap(key).ok()?.recover_plaintext().ok()?;
         Some((text, stamps))
     }
 }
@@ -292,6 +297,7 @@ mod tests {
 
     const SEEDS: [Seed; 3] = [[1; 16], [2; 16], [3; 16]];
     const KIND: u8 = 4;
+    const KEY: PayloadKey = [7; 192];
 
     /// Peers 1, 2 and 3 relay from peer 0 to peer 4.
     fn relays() -> Vec<Routes> {
@@ -308,7 +314,7 @@ mod tests {
     fn a_cell_looks_different_on_each_link_and_is_opened_once() {
         // The first two relays are the sender's, the third the receiver's.
         let (mut relays, outbound) = (relays(), Outbound::new(1, &SEEDS[..2]));
-        let (mut datagram, _) = outbound.cell(KIND, seal(b"text", &[7; 16]), &mut || [5; 32]);
+        let (mut datagram, _) = outbound.cell(KIND, seal(b"text", &KEY), &mut || [5; 32]);
         for (hop, relay) in relays.iter_mut().enumerate().take(3) {
             let from = hop as Peer;
             assert_eq!(relay.check(Time::ZERO, from, &datagram), Ok(()));
@@ -325,10 +331,10 @@ mod tests {
         }
         let annex = datagram[CELL_HEAD..][..ANNEX].try_into().expect("an annex");
         let end = Inbound::new(&SEEDS[2..]);
-        let opened = end.open(annex, &datagram[CELL_HEAD + ANNEX..], &[7; 16]);
+        let opened = end.open(annex, &datagram[CELL_HEAD + ANNEX..], &KEY);
         assert_eq!(opened, Some((b"text".to_vec(), vec![1002.0])));
         datagram[DATA_SIZE - 1] ^= 1;
-        assert_eq!(end.open(annex, &datagram[CELL_HEAD + ANNEX..], &[7; 16]), None, "damaged");
+        assert_eq!(end.open(annex, &datagram[CELL_HEAD + ANNEX..], &KEY), None, "damaged");
     }
 
     #[test]
@@ -336,7 +342,7 @@ mod tests {
         let outbound = Outbound::new(1, &SEEDS);
         for refuser in 0..3usize {
             let mut relays = relays();
-            let (mut datagram, tags) = outbound.cell(KIND, seal(b"text", &[7; 16]), &mut || [5; 32]);
+            let (mut datagram, tags) = outbound.cell(KIND, seal(b"text", &KEY), &mut || [5; 32]);
             for (hop, relay) in relays.iter_mut().enumerate().take(refuser) {
                 let Ok(Passed::Forward(_, next)) = relay.pass(Time::ZERO, hop as Peer, &datagram, 0.0) else {
                     panic!("passes")

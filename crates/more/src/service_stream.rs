@@ -175,16 +175,18 @@ impl Held {
     /// Drops what arrived.
     fn heard_of(&mut self, now: Time, frame: &Frame) {
         let (round, arrived) = (&mut self.round, &mut self.arrived);
-        self.down.retain(|number, chunk| {
-            let has = frame.other_has(*number);
-            if let (true, Some(sent), false) = (has, chunk.sent, chunk.again) {
+        let mut drop = |chunk: Chunk| {
+            if let (Some(sent), false) = (chunk.sent, chunk.again) {
                 let seconds = now.since(sent).as_secs_f64();
                 round[1] += GAMMA * ((seconds - round[0]).abs() - round[1]);
                 round[0] += GAMMA * (seconds - round[0]);
                 *arrived = (*arrived).max(sent);
             }
-            !has
-        });
+        };
+        while let Some(first) = self.down.first_entry().filter(|first| *first.key() < frame.next) {
+            drop(first.remove());
+        }
+        frame.held().filter_map(|number| self.down.remove(&number)).for_each(drop);
     }
 
     /// The chunk that the next answer carries: one that seems lost, or the first that was not sent. It seems lost

@@ -81,6 +81,7 @@ fn round(packets: usize) -> (f64, f64) {
         parameters: ControllerParameters::named("explicit-or-aimd", 1500.0).expect("known"),
         attempt_every: Span::from_millis(5),
         guards: Vec::new(),
+        status: None,
     };
     let stop = AtomicBool::new(false);
     let live = std::thread::scope(|scope| {

@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -20,6 +21,9 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 use tidegate_control::units::Span;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -45,6 +49,22 @@ pub struct Page {
     pub kind: &'static str,
     /// Its content.
     pub text: String,
+}
+
+/// A number with its name and what it says.
+pub type Number = (&'static str, &'static str, f64);
+
+/// Numbers in Prometheus' text format, their names behind `prefix`.
+pub fn metrics(prefix: &str, numbers: &[Number]) -> Page {
+    let mut registry = Registry::with_prefix(prefix);
+    for (name, help, value) in numbers {
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(*value);
+        registry.register(*name, *help, gauge);
+    }
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("a string takes everything");
+    Page { kind: "application/openmetrics-text; version=1.0.0; charset=utf-8", text }
 }
 
 /// A request for a role.

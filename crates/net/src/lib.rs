@@ -40,6 +40,7 @@ mod more_local;
 pub mod more_peer;
 pub mod more_serve;
 pub mod more_socks;
+mod more_status;
 pub mod os;
 pub mod overlay;
 pub mod private;

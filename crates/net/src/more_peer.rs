@@ -19,6 +19,8 @@ use tidegate_more::node::{self, Node, NodeSettings};
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::service;
 
+use crate::http::Number;
+use crate::more_status::Status;
 use crate::{clock, os};
 
 /// What one peer needs to take part.
@@ -46,6 +48,8 @@ pub struct Settings {
     pub attempt_every: Span,
     /// The only peers that it sends its own packets to first; any if empty.
     pub guards: Vec<Peer>,
+    /// Where it shows its state and metrics over HTTP, on loopback; nowhere if absent.
+    pub status: Option<SocketAddr>,
 }
 
 /// What happened at one peer.
@@ -99,6 +103,8 @@ pub(crate) struct LivePeer {
     epoch: u32,
     look: Time,
     memory: Memory,
+    status: Option<Status>,
+    opened: Time,
     pub summary: Summary,
 }
 
@@ -141,8 +147,18 @@ impl LivePeer {
         let mut memory = Memory { folder: settings.memory.clone(), me, files: Vec::new() };
         memory.open(&mut node)?;
         let directory = directory.clone();
-        let summary = Summary::default();
-        Ok((LivePeer { node, addresses, directory, epoch, look: Time::ZERO, memory, summary }, socket))
+        let peer = LivePeer {
+            node,
+            addresses,
+            directory,
+            epoch,
+            look: Time::ZERO,
+            memory,
+            status: settings.status.map(|at| Status::serve(at, me)).transpose()?,
+            opened: clock::now(),
+            summary: Summary::default(),
+        };
+        Ok((peer, socket))
     }
 
     /// Everybody's keys.
@@ -164,6 +180,9 @@ impl LivePeer {
             return Ok(None);
         }
         self.look = now + LOOK;
+        if let Some(status) = &self.status {
+            status.show(self.numbers(now));
+        }
         let epoch = self
             .directory
             .epoch_at(clock::unix())
@@ -192,6 +211,37 @@ impl LivePeer {
     /// A datagram of this peer as it goes to `to`, and where that is.
     pub fn seal(&mut self, to: Peer, datagram: &[u8]) -> (Option<SocketAddr>, Vec<u8>) {
         (self.address(to), self.node.seal(to, datagram).unwrap_or_default())
+    }
+
+    /// What its operator sees.
+    fn numbers(&self, now: Time) -> Vec<Number> {
+        let node = self.node.counters();
+        let count = |number: u64| number as f64;
+        vec![
+            ("uptime_seconds", "Seconds since it began", now.since(self.opened).as_secs_f64()),
+            ("peers", "Peers of the directory", self.addresses.len() as f64),
+            ("epoch", "The key epoch that it is", f64::from(self.epoch)),
+            (
+                "offer_bytes_per_second",
+                "The rate that it offers to each source",
+                f64::from(self.node.stamp()),
+            ),
+            ("forwarded", "Data passed on", count(node.forwarded)),
+            ("delivered", "Data for this peer", count(node.delivered)),
+            ("acks_forwarded", "Acknowledgements passed on", count(node.acks_forwarded)),
+            ("acks_received", "Acknowledgements for this peer", count(node.acks_received)),
+            ("refusals", "Refusals sent and passed back", count(node.refusals)),
+            ("over_limit", "Dropped: over the limit", count(node.over_limit)),
+            ("unauthenticated", "Dropped: no peer of the directory sent it", count(node.unauthenticated)),
+            ("misshapen", "Dropped: neither size nor kind fit", count(node.misshapen)),
+            ("stale", "Dropped: of a key epoch that is over or has not begun", count(node.stale)),
+            ("forged", "Dropped: the integrity check failed, or no such route", count(node.forged)),
+            ("replayed", "Dropped: opened before", count(node.replayed)),
+            ("senseless", "Dropped: senseless inside", count(node.senseless)),
+            ("flooding", "Dropped: acknowledgements that no data paid for", count(node.flooding)),
+            ("memory_full", "Dropped: no more replay tags can be remembered", count(node.memory_full)),
+            ("unsent", "Datagrams that could not be handed to the network", count(self.summary.unsent)),
+        ]
     }
 
     fn address(&self, to: Peer) -> Option<SocketAddr> {

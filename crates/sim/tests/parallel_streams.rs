@@ -64,3 +64,18 @@ fn silent_relays_cost_their_share_and_nothing_stops() {
         assert!(read.seconds[22..].iter().all(|bytes| *bytes > 0), "{peers} peers: {:?}", read.seconds);
     }
 }
+
+/// A receiver over its limit loses many packets in one second. When each of those losses halved the rates, the stream fell
+/// from 1.2 MB/s to .1 and took as long again.
+#[test]
+fn a_second_over_the_limit_does_not_stop_a_stream() {
+    let (attempt_every, duration) = (Span::from_micros(200), Span::from_secs(12));
+    let delays = Delays::Constant(Span::from_millis(1));
+    let plan = Reading { limit: 4e6, attempt_every, duration, delays, published: 256, ..reading(10) };
+    let read = read(&plan, "explicit-or-aimd");
+    let most = *read.seconds.iter().max().expect("seconds");
+    let full = read.seconds.iter().position(|bytes| 2 * bytes >= most).expect("one is the most");
+    assert!(read.progress.timed_out + read.progress.refused > 0, "the limit was never reached");
+    assert!(read.seconds[full..].iter().all(|bytes| 2 * bytes >= most), "{:?}", read.seconds);
+    assert!(most > 800_000, "{:?}", read.seconds);
+}

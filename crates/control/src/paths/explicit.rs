@@ -5,7 +5,7 @@
 //! it on acknowledgements and refusals. The source's half is [`Explicit`]: it sends what the relay offers.
 
 use super::{Controller, Feedback, Memo, Peer};
-use crate::units::Time;
+use crate::units::{Span, Time};
 
 /// How a relay moves its offer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,9 +85,14 @@ pub struct Explicit {
 struct Offered {
     rate: f64,
     starting: bool,
-    /// Whether a packet through it was lost.
-    lost: bool,
+    /// When a loss last lowered the rate.
+    lowered: Option<Time>,
 }
+
+/// Limits count by the second, and a full queue loses many packets at once: losses of one second are one sign.
+const LOSSES: Span = Span::from_secs(1);
+/// Without a stamp a rate that was lowered grows by this share of the usual offer per second.
+const STEP: f64 = 0.1;
 
 /// Weight of one offer in `Explicit::usual`.
 const WEIGHT: f64 = 0.01;
@@ -95,7 +100,7 @@ const WEIGHT: f64 = 0.01;
 impl Explicit {
     /// Every peer starts with one packet per second and gains one per acknowledgement up to its offer.
     pub fn new(peers: usize, parameters: ExplicitParameters) -> Explicit {
-        let peer = Offered { rate: parameters.packet, starting: true, lost: false };
+        let peer = Offered { rate: parameters.packet, starting: true, lowered: None };
         Explicit { parameters, peers: vec![peer; peers], receiver: None, usual: 0.0 }
     }
 }
@@ -105,7 +110,7 @@ impl Controller for Explicit {
         self.peers[usize::from(peer)].rate
     }
 
-    fn feedback(&mut self, _now: Time, peer: Peer, _memo: Memo, feedback: Feedback) -> f64 {
+    fn feedback(&mut self, now: Time, peer: Peer, _memo: Memo, feedback: Feedback) -> f64 {
         let ExplicitParameters { packet, beta } = self.parameters;
         if let Feedback::Acked { stamp: Some(offer), .. } = feedback {
             self.usual += if self.usual > 0.0 { WEIGHT * (offer - self.usual) } else { offer };
@@ -122,11 +127,13 @@ impl Controller for Explicit {
                 state.rate = stamp.unwrap_or(state.rate * beta).min(state.rate);
             }
             Feedback::TimedOut if Some(peer) == self.receiver => {}
-            Feedback::TimedOut => (state.rate, state.lost) = (state.rate * beta, true),
+            Feedback::TimedOut if state.lowered.is_some_and(|then| now.since(then) < LOSSES) => {}
+            Feedback::TimedOut => (state.rate, state.lowered) = (state.rate * beta, Some(now)),
             // A receiver path's first relay cannot write to this source: it is taken to offer what others do,
             // with slow start and additive increase on the way there.
             Feedback::Acked { stamp: None, .. } => {
-                let step = if state.lost { packet * packet / state.rate } else { packet };
+                let slow = packet.max(STEP * self.usual) * packet / state.rate;
+                let step = if state.lowered.is_some() { slow.min(packet) } else { packet };
                 state.rate = state.rate.max((state.rate + step).min(self.usual));
             }
             Feedback::Passed => {}

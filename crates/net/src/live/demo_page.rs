@@ -7,40 +7,71 @@ use std::net::SocketAddr;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tidegate_control::units::Span;
 use tokio::net::TcpListener;
 
 use super::fetch::fetch;
 use crate::clock;
 use crate::http::{answers, serve};
+use crate::link::within;
 
 /// How often relays are asked.
 const EVERY: Span = Span::from_secs(1);
 /// Scripts and numbers come from here alone.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'";
 
-/// Serves until dropped. Must run inside a [`tokio::task::LocalSet`].
+/// How long one is waited for: a process that was stopped takes connections and says nothing.
+const ANSWER: Span = Span::from_millis(300);
+
+/// A page and its script.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    html: &'static str,
+    script: (&'static str, &'static str),
+}
+
+/// Of `tidegate overlay demo`.
+pub const OVERLAY: Look = Look {
+    html: include_str!("assets/overlay.html"),
+    script: ("/overlay.js", include_str!("assets/overlay.js")),
+};
+/// Of `tidegate more demo`.
+pub const MORE: Look =
+    Look { html: include_str!("assets/more.html"), script: ("/more.js", include_str!("assets/more.js")) };
+
+/// Serves until dropped: what the demonstration knows itself (`about`, an object), and what its relays say. Must run
+/// inside a [`tokio::task::LocalSet`].
 ///
 /// # Errors
 /// If the listener is not on loopback.
-pub async fn run(listener: TcpListener, system: &str, relays: &[SocketAddr]) -> io::Result<()> {
-    let status = RefCell::new(json!({ "system": system, "relays": [] }));
+pub async fn run(
+    listener: TcpListener,
+    look: Look,
+    about: impl Fn() -> Value,
+    relays: &[SocketAddr],
+) -> io::Result<()> {
+    let with = |said: Vec<Value>| {
+        let mut status = about();
+        status["seconds"] = clock::now().as_secs_f64().into();
+        status["relays"] = said.into();
+        status
+    };
+    let status = RefCell::new(with(Vec::new()));
     let asking = async {
         loop {
             let mut said = Vec::new();
             for relay in relays {
                 // One that is gone is missing on the page.
-                if let Ok((200, _, body)) = fetch(*relay, "/status.json", None).await {
+                if let Ok((200, _, body)) = within(ANSWER, fetch(*relay, "/status.json", None)).await {
                     said.extend(serde_json::from_slice::<Value>(&body));
                 }
             }
-            let seconds = clock::now().as_secs_f64();
-            *status.borrow_mut() = json!({ "system": system, "seconds": seconds, "relays": said });
+            *status.borrow_mut() = with(said);
             clock::until(clock::now() + EVERY).await;
         }
     };
-    let (router, answering) = answers(|asked| answer(&asked.path, &status.borrow()));
+    let (router, answering) = answers(|asked| answer(look, &asked.path, &status.borrow()));
     tokio::select! {
         result = serve(listener, router) => result,
         () = answering => Ok(()),
@@ -48,12 +79,12 @@ pub async fn run(listener: TcpListener, system: &str, relays: &[SocketAddr]) -> 
     }
 }
 
-fn answer(path: &str, status: &Value) -> Response {
+fn answer(look: Look, path: &str, status: &Value) -> Response {
     let html = [(CONTENT_TYPE, "text/html; charset=utf-8"), (CONTENT_SECURITY_POLICY, POLICY)];
     let script = [(CONTENT_TYPE, "text/javascript; charset=utf-8")];
     match path {
-        "/" => (html, include_str!("assets/overlay.html")).into_response(),
-        "/overlay.js" => (script, include_str!("assets/overlay.js")).into_response(),
+        "/" => (html, look.html).into_response(),
+        path if path == look.script.0 => (script, look.script.1).into_response(),
         "/status.json" => ([(CONTENT_TYPE, "application/json")], status.to_string()).into_response(),
         _ => (StatusCode::NOT_FOUND, "no such page\n").into_response(),
     }

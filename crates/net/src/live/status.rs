@@ -4,18 +4,14 @@
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tidegate_proto::node::Node as _;
 use tokio::net::TcpListener;
 
 use super::exit::Exiting;
 use crate::clock;
-use crate::http::{self, Page};
+use crate::http::{self, Number, Page};
 
 /// What is shown.
 pub struct Shown {
@@ -38,24 +34,21 @@ pub async fn serve(listener: TcpListener, shown: Shown) -> io::Result<()> {
     let (pages, answering) = http::pages(|path| {
         let mut numbers = numbers(&overlay);
         numbers.push(("switched", "Circuits that it has moved", switched.get() as f64));
-        let (kind, text) = match path {
-            "/metrics" => ("application/openmetrics-text; version=1.0.0; charset=utf-8", metrics(&numbers)?),
+        match path {
+            "/metrics" => Some(http::metrics("tidegate_relay", &numbers)),
             "/status.json" => {
                 let circuits = circuits.then(|| each(&overlay));
-                ("application/json", document(&nickname, &numbers, circuits).to_string())
+                let text = document(&nickname, &numbers, circuits).to_string();
+                Some(Page { kind: "application/json", text })
             }
-            _ => return None,
-        };
-        Some(Page { kind, text })
+            _ => None,
+        }
     });
     tokio::select! {
         result = http::serve(listener, pages) => result,
         () = answering => Ok(()),
     }
 }
-
-/// A number with its name and what it says.
-type Number = (&'static str, &'static str, f64);
 
 fn numbers(overlay: &Exiting) -> Vec<Number> {
     let (waits, connections) = (overlay.waits(), overlay.connections());
@@ -80,18 +73,6 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
             ("shed", "Circuits and connections closed because memory was short", node.shed() as f64),
         ]
     })
-}
-
-fn metrics(numbers: &[Number]) -> Option<String> {
-    let mut registry = Registry::with_prefix("tidegate_relay");
-    for (name, help, value) in numbers {
-        let gauge = Gauge::<f64, AtomicU64>::default();
-        gauge.set(*value);
-        registry.register(*name, *help, gauge);
-    }
-    let mut text = String::new();
-    encode(&mut text, &registry).ok()?;
-    Some(text)
 }
 
 fn each(overlay: &Exiting) -> Value {

@@ -29,6 +29,7 @@ pub fn settings(directory: &Directory, me: u16, controller: &str) -> Settings {
         parameters: ControllerParameters::named(controller, 1500.0).expect("known"),
         attempt_every: Span::from_millis(1),
         guards: Vec::new(),
+        status: None,
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Read {
 }
 
 const STREAM: u64 = 1;
+/// What the service's application writes at once, as sockets read it.
+const BLOCK: usize = 16 * 1024;
 
 enum Event {
     Datagram(Peer, Vec<u8>),
@@ -237,9 +239,11 @@ impl World<'_> {
             match output {
                 Output::Send(to, datagram) => self.send(now, (self.plan.peers - 1) as Peer, to, &datagram),
                 Output::Came(came) if came.stream == STREAM => {
-                    let end = self.written + self.service.room(STREAM) as u64;
-                    self.service.write(STREAM, &(self.written..end).map(content).collect::<Vec<u8>>());
-                    self.written = end;
+                    while self.service.room(STREAM) >= BLOCK {
+                        let end = self.written + BLOCK as u64;
+                        self.service.write(STREAM, &(self.written..end).map(content).collect::<Vec<u8>>());
+                        self.written = end;
+                    }
                 }
                 Output::Came(_) | Output::Publish | Output::Over(_) => {}
             }

@@ -1,17 +1,22 @@
 //! `tidegate more demo`: ten peers on this machine, a hidden service among them, and somebody who reads from it.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+use tidegate_net::live::demo_page;
 
 use crate::failure::Failure;
 use crate::more_processes::{Processes, Reader, hidden_service, source};
+use crate::roles::serve_page;
 
 /// Peers: one reads, one hides, the others relay.
 const PEERS: u16 = 10;
 
 /// Run ten peers on this machine, read from a hidden service among them, and say how fast
 ///
-/// Stop or kill a relay by hand and see what that costs. With `--json` the last line is an object.
+/// Stop or kill a relay by hand and see what that costs, here and on the page. With `--json` the last line is an object.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Seconds; without, until stopped
@@ -23,7 +28,16 @@ pub struct Arguments {
     /// How much each peer forwards per second
     #[arg(long, default_value = "4 MB/s")]
     limit: String,
-    /// End with a line of JSON: bytes_per_s of each second, exact
+    /// Relays of the reader's paths, and of the service's
+    #[arg(long, default_value_t = 2)]
+    hops: usize,
+    /// See `--hops`
+    #[arg(long, default_value_t = 2)]
+    service_hops: usize,
+    /// Where the page is
+    #[arg(long, default_value = "127.0.0.1:0")]
+    page: SocketAddr,
+    /// End with a line of JSON: bytes_per_s of each second, cpu_s of all peers, exact
     #[arg(long)]
     json: bool,
 }
@@ -37,16 +51,24 @@ pub fn main(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|e| Failure::Other(e.to_string()))?;
     let common = ["--limit", &arguments.limit].map(String::from).to_vec();
     let mut overlay = Processes::new(PEERS, common).map_err(Failure::Other)?;
+    overlay.shows = true;
     let target = source().map_err(other)?;
-    let front =
-        hidden_service(&mut overlay, target, &["--hops", "2"], &["--hops", "2"]).map_err(Failure::Other)?;
+    let hops = [arguments.service_hops, arguments.hops].map(|hops| hops.to_string());
+    let front = hidden_service(&mut overlay, target, &["--hops", &hops[0]], &["--hops", &hops[1]])
+        .map_err(Failure::Other)?;
     let mut reader = Reader::connect(front, "hidden.more").map_err(other)?;
+    let mut each = Vec::new();
+    let about = Arc::new(Mutex::new(about(&mut overlay, &each)));
+    let asked = Arc::clone(&about);
+    let known = move || asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let page = serve_page(arguments.page, demo_page::MORE, known, overlay.addresses.clone())?;
+    println!("page at http://{page}/ (the stream, and what every peer passes on)");
     println!("peer 0 reads from peer {}, which it cannot find, through the others:", PEERS - 1);
     for (peer, process, _) in overlay.peers() {
         println!("  peer {peer}: process {process}, kill -STOP {process}");
     }
     let clock = tidegate_net::clock::now;
-    let (begin, mut each) = (clock(), Vec::new());
+    let begin = clock();
     while !stop.load(Ordering::Relaxed) && arguments.seconds.is_none_or(|most| (each.len() as u64) < most) {
         let (second, before) = (each.len() as u64 + 1, reader.bytes);
         if arguments.silence_after == Some(second - 1) {
@@ -60,9 +82,23 @@ pub fn main(arguments: &Arguments) -> Result<(), Failure> {
         let running = overlay.peers().iter().filter(|(_, _, runs)| *runs).count();
         println!("{second:4} s {:8.1} kB/s, {running} of {PEERS} peers run", bytes as f64 / 1000.0);
         each.push(bytes);
+        *about.lock().unwrap_or_else(PoisonError::into_inner) = self::about(&mut overlay, &each);
     }
     if arguments.json {
-        println!("{}", serde_json::json!({ "bytes_per_s": each, "exact": reader.exact }));
+        println!("{}", json!({ "bytes_per_s": each, "cpu_s": overlay.cpu_s(), "exact": reader.exact }));
     }
     Ok(())
+}
+
+/// What the page shows beside what the peers say: the last minute of the stream, and the processes.
+fn about(overlay: &mut Processes, each: &[u64]) -> Value {
+    let peers = overlay.peers().into_iter().map(|(peer, process, runs)| {
+        let role = match peer {
+            0 => "reads",
+            last if last == PEERS - 1 => "hides",
+            _ => "relays",
+        };
+        json!({ "peer": peer, "process": process, "runs": runs, "role": role })
+    });
+    json!({ "bytes_per_s": each[each.len().saturating_sub(60)..], "peers": peers.collect::<Vec<_>>() })
 }

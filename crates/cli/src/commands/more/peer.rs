@@ -51,6 +51,9 @@ pub struct PeerArguments {
     /// First relays to choose from, drawn once and kept in the overlay's folder; 0: any peer
     #[arg(long, default_value_t = 0)]
     guards: usize,
+    /// Where this peer shows its state and metrics over HTTP: an address of loopback
+    #[arg(long)]
+    status: Option<SocketAddr>,
 }
 
 /// Thousands of packets a second: the controllers decide.
@@ -91,6 +94,7 @@ impl PeerArguments {
             parameters,
             attempt_every,
             guards,
+            status: self.status,
         })
     }
 

@@ -2,8 +2,6 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::mpsc;
-use std::thread;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use serde_json::json;
@@ -14,7 +12,7 @@ use tidegate_proto::system::alternatives;
 
 use super::download::{fetch, report, serve_file};
 use crate::failure::Failure;
-use crate::roles::run_on_this_thread;
+use crate::roles::serve_page;
 use crate::stage::{Stage, until_stopped};
 
 /// Run a directory, five relays and a SOCKS client on this machine, and fetch something through them
@@ -114,7 +112,8 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let download = fetch(socks, file, bytes.0)?;
         return Ok(report(json!({ "system": name }), bytes, &paths(), &download, arguments.json));
     }
-    let page = serve_page(arguments.page, name.to_owned(), pages)?;
+    let about = json!({ "system": name });
+    let page = serve_page(arguments.page, demo_page::OVERLAY, move || about.clone(), pages)?;
     println!("page at http://{page}/ (rates, queues and plans of each relay and circuit)");
     println!("SOCKS5 and HTTP CONNECT at {socks}, directory at {directory_address}; Ctrl-C ends it");
     println!(
@@ -125,30 +124,4 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Err(failure) => eprintln!("{failure}"),
     });
     Ok(ExitCode::SUCCESS)
-}
-
-/// Serves the page from a thread of its own; where.
-fn serve_page(at: SocketAddr, system: String, relays: Vec<SocketAddr>) -> Result<SocketAddr, Failure> {
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || {
-        run_on_this_thread(async {
-            let failed = |cause| Failure::other(format!("the page cannot be served on {at}: {cause}"));
-            let bound = async {
-                let listener = tokio::net::TcpListener::bind(at).await?;
-                std::io::Result::Ok((listener.local_addr()?, listener))
-            };
-            match bound.await.map_err(failed) {
-                Ok((address, listener)) => {
-                    // The demo may have ended.
-                    let _ = tell.send(Ok(address));
-                    demo_page::run(listener, &system, &relays).await.map_err(Failure::other)
-                }
-                Err(failure) => {
-                    let _ = tell.send(Err(failure));
-                    Ok(())
-                }
-            }
-        })
-    });
-    told.recv().map_err(Failure::other)?
 }
