@@ -53,17 +53,23 @@ def test_digests_are_those_of_the_tool(results, tmp_path):
     assert told == results.digests
 
 
-def test_examples_of_the_page_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page, least", [("docs/python.md", 3), ("docs/tables.md", 1)])
+def test_examples_of_pages_run(page, least, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib").use("Agg")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
-    page = (ROOT / "docs/python.md").read_text()
-    examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(examples) >= 3
+    examples = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert len(examples) >= least
     names = {}
     for example in examples:
-        exec(compile(example, "docs/python.md", "exec"), names)  # each goes on where the last one ended
+        exec(compile(example, page, "exec"), names)  # each goes on where the last one ended
     assert len(names["results"].series) > 0
+    if "joined" in names:
+        joined = names["joined"]
+        assert len(joined) == len(names["transfers"]) > 0, "every transfer has its exit"
+        assert (joined.country.str.len() == 2).all() and joined.nickname.ne("").all()
+        steps = joined[["circuit_begun_s", "circuit_built_s", "opened_s", "connect_s", "ttfb_s", "ttlb_s"]].dropna()
+        assert len(steps) > 0 and (steps.diff(axis=1).iloc[:, 1:] >= 0).all(axis=None), "steps are in their order"
 
 
 def test_tables_go_to_arrow_without_a_copy(results):

@@ -28,7 +28,9 @@ impl Digest {
 
 impl Recorder for Digest {
     fn record(&mut self, now: Time, observation: &Observation) {
-        self.word(now.0);
+        if !matches!(observation, Observation::StreamOpened { .. }) {
+            self.word(now.0);
+        }
         match observation {
             Observation::CircuitBegun { circuit, user, path } => {
                 self.words(&[1, circuit.0.into(), user.0.into()]);
@@ -39,6 +41,8 @@ impl Recorder for Digest {
             Observation::TransferBegun { transfer, user, circuit, bytes } => {
                 self.words(&[4, transfer.0.into(), user.0.into(), circuit.0.into(), *bytes]);
             }
+            // What follows tells of it, and digests of before it was recorded stay.
+            Observation::StreamOpened { .. } => {}
             Observation::TransferConnected { transfer } => self.words(&[5, transfer.0.into()]),
             Observation::FirstByte { transfer, took } => self.words(&[6, transfer.0.into(), took.0]),
             Observation::LastByte { transfer, took } => self.words(&[7, transfer.0.into(), took.0]),

@@ -35,6 +35,8 @@ pub enum Observation {
     CircuitClosed { circuit: Circuit },
     /// A user asked for `bytes` of response (`u64::MAX`: endless) over this circuit.
     TransferBegun { transfer: Transfer, user: User, circuit: Circuit, bytes: u64 },
+    /// Its stream was opened, over this circuit: another than the one it began on, if that was given up.
+    StreamOpened { transfer: Transfer, circuit: Circuit },
     /// The stream's CONNECTED cell arrived at the client.
     TransferConnected { transfer: Transfer },
     /// The first response byte arrived at the client; `took` counts from `TransferBegun`.

@@ -10,7 +10,7 @@ use super::histogram::Histogram;
 use super::known::RelayAbout;
 use super::measured::{Anatomy, RelayRow, UserRow};
 use super::series::Series;
-use super::transfers::{Followed, On, Transfers};
+use super::transfers::{Followed, On, Over, Transfers};
 use crate::network::Network;
 
 /// Users up to this number have curves of their own.
@@ -23,6 +23,8 @@ const BINS: u64 = 500;
 pub(super) struct CircuitState {
     user: u32,
     path: [u32; 3],
+    begun: Time,
+    built: Option<Time>,
     outstanding: u64,
     followed: Followed,
 }
@@ -79,7 +81,7 @@ impl<'a> Fold<'a> {
         let relay_row = |number: u32, host: &HostPlan| RelayRow {
             name: host.name.clone(),
             host: number,
-            about: RelayAbout::of(plan, number),
+            about: RelayAbout::of(network, number),
             link_bytes_per_s: [host.up.rate, host.down.rate]
                 .map(|rate| (rate != Rate::UNLIMITED).then(|| rate.as_bytes_per_s())),
             measured_s,
@@ -226,11 +228,14 @@ impl Recorder for Fold<'_> {
         match observation {
             Observation::CircuitBegun { circuit, user, path } => {
                 let path = path.map(|host| host.0);
-                self.circuits
-                    .insert(circuit.0, CircuitState { user: user.0, path, ..CircuitState::default() });
+                let state = CircuitState { user: user.0, path, begun: now, ..CircuitState::default() };
+                self.circuits.insert(circuit.0, state);
             }
             Observation::CircuitBuilt { circuit, took } => {
                 self.circuits_built += 1;
+                if let Some(state) = self.circuits.get_mut(&circuit.0) {
+                    state.built = Some(now);
+                }
                 if let (true, Some(state)) = (measured, self.circuits.get(&circuit.0)) {
                     let class = self.users[state.user as usize].class.clone();
                     self.circuit_builds.entry(class).or_default().add(*took, 1);
@@ -252,10 +257,17 @@ impl Recorder for Fold<'_> {
             Observation::TransferBegun { circuit, .. } => {
                 self.circuits.entry(circuit.0).or_default().followed = Followed::Several;
             }
+            Observation::StreamOpened { transfer, circuit } => {
+                if let Some(state) = self.circuits.get(&circuit.0) {
+                    let over =
+                        Over { circuit: circuit.0, path: state.path, begun: state.begun, built: state.built };
+                    self.transfers.opened(now, *transfer, over);
+                }
+            }
             Observation::TransferConnected { transfer } => self.transfers.connected(now, *transfer),
             Observation::FirstByte { transfer, took } => self.transfers.first_byte(*transfer, *took),
             Observation::LastByte { transfer, took } => self.last_byte(*transfer, *took),
-            Observation::TransferTimedOut { transfer, .. } => self.transfers.timed_out(*transfer),
+            Observation::TransferTimedOut { transfer, .. } => self.transfers.timed_out(now, *transfer),
             Observation::Injected { circuit, bytes } => {
                 if let Some(state) = self.circuits.get_mut(&circuit.0) {
                     state.outstanding += bytes;

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use tidegate_control::positions::Class;
-use tidegate_sim::plan::Plan;
+
+use crate::network::Network;
 
 /// What the directory says of a relay, and what only the relay knows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -11,6 +12,12 @@ pub struct RelayAbout {
     pub nickname: String,
     /// The digest of its identity key in hexadecimal; empty if it has none.
     pub fingerprint: String,
+    /// Its flags in the consensus, by a space apart.
+    #[serde(default)]
+    pub flags: String,
+    /// Where it is, in two letters; empty if nobody says.
+    #[serde(default)]
+    pub country: String,
     /// Positions that it may take beside the middle.
     pub positions: String,
     /// Its consensus weight, in kB/s.
@@ -24,16 +31,24 @@ pub struct RelayAbout {
 }
 
 impl RelayAbout {
-    pub(super) fn of(plan: &Plan, number: u32) -> RelayAbout {
+    pub(super) fn of(network: &Network, number: u32) -> RelayAbout {
+        let plan = &network.plan;
         let capacity = Some(plan.hosts[number as usize].capacity()).filter(|capacity| capacity.is_finite());
         let mut about = RelayAbout { capacity_bytes_per_s: capacity, ..RelayAbout::default() };
+        if let Some(listed) = network.listed.get(&number) {
+            about.nickname.clone_from(&listed.nickname);
+            about.flags.clone_from(&listed.flags);
+            about.country.clone_from(&listed.country);
+        }
         let Some(entry) = plan.directory.relays.iter().find(|entry| entry.id.0 == number) else {
             return about;
         };
         if entry.identity != [0; 20] {
             about.fingerprint = entry.identity.iter().map(|byte| format!("{byte:02X}")).collect();
         }
-        about.nickname.clone_from(&entry.name);
+        if about.nickname.is_empty() {
+            about.nickname.clone_from(&entry.name);
+        }
         about.positions = String::from(match entry.class {
             Class::Middle => "",
             Class::Guard => "guard",

@@ -222,3 +222,32 @@ fn goodput_counts_between_marks_where_a_transfer_is_alone() {
     assert!((fifth - f64::from(1 << 20) / 0.2).abs() < 1.0, "{fifth}");
     assert_eq!(goodput[1..], [[None; 2]; 2]);
 }
+
+#[test]
+fn a_transfer_is_of_the_circuit_that_its_stream_was_opened_on() {
+    let transfer = Transfer(0);
+    let begin = |circuit| Observation::TransferBegun {
+        transfer,
+        user: User(0),
+        circuit: Circuit(circuit),
+        bytes: 1_000,
+    };
+    let other =
+        Observation::CircuitBegun { circuit: Circuit(1), user: User(0), path: [Host(0), Host(1), Host(2)] };
+    let metrics = fold(&[
+        (at(4_400), begun(0, 0)),
+        (at(4_500), begin(0)),
+        (at(4_600), Observation::CircuitClosed { circuit: Circuit(0) }),
+        (at(4_600), other),
+        (at(4_900), Observation::CircuitBuilt { circuit: Circuit(1), took: Span::from_millis(300) }),
+        (at(4_900), Observation::StreamOpened { transfer, circuit: Circuit(1) }),
+        (at(5_000), Observation::TransferConnected { transfer }),
+        (at(6_500), Observation::TransferTimedOut { transfer, received: 0 }),
+    ]);
+    let [record] = &metrics.transfers.records[..] else { panic!("one transfer") };
+    assert_eq!((record.circuit, record.path), (1, [0, 1, 2]));
+    let (begun, built) = (record.circuit_begun_ns, record.circuit_built_ns);
+    assert_eq!((begun, built), (Some(100_000_000), Some(400_000_000)));
+    let steps = [record.opened, record.connected, record.first, record.given_up];
+    assert_eq!(steps, [Some(400), Some(500), None, Some(2_000)].map(|ms| ms.map(Span::from_millis)));
+}

@@ -26,6 +26,15 @@ pub struct Record {
     /// When it began.
     #[serde(with = "super::kept::time")]
     pub begun: Time,
+    /// Nanoseconds from then until its circuit was begun; below zero: before.
+    #[serde(default)]
+    pub circuit_begun_ns: Option<i64>,
+    /// The same until the circuit was built.
+    #[serde(default)]
+    pub circuit_built_ns: Option<i64>,
+    /// Time until its stream was opened on that circuit.
+    #[serde(default, with = "super::kept::optional")]
+    pub opened: Option<Span>,
     /// Time to the CONNECTED cell.
     #[serde(with = "super::kept::optional")]
     pub connected: Option<Span>,
@@ -37,6 +46,9 @@ pub struct Record {
     pub last: Option<Span>,
     /// Given up.
     pub timed_out: bool,
+    /// When, if it was.
+    #[serde(default, with = "super::kept::optional")]
+    pub given_up: Option<Span>,
     /// Rates between two marks of the response ([`SPANS`]), in bytes/s, where it came alone on the circuit that it began on.
     #[serde(default)]
     pub goodput_bytes_per_s: [Option<f64>; 2],
@@ -84,6 +96,19 @@ pub struct On {
     pub circuit: u32,
     /// Hosts of its relays, guard first.
     pub path: [u32; 3],
+}
+
+/// The circuit that a stream is opened on.
+#[derive(Clone, Copy, Debug)]
+pub struct Over {
+    /// Its number.
+    pub circuit: u32,
+    /// Hosts of its relays, guard first.
+    pub path: [u32; 3],
+    /// When its building began,
+    pub begun: Time,
+    /// and ended.
+    pub built: Option<Time>,
 }
 
 /// All times of one class.
@@ -157,10 +182,14 @@ impl Transfers {
             path,
             bytes,
             begun: now,
+            circuit_begun_ns: None,
+            circuit_built_ns: None,
+            opened: None,
             connected,
             first,
             last,
             timed_out: false,
+            given_up: None,
             goodput_bytes_per_s: [None; 2],
             from: None,
         };
@@ -183,6 +212,17 @@ impl Transfers {
                 record.from.map(|begun| (to - from) as f64 / now.since(begun).as_secs_f64());
         } else {
             record.from = Some(now);
+        }
+    }
+
+    /// Its stream is opened.
+    pub fn opened(&mut self, now: Time, transfer: Transfer, over: Over) {
+        if let Some(record) = self.under_way.get_mut(&transfer.0) {
+            let from_request = |time: Time| time.0.cast_signed() - record.begun.0.cast_signed();
+            record.circuit_begun_ns = Some(from_request(over.begun));
+            record.circuit_built_ns = over.built.map(from_request);
+            record.opened = Some(now.since(record.begun));
+            (record.circuit, record.path) = (over.circuit, over.path);
         }
     }
 
@@ -218,9 +258,10 @@ impl Transfers {
     }
 
     /// It is given up.
-    pub fn timed_out(&mut self, transfer: Transfer) {
+    pub fn timed_out(&mut self, now: Time, transfer: Transfer) {
         if let Some(mut record) = self.under_way.remove(&transfer.0) {
             record.timed_out = true;
+            record.given_up = Some(now.since(record.begun));
             self.classes[record.class].timed_out += 1;
             self.keep(record);
         }

@@ -8,7 +8,7 @@ use tidegate_data::country::Country;
 use tidegate_data::latency::LatencyTable;
 use tidegate_sim::plan::{BucketPlan, HostPlan, LinkPlan, Path, PathTable, QueuePlan, RelayLimits, Role};
 
-use super::builtin;
+use super::{Listed, builtin};
 use crate::scenario::Scenario;
 use crate::scenario::file::{File, Name};
 use crate::scenario::tables::{BandwidthFile, HostFile};
@@ -18,6 +18,7 @@ use crate::scenario::users::UserFile;
 pub(super) struct Hosts {
     plans: Vec<HostPlan>,
     names: BTreeMap<String, u32>,
+    listed: BTreeMap<u32, Listed>,
     /// One-way access delay of each location of the star.
     access: Vec<Span>,
     half_delay: Span,
@@ -47,6 +48,7 @@ impl Hosts {
         Hosts {
             plans: Vec::new(),
             names: BTreeMap::new(),
+            listed: BTreeMap::new(),
             access: Vec::new(),
             half_delay: underlay.delay / 2,
             jitter: underlay.jitter,
@@ -193,6 +195,11 @@ impl Hosts {
         self.plans[host as usize].location
     }
 
+    /// What is published of a relay.
+    pub(super) fn list(&mut self, relay: u32, listed: Listed) {
+        self.listed.insert(relay, listed);
+    }
+
     /// Number of hosts so far.
     pub(super) fn count(&self) -> usize {
         self.plans.len()
@@ -228,10 +235,10 @@ impl Hosts {
         Span::from_secs_f64(delay.as_secs_f64() * factor)
     }
 
-    /// The finished list, and the paths: the map's, or in a star the sum of both access delays. The
+    /// The finished list, the paths, and what is published of relays. Paths are the map's, or in a star the sum of both access delays. The
     /// underlay's own jitter and loss come on top of a map's.
-    pub(super) fn finish(self) -> (Vec<HostPlan>, PathTable) {
-        let Hosts { plans, access, jitter, loss, map, .. } = self;
+    pub(super) fn finish(self) -> (Vec<HostPlan>, PathTable, BTreeMap<u32, Listed>) {
+        let Hosts { plans, access, jitter, loss, map, listed, .. } = self;
         let over = |delay: Span| Path { delay, jitter, loss };
         let paths = match map {
             None => PathTable::from_fn(access.len() as u32, |from, to| {
@@ -246,7 +253,7 @@ impl Hosts {
                 Path { delay: path.delay, jitter: path.jitter + jitter, loss }
             }),
         };
-        (plans, paths)
+        (plans, paths, listed)
     }
 }
 

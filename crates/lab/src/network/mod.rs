@@ -38,6 +38,19 @@ pub struct Network {
     pub plan: Plan,
     /// `users[i]` names `plan.users[i]`.
     pub users: Vec<String>,
+    /// Of relays, by the number of their host.
+    pub listed: BTreeMap<u32, Listed>,
+}
+
+/// What is published of a relay and no machine of ours needs to know.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listed {
+    /// Its name in the consensus.
+    pub nickname: String,
+    /// Its flags there.
+    pub flags: String,
+    /// Where it is, in two letters.
+    pub country: String,
 }
 
 /// Draws the network of one run.
@@ -100,7 +113,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
     }
     let Users { plans, names, .. } = users;
     let faults = faults::plan(file, &scenario.source, &hosts)?;
-    let (hosts, paths) = hosts.finish();
+    let (hosts, paths, listed) = hosts.finish();
     let plan = Plan {
         hosts,
         paths,
@@ -117,7 +130,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
         "ends are checked"
     );
     check_paths(scenario, &plan)?;
-    Ok(Network { plan, users: names })
+    Ok(Network { plan, users: names, listed })
 }
 
 /// A named relay: as good as any other, wherever.

@@ -12,10 +12,10 @@ use tidegate_data::weights::{class_of, is_usable, networks, positions};
 use tidegate_proto::cell::RelayId;
 use tidegate_sim::plan::{BucketPlan, Directory, LinkPlan, RelayEntry, RelayLimits, Role};
 
-use super::builtin;
 use super::capacity::{Quantities, normalise, quantities};
 use super::hosts::Hosts;
 use super::inputs::Inputs;
+use super::{Listed, builtin};
 use crate::scenario::tables::TorFile;
 
 /// Adds sampled relays and servers; gives what clients know of the relays.
@@ -45,6 +45,9 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let place = place(inputs, country, hosts, &mut draws);
         let name = format!("relay{}", number + 1);
         let host = hosts.add_at(&name, Role::Relay(limits), link, link, place);
+        let flags = relay.flags.names().collect::<Vec<_>>().join(" ");
+        let (nickname, country) = (relay.nickname.clone(), country.code().to_owned());
+        hosts.list(host, Listed { nickname, flags, country });
         if is_usable(relay) {
             entries.push(RelayEntry {
                 name,

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tidegate_control::units::Span;
+
+use crate::metrics::known::RelayAbout;
 use crate::results::{Results, flatten, whole_summary};
 
 /// A table by columns of equal length.
@@ -125,7 +128,7 @@ fn metrics(results: &Results<'_>) -> Table {
     rows.table("metrics", vec![("metric", Column::Text(names)), ("value", Column::Number(values))])
 }
 
-/// One row per user.
+/// One row per user, who has one circuit at a time for new streams.
 fn circuits(results: &Results<'_>) -> Table {
     let (mut rows, mut text, mut numbers) = (Rows::new(), [vec![], vec![]], [vec![], vec![], vec![], vec![]]);
     for system in &results.systems {
@@ -145,7 +148,7 @@ fn circuits(results: &Results<'_>) -> Table {
     rows.table(
         "circuits",
         vec![
-            ("circuit", Column::Text(name)),
+            ("user", Column::Text(name)),
             ("class", Column::Text(class)),
             ("throughput_bytes_per_s", Column::Number(rate)),
             ("max_min_bytes_per_s", Column::Number(fair)),
@@ -157,7 +160,7 @@ fn circuits(results: &Results<'_>) -> Table {
 
 /// One row per relay; `relay` is what transfers name.
 fn relays(results: &Results<'_>) -> Table {
-    let (mut rows, mut names) = (Rows::new(), [const { Vec::new() }; 4]);
+    let (mut rows, mut names) = (Rows::new(), [const { Vec::new() }; 6]);
     let (mut known, mut families) = ([const { Vec::new() }; 3], Vec::new());
     let (mut means, mut shares) = ([const { Vec::new() }; 5], [const { Vec::new() }; 2]);
     let mut counts = [const { Vec::new() }; 4];
@@ -167,7 +170,8 @@ fn relays(results: &Results<'_>) -> Table {
             for relay in &run.metrics.relays {
                 rows.add(system.name, run.seed);
                 let about = relay.about.clone();
-                let text = [relay.name.clone(), about.nickname, about.fingerprint, about.positions];
+                let RelayAbout { nickname, fingerprint, flags, country, positions, .. } = about;
+                let text = [relay.name.clone(), nickname, fingerprint, flags, country, positions];
                 names.iter_mut().zip(text).for_each(|(column, value)| column.push(value));
                 let capacity = about.capacity_bytes_per_s.unwrap_or(f64::NAN);
                 let numbers = [about.weight, about.advertised_bytes_per_s, capacity];
@@ -187,7 +191,7 @@ fn relays(results: &Results<'_>) -> Table {
             }
         }
     }
-    let texts = ["relay", "nickname", "fingerprint", "positions"];
+    let texts = ["relay", "nickname", "fingerprint", "flags", "country", "positions"];
     let mut columns: Vec<(&str, Column)> = texts.into_iter().zip(names.map(Column::Text)).collect();
     let numbers = ["weight_kb_per_s", "advertised_bytes_per_s", "capacity_bytes_per_s"];
     columns.extend(numbers.into_iter().zip(known.map(Column::Number)));
@@ -200,11 +204,24 @@ fn relays(results: &Results<'_>) -> Table {
     rows.table("relays", columns)
 }
 
+/// The steps of a transfer, in their order.
+const STEPS: [&str; 8] = [
+    "begun_s",
+    "circuit_begun_s",
+    "circuit_built_s",
+    "opened_s",
+    "connect_s",
+    "ttfb_s",
+    "ttlb_s",
+    "given_up_s",
+];
+
 /// One row per transfer that began after the warm-up. `guard`, `middle` and `exit` join with `relay` of the relays
-/// table, `user` with `circuit` of the circuits table; times count from the request.
+/// table, `user` with `user` of the circuits table; times count from the request, those of the circuit are below zero if
+/// it was there before.
 fn transfers(results: &Results<'_>) -> Table {
     let (mut rows, mut text, mut whole) = (Rows::new(), [const { Vec::new() }; 5], [const { Vec::new() }; 3]);
-    let (mut times, mut rates) = ([const { Vec::new() }; 4], [const { Vec::new() }; 2]);
+    let (mut times, mut rates) = ([const { Vec::new() }; STEPS.len()], [const { Vec::new() }; 2]);
     for system in &results.systems {
         for run in &system.runs {
             let metrics = &run.metrics;
@@ -222,20 +239,28 @@ fn transfers(results: &Results<'_>) -> Table {
                 let bytes = i64::try_from(record.bytes).unwrap_or(i64::MAX);
                 let numbers = [i64::from(record.circuit), bytes, i64::from(record.timed_out)];
                 whole.iter_mut().zip(numbers).for_each(|(column, value)| column.push(value));
-                times[0].push(record.begun.as_secs_f64());
                 let goodput = record.goodput_bytes_per_s.map(|rate| rate.unwrap_or(f64::NAN));
                 rates.iter_mut().zip(goodput).for_each(|(column, rate)| column.push(rate));
-                for (column, span) in times[1..].iter_mut().zip([record.connected, record.first, record.last])
-                {
-                    column.push(span.map_or(f64::NAN, |span| span.as_secs_f64()));
-                }
+                let signed = |ns: Option<i64>| ns.map_or(f64::NAN, |ns| ns as f64 / 1e9);
+                let span = |span: Option<Span>| span.map_or(f64::NAN, |span| span.as_secs_f64());
+                let steps = [
+                    record.begun.as_secs_f64(),
+                    signed(record.circuit_begun_ns),
+                    signed(record.circuit_built_ns),
+                    span(record.opened),
+                    span(record.connected),
+                    span(record.first),
+                    span(record.last),
+                    span(record.given_up),
+                ];
+                times.iter_mut().zip(steps).for_each(|(column, value)| column.push(value));
             }
         }
     }
     let mut columns: Vec<(&str, Column)> =
         ["user", "class", "guard", "middle", "exit"].into_iter().zip(text.map(Column::Text)).collect();
     columns.extend(["circuit", "size_bytes", "timed_out"].into_iter().zip(whole.map(Column::Integer)));
-    columns.extend(["begun_s", "connect_s", "ttfb_s", "ttlb_s"].into_iter().zip(times.map(Column::Number)));
+    columns.extend(STEPS.into_iter().zip(times.map(Column::Number)));
     let names = ["goodput_to_1mib_bytes_per_s", "goodput_5th_mib_bytes_per_s"];
     columns.extend(names.into_iter().zip(rates.map(Column::Number)));
     rows.table("transfers", columns)

@@ -122,7 +122,10 @@ impl<R: Recorder> World<'_, R> {
         match self.client(host).open(now, circuit, u64::from(transfer)) {
             Some(stream) => {
                 self.users.streams[host as usize].insert(stream, transfer);
-                self.transfer(transfer).stream = Some(stream);
+                let state = self.transfer(transfer);
+                state.stream = Some(stream);
+                let (transfer, circuit) = (Transfer(transfer), Circuit(state.circuit));
+                self.record(Observation::StreamOpened { transfer, circuit });
                 self.drain(host);
             }
             None => self.transfer_failed(transfer),
