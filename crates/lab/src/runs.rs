@@ -98,7 +98,8 @@ pub fn run_with(
             return Err(scenario.source.error(scenario.file.system[system].span(), cause, cure));
         }
     };
-    let mut recorder = ((Fold::new(&network, part, scenario.warmup()), Digest::default()), watch);
+    let mut recorder =
+        ((Fold::new(&network, part, root.fork("run"), scenario.warmup()), Digest::default()), watch);
     let duration = scenario.duration().as_secs_f64();
     let mut progress = |now: Time| {
         let speed = now.as_secs_f64() / (monitor.wall_s() - wall).max(1e-9);

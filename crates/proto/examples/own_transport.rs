@@ -18,8 +18,8 @@ fn main() {
         left -= u32::from(bytes);
         (bytes > 0).then(|| (bytes, Stamp::default()))
     };
-    let mut client = Client::new(Clear, Config::default());
-    let mut relays = [(); 3].map(|()| Relay::new(Clear, Config::default()));
+    let mut client = Client::new(Clear::default(), Config::default());
+    let mut relays = [(); 3].map(|()| Relay::new(Clear::default(), Config::default()));
     // (node, what it calls the channel) -> the same at the other end, and cells under way to one; 3 is the client.
     let (mut wires, mut flying) = (BTreeMap::new(), VecDeque::new());
     let circuit = client.build(now, (0..3).map(RelayId).collect());

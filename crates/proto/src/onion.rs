@@ -16,7 +16,10 @@ use crate::switching::CongestionNotice;
 /// A body says how many layers it has left (from the client) or has got so far (towards it), which is all
 /// that encryption does to the flow of cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Clear;
+pub struct Clear {
+    /// What a client's circuits ask for: congestion control, or to do without; `None`: all are configured alike.
+    pub congestion_control: Option<bool>,
+}
 
 /// A [`Clear`] body.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,8 +33,8 @@ pub struct ClearBody {
 /// The message of a [`ClearBody`], small for the frequent kinds.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClearMessage {
-    /// A key exchange, or nothing.
-    Handshake,
+    /// A key exchange, and whether its circuit has congestion control; or nothing.
+    Handshake(Option<bool>),
     /// Application bytes.
     Data {
         /// On this stream.
@@ -73,7 +76,7 @@ impl ClearBody {
 
     fn message(self) -> Result<Message<Clear>, Malformed> {
         match self.message {
-            ClearMessage::Handshake | ClearMessage::Plain(_) | ClearMessage::Notice(_) => Err(Malformed),
+            ClearMessage::Handshake(_) | ClearMessage::Plain(_) | ClearMessage::Notice(_) => Err(Malformed),
             ClearMessage::Data { stream, bytes, stamp } => {
                 Ok(Message { stream, payload: Payload::Data(bytes, stamp) })
             }
@@ -87,12 +90,13 @@ impl Onion for Clear {
     type Data = Stamp;
     type Address = u64;
     type Peer = RelayId;
-    type RelayHop = ();
-    type ClientHop = ();
-    type Handshake = ();
+    /// Whether the circuit has congestion control, where it says so.
+    type RelayHop = Option<bool>;
+    type ClientHop = Option<bool>;
+    type Handshake = Option<bool>;
 
     fn empty() -> ClearBody {
-        ClearBody { layers: 0, message: ClearMessage::Handshake }
+        ClearBody { layers: 0, message: ClearMessage::Handshake(None) }
     }
     fn from_plain(bytes: Vec<u8>) -> ClearBody {
         ClearBody { layers: 0, message: ClearMessage::Plain(bytes) }
@@ -115,44 +119,46 @@ impl Onion for Clear {
     fn relay(&mut self, peer: &RelayId) -> Option<RelayId> {
         Some(*peer)
     }
-    fn start(&mut self, _: RelayId) -> ((), ClearBody) {
-        ((), Clear::empty())
+    fn start(&mut self, _: RelayId) -> (Option<bool>, ClearBody) {
+        let asked = self.congestion_control;
+        (asked, ClearBody { layers: 0, message: ClearMessage::Handshake(asked) })
     }
-    fn accept(&mut self, create: &ClearBody, _: bool) -> Option<((), ClearBody)> {
-        (create.message == ClearMessage::Handshake).then(|| ((), Clear::empty()))
+    fn accept(&mut self, create: &ClearBody, _: bool) -> Option<(Option<bool>, ClearBody)> {
+        let ClearMessage::Handshake(asked) = create.message else { return None };
+        Some((asked, Clear::empty()))
     }
-    fn finish(&mut self, (): (), created: &ClearBody) -> Option<()> {
-        (created.message == ClearMessage::Handshake).then_some(())
+    fn finish(&mut self, asked: Option<bool>, created: &ClearBody) -> Option<Option<bool>> {
+        matches!(created.message, ClearMessage::Handshake(_)).then_some(asked)
     }
-    fn peel(_: &mut (), body: &mut ClearBody) -> Result<Option<Message<Clear>>, Malformed> {
+    fn peel(_: &mut Option<bool>, body: &mut ClearBody) -> Result<Option<Message<Clear>>, Malformed> {
         body.layers = body.layers.checked_sub(1).ok_or(Malformed)?;
         if body.layers > 0 {
             return Ok(None);
         }
         std::mem::replace(body, Clear::empty()).message().map(Some)
     }
-    fn wrap(_: &mut (), body: &mut ClearBody) {
+    fn wrap(_: &mut Option<bool>, body: &mut ClearBody) {
         body.layers = body.layers.saturating_add(1);
     }
-    fn originate(_: &mut (), message: Message<Clear>) -> ClearBody {
+    fn originate(_: &mut Option<bool>, message: Message<Clear>) -> ClearBody {
         ClearBody::new(1, message)
     }
-    fn asks_congestion_control(_: &()) -> Option<bool> {
+    fn asks_congestion_control(asked: &Option<bool>) -> Option<bool> {
+        *asked
+    }
+    fn digests(_: &Option<bool>) -> Option<[Digest; 2]> {
         None
     }
-    fn digests(_: &()) -> Option<[Digest; 2]> {
+    fn has_congestion_control(asked: &Option<bool>) -> Option<bool> {
+        *asked
+    }
+    fn client_digests(_: &Option<bool>) -> Option<[Digest; 2]> {
         None
     }
-    fn has_congestion_control(_: &()) -> Option<bool> {
-        None
-    }
-    fn client_digests(_: &()) -> Option<[Digest; 2]> {
-        None
-    }
-    fn seal(_: &mut [()], to: usize, message: Message<Clear>) -> ClearBody {
+    fn seal(_: &mut [Option<bool>], to: usize, message: Message<Clear>) -> ClearBody {
         ClearBody::new(to as u8 + 1, message)
     }
-    fn open(hops: &mut [()], body: ClearBody) -> Result<(usize, Message<Clear>), Malformed> {
+    fn open(hops: &mut [Option<bool>], body: ClearBody) -> Result<(usize, Message<Clear>), Malformed> {
         let hop = usize::from(body.layers).checked_sub(1).filter(|hop| *hop < hops.len()).ok_or(Malformed)?;
         body.message().map(|message| (hop, message))
     }
@@ -165,17 +171,17 @@ mod tests {
     #[test]
     fn a_message_is_recognised_at_its_hop_only() {
         let message = Message { stream: StreamId(7), payload: Payload::Data(498, Stamp::default()) };
-        let mut body = Clear::seal(&mut [(); 3], 2, message.clone());
-        assert_eq!(Clear::peel(&mut (), &mut body), Ok(None));
-        assert_eq!(Clear::peel(&mut (), &mut body), Ok(None));
-        assert_eq!(Clear::peel(&mut (), &mut body), Ok(Some(message.clone())));
+        let mut body = Clear::seal(&mut [None; 3], 2, message.clone());
+        assert_eq!(Clear::peel(&mut None, &mut body), Ok(None));
+        assert_eq!(Clear::peel(&mut None, &mut body), Ok(None));
+        assert_eq!(Clear::peel(&mut None, &mut body), Ok(Some(message.clone())));
 
-        let mut back = Clear::originate(&mut (), message.clone());
-        Clear::wrap(&mut (), &mut back);
-        Clear::wrap(&mut (), &mut back);
-        assert_eq!(Clear::open(&mut [(); 3], back.clone()), Ok((2, message)));
-        assert_eq!(Clear::open(&mut [(); 2], back), Err(Malformed));
-        assert_eq!(Clear::peel(&mut (), &mut Clear::empty()), Err(Malformed));
+        let mut back = Clear::originate(&mut None, message.clone());
+        Clear::wrap(&mut None, &mut back);
+        Clear::wrap(&mut None, &mut back);
+        assert_eq!(Clear::open(&mut [None; 3], back.clone()), Ok((2, message)));
+        assert_eq!(Clear::open(&mut [None; 2], back), Err(Malformed));
+        assert_eq!(Clear::peel(&mut None, &mut Clear::empty()), Err(Malformed));
     }
 
     #[test]

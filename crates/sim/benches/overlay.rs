@@ -39,6 +39,7 @@ fn bulk(host: u32, path: [u32; 3], server: u32, start: Span) -> UserPlan {
         start: Time::ZERO + start,
         stop: Time::NEVER,
         circuit_lead: start,
+        rests: Vec::new(),
         circuit_lifetime: Span::from_secs(600),
     }
 }

@@ -38,6 +38,7 @@ fn main() {
         start: Time::ZERO + Span::from_secs(start),
         stop: Time::NEVER,
         circuit_lead: Span::from_secs(start),
+        rests: Vec::new(),
         circuit_lifetime: Span::from_secs(600),
     };
     let plan = Plan {

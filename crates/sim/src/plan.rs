@@ -224,6 +224,8 @@ pub struct UserPlan {
     pub start: Time,
     /// No new request after this time, running ones are cut.
     pub stop: Time,
+    /// From, until: what falls due meanwhile waits. In order, and apart from each other.
+    pub rests: Vec<(Time, Time)>,
     /// How long before the first request the first circuit is built.
     pub circuit_lead: Span,
     /// A circuit this old takes no new streams (Tor's MaxCircuitDirtiness); zero: each request its own.
@@ -239,6 +241,8 @@ pub enum Route {
     Drawn {
         /// Whether clients that keep guards keep this one's.
         keep_guard: bool,
+        /// The server is an onion service: the circuit goes on, from its third relay, over three of the service's.
+        onion_service: bool,
     },
     /// None of its own: streams go over the circuits of this user (an index), who sits on the same host and
     /// has circuits of its own.
@@ -419,6 +423,8 @@ pub struct System {
     pub attack: Attack,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
+    /// Share of the clients whose circuits have the fixed windows instead ([`crate::world::old_clients`]).
+    pub old_clients: f64,
     /// What is in flight at most, unless `control` has windows of its own.
     pub windows: Windows,
     /// TCP between hosts.
@@ -453,6 +459,7 @@ impl Default for System {
             survey: Survey::default(),
             attack: Attack::default(),
             control: Arc::new(FixedWindows),
+            old_clients: 0.0,
             windows: Windows::default(),
             tcp: tcp::Config::default(),
             output_buffer: OutputBuffer::default(),

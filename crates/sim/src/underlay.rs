@@ -360,6 +360,11 @@ impl<T> Underlay<T> {
         HostTraffic { up: site.up.totals(now), down: site.down.totals(now), lost: site.lost }
     }
 
+    /// Whether a host is stopped at `now`, which never decreases.
+    pub fn is_stopped(&mut self, host: Host, now: Time) -> bool {
+        self.sites[host.0 as usize].stopped.cover(now)
+    }
+
     /// Packets that are under way.
     pub fn in_flight(&self) -> usize {
         self.under_way.len()

@@ -56,7 +56,7 @@ fn plan() -> Plan {
     let user = |number: u64| UserPlan {
         host: 7,
         class: "web".into(),
-        route: Route::Drawn { keep_guard: false },
+        route: Route::Drawn { keep_guard: false, onion_service: false },
         servers: vec![6],
         traffic: Traffic::Fetch {
             requests: vec![RequestPlan { bytes: 200_000, weight: 1.0, timeout: never, request_bytes: 100 }],
@@ -66,6 +66,7 @@ fn plan() -> Plan {
         start: Time::ZERO + Span::from_millis(100 * number),
         stop: Time::NEVER,
         circuit_lead: Span::ZERO,
+        rests: Vec::new(),
         circuit_lifetime: Span::ZERO,
     };
     Plan {

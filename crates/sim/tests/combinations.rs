@@ -67,12 +67,13 @@ fn plan(loss: f64) -> Plan {
         UserPlan {
             host: 8 + n / 3,
             class: if n.is_multiple_of(2) { "bulk" } else { "web" }.into(),
-            route: Route::Drawn { keep_guard: true },
+            route: Route::Drawn { keep_guard: true, onion_service: false },
             servers: vec![7],
             traffic: Traffic::Fetch { requests: vec![request], pause: (pause, pause), every: None },
             start: Time::ZERO + Span::from_secs(1),
             stop: Time::NEVER,
             circuit_lead: Span::from_secs(1),
+            rests: Vec::new(),
             circuit_lifetime: Span::from_secs(600),
         }
     };

@@ -40,6 +40,7 @@ fn user(host: u32, path: [u32; 3], server: u32, bytes: u64, start: Span) -> User
         start: Time::ZERO + start,
         stop: Time::NEVER,
         circuit_lead: start,
+        rests: Vec::new(),
         circuit_lifetime: Span::from_secs(600),
     }
 }

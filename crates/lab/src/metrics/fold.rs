@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
-use tidegate_sim::observe::{Host, HostTotals, MoveTimes, Observation, Recorder, RelaySample, Transfer};
-use tidegate_sim::plan::{HostPlan, Role, System};
+use tidegate_sim::observe::{
+    Circuit, Host, HostTotals, MoveTimes, Observation, Recorder, RelaySample, Transfer, Waits,
+};
+use tidegate_sim::plan::{HostPlan, Role, Route, System};
+use tidegate_sim::world::old_clients;
 
 use super::histogram::Histogram;
 use super::known::RelayAbout;
@@ -66,13 +70,14 @@ pub struct Fold<'a> {
 }
 
 impl<'a> Fold<'a> {
-    /// A fold over a run of `system` on `network`; metrics count from `warmup`.
-    pub fn new(network: &'a Network, system: &'a System, warmup: Span) -> Fold<'a> {
+    /// A fold over a run of `system` on `network`, from `seed`; metrics count from `warmup`.
+    pub fn new(network: &'a Network, system: &'a System, seed: Seed, warmup: Span) -> Fold<'a> {
         let plan = &network.plan;
-        let users = network.users.iter().zip(&plan.users).map(|(name, user)| UserRow {
-            name: name.clone(),
-            class: user.class.clone(),
-            ..UserRow::default()
+        let old = old_clients(plan, system, seed);
+        let users = network.users.iter().zip(&plan.users).map(|(name, user)| {
+            let suffix = if old.contains(&user.host) { "-old" } else { "" };
+            let (name, class) = (name.clone(), user.class.clone() + suffix);
+            UserRow { name, class, ..UserRow::default() }
         });
         let users: Vec<UserRow> = users.collect();
         let (names, curve_of) = curves(&users);
@@ -161,6 +166,17 @@ impl<'a> Fold<'a> {
         row.delivered_bytes += bytes;
         row.latency_sum += u128::from(latency.0) * u128::from(bytes);
         row.departure_sum += u128::from(from_departure.0) * u128::from(bytes);
+    }
+
+    /// A followed cell has passed a hop. The anatomy is of circuits of three.
+    fn waited(&mut self, now: Time, circuit: Circuit, hop: u8, waits: &Waits) {
+        let user = self.circuits.get(&circuit.0).map(|state| &self.network.plan.users[state.user as usize]);
+        let long = user.is_some_and(|user| matches!(user.route, Route::Drawn { onion_service: true, .. }));
+        if let (true, false, Some(anatomy)) =
+            (now >= self.warmup, long, self.anatomy.get_mut(usize::from(hop)))
+        {
+            anatomy.add(waits);
+        }
     }
 
     fn last_byte(&mut self, transfer: Transfer, took: Span) {
@@ -277,11 +293,7 @@ impl Recorder for Fold<'_> {
             Observation::Delivered { circuit, bytes, packaged, departed } => {
                 self.delivered(now, circuit.0, u64::from(*bytes), *packaged, *departed);
             }
-            Observation::Waited { hop, waits, .. } => {
-                if let (true, Some(anatomy)) = (measured, self.anatomy.get_mut(usize::from(*hop))) {
-                    anatomy.add(waits);
-                }
-            }
+            Observation::Waited { circuit, hop, waits, .. } => self.waited(now, *circuit, *hop, waits),
             Observation::Switched { parts, .. } if now >= self.warmup => {
                 self.switched.add(parts.total(), 1);
                 let MoveTimes { detection, notice, set_up, first, drain } = *parts;

@@ -20,7 +20,7 @@ const fn at(ms: u64) -> Time {
 fn fold(stream: &[(Time, Observation)]) -> Metrics {
     let scenario = scenario(&[]);
     let network = crate::network::build(&scenario, Seed::root(1)).unwrap();
-    let mut fold = Fold::new(&network, &scenario.systems[0], scenario.warmup());
+    let mut fold = Fold::new(&network, &scenario.systems[0], Seed::root(1), scenario.warmup());
     for (now, observation) in stream {
         fold.record(*now, observation);
     }

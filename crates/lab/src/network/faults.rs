@@ -1,15 +1,21 @@
 //! What goes wrong in a run: `[[fault]]` tables, planned.
 
-use tidegate_control::units::Time;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Span, Time};
 use tidegate_sim::plan::{Fault, FaultKind as Planned};
 
 use super::hosts::Hosts;
 use crate::input::{InputError, Source};
 use crate::scenario::file::{File, Name};
-use crate::scenario::users::{FaultFile, FaultKind};
+use crate::scenario::users::{ChurnFile, FaultFile, FaultKind};
 
 /// The faults of a plan. A generated network may lack a host that a fault names.
-pub(super) fn plan(file: &File, source: &Source, hosts: &Hosts) -> Result<Vec<Fault>, InputError> {
+pub(super) fn plan(
+    file: &File,
+    source: &Source,
+    hosts: &Hosts,
+    seed: Seed,
+) -> Result<Vec<Fault>, InputError> {
     let host = |name: &Name| {
         hosts.find(name.get_ref()).ok_or_else(|| {
             let cause = format!("this network has no host `{}`", name.get_ref());
@@ -37,5 +43,41 @@ pub(super) fn plan(file: &File, source: &Source, hosts: &Hosts) -> Result<Vec<Fa
         let until = fault.until.unwrap_or(file.duration);
         Ok(Fault { kind, from: Time::ZERO + fault.from, until: Time::ZERO + until })
     };
-    file.fault.iter().map(|fault| plan_one(fault.get_ref())).collect()
+    let named = file.fault.iter().map(|fault| plan_one(fault.get_ref()));
+    let churn = file.relay_churn.iter().flat_map(|churn| {
+        hosts.relays().flat_map(|(host, _)| outages(churn.get_ref(), host, file.duration, seed))
+    });
+    named.chain(churn.map(Ok)).collect()
+}
+
+/// A relay's times down: it begins up or down as likely as it is either.
+fn outages(churn: &ChurnFile, host: u32, duration: Span, seed: Seed) -> Vec<Fault> {
+    let mut draws = seed.fork_index(host.into()).random();
+    let (up, down) = (churn.up.as_secs_f64(), churn.down.as_secs_f64());
+    let mut is_up = draws.unit() < up / (up + down);
+    let (mut now, mut faults) = (Time::ZERO, Vec::new());
+    while now < Time::ZERO + duration {
+        let mean = if is_up { up } else { down };
+        let until = now + Span::from_secs_f64(draws.exponential(mean));
+        if !is_up {
+            faults.push(Fault { kind: Planned::HostDown { host }, from: now, until });
+        }
+        (now, is_up) = (until, !is_up);
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relays_are_up_as_long_as_they_should() {
+        let churn = ChurnFile { up: Span::from_secs(300), down: Span::from_secs(100) };
+        let all = |host| outages(&churn, host, Span::from_secs(100_000), Seed::root(1));
+        let down: f64 = (0..20).flat_map(all).map(|fault| fault.until.since(fault.from).as_secs_f64()).sum();
+        assert!((down / 2e6 - 0.25).abs() < 0.02, "{down}");
+        assert_eq!(all(3), all(3));
+        assert_ne!(all(3), all(4));
+    }
 }

@@ -88,7 +88,10 @@ impl Hosts {
         match &host.at {
             Some(machine) => {
                 let machine = self.named(machine.get_ref());
-                self.add_colocated(name, role, machine);
+                match role {
+                    Role::Relay(_) => self.add_sharing(name, role, machine),
+                    _ => self.add_colocated(name, role, machine),
+                };
             }
             None => {
                 let wanted = host.location.as_ref().map(|name| name.get_ref());
@@ -171,6 +174,24 @@ impl Hosts {
             down: open,
         };
         self.push(plan)
+    }
+
+    /// Adds a host that shares a machine with another, and its links.
+    pub(super) fn add_sharing(&mut self, name: &str, role: Role, machine: u32) -> u32 {
+        let HostPlan { location, up, down, .. } = self.plans[machine as usize];
+        let of = |link: LinkPlan| LinkPlan { queue: QueuePlan::Machine, ..link };
+        let (name, colocated) = (name.to_owned(), Some(machine));
+        self.push(HostPlan { name, role, location, colocated, up: of(up), down: of(down) })
+    }
+
+    /// A machine's links get faster, also for whom they are shared by.
+    pub(super) fn widen(&mut self, machine: u32, more: Rate) {
+        let shares =
+            |(host, plan): &(u32, &mut HostPlan)| *host == machine || plan.colocated == Some(machine);
+        for (_, plan) in (0..).zip(&mut self.plans).filter(shares) {
+            plan.up.rate = Rate(plan.up.rate.0 + more.0);
+            plan.down.rate = Rate(plan.down.rate.0 + more.0);
+        }
     }
 
     fn push(&mut self, plan: HostPlan) -> u32 {

@@ -90,8 +90,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                     let name = format!("client of {name}");
                     let client = tor::client(table, &scenario.inputs, &mut hosts, &name, &mut draws);
                     let server = draws.below(table.servers(table.fraction) as usize) + 1;
-                    let keep_guard = user.keep_guard;
-                    (Route::Drawn { keep_guard }, client, hosts.named(&format!("server{server}")))
+                    (drawn(user), client, hosts.named(&format!("server{server}")))
                 }
                 (Some(path), _) => {
                     let path = [0, 1, 2].map(|hop| hosts.named(path[hop].get_ref()));
@@ -104,15 +103,17 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                         let name: &Name = name.as_ref().expect("checked");
                         hosts.named(name.get_ref())
                     };
-                    (Route::Drawn { keep_guard: user.keep_guard }, end(&user.client), end(&user.server))
+                    (drawn(user), end(&user.client), end(&user.server))
                 }
             };
             let start = draw(&user.start, &mut draws);
-            users.add(user, name, route, client, server, start);
+            // Of a group the first sleep least: its shares are exact.
+            let rank = (f64::from(number) + 0.5) / f64::from(count);
+            users.add(user, name, route, client, server, start, rank);
         }
     }
     let Users { plans, names, .. } = users;
-    let faults = faults::plan(file, &scenario.source, &hosts)?;
+    let faults = faults::plan(file, &scenario.source, &hosts, seed.fork("churn"))?;
     let (hosts, paths, listed) = hosts.finish();
     let plan = Plan {
         hosts,
@@ -176,6 +177,7 @@ impl<'a> Users<'a> {
         host: u32,
         server: u32,
         start: Span,
+        rank: f64,
     ) {
         let name = user.traffic.get_ref().as_str();
         if !self.kinds.contains_key(name) {
@@ -195,12 +197,36 @@ impl<'a> Users<'a> {
             servers: vec![server],
             traffic,
             start: Time::ZERO + start,
+            rests: rests(user, rank, self.scenario.duration()),
             stop: Time::ZERO + user.stop.unwrap_or(self.scenario.duration()),
             circuit_lead: user.circuit_lead,
             circuit_lifetime,
         });
         self.names.push(user_name);
     }
+}
+
+/// The network draws the user's relays.
+fn drawn(user: &UserFile) -> Route {
+    Route::Drawn { keep_guard: user.keep_guard, onion_service: user.onion_service }
+}
+
+/// When a user sleeps who is at `rank` (of 0 to 1) of those who are awake: in the parts of the day whose share is less.
+fn rests(user: &UserFile, rank: f64, duration: Span) -> Vec<(Time, Time)> {
+    let mut rests: Vec<(Time, Time)> = Vec::new();
+    let parts = user.awake.len() as u64;
+    for part in 0.. {
+        if parts == 0 || part * user.day.0 / parts >= duration.0 {
+            break;
+        }
+        let (from, until) = (Time(part * user.day.0 / parts), Time((part + 1) * user.day.0 / parts));
+        match rests.last_mut() {
+            _ if *user.awake[(part % parts) as usize] > rank => {}
+            Some(last) if last.1 == from => last.1 = until,
+            _ => rests.push((from, until)),
+        }
+    }
+    rests
 }
 
 /// The name of one of a group of users.

@@ -32,7 +32,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         normalise(&consensus.relays, &all, &chosen, fraction)
     };
     let networks = networks(relays.iter().copied());
-    let mut entries = Vec::new();
+    let (mut entries, mut machines) = (Vec::new(), BTreeMap::new());
     for (number, (relay, quantities)) in relays.iter().zip(&quantities).enumerate() {
         let mut draws = seed.fork("relays").fork_index(number as u64).random();
         let listed = inputs.capacities.as_ref().and_then(|table| table.get(&relay.identity)?.country);
@@ -44,7 +44,14 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let limits = RelayLimits { cell_cost: table.cell_cost, ..limits };
         let place = place(inputs, country, hosts, &mut draws);
         let name = format!("relay{}", number + 1);
-        let host = hosts.add_at(&name, Role::Relay(limits), link, link, place);
+        let host = match machines.get(&relay.address) {
+            Some(machine) if table.shared_machines => {
+                hosts.widen(*machine, link.rate);
+                hosts.add_sharing(&name, Role::Relay(limits), *machine)
+            }
+            _ => hosts.add_at(&name, Role::Relay(limits), link, link, place),
+        };
+        machines.entry(relay.address).or_insert(host);
         let flags = relay.flags.names().collect::<Vec<_>>().join(" ");
         let (nickname, country) = (relay.nickname.clone(), country.code().to_owned());
         hosts.list(host, Listed { nickname, flags, country });

@@ -7,7 +7,7 @@ use tidegate_control::units::Rate;
 use tidegate_sim::plan::System;
 
 use super::file::{File, Name, Placed, SystemFile, file_name_character};
-use super::quantity::{Between, Size};
+use super::quantity::{Between, Size, Timeout};
 use super::tables::{BandwidthFile, HostFile};
 use super::users::{TrafficFile, UserFile};
 use crate::input::{InputError, Source, suggest};
@@ -33,6 +33,7 @@ pub(super) fn check(file: &File, source: &Source) -> Result<Vec<System>, InputEr
     }
     check_hosts(file, source)?;
     check_users(file, source)?;
+    check_churn(file, source)?;
     check_faults(file, source)?;
     check_systems(file, source)
 }
@@ -79,6 +80,12 @@ fn check_system(system: &Placed<SystemFile>, source: &Source) -> Result<System, 
     if parts.pctcp.esp_overhead >= tcp.mss {
         return fail("pctcp: `esp-overhead` leaves no room in a packet", "ESP in tunnel mode: \"57 B\"");
     }
+    if system.old_clients > 0.0 && parts.control.window().is_none() {
+        return fail(
+            "`old-clients` are like the others: `control` has no windows of its own",
+            "use \"vegas\"",
+        );
+    }
     Ok(plan(system))
 }
 
@@ -98,6 +105,7 @@ fn plan(file: &SystemFile) -> System {
         connection_half_life: parts.connection_half_life,
         switching: parts.switching,
         control: parts.control,
+        old_clients: file.old_clients,
         windows: parts.windows,
         tcp: file.tcp.clone(),
         output_buffer: parts.output_buffer,
@@ -123,7 +131,10 @@ fn check_hosts(file: &File, source: &Source) -> Result<(), InputError> {
     for (hosts, kind) in [(&file.relay, "relay"), (&file.server, "server"), (&file.client, "client")] {
         for host in hosts {
             check_name(&host.name, kind, &mut names, source)?;
-            check_host(host, kind, &relays, source)?;
+            let above = hosts.iter().take_while(|other| !std::ptr::eq(*other, host));
+            let above = above.filter(|other| other.at.is_none()).map(|other| other.name.get_ref().as_str());
+            let above: Vec<&str> = above.collect();
+            check_host(host, kind, if kind == "relay" { &above } else { &relays }, source)?;
         }
     }
     if let Some(tor) = &file.tor
@@ -155,9 +166,10 @@ fn check_host(host: &HostFile, kind: &str, relays: &[&str], source: &Source) -> 
         Err(source.error(name.span(), format!("{kind} `{}` {cause}", name.get_ref()), cure))
     };
     if let Some(at) = &host.at {
-        if kind == "relay" {
-            return fail("cannot share a machine", "only clients and servers have `at`");
+        if kind == "relay" && host.link.or(host.up).or(host.down).is_some() {
+            return fail("has a link of its own beside `at`", "drop one of them");
         }
+        // A relay's machine is a relay above it that has links.
         if !relays.contains(&at.get_ref().as_str()) {
             let cause = format!("there is no relay `{}`", at.get_ref());
             return Err(source.error(at.span(), cause, suggest(at.get_ref(), relays)));
@@ -215,6 +227,13 @@ fn check_users(file: &File, source: &Source) -> Result<(), InputError> {
             return Err(source.error(user.traffic.span(), cause, suggest(traffic, &known)));
         }
         check_route(file, user, spanned.span(), source)?;
+        if let Some(share) = user.awake.iter().find(|share| !(0.0..=1.0).contains(share.get_ref())) {
+            return Err(source.error(share.span(), "no share of the users", "give numbers from 0 to 1"));
+        }
+        if user.onion_service && (user.path.is_some() || user.shares.is_some() || file.random.is_some()) {
+            let cause = "circuits to onion services draw their relays, by consensus or among named ones";
+            return Err(source.error(spanned.span(), cause, "drop `path`, `shares` or [random]"));
+        }
         if user.stop.is_some_and(|stop| stop <= user.start.high) {
             return Err(source.error(spanned.span(), "the user stops before it starts", "change `stop`"));
         }
@@ -335,6 +354,21 @@ fn check_name<'a>(
     }
     if !seen.insert(text) {
         return Err(source.error(name.span(), format!("the name `{text}` is taken"), "names are unique"));
+    }
+    Ok(())
+}
+
+/// Where relays come and go, circuits over one that is down must be given up some time.
+fn check_churn(file: &File, source: &Source) -> Result<(), InputError> {
+    let Some(churn) = &file.relay_churn else { return Ok(()) };
+    for system in &file.system {
+        let paths = &system.paths;
+        if !paths.learn_build_timeout && paths.build_timeout == Timeout::NEVER {
+            let name = system.name.get_ref();
+            let cause = format!("relays come and go, and system `{name}` waits for circuits for ever");
+            let cure = "give it `paths = { learn-build-timeout = true }` or a `build-timeout`";
+            return Err(source.error(churn.span(), cause, cure));
+        }
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use tidegate_sim::tcp;
 use super::paths::PathsFile;
 pub use super::place::{Name, Placed};
 use super::tables::{HostFile, RandomFile, TorFile, Underlay};
-use super::users::{FaultFile, TrafficFile, UserFile};
+use super::users::{ChurnFile, FaultFile, TrafficFile, UserFile};
 
 /// A scenario.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -68,6 +68,9 @@ pub struct File {
     /// What goes wrong, and when.
     #[serde(default)]
     pub fault: Vec<Placed<FaultFile>>,
+    /// Relays come and go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_churn: Option<Placed<ChurnFile>>,
 }
 
 fn sample() -> Placed<Span> {
@@ -100,6 +103,11 @@ pub struct SystemFile {
     /// did by default in its year. Replaces `scheduler`, `channel-scheduler`, `control` and their parameters.
     #[serde(default)]
     pub of_consensus: bool,
+    /// Share of the clients that know no congestion control: their circuits have the fixed `windows`, whatever `control`
+    /// says. Drawn per client from the run's seed; with a larger share the same are old, and others besides.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    #[serde(default)]
+    pub old_clients: f64,
     /// Over which relays circuits go.
     #[serde(default)]
     pub paths: PathsFile,
@@ -115,16 +123,23 @@ impl Serialize for SystemFile {
         struct Below<'a> {
             name: &'a str,
             of_consensus: bool,
+            old_clients: f64,
             paths: &'a PathsFile,
             tls: &'a Tls,
             packaging: &'a Packaging,
             tcp: &'a tcp::Config,
         }
-        let SystemFile { name, of_consensus, paths, tls, packaging, tcp, parts } = self;
+        let SystemFile { name, of_consensus, old_clients, paths, tls, packaging, tcp, parts } = self;
         let mut all = parts.table.clone();
-        if let Ok(Value::Object(below)) =
-            serde_json::to_value(Below { name, of_consensus: *of_consensus, paths, tls, packaging, tcp })
-        {
+        if let Ok(Value::Object(below)) = serde_json::to_value(Below {
+            name,
+            of_consensus: *of_consensus,
+            old_clients: *old_clients,
+            paths,
+            tls,
+            packaging,
+            tcp,
+        }) {
             all.extend(below);
         }
         all.serialize(serializer)

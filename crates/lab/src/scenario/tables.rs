@@ -39,7 +39,8 @@ impl Default for Underlay {
 pub struct HostFile {
     /// Name by which users and faults refer to it.
     pub name: Name,
-    /// Shares the machine of this relay: no link, no delay between the two. Only clients and servers.
+    /// Shares the machine of this relay: no delay between the two. A relay shares its links too; what a client or server
+    /// sends to others takes none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Name>,
     /// Rate of the access link, both ways; without `at` this or `up` and `down` must be given.
@@ -171,6 +172,9 @@ pub struct TorFile {
     /// Load of the users that are counted `of-tor`, times what the real network carries.
     #[schemars(range(max = 1000.0), extend("exclusiveMinimum" = 0.0))]
     pub load: f64,
+    /// Relays of one IPv4 address share a machine and its links, which carry what theirs would together. Else every relay has
+    /// its own.
+    pub shared_machines: bool,
     /// Processor time of every relay per cell.
     pub cell_cost: Span,
     /// Relays' rates are their consensus weights in kB/s times this: below 1 for the slower relays of years past, or
@@ -208,6 +212,7 @@ impl Default for TorFile {
             capacity: Placed::nowhere("drawn".to_owned()),
             utilisation: None,
             load: 1.0,
+            shared_machines: false,
             cell_cost: Span::ZERO,
             bandwidth_factor: 1.0,
             servers: None,

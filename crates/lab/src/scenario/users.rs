@@ -131,6 +131,22 @@ pub struct UserFile {
     /// Circuits are built this long before the first request.
     #[serde(default)]
     pub circuit_lead: Span,
+    /// The server is an onion service: circuits have six relays, the client's guard, middle and rendezvous point, and two
+    /// middles and the guard of the service, at which its end of the circuit is. Not with `path`.
+    #[serde(default)]
+    pub onion_service: bool,
+    /// Share of these users that are awake in each of so many equal parts of the `day`; the others begin nothing
+    /// meanwhile. Without it all are, always.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub awake: Vec<Placed<f64>>,
+    /// Length of the day of `awake`; the first begins with the run.
+    #[schemars(extend("x-range" = "1 s.."))]
+    #[serde(default = "day")]
+    pub day: Span,
+}
+
+fn day() -> Span {
+    Span::from_secs(86_400)
 }
 
 fn one() -> u32 {
@@ -139,6 +155,19 @@ fn one() -> u32 {
 
 fn yes() -> bool {
     true
+}
+
+/// Relays come and go: each is up and down for times drawn from exponential distributions, and what ran over it breaks.
+/// Clients learn of it from failures alone; while its guard is down, a client takes others.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ChurnFile {
+    /// Mean time that a relay is up.
+    #[schemars(extend("x-range" = "1 s.."))]
+    pub up: Span,
+    /// Mean time that it is down.
+    #[schemars(extend("x-range" = "1 s.."))]
+    pub down: Span,
 }
 
 /// One thing that goes wrong.

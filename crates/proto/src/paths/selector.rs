@@ -139,6 +139,31 @@ impl Selector {
         [entry.relay, pick(random, &self.middles, &[entry, exit]).relay, exit.relay]
     }
 
+    /// Draws the two halves of a circuit to an onion service: the client's guard, middle and rendezvous point, and on from
+    /// there two middles and the guard that the service keeps. No position of an exit is taken; each half keeps apart as
+    /// [`draw`](Selector::draw) does.
+    pub fn draw_to_service(
+        &self,
+        random: &mut Random,
+        guard: &mut Option<RelayId>,
+        service_guard: &mut Option<RelayId>,
+    ) -> ([RelayId; 3], [RelayId; 3]) {
+        let mut half = |guard: &mut Option<RelayId>, far: Option<&Candidate>| {
+            let known = |relay: RelayId| self.guards.iter().find(|candidate| candidate.relay == relay);
+            let kept = guard.filter(|_| self.keep_guard).and_then(known);
+            let mut taken: Vec<&Candidate> = far.into_iter().chain(kept).collect();
+            let entry = kept.unwrap_or_else(|| pick(random, &self.guards, &taken));
+            taken.push(entry);
+            let middle = pick(random, &self.middles, &taken);
+            taken.push(middle);
+            *guard = Some(entry.relay);
+            [entry, middle, pick(random, &self.middles, &taken)]
+        };
+        let own = half(guard, None);
+        let theirs = half(service_guard, Some(own[2]));
+        (own.map(|one| one.relay), [theirs[2], theirs[1], theirs[0]].map(|one| one.relay))
+    }
+
     /// A middle that counts more than the path's, drawn by weight; `None` if there is none.
     pub fn better_middle(&self, random: &mut Random, path: [RelayId; 3]) -> Option<RelayId> {
         fn of(list: &[Candidate], relay: RelayId) -> Option<&Candidate> {
@@ -246,6 +271,24 @@ mod tests {
         assert_eq!(shared(of_both, &PathSelection::default()), [false, false, true]);
         let together = PathSelection { exclude_families: false, ..PathSelection::default() };
         assert_eq!(shared(of_both, &together), [true; 3]);
+    }
+
+    #[test]
+    fn ways_to_a_service_are_of_six_relays_and_take_no_exit() {
+        let directory = directory();
+        let selector = Selector::new(&directory, &PathSelection::default()).unwrap();
+        let (mut random, mut guard, mut theirs) = (Seed::root(3).random(), None, None);
+        let mut last = std::collections::BTreeSet::new();
+        for _ in 0..200 {
+            let (own, service) = selector.draw_to_service(&mut random, &mut guard, &mut theirs);
+            let all: std::collections::BTreeSet<RelayId> = own[1..].iter().chain(&service).copied().collect();
+            assert!(
+                own.contains(&guard.unwrap()) && all.len() >= 4 && own[2] != service[0],
+                "{own:?} {service:?}"
+            );
+            last.insert(service[2]);
+        }
+        assert_eq!(last.into_iter().collect::<Vec<_>>(), [theirs.unwrap()], "the service keeps its guard");
     }
 
     #[test]

@@ -153,7 +153,7 @@ fn any_body() -> impl Strategy<Value = ClearBody> {
         let message = if data {
             ClearMessage::Data { stream: StreamId(stream), bytes: 498, stamp }
         } else {
-            ClearMessage::Handshake
+            ClearMessage::Handshake(None)
         };
         ClearBody { layers, message }
     })
@@ -233,7 +233,7 @@ fn a_pair_with_a_legacy_relay_shares_one_connection() {
     let legacy = Arc::new(BTreeSet::from([RelayId(1)]));
     let upgraded = Config { transport: Transport::PerCircuit, legacy, ..Config::default() };
     let mut net = Net::new(&upgraded);
-    net.relays[1] = Relay::new(Clear, Config::default());
+    net.relays[1] = Relay::new(Clear::default(), Config::default());
     let circuits: Vec<CircuitKey> = (0..4).map(|_| net.client.build(net.now, PATH.to_vec())).collect();
     net.settle();
     assert_eq!(net.built, circuits);

@@ -76,8 +76,8 @@ impl Net {
         let own = |n| Config { nonces: config.nonces.fork_index(n), ..config.clone() };
         Net {
             now: Time::ZERO,
-            client: Client::new(Clear, own(CLIENT as u64)),
-            relays: (0..CLIENT as u64).map(|n| Relay::new(Clear, own(n))).collect(),
+            client: Client::new(Clear::default(), own(CLIENT as u64)),
+            relays: (0..CLIENT as u64).map(|n| Relay::new(Clear::default(), own(n))).collect(),
             wires: BTreeMap::new(),
             flying: VecDeque::new(),
             sources: BTreeMap::new(),

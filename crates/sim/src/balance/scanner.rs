@@ -89,6 +89,7 @@ fn user([client, server]: [u32; 2], path: [u32; 3], bytes: u64, start: Time) -> 
         start,
         stop: Time::NEVER,
         circuit_lead: LEAD,
+        rests: Vec::new(),
         circuit_lifetime: never,
     }
 }

@@ -107,6 +107,7 @@ fn downloads_for_ever(path: [u32; 3], client: u32, server: u32) -> UserPlan {
         start: Time::ZERO,
         stop: Time::NEVER,
         circuit_lead: Span::ZERO,
+        rests: Vec::new(),
         circuit_lifetime: FOREVER,
     }
 }

@@ -50,7 +50,7 @@ impl<R: Recorder> World<'_, R> {
     /// A user's first circuit is due, or what it wants next, or its end.
     pub(super) fn user_turn(&mut self, user: u32) {
         let plan = self.plan;
-        let UserPlan { host, start, stop, traffic, .. } = &plan.users[user as usize];
+        let UserPlan { host, start, stop, traffic, rests, .. } = &plan.users[user as usize];
         if self.now < *start {
             if self.carrier(user) == user {
                 self.build_circuit(user);
@@ -58,6 +58,10 @@ impl<R: Recorder> World<'_, R> {
             self.queue.push(*start, Event::User(user));
         } else if self.now >= *stop {
             self.stop_user(user, *host);
+        } else if let Some((_, until)) =
+            rests.iter().find(|(from, until)| (*from..*until).contains(&self.now))
+        {
+            self.queue.push(*until, Event::User(user));
         } else {
             match traffic {
                 Traffic::Fetch { requests, every, .. } => {
@@ -159,21 +163,32 @@ impl<R: Recorder> World<'_, R> {
 
     fn build_circuit(&mut self, user: u32) -> u32 {
         let plan = self.plan;
-        let UserPlan { host, route, .. } = &plan.users[user as usize];
-        let Users { users, selector, .. } = &mut self.users;
+        let UserPlan { host, route, servers, .. } = &plan.users[user as usize];
+        let now = self.now;
+        let Users { users, selector, service_guards, .. } = &mut self.users;
         let state = &mut users[user as usize];
+        let mut service = None;
         let path = match (route, selector) {
             (Route::Pinned(path), _) => *path,
-            (Route::Drawn { keep_guard }, Some(selector)) => {
-                let mut guard = state.guard.filter(|_| *keep_guard);
-                let path = selector.draw(&mut state.random, &mut guard);
-                state.guard = guard;
+            (Route::Drawn { keep_guard, onion_service }, Some(selector)) => {
+                let kept = state.guard.filter(|_| *keep_guard);
+                // While the guard that it keeps is down, the client takes others.
+                let mut guard = kept.filter(|guard| !self.underlay.is_stopped(Host(guard.0), now));
+                let path = if *onion_service {
+                    let theirs = service_guards.entry(servers[0]).or_default();
+                    let (own, of_service) = selector.draw_to_service(&mut state.random, &mut guard, theirs);
+                    service = Some(of_service.map(|relay| relay.0));
+                    own
+                } else {
+                    selector.draw(&mut state.random, &mut guard)
+                };
+                state.guard = kept.or(guard);
                 path.map(|relay| relay.0)
             }
             (Route::Drawn { .. }, None) => unreachable!("a selector is made if a user wants one"),
             (Route::Shared(_), _) => unreachable!("only carriers build circuits"),
         };
-        let (key, number) = self.begin_circuit(user, path, None);
+        let (key, number) = self.begin_circuit(user, path, service, None);
         self.user(user).circuit = Some(key);
         self.drain(*host);
         number
@@ -204,16 +219,19 @@ impl<R: Recorder> World<'_, R> {
             .for_each(|transfer| transfers[*transfer as usize].circuit = number);
     }
 
+    /// Over the relays of `path`, and to an onion service over those of `service`, its guard last.
     pub(super) fn begin_circuit(
         &mut self,
         user: u32,
         path: [u32; 3],
+        service: Option<[u32; 3]>,
         standby_for: Option<CircuitKey>,
     ) -> (CircuitKey, u32) {
         let number = self.users.circuits_begun;
         self.users.circuits_begun += 1;
         let (now, host) = (self.now, self.plan.users[user as usize].host);
-        let key = self.client(host).build(now, path.map(RelayId).to_vec());
+        let relays = path.into_iter().chain(service.into_iter().flatten()).map(RelayId);
+        let key = self.client(host).build(now, relays.collect());
         let drawn = matches!(self.plan.users[user as usize].route, Route::Drawn { .. });
         let deadline = match self.users.build_timeout {
             BuildTimeout::After(timeout) if drawn => now + timeout,

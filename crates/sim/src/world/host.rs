@@ -71,8 +71,8 @@ pub(super) struct Gate {
 }
 
 impl HostState {
-    /// `measured`: it will be; then it needs a gate.
-    pub fn new(role: &Role, config: &Config, measured: bool) -> HostState {
+    /// `measured`: it will be; then it needs a gate. `old`: a client without congestion control.
+    pub fn new(role: &Role, config: &Config, measured: bool, old: bool) -> HostState {
         let secured = matches!(role, Role::Relay(_)) && config.transport != Transport::Vanilla;
         let (machine, gate) = match role {
             Role::Relay(limits) => {
@@ -93,10 +93,11 @@ impl HostState {
                         measured: None,
                     })
                 });
-                (Machine::Relay(Box::new(Relay::new(Clear, config.clone()))), gate)
+                (Machine::Relay(Box::new(Relay::new(Clear::default(), config.clone()))), gate)
             }
             Role::Client | Role::Server | Role::Measurer | Role::Coordinator => {
-                (Machine::Client(Box::new(Client::new(Clear, config.clone()))), None)
+                let onion = Clear { congestion_control: old.then_some(false) };
+                (Machine::Client(Box::new(Client::new(onion, config.clone()))), None)
             }
         };
         let (totals, sampled) = (HostTotals::default(), RelaySample::default());

@@ -94,6 +94,14 @@ fn legacy_relays(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<RelayId> 
     relays.map(|(index, _)| index).filter(|index| drawn(*index)).map(RelayId).collect()
 }
 
+/// Hosts of clients that know no congestion control. With a larger share the same are old, and others besides.
+pub fn old_clients(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<u32> {
+    let draws = seed.fork("old clients");
+    let drawn = |index: u32| draws.fork_index(index.into()).random().unit() < system.old_clients;
+    let clients = (0..).zip(&plan.hosts).filter(|(_, host)| host.role == Role::Client);
+    clients.map(|(index, _)| index).filter(|index| drawn(*index)).collect()
+}
+
 impl<'a, R: Recorder> World<'a, R> {
     fn new(plan: &'a Plan, system: &'a System, seed: Seed, recorder: &'a mut R) -> World<'a, R> {
         let legacy = Arc::new(legacy_relays(plan, system, seed));
@@ -111,6 +119,7 @@ impl<'a, R: Recorder> World<'a, R> {
             ..links::Config::default()
         };
         let old = links::Config { transport: Transport::Vanilla, ..config.clone() };
+        let old_clients = old_clients(plan, system, seed);
         let host = |(index, host): (u32, &HostPlan)| {
             let of_kind = if legacy.contains(&RelayId(index)) { &old } else { &config };
             let nonces = seed.fork("nonces").fork_index(index.into());
@@ -118,7 +127,7 @@ impl<'a, R: Recorder> World<'a, R> {
             let clock = control::clock(system.control.as_ref(), &seed, index);
             let measured = plan.measurements.iter().any(|measurement| measurement.relay == index);
             let config = links::Config { nonces, bandwidth, clock, ..of_kind.clone() };
-            HostState::new(&host.role, &config, measured)
+            HostState::new(&host.role, &config, measured, old_clients.contains(&index))
         };
         let hosts = (0..).zip(&plan.hosts).map(host).collect();
         let first_window = match system.tcp.receive_buffer {

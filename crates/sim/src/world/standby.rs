@@ -19,13 +19,13 @@ impl<R: Recorder> World<'_, R> {
             return;
         }
         let Some(served) = self.users.circuits[host as usize].get(&key).copied() else { return };
-        if !matches!(self.plan.users[served.user as usize].route, Route::Drawn { .. }) {
+        if !matches!(self.plan.users[served.user as usize].route, Route::Drawn { onion_service: false, .. }) {
             return;
         }
         let mut draws = self.users.seed.fork("spares").fork_index(served.number.into()).random();
         let Users { selector: Some(selector), .. } = &self.users else { return };
         let Some(middle) = selector.better_middle(&mut draws, served.path.map(RelayId)) else { return };
-        self.begin_circuit(served.user, [served.path[0], middle.0, served.path[2]], Some(key));
+        self.begin_circuit(served.user, [served.path[0], middle.0, served.path[2]], None, Some(key));
         self.drain(host);
     }
 

@@ -20,6 +20,8 @@ pub(super) struct Users {
     pub users: Vec<UserState>,
     /// Draws paths, if any user wants some.
     pub selector: Option<Selector>,
+    /// The guards that onion services keep, by their host.
+    pub service_guards: BTreeMap<u32, Option<RelayId>>,
     pub build_timeout: BuildTimeout,
     /// How long circuits took to build: of all users together, because in a run of minutes no user alone builds
     /// the hundred that a real client learns from.
@@ -78,6 +80,7 @@ impl Users {
         let selector = || Selector::new(&plan.directory, paths).expect("the lab checks who can be chosen");
         Users {
             selector: drawn.then(selector),
+            service_guards: BTreeMap::new(),
             build_timeout: paths.build_timeout,
             build_times: BuildTimes::default(),
             seed,

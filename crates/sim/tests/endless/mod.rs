@@ -21,6 +21,7 @@ pub fn download(host: u32, path: [u32; 3], server: u32, start: Span, lead: Span)
         start: Time::ZERO + start,
         stop: Time::NEVER,
         circuit_lead: lead,
+        rests: Vec::new(),
         circuit_lifetime: Span::from_secs(600),
     }
 }
