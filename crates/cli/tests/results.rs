@@ -259,6 +259,45 @@ fn a_full_disk_costs_the_run_under_way_alone() {
 const STUDY: &str = "scenario = 'small.toml'\nseeds = 2\noverrides = [\"duration = '1 s'\", \"warmup = '0.5 s'\"]\n\
     [vary]\nsystems = ['vanilla', 'pctcp']\nrelay.btlnk.link = ['2 Mbit/s', '4 Mbit/s']\n";
 
+/// cargo test -p tidegate --test results -- --ignored --nocapture thousand
+#[test]
+#[ignore = "takes minutes"]
+fn a_thousand_points_survive_fifty_kills() {
+    let scratch = Scratch::new("thousand");
+    let study = "scenario = 'small.toml'\noverrides = [\"duration = '1 s'\", \"warmup = '0.5 s'\"]\n[vary]\n\
+                 systems = ['vanilla']\nevery-system.windows.circuit = { from = 101, to = 1100, step = 1 }\n";
+    fs::write(scratch.0.join("study.toml"), study).unwrap();
+    let sweep = ["sweep", "study.toml", "--out", "killed"];
+    let kept = || {
+        let studies = fs::read_dir(scratch.0.join("killed/runs")).into_iter().flatten().flatten();
+        studies.flat_map(|study| fs::read_dir(study.path()).into_iter().flatten()).count()
+    };
+    let mut at_kills = Vec::new();
+    while at_kills.len() < 50 {
+        let (before, mut child) = (kept(), scratch.command(&sweep).stderr(Stdio::null()).spawn().unwrap());
+        // Each goes on for a few runs, and dies in the midst of others.
+        while kept() < before + 10 && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(child.try_wait().unwrap().is_none(), "it was at work when it was killed: {at_kills:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        at_kills.push(kept());
+    }
+    assert!(at_kills.is_sorted(), "what is kept stays: {at_kills:?}");
+    let (code, said) = scratch.code(&sweep);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("1000 of 1000 runs are kept"), "{said}");
+    let text = fs::read_to_string(scratch.0.join("killed/metrics.csv")).unwrap();
+    let rows: std::collections::BTreeSet<&str> = text
+        .lines()
+        .filter(|line| line.contains(",throughput_total_bytes_per_s,"))
+        .filter_map(|line| line.split(',').next())
+        .collect();
+    assert_eq!(rows.len(), 1000, "a row for each point");
+    println!("kept at the kills: {at_kills:?}");
+}
+
 #[test]
 fn a_sweep_survives_kills_and_shards_make_one_table() {
     let scratch = Scratch::new("sweep");

@@ -8,7 +8,7 @@ use crate::document::{DataError, Document};
 use crate::latency::LatencyTable;
 use crate::latency_graph::BareNumbers;
 use crate::relays::Capacity;
-use crate::{gml, graphml, latency_csv, latency_graph, open, relays, shadow};
+use crate::{gml, graphml, latency_csv, latency_graph, open, relays, shadow, shadow_yaml};
 
 /// The kinds of latency data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,19 +59,38 @@ pub fn kind(document: &Document) -> Result<DocumentKind, DataError> {
     ))
 }
 
+/// Where tornettools leaves the bandwidth file of its authorities, below the folder of the configuration.
+const WEIGHTS: [&str; 2] =
+    ["v3bw.init.consensus", "shadow.data.template/hosts/bwauthority/v3bw.init.consensus"];
+
+/// A file of this name in a folder, plain, .xz or .gz; the plain one if there is none.
+pub fn inside(folder: &Path, name: &str) -> PathBuf {
+    let ways = ["", ".xz", ".gz"].map(|ending| folder.join(format!("{name}{ending}")));
+    ways.iter().find(|way| way.exists()).unwrap_or(&ways[0]).clone()
+}
+
 /// Opens a table of relays of any kind: `relayinfo_staging_*.json`, server descriptors, or a folder with Shadow's
-/// `shadow.config.xml` and its bandwidth file `v3bw.init.consensus` (each plain, .xz or .gz).
+/// `shadow.config.xml` or `shadow.config.yaml`, and its bandwidth file `v3bw.init.consensus` there or where tornettools
+/// leaves it (each plain, .xz or .gz).
 ///
 /// # Errors
 /// If there is no such file, or it is none of these.
 pub fn relays(path: &Path) -> Result<BTreeMap<Identity, Capacity>, DataError> {
     if path.is_dir() {
-        let inside = |name: &str| {
-            let ways = ["", ".xz", ".gz"].map(|ending| path.join(format!("{name}{ending}")));
-            let found = ways.iter().find(|way| way.exists()).unwrap_or(&ways[0]);
-            open::open(found)
+        let places = WEIGHTS.map(|name| inside(path, name));
+        let weights = open::open(places.iter().find(|place| place.exists()).unwrap_or(&places[0]))?;
+        let yaml = inside(path, "shadow.config.yaml");
+        if !yaml.exists() {
+            return shadow::relays(&open::open(&inside(path, "shadow.config.xml"))?, &weights);
+        }
+        let config = open::open(&yaml)?;
+        let graph = shadow_yaml::contents(&config)?.graph.map(|graph| inside(path, &graph));
+        let graph = graph.filter(|graph| graph.exists()).map(|graph| latency(&graph)).transpose()?;
+        let country = |node: u64| {
+            let node = node.to_string();
+            graph.as_ref()?.locations.iter().find(|location| location.name == node)?.country
         };
-        return shadow::relays(&inside("shadow.config.xml")?, &inside("v3bw.init.consensus")?);
+        return shadow_yaml::relays(&config, &weights, &country);
     }
     let document = open::open(path)?;
     if document.text().trim_start().starts_with('{') {

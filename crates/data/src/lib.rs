@@ -39,6 +39,7 @@ pub mod open;
 pub mod relays;
 pub mod sample;
 pub mod shadow;
+pub mod shadow_yaml;
 pub mod speed_test;
 pub mod tgen;
 pub mod torperf;

@@ -15,6 +15,8 @@ use crate::torperf::json;
 /// A relay over a month, as tornettools saw it in consensuses and descriptors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capacity {
+    /// What it is called; empty if nobody says.
+    pub name: String,
     /// Where it is.
     pub country: Option<Country>,
     /// Its IPv4 address.
@@ -74,6 +76,7 @@ pub fn capacities(document: &Document) -> Result<BTreeMap<Identity, Capacity>, D
         relays.insert(
             identity,
             Capacity {
+                name: String::new(),
                 country: staged.country_code.as_deref().and_then(Country::from_code),
                 address: staged.address.as_deref().and_then(|text| text.parse().ok()),
                 weight: staged.weight,
@@ -99,13 +102,15 @@ pub fn capacities(document: &Document) -> Result<BTreeMap<Identity, Capacity>, D
 /// If the document holds no descriptor with a fingerprint and a bandwidth.
 pub fn descriptors(document: &Document) -> Result<BTreeMap<Identity, Capacity>, DataError> {
     let mut relays = BTreeMap::new();
-    let (mut address, mut identity) = (None, None);
+    let (mut name, mut address, mut identity) = ("", None, None);
     for (line, text) in document.lines() {
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         let fail =
             |what: &str| document.error_at(line, format!("{} is no {what}", quote(text)), "correct it");
         match words[..] {
-            ["router", _, ip, ..] => (address, identity) = (ip.parse::<Ipv4Addr>().ok(), None),
+            ["router", nickname, ip, ..] => {
+                (name, address, identity) = (nickname, ip.parse::<Ipv4Addr>().ok(), None)
+            }
             ["fingerprint", ..] | ["opt", "fingerprint", ..] => {
                 let hex: String = words.iter().filter(|word| word.len() == 4).copied().collect();
                 identity = Some(Identity::from_hex(&hex).ok_or_else(|| fail("fingerprint"))?);
@@ -113,6 +118,7 @@ pub fn descriptors(document: &Document) -> Result<BTreeMap<Identity, Capacity>, 
             ["bandwidth", rate, burst, observed] => {
                 let number = |text: &str| text.parse::<u64>().map_err(|_| fail("bandwidth"));
                 let capacity = Capacity {
+                    name: name.to_owned(),
                     country: None,
                     address,
                     weight: 0.0,

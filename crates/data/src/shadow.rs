@@ -61,7 +61,7 @@ pub fn relays(config: &Document, weights: &Document) -> Result<BTreeMap<Identity
 }
 
 /// `node_id=$... bw=... nick=...` lines: name to identity and weight.
-fn weights_by_name(weights: &Document) -> Result<BTreeMap<&str, (Identity, f64)>, DataError> {
+pub(crate) fn weights_by_name(weights: &Document) -> Result<BTreeMap<&str, (Identity, f64)>, DataError> {
     let mut by_name = BTreeMap::new();
     for (line, text) in weights.lines() {
         let value = |key: &str| text.split_whitespace().find_map(|part| part.strip_prefix(key));
@@ -103,6 +103,7 @@ fn host(
     let link = rate("bandwidthup")?.min(rate("bandwidthdown")?);
     let share = |flag: bool| if flag { 1.0 } else { 0.0 };
     let capacity = Capacity {
+        name: name.clone(),
         country: attribute(element, "countrycodehint").as_deref().and_then(Country::from_code),
         address: attribute(element, "iphint").and_then(|text| text.parse::<Ipv4Addr>().ok()),
         weight: weight / total,
@@ -117,7 +118,7 @@ fn host(
 }
 
 /// `--BandwidthRate 1073741824 --BandwidthBurst 1073741824` among tor's arguments.
-fn limit(capacity: &mut Capacity, arguments: &str) {
+pub(crate) fn limit(capacity: &mut Capacity, arguments: &str) {
     let words: Vec<&str> = arguments.split_whitespace().collect();
     for pair in words.windows(2) {
         match (pair[0], pair[1].parse::<u64>()) {

@@ -5,8 +5,8 @@ use tidegate_control::random::Seed;
 use tidegate_data::document::{DataError, Document};
 use tidegate_data::latency_graph::BareNumbers;
 use tidegate_data::{
-    consensus, detect, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays, tgen,
-    torperf,
+    consensus, detect, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays,
+    shadow_yaml, tgen, torperf,
 };
 
 /// A reader, reduced to whether it accepts.
@@ -45,6 +45,7 @@ fn readers() -> Vec<(&'static str, Read, String)> {
         ("tgen", |d| tgen::read(d).map(drop), MARKOV.to_owned()),
         ("torperf", |d| torperf::read(d).map(drop), TORPERF.to_owned()),
         ("onionperf", |d| torperf::read(d).map(drop), ONIONPERF.to_owned()),
+        ("shadow", |d| shadow_yaml::contents(d).map(drop), SHADOW.to_owned()),
         ("capacities", |d| relays::capacities(d).map(drop), CAPACITIES.to_owned()),
         ("users", |d| relays::users(d).map(drop), "{\"de\": 0.5, \"us\": 0.25, \"ap\": 0.25}\n".to_owned()),
     ]
@@ -56,6 +57,7 @@ const MICRODESCRIPTORS: &str = include_str!("../fixtures/microdescriptors");
 const GML: &str = include_str!("../fixtures/network.gml");
 const GRAPHML: &str = include_str!("../fixtures/network.graphml");
 const MARKOV: &str = include_str!("../fixtures/markov.graphml");
+const SHADOW: &str = include_str!("../fixtures/shadow.config.yaml");
 const TORPERF: &str = include_str!("../fixtures/torperf.json");
 const ONIONPERF: &str = include_str!("../fixtures/onionperf.json");
 const CAPACITIES: &str = include_str!("../fixtures/relayinfo.json");
@@ -87,7 +89,8 @@ fn the_made_up_documents_are_valid() {
 fn every_cut_is_refused_or_harmless() {
     for (name, reader, text) in readers() {
         // Tables of lines are complete after any line; what has an end of its own must have it.
-        let has_an_end = !["microdescriptors", "geoip", "pings", "servers", "countries"].contains(&name);
+        let has_an_end =
+            !["microdescriptors", "geoip", "pings", "servers", "countries", "shadow"].contains(&name);
         for part in 0..50 {
             let cut = text.len() * part / 50;
             let result = read(reader, text.as_bytes()[..cut].to_vec());

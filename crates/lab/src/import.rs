@@ -1,10 +1,11 @@
 //! Scenarios of other tools' files: what `tornettools` stages and generates, tgen's models and action graphs.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use tidegate_data::graph::{Graph, Node};
-use tidegate_data::{detect, graphml, open, tgen};
+use tidegate_data::{detect, graphml, open, shadow_yaml, tgen};
 
 use crate::input::InputError;
 
@@ -16,6 +17,8 @@ struct Draft {
     models: [Option<PathBuf>; 2],
     /// Action graphs as `[traffic]` tables, by name.
     actions: Vec<(String, String)>,
+    /// Of a Shadow network: how many hosts of each kind there are.
+    kinds: BTreeMap<String, u32>,
 }
 
 /// What came of files.
@@ -35,12 +38,22 @@ pub struct Imported {
 pub fn import(places: &[PathBuf]) -> Result<Imported, InputError> {
     let mut files = Vec::new();
     let mut draft = Draft::default();
-    let (mut taken, mut left) = (Vec::new(), Vec::new());
+    let (mut taken, mut left, mut more) = (Vec::new(), Vec::new(), Vec::new());
     for place in places {
         if place.join("shadow.config.xml").exists() || place.join("shadow.config.xml.xz").exists() {
             keep(&mut draft.relays, place)?;
             taken.push(format!("{}: relays", place.display()));
         }
+        let yaml = detect::inside(place, "shadow.config.yaml");
+        if yaml.exists() {
+            draft.take_shadow(place, &yaml, &mut taken, &mut left)?;
+        }
+        // tornettools keeps graphs, models and configurations in `conf`.
+        if yaml.exists() && place.join("conf").is_dir() {
+            more.push(place.join("conf"));
+        }
+    }
+    for place in places.iter().chain(&more) {
         if place.is_dir() {
             let fail =
                 |cause| InputError::new(place.display().to_string(), format!("{cause}"), "check the path");
@@ -75,6 +88,50 @@ fn keep(slot: &mut Option<PathBuf>, file: &Path) -> Result<(), InputError> {
 }
 
 impl Draft {
+    /// Takes the network of a Shadow 2 or 3 configuration in its folder.
+    fn take_shadow(
+        &mut self,
+        folder: &Path,
+        yaml: &Path,
+        taken: &mut Vec<String>,
+        left: &mut Vec<String>,
+    ) -> Result<(), InputError> {
+        let relays = detect::relays(folder)?.len();
+        keep(&mut self.relays, folder)?;
+        let contents = shadow_yaml::contents(&open::open(yaml)?)?;
+        let name = yaml.display();
+        taken.push(format!("{name}: {relays} relays with links, limits and weights"));
+        match contents.graph.map(|graph| detect::inside(folder, &graph)) {
+            Some(graph) if graph.exists() => keep(&mut self.latency, &graph)?,
+            Some(graph) => left.push(format!("{name}: the graph {}, which is not there", graph.display())),
+            None => left.push(format!("{name}: a graph that is built into Shadow")),
+        }
+        for kind in ["perfclient", "markovclient", "server"] {
+            let of_kind = contents.kinds.iter().filter(|(name, _)| name.starts_with(kind));
+            let count: u32 = of_kind.filter(|(name, _)| !name.contains("onion")).map(|(_, n)| n).sum();
+            if count > 0 {
+                taken.push(format!("{name}: {count} hosts called {kind}"));
+                self.kinds.insert(kind.to_owned(), count);
+            }
+        }
+        let known = ["relay", "perfclient", "markovclient", "server"];
+        let is_known =
+            |kind: &str| known.iter().any(|known| kind.starts_with(known)) && !kind.contains("onion");
+        let others = contents.kinds.iter().filter(|(kind, _)| !is_known(kind));
+        left.extend(others.map(|(kind, count)| format!("{name}: {count} hosts called {kind}")));
+        if !contents.programs.is_empty() {
+            left.push(format!(
+                "{name}: what hosts run beside tor and tgen: {}",
+                contents.programs.join(", ")
+            ));
+        }
+        left.push(format!(
+            "{name}: the nodes of clients and servers (placed by the built-in shares), relays' nodes (their countries count), \
+             links of clients and servers, and the times of start and stop"
+        ));
+        Ok(())
+    }
+
     /// Takes what a file holds; inside, why it was left.
     fn take(&mut self, file: &Path) -> Result<Result<&'static str, String>, InputError> {
         let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
@@ -87,14 +144,17 @@ impl Draft {
         if is("userinfo_staging") {
             return Ok(Err("users' countries: clients are placed by the built-in shares".into()));
         }
-        if is(".yaml") || is(".yml") {
-            return Ok(Err("Shadow's YAML: give what it was generated from (relayinfo_staging, GML)".into()));
+        if is(".yaml") && !is("shadow.config.yaml") || is(".yml") {
+            return Ok(Err("no `shadow.config.yaml`".into()));
         }
-        if is("shadow.config.xml") || is("v3bw.init") {
+        if is("shadow.config.yaml") && !self.kinds.is_empty() || is("shadow.config.xml") || is("v3bw.init") {
             return Ok(Err("belongs to its folder's relays".into()));
         }
         if is(".gml") {
             open::open(file)?;
+            if self.latency.as_deref() == Some(&file.canonicalize().unwrap_or_else(|_| file.to_owned())) {
+                return Ok(Ok("latencies, as the configuration says"));
+            }
             if let Err(error) = detect::latency(file) {
                 return Ok(Err(format!("{}: {}", error.cause, error.cure)));
             }
@@ -120,9 +180,11 @@ impl Draft {
 
     fn scenario(&self) -> String {
         let quoted = |path: &Path| format!("{:?}", path.display().to_string());
-        let mut text = String::from(
-            "duration = \"120 s\"\nwarmup = \"30 s\"\nsample = \"100 ms\"\n\n[tor]\nfraction = 0.01\n",
-        );
+        let mut text =
+            String::from("duration = \"120 s\"\nwarmup = \"30 s\"\nsample = \"100 ms\"\n\n[tor]\n");
+        // A generated network is whole, and staged relays are all of Tor.
+        put(&mut text, if self.kinds.is_empty() { "fraction = 0.01" } else { "fraction = 1.0" });
+        self.kinds.get("server").iter().for_each(|count| put(&mut text, &format!("servers = {count}")));
         for (key, file) in [("capacity", &self.relays), ("latency", &self.latency)] {
             file.iter().for_each(|file| put(&mut text, &format!("{key} = {}", quoted(file))));
         }
@@ -130,13 +192,21 @@ impl Draft {
         if let [Some(stream), Some(packet)] = &self.models {
             put(&mut text, "\n[traffic.markov]\ntimeout = \"120 s\"");
             put(&mut text, &format!("stream-model = {}\npacket-model = {}", quoted(stream), quoted(packet)));
-            put(&mut text, &user("markov", 100));
+            put(&mut text, &user("markov", self.kinds.get("markovclient").copied().unwrap_or(100)));
         }
         for (name, table) in &self.actions {
             put(&mut text, &format!("\n{table}"));
-            put(&mut text, &user(name, 10));
+            put(&mut text, &user(name, self.kinds.get("perfclient").copied().unwrap_or(10)));
         }
-        if self.actions.is_empty() && self.models.iter().any(Option::is_none) {
+        for (kind, traffic, own) in [
+            ("perfclient", "benchmark", !self.actions.is_empty()),
+            ("markovclient", "privcount", self.models.iter().all(Option::is_some)),
+        ] {
+            if let (Some(count), false) = (self.kinds.get(kind), own) {
+                put(&mut text, &user(traffic, *count));
+            }
+        }
+        if self.kinds.is_empty() && self.actions.is_empty() && self.models.iter().any(Option::is_none) {
             put(&mut text, &user("web", 100));
         }
         text
@@ -219,14 +289,52 @@ mod tests {
 <edge source="pause" target="large"><data key="d">2.0</data></edge></graph></graphml>"#;
 
     #[test]
+    fn a_generated_network_becomes_a_scenario() {
+        let folder = std::env::temp_dir().join(format!("tidegate-shadow-{}", std::process::id()));
+        let authority = folder.join("shadow.data.template/hosts/bwauthority");
+        std::fs::create_dir_all(&authority).unwrap();
+        std::fs::create_dir_all(folder.join("conf")).unwrap();
+        let config = include_str!("../../data/fixtures/shadow.config.yaml");
+        std::fs::write(folder.join("shadow.config.yaml"), config).unwrap();
+        std::fs::write(folder.join("conf/tgenrc.perfclient.graphml"), ACTIONS).unwrap();
+        let line = |byte: &str, rest: &str| format!("node_id=${}\t{rest}\n", byte.repeat(20));
+        let weights = line("0a", "bw=3\tnick=relay1exitguard") + &line("0b", "bw=1\tnick=relay2guard");
+        let missing = import(std::slice::from_ref(&folder)).err().unwrap().to_string();
+        assert!(missing.contains("v3bw.init.consensus"), "{missing}");
+        std::fs::write(authority.join("v3bw.init.consensus"), format!("1\n{weights}")).unwrap();
+        let imported = import(std::slice::from_ref(&folder)).unwrap();
+        let said = imported.left.join("\n");
+        for named in [
+            "conf/network.gml, which is not there",
+            "1 hosts called uthority",
+            "oniontrace",
+            "times of start",
+        ] {
+            assert!(said.contains(named), "{named}: {said}");
+        }
+        let source = Source { file: "imported".into(), text: imported.text.clone() };
+        let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
+        let counts: Vec<_> =
+            scenario.file.user.iter().map(|user| (user.name.get_ref().as_str(), user.count)).collect();
+        assert_eq!(counts, [("tgenrc", 1), ("privcount", 2)]);
+        let tor = scenario.file.tor.as_ref().unwrap();
+        assert_eq!((tor.fraction, tor.servers), (1.0, Some(1)));
+        let names = |relay: &tidegate_data::consensus::RouterStatus| relay.nickname.clone();
+        let relays: Vec<String> =
+            scenario.inputs.consensus.as_ref().unwrap().relays.iter().map(names).collect();
+        assert_eq!(relays, ["relay1exitguard", "relay2guard"]);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn action_graphs_become_requests() {
         let folder = std::env::temp_dir().join(format!("tidegate-import-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("perf.tgenrc.graphml"), ACTIONS).unwrap();
-        std::fs::write(folder.join("shadow.config.yaml"), "hosts: {}").unwrap();
+        std::fs::write(folder.join("docker.yml"), "hosts: {}").unwrap();
         let imported = import(std::slice::from_ref(&folder)).unwrap();
         assert!(
-            imported.left.len() == 1 && imported.left[0].contains("Shadow's YAML"),
+            imported.left.len() == 1 && imported.left[0].contains("no `shadow.config.yaml`"),
             "{:?}",
             imported.left
         );

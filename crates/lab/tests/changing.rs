@@ -60,7 +60,7 @@ fn old_clients_have_fixed_windows() {
 #[test]
 fn a_way_to_an_onion_service_has_six_relays() {
     let first = |keys: &str| {
-        let run = run(&network(9, &system(""), &format!("{PAGES}{keys}")));
+        let run = run(&network(40, &system(""), &format!("{PAGES}{keys}")));
         let busy = run.metrics.relays.iter().filter(|relay| relay.cells_processed > 0).count();
         let ttfb = run.metrics.summary["ttfb_s"]["page"]["p50"].as_f64().unwrap();
         (busy, ttfb)
@@ -131,7 +131,7 @@ fn relays_of_one_machine_share_its_links() {
     };
     let apart = rate("[[relay]]\nname = \"r1\"\nlink = \"20 Mbit/s\"");
     let together = rate("[[relay]]\nname = \"r1\"\nat = \"r0\"");
-    assert!(apart > 25.0 && together < 20.0 && together > 12.0, "{apart} and {together} Mbit/s");
+    assert!(apart > 20.0 && together < 19.0 && together > 12.0, "{apart} and {together} Mbit/s");
     let wrong = |keys: &str| {
         let text = network(6, &system(""), PAGES);
         parse(&text.replace("name = \"r1\"\nlink = \"20 Mbit/s\"", &format!("name = \"r1\"\n{keys}")))

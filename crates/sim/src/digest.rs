@@ -1,7 +1,7 @@
 //! One number for a whole run: two runs saw the same if their digests are the same, on any machine.
 
 use tidegate_control::random::mix;
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 
 use crate::observe::{MoveTimes, Observation, Recorder};
 
@@ -26,6 +26,7 @@ impl Digest {
     }
 }
 
+/// Of the opening of streams what follows tells: left out, so that digests of before it was recorded stay.
 impl Recorder for Digest {
     fn record(&mut self, now: Time, observation: &Observation) {
         if !matches!(observation, Observation::StreamOpened { .. }) {
@@ -41,7 +42,6 @@ impl Recorder for Digest {
             Observation::TransferBegun { transfer, user, circuit, bytes } => {
                 self.words(&[4, transfer.0.into(), user.0.into(), circuit.0.into(), *bytes]);
             }
-            // What follows tells of it, and digests of before it was recorded stay.
             Observation::StreamOpened { .. } => {}
             Observation::TransferConnected { transfer } => self.words(&[5, transfer.0.into()]),
             Observation::FirstByte { transfer, took } => self.words(&[6, transfer.0.into(), took.0]),
@@ -51,8 +51,7 @@ impl Recorder for Digest {
             }
             Observation::Switched { at, parts } => {
                 let MoveTimes { detection, notice, set_up, first, drain } = *parts;
-                let span = |span: Option<Span>| span.map_or(u64::MAX, |span| span.0);
-                let unknown = [detection, notice, first].map(span);
+                let unknown = [detection, notice, first].map(|span| span.map_or(u64::MAX, |span| span.0));
                 self.words(&[15, at.0.into(), set_up.0, drain.0, unknown[0], unknown[1], unknown[2]]);
             }
             Observation::Injected { circuit, bytes } => self.words(&[9, circuit.0.into(), *bytes]),

@@ -10,10 +10,10 @@ use tidegate_lab::scenario::Scenario;
 
 use crate::failure::Failure;
 
-/// Make a scenario of what tornettools has staged, of tgen's models and action graphs
+/// Make a scenario of what tornettools has staged or generated for Shadow, of tgen's models and action graphs
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Files, or folders of files: relayinfo_staging_*.json, server descriptors, a Shadow 1 folder, *.gml, *.graphml
+    /// Files, or folders of files: relayinfo_staging_*.json, server descriptors, a folder with shadow.config.yaml or .xml, *.gml, *.graphml
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// The scenario file to write, which must not exist

@@ -8,11 +8,22 @@ use tidegate_data::country::Country;
 use tidegate_data::latency::LatencyTable;
 use tidegate_sim::plan::{BucketPlan, HostPlan, LinkPlan, Path, PathTable, QueuePlan, RelayLimits, Role};
 
-use super::{Listed, builtin};
+use super::builtin;
 use crate::scenario::Scenario;
 use crate::scenario::file::{File, Name};
 use crate::scenario::tables::{BandwidthFile, HostFile};
 use crate::scenario::users::UserFile;
+
+/// What is published of a relay and no machine of ours needs to know.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listed {
+    /// Its name in the consensus.
+    pub nickname: String,
+    /// Its flags there.
+    pub flags: String,
+    /// Where it is, in two letters.
+    pub country: String,
+}
 
 /// Hosts of a network in the making.
 pub(super) struct Hosts {

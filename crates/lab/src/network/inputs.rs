@@ -137,8 +137,10 @@ fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
     let relay = |(number, (identity, known)): (usize, (&Identity, &Capacity))| {
         let flags = [("Guard", known.guard), ("Exit", known.exit)];
         let had = flags.into_iter().filter(|(_, share)| *share >= 0.5).map(|(flag, _)| flag);
+        let nickname =
+            if known.name.is_empty() { format!("relay{}", number + 1) } else { known.name.clone() };
         RouterStatus {
-            nickname: format!("relay{}", number + 1),
+            nickname,
             identity: *identity,
             address: known.address.unwrap_or(Ipv4Addr::from((number as u32 + 1) << 16 | 1)),
             or_port: 9001,

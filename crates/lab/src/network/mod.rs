@@ -23,6 +23,7 @@ use tidegate_sim::plan::paths::Selector;
 use tidegate_sim::plan::{Directory, Plan, RelayEntry, Role, Route, Traffic, UserPlan};
 
 use hosts::Hosts;
+pub use hosts::Listed;
 
 use crate::input::InputError;
 use crate::scenario::Scenario;
@@ -40,17 +41,6 @@ pub struct Network {
     pub users: Vec<String>,
     /// Of relays, by the number of their host.
     pub listed: BTreeMap<u32, Listed>,
-}
-
-/// What is published of a relay and no machine of ours needs to know.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Listed {
-    /// Its name in the consensus.
-    pub nickname: String,
-    /// Its flags there.
-    pub flags: String,
-    /// Where it is, in two letters.
-    pub country: String,
 }
 
 /// Draws the network of one run.

@@ -12,10 +12,10 @@ use tidegate_data::weights::{class_of, is_usable, networks, positions};
 use tidegate_proto::cell::RelayId;
 use tidegate_sim::plan::{BucketPlan, Directory, LinkPlan, RelayEntry, RelayLimits, Role};
 
+use super::builtin;
 use super::capacity::{Quantities, normalise, quantities};
-use super::hosts::Hosts;
+use super::hosts::{Hosts, Listed};
 use super::inputs::Inputs;
-use super::{Listed, builtin};
 use crate::scenario::tables::TorFile;
 
 /// Adds sampled relays and servers; gives what clients know of the relays.

@@ -80,13 +80,18 @@ fn check_system(system: &Placed<SystemFile>, source: &Source) -> Result<System, 
     if parts.pctcp.esp_overhead >= tcp.mss {
         return fail("pctcp: `esp-overhead` leaves no room in a packet", "ESP in tunnel mode: \"57 B\"");
     }
-    if system.old_clients > 0.0 && parts.control.window().is_none() {
-        return fail(
-            "`old-clients` are like the others: `control` has no windows of its own",
-            "use \"vegas\"",
-        );
-    }
     Ok(plan(system))
+}
+
+/// What only the tor of a consensus decides: whether clients without congestion control differ from others.
+pub(super) fn check_old_clients(file: &File, source: &Source) -> Result<(), InputError> {
+    let alike =
+        |system: &&Placed<SystemFile>| system.old_clients > 0.0 && system.parts.control.window().is_none();
+    let Some(system) = file.system.iter().find(alike) else { return Ok(()) };
+    let name = system.name.get_ref();
+    let cause =
+        format!("system `{name}`: `old-clients` are like the others: `control` has no windows of its own");
+    Err(source.error(system.span(), cause, "use \"vegas\""))
 }
 
 /// A system as the simulator wants it.

@@ -81,6 +81,7 @@ impl Scenario {
         for (system, table) in systems.iter_mut().zip(&file.system) {
             system.paths = path_selection(&table.get_ref().paths, &source, &folder)?;
         }
+        check::check_old_clients(&file, &source)?;
         check::check_locations(&file, &source, &inputs)?;
         Ok(Scenario { file, source, folder, systems, inputs, notices })
     }
