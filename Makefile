@@ -41,7 +41,7 @@ python-environment: $(MATURIN)
 	rm -rf target/wheels-dev
 	$(MATURIN) build --profile dev --manifest-path crates/python/Cargo.toml --out target/wheels-dev
 	python3 -m venv --clear target/python
-	target/python/bin/pip install --quiet target/wheels-dev/tidegate-*.whl pytest matplotlib pandas polars pyarrow gymnasium nbconvert ipykernel
+	target/python/bin/pip install --quiet target/wheels-dev/tidegate-*.whl pytest matplotlib pandas polars pyarrow gymnasium distributed nbconvert ipykernel
 
 # The package's tests. Not part of `make test`, which keeps to Rust.
 python-test: python-environment

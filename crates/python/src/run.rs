@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use rustix::time::{ClockId, clock_gettime};
-use tidegate_lab::input::InputError;
+use tidegate_lab::input::{InputError, suggest};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::runs::{self, Runs};
 use tidegate_lab::{load, scenario};
@@ -72,10 +72,10 @@ impl Monitor for Watch {
 }
 
 /// Runs every system of a scenario (a path, dict or Scenario) on `seeds` networks, on `jobs` threads (0: one per core).
-/// `set` replaces values, as TOML text or dicts; `control` gives systems, by name, controls written in Python;
+/// `set` replaces values, as TOML text or dicts; `systems` names those to run, of all; `control` gives systems, by name, controls written in Python;
 /// `progress(share, text)` is called ten times a second. Ctrl-C ends it.
 #[pyfunction]
-#[pyo3(signature = (scenario, *, seeds=1, seed=None, jobs=0, set=None, control=None, progress=None))]
+#[pyo3(signature = (scenario, *, seeds=1, seed=None, jobs=0, set=None, systems=None, control=None, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords")]
 pub fn run(
     py: Python<'_>,
@@ -84,6 +84,7 @@ pub fn run(
     seed: Option<u64>,
     jobs: usize,
     set: Option<&Bound<'_, PyAny>>,
+    systems: Option<Vec<String>>,
     control: Option<&Bound<'_, PyDict>>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Results> {
@@ -93,6 +94,9 @@ pub fn run(
     let mut scenario = Scenario::of(scenario, set)?;
     if let Some(seed) = seed {
         scenario.file.seed = seed;
+    }
+    if let Some(names) = systems {
+        retain(&mut scenario, &names)?;
     }
     let raised = Arc::new(Raised::default());
     if let Some(controls) = control {
@@ -114,6 +118,18 @@ pub fn run(
         return Err(error);
     }
     Ok(Results { scenario, runs: done.map_err(input_error)?, tables: PyOnceLock::new() })
+}
+
+/// Leaves these systems of a scenario.
+fn retain(scenario: &mut scenario::Scenario, names: &[String]) -> PyResult<()> {
+    let known: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
+    if let Some(other) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        let cause = format!("there is no system `{other}`");
+        return Err(input_error(InputError::new("`systems`", cause, suggest(other, &known))));
+    }
+    scenario.systems.retain(|system| names.contains(&system.name));
+    scenario.file.system.retain(|system| names.contains(system.name.get_ref()));
+    Ok(())
 }
 
 /// Runs on another thread, while this one looks for Ctrl-C and tells of progress.

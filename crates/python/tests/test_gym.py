@@ -80,7 +80,7 @@ def test_wrong_rates_are_refused():
         gymnasium.make(NAME, reward="none")
     env = gymnasium.make(NAME, steps=5)
     env.reset(seed=1)
-    session = env.unwrapped._of.session
+    session = env.unwrapped._of.sessions[0]
     with pytest.raises(ValueError, match="give 3 rates in bytes/s"):
         session.step([1.0])
     with pytest.raises(ValueError, match="0 or more"):

@@ -96,6 +96,7 @@ def run(
     seed: int | None = None,
     jobs: int = 0,
     set: _Set | None = None,
+    systems: list[str] | None = None,
     control: dict[str, type] | None = None,
     progress: Callable[[float, str], object] | None = None,
 ) -> Results: ...

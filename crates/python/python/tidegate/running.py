@@ -28,6 +28,7 @@ def run(
     seed: int | None = None,
     jobs: int = 0,
     set: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
+    systems: Sequence[str] | None = None,
     control: Mapping[str, type[Controller] | type[Window]] | None = None,
     progress: bool | Callable[[float, str], object] | None = None,
 ) -> _native.Results:
@@ -35,7 +36,7 @@ def run(
 
     ``scenario`` is a path, a dict with a file's keys, or a Scenario. ``seed`` is the first one's, instead of the
     scenario's. ``jobs`` threads work (0: one per core). ``set`` replaces values: ``'duration = "30 s"'`` or
-    ``{"duration": "30 s"}``. ``control`` gives systems, by name, controls written in Python (slow). ``progress`` is
+    ``{"duration": "30 s"}``. ``systems`` names those that run, of all. ``control`` gives systems, by name, controls written in Python (slow). ``progress`` is
     called with the share done and a text; None shows a line in terminals and notebooks.
 
     The interpreter's lock is free while it runs, and Ctrl-C ends it. Results do not depend on ``jobs``, and have the
@@ -52,6 +53,7 @@ def run(
             seed=seed,
             jobs=jobs,
             set=set,
+            systems=list(systems) if systems is not None else None,
             control=dict(control) if control is not None else None,
             progress=call,
         )

@@ -1,0 +1,110 @@
+"""Runs on a Dask cluster, a run a task: ``tidegate.dask.run(client, "FILE", seeds=25, points=[...])``.
+
+Workers need the package and the same files. A run is a pure function of scenario, system and seed, so that a task whose
+worker dies is simply made again elsewhere, and results are those of one machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _native
+from .running import run as _run
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one run."""
+
+    #: What was replaced in the scenario.
+    point: Mapping[str, Any]
+    #: The system's name.
+    system: str
+    #: Root of the run's seed tree.
+    seed: int
+    #: Of every observation, in order.
+    digest: str
+    #: The tables that were asked for, by name: their columns.
+    tables: Mapping[str, Mapping[str, list[Any]]]
+
+
+class Runs(Sequence[Run]):
+    """All runs, by point, seed and system."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = list(runs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._runs[index]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @property
+    def digests(self) -> dict[tuple[str, int], str]:
+        """By system and seed, as ``Results.digests``; of several points the last one's."""
+        return {(run.system, run.seed): run.digest for run in self._runs}
+
+    def table(self, name: str = "metrics") -> dict[str, list[Any]]:
+        """One table of all runs; what was replaced stands in columns of its own."""
+        keys = list(dict.fromkeys(key for run in self._runs for key in run.point))
+        merged: dict[str, list[Any]] = {}
+        for run in self._runs:
+            columns = run.tables[name]
+            count = len(next(iter(columns.values())))
+            for key, values in [*((key, [run.point.get(key)] * count) for key in keys), *columns.items()]:
+                merged.setdefault(key, []).extend(values)
+        return merged
+
+
+def _one(scenario: Any, set: Sequence[Any], point: Mapping[str, Any], system: str, seed: int, tables: Sequence[str]) -> Run:
+    """A task: on a worker."""
+    results = _run(scenario, seed=seed, jobs=1, set=[*set, *_texts(point)], systems=[system], progress=False)
+    kept = {name: getattr(results, name).to_dict() for name in tables}
+    return Run(dict(point), system, seed, results.digests[system, seed], kept)
+
+
+def _texts(point: Mapping[str, Any]) -> Iterator[Any]:
+    """``{"user.web.count": 5}`` as the nested table that it means."""
+    for key, value in point.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        yield value
+
+
+def run(
+    client: Any,
+    scenario: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    seeds: int = 1,
+    seed: int | None = None,
+    set: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = (),
+    points: Sequence[Mapping[str, Any]] = ({},),
+    tables: Sequence[str] = ("metrics",),
+    retries: int = 3,
+) -> Runs:
+    """Runs every system of a scenario on ``seeds`` networks at each of ``points``, on a ``distributed.Client``.
+
+    A point replaces values by their place, as in ``{"user.web.count": 50, "tor.load": 1.5}``; ``set`` is as for
+    ``tidegate.run``, for all points. ``tables`` are brought back. A run that raises is made again ``retries`` times; one
+    whose worker dies as often as the scheduler's ``allowed-failures`` says.
+
+    Raises InputError for what is wrong in the scenario or a point, before anything is sent.
+    """
+    if seeds < 1:
+        raise ValueError(f"`seeds` is {seeds}; give 1 or more")
+    scenario = dict(scenario) if isinstance(scenario, Mapping) else os.path.abspath(scenario)
+    common = [set] if isinstance(set, (str, Mapping)) else list(set)
+    tasks = []
+    for point in points:
+        checked = _native.Scenario(scenario, set=[*common, *_texts(point)])
+        first = checked.to_dict()["seed"] if seed is None else seed
+        tasks += [(point, system, first + n) for n in range(seeds) for system in checked.systems]
+    made = [
+        client.submit(_one, scenario, common, point, system, one, list(tables), retries=retries, pure=False)
+        for point, system, one in tasks
+    ]
+    return Runs(client.gather(made))
