@@ -27,8 +27,8 @@ def test_results_are_those_of_one_machine(client):
     here = tidegate.run(BOTTLENECK, seeds=2, set=SHORT)
     there = tidegate.dask.run(client, BOTTLENECK, seeds=2, set=SHORT, tables=["metrics", "circuits"])
     assert there.digests == here.digests and len(there) == 6
-    key = lambda table: sorted(zip(table["system"], table["seed"], table["metric"], map(str, table["value"])))
-    assert key(there.table()) == key(here.metrics.to_dict())
+    rows = lambda table: sorted(zip(*(map(str, column) for column in table.values())))
+    assert rows(there.table("circuits")) == rows(here.circuits.to_dict())
     points = tidegate.dask.run(client, BOTTLENECK, set=SHORT, points=[{"underlay.delay": f"{ms} ms"} for ms in (20, 60)])
     means = [
         value
