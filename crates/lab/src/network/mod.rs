@@ -99,7 +99,8 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
             let start = draw(&user.start, &mut draws);
             // Of a group the first sleep least: its shares are exact.
             let rank = (f64::from(number) + 0.5) / f64::from(count);
-            users.add(user, name, route, client, server, start, rank);
+            let rests = rests(user, rank, scenario.duration());
+            users.add(user, name, route, (client, server), start, rests);
         }
     }
     let Users { plans, names, .. } = users;
@@ -164,10 +165,9 @@ impl<'a> Users<'a> {
         user: &'a UserFile,
         user_name: String,
         route: Route,
-        host: u32,
-        server: u32,
+        (host, server): (u32, u32),
         start: Span,
-        rank: f64,
+        rests: Vec<(Time, Time)>,
     ) {
         let name = user.traffic.get_ref().as_str();
         if !self.kinds.contains_key(name) {
@@ -187,7 +187,7 @@ impl<'a> Users<'a> {
             servers: vec![server],
             traffic,
             start: Time::ZERO + start,
-            rests: rests(user, rank, self.scenario.duration()),
+            rests,
             stop: Time::ZERO + user.stop.unwrap_or(self.scenario.duration()),
             circuit_lead: user.circuit_lead,
             circuit_lifetime,
