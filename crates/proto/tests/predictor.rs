@@ -211,7 +211,7 @@ proptest! {
     fn no_cell_brings_a_relay_down(bytes in proptest::collection::vec(any::<u8>(), 1..507)) {
         let config =
             Config { control: Arc::new(PredictorParameters::default()), bandwidth: 1e6, ..Config::default() };
-        let mut relay = Relay::<Clear>::new(Clear, config);
+        let mut relay = Relay::<Clear>::new(Clear::default(), config);
         let channel = relay.channel_accepted(None);
         let mut foreign = Vec::new();
         let values = &[1.0; 10];
