@@ -44,6 +44,9 @@ pub mod switching;
 pub mod system;
 pub mod transport;
 
+// Files of this crate may name it as the examples do.
+extern crate self as tidegate_proto;
+
 /// The walk-through for contributors compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../../CONTRIBUTING.md")]
