@@ -25,6 +25,29 @@ impl Circuits for Seen<'_> {
     }
 }
 
+/// Nobody waits for ever for one who comes later and never ends.
+#[test]
+fn a_circuit_without_end_starves_nobody() {
+    for part in SCHEDULERS {
+        let mut scheduler = part.by_default().build();
+        let (mut now, mut cells) = (Time::ZERO, [10; CIRCUITS]);
+        let (counts, half_life) = ([DecayingCount::default(); CIRCUITS], Span::from_secs(30));
+        for key in 0..CIRCUITS {
+            scheduler.activate(now, key as u32, &Seen(&cells, &counts, half_life));
+        }
+        let endless = CIRCUITS - 1;
+        // A minute at a thousand cells per second.
+        for _ in 0..60_000 {
+            now += Span::from_millis(1);
+            cells[endless] = 1000;
+            let key = scheduler.next(now, &Seen(&cells, &counts, half_life)).expect("one always has cells");
+            cells[key as usize] -= 1;
+            scheduler.sent(now, key, cells[key as usize] > 0, &Seen(&cells, &counts, half_life));
+        }
+        assert_eq!(cells[..endless], [0; CIRCUITS - 1], "{}: cells wait for ever", part.name);
+    }
+}
+
 proptest! {
     /// Every scheduler there is serves whoever has cells, nobody else, and each within a bounded time while cells are
     /// sent at a steady rate.
