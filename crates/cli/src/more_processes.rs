@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tidegate_net::os::{self, Tell};
+use tidegate_net::os::{self, Signal};
 
 use crate::commands::more::directory::create;
 
@@ -100,7 +100,7 @@ impl Processes {
     pub fn silence(&self, peer: u16) -> Result<(), String> {
         let known = self.children.iter().find(|(number, _)| *number == peer);
         let (_, child) = known.ok_or_else(|| format!("peer {peer} does not run"))?;
-        os::tell(child, Tell::Stop).map_err(text)
+        os::send_signal(child, Signal::Stop).map_err(text)
     }
 
     /// Every running peer with its process.

@@ -63,3 +63,47 @@ fn essays_named_in_code_exist() {
     }
     assert!(dangling.is_empty(), "pages that do not exist:\n{}", dangling.join("\n"));
 }
+
+/// Whether `proto::links::pacing` or an item in it is there: folders and files as far as they go, then a word in them.
+fn is_there(path: &str) -> bool {
+    let mut names = path.split("::");
+    let mut place = root().join("crates").join(names.next().unwrap_or_default()).join("src");
+    let mut names = names.peekable();
+    while let Some(name) = names.peek() {
+        let next = place.join(name);
+        if !next.is_dir() && !next.with_extension("rs").exists() {
+            break;
+        }
+        place = next;
+        names.next();
+    }
+    let mut sources = vec![place.with_extension("rs")];
+    if place.is_dir() {
+        files(&place, &[".rs"], &mut sources);
+    }
+    let text: String = sources.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
+    let words: Vec<&str> = text.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    names.all(|name| words.contains(&name))
+}
+
+#[test]
+fn code_named_in_essays_exists() {
+    assert!(is_there("control::predictor") && is_there("proto::control::Controller"));
+    assert!(!is_there("proto::relay::steer") && !is_there("proto::control::predictor::telling"));
+    let mut pages = Vec::new();
+    files(&root().join("docs"), &[".md"], &mut pages);
+    pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
+    let mut dangling = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page");
+        for code in text.split('`').skip(1).step_by(2) {
+            let is_path =
+                code.contains("::") && code.chars().all(|c| c.is_alphanumeric() || "_:".contains(c));
+            let krate = code.split("::").next().unwrap_or_default();
+            if is_path && root().join("crates").join(krate).is_dir() && !is_there(code) {
+                dangling.push(format!("{}: {code}", page.display()));
+            }
+        }
+    }
+    assert!(dangling.is_empty(), "code that does not exist:\n{}", dangling.join("\n"));
+}

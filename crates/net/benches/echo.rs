@@ -105,10 +105,10 @@ fn relay() -> f64 {
     let (_keep, stop) = watch::channel(false);
     // Processor time at the end of each second, so that the handshakes at the beginning do not count.
     let mut marks = Vec::new();
-    let hear = |_, second: &tidegate_proto::flashflow::coordinator::SecondRecord| {
+    let on_second = |_, second: &tidegate_proto::flashflow::coordinator::SecondRecord| {
         marks.push((spent.load(Ordering::Relaxed), second.measurers[0]));
     };
-    let result = runtime().block_on(measure(&coordinator, relay, &[measurer], order, stop, hear));
+    let result = runtime().block_on(measure(&coordinator, relay, &[measurer], order, stop, on_second));
     result.expect("the measurement is complete");
     let bytes: u64 = marks[1..].iter().map(|(_, bytes)| bytes).sum();
     let time = marks[marks.len() - 1].0 - marks[0].0;

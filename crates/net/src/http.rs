@@ -82,14 +82,14 @@ pub struct Asked {
 pub fn answers(answer: impl Fn(Asked) -> Response) -> (Router, impl Future<Output = ()>) {
     let (ask, mut asked) = mpsc::channel::<(Asked, oneshot::Sender<Response>)>(WAITING);
     let pass_on = move |method: Method, uri: Uri, body: Bytes| async move {
-        let (tell, told) = oneshot::channel();
+        let (reply, replied) = oneshot::channel();
         // Without an answer the role has ended.
-        let _ = ask.send((Asked { method, path: uri.path().to_owned(), body }, tell)).await;
-        told.await.unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
+        let _ = ask.send((Asked { method, path: uri.path().to_owned(), body }, reply)).await;
+        replied.await.unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
     };
     let answering = async move {
-        while let Some((asked, tell)) = asked.recv().await {
-            let _ = tell.send(answer(asked));
+        while let Some((asked, reply)) = asked.recv().await {
+            let _ = reply.send(answer(asked));
         }
     };
     (Router::new().fallback(pass_on).layer(DefaultBodyLimit::max(BODY)), answering)

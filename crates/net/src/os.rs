@@ -11,18 +11,18 @@ pub use elsewhere::*;
 #[cfg(unix)]
 pub use unix::*;
 
-/// What the process is told from outside.
+/// What signals ask of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Request {
     /// Read the configuration again (SIGHUP).
     Reload,
     /// End (SIGTERM, Ctrl-C).
     End,
 }
 
-/// What another process is told.
+/// What another process is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tell {
+pub enum Signal {
     /// End as Ctrl-C does.
     Interrupt,
     /// Stand still until killed.

@@ -220,7 +220,7 @@ async fn obey(arguments: &Arguments, path: &Path, orders: mpsc::Sender<Order>) -
     let mut signals = os::Signals::new().map_err(other)?;
     let mut draining = false;
     loop {
-        let order = if signals.next().await == os::Told::Reload {
+        let order = if signals.next().await == os::Request::Reload {
             match load(path, arguments.allow_public_authority) {
                 Ok(Loaded { settings: Settings { config, exit, announce, .. }, .. }) => {
                     let (bandwidth, limits) = (config.bandwidth, config.limits.unwrap_or_default());

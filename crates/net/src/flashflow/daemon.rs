@@ -313,13 +313,13 @@ impl Daemon {
                 "guess_bits_per_s": placement.guess.0, "allocated_bits_per_s": allocated.0,
                 "target": entry.target.name() }));
         }
-        let hear = |number: u16, second: &SecondRecord| self.hear(&id, number, second);
+        let on_second = |number: u16, second: &SecondRecord| self.keep_second(&id, number, second);
         let stop = self.stop.subscribe();
         let (result, names) = match &entry.target {
             Target::Flashflow(fingerprint, keys) => {
                 let relay = Contact { address: entry.address, fingerprint: *fingerprint };
                 let (order, contacts, names) = self.order(relay, keys, &shares, token);
-                (measure(&self.identity, relay, &contacts, order, stop, hear).await, names)
+                (measure(&self.identity, relay, &contacts, order, stop, on_second).await, names)
             }
             Target::Stock => {
                 let (settings, seconds) = {
@@ -327,7 +327,7 @@ impl Daemon {
                     (config.stock.clone(), (config.parameters.duration.0 / 1_000_000_000) as u16)
                 };
                 let settings = settings.expect("a configuration with stock relays says with what");
-                let result = stock::measure(&settings, &entry.id, allocated, seconds, stop, hear).await;
+                let result = stock::measure(&settings, &entry.id, allocated, seconds, stop, on_second).await;
                 (result, vec!["tor".to_owned()])
             }
         };
@@ -371,7 +371,7 @@ impl Daemon {
         (order, ids.clone().map(|m| m.contact).collect(), ids.map(|m| m.name.clone()).collect())
     }
 
-    fn hear(&self, id: &str, number: u16, second: &SecondRecord) {
+    fn keep_second(&self, id: &str, number: u16, second: &SecondRecord) {
         let mut shared = self.shared.borrow_mut();
         shared.record(&Record::Second {
             id: id.into(),

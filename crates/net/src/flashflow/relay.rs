@@ -244,7 +244,7 @@ impl Shared {
                     state.coordinators.remove(&to);
                 }
                 Output::Expect(addresses) => state.expected = addresses,
-                Output::Begun(ratio) => {
+                Output::Started(ratio) => {
                     state.pace.measuring(now, ratio);
                     let seconds = state.target.seconds();
                     state.hold = state.holds.zip(seconds).map(|(rate, s)| Hold::new(now, rate, s));

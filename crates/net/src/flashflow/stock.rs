@@ -89,7 +89,7 @@ pub async fn measure(
     rate: Rate,
     seconds: u16,
     mut stop: watch::Receiver<bool>,
-    hear: impl FnMut(u16, &SecondRecord),
+    on_second: impl FnMut(u16, &SecondRecord),
 ) -> Result<Outcome, Failure> {
     let stopped = async {
         if stop.wait_for(|stop| *stop).await.is_err() {
@@ -97,7 +97,7 @@ pub async fn measure(
         }
     };
     tokio::select! {
-        result = load(settings, relay, rate, seconds, hear) => result,
+        result = load(settings, relay, rate, seconds, on_second) => result,
         () = stopped => Err(Failure { reason: Reason::Stopped, by: None }),
     }
 }
@@ -107,7 +107,7 @@ async fn load(
     relay: &RelayId,
     rate: Rate,
     seconds: u16,
-    mut hear: impl FnMut(u16, &SecondRecord),
+    mut on_second: impl FnMut(u16, &SecondRecord),
 ) -> Result<Outcome, Failure> {
     let ours = |reason| move |_| Failure { reason, by: None };
     let listener = TcpListener::bind(settings.listen).await.map_err(ours(Reason::Busy))?;
@@ -154,7 +154,7 @@ async fn load(
         clock::until(next).await;
         let bytes = received.take() * CELLS_PER_READ / READ * CELL as u64;
         let record = SecondRecord { measurers: vec![bytes], sent: 0, received: 0 };
-        hear(second, &record);
+        on_second(second, &record);
         records.push(record);
     }
     if reading.try_join_next().is_some() {

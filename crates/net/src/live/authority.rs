@@ -10,23 +10,23 @@ use super::directory::Authority;
 use crate::clock;
 use crate::http::{Asked, answers, serve_anybody};
 
-/// Serves until dropped; `hear` learns how many relays are listed. Must run inside a [`tokio::task::LocalSet`].
-pub async fn run(authority: Authority, listener: TcpListener, hear: impl Fn(usize)) {
+/// Serves until dropped; `on_joined` learns how many relays are listed. Must run inside a [`tokio::task::LocalSet`].
+pub async fn run(authority: Authority, listener: TcpListener, on_joined: impl Fn(usize)) {
     let authority = RefCell::new(authority);
-    let (router, answering) = answers(|asked| answer(&mut authority.borrow_mut(), &asked, &hear));
+    let (router, answering) = answers(|asked| answer(&mut authority.borrow_mut(), &asked, &on_joined));
     tokio::select! {
         () = serve_anybody(listener, router) => {}
         () = answering => {}
     }
 }
 
-fn answer(authority: &mut Authority, asked: &Asked, hear: &dyn Fn(usize)) -> Response {
+fn answer(authority: &mut Authority, asked: &Asked, on_joined: &dyn Fn(usize)) -> Response {
     match (&asked.method, asked.path.as_str()) {
         (&Method::POST, "/relay") => {
             let before = authority.len();
             let joined = authority.join(clock::unix(), &String::from_utf8_lossy(&asked.body));
             if authority.len() != before {
-                hear(authority.len());
+                on_joined(authority.len());
             }
             match joined {
                 Ok(said) => said.to_owned().into_response(),

@@ -107,7 +107,7 @@ struct Client {
     state: Rc<State>,
     hops: usize,
     chosen: Option<Rc<[String]>>,
-    hear: Rc<dyn Fn(Event)>,
+    on_event: Rc<dyn Fn(Event)>,
 }
 
 /// Runs a client until dropped. Must run inside a [`tokio::task::LocalSet`].
@@ -117,7 +117,7 @@ struct Client {
 pub async fn run(
     settings: Settings,
     listener: TcpListener,
-    hear: impl Fn(Event) + 'static,
+    on_event: impl Fn(Event) + 'static,
 ) -> io::Result<()> {
     let Settings { directory: (at, key), config, hops, path } = settings;
     let names = SharedNames::default();
@@ -128,7 +128,7 @@ pub async fn run(
     let node = Node::new(onion, config);
     let owner = |_: Handle<_, _, _>| owner(state.clone());
     let overlay = Overlay::with_dial(node, Open, links, owner);
-    let client = Client { overlay, state, hops, chosen: path.map(Rc::from), hear: Rc::new(hear) };
+    let client = Client { overlay, state, hops, chosen: path.map(Rc::from), on_event: Rc::new(on_event) };
     let learning = async {
         let mut seen = 0;
         loop {
@@ -137,11 +137,11 @@ pub async fn run(
                 Ok(directory) => {
                     seen = directory.number;
                     client.know(&directory, &names, modern);
-                    (client.hear)(Event::Directory(directory.relays.len()));
+                    (client.on_event)(Event::Directory(directory.relays.len()));
                     if directory.relays.len() < hops { AGAIN } else { REFRESH }
                 }
                 Err(why) => {
-                    (client.hear)(Event::NoDirectory(why));
+                    (client.on_event)(Event::NoDirectory(why));
                     AGAIN
                 }
             };
@@ -302,7 +302,7 @@ impl Client {
                 return None;
             }
             if circuit.built.get() == Some(true) {
-                (self.hear)(Event::Built(circuit.path.clone()));
+                (self.on_event)(Event::Built(circuit.path.clone()));
             }
         }
         (circuit.built.get() == Some(true)).then_some(key)

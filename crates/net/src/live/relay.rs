@@ -144,7 +144,7 @@ pub async fn run(
     settings: Settings,
     listener: TcpListener,
     mut orders: mpsc::Receiver<Order>,
-    hear: impl Fn(Event),
+    on_event: impl Fn(Event),
 ) -> io::Result<()> {
     let Settings { nickname, address, keys, config, mut exit, announce, status } = settings;
     let own = listener.local_addr()?;
@@ -172,8 +172,8 @@ pub async fn run(
     let serving = async {
         tokio::select! {
             () = relay.accept(&listener) => {}
-            () = relay.announce(&announced, &hear) => {}
-            () = relay.obey(&mut orders, own, &hear) => {}
+            () = relay.announce(&announced, &on_event) => {}
+            () = relay.obey(&mut orders, own, &on_event) => {}
         }
     };
     tokio::select! {
@@ -257,7 +257,7 @@ impl RelayLoop {
     }
 
     /// Follows orders until one is to drain.
-    async fn obey(&self, orders: &mut mpsc::Receiver<Order>, own: SocketAddr, hear: &impl Fn(Event)) {
+    async fn obey(&self, orders: &mut mpsc::Receiver<Order>, own: SocketAddr, on_event: &impl Fn(Event)) {
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Reload(Changes { mut exit, bandwidth, limits, announce }) => {
@@ -267,11 +267,11 @@ impl RelayLoop {
                     self.overlay.gate().set(bandwidth);
                     self.overlay.with(|node, _| node.set_limits(limits));
                     self.changed.notify_one();
-                    hear(Event::Reloaded);
+                    on_event(Event::Reloaded);
                 }
                 Order::Drain => {
                     self.overlay.with(|node, _| node.drain_circuits());
-                    hear(Event::Draining);
+                    on_event(Event::Draining);
                     return;
                 }
             }
@@ -281,7 +281,7 @@ impl RelayLoop {
     }
 
     /// Announces itself again and again, at once after a change.
-    async fn announce(&self, who: &Announced, hear: &impl Fn(Event)) {
+    async fn announce(&self, who: &Announced, on_event: &impl Fn(Event)) {
         loop {
             let announce = self.announce.borrow().clone();
             let (said, good) = match &announce {
@@ -292,17 +292,17 @@ impl RelayLoop {
             let pause = match said {
                 None => good,
                 Some(Ok((200, _, _))) => {
-                    hear(Event::Announced);
+                    on_event(Event::Announced);
                     good
                 }
                 // Tor's authorities say why in the status line.
                 Some(Ok((code, words, body))) => {
                     let body = String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
-                    hear(Event::Refused(format!("{code} {words} {body}")));
+                    on_event(Event::Refused(format!("{code} {words} {body}")));
                     AGAIN
                 }
                 Some(Err(cause)) => {
-                    hear(Event::Refused(cause.to_string()));
+                    on_event(Event::Refused(cause.to_string()));
                     AGAIN
                 }
             };

@@ -8,7 +8,7 @@ use std::process::Child;
 
 use tokio::net::TcpStream;
 
-use super::{Tell, Told};
+use super::{Request, Signal};
 
 fn unsupported<T>(what: &str) -> io::Result<T> {
     let cause = format!("this system has no {what}; use Linux, or another Unix");
@@ -97,15 +97,15 @@ pub fn duplicate<T>(_: &T) -> io::Result<Duplicate> {
     unsupported("way to ask about connections")
 }
 
-/// Tells another process.
+/// Sends another process a signal.
 ///
 /// # Errors
 /// Always.
-pub fn tell(_: &Child, _: Tell) -> io::Result<()> {
+pub fn send_signal(_: &Child, _: Signal) -> io::Result<()> {
     unsupported("signals")
 }
 
-/// What this process is told.
+/// The signals of this process.
 #[derive(Debug)]
 pub struct Signals;
 
@@ -119,9 +119,9 @@ impl Signals {
     }
 
     /// Waits for Ctrl-C, which is all there is.
-    pub async fn next(&mut self) -> Told {
+    pub async fn next(&mut self) -> Request {
         match tokio::signal::ctrl_c().await {
-            Ok(()) => Told::End,
+            Ok(()) => Request::End,
             Err(_) => std::future::pending().await,
         }
     }

@@ -11,9 +11,9 @@ use std::process::Child;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, kill_process, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::net::UnixStream;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind, signal};
 
-use super::{Tell, Told};
+use super::{Request, Signal};
 
 /// A connection to a socket that is a file.
 pub type LocalStream = UnixStream;
@@ -114,24 +114,24 @@ pub fn duplicate(socket: &impl AsFd) -> io::Result<Duplicate> {
     socket.as_fd().try_clone_to_owned()
 }
 
-/// Tells another process; one that has ended already hears nothing.
+/// Sends another process a signal.
 ///
 /// # Errors
-/// If it may not be told.
-pub fn tell(process: &Child, what: Tell) -> io::Result<()> {
-    let signal = match what {
-        Tell::Interrupt => rustix::process::Signal::INT,
-        Tell::Stop => rustix::process::Signal::STOP,
+/// If it has ended, or may not be sent one.
+pub fn send_signal(process: &Child, signal: Signal) -> io::Result<()> {
+    let signal = match signal {
+        Signal::Interrupt => rustix::process::Signal::INT,
+        Signal::Stop => rustix::process::Signal::STOP,
     };
     Ok(kill_process(Pid::from_child(process), signal)?)
 }
 
-/// What this process is told. As long as it lives, none of it ends the process by itself.
+/// The signals of this process. As long as this lives, none of them ends the process by itself.
 #[derive(Debug)]
 pub struct Signals {
-    hangup: Signal,
-    terminate: Signal,
-    interrupt: Signal,
+    hangup: unix::Signal,
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
 }
 
 impl Signals {
@@ -148,11 +148,11 @@ impl Signals {
     }
 
     /// Waits for the next.
-    pub async fn next(&mut self) -> Told {
+    pub async fn next(&mut self) -> Request {
         tokio::select! {
-            _ = self.hangup.recv() => Told::Reload,
-            _ = self.terminate.recv() => Told::End,
-            _ = self.interrupt.recv() => Told::End,
+            _ = self.hangup.recv() => Request::Reload,
+            _ = self.terminate.recv() => Request::End,
+            _ = self.interrupt.recv() => Request::End,
         }
     }
 }

@@ -66,7 +66,7 @@ pub fn certificate(to_be_signed: &[u8], signature: &[u8]) -> Vec<u8> {
 }
 
 /// A certificate's parts.
-pub struct Parts<'a> {
+pub struct Certificate<'a> {
     /// What was signed.
     pub to_be_signed: &'a [u8],
     /// The public key with its algorithm.
@@ -76,7 +76,7 @@ pub struct Parts<'a> {
 }
 
 /// Takes a certificate apart; `None` if it is none that was signed with RSA and SHA-256.
-pub fn parse(bytes: &[u8]) -> Option<Parts<'_>> {
+pub fn parse(bytes: &[u8]) -> Option<Certificate<'_>> {
     let (SEQUENCE, _, certificate, []) = read(bytes)? else { return None };
     let (SEQUENCE, to_be_signed, mut fields, rest) = read(certificate)? else { return None };
     let (SEQUENCE, _, SHA256_WITH_RSA, rest) = read(rest)? else { return None };
@@ -90,5 +90,5 @@ pub fn parse(bytes: &[u8]) -> Option<Parts<'_>> {
         fields = rest;
     }
     let (SEQUENCE, public_key_info, _, _) = read(fields)? else { return None };
-    Some(Parts { to_be_signed, public_key_info, signature })
+    Some(Certificate { to_be_signed, public_key_info, signature })
 }

@@ -49,7 +49,7 @@ pub enum Output {
     /// Connections from these addresses are expected and exempt from limits until `Ended`.
     Expect(Vec<IpAddr>),
     /// Measurement traffic flows: background is capped at this share.
-    Begun(Percent),
+    Started(Percent),
     /// Drop buffered echoes, close measurement connections, lift the cap.
     Ended,
 }
@@ -165,7 +165,7 @@ impl Target {
         let Some(session) = &mut self.session else { return false };
         if session.measuring.is_none() {
             session.measuring = Some(Measuring { since: now, reported: 0, sent: 0, received: 0 });
-            self.outputs.push_back(Output::Begun(session.ratio));
+            self.outputs.push_back(Output::Started(session.ratio));
         }
         true
     }
@@ -296,7 +296,7 @@ mod tests {
         t.background(99, 99);
         assert!(t.echo(at(10)));
         // The coordinator's 10 % is below the relay's 25 %.
-        assert_eq!(drain(&mut t), [Output::Begun(Percent::new(10).unwrap())]);
+        assert_eq!(drain(&mut t), [Output::Started(Percent::new(10).unwrap())]);
         t.background(40, 50);
         assert_eq!(t.next_timeout(), Some(at(11)));
         t.timeout(at(11));

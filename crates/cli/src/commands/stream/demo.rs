@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::clock;
-use tidegate_net::os::{self, Tell};
+use tidegate_net::os::{self, Signal};
 use tidegate_net::stream::{server, viewer};
 use tidegate_stream::lag::Lags;
 use tidegate_stream::packet::PAYLOAD;
@@ -113,7 +113,7 @@ impl Role {
 
     fn interrupt(&self) {
         // One that has ended already needs no word.
-        let _ = os::tell(&self.child, Tell::Interrupt);
+        let _ = os::send_signal(&self.child, Signal::Interrupt);
     }
 
     /// How it went, once it was told to end.

@@ -241,7 +241,7 @@ impl<R: Recorder> World<'_, R> {
                 self.wait(now + delay, Due::Lost(i, Peer::Relay));
             }
             relay::Output::Expect(_) => {}
-            relay::Output::Begun(ratio) => {
+            relay::Output::Started(ratio) => {
                 session.begun = Some(now);
                 session.pace.measuring(now, ratio);
                 let able = self.plan.hosts[host as usize].capacity();
