@@ -191,7 +191,7 @@ impl World {
                             self.coordination.message(self.now, Peer::Relay, next);
                         }
                     }
-                    RelayOutput::Begun(ratio) => self.pace.measuring(self.now, ratio),
+                    RelayOutput::Started(ratio) => self.pace.measuring(self.now, ratio),
                     RelayOutput::Ended => self.pace.idle(),
                     RelayOutput::Close(_) | RelayOutput::Expect(_) => {}
                 }
