@@ -86,8 +86,10 @@ impl Stage {
         let failed = |cause| Failure::Other(format!("cannot start the {}: {cause}", arguments[0]));
         let mut child = start(command).map_err(failed)?;
         let output = child.stdout.take().expect("it was asked for");
+        let mut events = Events::new(arguments[0], output, self.stopped.clone());
+        events.process = child.id();
         self.processes.push(child);
-        Ok(Events::new(arguments[0], output, self.stopped.clone()))
+        Ok(events)
     }
 
     /// Waits until `ready` has something.
@@ -111,6 +113,8 @@ impl Stage {
 /// What a role says.
 pub struct Events {
     role: String,
+    /// Whose they are.
+    pub process: u32,
     events: mpsc::Receiver<Value>,
     stopped: Arc<AtomicBool>,
 }
@@ -127,7 +131,7 @@ impl Events {
                 }
             }
         });
-        Events { role: role.to_owned(), events, stopped }
+        Events { role: role.to_owned(), process: 0, events, stopped }
     }
 
     /// The next event of that kind.

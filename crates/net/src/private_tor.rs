@@ -30,12 +30,12 @@ pub struct Network {
     directory: PathBuf,
     common: String,
     authorities: Vec<Relay>,
-    processes: Vec<Child>,
+    processes: Vec<(String, Child)>,
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        for process in &mut self.processes {
+        for (_, process) in &mut self.processes {
             // One that has ended already needs nothing.
             let _ = process.kill();
             let _ = process.wait();
@@ -192,8 +192,13 @@ impl Network {
         let mut command = Command::new(&self.tor);
         command.args(["--quiet", "--defaults-torrc", "/dev/null", "-f"]).arg(torrc);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.processes.push(command.spawn()?);
+        self.processes.push((name.to_owned(), command.spawn()?));
         Ok(())
+    }
+
+    /// The process of the node of that name, if it was started.
+    pub fn process(&self, name: &str) -> Option<u32> {
+        self.processes.iter().find(|(known, _)| known == name).map(|(_, process)| process.id())
     }
 
     /// Whether the consensus has all that.

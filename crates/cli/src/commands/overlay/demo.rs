@@ -109,7 +109,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         built.iter().filter_map(|event| serde_json::from_value(event["path"].clone()).ok()).collect()
     };
     if let Some(bytes) = arguments.bytes {
-        let download = fetch(socks, file, bytes.0)?;
+        let download = fetch(0, socks, file, bytes.0)?;
         return Ok(report(json!({ "system": name }), bytes, &paths(), &download, arguments.json));
     }
     let about = json!({ "system": name });
@@ -119,7 +119,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     println!(
         "try: curl --socks5-hostname {socks} http://{file}/1000000 | sha256sum   (exits reach {file} alone)"
     );
-    until_stopped(&stage, || match fetch(socks, file, LOAD.0) {
+    until_stopped(&stage, || match fetch(0, socks, file, LOAD.0) {
         Ok(download) => drop(report(json!({}), LOAD, &paths(), &download, arguments.json)),
         Err(failure) => eprintln!("{failure}"),
     });

@@ -63,21 +63,43 @@ pub struct Download {
     pub exact: bool,
 }
 
-/// Fetches so many bytes of the test file through a SOCKS5 proxy.
-pub fn fetch(socks: SocketAddr, from: SocketAddr, bytes: u64) -> Result<Download, Failure> {
+/// Fetches so many bytes of the test file through a SOCKS5 proxy, over each of so many circuits at once.
+pub fn fetch_over(
+    circuits: u8,
+    socks: SocketAddr,
+    from: SocketAddr,
+    bytes: u64,
+) -> Result<Download, Failure> {
+    let downloads = (0..circuits).map(|user| thread::spawn(move || fetch(user, socks, from, bytes)));
+    let downloads: Vec<_> = downloads.collect();
+    let mut whole: Option<Download> = None;
+    for download in downloads {
+        let download = download.join().expect("a download does not panic")?;
+        let (seconds, exact) = whole.map_or((0.0, true), |whole| (whole.seconds, whole.exact));
+        let (seconds, exact) = (download.seconds.max(seconds), download.exact && exact);
+        whole = Some(Download { seconds, exact, ..download });
+    }
+    whole.ok_or_else(|| Failure::Other("no circuits to download over".into()))
+}
+
+/// Fetches so many bytes of the test file through a SOCKS5 proxy that keeps users' circuits apart.
+pub fn fetch(user: u8, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Result<Download, Failure> {
     let failed = |cause: std::io::Error| Failure::Other(format!("the download failed: {cause}"));
     let begun = clock::now();
     let mut stream = TcpStream::connect(socks).map_err(failed)?;
     stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(failed)?;
     let SocketAddr::V4(from) = from else { unreachable!("loopback of IPv4") };
-    stream.write_all(&[5, 1, 0]).map_err(failed)?;
-    let mut method = [0; 2];
+    stream.write_all(&[5, 1, 2]).map_err(failed)?;
+    let (mut method, mut known) = ([0; 2], [0; 2]);
     stream.read_exact(&mut method).map_err(failed)?;
+    // RFC 1929: a name and a password of one byte each.
+    stream.write_all(&[1, 1, b'a' + user, 1, b'-']).map_err(failed)?;
+    stream.read_exact(&mut known).map_err(failed)?;
     let request = [&[5, 1, 0, 1][..], &from.ip().octets(), &from.port().to_be_bytes()].concat();
     stream.write_all(&request).map_err(failed)?;
     let mut reply = [0; 10];
     stream.read_exact(&mut reply).map_err(failed)?;
-    if (method, reply[1]) != ([5, 0], 0) {
+    if (method, known[1], reply[1]) != ([5, 2], 0, 0) {
         return Err(Failure::Other(format!("the proxy refused: SOCKS reply {}", reply[1])));
     }
     stream.write_all(format!("GET /{bytes} HTTP/1.0\r\n\r\n").as_bytes()).map_err(failed)?;

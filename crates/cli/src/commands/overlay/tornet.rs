@@ -9,13 +9,15 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tidegate_control::units::Bytes;
+use tidegate_lab::input::InputError;
 use tidegate_net::identity::hex;
 use tidegate_net::live::keys;
 use tidegate_net::os;
 use tidegate_net::private_tor::{self, Network};
 
-use super::download::{fetch, report, serve_file};
+use super::download::{fetch_over, report, serve_file};
 use crate::failure::Failure;
+use crate::os;
 use crate::stage::{Stage, free_address, until_stopped};
 
 /// Run a private Tor network on this machine: stock tor as authority and client, our relays between them
@@ -30,6 +32,12 @@ pub struct Arguments {
     /// Where our relays are in a path, stock tor's everywhere else: one client after another for several, by commas
     #[arg(long, value_enum, default_value = "all", value_delimiter = ',')]
     at: Vec<Place>,
+    /// Fetch over so many circuits at once
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=20))]
+    circuits: u8,
+    /// One relay of ours in each place, then one of stock tor: what each forwards per second of processor time
+    #[arg(long, requires = "bytes")]
+    beside_stock: bool,
     /// The tor program; `tor-gencert` must lie beside it or be on the path
     #[arg(long, default_value = "tor")]
     tor: PathBuf,
@@ -57,7 +65,16 @@ impl Place {
             Place::Any => "any",
         }
     }
+
+    /// The paths that have one kind of relays in this place and another elsewhere; `None`: any path.
+    fn hops<'a>(self, there: &'a [String], elsewhere: &'a [String]) -> Option<Hops<'a>> {
+        let hop = |hop| if self == Place::All || self == hop { there } else { elsewhere };
+        (self != Place::Any).then(|| [Place::Guard, Place::Middle, Place::Exit].map(hop))
+    }
 }
+
+/// Relays in a client's paths: by place, one of these.
+type Hops<'a> = [&'a [String]; 3];
 
 /// Of ours, and of stock tor where others than ours are wanted.
 const RELAYS: usize = 4;
@@ -74,67 +91,142 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     network.start("").map_err(Failure::other)?;
     let ours = start_relays(&mut stage, network.authority())?;
     let mut stock = Vec::new();
-    if arguments.at.iter().any(|place| *place != Place::All) {
+    if arguments.beside_stock || arguments.at.iter().any(|place| *place != Place::All) {
         for number in 0..RELAYS {
             let relay = network.relay(&format!("stock{number}")).map_err(Failure::other)?;
             network.run_relay(&relay, private_tor::RELAY).map_err(Failure::other)?;
             stock.push(relay.name);
         }
     }
-    let listed: Vec<String> = ours.iter().chain(&stock).map(|name| format!("\nr {name} ")).collect();
+    let listed: Vec<String> =
+        ours.iter().map(|(name, _)| name).chain(&stock).map(|name| format!("\nr {name} ")).collect();
     stage.wait_for("a consensus with all relays", || network.lists(&listed).then_some(()))?;
     stage.wait_for("stock relays that know all relays", || {
         stock.iter().all(|name| network.knows(name, &listed)).then_some(())
     })?;
 
-    let file = serve_file()?;
+    let mut tornet = Tornet { stage, network, ours, stock, file: serve_file()? };
     let mut wrong = false;
     for place in &arguments.at {
-        let name = format!("client-{}", place.name());
-        let socks = start_client(&stage, &mut network, &name, *place, [&ours, &stock])?;
-        let Some(bytes) = arguments.bytes else {
-            println!(
-                "stock tor's SOCKS port is {socks}; ours in its paths: {}; Ctrl-C ends it",
-                place.name()
-            );
-            println!("try: curl --socks5-hostname {socks} http://{file}/1000000 | sha256sum");
-            continue;
+        wrong |= match arguments.bytes {
+            Some(bytes) if arguments.beside_stock => tornet.compare(*place, bytes, arguments)?,
+            Some(bytes) => tornet.download(*place, bytes, arguments)?,
+            None => tornet.invite(*place)?,
         };
-        let download = fetch(socks, file, bytes.0)?;
-        let paths = built_paths(&network.files_of(&name)).map_err(Failure::other)?;
-        let warnings = network.warnings();
-        if !arguments.json {
-            warnings.iter().for_each(|line| println!("tor says  {line}"));
-        }
-        let facts = json!({ "at": place.name(), "relays": ours, "stock": stock, "warnings": warnings });
-        wrong |= report(facts, bytes, &paths, &download, arguments.json) != ExitCode::SUCCESS;
     }
     if arguments.bytes.is_none() {
-        until_stopped(&stage, || {});
+        until_stopped(&tornet.stage, || {});
     }
     Ok(ExitCode::from(u8::from(wrong)))
 }
 
-/// Starts a client that has our relays there in its paths; where its SOCKS port is, once it knows the network.
+/// A running network.
+struct Tornet {
+    stage: Stage,
+    network: Network,
+    /// Our relays, with their processes.
+    ours: Vec<(String, u32)>,
+    stock: Vec<String>,
+    file: SocketAddr,
+}
+
+impl Tornet {
+    fn invite(&mut self, place: Place) -> Result<bool, Failure> {
+        let name = format!("client-{}", place.name());
+        let ours = self.names();
+        let hops = place.hops(&ours, &self.stock);
+        let socks = start_client(&self.stage, &mut self.network, &name, hops, "")?;
+        let file = self.file;
+        println!("stock tor's SOCKS port is {socks}; ours in its paths: {}; Ctrl-C ends it", place.name());
+        println!("try: curl --socks5-hostname {socks} http://{file}/1000000 | sha256sum");
+        Ok(false)
+    }
+
+    /// Downloads through our relays in that place; whether something was wrong.
+    fn download(&mut self, place: Place, bytes: Bytes, arguments: &Arguments) -> Result<bool, Failure> {
+        let name = format!("client-{}", place.name());
+        let ours = self.names();
+        let hops = place.hops(&ours, &self.stock);
+        let socks = start_client(&self.stage, &mut self.network, &name, hops, "")?;
+        let download = fetch_over(arguments.circuits, socks, self.file, bytes.0)?;
+        let paths = built_paths(&self.network.files_of(&name)).map_err(Failure::other)?;
+        let warnings = self.network.warnings();
+        if !arguments.json {
+            warnings.iter().for_each(|line| println!("tor says  {line}"));
+        }
+        let facts = json!({ "at": place.name(), "relays": ours, "stock": self.stock, "warnings": warnings });
+        Ok(report(facts, bytes, &paths, &download, arguments.json) != ExitCode::SUCCESS)
+    }
+
+    /// Downloads through as few relays of ours in that place as will do, then through as many of stock tor; what each
+    /// forwarded per second of processor time.
+    fn compare(&mut self, place: Place, bytes: Bytes, arguments: &Arguments) -> Result<bool, Failure> {
+        let count = match place {
+            Place::Any => {
+                let cause = "with --beside-stock `any` is no place";
+                return Err(Failure::Input(InputError::new("--at", cause, "name guard, middle, exit or all")));
+            }
+            Place::All => 3,
+            _ => 1,
+        };
+        let ours = self.names()[..count].to_vec();
+        let (there, elsewhere) = self.stock.split_at(count);
+        let mut rates = Vec::new();
+        for (who, there) in [("ours", &ours[..]), ("stock", there)] {
+            let process = |name: &String| match self.ours.iter().find(|(known, _)| known == name) {
+                Some((_, process)) => Some(*process),
+                None => self.network.process(name),
+            };
+            let processes: Vec<u32> = there.iter().filter_map(process).collect();
+            let used = || processes.iter().map(|process| os::cpu_s_of(*process)).sum::<f64>();
+            let (name, hops) = (format!("client-{}-{who}", place.name()), place.hops(there, elsewhere));
+            // Over two legs at once a circuit would be in two relays.
+            let socks = start_client(&self.stage, &mut self.network, &name, hops, "ConfluxEnabled 0\n")?;
+            // Circuits are built first.
+            fetch_over(arguments.circuits, socks, self.file, 100_000)?;
+            let before = used();
+            let download = fetch_over(arguments.circuits, socks, self.file, bytes.0)?;
+            if !download.exact {
+                return Err(Failure::Other(format!("through {who} came NOT what was sent")));
+            }
+            rates.push(f64::from(arguments.circuits) * bytes.0 as f64 / (used() - before).max(1e-9));
+        }
+        let ([ours, stock], circuits) = ([rates[0], rates[1]], arguments.circuits);
+        if arguments.json {
+            let said = json!({ "at": place.name(), "circuits": circuits, "ours_bytes_per_cpu_s": ours,
+                "stock_bytes_per_cpu_s": stock, "ratio": ours / stock });
+            println!("{said}");
+        } else {
+            let (name, times) = (place.name(), ours / stock);
+            let [ours, stock] = [ours, stock].map(|rate| rate / 1e6);
+            println!(
+                "{name}, {circuits} circuits: ours {ours:.0}, stock {stock:.0} MB per CPU-second: {times:.2} times"
+            );
+        }
+        Ok(false)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.ours.iter().map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// Starts a client with such paths; where its SOCKS port is, once it knows the network.
 fn start_client(
     stage: &Stage,
     network: &mut Network,
     name: &str,
-    place: Place,
-    [ours, stock]: [&[String]; 2],
+    hops: Option<Hops<'_>>,
+    options: &str,
 ) -> Result<SocketAddr, Failure> {
     let socks = free_address()?;
     let control = network.files_of(name).join("control");
     let mut options = format!(
-        "SocksPort {socks}\nControlSocket {}\nCookieAuthentication 1\nClientOnly 1\n",
+        "SocksPort {socks}\nControlSocket {}\nCookieAuthentication 1\nClientOnly 1\n{options}",
         control.display()
     );
-    if place != Place::Any {
-        let hops = [("EntryNodes", Place::Guard), ("MiddleNodes", Place::Middle), ("ExitNodes", Place::Exit)];
-        for (option, hop) in hops {
-            let list = if place == Place::All || place == hop { ours } else { stock };
-            options.push_str(&format!("{option} {}\n", list.join(",")));
-        }
+    for (option, list) in ["EntryNodes", "MiddleNodes", "ExitNodes"].iter().zip(hops.into_iter().flatten()) {
+        options.push_str(&format!("{option} {}\n", list.join(",")));
     }
     network.run(name, &options).map_err(Failure::other)?;
     stage.wait_for("a client that knows the network", || {
@@ -143,7 +235,8 @@ fn start_client(
     Ok(socks)
 }
 
-fn start_relays(stage: &mut Stage, authority: SocketAddr) -> Result<Vec<String>, Failure> {
+/// Starts our relays; their names and processes.
+fn start_relays(stage: &mut Stage, authority: SocketAddr) -> Result<Vec<(String, u32)>, Failure> {
     let (mut names, mut relays) = (Vec::new(), Vec::new());
     for number in 0..RELAYS {
         let name = format!("tide{number}");
@@ -159,7 +252,7 @@ fn start_relays(stage: &mut Stage, authority: SocketAddr) -> Result<Vec<String>,
     for relay in &relays {
         relay.wait("announced")?;
     }
-    Ok(names)
+    Ok(names.into_iter().zip(relays.iter().map(|relay| relay.process)).collect())
 }
 
 /// The paths of a client's built circuits, by nicknames, as its control port tells.
