@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use aes::Aes128;
-use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use aes::cipher::{BlockDecrypt as _, BlockEncrypt as _, KeyInit as _};
 use sha2::{Digest, Sha256};
 use sphinx_packet::payload::key::{PayloadKey, derive_payload_key};
 use sphinx_packet::payload::{PAYLOAD_OVERHEAD_SIZE, Payload};

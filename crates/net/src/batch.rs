@@ -6,8 +6,8 @@ use tidegate_proto::crypto::wire::FIXED;
 use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Sink};
 
-/// Cells written at once.
-pub const BATCH: usize = 32;
+/// Cells written at once: as many as one TLS record has room for.
+const BATCH: usize = 31;
 
 /// Where cells have waited, over all that were written.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,11 +10,26 @@ use rustls::{ClientConfig, ServerConfig};
 use tidegate_control::units::Span;
 use tidegate_proto::crypto::cert::Fingerprint;
 use tidegate_proto::crypto::wire::FIXED;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use crate::{clock, tls};
+
+/// A TCP connection that is read in lumps: TLS alone asks the kernel for 4 KiB at a time, a quarter of a record.
+pub type Tcp = BufReader<TcpStream>;
+
+/// Bytes of a lump.
+const LUMP: usize = 1 << 14;
+
+/// Makes the connection ready for TLS and cells.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn in_lumps(tcp: TcpStream) -> io::Result<Tcp> {
+    tcp.set_nodelay(true)?;
+    Ok(BufReader::with_capacity(LUMP, tcp))
+}
 
 /// Connects and proves who both sides are.
 ///
@@ -24,10 +39,9 @@ pub async fn connect(
     address: std::net::SocketAddr,
     config: Arc<ClientConfig>,
     limit: Span,
-) -> io::Result<client::TlsStream<TcpStream>> {
+) -> io::Result<client::TlsStream<Tcp>> {
     within(limit, async {
-        let tcp = TcpStream::connect(address).await?;
-        tcp.set_nodelay(true)?;
+        let tcp = in_lumps(TcpStream::connect(address).await?)?;
         TlsConnector::from(config).connect(tls::name(), tcp).await
     })
     .await
@@ -41,10 +55,9 @@ pub async fn accept(
     tcp: TcpStream,
     config: Arc<ServerConfig>,
     limit: Span,
-) -> io::Result<(server::TlsStream<TcpStream>, Option<Fingerprint>)> {
+) -> io::Result<(server::TlsStream<Tcp>, Option<Fingerprint>)> {
     within(limit, async {
-        tcp.set_nodelay(true)?;
-        let stream = TlsAcceptor::from(config).accept(tcp).await?;
+        let stream = TlsAcceptor::from(config).accept(in_lumps(tcp)?).await?;
         let peer = tls::peer(stream.get_ref().1);
         Ok((stream, peer))
     })

@@ -15,12 +15,12 @@ use tidegate_proto::crypto::wire::{FIXED, Splitter, command};
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::{Node, Output, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_rustls::TlsStream;
 
-use crate::batch::{BATCH, Batch, Waits};
+use crate::batch::{Batch, Waits};
 use crate::identity::{Contact, Identity};
+use crate::link::Tcp;
 use crate::{clock, link, os, tls};
 
 /// How long a connection to a relay may take.
@@ -48,7 +48,7 @@ impl Gate for Open {
 /// A connection on which both sides know whom they met.
 pub struct Met {
     /// The connection.
-    pub stream: TlsStream<TcpStream>,
+    pub stream: TlsStream<Tcp>,
     /// What was read of it already.
     pub rest: Vec<u8>,
     /// Which relay is on the other end; `None`: a client.
@@ -308,7 +308,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
     }
 
     /// Serves a connection that a neighbour opened, whose first cell was read already.
-    pub async fn accepted(&self, stream: impl Into<TlsStream<TcpStream>>, first: [u8; FIXED]) {
+    pub async fn accepted(&self, stream: impl Into<TlsStream<Tcp>>, first: [u8; FIXED]) {
         self.met(Met { stream: stream.into(), rest: first.to_vec(), peer: None, ours: true }).await;
     }
 
@@ -338,7 +338,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let channel = self.shared.state.borrow().channels.get(&id).cloned();
         let Some(channel) = channel else { return };
         if self.shared.inspects.get()
-            && let Ok(socket) = os::duplicate(met.stream.get_ref().0)
+            && let Ok(socket) = os::duplicate(met.stream.get_ref().0.get_ref())
         {
             // It is set once.
             let _ = channel.socket.set(socket);
@@ -428,7 +428,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         id: ChannelId,
         channel: &Channel,
     ) -> io::Result<()> {
-        let mut batch = Vec::with_capacity(BATCH * FIXED);
+        let mut batch = Vec::new();
         loop {
             batch.clear();
             if !channel.closed.get() {

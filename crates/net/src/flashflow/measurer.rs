@@ -17,7 +17,7 @@ use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
 use tidegate_proto::flashflow::measurer::{Measurer, Output};
 use tidegate_proto::flashflow::message::{Fingerprint, Message, Open, Reason};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
@@ -25,6 +25,7 @@ use tokio_rustls::server;
 
 use crate::admission::Admission;
 use crate::identity::{Identity, random};
+use crate::link::Tcp;
 use crate::{clock, link, tls};
 
 /// How long a circuit may take to open.
@@ -129,7 +130,7 @@ struct Crew {
 }
 
 async fn session(
-    stream: server::TlsStream<TcpStream>,
+    stream: server::TlsStream<Tcp>,
     identity: &Identity,
     settings: &Settings,
     free: &Rc<Cell<u64>>,
@@ -277,7 +278,7 @@ impl Worker {
         self.say(Event::Failed(reason));
     }
 
-    async fn build(&self, circ: u32) -> io::Result<(TlsStream<TcpStream>, MeasurerEnd)> {
+    async fn build(&self, circ: u32) -> io::Result<(TlsStream<Tcp>, MeasurerEnd)> {
         let mut stream = link::connect(self.open.address, self.config.clone(), OPENING).await?;
         let (handshake, skin) = ClientHandshake::start(self.open.relay, random());
         link::write_cells(&mut stream, &cell::create(circ, &self.open.token, &skin)).await?;

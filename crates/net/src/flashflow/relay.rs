@@ -38,6 +38,7 @@ use super::limits::Addresses;
 pub use super::limits::Limits;
 use crate::admission::Admission;
 use crate::identity::{Contact, Identity, random};
+use crate::link::Tcp;
 use crate::overlay::{Gate, Overlay};
 use crate::{clock, link};
 
@@ -365,7 +366,7 @@ impl Connection {
     /// Messages from a coordinator to the target, and back.
     async fn coordinator(
         &mut self,
-        stream: TlsStream<TcpStream>,
+        stream: TlsStream<Tcp>,
         peer: Fingerprint,
         first: [u8; CELL],
     ) -> io::Result<()> {
@@ -408,7 +409,7 @@ impl Connection {
     /// A measurement circuit, until the measurement ends.
     async fn circuit(
         &mut self,
-        mut stream: TlsStream<TcpStream>,
+        mut stream: TlsStream<Tcp>,
         circ: u32,
         peer: Fingerprint,
         token: Token,
@@ -431,7 +432,7 @@ impl Connection {
         }
     }
 
-    async fn echo(&self, stream: &mut TlsStream<TcpStream>, mut end: RelayEnd) -> io::Result<()> {
+    async fn echo(&self, stream: &mut TlsStream<Tcp>, mut end: RelayEnd) -> io::Result<()> {
         if self.relay.shared.state.borrow().holds.is_some() {
             return hold::echo(stream, end, |bytes| self.leave(bytes), |kept| self.release(kept)).await;
         }

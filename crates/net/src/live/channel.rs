@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::identity::{Identity, random};
-use crate::link::within;
+use crate::link::{Tcp, in_lumps, within};
 use crate::overlay::{Dial, Met};
 use crate::{clock, tls};
 
@@ -36,7 +36,7 @@ pub struct Links {
 /// A connection as the handshake sees it.
 struct Binding<'a> {
     certificate: [u8; 32],
-    stream: &'a TlsStream<TcpStream>,
+    stream: &'a TlsStream<Tcp>,
 }
 
 impl Tls for Binding<'_> {
@@ -97,9 +97,8 @@ impl Links {
     ///
     /// # Errors
     /// If that fails; why, in words.
-    pub async fn connect(&self, router: &Router) -> io::Result<(TlsStream<TcpStream>, Peer, Vec<u8>)> {
-        let tcp = TcpStream::connect(router.address).await?;
-        tcp.set_nodelay(true)?;
+    pub async fn connect(&self, router: &Router) -> io::Result<(TlsStream<Tcp>, Peer, Vec<u8>)> {
+        let tcp = in_lumps(TcpStream::connect(router.address).await?)?;
         let stream = TlsConnector::from(self.client.clone()).connect(tls::name(), tcp).await?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let certificate = certificate.map(|certificate| Sha256::digest(certificate).into());
@@ -119,11 +118,10 @@ impl Links {
     /// If the handshake fails; why, in words.
     pub async fn accept(&self, tcp: TcpStream) -> io::Result<Met> {
         let address = tcp.peer_addr()?;
-        tcp.set_nodelay(true)?;
         let (server, keys) =
             self.server.as_ref().zip(self.keys.as_ref()).ok_or(io::ErrorKind::Unsupported)?;
         within(PATIENCE, async {
-            let stream = TlsAcceptor::from(server.clone()).accept(tcp).await?;
+            let stream = TlsAcceptor::from(server.clone()).accept(in_lumps(tcp)?).await?;
             let handshake = Handshake::responder(self.start(address));
             let (stream, peer, rest) = shake(stream.into(), handshake, keys.tls_digest).await?;
             let relay = peer.proved.map(|proved| {
@@ -137,10 +135,10 @@ impl Links {
 }
 
 async fn shake(
-    mut stream: TlsStream<TcpStream>,
+    mut stream: TlsStream<Tcp>,
     mut handshake: Handshake,
     certificate: [u8; 32],
-) -> io::Result<(TlsStream<TcpStream>, Peer, Vec<u8>)> {
+) -> io::Result<(TlsStream<Tcp>, Peer, Vec<u8>)> {
     let mut buffer = [0; 4096];
     loop {
         stream.write_all(&handshake.output()).await?;

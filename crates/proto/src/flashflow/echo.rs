@@ -11,8 +11,8 @@
 //! cells were encrypted, a relay could decrypt one block, see whether a header comes out, and skip the
 //! work for all others.
 
-use aes::Aes128;
-use aes::cipher::{Array, BlockCipherEncrypt as _, KeyInit as _};
+use aes::cipher::{BlockEncrypt as _, KeyInit as _};
+use aes::{Aes128, Block};
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _, StreamCipherSeek as _};
 use hkdf::Hkdf;
 use sha2::Sha256;
@@ -196,7 +196,7 @@ impl MeasurerEnd {
 
     /// The cell of this bucket that is checked.
     fn pick_in(&self, bucket: u64) -> u64 {
-        let mut block = Array([0; 16]);
+        let mut block = Block::default();
         block[8..].copy_from_slice(&bucket.to_be_bytes());
         self.pick.encrypt_block(&mut block);
         let bits = u64::from_be_bytes(block[..8].try_into().expect("8 bytes"));
@@ -206,7 +206,7 @@ impl MeasurerEnd {
 
     fn encrypted_header(&self, n: u64) -> [u8; RELAY_HEADER] {
         let at = u128::from(n) * BODY as u128;
-        let mut blocks = [Array((at / 16).to_be_bytes()), Array((at / 16 + 1).to_be_bytes())];
+        let mut blocks = [Block::from((at / 16).to_be_bytes()), Block::from((at / 16 + 1).to_be_bytes())];
         self.layer.encrypt_blocks(&mut blocks);
         let offset = (at % 16) as usize;
         let stream = blocks[0].iter().chain(&blocks[1]).skip(offset);

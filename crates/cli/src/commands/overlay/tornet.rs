@@ -17,7 +17,6 @@ use tidegate_net::private_tor::{self, Network};
 
 use super::download::{fetch_over, report, serve_file};
 use crate::failure::Failure;
-use crate::os;
 use crate::stage::{Stage, free_address, until_stopped};
 
 /// Run a private Tor network on this machine: stock tor as authority and client, our relays between them
@@ -164,7 +163,11 @@ impl Tornet {
         let count = match place {
             Place::Any => {
                 let cause = "with --beside-stock `any` is no place";
-                return Err(Failure::Input(InputError::new("--at", cause, "name guard, middle, exit or all")));
+                return Err(Failure::Input(InputError::new(
+                    "--at",
+                    cause,
+                    "name guard, middle, exit or all",
+                )));
             }
             Place::All => 3,
             _ => 1,
