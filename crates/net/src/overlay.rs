@@ -7,7 +7,6 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use tidegate_control::machine::Machine;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::encrypted::{self, Encrypted};
@@ -283,7 +282,10 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let Some(shared) = shared.upgrade() else { return };
         if shared.state.borrow().timer == due {
             shared.state.borrow_mut().timer = Time::NEVER;
-            Overlay { shared }.with(Machine::timeout);
+            Overlay { shared }.with(|node, now| {
+                node.timeout(now);
+                node.took(now, clock::now().since(now));
+            });
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tidegate_control::predictor::Formulation;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
+use tidegate_proto::control::Totals;
 use tidegate_sim::observe::Observation;
 use tidegate_sim::plan::predictor::trajectory::Encoding;
 use tidegate_sim::plan::predictor::{Exchange, Phases, PredictorParameters, Preset};
@@ -56,16 +57,16 @@ fn system(transport: Transport, parameters: PredictorParameters) -> System {
 
 /// Rates of the three circuits in kB/s, and the mean latency from the exit's queue on in ms, after 4 s.
 fn closed_loop(transport: Transport, parameters: PredictorParameters) -> ([f64; 3], f64) {
-    let (rates, latency, _) = closed_loop_and_messages(transport, parameters);
+    let (rates, latency, _) = closed_loop_and_totals(transport, parameters);
     (rates, latency)
 }
 
-/// The same, and the bytes of messages in the whole run.
-fn closed_loop_and_messages(transport: Transport, parameters: PredictorParameters) -> ([f64; 3], f64, u64) {
+/// The same, and what all controllers did in the whole run.
+fn closed_loop_and_totals(transport: Transport, parameters: PredictorParameters) -> ([f64; 3], f64, Totals) {
     run(&system(transport, parameters))
 }
 
-fn run(system: &System) -> ([f64; 3], f64, u64) {
+fn run(system: &System) -> ([f64; 3], f64, Totals) {
     let (plan, lead) = (bottleneck(10), Time::ZERO + Span::from_secs(4));
     let mut seen = Vec::new();
     world::run(&plan, system, Seed::root(1), &mut seen, &mut |_| ControlFlow::Continue(()));
@@ -79,11 +80,17 @@ fn run(system: &System) -> ([f64; 3], f64, u64) {
             cells += 1.0;
         }
     }
-    let messages = seen.iter().map(|(_, what)| match what {
-        Observation::HostTotals { totals, .. } => totals.control.map_or(0, |control| control.sent_bytes),
-        _ => 0,
-    });
-    (rates, latency / cells, messages.sum())
+    let mut all = Totals::default();
+    for (_, what) in &seen {
+        if let Observation::HostTotals { totals, .. } = what
+            && let Some(control) = totals.control
+        {
+            all.sent_bytes += control.sent_bytes;
+            all.solves += control.solves;
+            all.left_to_windows += control.left_to_windows;
+        }
+    }
+    (rates, latency / cells, all)
 }
 
 /// Share of the traffic that is within an equal share of all, which here is max-min fair.
@@ -121,14 +128,34 @@ fn in_band_the_compact_encoding_costs_a_tenth_and_nothing_else() {
     let compact = PredictorParameters::default();
     assert!(matches!(compact.encoding, Encoding::Compact) && compact.exchange == Exchange::InBand);
     let plain = PredictorParameters { encoding: Encoding::Plain, ..compact };
-    let (_, plainly, plain_bytes) = closed_loop_and_messages(Transport::PerCircuit, plain);
-    let (rates, latency, bytes) = closed_loop_and_messages(Transport::PerCircuit, compact);
-    assert!(10 * bytes <= plain_bytes, "{bytes} of {plain_bytes} bytes");
+    let (_, plainly, in_plain) = closed_loop_and_totals(Transport::PerCircuit, plain);
+    let (rates, latency, compactly) = closed_loop_and_totals(Transport::PerCircuit, compact);
+    let [bytes, all] = [compactly.sent_bytes, in_plain.sent_bytes];
+    assert!(10 * bytes <= all, "{bytes} of {all} bytes");
     // A single run; the experiment has many.
     assert!(latency <= plainly + 5.0, "{latency} ms against {plainly}");
     assert!(rates.iter().sum::<f64>() >= 400.0, "{rates:?}");
     assert!(fairness(rates) >= 0.99, "{rates:?}");
     assert!((80.0..=95.0).contains(&latency), "{latency} ms");
+}
+
+/// Circuits that are slow to solve for (paper, section 4) cost a relay its plans, and nobody a circuit.
+#[test]
+fn who_cannot_keep_up_leaves_circuits_to_the_windows() {
+    let plans = PredictorParameters::default();
+    let slow = PredictorParameters { solve_time_per_circuit: Span::from_millis(10), ..plans };
+    let crowded = PredictorParameters { most_circuits: 2, ..plans };
+    // Only the bottleneck has three circuits.
+    for parameters in [slow, crowded] {
+        let (rates, _, did) = closed_loop_and_totals(Transport::PerCircuit, parameters);
+        assert!((100..=250).contains(&did.left_to_windows), "{did:?}");
+        assert!(did.solves >= 1250, "{did:?}");
+        assert!(rates.iter().sum::<f64>() >= 400.0, "{rates:?}");
+        assert!(fairness(rates) >= 0.9, "{rates:?}");
+    }
+    let without = PredictorParameters { windows: false, ..crowded };
+    let (_, _, did) = closed_loop_and_totals(Transport::PerCircuit, without);
+    assert_eq!(did.left_to_windows, 0, "nothing else would bound what is in flight");
 }
 
 /// A socket's first window is hardly more than a segment of the loopback, over which exits read from servers.

@@ -212,6 +212,7 @@ impl<'a> Fold<'a> {
             all.solves += did.solves;
             all.circuits += did.circuits;
             all.fallbacks += did.fallbacks;
+            all.left_to_windows += did.left_to_windows;
             all.refused += did.refused;
             all.sent_bytes += did.sent_bytes;
         }

@@ -247,6 +247,7 @@ fn control(totals: &HostTotals) -> Value {
             "solves": did.solves,
             "circuits_per_solve": did.circuits as f64 / did.solves.max(1) as f64,
             "fallbacks": did.fallbacks,
+            "left_to_windows": did.left_to_windows,
             "refused_trajectories": did.refused,
             "message_bytes": did.sent_bytes,
         })

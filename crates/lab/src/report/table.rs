@@ -187,6 +187,7 @@ pub fn full_table(results: &Results<'_>) -> String {
     row("TCP timeouts", &["tcp_timeouts"], Show::Count);
     row("controllers' solves", &["control", "solves"], Show::Count);
     row("  that ended in safe rates", &["control", "fallbacks"], Show::Count);
+    row("  steps left to the windows", &["control", "left_to_windows"], Show::Count);
     row("  circuits in each, mean", &["control", "circuits_per_solve"], Show::Count);
     row("  trajectories refused", &["control", "refused_trajectories"], Show::Count);
     row("  messages sent, kB", &["control", "message_bytes"], Show::Kilobytes);

@@ -97,6 +97,8 @@ pub trait Controller: Debug + Send {
     fn next_step(&self) -> Option<Timer>;
     /// Takes the step that is due.
     fn step(&mut self, now: Time, plant: &mut dyn Plant);
+    /// Its last step kept the relay busy for so long. A simulation has nothing to say.
+    fn took(&mut self, _now: Time, _spent: Span) {}
     /// A circuit begins; its key may have been another's.
     fn begun(&mut self, _circuit: CircuitKey) {}
     /// A circuit has a new neighbour, who knows nothing of it: it was extended, or has moved to another connection.
@@ -199,6 +201,8 @@ pub struct Totals {
     pub circuits: u64,
     /// Solves that ended in safe rates.
     pub fallbacks: u64,
+    /// Steps without a solve: circuits were left to the windows.
+    pub left_to_windows: u64,
     /// Trajectories refused: not numbers, too long, replayed, of the wrong kind or of no circuit of ours.
     pub refused: u64,
     /// Bytes of messages sent, cell headers included.

@@ -1,7 +1,7 @@
 //! A relay as its driver sees it.
 
 use tidegate_control::machine::Machine;
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
 use super::Relay;
 use super::watch::Watch;
@@ -166,6 +166,12 @@ impl<O: Onion> Node<O> for Relay<O> {
 
     fn stream_ended(&mut self, now: Time, stream: StreamKey) {
         self.end_stream(now, stream, EndReason::DONE);
+    }
+
+    fn took(&mut self, now: Time, spent: Span) {
+        if let Some(controller) = &mut self.controller {
+            controller.took(now, spent);
+        }
     }
 
     fn waiting(&self) -> (u64, u64) {

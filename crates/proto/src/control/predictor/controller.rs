@@ -20,6 +20,11 @@ const PLANNED_CELL: f64 = 512.0;
 /// Messages past the network take so much less than is planned for, so that they come before a solve a step later.
 const EARLY: Span = Span::from_millis(2);
 
+/// Solves in a row that may take longer than half a step.
+const OVERRUNS: u32 = 3;
+/// Steps that circuits are left to the windows after that: a second, with steps of 40 ms.
+const REST: u64 = 25;
+
 /// Nothing bounds what is in flight but what relays let go.
 #[derive(Debug)]
 struct Unbounded;
@@ -52,6 +57,10 @@ impl Control for PredictorParameters {
             values: Vec::new(),
             overhead: [0; 2],
             totals: Totals::default(),
+            left_to_windows: false,
+            solved: false,
+            overruns: 0,
+            rests_until: Time::ZERO,
         }))
     }
 
@@ -77,6 +86,14 @@ struct Predictor {
     /// Bytes of messages sent and received since the last solve.
     overhead: [u64; 2],
     totals: Totals,
+    /// There are no plans in this step: windows bound the circuits.
+    left_to_windows: bool,
+    /// The last step was a solve,
+    solved: bool,
+    /// and so many in a row took too long,
+    overruns: u32,
+    /// so that there is none until then.
+    rests_until: Time,
 }
 
 impl Controller for Predictor {
@@ -87,6 +104,12 @@ impl Controller for Predictor {
 
     fn next_step(&self) -> Option<Timer> {
         self.steps.next()
+    }
+
+    fn took(&mut self, now: Time, spent: Span) {
+        if std::mem::take(&mut self.solved) {
+            self.judge(now, spent);
+        }
     }
 
     fn step(&mut self, now: Time, plant: &mut dyn Plant) {
@@ -139,7 +162,8 @@ impl Controller for Predictor {
 impl Predictor {
     /// Measures all circuits and solves for those that have anything to send or to expect.
     fn solve(&mut self, now: Time, plant: &mut dyn Plant) {
-        let PredictorParameters { exchange, solve_time: each, solve_time_per_circuit: per_circuit, .. } =
+        let PredictorParameters { exchange, windows, most_circuits, .. } = self.parameters;
+        let PredictorParameters { solve_time: each, solve_time_per_circuit: per_circuit, .. } =
             self.parameters;
         let [sent, received] = std::mem::take(&mut self.overhead);
         self.planner.begin(if exchange == Exchange::InBand { sent.max(received) } else { 0 });
@@ -157,13 +181,33 @@ impl Predictor {
             let (circuit, queue, to_client) = (*circuit, view.waiting, view.to_client);
             self.planner.add(now, &Measured { circuit, queue, source, to_client });
         }
-        let solved = self.planner.solve() as u64;
-        self.totals.solves += 1;
-        self.totals.circuits += solved;
-        let takes = each + per_circuit * solved;
+        let circuits = self.planner.circuits();
+        self.left_to_windows = windows && (circuits > most_circuits as usize || now < self.rests_until);
+        let takes = if self.left_to_windows {
+            self.planner.leave_to_windows();
+            self.totals.left_to_windows += 1;
+            Span::ZERO
+        } else {
+            self.planner.solve();
+            self.solved = true;
+            self.totals.solves += 1;
+            self.totals.circuits += circuits as u64;
+            let takes = each + per_circuit * circuits as u64;
+            self.judge(now, takes);
+            takes
+        };
         self.steps.solved(now, takes);
         if takes == Span::ZERO {
             self.act(now, plant);
+        }
+    }
+
+    /// Whether solves keep up.
+    fn judge(&mut self, now: Time, took: Span) {
+        let step = self.parameters.step;
+        self.overruns = if took.0 > step.0 / 2 { self.overruns + 1 } else { 0 };
+        if self.overruns == OVERRUNS {
+            (self.overruns, self.rests_until) = (0, now + step * REST);
         }
     }
 
@@ -181,6 +225,9 @@ impl Predictor {
             let view = plant.view(*circuit);
             // A circuit that was idle may send a cell at once when one comes.
             let (send, share, take) = plan.map_or((1.0, 0.0, 1.0), |plan| {
+                if self.left_to_windows {
+                    return (f64::INFINITY, 0.0, f64::INFINITY);
+                }
                 if local_ends && view.to_client {
                     return (f64::INFINITY, 0.0, f64::INFINITY);
                 }
@@ -201,7 +248,11 @@ impl Predictor {
             });
             // What waits at the server need not wait here.
             let needed = plan.map_or(1.0, |plan| 2.0 * plan.output[0] * dt + 1.0) - view.waiting;
-            let package = if tell_source || local_ends { take.min(needed.max(0.0)) } else { take };
+            let package = if (tell_source || local_ends) && !self.left_to_windows {
+                take.min(needed.max(0.0))
+            } else {
+                take
+            };
             plant.allow(now, *circuit, &Allowance { send, share, package, carry });
         }
         for row in 0.. {

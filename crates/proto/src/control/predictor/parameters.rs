@@ -93,6 +93,12 @@ pub struct PredictorParameters {
     pub solve_time: Span,
     /// Time that a solve takes for each circuit in it besides.
     pub solve_time_per_circuit: Span,
+    /// With more circuits than these to plan for a relay leaves them to the windows, and its neighbours hear that it
+    /// takes and sends whatever comes; so too for a second after three solves in a row have taken longer than half a
+    /// step. Not without `windows`. Source: Döpmann et al. 2022, section 4, has the attack: circuits tailored to be slow
+    /// to solve.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub most_circuits: u32,
 }
 
 /// Steps of the longest trajectory that fits into a cell.
@@ -182,6 +188,7 @@ impl Default for PredictorParameters {
             clocks: Clocks::Shared,
             solve_time: Span::ZERO,
             solve_time_per_circuit: Span::ZERO,
+            most_circuits: 1000,
         }
     }
 }

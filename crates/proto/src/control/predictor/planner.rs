@@ -214,6 +214,24 @@ impl Planner {
         n
     }
 
+    /// Circuits added.
+    pub fn circuits(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Instead of solving: each circuit added takes and sends as much as the relay carries.
+    pub fn leave_to_windows(&mut self) {
+        let (horizon, full) = (self.parameters.horizon, self.beliefs.bandwidth);
+        let Solution { v_in, v_out, vv_out, s, .. } = &mut self.solution;
+        vv_out.clear();
+        for rates in [v_in, v_out] {
+            rates.clear();
+            rates.resize(self.rows.len() * horizon, full);
+        }
+        s.clear();
+        s.extend(self.problem.s0.iter().flat_map(|queue| std::iter::repeat_n(*queue, horizon + 1)));
+    }
+
     /// What waits already need not come: relays grant so much less that it drains. The problem alone lets a
     /// queue that a transient has left stand for ever, since both rates can be as high as the capacity.
     fn drain(&mut self) {
