@@ -4,6 +4,8 @@
 //! this stream and keep only what they need, so a run's memory does not grow with its length.
 //! [`crate::digest::Digest`] folds the same stream into one number: two runs agree if their digests do.
 
+use std::ops::AddAssign;
+
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::control::Totals;
 use tidegate_proto::flashflow::coordinator::{Failure, Outcome};
@@ -152,6 +154,26 @@ pub struct HostTotals {
     pub downlink_busy: Span,
     /// What the relay's controller did, if it has one that counts.
     pub control: Option<Totals>,
+}
+
+impl AddAssign for HostTotals {
+    /// Both hosts': sums, and the higher peak.
+    fn add_assign(&mut self, other: HostTotals) {
+        self.cells_processed += other.cells_processed;
+        self.sent_bytes += other.sent_bytes;
+        self.received_bytes += other.received_bytes;
+        self.dropped_packets += other.dropped_packets;
+        self.retransmissions += other.retransmissions;
+        self.timeouts += other.timeouts;
+        self.connections += other.connections;
+        self.peak_descriptors = self.peak_descriptors.max(other.peak_descriptors);
+        self.peak_kernel_bytes = self.peak_kernel_bytes.max(other.peak_kernel_bytes);
+        self.uplink_busy = self.uplink_busy + other.uplink_busy;
+        self.downlink_busy = self.downlink_busy + other.downlink_busy;
+        if let Some(did) = other.control {
+            *self.control.get_or_insert_default() += did;
+        }
+    }
 }
 
 /// Takes the observations of one run, in order of time.

@@ -199,23 +199,7 @@ impl<'a> Fold<'a> {
         if let Some(relay) = self.relays.get_mut(&host.0) {
             relay.totals = *totals;
         }
-        let all = &mut self.totals;
-        all.cells_processed += totals.cells_processed;
-        all.sent_bytes += totals.sent_bytes;
-        all.received_bytes += totals.received_bytes;
-        all.dropped_packets += totals.dropped_packets;
-        all.retransmissions += totals.retransmissions;
-        all.timeouts += totals.timeouts;
-        all.connections += totals.connections;
-        if let Some(did) = totals.control {
-            let all = all.control.get_or_insert_default();
-            all.solves += did.solves;
-            all.circuits += did.circuits;
-            all.fallbacks += did.fallbacks;
-            all.left_to_windows += did.left_to_windows;
-            all.refused += did.refused;
-            all.sent_bytes += did.sent_bytes;
-        }
+        self.totals += *totals;
     }
 }
 

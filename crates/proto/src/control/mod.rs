@@ -10,6 +10,7 @@ pub mod vegas;
 pub mod windows;
 
 use std::fmt::Debug;
+use std::ops::AddAssign;
 
 use tidegate_control::units::{Span, Time};
 
@@ -207,4 +208,16 @@ pub struct Totals {
     pub refused: u64,
     /// Bytes of messages sent, cell headers included.
     pub sent_bytes: u64,
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Totals) {
+        let Totals { solves, circuits, fallbacks, left_to_windows, refused, sent_bytes } = other;
+        self.solves += solves;
+        self.circuits += circuits;
+        self.fallbacks += fallbacks;
+        self.left_to_windows += left_to_windows;
+        self.refused += refused;
+        self.sent_bytes += sent_bytes;
+    }
 }

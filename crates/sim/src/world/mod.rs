@@ -237,7 +237,7 @@ impl<'a, R: Recorder> World<'a, R> {
             Event::Pump(host) => self.pump(host),
             Event::Node(host) => self.node_timer(host),
             Event::User(user) => self.user_turn(user),
-            Event::Timeout(transfer) => self.transfer_timeout(transfer),
+            Event::Timeout(transfer) => self.transfer_failed(transfer),
             Event::CircuitTimeout(host, circuit) => self.circuit_timeout(host, circuit),
             Event::Packet(transfer, from_server) => self.markov_packets(transfer, from_server),
             Event::Sample => self.sample(),

@@ -237,8 +237,8 @@ impl<R: Recorder> World<'_, R> {
             return;
         }
         state.over = true;
-        let (user, took) = (state.user, state.begun);
-        let took = self.now.since(took);
+        let (user, begun) = (state.user, state.begun);
+        let took = self.now.since(begun);
         self.record(Observation::LastByte { transfer: Transfer(transfer), took });
         self.end_stream(transfer);
         self.after_transfer(user, transfer);
@@ -265,10 +265,6 @@ impl<R: Recorder> World<'_, R> {
             self.transfer_failed(transfer);
             self.close_if_retired(host, stream.circuit);
         }
-    }
-
-    pub(super) fn transfer_timeout(&mut self, transfer: u32) {
-        self.transfer_failed(transfer);
     }
 
     /// The timeout struck, or the stream or its circuit is gone.
