@@ -123,7 +123,7 @@ impl Member {
     }
 
     /// How long it may take to answer, when round trips vary by `uneven`.
-    pub fn patience(&self, uneven: Span) -> Span {
+    pub fn timeout(&self, uneven: Span) -> Span {
         let spread = uneven.max(Span::from_micros(self.deviation as u64));
         ANSWER + Span::from_micros(self.round_trip as u64) + spread * 4
     }

@@ -32,7 +32,7 @@ impl Server {
                 self.remove(peer);
                 continue;
             }
-            if member.suspected.is_some_and(|since| now.since(since) > member.patience(self.uneven)) {
+            if member.suspected.is_some_and(|since| now.since(since) > member.timeout(self.uneven)) {
                 member.suspected = None;
                 self.forest.set_aside(peer, &self.latencies);
             }
