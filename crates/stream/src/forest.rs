@@ -153,12 +153,12 @@ impl Forest {
             if !active {
                 self.move_under(slice, peer, NOBODY, latencies);
                 self.orphans.remove(&(slice, peer));
-            } else if !self.rooms.of(peer).aside {
+            } else if !self.rooms.of(peer).suspended {
                 self.orphans.insert((slice, peer));
                 self.news = true;
             }
         }
-        self.settle(latencies);
+        self.place_orphans(latencies);
     }
 
     /// A viewer is gone: its children go to others.
@@ -173,12 +173,12 @@ impl Forest {
             self.orphans.remove(&(slice, peer));
         }
         self.carry(peer, |place| *place = Place::default());
-        self.settle(latencies);
+        self.place_orphans(latencies);
     }
 
     /// A viewer does not answer: others get its children, and what its parents sent it serves them, until it answers.
-    pub fn set_aside(&mut self, peer: Peer, latencies: &Latencies) {
-        self.carry(peer, |place| (place.avoided, place.aside) = (true, true));
+    pub fn suspend(&mut self, peer: Peer, latencies: &Latencies) {
+        self.carry(peer, |place| (place.avoided, place.suspended) = (true, true));
         for slice in 0..self.slices() {
             for child in self.trees[slice].children(peer).to_vec() {
                 self.move_under(slice, child, NOBODY, latencies);
@@ -186,7 +186,7 @@ impl Forest {
             self.move_under(slice, peer, NOBODY, latencies);
             self.orphans.remove(&(slice, peer));
         }
-        self.settle(latencies);
+        self.place_orphans(latencies);
     }
 
     /// How many children `peer` can have changes; those beyond it, small subtrees and weak viewers first, go to
@@ -214,16 +214,16 @@ impl Forest {
         }
     }
 
-    /// Whether `peer` gets no new children for now. One that was set aside and is not avoided any more gets parents.
+    /// Whether `peer` gets no new children for now. One that was suspended and is not avoided any more gets parents.
     pub fn set_avoided(&mut self, peer: Peer, avoided: bool) {
-        let Place { avoided: before, aside, .. } = *self.rooms.of(peer);
+        let Place { avoided: before, suspended, .. } = *self.rooms.of(peer);
         if before == avoided {
             return;
         }
-        self.carry(peer, |place| (place.avoided, place.aside) = (avoided, place.aside && avoided));
+        self.carry(peer, |place| (place.avoided, place.suspended) = (avoided, place.suspended && avoided));
         // Those below it count again.
         self.news = true;
-        if aside {
+        if suspended {
             let sent = (0..self.slices()).filter(|slice| !self.silent[*slice]);
             self.orphans.extend(sent.map(|slice| (slice, peer)));
         }
@@ -254,7 +254,7 @@ impl Forest {
     }
 
     /// Tries to place who waits, the largest subtrees first, if anything changed since it was last tried.
-    pub fn settle(&mut self, latencies: &Latencies) {
+    pub fn place_orphans(&mut self, latencies: &Latencies) {
         if !std::mem::take(&mut self.news) {
             return;
         }

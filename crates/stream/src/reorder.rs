@@ -83,6 +83,7 @@ pub struct Reorder {
     since: Option<Time>,
     pace: [Pace; MAX_SLICES],
     check: Time,
+    spacing: Span,
     bytes: usize,
     /// What parity made good since this was last asked.
     restored: Vec<Key>,
@@ -122,6 +123,7 @@ impl Reorder {
             since: None,
             pace: [Pace::default(); MAX_SLICES],
             check: Time::NEVER,
+            spacing: Span::ZERO,
             bytes: 0,
             restored: Vec::new(),
             counters: Counters::default(),
@@ -182,6 +184,10 @@ impl Reorder {
 
     /// The time from one group to the next, as sent.
     pub fn spacing(&self) -> Span {
+        self.spacing
+    }
+
+    fn measure_spacing(&self) -> Span {
         let known = || self.groups.iter().enumerate().filter(|(_, group)| group.data > 0);
         match (known().next(), known().next_back()) {
             (Some((a, first)), Some((b, last))) if b > a => {
@@ -287,6 +293,7 @@ impl Reorder {
             return;
         }
         self.forget(now);
+        self.spacing = self.measure_spacing();
         let soon = now + SOON;
         if let Some(last) = self.groups.back_mut().filter(|last| last.asked == 0) {
             // It is not the newest any more.

@@ -14,7 +14,7 @@ pub struct Place {
     /// Gets no new children for now.
     pub avoided: bool,
     /// Has no parents until it answers.
-    pub aside: bool,
+    pub suspended: bool,
 }
 
 /// What everybody carries.

@@ -16,6 +16,7 @@ mod live {
 mod more_hidden;
 mod more_live;
 mod predictor_open_loop;
+mod stream_live;
 
 use tidegate_lab::scoreboard::{Runner, scenario_runner};
 use tidegate_lab::{archive, flashflow, parallel_paths, stream};
@@ -25,6 +26,7 @@ pub const RUNNERS: &[(&str, Runner)] = &[
     ("scenario", scenario_runner::run),
     ("parallel-paths", parallel_paths::run),
     ("q-stream", stream::run),
+    ("q-stream-live", stream_live::run),
     ("flashflow", flashflow::run),
     ("flashflow-bounds", flashflow::bounds),
     ("flashflow-speed-test", flashflow::speed_test),

@@ -42,7 +42,7 @@ const OUTBOX: usize = 1024;
 const PENDING: usize = 32;
 /// Connections from peers that nobody announced yet, and for how long they may stay.
 const UNANNOUNCED: usize = 32;
-const SHY: Span = Span::from_secs(5);
+const ANNOUNCE_TIMEOUT: Span = Span::from_secs(5);
 /// Connections at once.
 const LINKS: usize = 4096;
 /// A peer that could not be reached is not dialled again for so long.
@@ -275,7 +275,7 @@ impl Carrier {
                 let now = clock::now();
                 self.unannounced.push_back((now, connection));
                 while self.unannounced.len() > UNANNOUNCED
-                    || self.unannounced.front().is_some_and(|(since, _)| now.since(*since) > SHY)
+                    || self.unannounced.front().is_some_and(|(since, _)| now.since(*since) > ANNOUNCE_TIMEOUT)
                 {
                     let Some((_, connection)) = self.unannounced.pop_front() else { break };
                     connection.close(VarInt::from_u32(2), b"who are you");

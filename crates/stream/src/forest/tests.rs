@@ -28,7 +28,7 @@ fn check(forest: &Forest) {
             let path: Vec<Peer> = tree.upwards(*peer).take(PEERS + 1).collect();
             assert!(path.len() <= PEERS, "a ring around {peer}");
             let top = path[path.len() - 1];
-            let waits = forest.orphans.contains(&(slice, top)) || forest.rooms.of(top).aside;
+            let waits = forest.orphans.contains(&(slice, top)) || forest.rooms.of(top).suspended;
             assert!(top == SERVER || waits, "{top} is lost");
         }
         for (peer, used) in used.iter_mut().enumerate() {
@@ -74,12 +74,12 @@ proptest! {
                 0 | 1 if !member => forest.join(peer, random.below(10), &latencies),
                 0 if member => forest.leave(peer, &latencies),
                 2 => forest.set_budget(peer, random.below(10), &latencies),
-                4 if member && forest.rooms.of(peer).aside => forest.set_avoided(peer, false),
-                4 if member => forest.set_aside(peer, &latencies),
+                4 if member && forest.rooms.of(peer).suspended => forest.set_avoided(peer, false),
+                4 if member => forest.suspend(peer, &latencies),
                 3 if member => forest.place_elsewhere(random.below(SLICES), peer, &latencies),
                 _ => forest.optimise(50, 10, &mut random, &latencies),
             }
-            forest.settle(&latencies);
+            forest.place_orphans(&latencies);
             check(&forest);
             replay(&mut parents, &mut forest);
         }

@@ -44,7 +44,7 @@ const JOINS_PER_S: f64 = 2.0;
 const JOINS_AT_ONCE: f64 = 64.0;
 const ADDRESSES: usize = 4096;
 /// Who connected must join within this time.
-const SHY: Span = Span::from_secs(5);
+const JOIN_TIMEOUT: Span = Span::from_secs(5);
 
 /// The machine.
 pub struct Server {
@@ -324,10 +324,13 @@ impl Server {
     }
 
     /// Parts with those who connected and do not join.
-    fn usher(&mut self, now: Time) {
+    fn drop_silent_guests(&mut self, now: Time) {
         let waits = |peer: Peer| self.waiting.iter().any(|(_, waiting, _)| *waiting == peer);
-        let shy = self.guests.iter().filter(|(peer, (since, _))| now.since(*since) > SHY && !waits(**peer));
-        for peer in shy.map(|(peer, _)| *peer).collect::<Vec<Peer>>() {
+        let late = self
+            .guests
+            .iter()
+            .filter(|(peer, (since, _))| now.since(*since) > JOIN_TIMEOUT && !waits(**peer));
+        for peer in late.map(|(peer, _)| *peer).collect::<Vec<Peer>>() {
             self.remove(peer);
             self.outputs.push_back(Output::Part(peer));
         }
@@ -437,8 +440,8 @@ impl Machine for Server {
             self.uneven = self.unevenness();
             self.forest.refresh(&self.latencies, (self.uneven.0 / 2000) as i64);
             self.judge.set_spread(self.uneven * 4);
-            self.relieve(now);
-            self.usher(now);
+            self.shed_load(now);
+            self.drop_silent_guests(now);
         }
         if now >= self.next_tick {
             self.next_tick = now + TICK;
@@ -446,7 +449,7 @@ impl Machine for Server {
             self.ping(now);
             self.explore(now);
             self.admit(now);
-            self.forest.settle(&self.latencies);
+            self.forest.place_orphans(&self.latencies);
             if self.settings.optimise {
                 let moves = 1 + self.forest.members().len() / 500;
                 self.forest.optimise(TRIES, moves, &mut self.random, &self.latencies);

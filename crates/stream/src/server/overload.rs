@@ -12,7 +12,7 @@ const SHORT: Span = Span::from_secs(1);
 impl Server {
     /// When the uplinks have not carried the stream for a while, something gives; when they carry more again,
     /// it comes back.
-    pub(super) fn relieve(&mut self, now: Time) {
+    pub(super) fn shed_load(&mut self, now: Time) {
         let short = self.forest.orphans() > 0;
         if !short {
             self.short_since = None;

@@ -34,7 +34,7 @@ impl Server {
             }
             if member.suspected.is_some_and(|since| now.since(since) > member.timeout(self.uneven)) {
                 member.suspected = None;
-                self.forest.set_aside(peer, &self.latencies);
+                self.forest.suspend(peer, &self.latencies);
             }
             if now < member.next_ping {
                 continue;

@@ -306,18 +306,22 @@ impl Viewer {
             || key.group <= self.newest.saturating_add(LEAD).saturating_add(self.step.saturating_mul(8))
     }
 
+    /// Whether a parent of any slice sends what is known to be missing.
+    fn is_repair(&self, from: Peer, key: Key) -> bool {
+        self.reorder.misses(key) && self.slices.iter().any(|slice| slice.parent == from)
+    }
+
     fn datagram(&mut self, now: Time, from: Peer, bytes: Bytes) {
         match packet::decode(&bytes) {
             Some(Datagram::Video(video)) if self.can_be(video.key) => {
-                // Any parent may repair what is known to be missing.
-                let repairs =
-                    self.slices.iter().any(|slice| slice.parent == from) && self.reorder.misses(video.key);
                 match self.slices.get_mut(usize::from(video.key.slice)) {
                     Some(slice) if [slice.parent, slice.before].contains(&from) => {
                         slice.delivers |= from == slice.parent;
                         self.video(now, &video, bytes, true);
                     }
-                    Some(_) if from == SERVER || repairs => self.video(now, &video, bytes, false),
+                    Some(_) if from == SERVER || self.is_repair(from, video.key) => {
+                        self.video(now, &video, bytes, false);
+                    }
                     _ => self.counts.strange += 1,
                 }
             }
