@@ -75,7 +75,6 @@ struct Node {
     plan: ViewerPlan,
     viewer: Viewer,
     uplink: Uplink<()>,
-    place: [f64; 2],
     /// Its number, while it has a connection to the server.
     peer: Peer,
     gone: Option<Time>,
@@ -99,7 +98,8 @@ struct World<'a> {
     server: Server,
     server_timer: Time,
     uplink: Uplink<()>,
-    place: [f64; 2],
+    /// Where machines are, apart from all else: it is looked up for every packet.
+    places: Vec<[f64; 2]>,
     nodes: Vec<Node>,
     /// Node + 1 by peer; 0 for nobody.
     of: Vec<usize>,
@@ -110,11 +110,11 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(plan: &'a Plan, seed: Seed) -> World<'a> {
-        let mut places = seed.fork("places").random();
+        let mut drawn = seed.fork("places").random();
         let side = plan.side.0 as f64;
-        let mut place = || [places.uniform(0.0, side), places.uniform(0.0, side)];
         let stamping: Option<FairShareParameters> = plan.server.controller.stamping();
-        let centre = [side / 2.0, side / 2.0];
+        let mut places = vec![[side / 2.0, side / 2.0]];
+        places.extend(plan.viewers.iter().map(|_| [drawn.uniform(0.0, side), drawn.uniform(0.0, side)]));
         let node = |planned: &ViewerPlan| Node {
             plan: *planned,
             viewer: Viewer::new(viewer::Settings {
@@ -125,7 +125,6 @@ impl<'a> World<'a> {
                 stamping,
             }),
             uplink: Uplink::new(planned.uplink),
-            place: place(),
             peer: NOBODY,
             gone: None,
             timer: Time::NEVER,
@@ -146,7 +145,7 @@ impl<'a> World<'a> {
             server: Server::new(plan.server.clone(), seed),
             server_timer: Time::NEVER,
             uplink: Uplink::new(plan.server.uplink),
-            place: centre,
+            places,
             nodes,
             of: vec![0; usize::from(Peer::MAX) + 1],
             random: seed.fork("network").random(),
@@ -369,8 +368,7 @@ impl<'a> World<'a> {
     }
 
     fn delay(&mut self, from: usize, to: usize) -> Span {
-        let place = |node: usize| if node == 0 { self.place } else { self.nodes[node - 1].place };
-        let (a, b) = (place(from), place(to));
+        let (a, b) = (self.places[from], self.places[to]);
         let apart = ((a[0] - b[0]).powi(2) + (a[1] - b[1]).powi(2)).sqrt();
         let jitter = match self.plan.jitter {
             Span::ZERO => 0.0,
