@@ -229,7 +229,9 @@ fn serve(arguments: ServerArguments) -> Result<ExitCode, Failure> {
     let machine = server_machine(&arguments)?;
     let path = arguments.path.path(arguments.uplink)?;
     let identity = match &arguments.identity {
-        Some(path) => Identity::load(path).map_err(|error| Failure::Other(error.to_string()))?,
+        Some(path) => Identity::load(path).map_err(|error| {
+            wrong("--identity", error.to_string(), "name a file that `flashflow keygen` made")
+        })?,
         None => Identity::generate(),
     };
     let settings = server::Settings { listen: arguments.listen, path, input, machine };
@@ -261,6 +263,9 @@ fn serve(arguments: ServerArguments) -> Result<ExitCode, Failure> {
         Ok(ExitCode::SUCCESS)
     })
 }
+
+/// All that waits for a missing packet is in memory.
+const LONGEST_WAIT: Span = Span::from_secs(30);
 
 /// What a path's uplink becomes, and after how long.
 fn throttle(given: &[String]) -> Result<(Span, Rate), Failure> {
@@ -305,6 +310,10 @@ fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
         skip_after: arguments.skip_after,
         stamping,
     };
+    if arguments.skip_after > LONGEST_WAIT {
+        let cause = format!("{} is longer than packets are kept", arguments.skip_after);
+        return Err(wrong("--skip-after", cause, &format!("give at most {LONGEST_WAIT}")));
+    }
     let later = arguments.throttle.as_deref().map(throttle).transpose()?;
     let path = net::Path { later, ..arguments.path.path(arguments.uplink)? };
     let out = arguments.out.as_deref().map(writer).transpose()?;
