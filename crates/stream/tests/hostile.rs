@@ -272,3 +272,77 @@ fn a_first_packet_from_nowhere_does_not_keep_the_stream_out() {
         (101..120).map(|group| play(&mut viewer, group, 0) + play(&mut viewer, group, 1)).sum();
     assert_eq!(played, 38);
 }
+
+#[test]
+fn whatever_peers_send_a_viewer_plays_the_stream() {
+    let settings = ViewerSettings {
+        token: [0; 16],
+        uplink: Rate(6_000_000),
+        forwards: true,
+        skip_after: SKIP_AFTER,
+        stamping: None,
+    };
+    let mut viewer = Viewer::new(settings);
+    viewer.begin(at(0));
+    let tell =
+        |viewer: &mut Viewer, ms, message| viewer.handle(at(ms), Input::Message { from: SERVER, message });
+    tell(&mut viewer, 0, Message::Welcome(Welcome { me: 3, slices: 4, parity: 1 }));
+    for slice in 0..5 {
+        // Slice 4's parent forges as well: parity that fits nothing.
+        tell(&mut viewer, 0, Message::Parent { slice, parent: 10 + Peer::from(slice), depth: 2 });
+    }
+    let payload = Bytes::from(ts(6));
+    let mut random = Seed::root(3).random();
+    let (mut played, mut asked) = (0, 0);
+    for ms in 1..10_000_u64 {
+        if ms % 500 == 1 {
+            let newest = 1 + (ms / 20) as u32;
+            let ping =
+                Ping { number: 1, clock: ms as u32, round_trip: 80_000, newest, audit: Key::default() };
+            tell(&mut viewer, ms, Message::Ping(ping));
+        }
+        if ms % 5 == 0 {
+            let key = Key { group: 1 + (ms / 20) as u32, slice: (ms / 5 % 4) as u8 };
+            let video = Video { key, data: 4, sent: ms as u32, payload: payload.clone() };
+            let from = 10 + Peer::from(key.slice);
+            viewer.handle(at(ms), Input::Datagram { from, bytes: video.encode() });
+        }
+        let groups = [0, 1, (ms / 20) as u32, (ms / 20) as u32 + 300, 5000, 1 << 31, u32::MAX];
+        let key = Key { group: groups[random.below(groups.len())], slice: random.below(12) as u8 };
+        let forged = Video {
+            key: if random.chance(0.5) { Key { slice: 4, ..key } } else { key },
+            data: random.below(6) as u8,
+            sent: random.bits() as u32,
+            payload: payload.slice(..random.below(1128)),
+        };
+        let bytes = match random.below(4) {
+            0 | 1 => forged.encode(),
+            2 => packet::nack(&[key, Key { group: u32::MAX, slice: 255 }]),
+            _ => Explore {
+                id: 1,
+                at: 0,
+                chain: vec![3, 9],
+                held: u32::MAX,
+                stamps: vec![],
+                cargo: forged.encode(),
+            }
+            .encode(),
+        };
+        let from = if random.chance(0.5) { 14 } else { random.below(20) as Peer };
+        viewer
+            .handle(at(ms), Input::Datagram { from: if (10..14).contains(&from) { 9 } else { from }, bytes });
+        if viewer.next_timeout().is_some_and(|due| due <= at(ms)) {
+            viewer.timeout(at(ms));
+        }
+        for output in std::iter::from_fn(|| viewer.poll()) {
+            match output {
+                Output::Deliver(bytes) => played += usize::from(bytes.len() == payload.len()),
+                Output::Datagram { bytes, .. } => asked += bytes.len(),
+                _ => {}
+            }
+        }
+    }
+    // The stream has 2000 packets, the last of which wait.
+    assert!(played > 1500, "{played} played, {:?}, {:?}", viewer.packets(), viewer.counts());
+    assert!(asked < 2_000_000, "{asked} bytes asked for");
+}

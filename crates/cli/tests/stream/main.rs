@@ -242,6 +242,28 @@ fn a_browser_plays_and_draws_on_any_screen() {
     let _ = feeding.join();
 }
 
+#[test]
+fn wrong_arguments_are_refused_with_their_cure() {
+    for (arguments, names) in [
+        ("server --input bogus:1", "--input"),
+        ("server --input - --slices 0", "--slices"),
+        ("server --input - --overload xyz", "--overload"),
+        ("server --input - --page 0.0.0.0:80", "--page"),
+        ("server --input - --identity /dev/null", "--identity"),
+        ("client --server nowhere", "--server"),
+        ("client --server 127.0.0.1:9 --fingerprint zz", "--fingerprint"),
+        ("client --server 127.0.0.1:9 --skip-after 31s", "--skip-after"),
+        ("client --server 127.0.0.1:9 --throttle a b", "--throttle"),
+        ("demo --clients 2 --kill 2", "--kill"),
+    ] {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = tool.arg("stream").args(arguments.split(' ')).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {said}");
+        assert!(said.contains(names) && said.contains("help: "), "{arguments}: {said}");
+    }
+}
+
 /// Sizes and losses that a stream is made for.
 #[test]
 #[ignore = "minutes of two cores: cargo test -p tidegate --test stream -- --ignored"]
