@@ -26,6 +26,8 @@ const BEGIN: Span = Span::from_millis(700);
 const AGAIN: Span = Span::from_millis(180);
 /// What a packet may be later than its slice usually is.
 const SLACK: i64 = 25;
+/// Longer ones are forged, or the stream is hardly one.
+const LONGEST_SPACING: Span = Span::from_secs(1);
 /// A group that is not whole when the next one comes is looked at after so long.
 const SOON: Span = Span::from_millis(25);
 
@@ -191,7 +193,8 @@ impl Reorder {
         let known = || self.groups.iter().enumerate().filter(|(_, group)| group.data > 0);
         match (known().next(), known().next_back()) {
             (Some((a, first)), Some((b, last))) if b > a => {
-                Span::from_millis(u64::from(last.sent.saturating_sub(first.sent)) / (b - a) as u64)
+                let spacing = u64::from(last.sent.saturating_sub(first.sent)) / (b - a) as u64;
+                Span::from_millis(spacing).min(LONGEST_SPACING)
             }
             _ => Span::ZERO,
         }
@@ -265,7 +268,7 @@ impl Reorder {
                 (room.first, room.check) = (now, now + SOON);
                 self.check = self.check.min(room.check);
             }
-            (room.data, room.sent) = (video.data, video.sent);
+            room.sent = video.sent;
             room.packets = vec![Bytes::new(); total];
         }
         if tree && room.overdue >> slice & 1 == 1 && now < room.first + self.skip_after {
@@ -277,6 +280,8 @@ impl Reorder {
             self.counters.duplicates += 1;
             return Arrival::Duplicate;
         }
+        // One forged number must not end a group early.
+        room.data = room.data.max(video.data);
         room.sent = room.sent.min(video.sent);
         room.have |= 1 << slice;
         room.by_tree |= u32::from(tree) << slice;
