@@ -314,15 +314,14 @@ impl Viewer {
     fn datagram(&mut self, now: Time, from: Peer, bytes: Bytes) {
         match packet::decode(&bytes) {
             Some(Datagram::Video(video)) if self.can_be(video.key) => {
-                match self.slices.get_mut(usize::from(video.key.slice)) {
-                    Some(slice) if [slice.parent, slice.before].contains(&from) => {
-                        slice.delivers |= from == slice.parent;
-                        self.video(now, &video, bytes, true);
-                    }
-                    Some(_) if from == SERVER || self.is_repair(from, video.key) => {
-                        self.video(now, &video, bytes, false);
-                    }
-                    _ => self.counts.strange += 1,
+                let slice = self.slices.get_mut(usize::from(video.key.slice));
+                if let Some(slice) = slice.filter(|slice| [slice.parent, slice.before].contains(&from)) {
+                    slice.delivers |= from == slice.parent;
+                    self.video(now, &video, bytes, true);
+                } else if from == SERVER || self.is_repair(from, video.key) {
+                    self.video(now, &video, bytes, false);
+                } else {
+                    self.counts.strange += 1;
                 }
             }
             Some(Datagram::Explore(explore)) => self.explore(now, from, explore),
