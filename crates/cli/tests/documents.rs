@@ -107,3 +107,15 @@ fn code_named_in_essays_exists() {
     }
     assert!(dangling.is_empty(), "code that does not exist:\n{}", dangling.join("\n"));
 }
+
+#[test]
+fn every_page_is_in_the_site() {
+    let mut pages = Vec::new();
+    files(&root().join("docs"), &[".md"], &mut pages);
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).expect("the summary");
+    let listed: Vec<&str> = links(&summary).collect();
+    for page in pages {
+        let name = page.file_name().unwrap_or_default().to_string_lossy();
+        assert!(name == "SUMMARY.md" || listed.contains(&&*name), "docs/SUMMARY.md lacks {name}");
+    }
+}
