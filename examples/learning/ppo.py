@@ -17,9 +17,9 @@ import tidegate
 import tidegate.gym
 
 HERE = pathlib.Path(__file__).parent
-ENVS, STEPS, UPDATES = 8, 400, 150
+ENVS, STEPS, UPDATES = 8, 400, 80
 GAMMA, LAMBDA, CLIP, EPOCHS, BATCHES, RATE = 0.98, 0.95, 0.2, 6, 8, 1e-3
-HELD_OUT = range(1_000_000, 1_000_040)
+HELD_OUT = range(1_000_000, 1_000_024)
 #: An action moves a rate by at most a fortieth, which the noise of exploring would drown.
 FIRST_DEVIATION = 0.5
 
@@ -121,7 +121,7 @@ def improve(policy, adam, rate, random, inputs, actions, advantages, returns):
             ratio = np.exp(density(kept[-1], log) - density(before_mean[part], before_log))
             # Where the clipped objective is the lesser one it is flat.
             free = ~((advantage > 0) & (ratio > 1 + CLIP) | (advantage < 0) & (ratio < 1 - CLIP))
-            weight = -free * ratio * advantage / len(part)
+            weight = -(free * ratio) * advantage / len(part)
             away = (actions_of - kept[-1]) / np.exp(2 * log)
             of_mean = policy.backward(policy.mean, kept, weight * away)
             of_log = (weight * (away * (actions_of - kept[-1]) - 1)).sum(axis=0) - 1e-3
@@ -130,7 +130,7 @@ def improve(policy, adam, rate, random, inputs, actions, advantages, returns):
             adam.step(of_mean + of_value + [of_log], rate)
 
 
-def train(updates=UPDATES, seed=1, tell=print):
+def train(updates=UPDATES, seed=1, tell=lambda text: print(text, flush=True)):
     """A policy, and the mean reward of every update's episodes."""
     random = np.random.default_rng(seed)
     policy = Policy(random)
