@@ -1,5 +1,7 @@
 """The environment for learning, as Gymnasium's users meet it."""
 
+import json
+import pathlib
 import time
 
 import pytest
@@ -85,6 +87,16 @@ def test_wrong_rates_are_refused():
         session.step([1.0])
     with pytest.raises(ValueError, match="0 or more"):
         session.step([1.0, -1.0, float("nan")])
+
+
+def test_what_was_learnt_can_be_learnt_again(monkeypatch):
+    examples = pathlib.Path(__file__).parents[3] / "examples/learning"
+    monkeypatch.syspath_prepend(str(examples))
+    import ppo
+
+    expected = json.loads((examples / "curve.json").read_text())["mean_reward"]
+    _, curve = ppo.train(updates=2, tell=lambda text: None)
+    assert curve == pytest.approx(expected[:2], rel=0.02)
 
 
 @pytest.mark.skipif("not __import__('os').environ.get('TIDEGATE_SPEED')", reason="TIDEGATE_SPEED=1 measures speed")

@@ -1,8 +1,7 @@
 //! Tables as Parquet files: one row group, required columns, plain encoding, pages packed with gzip.
 //!
 //! That subset of the format (<https://parquet.apache.org/docs/file-format/>) is all that flat tables
-//! need; the arrow crates would cost more build time than the rest of the tool. The metadata is
-//! Thrift's compact protocol.
+//! need (docs/data.md says why it is written by hand). The metadata is Thrift's compact protocol.
 
 use std::io::Write as _;
 
