@@ -85,9 +85,14 @@ scoreboard:
 	cargo run --release -- reproduce --scale medium --record
 	cargo run --release -- scoreboard
 
-# Needs `cargo install cargo-deny`.
+# Needs `cargo install cargo-deny`. The advisories are RustSec's, from github.com/rustsec/advisory-db: where that cannot be
+# reached and was not fetched before, it says so and goes on.
+ADVISORIES = cargo deny check advisories
 deny:
 	cargo deny check licenses bans sources
+	@if cargo deny fetch db >/dev/null 2>&1; then $(ADVISORIES); \
+	elif cargo deny --offline check advisories 2>/dev/null; then echo 'advisories: as fetched before, for the database cannot be reached'; \
+	else echo 'advisories: NOT CHECKED, the database cannot be reached'; fi
 
 # Every fuzz target for TIME seconds. Needs a nightly compiler and `cargo install cargo-fuzz`.
 TIME ?= 60

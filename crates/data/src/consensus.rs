@@ -126,6 +126,12 @@ pub fn read(document: &Document) -> Result<Consensus, DataError> {
     Reader { document, lines: document.lines(), line: 0, ended: false }.consensus()
 }
 
+/// The random value that the authorities agreed on last, if they did.
+pub fn shared_random(document: &Document) -> Option<[u8; 32]> {
+    let line = document.lines().find_map(|(_, line)| line.strip_prefix("shared-rand-current-value "))?;
+    base64(line.split(' ').nth(1)?.trim_end_matches('='))
+}
+
 /// Whether the document begins as a consensus does.
 pub fn looks_like(document: &Document) -> bool {
     let mut lines = document.lines().map(|(_, line)| line).skip_while(|line| line.starts_with("@type "));

@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod authority;
 pub mod collector;
 pub mod consensus;
 pub mod country;

@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use common::real_data;
 use tidegate_control::markov::{Chain, Delay};
 use tidegate_control::units::Span;
+use tidegate_data::authority::{Certificates, TOR, identities};
 use tidegate_data::consensus::{self, Consensus, Flavour};
 use tidegate_data::country::Country;
 use tidegate_data::document::Document;
@@ -52,6 +54,48 @@ fn consensuses_of_all_years_are_read_whole() {
         let with_ports = consensus.relays.iter().filter(|relay| relay.ports.is_some()).count();
         assert_eq!(with_ports, if *flavour == Flavour::Ns { *relays } else { 0 }, "{file}");
     }
+}
+
+/// Which consensuses were signed by how many of the nine authorities that they name, as far as there are certificates of
+/// then: those of 2011 and of early 2020 have none.
+#[test]
+fn consensuses_are_signed_by_authorities_whose_certificates_are_there() {
+    let Some(data) = real_data() else { return };
+    let mut certificates = Certificates::default();
+    certificates.open(&data.join("consensus/cached-certs.tar.xz")).unwrap();
+    let mut unsigned = Vec::new();
+    for (file, ..) in CONSENSUSES {
+        let document = open::open(&data.join("consensus").join(file)).unwrap();
+        let valid_after = consensus::read(&document).unwrap().valid_after;
+        let named: BTreeSet<_> = document
+            .lines()
+            .filter_map(|(_, line)| {
+                consensus::Identity::from_hex(line.strip_prefix("directory-signature ")?.rsplit(' ').nth(1)?)
+            })
+            .collect();
+        match certificates.verify(&document, valid_after, &named) {
+            Ok(signed) => println!("{file}: {} of {}", signed.len(), named.len()),
+            Err(error) => {
+                println!("{error}");
+                unsigned.push(&file[..7]);
+            }
+        }
+        if file.starts_with("2025") {
+            let tor = identities(TOR).unwrap();
+            assert!(certificates.verify(&document, valid_after, &tor).unwrap().len() >= 8);
+            // One relay with another address, one digit of a weight, or a day later: nobody signed that.
+            for (from, to) in
+                [("\nr ", "\nr x"), ("Bandwidth=1", "Bandwidth=9"), ("valid-until ", "valid-until  ")]
+            {
+                let forged = Document::new("forged", document.text().replacen(from, to, 1)).unwrap();
+                let error = certificates.verify(&forged, valid_after, &tor).unwrap_err();
+                assert!(error.cause.contains("signed by 0 of 9"), "{error}");
+            }
+            let later = certificates.verify(&document, valid_after + 900 * 86_400, &tor).unwrap_err();
+            assert!(later.cause.contains("signed by 0 of 9"), "{later}");
+        }
+    }
+    assert_eq!(unsigned, ["2011-07", "2020-02", "2020-03"]);
 }
 
 #[test]

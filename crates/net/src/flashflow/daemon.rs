@@ -12,6 +12,7 @@ use tidegate_control::flashflow::allocate::{allocate, share_sockets};
 use tidegate_control::flashflow::quota::PER_PERIOD;
 use tidegate_control::flashflow::schedule::{Group, Placement, RelayId, group};
 use tidegate_control::units::{Rate, Span};
+use tidegate_data::document::DataError;
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, SecondRecord, Timeouts};
 use tidegate_proto::flashflow::message::{MeasurerId, Open, Params, Reason};
@@ -22,7 +23,7 @@ use super::coordinator::measure;
 use super::ledger::{BY_RELAY, Ledger};
 use super::plan::{as_relay, plan};
 use super::record::{Record, relay_name};
-use super::shared::{Current, Shared};
+use super::shared::{Current, Shared, network};
 use super::store::{self, Store, StoreError};
 use super::{publish, stock};
 use crate::clock::{self, Calendar};
@@ -35,6 +36,8 @@ pub enum DaemonError {
     Identity(IdentityError),
     /// Its state.
     Store(StoreError),
+    /// The network cannot be learnt.
+    Network(DataError),
     /// The disk took no more records, or no bandwidth file.
     Disk(std::io::Error),
 }
@@ -44,6 +47,7 @@ impl fmt::Display for DaemonError {
         match self {
             DaemonError::Identity(cause) => cause.fmt(f),
             DaemonError::Store(cause) => cause.fmt(f),
+            DaemonError::Network(cause) => cause.fmt(f),
             DaemonError::Disk(cause) => write!(f, "cannot write: {cause}"),
         }
     }
@@ -57,6 +61,8 @@ impl From<std::io::Error> for DaemonError {
     }
 }
 
+/// Dated bandwidth files that are kept.
+const FILES: usize = 100;
 /// Failures that the status page shows.
 const SHOWN_ERRORS: usize = 20;
 
@@ -73,10 +79,11 @@ impl Daemon {
     ///
     /// # Errors
     /// [`DaemonError`]
-    pub fn open(config: CoordinatorConfig, log: fn(&Value)) -> Result<Daemon, DaemonError> {
+    pub fn open(mut config: CoordinatorConfig, log: fn(&Value)) -> Result<Daemon, DaemonError> {
         let identity = Identity::load(&config.identity).map_err(DaemonError::Identity)?;
         let calendar = Calendar::new(config.period);
         let started = calendar.unix();
+        let network = network(&mut config, started, log).map_err(DaemonError::Network)?;
         let (mut store, records) = Store::open(&config.state).map_err(DaemonError::Store)?;
         let record = Record::Started {
             unix: started,
@@ -96,11 +103,12 @@ impl Daemon {
         }
         let newest = records.iter().filter_map(Record::unix).filter(|unix| *unix <= started).max();
         let period = started / (config.period.0 / 1_000_000_000);
-        let schedule = plan(&config, &identity, &records, period);
+        let schedule = plan(&config, network.as_ref(), &identity, &records, period);
         log(&json!({ "event": "started", "records": records.len(), "period": period,
             "placements": schedule.placements().len() }));
         let shared = Shared {
             config,
+            network,
             ledger,
             schedule,
             position: (period, 0),
@@ -231,7 +239,8 @@ impl Daemon {
         let mut shared = self.shared.borrow_mut();
         if here.0 != shared.position.0 {
             let records = store::read(&shared.config.state).map_err(DaemonError::Store)?;
-            shared.schedule = plan(&shared.config, &self.identity, &records, here.0);
+            shared.learn();
+            shared.schedule = plan(&shared.config, shared.network.as_ref(), &self.identity, &records, here.0);
             let (last, since) = shared.aging;
             let unix = last + clock::now().since(since).0 / 1_000_000_000;
             let forgotten = shared.store.forget(unix, shared.config.retention);
@@ -456,12 +465,14 @@ impl Daemon {
     fn write_file(&self) -> Result<(), DaemonError> {
         let mut shared = self.shared.borrow_mut();
         let (unix, started, network) = (shared.unix(), shared.started, shared.described());
-        let text = shared.ledger.file_text(&network, unix, started, shared.config.expiry);
+        let consensus_relays = shared.network.as_ref().map(|network| network.relays.len() as u64);
+        let text =
+            shared.ledger.file_text((&network[..], consensus_relays), unix, started, shared.config.expiry);
         let text = text.expect("the configuration was checked for what a file must not contain");
-        publish::replace(&shared.config.bandwidth_file, &text)?;
+        publish::publish(&shared.config.bandwidth_file, &text, unix, FILES)?;
         let expiry_s = shared.config.expiry.0 / 1_000_000_000;
         let sha256 = digest(text.as_bytes());
-        shared.record(&Record::File { unix, started, network, expiry_s, sha256 });
+        shared.record(&Record::File { unix, started, network, expiry_s, sha256, consensus_relays });
         let path = shared.config.bandwidth_file.display().to_string();
         (shared.log)(&json!({ "event": "file", "path": path, "relays": text.matches("node_id=").count() }));
         Ok(())

@@ -223,8 +223,9 @@ impl Ledger {
                     at.map(|at| history.counted.remove(at));
                 }
             }
-            Record::File { unix, started, network, expiry_s, sha256 } => {
-                let text = self.file_text(network, *unix, *started, Span::from_secs(*expiry_s));
+            Record::File { unix, started, network, expiry_s, sha256, consensus_relays } => {
+                let (of, expiry) = ((&network[..], *consensus_relays), Span::from_secs(*expiry_s));
+                let text = self.file_text(of, *unix, *started, expiry);
                 let text = text.map_err(|cause| LedgerError(cause.to_string()))?;
                 let ours = crate::identity::digest(text.as_bytes());
                 let covered = self.first.is_some_and(|first| first + expiry_s < *unix);
@@ -271,13 +272,13 @@ impl Ledger {
         self.file.as_deref()
     }
 
-    /// The bandwidth file as of `unix`.
+    /// The bandwidth file as of `unix`: the relays that may be measured, of a network of so many.
     ///
     /// # Errors
     /// If a directory authority would refuse it.
     pub fn file_text(
         &self,
-        network: &[Described],
+        (network, of): (&[Described], Option<u64>),
         unix: u64,
         started: u64,
         expiry: Span,
@@ -316,7 +317,7 @@ impl Ledger {
             started,
             created: unix,
             software_version: env!("CARGO_PKG_VERSION").into(),
-            network_relays: network.len() as u64,
+            network_relays: of.unwrap_or(network.len() as u64),
             attempts,
             failures,
             excluded_old,
@@ -408,7 +409,14 @@ mod tests {
             vec![a.clone(), s.clone(), result("a", 12, 1_600_001, true)],
             vec![a.clone(), s.clone(), result("a", 12, 1_600_000, false)],
             vec![Record::Failure { id: "a".into(), unix: 1, reason: "lost".into(), by: "relay".into() }],
-            vec![Record::File { unix: 1, started: 1, network: vec![], expiry_s: 1, sha256: "00".into() }],
+            vec![Record::File {
+                unix: 1,
+                started: 1,
+                network: vec![],
+                expiry_s: 1,
+                sha256: "00".into(),
+                consensus_relays: None,
+            }],
         ] {
             let mut records = vec![Record::Started { unix: 0, version: "1".into(), fresh: true }];
             records.extend(bad);

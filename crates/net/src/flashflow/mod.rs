@@ -10,6 +10,7 @@ mod hold;
 pub mod ledger;
 mod limits;
 pub mod measurer;
+pub mod network;
 pub mod plan;
 pub mod publish;
 pub mod record;

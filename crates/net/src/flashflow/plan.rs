@@ -5,11 +5,18 @@ use tidegate_control::units::Rate;
 
 use super::config::{CoordinatorConfig, RelayEntry};
 use super::ledger::Ledger;
+use super::network::Network;
 use super::record::Record;
 use crate::identity::Identity;
 
 /// The schedule of a period, from what was known when it began.
-pub fn plan(config: &CoordinatorConfig, identity: &Identity, records: &[Record], period: u64) -> Schedule {
+pub fn plan(
+    config: &CoordinatorConfig,
+    network: Option<&Network>,
+    identity: &Identity,
+    records: &[Record],
+    period: u64,
+) -> Schedule {
     let begin = period * (config.period.0 / 1_000_000_000);
     let mut ledger = Ledger::default();
     for record in records {
@@ -32,7 +39,11 @@ pub fn plan(config: &CoordinatorConfig, identity: &Identity, records: &[Record],
         let good = ledger.good(&entry.id, begin, config.expiry).map(|good| good.estimate);
         match next.or(good) {
             Some(guess) => old.push(as_relay(entry, guess)),
-            None => new.push(as_relay(entry, first)),
+            // What the authorities vote for, where they do, is a better guess than any other's capacity.
+            None => {
+                let weight = network.and_then(|network| network.relays.get(&entry.id)).copied();
+                new.push(as_relay(entry, weight.unwrap_or(first)));
+            }
         }
     }
     let slots = (config.period.0 / config.slot.0) as u32;

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use tidegate_control::flashflow::bandwidth_file::iso;
+
 /// Replaces a file so that a reader, or a crash, sees the old or the new one and nothing between.
 ///
 /// # Errors
@@ -22,6 +24,39 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// Publishes a bandwidth file: a dated one beside `path` (`path-2026-11-22-10-00-00`), and `path` as a link to it. Of the
+/// dated ones the last `kept` stay.
+///
+/// # Errors
+/// If the directory cannot be written.
+pub fn publish(path: &Path, text: &str, unix: u64, kept: usize) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
+    let date = iso(unix).replace(['T', ':'], "-");
+    let dated = path.with_file_name(format!("{name}-{date}"));
+    replace(&dated, text)?;
+    #[cfg(unix)]
+    {
+        let link = path.with_file_name(format!(".{name}.link"));
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(dated.file_name().expect("it was made of a name"), &link)?;
+        fs::rename(&link, path)?;
+    }
+    // Links are a privilege elsewhere.
+    #[cfg(not(unix))]
+    replace(path, text)?;
+    let directory = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    let mut old: Vec<_> = fs::read_dir(directory)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    // By their length too: another file may begin with the same name.
+    let ours = |path: &std::path::PathBuf| {
+        let other = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        other.len() == name.len() + 1 + date.len() && other.starts_with(&format!("{name}-"))
+    };
+    old.retain(ours);
+    old.sort();
+    let excess = old.len().saturating_sub(kept);
+    old[..excess].iter().try_for_each(fs::remove_file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,6 +72,14 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "two");
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
         assert!(replace(&directory.join("missing/v3bw"), "x").is_err());
+        for (text, unix) in [("three", 1_795_386_400), ("four", 1_795_386_460), ("five", 1_795_386_520)] {
+            publish(&path, text, unix, 2).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        let dated = fs::read_link(&path).unwrap();
+        assert_eq!(dated.to_string_lossy().len(), "v3bw-2026-11-22-22-28-40".len());
+        assert_eq!(fs::read_to_string(directory.join(dated)).unwrap(), "five");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 3, "the link and the last two");
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -83,6 +83,9 @@ pub enum Record {
         expiry_s: u64,
         /// Its SHA-256.
         sha256: String,
+        /// Relays of the consensus, if one was read.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        consensus_relays: Option<u64>,
     },
 }
 

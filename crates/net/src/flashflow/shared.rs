@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate_control::flashflow::schedule::{RelayId, Schedule, ScheduledRelay, group, guess_for_new};
 use tidegate_control::units::{Rate, Time};
+use tidegate_data::document::DataError;
 
 use super::config::{CoordinatorConfig, RelayEntry, Target};
 use super::ledger::Ledger;
+use super::network::Network;
 use super::plan::as_relay;
 use super::record::{Described, Record, relay_name};
 use super::store::Store;
@@ -30,6 +32,8 @@ pub struct Current {
 pub struct Shared {
     /// The configuration it runs with.
     pub config: CoordinatorConfig,
+    /// The network as the consensus has it, if one is read. The configuration's relays are the ones it lists.
+    pub network: Option<Network>,
     /// What is known.
     pub ledger: Ledger,
     /// The current period's schedule.
@@ -75,6 +79,9 @@ impl Shared {
         if let Some(good) = self.ledger.good(id, now, expiry) {
             return (good.estimate, true);
         }
+        if let Some(weight) = self.network.as_ref().and_then(|network| network.relays.get(id)) {
+            return (*weight, false);
+        }
         let known: Vec<Rate> = self
             .config
             .relays
@@ -83,6 +90,25 @@ impl Shared {
             .map(|good| good.estimate)
             .collect();
         (guess_for_new(&known).unwrap_or(self.config.first_guess), false)
+    }
+
+    /// A period begins: relays that consented since, or withdrew, and the network as it is now. What cannot be read leaves
+    /// everything as it was, and is said.
+    pub(super) fn learn(&mut self) {
+        let (unix, log) = (self.unix(), self.log);
+        let warn = |cause: String| log(&json!({ "event": "warning", "message": cause }));
+        let mut fresh = match CoordinatorConfig::load(&self.config.path) {
+            Ok(fresh) => fresh,
+            Err(cause) => return warn(cause.to_string()),
+        };
+        match network(&mut fresh, unix, log) {
+            Ok(network) => {
+                let CoordinatorConfig { relays, opt_out, shared_random, .. } = fresh;
+                (self.config.relays, self.config.opt_out) = (relays, opt_out);
+                (self.config.shared_random, self.network) = (shared_random, network);
+            }
+            Err(cause) => warn(cause.to_string()),
+        }
     }
 
     /// Calendar time, in seconds since 1970.
@@ -112,4 +138,26 @@ impl Shared {
         };
         self.config.relays.iter().map(describe).collect()
     }
+}
+
+/// Reads the network, if the configuration says where: relays that it does not list are left out of the configuration, and
+/// its random value is taken.
+///
+/// # Errors
+/// As [`Source::read`](super::network::Source::read).
+pub(super) fn network(
+    config: &mut CoordinatorConfig,
+    unix: u64,
+    log: fn(&Value),
+) -> Result<Option<Network>, DataError> {
+    let Some(source) = &config.network else { return Ok(None) };
+    let network = source.read(unix)?;
+    let before = config.relays.len();
+    config.relays.retain(|relay| network.relays.contains_key(&relay.id));
+    if !network.shared_random.is_empty() {
+        config.shared_random.clone_from(&network.shared_random);
+    }
+    log(&json!({ "event": "network", "valid_after": network.valid_after, "relays": network.relays.len(),
+        "signatures": network.signatures, "consented": before, "listed": config.relays.len() }));
+    Ok(Some(network))
 }

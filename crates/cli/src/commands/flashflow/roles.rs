@@ -9,7 +9,7 @@ use serde_json::json;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::clock;
 use tidegate_net::flashflow::config::{BackgroundConfig, CoordinatorConfig, MeasurerConfig, RelayConfig};
-use tidegate_net::flashflow::daemon::Daemon;
+use tidegate_net::flashflow::daemon::{Daemon, DaemonError};
 use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
 use tidegate_net::flashflow::{background, capacity, measurer, status};
 use tidegate_net::identity::Identity;
@@ -155,7 +155,10 @@ pub fn background(config: BackgroundConfig) -> Result<(), Failure> {
 pub fn coordinator(config: CoordinatorConfig, once: bool) -> Result<(), Failure> {
     on_this_thread(async {
         let address = config.status;
-        let daemon = Daemon::open(config, log).map_err(Failure::other)?;
+        let daemon = Daemon::open(config, log).map_err(|error| match error {
+            DaemonError::Network(cause) => Failure::Input(cause.into()),
+            other => Failure::other(other),
+        })?;
         let status = async {
             match address {
                 Some(address) => status::serve(address, daemon.shared()).await.map_err(|cause| {

@@ -12,12 +12,15 @@ use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::flashflow::message::{Fingerprint, MAX_MEASURERS, MAX_SECONDS};
 
 use super::fields::{ConfigError, Hex, beside, identity, optional_quantity, quantity, read};
+use crate::flashflow::network::Source;
 use crate::flashflow::stock;
 use crate::identity::Contact;
 
 /// A coordinator's configuration.
 #[derive(Clone, Debug)]
 pub struct CoordinatorConfig {
+    /// The file it was read from.
+    pub path: PathBuf,
     /// Its identity file; the onion key in it is the secret of the schedule.
     pub identity: PathBuf,
     /// Directory of its state.
@@ -48,7 +51,9 @@ pub struct CoordinatorConfig {
     pub measurers: Vec<MeasurerEntry>,
     /// What stock relays are measured with.
     pub stock: Option<stock::Settings>,
-    /// The network.
+    /// Where it is learnt which of the relays are listed; without, all are.
+    pub network: Option<Source>,
+    /// The relays that may be measured: their operators consented.
     pub relays: Vec<RelayEntry>,
     /// Relays that asked not to be measured.
     pub opt_out: Vec<RelayId>,
@@ -113,6 +118,10 @@ struct CoordinatorFile {
     bandwidth_file: PathBuf,
     kill_switch: Option<PathBuf>,
     status: Option<SocketAddr>,
+    consensus: Option<PathBuf>,
+    certificates: Option<PathBuf>,
+    #[serde(default)]
+    authorities: Vec<String>,
     shared_random: Option<Hex<32>>,
     #[serde(default, deserialize_with = "optional_quantity")]
     period: Option<Span>,
@@ -271,7 +280,19 @@ impl CoordinatorConfig {
             source: m.source,
         });
         let state = beside(path, &file.state);
+        let network = match (&file.consensus, &file.certificates) {
+            (Some(consensus), Some(certificates)) => {
+                let places = (beside(path, consensus), beside(path, certificates));
+                Some(Source::new(places.0, places.1, &file.authorities).map_err(fail)?)
+            }
+            (None, None) if file.authorities.is_empty() => None,
+            _ => {
+                return Err(fail("consensus and certificates go together, and authorities with them".into()));
+            }
+        };
         Ok(CoordinatorConfig {
+            path: path.into(),
+            network,
             notices,
             identity: identity(path, &file.identity)?,
             bandwidth_file: beside(path, &file.bandwidth_file),

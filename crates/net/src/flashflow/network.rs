@@ -1,0 +1,163 @@
+//! What a consensus says of the network: who is listed, with which weight, and the shared random value. Only one that more
+//! than half of the trusted authorities signed is believed, and it aims nothing at anybody: a relay is measured only where
+//! the configuration names it, which is its operator's consent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use tidegate_control::flashflow::schedule::RelayId;
+use tidegate_control::units::Rate;
+use tidegate_data::authority::{Certificates, TOR, identities};
+use tidegate_data::consensus::{self, Identity};
+use tidegate_data::document::{DataError, Document};
+use tidegate_data::open;
+
+/// Where the network is learnt from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// A consensus, or a folder of them, of which the last by name that is valid already counts.
+    pub consensus: PathBuf,
+    /// The authorities' certificates: a file, a folder of files, or a `.tar.xz` of them.
+    pub certificates: PathBuf,
+    /// The authorities that are trusted.
+    pub authorities: BTreeSet<Identity>,
+}
+
+/// The network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    /// When the consensus became valid, Unix time.
+    pub valid_after: u64,
+    /// What was agreed on as random; empty if nothing was.
+    pub shared_random: Vec<u8>,
+    /// The relays that run, with their weights: kB/s as bit rates.
+    pub relays: BTreeMap<RelayId, Rate>,
+    /// How many of the trusted authorities signed it.
+    pub signatures: usize,
+}
+
+/// An older consensus says too little of the network as it is: three days, as long as tor believes one.
+const OLDEST: u64 = 3 * 86_400;
+/// A clock may be so much behind the authorities'.
+const AHEAD: u64 = 600;
+
+impl Source {
+    /// Checks the names of authorities; without any, those of Tor are trusted.
+    ///
+    /// # Errors
+    /// The first that is no identity.
+    pub fn new(consensus: PathBuf, certificates: PathBuf, authorities: &[String]) -> Result<Source, String> {
+        let named = authorities.iter().map(String::as_str);
+        let authorities = if authorities.is_empty() { identities(TOR) } else { identities(named) };
+        let authorities = authorities.map_err(|name| format!("authorities: {name} is no identity"))?;
+        Ok(Source { consensus, certificates, authorities })
+    }
+
+    /// Reads and verifies the network as of `unix`.
+    ///
+    /// # Errors
+    /// If a file cannot be read, is not signed by more than half of the authorities, or is too old.
+    pub fn read(&self, unix: u64) -> Result<Network, DataError> {
+        let mut certificates = Certificates::default();
+        certificates.open(&self.certificates)?;
+        let mut last = None;
+        for path in files(&self.consensus)?.iter().rev() {
+            let document = open::open(path)?;
+            let read = consensus::read(&document)?;
+            if read.valid_after <= unix + AHEAD {
+                last = Some((document, read));
+                break;
+            }
+        }
+        let Some((document, read)) = last else {
+            let name = self.consensus.display().to_string();
+            let none = Document::new(name, "no consensus")?;
+            return Err(none.error("holds no consensus that is valid already", "fetch one, or set the clock"));
+        };
+        if read.valid_after + OLDEST < unix {
+            let days = (unix - read.valid_after) / 86_400;
+            return Err(document.error(format!("is {days} days old"), "fetch one of the last three days"));
+        }
+        let signed = certificates.verify(&document, read.valid_after, &self.authorities)?;
+        let running = read.relays.iter().filter(|relay| relay.flags.running());
+        Ok(Network {
+            valid_after: read.valid_after,
+            shared_random: consensus::shared_random(&document).map_or_else(Vec::new, |value| value.to_vec()),
+            relays: running
+                .map(|relay| (relay.identity.0, Rate(u64::from(relay.bandwidth) * 8000)))
+                .collect(),
+            signatures: signed.len(),
+        })
+    }
+}
+
+/// As a bit rate, and no less than what finds out more.
+fn weight(kilobytes: u32) -> Rate {
+    Rate(u64::from(kilobytes) * 8000).max(Rate(1_000_000))
+}
+
+/// The file, or the files of the folder by name.
+fn files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
+    if !path.is_dir() {
+        return Ok(vec![path.into()]);
+    }
+    let name = path.display().to_string();
+    let unreadable = |cause: std::io::Error| DataError {
+        file: name.clone(),
+        line: None,
+        column: None,
+        cause: format!("cannot be read: {cause}"),
+        cure: "check the path and its permissions".into(),
+    };
+    let entries =
+        std::fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(unreadable)?;
+    // What somebody is still writing has a name that begins with a dot.
+    let hidden =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let mut files: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
+    files.retain(|path| path.is_file() && !hidden(path));
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{hex, random};
+
+    const AUTHORITIES: [&str; 3] = [
+        "2CCED436C9AA0848E9BC8F8591B6971F953EF6FD",
+        "402B3E041D1C6EB0E81066FD0639CADBB7111E87",
+        "CD1C8498139FC47B9BCD96CB1884CC30111B6B74",
+    ];
+    /// 2030-01-02 03:00:00, when the consensus became valid.
+    const VALID_AFTER: u64 = 1_893_553_200;
+
+    #[test]
+    fn the_last_signed_consensus_of_a_folder_counts_and_nothing_else_does() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/fixtures");
+        let folder = std::env::temp_dir().join(format!("tidegate-network-{}", hex(&random::<8>())));
+        std::fs::create_dir(&folder).unwrap();
+        let text = std::fs::read_to_string(fixtures.join("consensus-signed")).unwrap();
+        let authorities = AUTHORITIES.map(str::to_owned);
+        let source = Source::new(folder.clone(), fixtures.join("certificates"), &authorities).unwrap();
+        assert!(source.read(VALID_AFTER).unwrap_err().cause.contains("no consensus that is valid already"));
+        std::fs::write(folder.join("2030-01-02-03"), &text).unwrap();
+        // One that is not valid yet, and one that somebody is writing.
+        std::fs::write(folder.join("2031-01-01-00"), text.replace("2030-01-02 03", "2031-01-01 00")).unwrap();
+        std::fs::write(folder.join(".2032"), "half of").unwrap();
+        let network = source.read(VALID_AFTER + 3600).unwrap();
+        assert_eq!((network.valid_after, network.signatures), (VALID_AFTER, 2));
+        assert_eq!(network.shared_random, (0..32).collect::<Vec<u8>>());
+        let weights: Vec<u64> = network.relays.values().map(|weight| weight.0).collect();
+        assert!(weights.contains(&(3134 * 8000)) && weights.iter().all(|weight| *weight >= 1_000_000));
+        let old = source.read(VALID_AFTER + 5 * 86_400).unwrap_err();
+        assert!(old.cause.contains("is 5 days old"), "{old}");
+        // Somebody aims the team at another address.
+        std::fs::write(folder.join("2030-01-02-03"), text.replacen("192.0.2.12", "192.0.2.99", 1)).unwrap();
+        let forged = source.read(VALID_AFTER + 3600).unwrap_err();
+        assert!(forged.cause.contains("signed by 0 of 3"), "{forged}");
+        assert!(Source::new(folder.clone(), folder.clone(), &["nobody".to_owned()]).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
