@@ -92,6 +92,13 @@ fn weights_are_compared_with_a_consensus() {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
     assert_eq!(answer["common"], 3);
     assert!((answer["network_weight_error"].as_f64().unwrap() - 0.5).abs() < 1e-9, "{answer}");
+    let output = run(&["median", &a, &b, &file("c", [200, 50, 300]), "--json"]);
+    let answer: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    let weights: Vec<u64> =
+        answer["weights"].as_object().unwrap().values().filter_map(Value::as_u64).collect();
+    assert_eq!(weights, [200, 100, 200], "{answer}");
+    assert_eq!(run(&["median", &a]).status.code(), Some(2), "one file has no median");
     for (name, content) in [
         ("twice", "1\n=====\nnode_id=$00 bw=1\n"),
         ("number", "1\n=====\nnode_id=$0000000000000000000000000000000000000000 bw=-1\n"),
@@ -156,6 +163,12 @@ fn keys_configurations_and_schedules_are_checked() {
         "{}",
         text(&output)
     );
+    fs::write(&config, format!("consensus = \"nowhere\"\n{good}")).unwrap();
+    let output = run(&["check-config", "coordinator", &config]);
+    assert!(output.status.code() == Some(2) && text(&output).contains("go together"), "{}", text(&output));
+    fs::write(&config, format!("consensus = \"nowhere\"\ncertificates = \"nowhere\"\n{good}")).unwrap();
+    let output = run(&["schedule", "--config", &config]);
+    assert!(output.status.code() == Some(2) && text(&output).contains("cannot be read"), "{}", text(&output));
     let output = run(&["delay", "--delay", "11 s", "--to", "127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output).contains("at most 10 s"), "{}", text(&output));

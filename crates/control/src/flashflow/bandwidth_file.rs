@@ -219,6 +219,25 @@ pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
     if text.is_empty() { Err(ReadError { line: 1, cause: "is empty" }) } else { Ok(weights) }
 }
 
+/// What authorities make of several coordinators' weights: of each relay that more than half of them name, the median, the
+/// lower of two (paper, section 5).
+///
+/// While fewer than half of the coordinators that name a relay lie, its median lies between two honest weights, so that
+/// what bounds one honest estimate bounds it.
+pub fn median(files: &[BTreeMap<RelayId, u64>]) -> BTreeMap<RelayId, u64> {
+    let mut all: BTreeMap<RelayId, Vec<u64>> = BTreeMap::new();
+    for (id, weight) in files.iter().flatten() {
+        all.entry(*id).or_default().push(*weight);
+    }
+    all.retain(|_, weights| 2 * weights.len() > files.len());
+    all.into_iter()
+        .map(|(id, mut weights)| {
+            weights.sort_unstable();
+            (id, weights[(weights.len() - 1) / 2])
+        })
+        .collect()
+}
+
 fn unhex(text: &str) -> Option<RelayId> {
     let digits = text.strip_prefix('$').unwrap_or(text).as_bytes();
     let mut id = [0; 20];
@@ -255,6 +274,25 @@ pub fn iso(unix: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn liars_in_the_minority_do_not_move_the_median_beyond_honest_weights() {
+        let file = |weights: [u64; 2]| BTreeMap::from([([1; 20], weights[0]), ([2; 20], weights[1])]);
+        for lie in [0, 100, u64::MAX] {
+            for honest in [[90, 110, 140], [140, 90, 110]] {
+                let mut files: Vec<_> = honest.map(|weight| file([weight, 7])).to_vec();
+                files.extend([file([lie, 7]), file([lie, 7])]);
+                let median = median(&files)[&[1; 20]];
+                assert!((90..=140).contains(&median), "{lie}: {median}");
+            }
+        }
+        assert_eq!(median(&[file([1, 2]), file([3, 4])])[&[1; 20]], 1, "the lower of two");
+        let mut few = file([5, 5]);
+        few.remove(&[2; 20]);
+        let of_three = median(&[few.clone(), few, file([9, 9])]);
+        assert_eq!(of_three, BTreeMap::from([([1; 20], 5)]), "one of three is not enough");
+        assert!(median(&[]).is_empty());
+    }
 
     #[test]
     fn what_is_written_can_be_read_and_nonsense_not() {

@@ -83,9 +83,7 @@ impl Source {
         Ok(Network {
             valid_after: read.valid_after,
             shared_random: consensus::shared_random(&document).map_or_else(Vec::new, |value| value.to_vec()),
-            relays: running
-                .map(|relay| (relay.identity.0, Rate(u64::from(relay.bandwidth) * 8000)))
-                .collect(),
+            relays: running.map(|relay| (relay.identity.0, weight(relay.bandwidth))).collect(),
             signatures: signed.len(),
         })
     }

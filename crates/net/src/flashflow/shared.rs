@@ -145,7 +145,7 @@ impl Shared {
 ///
 /// # Errors
 /// As [`Source::read`](super::network::Source::read).
-pub(super) fn network(
+pub fn network(
     config: &mut CoordinatorConfig,
     unix: u64,
     log: fn(&Value),

@@ -3,6 +3,7 @@
 mod compare;
 mod demo;
 mod files;
+mod median;
 mod path;
 mod roles;
 mod schedule;
@@ -94,6 +95,7 @@ enum Role {
     /// Print the bandwidth file that follows from the coordinator's state
     BandwidthFile(Config),
     Compare(compare::Arguments),
+    Median(median::Arguments),
     /// Check configuration files of any role
     CheckConfig {
         /// Of which role
@@ -125,6 +127,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.role {
         Role::Demo(arguments) => return demo::main(&arguments),
         Role::Compare(arguments) => return compare::main(&arguments),
+        Role::Median(arguments) => return median::main(&arguments),
         Role::Keygen { file } => keygen(&file)?,
         Role::Relay { config, liar } => roles::relay(&relay_config(&config.config)?, liar)?,
         Role::Measurer(Config { config }) => roles::measurer(measurer_config(&config)?)?,

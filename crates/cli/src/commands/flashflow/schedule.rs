@@ -13,6 +13,7 @@ use tidegate_lab::flashflow::network::{Deployment, Member};
 use tidegate_lab::input::InputError;
 use tidegate_net::clock;
 use tidegate_net::flashflow::record::relay_name;
+use tidegate_net::flashflow::shared::network;
 use tidegate_net::flashflow::{plan, store};
 use tidegate_net::identity::Identity;
 
@@ -282,13 +283,15 @@ fn print(object: &Value, as_json: bool) {
 
 /// The schedule of one coordinator's period.
 fn of_coordinator(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let config = coordinator_config(file)?;
+    let mut config = coordinator_config(file)?;
+    let network =
+        network(&mut config, clock::unix(), |_| {}).map_err(|cause| Failure::Input(cause.into()))?;
     let identity = Identity::load(&config.identity).map_err(Failure::other)?;
     let records =
         if config.state.exists() { store::read(&config.state).map_err(Failure::other)? } else { Vec::new() };
     let period_s = config.period.0 / 1_000_000_000;
     let period = arguments.period.unwrap_or(clock::unix() / period_s);
-    let schedule = plan::plan(&config, &identity, &records, period);
+    let schedule = plan::plan(&config, network.as_ref(), &identity, &records, period);
     let name = |id| config.relays.iter().find(|r| r.id == id).map_or("?", |r| r.nickname.as_str());
     let mut placements = schedule.placements().to_vec();
     placements.sort_by_key(|p| (p.slot, p.relay));

@@ -1,0 +1,47 @@
+//! `tidegate flashflow median`: what authorities make of several coordinators' files.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::json;
+use tidegate_control::flashflow::bandwidth_file::{median, read_weights};
+use tidegate_data::open;
+use tidegate_lab::input::InputError;
+use tidegate_net::flashflow::record::relay_name;
+
+use crate::failure::Failure;
+
+/// Print each relay's median weight in several coordinators' bandwidth files
+///
+/// Relays that no more than half of the files name are left out. While fewer than half of the coordinators lie, a median
+/// lies between two honest weights.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The files, one per coordinator
+    #[arg(required = true, num_args = 2..)]
+    files: Vec<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut files = Vec::new();
+    for path in &arguments.files {
+        let document = open::open(path).map_err(|error| Failure::Input(error.into()))?;
+        files.push(read_weights(document.text()).map_err(|error| {
+            let cure = "give a bandwidth file, as a coordinator writes it";
+            Failure::Input(InputError::new(path.display().to_string(), error.to_string(), cure))
+        })?);
+    }
+    let weights = median(&files);
+    if arguments.json {
+        let relays: serde_json::Map<String, _> =
+            weights.iter().map(|(id, weight)| (relay_name(id), json!(weight))).collect();
+        println!("{}", json!({ "files": files.len(), "weights": relays }));
+    } else {
+        weights.iter().for_each(|(id, weight)| println!("node_id=${} bw={weight}", relay_name(id)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
