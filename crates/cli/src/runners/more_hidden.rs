@@ -2,7 +2,8 @@
 //! machines: as fast as limits and processors allow, and while peers fall silent or a flood from outside reaches one.
 //!
 //! Quantities, per case: `live` and `simulated` in bytes of stream per second; `per_cpu_s`, bytes per second of
-//! all peers' processor time; `limit`, what the same machines did per second of processor time without sockets;
+//! all peers' processor time; `limit`, what the same machines did per second of processor time without sockets, which is
+//! `packets_per_cpu_s` x `payload` / `handlings` (hops and acknowledgements of one packet);
 //! `before` and `after` in bytes per second, from five seconds before to ten after the event, and `longest`, the
 //! longest time in seconds without a byte after it.
 
@@ -68,11 +69,19 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let begin = thread_cpu_s();
         let simulated = download(&plan(&parameters, case), &controller, Seed::root(1))
             .map_err(|e| wrong(e.to_string()))?;
-        let limit = total_of(&simulated) / (thread_cpu_s() - begin).max(1e-9);
+        let cpu = (thread_cpu_s() - begin).max(1e-9);
+        let (packets, limit) = ((simulated.progress.acked as f64).max(1.0), total_of(&simulated) / cpu);
+        let handled = simulated.nodes.iter();
+        let handled: u64 =
+            handled.map(|n| n.forwarded + n.acks_forwarded + n.delivered + n.acks_received).sum();
+        let (handled, payload) = (handled as f64, total_of(&simulated) / packets);
         let live = live(&parameters, case, monitor)?;
         let mut push = |what: &str, value: f64| measured.push(format!("{name}.{what}"), value);
         push("simulated", mean(&simulated, parameters.warmup));
         push("limit", limit);
+        push("packets_per_cpu_s", handled / cpu);
+        push("payload", payload);
+        push("handlings", handled / packets);
         push("live", live.before);
         push("per_cpu_s", live.per_cpu_s);
         push("before", live.before);
@@ -80,12 +89,14 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         push("longest", live.longest);
         push("exact", f64::from(u8::from(simulated.exact) + u8::from(live.exact)));
         measured.notes.push(format!(
-            "{name}: {:.0} then {:.0} B/s live, {:.0} simulated; {:.0} B per CPU-second live, {limit:.0} without sockets; \
-             at most {:.1} s without a byte.",
+            "{name}: {:.0} packets per CPU-second x {payload:.0} B / {:.1} hops and acknowledgements = {limit:.0} B per \
+             CPU-second without sockets, {:.0} live; {:.0} then {:.0} B/s live, {:.0} simulated; at most {:.1} s without a byte.",
+            handled / cpu,
+            handled / packets,
+            live.per_cpu_s,
             live.before,
             live.after,
             mean(&simulated, parameters.warmup),
-            live.per_cpu_s,
             live.longest
         ));
     }
