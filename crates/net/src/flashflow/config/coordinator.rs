@@ -226,6 +226,20 @@ struct RelayTable {
     descriptor_limit: Option<Rate>,
 }
 
+impl CoordinatorFile {
+    /// Where the network is learnt from.
+    fn network(&self, config: &Path) -> Result<Option<Source>, String> {
+        match (&self.consensus, &self.certificates) {
+            (Some(consensus), Some(certificates)) => {
+                let certificates = beside(config, certificates);
+                Source::new(beside(config, consensus), certificates, &self.authorities).map(Some)
+            }
+            (None, None) if self.authorities.is_empty() => Ok(None),
+            _ => Err("consensus and certificates go together, and authorities with them".into()),
+        }
+    }
+}
+
 impl CoordinatorConfig {
     /// Reads and checks the file.
     ///
@@ -234,6 +248,7 @@ impl CoordinatorConfig {
     pub fn load(path: &Path) -> Result<CoordinatorConfig, ConfigError> {
         let (file, notices): (CoordinatorFile, _) = read(path)?;
         let fail = |cause: String| ConfigError { path: path.into(), cause };
+        let network = file.network(path).map_err(fail)?;
         let parameters = file.parameters.check().map_err(fail)?;
         let relays: Vec<RelayEntry> =
             file.relay.into_iter().map(RelayTable::entry).collect::<Result<_, _>>().map_err(fail)?;
@@ -280,16 +295,6 @@ impl CoordinatorConfig {
             source: m.source,
         });
         let state = beside(path, &file.state);
-        let network = match (&file.consensus, &file.certificates) {
-            (Some(consensus), Some(certificates)) => {
-                let places = (beside(path, consensus), beside(path, certificates));
-                Some(Source::new(places.0, places.1, &file.authorities).map_err(fail)?)
-            }
-            (None, None) if file.authorities.is_empty() => None,
-            _ => {
-                return Err(fail("consensus and certificates go together, and authorities with them".into()));
-            }
-        };
         Ok(CoordinatorConfig {
             path: path.into(),
             network,
