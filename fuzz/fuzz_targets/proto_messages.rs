@@ -2,12 +2,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_proto::crypto::{cert, der, names};
+use tidegate_proto::crypto::{cert, names};
 use tidegate_proto::flashflow::cell::{parse_create, parse_created};
 use tidegate_proto::flashflow::message::Message;
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = der::parse(bytes);
     let _ = cert::check_certs(bytes, None, 1_700_000_000);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = names::Target::parse(text, 0);
