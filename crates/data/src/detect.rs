@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::consensus::Identity;
+use crate::country::Country;
 use crate::document::{DataError, Document};
 use crate::latency::LatencyTable;
 use crate::latency_graph::BareNumbers;
@@ -85,10 +86,12 @@ pub fn relays(path: &Path) -> Result<BTreeMap<Identity, Capacity>, DataError> {
         }
         let config = open::open(&yaml)?;
         let graph = shadow_yaml::contents(&config)?.graph.map(|graph| inside(path, &graph));
-        let graph = graph.filter(|graph| graph.exists()).map(|graph| latency(&graph)).transpose()?;
+        let graph = graph.filter(|graph| graph.exists());
+        let graph = graph.map(|graph| gml::read(&open::open(&graph)?)).transpose()?;
         let country = |node: u64| {
             let node = node.to_string();
-            graph.as_ref()?.locations.iter().find(|location| location.name == node)?.country
+            let node = graph.as_ref()?.nodes.iter().find(|known| known.id == node)?;
+            Country::from_code(node.attributes.get("country_code")?)
         };
         return shadow_yaml::relays(&config, &weights, &country);
     }

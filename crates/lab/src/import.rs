@@ -102,7 +102,10 @@ impl Draft {
         let name = yaml.display();
         taken.push(format!("{name}: {relays} relays with links, limits and weights"));
         match contents.graph.map(|graph| detect::inside(folder, &graph)) {
-            Some(graph) if graph.exists() => keep(&mut self.latency, &graph)?,
+            Some(graph) if graph.exists() => match detect::latency(&graph) {
+                Ok(_) => keep(&mut self.latency, &graph)?,
+                Err(error) => left.push(format!("{name}: latencies: {error}")),
+            },
             Some(graph) => left.push(format!("{name}: the graph {}, which is not there", graph.display())),
             None => left.push(format!("{name}: a graph that is built into Shadow")),
         }
@@ -297,6 +300,7 @@ mod tests {
         let config = include_str!("../../data/fixtures/shadow.config.yaml");
         std::fs::write(folder.join("shadow.config.yaml"), config).unwrap();
         std::fs::write(folder.join("conf/tgenrc.perfclient.graphml"), ACTIONS).unwrap();
+        let nodes = "graph [ node [ id 0 country_code \"US\" ] node [ id 7 country_code \"DE\" ] ]";
         let line = |byte: &str, rest: &str| format!("node_id=${}\t{rest}\n", byte.repeat(20));
         let weights = line("0a", "bw=3\tnick=relay1exitguard") + &line("0b", "bw=1\tnick=relay2guard");
         let missing = import(std::slice::from_ref(&folder)).err().unwrap().to_string();
@@ -312,6 +316,13 @@ mod tests {
         ] {
             assert!(said.contains(named), "{named}: {said}");
         }
+        // A graph without edges says where relays are, and no latencies.
+        std::fs::write(folder.join("conf/network.gml"), nodes).unwrap();
+        let said = import(std::slice::from_ref(&folder)).unwrap().left.join("\n");
+        assert!(said.contains("latencies: ") && said.contains("nothing leads from"), "{said}");
+        let de = tidegate_data::country::Country::from_code("DE");
+        let relays = detect::relays(&folder).unwrap();
+        assert!(relays.values().any(|relay| relay.name == "relay1exitguard" && relay.country == de));
         let source = Source { file: "imported".into(), text: imported.text.clone() };
         let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
         let counts: Vec<_> =

@@ -72,7 +72,6 @@ impl Scenario {
             }
             other => other?,
         };
-        check::check(&file, &source)?;
         let inputs = Inputs::load(&file, &folder)?;
         notices.extend(inputs.notices.iter().cloned());
         tor::settle_fraction(&mut file, &inputs);
@@ -180,6 +179,7 @@ fn read(source: &Source, overrides: &[String]) -> Result<(File, Vec<String>), In
     for (system, parts) in file.system.iter_mut().zip(parts) {
         system.parts = parts;
     }
+    check::check(&file, source)?;
     Ok((file, notices))
 }
 
