@@ -84,6 +84,10 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let cause = format!("{} cannot be started; Debian's package is `tor`", arguments.tor.display());
         return Err(Failure::Other(cause));
     }
+    if arguments.beside_stock && arguments.at.contains(&Place::Any) {
+        let cause = "with --beside-stock `any` is no place";
+        return Err(Failure::Input(InputError::new("--at", cause, "name guard, middle, exit or all")));
+    }
     let mut stage = Stage::new("tornet")?;
     let mut network =
         Network::new(&arguments.tor, &stage.directory.join("tor"), 1).map_err(Failure::other)?;
@@ -161,14 +165,6 @@ impl Tornet {
     /// forwarded per second of processor time.
     fn compare(&mut self, place: Place, bytes: Bytes, arguments: &Arguments) -> Result<bool, Failure> {
         let count = match place {
-            Place::Any => {
-                let cause = "with --beside-stock `any` is no place";
-                return Err(Failure::Input(InputError::new(
-                    "--at",
-                    cause,
-                    "name guard, middle, exit or all",
-                )));
-            }
             Place::All => 3,
             _ => 1,
         };
