@@ -5,7 +5,7 @@
 //! payload per second, `latency.<user>` and `latency` in seconds from the exit's circuit queue to the application (what is
 //! under way on average, over the rate: Little's law), `jain` of the rates, `backlog` in bytes. `<system>.rate_difference`
 //! and `.latency_difference` are live against simulated, in percent of the latter: of the user that differs most, and of
-//! the mean over all bytes.
+//! the mean over all bytes; `.total_difference` is that of the rates' sum.
 
 mod overlay;
 mod plan;
@@ -200,6 +200,7 @@ fn push(measured: &mut Measured, system: &str, live: &[Run], simulated: &[Run]) 
     let worst = of_users.fold(0.0, |worst: f64, next| if next.is_nan() { next } else { worst.max(next) });
     measured.push(format!("{system}.rate_difference"), worst);
     measured.push(format!("{system}.latency_difference"), differs(&Run::latency));
+    measured.push(format!("{system}.total_difference"), differs(&|run| run.rates.values().sum()));
 }
 
 /// The users' rates over time, live.
