@@ -246,14 +246,24 @@ fn a_killed_study_goes_on_where_it_was() {
 fn a_full_disk_costs_the_run_under_way_alone() {
     let scratch = Scratch::new("full");
     // A limit on the size of files is what a full disk is to a writer, and needs no disk.
-    let shell = format!("ulimit -f 40; trap '' XFSZ; exec {TIDEGATE} run small.toml --out o");
-    let output = Command::new("bash").args(["-c", &shell]).current_dir(&scratch.0).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("File too large"), "{said}");
+    let within = |kib: u32| {
+        let shell = format!(
+            "ulimit -f {kib}; trap '' XFSZ; exec {TIDEGATE} run small.toml --out o --set \"duration = '1 s'\" --set \"warmup = '0.5 s'\""
+        );
+        let output = Command::new("bash").args(["-c", &shell]).current_dir(&scratch.0).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("File too large"), "{said}");
+    };
+    // No record of a run fits.
+    within(8);
     let left: Vec<_> = fs::read_dir(&scratch.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["small.toml"], "nothing half-written");
-    assert_eq!(scratch.code(&["run", "small.toml", "--out", "o"]).0, Some(0));
+    // All do, and the report of all does not.
+    within(100);
+    let (code, said) = scratch.code(&["run", "small.toml", "--out", "o", "--resume"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(is_whole(&scratch.0.join("o")));
 }
 
 const STUDY: &str = "scenario = 'small.toml'\nseeds = 2\noverrides = [\"duration = '1 s'\", \"warmup = '0.5 s'\"]\n\
