@@ -191,8 +191,8 @@ fn a_source_may_stall_send_garbage_and_change_its_rate() {
     assert!(server.member(peer).is_some());
 }
 
-#[test]
-fn a_viewer_takes_the_stream_from_its_parents_only() {
+/// Who forwards, and has begun to join.
+fn viewer() -> Viewer {
     let settings = ViewerSettings {
         token: [0; 16],
         uplink: Rate(6_000_000),
@@ -202,6 +202,12 @@ fn a_viewer_takes_the_stream_from_its_parents_only() {
     };
     let mut viewer = Viewer::new(settings);
     viewer.begin(at(0));
+    viewer
+}
+
+#[test]
+fn a_viewer_takes_the_stream_from_its_parents_only() {
+    let mut viewer = viewer();
     let tell = |viewer: &mut Viewer, from: Peer, message: Message| {
         viewer.handle(at(0), Input::Message { from, message });
     };
@@ -241,15 +247,7 @@ fn a_viewer_takes_the_stream_from_its_parents_only() {
 
 #[test]
 fn a_first_packet_from_nowhere_does_not_keep_the_stream_out() {
-    let settings = ViewerSettings {
-        token: [0; 16],
-        uplink: Rate(6_000_000),
-        forwards: true,
-        skip_after: SKIP_AFTER,
-        stamping: None,
-    };
-    let mut viewer = Viewer::new(settings);
-    viewer.begin(at(0));
+    let mut viewer = viewer();
     let tell = |viewer: &mut Viewer, message| viewer.handle(at(0), Input::Message { from: SERVER, message });
     tell(&mut viewer, Message::Welcome(Welcome { me: 3, slices: 2, parity: 0 }));
     (0..2).for_each(|slice| {
@@ -275,15 +273,7 @@ fn a_first_packet_from_nowhere_does_not_keep_the_stream_out() {
 
 #[test]
 fn whatever_peers_send_a_viewer_plays_the_stream() {
-    let settings = ViewerSettings {
-        token: [0; 16],
-        uplink: Rate(6_000_000),
-        forwards: true,
-        skip_after: SKIP_AFTER,
-        stamping: None,
-    };
-    let mut viewer = Viewer::new(settings);
-    viewer.begin(at(0));
+    let mut viewer = viewer();
     let tell =
         |viewer: &mut Viewer, ms, message| viewer.handle(at(ms), Input::Message { from: SERVER, message });
     tell(&mut viewer, 0, Message::Welcome(Welcome { me: 3, slices: 4, parity: 1 }));
