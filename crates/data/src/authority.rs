@@ -5,7 +5,6 @@
 //! trusts have signed it.
 
 use std::collections::{BTreeMap, BTreeSet};
-
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
@@ -16,7 +15,7 @@ use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
 use crate::document::{DataError, Document, quote, timestamp};
-use crate::identity::Identity;
+use crate::identity::{Identity, base64_bytes};
 use crate::open::{MAX_DICTIONARY_KIB, MAX_UNPACKED, open};
 
 /// The authorities that signed Tor's consensus of August 2025, as tor lists them in `auth_dirs.inc` (`v3ident`).
@@ -55,12 +54,9 @@ impl Certificates {
     /// As [`read`](Self::read), or if one cannot be opened.
     pub fn open(&mut self, path: &Path) -> Result<(), DataError> {
         let name = path.display().to_string();
-        let unreadable = |cause: std::io::Error| DataError {
-            file: name.clone(),
-            line: None,
-            column: None,
-            cause: format!("cannot be read: {cause}"),
+        let unreadable = |cause| DataError {
             cure: "give tor's cached-certs, a folder of such files, or a .tar.xz of them".into(),
+            ..DataError::unreadable(name.clone(), &cause)
         };
         if path.is_dir() {
             let mut files = Vec::new();
@@ -212,32 +208,7 @@ fn signatures(text: &str) -> impl Iterator<Item = Option<Signature<'_>>> {
 fn armoured(text: &str, kind: &str) -> Option<Vec<u8>> {
     let (_, rest) = text.split_once(&format!("-----BEGIN {kind}-----\n"))?;
     let (body, _) = rest.split_once(&format!("-----END {kind}-----"))?;
-    decode(&body.replace('\n', ""))
-}
-
-/// Padded base64.
-fn decode(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim_end_matches('=').as_bytes();
-    let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
-    let (mut bits, mut held) = (0u32, 0u32);
-    for digit in digits {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held) as u8);
-            bits &= (1 << held) - 1;
-        }
-    }
-    Some(bytes)
+    base64_bytes(body.replace('\n', "").trim_end_matches('='))
 }
 
 fn certificate(text: &str) -> Result<Certificate, &'static str> {

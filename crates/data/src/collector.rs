@@ -53,14 +53,8 @@ fn gather(path: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> DataError {
-    let cure = "check the path and its permissions, or fetch the file again";
-    DataError {
-        file: path.display().to_string(),
-        line: None,
-        column: None,
-        cause: format!("cannot be read: {error}"),
-        cure: cure.into(),
-    }
+    let cure = "check the path and its permissions, or fetch the file again".into();
+    DataError { cure, ..DataError::unreadable(path.display().to_string(), error) }
 }
 
 /// Reads every document of one input until `take` breaks off.

@@ -1,6 +1,6 @@
 //! A text document and the error of everything that reads one.
 
-use std::fmt;
+use std::{fmt, io};
 
 /// A text with the name it goes by in errors.
 #[derive(Clone, Debug)]
@@ -83,6 +83,19 @@ pub struct DataError {
     pub cause: String,
     /// What to do about it.
     pub cure: String,
+}
+
+impl DataError {
+    /// A file or a folder that cannot be read.
+    pub fn unreadable(file: impl Into<String>, cause: &io::Error) -> DataError {
+        DataError {
+            file: file.into(),
+            line: None,
+            column: None,
+            cause: format!("cannot be read: {cause}"),
+            cure: "check the path and its permissions".into(),
+        }
+    }
 }
 
 impl fmt::Display for DataError {

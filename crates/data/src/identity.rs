@@ -45,12 +45,17 @@ impl Identity {
 
 /// Exactly `N` bytes from unpadded base64.
 pub(crate) fn base64<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits = text.as_bytes();
-    if digits.len() != (N * 4).div_ceil(3) {
+    if text.len() != (N * 4).div_ceil(3) {
         return None;
     }
-    let mut bytes = [0; N];
-    let (mut bits, mut held, mut at) = (0u32, 0u32, 0);
+    base64_bytes(text)?.try_into().ok()
+}
+
+/// The bytes of unpadded base64; nothing may be left over.
+pub(crate) fn base64_bytes(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
+    let (mut bits, mut held) = (0u32, 0u32);
     for &digit in digits {
         let value = match digit {
             b'A'..=b'Z' => digit - b'A',
@@ -64,8 +69,7 @@ pub(crate) fn base64<const N: usize>(text: &str) -> Option<[u8; N]> {
         held += 6;
         if held >= 8 {
             held -= 8;
-            bytes[at] = (bits >> held) as u8;
-            at += 1;
+            bytes.push((bits >> held) as u8);
             bits &= (1 << held) - 1;
         }
     }

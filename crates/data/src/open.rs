@@ -18,13 +18,7 @@ pub(crate) const MAX_DICTIONARY_KIB: u32 = 80 << 10;
 /// If it cannot be read, is empty, damaged, longer than [`MAX_UNPACKED`] when unpacked, or not text.
 pub fn open(path: &Path) -> Result<Document, DataError> {
     let name = path.display().to_string();
-    let unreadable = |error: io::Error| DataError {
-        file: name.clone(),
-        line: None,
-        column: None,
-        cause: format!("cannot be read: {error}"),
-        cure: "check the path and its permissions".into(),
-    };
+    let unreadable = |error: io::Error| DataError::unreadable(name.clone(), &error);
     // Looked at before it is opened: opening a FIFO waits for a writer, a device never ends.
     let about = std::fs::metadata(path).map_err(unreadable)?;
     if !about.is_file() {

@@ -99,14 +99,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     if !path.is_dir() {
         return Ok(vec![path.into()]);
     }
-    let name = path.display().to_string();
-    let unreadable = |cause: std::io::Error| DataError {
-        file: name.clone(),
-        line: None,
-        column: None,
-        cause: format!("cannot be read: {cause}"),
-        cure: "check the path and its permissions".into(),
-    };
+    let unreadable = |cause| DataError::unreadable(path.display().to_string(), &cause);
     let entries =
         std::fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(unreadable)?;
     // What somebody is still writing has a name that begins with a dot.
