@@ -24,6 +24,9 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-i
 /// How long one is waited for: a process that was stopped takes connections and says nothing.
 const ANSWER: Span = Span::from_millis(300);
 
+/// What the scripts of all pages share.
+const SHARED: &str = include_str!("assets/demo.js");
+
 /// A page and its script.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
@@ -84,6 +87,7 @@ fn answer(look: Look, path: &str, status: &Value) -> Response {
     let script = [(CONTENT_TYPE, "text/javascript; charset=utf-8")];
     match path {
         "/" => (html, look.html).into_response(),
+        "/demo.js" => (script, SHARED).into_response(),
         path if path == look.script.0 => (script, look.script.1).into_response(),
         "/status.json" => ([(CONTENT_TYPE, "application/json")], status.to_string()).into_response(),
         _ => (StatusCode::NOT_FOUND, "no such page\n").into_response(),

@@ -1,35 +1,23 @@
 "use strict";
-const CELL = 514, KEPT = 60;
-const byId = (id) => document.getElementById(id);
-const tag = (name, text, className) => {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  return made;
-};
-const rate = (bytes) => bytes >= 1e6 ? (bytes / 1e6).toFixed(2) + " MB/s" : (bytes / 1e3).toFixed(1) + " kB/s";
+const CELL = 514;
 const kilo = (bytes) => (bytes / 1e3).toFixed(0);
 const wait = (seconds) => (seconds * 1e3).toFixed(2) + " ms";
 
-let before = null;
 /** Per relay and circuit: rates of the last minute, sent and planned. */
 const kept = new Map();
-
-function line(values, most, className) {
-  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  const at = (value, n) => `${(100 * n / (KEPT - 1)).toFixed(1)} ${(20 - 19 * value / most).toFixed(1)}`;
-  path.setAttribute("d", "M" + values.map(at).join("L"));
-  path.setAttribute("class", className);
-  return path;
-}
 
 function sparkline(history) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", "0 0 100 20");
   svg.setAttribute("preserveAspectRatio", "none");
   const most = Math.max(1, ...history.sent, ...history.plan);
-  if (history.plan.some((value) => value > 0)) svg.append(line(history.plan, most, "plan"));
-  svg.append(line(history.sent, most, "sent"));
+  const add = (values, className) => {
+    const path = line(values, most);
+    path.setAttribute("class", className);
+    svg.append(path);
+  };
+  if (history.plan.some((value) => value > 0)) add(history.plan, "plan");
+  add(history.sent, "sent");
   return svg;
 }
 
@@ -82,23 +70,9 @@ function section(relay, old, seconds) {
   return made;
 }
 
-async function step() {
-  try {
-    const status = await (await fetch("status.json")).json();
-    if (before === null || status.seconds !== before.seconds) {
-      const seconds = before && before.seconds ? status.seconds - before.seconds : 1;
-      const was = (relay) => before && before.relays.find((old) => old.nickname === relay.nickname);
-      byId("system").textContent = status.system;
-      byId("state").textContent = status.relays.length + " relays";
-      byId("relays").replaceChildren(...status.relays.map((relay) => section(relay, was(relay), seconds)));
-      // What does not fit is a fault of this page.
-      const fits = (box) => box.scrollWidth <= box.clientWidth;
-      document.body.dataset.fits = [document.documentElement, ...document.querySelectorAll("section")].every(fits);
-      before = status;
-    }
-  } catch (why) {
-    byId("state").textContent = "no answer: " + why.message;
-  }
-  setTimeout(step, 500);
-}
-step();
+follow((status, before, seconds) => {
+  const was = (relay) => before && before.relays.find((old) => old.nickname === relay.nickname);
+  byId("system").textContent = status.system;
+  byId("state").textContent = status.relays.length + " relays";
+  byId("relays").replaceChildren(...status.relays.map((relay) => section(relay, was(relay), seconds)));
+});
