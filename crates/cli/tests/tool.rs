@@ -220,6 +220,7 @@ fn wrong_factors_and_combinations_are_refused_at_their_place() {
         assert!(output.stdout.is_empty() && !Path::new(&out).exists());
     };
     let tor = std::fs::read_to_string(root().join("scenarios/tor.toml")).unwrap();
+    let line = tor.lines().position(|line| line == "fraction = 0.01").unwrap() + 2;
     for (factor, cause, cure) in [
         ("0", "`bandwidth-factor` is not in 0.0001..=1000", "the default is 1.0"),
         ("-1", "`bandwidth-factor` is not in 0.0001..=1000", "the default is 1.0"),
@@ -229,10 +230,15 @@ fn wrong_factors_and_combinations_are_refused_at_their_place() {
         ("\"2 %\"", "expected number", "without quotation marks"),
     ] {
         let text = tor.replace("fraction = 0.01", &format!("fraction = 0.01\nbandwidth-factor = {factor}"));
-        refused(&text, "24:20:", cause, cure);
+        refused(&text, &format!("{line}:20:"), cause, cure);
     }
     let text = tor.replace("fraction = 0.01", "fraction = 0.01\nbandwith-factor = 0.1");
-    refused(&text, "24:1:", "unknown key `bandwith-factor`", "did you mean `bandwidth-factor`?");
+    refused(
+        &text,
+        &format!("{line}:1:"),
+        "unknown key `bandwith-factor`",
+        "did you mean `bandwidth-factor`?",
+    );
 
     let good = std::fs::read_to_string(root().join("scenarios/bottleneck.toml")).unwrap();
     let line = good.lines().count() + 1;
