@@ -1,36 +1,40 @@
-//! Comma-separated values with a header line: the small part of RFC 4180 that measurement tables use.
+//! Tables of comma-separated values with a header line.
+
+use csv::{ReaderBuilder, StringRecord};
 
 use crate::document::{DataError, Document, quote};
 
-/// The rows of a table, each as the wanted columns in the wanted order.
+/// The rows of a table, of which the wanted columns are read.
 ///
 /// # Errors
-/// If a wanted column is missing or a row has too few fields.
+/// If a wanted column is missing or a row has another number of fields than the header.
 pub(crate) fn rows<'a, const N: usize>(
     document: &'a Document,
     wanted: [&'static str; N],
 ) -> Result<Vec<Row<'a, N>>, DataError> {
-    let mut lines = document.lines();
-    let (number, header) = lines.next().ok_or_else(|| document.error("has no header", "give a table"))?;
-    let header = fields(header);
+    // Of another length are rows that we complain about, with their line.
+    let mut reader = ReaderBuilder::new().flexible(true).from_reader(document.text().as_bytes());
+    let header = reader.headers().expect("text from memory can be read").clone();
+    let number = header.position().map_or(1, |at| at.line() as usize);
     let mut columns = [0; N];
     for (column, name) in columns.iter_mut().zip(wanted) {
-        *column = header.iter().position(|field| *field == name).ok_or_else(|| {
+        *column = header.iter().position(|field| field == name).ok_or_else(|| {
             let cause = format!("the table has no column `{name}`");
             document.error_at(number, cause, format!("give a table with the columns {}", wanted.join(", ")))
         })?;
     }
     let mut rows = Vec::new();
-    for (line, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
-        let fields = fields(text);
-        let mut row = Row { document, line, names: wanted, values: [""; N] };
-        for (value, column) in row.values.iter_mut().zip(columns) {
-            *value = *fields.get(column).ok_or_else(|| {
-                let cause = format!("has {} fields where the header has {}", fields.len(), header.len());
-                document.error_at(line, cause, "complete or remove the row")
-            })?;
+    for record in reader.into_records() {
+        let record = record.expect("text from memory can be read");
+        let line = record.position().map_or(0, |at| at.line() as usize);
+        if record.len() == 1 && record[0].trim().is_empty() {
+            continue;
         }
-        rows.push(row);
+        if record.len() != header.len() {
+            let cause = format!("has {} fields where the header has {}", record.len(), header.len());
+            return Err(document.error_at(line, cause, "complete or remove the row"));
+        }
+        rows.push(Row { document, line, names: wanted, columns, record });
     }
     Ok(rows)
 }
@@ -40,13 +44,19 @@ pub(crate) struct Row<'a, const N: usize> {
     document: &'a Document,
     pub line: usize,
     names: [&'static str; N],
-    pub values: [&'a str; N],
+    columns: [usize; N],
+    record: StringRecord,
 }
 
 impl<const N: usize> Row<'_, N> {
+    /// The wanted columns, in the wanted order.
+    pub fn values(&self) -> [&str; N] {
+        self.columns.map(|column| &self.record[column])
+    }
+
     /// A number in a column that may not be negative or infinite.
     pub fn number(&self, column: usize) -> Result<f64, DataError> {
-        let text = self.values[column];
+        let text = self.values()[column];
         match text.trim().parse::<f64>() {
             Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
             _ => Err(self.fail(format!(
@@ -63,34 +73,28 @@ impl<const N: usize> Row<'_, N> {
     }
 }
 
-/// The fields of a line; a field in double quotes may hold commas.
-fn fields(line: &str) -> Vec<&str> {
-    let mut fields = Vec::new();
-    let mut rest = line;
-    loop {
-        let (field, after) = match rest.strip_prefix('"').and_then(|inner| inner.split_once('"')) {
-            Some((field, after)) => (field, after.strip_prefix(',')),
-            None => match rest.split_once(',') {
-                Some((field, after)) => (field, Some(after)),
-                None => (rest, None),
-            },
-        };
-        fields.push(field);
-        match after {
-            Some(after) => rest = after,
-            None => return fields,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn read(text: &str) -> Result<Vec<[String; 2]>, String> {
+        let document = Document::new("t.csv", text).unwrap();
+        let rows = rows(&document, ["b", "a"]).map_err(|error| error.to_string())?;
+        Ok(rows.iter().map(|row| row.values().map(str::to_owned)).collect())
+    }
+
     #[test]
     fn fields_may_be_quoted_and_empty() {
-        assert_eq!(fields("a,\"b, c\",,d"), ["a", "b, c", "", "d"]);
-        assert_eq!(fields(""), [""]);
-        assert_eq!(fields("\"open"), ["\"open"]);
+        let rows = read("a,b,c\n1,\"x, \"\"y\"\"\nz\",\n\n ,,3\r\n").unwrap();
+        assert_eq!(rows, [["x, \"y\"\nz", "1"], ["", " "]]);
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_line() {
+        assert!(read("a,c\n1,2\n").unwrap_err().starts_with("t.csv:1: the table has no column `b`"));
+        let long = read("a,b\n\"1\n2\",3\n4,5,6\n").unwrap_err();
+        assert!(long.starts_with("t.csv:4: has 3 fields where the header has 2"), "{long}");
+        let open = read("a,b\n1,2\n3,\"4\n5,6\n").unwrap();
+        assert_eq!(open[1], ["4\n5,6\n", "3"], "an open quote lasts to the end");
     }
 }

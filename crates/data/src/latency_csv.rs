@@ -38,7 +38,7 @@ pub fn wonderproxy(pings: &Document, servers: &Document) -> Result<LatencyTable,
     let mut index = BTreeMap::new();
     let mut titles = BTreeSet::new();
     for row in csv::rows(servers, ["id", "title", "country"])? {
-        let [id, title, country] = row.values;
+        let [id, title, country] = row.values();
         let country = Country::from_name(country)
             .or_else(|| Country::from_code(country))
             .ok_or_else(|| row.fail(format!("{} is no known country", quote(country))))?;
@@ -46,7 +46,7 @@ pub fn wonderproxy(pings: &Document, servers: &Document) -> Result<LatencyTable,
             return Err(row.fail(format!("server {} is there twice", quote(id))));
         }
         // Two servers in one city stay two places.
-        let name = if titles.insert(title) { title.to_owned() } else { format!("{title} {id}") };
+        let name = if titles.insert(title.to_owned()) { title.to_owned() } else { format!("{title} {id}") };
         locations.push(Location {
             name,
             country: Some(country),
@@ -60,7 +60,7 @@ pub fn wonderproxy(pings: &Document, servers: &Document) -> Result<LatencyTable,
     let mut known = vec![None; n * n];
     for row in csv::rows(pings, ["source", "destination", "avg", "mdev"])? {
         let (rtt, deviation) = (milliseconds(&row, 2)?, milliseconds(&row, 3)?);
-        let [source, destination, ..] = row.values;
+        let [source, destination, ..] = row.values();
         let (Some(&from), Some(&to)) = (index.get(source), index.get(destination)) else { continue };
         if from == to && rtt < LOOPBACK_S {
             continue;
@@ -83,8 +83,8 @@ pub fn ripe_countries(document: &Document) -> Result<LatencyTable, DataError> {
     let mut pairs = BTreeMap::new();
     for row in csv::rows(document, ["cty1", "cty2", "rtt_avg"])? {
         let rtt = milliseconds(&row, 2)?;
-        let (Some(a), Some(b)) = (Country::from_code(row.values[0]), Country::from_code(row.values[1]))
-        else {
+        let [a, b, _] = row.values();
+        let (Some(a), Some(b)) = (Country::from_code(a), Country::from_code(b)) else {
             continue;
         };
         if pairs.insert((a.min(b), a.max(b)), one_way(rtt, 0.0)).is_some() {
@@ -169,7 +169,7 @@ fn milliseconds<const N: usize>(row: &csv::Row<'_, N>, column: usize) -> Result<
     if seconds <= MAX_RTT_S {
         return Ok(seconds);
     }
-    Err(row.fail(format!("{} ms is longer than any packet travels", row.values[column])))
+    Err(row.fail(format!("{} ms is longer than any packet travels", row.values()[column])))
 }
 
 #[cfg(test)]

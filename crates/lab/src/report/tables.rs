@@ -42,17 +42,10 @@ impl Column {
         self.len() == 0
     }
 
-    /// One value as CSV text; empty where there is none.
+    /// One value as text; empty where there is none.
     pub fn text(&self, row: usize) -> String {
         match self {
-            Column::Text(values) => {
-                let value = &values[row];
-                if value.contains([',', '"', '\n']) {
-                    format!("\"{}\"", value.replace('"', "\"\""))
-                } else {
-                    value.clone()
-                }
-            }
+            Column::Text(values) => values[row].clone(),
             Column::Integer(values) => values[row].to_string(),
             Column::Number(values) if values[row].is_nan() => String::new(),
             Column::Number(values) => values[row].to_string(),
@@ -67,14 +60,16 @@ impl Table {
     }
 
     /// As CSV (RFC 4180, but lines end in LF).
-    pub fn csv(&self) -> String {
-        let names: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
-        let mut text = names.join(",") + "\n";
-        for row in 0..self.rows() {
-            let values: Vec<String> = self.columns.iter().map(|(_, column)| column.text(row)).collect();
-            text += &(values.join(",") + "\n");
+    pub fn csv(&self) -> Vec<u8> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let names = self.columns.iter().map(|(name, _)| name.clone()).collect();
+        let rows =
+            (0..self.rows()).map(|row| self.columns.iter().map(|(_, column)| column.text(row)).collect());
+        for row in std::iter::once(names).chain(rows) {
+            let row: Vec<String> = row;
+            writer.write_record(row).expect("memory can be written, and rows are of one length");
         }
-        text
+        writer.into_inner().expect("memory can be written")
     }
 }
 
