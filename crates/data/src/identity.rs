@@ -76,6 +76,17 @@ pub(crate) fn base64_bytes(text: &str) -> Option<Vec<u8>> {
     (bits == 0).then_some(bytes)
 }
 
+/// Unpadded base64.
+pub(crate) fn to_base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = |chunk: &[u8]| {
+        let bits =
+            chunk.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        (0..=chunk.len()).map(move |n| char::from(DIGITS[(bits >> (18 - 6 * n)) as usize % 64]))
+    };
+    bytes.chunks(3).flat_map(digits).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +101,10 @@ mod tests {
         {
             assert_eq!(Identity::from_base64(bad), None, "{bad}");
         }
+        for bytes in [&b""[..], b"a", b"ab", b"abc", b"\xff\xfe\xfd\xfc"] {
+            assert_eq!(base64_bytes(&to_base64(bytes)).as_deref(), Some(bytes));
+        }
+        assert_eq!(to_base64(&identity.0), "AAoQ1DAR6kkoo19hBAX5K0QztNw");
         assert_eq!(Identity::from_hex("00"), None);
         assert_eq!(Identity::from_hex(&"ä".repeat(20)), None);
     }

@@ -41,6 +41,7 @@ pub mod relays;
 pub mod sample;
 pub mod shadow;
 pub mod shadow_yaml;
+pub mod signing;
 pub mod speed_test;
 pub mod tgen;
 pub mod torperf;

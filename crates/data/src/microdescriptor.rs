@@ -78,6 +78,24 @@ pub fn read(document: &Document) -> Result<Microdescriptors, DataError> {
     Ok(read)
 }
 
+/// Reads microdescriptors and the families that these relays declare in them.
+///
+/// # Errors
+/// As [`read`], or if it names none of the relays.
+pub fn families(
+    document: &Document,
+    relays: &[RouterStatus],
+) -> Result<(Microdescriptors, Families), DataError> {
+    let read = read(document)?;
+    let families = read.families(relays);
+    if families.missing == relays.len() {
+        let cause = "holds no microdescriptor that the consensus names";
+        let cure = "give a consensus of the microdesc flavour and the cached-microdescs beside it";
+        return Err(document.error(cause, cure));
+    }
+    Ok((read, families))
+}
+
 impl Microdescriptors {
     fn add(&mut self, line: usize, text: &str) {
         match declared(text) {

@@ -151,7 +151,7 @@ pub fn descriptors(document: &Document) -> Result<BTreeMap<Identity, Capacity>, 
 pub fn countries(document: &Document) -> Result<BTreeMap<Identity, Country>, DataError> {
     let mut relays = BTreeMap::new();
     for row in csv::rows(document, ["fingerprint", "cc"])? {
-        let [fingerprint, code] = row.values;
+        let [fingerprint, code] = row.values();
         let identity = Identity::from_hex(fingerprint)
             .ok_or_else(|| row.fail(format!("{} is not a relay's fingerprint", quote(fingerprint))))?;
         if let Some(country) = Country::from_code(code)
