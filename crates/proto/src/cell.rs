@@ -101,6 +101,12 @@ pub enum Payload<O: Onion> {
     Extend(O::Peer, O::Body),
     /// The circuit was extended: the second half.
     Extended(O::Body),
+    /// Cut the circuit behind the relay that hears this.
+    Truncate,
+    /// It was cut.
+    Truncated,
+    /// A request for a stream that cannot be read: the stream is refused.
+    Misread,
     /// Padding, or something of a later protocol: to be ignored.
     Nothing,
 }
@@ -139,6 +145,29 @@ impl EndReason {
     pub const NOT_DIRECTORY: EndReason = EndReason(14);
 }
 
+/// Why a circuit ended (tor-spec, "Tearing down circuits"). Clients do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DestroyReason(pub u8);
+
+impl DestroyReason {
+    /// None is said.
+    pub const NONE: DestroyReason = DestroyReason(0);
+    /// The neighbour broke the rules.
+    pub const PROTOCOL: DestroyReason = DestroyReason(1);
+    /// The relay is about to end.
+    pub const HIBERNATING: DestroyReason = DestroyReason(4);
+    /// The relay has too much to do.
+    pub const RESOURCE_LIMIT: DestroyReason = DestroyReason(5);
+    /// The next relay cannot be reached, or is one that it must not be.
+    pub const CONNECT_FAILED: DestroyReason = DestroyReason(6);
+    /// The connection that carried the circuit is gone.
+    pub const CHANNEL_CLOSED: DestroyReason = DestroyReason(8);
+    /// The other neighbour ended it.
+    pub const DESTROYED: DestroyReason = DestroyReason(9);
+    /// The next relay did not answer in time.
+    pub const TIMEOUT: DestroyReason = DestroyReason(10);
+}
+
 /// Key exchange and layers of one implementation of onion routing.
 pub trait Onion: Sized + Clone + Debug + PartialEq {
     /// The body of a cell on the wire.
@@ -158,6 +187,10 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
 
     /// The body of a cell that says nothing.
     fn empty() -> Self::Body;
+    /// The body of a DESTROY cell.
+    fn destroy(_reason: DestroyReason) -> Self::Body {
+        Self::empty()
+    }
 
     /// A body without layers, for the neighbour: at most 507 bytes.
     fn from_plain(bytes: Vec<u8>) -> Self::Body;

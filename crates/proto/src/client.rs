@@ -7,7 +7,7 @@ use tidegate_control::machine::Machine;
 use tidegate_control::random::Random;
 use tidegate_control::units::Time;
 
-use crate::cell::{Cell, Command, EndReason, Message, Nonce, Payload, RelayId, StreamId};
+use crate::cell::{Cell, Command, DestroyReason, EndReason, Message, Nonce, Payload, RelayId, StreamId};
 use crate::edge::Edge;
 use crate::links::{Arrival, ChannelId, Config, LegId, Links, Side, kist};
 use crate::node::{CircuitKey, Node, Output, Sink, Source, StreamKey};
@@ -90,8 +90,7 @@ impl<O: Onion> Client<O> {
         }
         let leg = self.links.begin_leg(channel, key, Side::Next, false);
         let (handshake, body) = self.onion.start(path[0]);
-        let Config { control, windows, .. } = self.links.config();
-        let edge = Edge::new(control.as_ref(), *windows, f64::INFINITY);
+        let edge = Edge::agreed(None, self.links.config(), f64::INFINITY);
         let handshake = Some(handshake);
         self.circuits.insert(Circuit {
             leg,
@@ -238,9 +237,8 @@ impl<O: Onion> Client<O> {
             }
             None => {
                 let last = circuit.hops.last().expect("a hop was just added");
-                let Config { control, windows, .. } = self.links.config();
                 let agreed = O::has_congestion_control(last);
-                circuit.edge = Edge::agreed(agreed, control.as_ref(), *windows, f64::INFINITY);
+                circuit.edge = Edge::agreed(agreed, self.links.config(), f64::INFINITY);
                 self.outputs.push_back(Output::CircuitBuilt(key));
             }
         }
@@ -303,10 +301,8 @@ impl<O: Onion> Client<O> {
                 }
             }
             ref payload @ (Payload::Xoff | Payload::Xon) => {
-                match circuit.edge.stop(message.stream, *payload == Payload::Xoff) {
-                    Ok(()) => self.resume(key),
-                    Err(_) => self.end(now, key, true),
-                }
+                circuit.edge.stop(message.stream, *payload == Payload::Xoff);
+                self.resume(key);
             }
             Payload::End(reason) => {
                 if circuit.edge.close(message.stream) {
@@ -331,7 +327,7 @@ impl<O: Onion> Client<O> {
     fn end(&mut self, now: Time, key: CircuitKey, destroy: bool) {
         let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { return };
         self.outputs.push_back(Output::CircuitClosed(key));
-        let channel = self.links.remove_leg(now, circuit.leg, destroy);
+        let channel = self.links.remove_leg(now, circuit.leg, destroy.then_some(DestroyReason::NONE));
         self.close_if_spent(now, channel);
         self.end_switch(now, &circuit.switch);
     }

@@ -8,6 +8,7 @@ use tidegate_control::units::Time;
 use crate::cell::{DATA_BYTES, Digest, Message, Payload, StreamId};
 use crate::control::windows::{Fixed, Windows};
 use crate::control::{Control, Violation, Window, XOFF_BYTES, vegas};
+use crate::links::Config;
 use crate::node::Source;
 use crate::onion::Onion;
 
@@ -89,22 +90,26 @@ impl Edge {
     /// An end without streams and with nothing in flight, that may package so many cells before a controller's first
     /// step.
     pub fn new(control: &dyn Control, windows: Windows, allowance: f64) -> Edge {
-        Edge::agreed(None, control, windows, allowance)
+        Edge::bounded(control.window(), windows, allowance)
     }
 
-    /// As [`new`](Self::new), for a circuit whose two ends agreed on congestion control (`Some(true)`) or on doing
-    /// without. `None`: they are configured alike.
-    pub fn agreed(
-        congestion_control: Option<bool>,
-        control: &dyn Control,
-        windows: Windows,
-        allowance: f64,
-    ) -> Edge {
-        let congestion = match congestion_control {
-            None => control.window(),
-            Some(true) => control.window().or_else(|| vegas::VegasParameters::default().window()),
-            Some(false) => None,
-        };
+    /// As [`new`](Self::new), for a circuit whose client asked for congestion control (`Some(true)`) or to do without. `None`: its
+    /// ends are configured alike.
+    pub fn agreed(congestion_control: Option<bool>, config: &Config, allowance: f64) -> Edge {
+        let Config { control, windows, .. } = config;
+        match (congestion_control, &config.otherwise) {
+            (None, _) => Edge::new(control.as_ref(), *windows, allowance),
+            (Some(true), _) => {
+                let vegas = || vegas::VegasParameters::default().window();
+                Edge::bounded(control.window().or_else(vegas), *windows, allowance)
+            }
+            (Some(false), None) => Edge::bounded(None, *windows, allowance),
+            (Some(false), Some(ends)) => Edge::new(ends.control.as_ref(), ends.windows, allowance),
+        }
+    }
+
+    /// By this window, or without one by the fixed windows.
+    fn bounded(congestion: Option<Box<dyn Window>>, windows: Windows, allowance: f64) -> Edge {
         let fixed = || Box::new(Fixed::new(windows.circuit, windows.circuit_increment));
         Edge {
             windows: congestion.is_none().then_some(windows),
@@ -117,6 +122,11 @@ impl Edge {
             streams: Vec::new(),
             held: 0,
         }
+    }
+
+    /// It has congestion control instead of the fixed windows.
+    pub fn has_congestion_control(&self) -> bool {
+        self.windows.is_none()
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
@@ -147,6 +157,11 @@ impl Edge {
         };
         self.streams.insert(at, stream);
         true
+    }
+
+    /// Whether there is such a stream.
+    pub fn has(&self, id: StreamId) -> bool {
+        self.streams.binary_search_by_key(&id, |stream| stream.id).is_ok()
     }
 
     /// The stream's far side is connected; false if there is no such stream or it was already.
@@ -243,15 +258,13 @@ impl Edge {
         Some(payload)
     }
 
-    /// The peer said XOFF (`stop`) or XON. Fixed windows know neither.
-    pub fn stop(&mut self, id: StreamId, stop: bool) -> Result<(), Violation> {
-        if self.windows.is_some() {
-            return Err(Violation);
-        }
-        if let Some(stream) = self.stream(id) {
+    /// The peer said XOFF (`stop`) or XON. Fixed windows know neither: it is dropped, as tor does.
+    pub fn stop(&mut self, id: StreamId, stop: bool) {
+        if self.windows.is_none()
+            && let Some(stream) = self.stream(id)
+        {
             stream.stopped = stop;
         }
-        Ok(())
     }
 
     /// Lets so many cells be packaged until the controller says otherwise. With `carry` the part of a cell that is left
@@ -456,9 +469,9 @@ mod tests {
         let mut edge = Edge::new(&vegas, Windows::default(), f64::INFINITY);
         let id = StreamId(1);
         assert!(edge.open(id) && edge.connect(id));
-        assert_eq!(edge.stop(id, true), Ok(()));
+        edge.stop(id, true);
         assert_eq!(packaged(&mut edge, id, u32::MAX), 0);
-        assert_eq!(edge.stop(id, false), Ok(()));
+        edge.stop(id, false);
         assert_eq!(edge.resumable(u32::MAX), [(id, 124)]);
         assert_eq!(packaged(&mut edge, id, u32::MAX), 124, "the first congestion window");
         assert_eq!(edge.sendme(Time(1), id, None, false), Err(Violation), "streams have no SENDMEs");
@@ -466,6 +479,8 @@ mod tests {
         assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, XOFF_BYTES + 1), Some(Payload::Xoff));
         assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, XOFF_BYTES + 2), None, "said once");
         assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, 0), Some(Payload::Xon));
-        assert_eq!(windowed().stop(id, true), Err(Violation));
+        let mut edge = windowed();
+        edge.stop(id, true);
+        assert!(edge.streams.iter().all(|stream| !stream.stopped), "fixed windows know no XOFF");
     }
 }

@@ -84,8 +84,11 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64);
     /// The local side ended the stream, or could not connect it.
     fn stream_ended(&mut self, now: Time, stream: StreamKey);
-    /// The last timeout took so long to handle. A simulation, where nothing takes time, has nothing to say.
-    fn took(&mut self, _now: Time, _spent: Span) {}
+    /// The last timeout took so long to handle: whether a controller solved a problem in it. A simulation, where nothing
+    /// takes time, has nothing to say.
+    fn took(&mut self, _now: Time, _spent: Span) -> bool {
+        false
+    }
     /// Cells waiting in circuit queues and bytes in output buffers.
     fn waiting(&self) -> (u64, u64);
 }

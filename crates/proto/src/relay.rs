@@ -2,6 +2,7 @@
 
 mod driven;
 mod memory;
+mod messages;
 mod shown;
 mod table;
 mod watch;
@@ -12,9 +13,10 @@ use std::net::IpAddr;
 use slab::Slab;
 use tidegate_control::units::Time;
 
-use crate::cell::{Cell, CircId, Command, EndReason, Message, Nonce, Payload, RelayId, StreamId};
+use crate::cell::{
+    Cell, CircId, Command, DestroyReason, EndReason, Message, Nonce, Payload, RelayId, StreamId,
+};
 use crate::control::{Controller, Place, Plant, Timer, Totals};
-use crate::edge::Edge;
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
@@ -108,6 +110,12 @@ impl<O: Onion> Relay<O> {
         self.cells
     }
 
+    /// The circuit comes from a client, who proved nothing.
+    pub fn is_from_client(&self, circuit: CircuitKey) -> bool {
+        let circuit = self.table.circuits.get(circuit.0 as usize);
+        circuit.is_some_and(|circuit| self.table.links.is_at_guard(circuit.prev))
+    }
+
     /// Circuits that pass or end here.
     pub fn circuits(&self) -> usize {
         self.table.circuits.len()
@@ -115,10 +123,10 @@ impl<O: Onion> Relay<O> {
 
     fn create(&mut self, now: Time, channel: ChannelId, circ: CircId, body: &O::Body, fast: bool) {
         if self.draining {
-            return self.table.links.refuse(now, channel, circ);
+            return self.table.links.refuse(now, channel, circ, DestroyReason::HIBERNATING);
         }
         let Ok(owner) = self.watch.as_mut().map_or(Ok(None), |watch| watch.begin(now, channel)) else {
-            return self.table.links.refuse(now, channel, circ);
+            return self.table.links.refuse(now, channel, circ, DestroyReason::RESOURCE_LIMIT);
         };
         let key = CircuitKey(self.table.circuits.vacant_key() as u32);
         let begun = (self.onion.accept(body, fast)).and_then(|accepted| {
@@ -126,7 +134,7 @@ impl<O: Onion> Relay<O> {
         });
         let Some(((hop, answer), prev)) = begun else {
             self.disown(owner);
-            return self.table.links.refuse(now, channel, circ);
+            return self.table.links.refuse(now, channel, circ, DestroyReason::PROTOCOL);
         };
         let switch = Switch::None;
         self.table.circuits.insert(Circuit {
@@ -196,7 +204,7 @@ impl<O: Onion> Relay<O> {
 
     fn push(&mut self, now: Time, key: CircuitKey, leg: LegId, command: Command, body: O::Body) {
         if self.table.links.push(now, leg, command, body).is_err() {
-            self.end(now, key, None);
+            self.end(now, key, DestroyReason::RESOURCE_LIMIT);
         }
     }
 
@@ -213,16 +221,17 @@ impl<O: Onion> Relay<O> {
         let early = command == Command::Early;
         circuit.early += u8::from(early);
         if circuit.early > MAX_EARLY {
-            return self.end(now, key, None);
+            return self.end(now, key, DestroyReason::PROTOCOL);
         }
         match O::peel(&mut circuit.hop, &mut body) {
             Ok(None) => match circuit.next {
                 Some(next) if circuit.extending.is_none() => self.push(now, key, next, command, body),
-                _ => self.end(now, key, None),
+                _ => self.end(now, key, DestroyReason::PROTOCOL),
             },
-            Ok(Some(Message { payload: Payload::Extend(..), .. })) if !early => self.end(now, key, None),
+            // Tor drops it.
+            Ok(Some(Message { payload: Payload::Extend(..), .. })) if !early => {}
             Ok(Some(message)) => self.message(now, key, message),
-            Err(_) => self.end(now, key, None),
+            Err(_) => self.end(now, key, DestroyReason::PROTOCOL),
         }
     }
 
@@ -241,92 +250,8 @@ impl<O: Onion> Relay<O> {
                 }
                 self.say(now, key, StreamId(0), Payload::Extended(body));
             }
-            _ => self.end(now, key, None),
+            _ => self.end(now, key, DestroyReason::PROTOCOL),
         }
-    }
-
-    fn message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
-        match &mut self.table.circuits[key.0 as usize].switch {
-            Switch::None => {}
-            Switch::Joined(_, _, held) if held.len() < MAX_HELD => {
-                self.held += CELL_COST;
-                return held.push(message);
-            }
-            // Nothing may follow a LEAVE.
-            Switch::Joined(..) | Switch::Left(_) => return self.end(now, key, None),
-        }
-        let circuit = &mut self.table.circuits[key.0 as usize];
-        let stream = StreamKey { circuit: key, stream: message.stream };
-        match (message.payload, circuit.edge.as_deref_mut()) {
-            (Payload::Nothing, _) => {}
-            (Payload::Extend(peer, body), None) if circuit.next.is_none() => {
-                // Nor back to where the circuit comes from.
-                let behind = self.table.links.peer(circuit.prev);
-                match self.onion.relay(&peer).filter(|relay| behind != Some(*relay)) {
-                    Some(relay) => self.extend(now, key, relay, body),
-                    None => self.end(now, key, None),
-                }
-            }
-            (Payload::Begin(address), _) if circuit.next.is_none() => {
-                let Config { control, windows, .. } = self.table.links.config();
-                let controller = self.controller.as_ref();
-                let allowance = controller.map_or(f64::INFINITY, |steers| steers.first_allowance().1);
-                let asked = O::asks_congestion_control(&circuit.hop);
-                let edge = || Box::new(Edge::agreed(asked, control.as_ref(), *windows, allowance));
-                let edge = circuit.edge.get_or_insert_with(edge);
-                if edge.open(message.stream) {
-                    self.table.outputs.push_back(Output::Connect(stream, address));
-                } else {
-                    self.end(now, key, None);
-                }
-            }
-            (Payload::Data(bytes, data), Some(edge)) => match edge.deliver(message.stream) {
-                Ok((owed, known)) => {
-                    if known {
-                        self.table.outputs.push_back(Output::Deliver(stream, bytes, data));
-                    }
-                    if owed.circuit {
-                        let heard = O::digests(&self.table.circuit(key).hop).map(|[heard, _]| heard);
-                        self.say(now, key, StreamId(0), Payload::Sendme(heard));
-                    }
-                    if owed.stream && self.table.contains(key) {
-                        self.say(now, key, message.stream, Payload::Sendme(None));
-                    }
-                }
-                Err(_) => self.end(now, key, None),
-            },
-            (Payload::Sendme(digest), Some(edge)) => {
-                let blocked = self.table.links.is_blocked(circuit.prev);
-                let taken = edge.sendme(now, message.stream, digest, blocked).is_ok();
-                self.resume_or_end(now, key, taken);
-            }
-            (ref payload @ (Payload::Xoff | Payload::Xon), Some(edge)) => {
-                let taken = edge.stop(message.stream, *payload == Payload::Xoff).is_ok();
-                self.resume_or_end(now, key, taken);
-            }
-            (Payload::Leave(nonce), Some(_)) if !self.left.contains_key(&nonce) => {
-                circuit.switch = Switch::Left(nonce);
-                self.left.insert(nonce, key);
-                self.switch(now, nonce);
-            }
-            (Payload::Join(nonce), None) if circuit.next.is_none() && !self.joined.contains_key(&nonce) => {
-                circuit.switch = Switch::Joined(nonce, now, Vec::new());
-                self.joined.insert(nonce, key);
-                self.switch(now, nonce);
-            }
-            (Payload::End(reason), Some(_)) => {
-                if self.drop_stream(stream) {
-                    self.table.outputs.push_back(Output::StreamClosed(stream, reason));
-                    self.table.resume(key);
-                }
-            }
-            _ => self.end(now, key, None),
-        }
-    }
-
-    /// Goes on sending if a client's word on its windows was right.
-    fn resume_or_end(&mut self, now: Time, key: CircuitKey, right: bool) {
-        if right { self.table.resume(key) } else { self.end(now, key, None) }
     }
 
     /// Exit: follows the client from one circuit to another once it has left the one and joined on the
@@ -361,10 +286,12 @@ impl<O: Onion> Relay<O> {
 
     fn circuit_cell(&mut self, now: Time, key: CircuitKey, side: Side, cell: Cell<O>) {
         match (cell.command, side) {
-            (Command::Destroy, _) => self.end(now, key, Some(side)),
+            (Command::Destroy, _) => self.part(now, key, Some(side), DestroyReason::DESTROYED),
+            // A number that is taken: tor drops it.
+            (Command::Create | Command::CreateFast, Side::Prev) => {}
             (Command::Relay | Command::Early, Side::Prev) => self.peel(now, key, cell.command, cell.body),
             (_, Side::Next) => self.wrap(now, key, cell.command, cell.body),
-            _ => self.end(now, key, None),
+            _ => self.end(now, key, DestroyReason::PROTOCOL),
         }
     }
 
@@ -372,7 +299,7 @@ impl<O: Onion> Relay<O> {
         let prev = self.table.circuit(key).prev;
         let prev = self.table.links.channel_of(prev);
         if self.watch.as_mut().is_some_and(|watch| !watch.may_shake(now, prev)) {
-            return self.end(now, key, None);
+            return self.end(now, key, DestroyReason::RESOURCE_LIMIT);
         }
         let (channel, must_open) = self.table.links.channel_to(now, relay);
         if must_open {
@@ -403,13 +330,19 @@ impl<O: Onion> Relay<O> {
         }
     }
 
+    /// Ends a circuit; its neighbours are told why.
+    fn end(&mut self, now: Time, key: CircuitKey, reason: DestroyReason) {
+        self.part(now, key, None, reason);
+    }
+
     /// Ends a circuit; neighbours are told, but for the one that told us.
-    fn end(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>) {
+    fn part(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>, reason: DestroyReason) {
         let Some(circuit) = self.forget(key) else { return };
-        let channel = self.table.links.remove_leg(now, circuit.prev, told_by != Some(Side::Prev));
+        let tell = |side| (told_by != Some(side)).then_some(reason);
+        let channel = self.table.links.remove_leg(now, circuit.prev, tell(Side::Prev));
         self.close_if_spent(now, channel);
         if let Some(next) = circuit.next {
-            let channel = self.table.links.remove_leg(now, next, told_by != Some(Side::Next));
+            let channel = self.table.links.remove_leg(now, next, tell(Side::Next));
             self.close_if_spent(now, channel);
         }
     }
@@ -469,7 +402,7 @@ impl<O: Onion> Relay<O> {
                 Side::Next => Some(circuit.prev),
             };
             if let Some(leg) = other {
-                let channel = self.table.links.remove_leg(now, leg, true);
+                let channel = self.table.links.remove_leg(now, leg, Some(DestroyReason::CHANNEL_CLOSED));
                 self.close_if_spent(now, channel);
             }
         }

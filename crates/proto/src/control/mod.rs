@@ -98,8 +98,10 @@ pub trait Controller: Debug + Send {
     fn next_step(&self) -> Option<Timer>;
     /// Takes the step that is due.
     fn step(&mut self, now: Time, plant: &mut dyn Plant);
-    /// Its last step kept the relay busy for so long. A simulation has nothing to say.
-    fn took(&mut self, _now: Time, _spent: Span) {}
+    /// Its last step kept the relay busy for so long: whether it solved a problem. A simulation has nothing to say.
+    fn took(&mut self, _now: Time, _spent: Span) -> bool {
+        false
+    }
     /// A circuit begins; its key may have been another's.
     fn begun(&mut self, _circuit: CircuitKey) {}
     /// A circuit has a new neighbour, who knows nothing of it: it was extended, or has moved to another connection.

@@ -15,7 +15,7 @@ use super::names::{Peer, SharedNames, Target};
 use super::ntor::{self, HopKeys, RelayPublic, RelaySecret};
 use super::ntor_v3;
 use super::wire;
-use crate::cell::{Cell, CircId, Command, DATA_BYTES, Digest, Message, Nonce, RelayId};
+use crate::cell::{Cell, CircId, Command, DATA_BYTES, DestroyReason, Digest, Message, Nonce, RelayId};
 use crate::onion::{Malformed, Onion};
 use crate::switching::CongestionNotice;
 
@@ -213,6 +213,10 @@ impl Onion for Encrypted {
 
     fn empty() -> Body {
         body(&[])
+    }
+
+    fn destroy(reason: DestroyReason) -> Body {
+        body(&[&[reason.0]])
     }
 
     fn from_plain(bytes: Vec<u8>) -> Body {

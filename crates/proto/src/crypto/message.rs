@@ -81,8 +81,10 @@ pub(super) fn write<O: Tors>(message: &Message<O>) -> Body {
                 // What a neighbour claims beyond a message's room the client will refuse.
                 (EXTENDED2, put(&[&created[..(2 + handshake).min(usize::from(DATA_BYTES))]]))
             }
+            Payload::Truncate => (TRUNCATE, put(&[&[0]])),
+            Payload::Truncated => (TRUNCATED, 0),
             // DROP
-            Payload::Nothing => (10, 0),
+            Payload::Misread | Payload::Nothing => (10, 0),
         }
     };
     bytes[0] = command;
@@ -166,12 +168,10 @@ pub(super) fn read<O: Tors>(body: &[u8; BODY]) -> Result<Message<O>, Malformed> 
     let data = body[HEADER..].get(..length).ok_or(Malformed)?;
     let payload = match (body[0], data) {
         (DATA, _) => Payload::Data(length as u16, data.into()),
-        (BEGIN, _) => {
-            let (text, rest) = text(data)?;
-            let flags = rest.first_chunk::<4>().map_or(0, |flags| u32::from_be_bytes(*flags));
-            Payload::Begin(Target::parse(text, flags).ok_or(Malformed)?)
+        (BEGIN, _) => begin(data).map_or(Payload::Misread, Payload::Begin),
+        (RESOLVE, _) => {
+            text(data).map_or(Payload::Misread, |(name, _)| Payload::Begin(Target::Resolve(name.to_owned())))
         }
-        (RESOLVE, _) => Payload::Begin(Target::Resolve(text(data)?.0.to_owned())),
         (BEGIN_DIR, _) => Payload::Begin(Target::Directory),
         (CONNECTED, _) => Payload::Connected,
         (RESOLVED, _) => Payload::Resolved(data.into()),
@@ -193,16 +193,23 @@ pub(super) fn read<O: Tors>(body: &[u8; BODY]) -> Result<Message<O>, Malformed> 
         {
             Payload::Extended(self::body(data))
         }
-        // A circuit that was cut is of no use to us.
-        (SENDME | XOFF | XON | EXTENDED2 | TRUNCATE | TRUNCATED, _) => return Err(Malformed),
+        (TRUNCATE, _) => Payload::Truncate,
+        (TRUNCATED, _) => Payload::Truncated,
+        (SENDME | XOFF | XON | EXTENDED2, _) => return Err(Malformed),
         _ => Payload::Nothing,
     };
     Ok(Message { stream, payload })
 }
 
+/// Where a stream is to go.
+fn begin(data: &[u8]) -> Option<Target> {
+    let (text, rest) = text(data)?;
+    let flags = rest.first_chunk::<4>().map_or(0, |flags| u32::from_be_bytes(*flags));
+    Target::parse(text, flags)
+}
+
 /// A text that ends with a zero, and what follows.
-fn text(data: &[u8]) -> Result<(&str, &[u8]), Malformed> {
-    let end = data.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
-    let text = std::str::from_utf8(&data[..end]).map_err(|_| Malformed)?;
-    Ok((text, &data[end + 1..]))
+fn text(data: &[u8]) -> Option<(&str, &[u8])> {
+    let end = data.iter().position(|byte| *byte == 0)?;
+    Some((std::str::from_utf8(&data[..end]).ok()?, &data[end + 1..]))
 }

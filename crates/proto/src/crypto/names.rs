@@ -133,6 +133,11 @@ impl Names {
         self.routers.get(&id).map(|entry| entry.router)
     }
 
+    /// Whether a connection to the relay is open.
+    pub fn is_connected(&self, id: RelayId) -> bool {
+        self.routers.get(&id).is_some_and(|entry| entry.connections > 0)
+    }
+
     /// A connection to the relay is open.
     pub fn connected(&mut self, id: RelayId) {
         if let Some(entry) = self.routers.get_mut(&id) {

@@ -3,7 +3,7 @@
 use tidegate_control::units::Time;
 
 use super::state::{Leg, Links, Move, OPENER_BIT};
-use crate::cell::{Cell, Command};
+use crate::cell::{Cell, Command, DestroyReason};
 use crate::ids::{ChannelId, CircId, CircuitKey, LegId, Side};
 use crate::onion::Onion;
 use crate::pool::List;
@@ -85,9 +85,9 @@ impl<O: Onion> Links<O> {
         self.legs[id.0 as usize].at_guard
     }
 
-    /// Removes a leg, drops what waits in its queue, and tells the neighbour if `destroy`. Returns its
+    /// Removes a leg, drops what waits in its queue, and tells the neighbour why if `destroy` says. Returns its
     /// channel.
-    pub fn remove_leg(&mut self, now: Time, id: LegId, destroy: bool) -> ChannelId {
+    pub fn remove_leg(&mut self, now: Time, id: LegId, destroy: Option<DestroyReason>) -> ChannelId {
         let mut leg = self.legs.remove(id.0 as usize);
         self.queued_cells -= u64::from(leg.queue.len());
         self.cells.clear(&mut leg.queue);
@@ -97,19 +97,17 @@ impl<O: Onion> Links<O> {
         let at = channel.circs.binary_search_by_key(&leg.circ, |(circ, _)| *circ);
         channel.circs.remove(at.expect("a leg is listed on its channel"));
         self.abandon_move(now, id, &leg, None);
-        let channel = &mut self.channels[leg.channel.0 as usize];
-        if destroy && !matches!(leg.moving.as_deref(), Some(Move::Leaving { .. })) {
-            let cell = Cell { circ: leg.circ, command: Command::Destroy, body: O::empty() };
-            self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
-            self.buffered_cells += 1;
-            self.want_flush(leg.channel);
+        if let Some(reason) = destroy
+            && !matches!(leg.moving.as_deref(), Some(Move::Leaving { .. }))
+        {
+            self.refuse(now, leg.channel, leg.circ, reason);
         }
         leg.channel
     }
 
-    /// Tells the neighbour that a circuit it began is refused.
-    pub fn refuse(&mut self, now: Time, id: ChannelId, circ: CircId) {
-        let cell = Cell { circ, command: Command::Destroy, body: O::empty() };
+    /// Tells the neighbour that there is no such circuit here any more, or never will be.
+    pub fn refuse(&mut self, now: Time, id: ChannelId, circ: CircId, reason: DestroyReason) {
+        let cell = Cell { circ, command: Command::Destroy, body: O::destroy(reason) };
         let channel = &mut self.channels[id.0 as usize];
         self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
         self.buffered_cells += 1;

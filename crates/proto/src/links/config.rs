@@ -72,6 +72,15 @@ impl Default for OutputBuffer {
     }
 }
 
+/// What bounds a circuit's cells in flight, at both of its ends.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// Its windows, if it has some.
+    pub control: Arc<dyn Control>,
+    /// Else these.
+    pub windows: Windows,
+}
+
 /// How a node moves cells.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -88,6 +97,8 @@ pub struct Config {
     pub control: Arc<dyn Control>,
     /// What is in flight at most, unless `control` has windows of its own.
     pub windows: Windows,
+    /// The ends of circuits whose client asks to do without congestion control; without it they have the fixed `windows`.
+    pub otherwise: Option<Ends>,
     /// What this node knows its bandwidth to be, in bytes per second; infinite if nothing limits it.
     pub bandwidth: f64,
     /// Connection output buffers.
@@ -122,6 +133,7 @@ impl Default for Config {
             kist: None,
             control: Arc::new(FixedWindows),
             windows: Windows::default(),
+            otherwise: None,
             bandwidth: f64::INFINITY,
             output_buffer: OutputBuffer::default(),
             queue_high: CircuitQueue::default().high,

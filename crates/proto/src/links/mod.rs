@@ -21,7 +21,7 @@ mod queues;
 mod runs;
 mod state;
 
-pub use config::{CircuitQueue, Config, OutputBuffer};
+pub use config::{CircuitQueue, Config, Ends, OutputBuffer};
 pub use limits::Limits;
 pub use moves::Arrival;
 pub use queues::QueueFull;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use tidegate_control::units::Time;
 
 use super::state::{Channel, Join, Leg, Links, Move, OPENER_BIT};
-use crate::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
+use crate::cell::{CELL_BYTES, Cell, CircId, Command, DestroyReason, Nonce, RelayId};
 use crate::ids::{ChannelId, CircuitKey, LegId, Side};
 use crate::onion::Onion;
 use crate::sink::Departure;
@@ -272,7 +272,7 @@ impl<O: Onion> Links<O> {
                 let limit = self.config.circuits_per_channel as usize;
                 let full = channel.joins.len() >= MAX_JOINS || channel.circs.len() >= limit;
                 if !theirs || known || full || self.joins.contains_key(&nonce) {
-                    self.refuse(now, id, cell.circ);
+                    self.refuse(now, id, cell.circ, DestroyReason::PROTOCOL);
                     return Arrival::Done;
                 }
                 channel.joins.push((cell.circ, nonce));

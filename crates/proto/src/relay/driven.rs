@@ -5,7 +5,7 @@ use tidegate_control::units::{Span, Time};
 
 use super::Relay;
 use super::watch::Watch;
-use crate::cell::{Cell, Command, EndReason, Payload, RelayId};
+use crate::cell::{Cell, Command, DestroyReason, EndReason, Payload, RelayId};
 use crate::edge::Edge;
 use crate::links::{Arrival, ChannelId, Side, kist};
 use crate::node::{Node, Output, Sink, Source, StreamKey};
@@ -40,7 +40,7 @@ impl<O: Onion> Machine for Relay<O> {
     fn timeout(&mut self, now: Time) {
         if let Some(watch) = &mut self.watch {
             if let Some(circuit) = watch.overdue(now) {
-                return self.end(now, circuit, None);
+                return self.end(now, circuit, DestroyReason::TIMEOUT);
             }
             if let Some(channel) = watch.due_look(now) {
                 let is_bare = self.table.links.is_bare(channel);
@@ -94,7 +94,7 @@ impl<O: Onion> Node<O> for Relay<O> {
             {
                 self.create(now, channel, cell.circ, &cell.body, cell.command == Command::CreateFast);
             }
-            Arrival::Violation(key) => self.end(now, key, None),
+            Arrival::Violation(key) => self.end(now, key, DestroyReason::PROTOCOL),
             Arrival::Done => self.close_if_spent(now, channel),
             Arrival::UnknownCircuit(_) | Arrival::Congested(..) => {}
         }
@@ -168,10 +168,8 @@ impl<O: Onion> Node<O> for Relay<O> {
         self.end_stream(now, stream, EndReason::DONE);
     }
 
-    fn took(&mut self, now: Time, spent: Span) {
-        if let Some(controller) = &mut self.controller {
-            controller.took(now, spent);
-        }
+    fn took(&mut self, now: Time, spent: Span) -> bool {
+        self.controller.as_mut().is_some_and(|controller| controller.took(now, spent))
     }
 
     fn waiting(&self) -> (u64, u64) {

@@ -5,6 +5,7 @@ use tidegate_control::units::Time;
 
 use super::Relay;
 use super::table::{CELL_COST, Switch};
+use crate::cell::DestroyReason;
 use crate::ids::CircuitKey;
 use crate::onion::Onion;
 
@@ -33,7 +34,7 @@ impl<O: Onion> Relay<O> {
             if self.memory() <= target {
                 return;
             }
-            self.end(now, key, None);
+            self.end(now, key, DestroyReason::RESOURCE_LIMIT);
             self.shed += 1;
         }
         while self.memory() > target && self.table.links.drop_oldest_join() {}

@@ -13,6 +13,8 @@ pub struct Shown {
     pub guard: bool,
     /// Streams leave it here.
     pub exit: bool,
+    /// And the client and this exit have agreed on congestion control.
+    pub congestion_control: bool,
     /// Cells to the client: waiting, sent so far,
     pub queued: u32,
     /// see `queued`,
@@ -33,6 +35,7 @@ impl<O: Onion> Relay<O> {
                 circuit: CircuitKey(key as u32),
                 guard: links.is_at_guard(circuit.prev),
                 exit: circuit.edge.is_some(),
+                congestion_control: circuit.edge.as_ref().is_some_and(|edge| edge.has_congestion_control()),
                 queued,
                 sent,
                 allowed,

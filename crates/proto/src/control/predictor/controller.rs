@@ -106,10 +106,12 @@ impl Controller for Predictor {
         self.steps.next()
     }
 
-    fn took(&mut self, now: Time, spent: Span) {
-        if std::mem::take(&mut self.solved) {
+    fn took(&mut self, now: Time, spent: Span) -> bool {
+        let solved = std::mem::take(&mut self.solved);
+        if solved {
             self.judge(now, spent);
         }
+        solved
     }
 
     fn step(&mut self, now: Time, plant: &mut dyn Plant) {

@@ -1,0 +1,91 @@
+//! Faults in links, circuits and streams, each told to a relay of stock tor and to one of ours: the answers are the same.
+//! Runs where tor is installed.
+
+#[path = "../../../../tests/skipped.rs"]
+mod skipped;
+
+mod neighbour;
+mod table;
+
+use std::path::Path;
+
+use neighbour::Relay;
+use table::{CIRCUIT_FAULTS, LINK_FAULTS, tell_circuit, tell_link};
+use tidegate_net::identity::{fill, unhex};
+use tidegate_net::live::exit::Exit;
+use tidegate_net::live::policy::Policy;
+use tidegate_net::live::relay::{Announce, Settings, run};
+use tidegate_net::private_tor::{self, Network};
+use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::links::{Config, Limits};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::{LocalSet, spawn_local};
+
+/// A directory that has nothing, in one cell.
+async fn directory(listener: TcpListener) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        spawn_local(async move {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(b"HTTP/1.0 404 Not Found\r\n\r\n").await;
+        });
+    }
+}
+
+/// A relay of ours.
+async fn ours() -> Relay {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let keys = RouterKeys::generate(&mut fill);
+    let fingerprint = keys.fingerprint();
+    let behind = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let authority = behind.local_addr().unwrap();
+    let policy = Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new());
+    let exit = Exit { policy, directory: Some(authority) };
+    spawn_local(directory(behind));
+    let config = Config { limits: Some(Limits::default()), ..Config::default() };
+    let nickname = "ours".into();
+    let settings =
+        Settings { nickname, address, keys, config, exit, announce: Announce::Tor(authority), status: None };
+    let (orders, taken) = mpsc::channel(1);
+    spawn_local(async move {
+        let _orders = orders;
+        run(settings, listener, taken, |_| {}).await
+    });
+    Relay { address, fingerprint }
+}
+
+#[test]
+fn faults_are_answered_as_stock_tor_does() {
+    if !private_tor::is_installed(Path::new("tor")) {
+        return skipped::skipped("faults are answered as stock tor does", "tor");
+    }
+    let directory = std::env::temp_dir().join(format!("tidegate-faults-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let mut network = Network::new(Path::new("tor"), &directory, 1).unwrap();
+    network.start("").unwrap();
+    let stock = network.relay("stock").unwrap();
+    network.run_relay(&stock, private_tor::RELAY).unwrap();
+    network.wait_for(&["\nr stock ".into()]).unwrap();
+    let stock = Relay { address: stock.address(), fingerprint: unhex(&stock.fingerprint).unwrap() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let differ = runtime.block_on(LocalSet::new().run_until(async {
+        let ours = ours().await;
+        let mut differ = Vec::new();
+        for fault in LINK_FAULTS {
+            let answers = [tell_link(stock, fault).await, tell_link(ours, fault).await];
+            eprintln!("{fault}: {answers:?}");
+            differ.extend((answers[0] != answers[1]).then_some((fault, answers)));
+        }
+        for fault in CIRCUIT_FAULTS {
+            let answers = [tell_circuit(stock, fault).await, tell_circuit(ours, fault).await];
+            eprintln!("{fault}: {answers:?}");
+            differ.extend((answers[0] != answers[1]).then_some((fault, answers)));
+        }
+        differ
+    }));
+    drop(network);
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(differ.is_empty(), "stock tor's answer, and ours: {differ:#?}");
+}

@@ -1,0 +1,274 @@
+//! A neighbour that says what it likes to a relay, and hears what that answers.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use sha2::{Digest as _, Sha256};
+use tidegate_net::clock;
+use tidegate_net::identity::random;
+use tidegate_net::{link, tls};
+use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::crypto::fast;
+use tidegate_proto::crypto::layer::{BODY, Layer};
+use tidegate_proto::crypto::link::{EXPORTER, Handshake, Start, Tls};
+use tidegate_proto::crypto::wire::{self, Splitter, command};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// What is waited for when nothing may come.
+const SILENCE: Duration = Duration::from_millis(700);
+
+/// Commands of cells.
+pub const CREATED_FAST: u8 = 6;
+pub const RELAY: u8 = 3;
+pub const DESTROY: u8 = 4;
+pub const CREATE_FAST: u8 = 5;
+pub const EARLY: u8 = 9;
+pub const CREATE2: u8 = 10;
+pub const CREATED2: u8 = 11;
+/// Of relay messages.
+pub const BEGIN: u8 = 1;
+pub const DATA: u8 = 2;
+pub const END: u8 = 3;
+pub const SENDME: u8 = 5;
+pub const TRUNCATE: u8 = 8;
+pub const BEGIN_DIR: u8 = 13;
+pub const EXTEND2: u8 = 14;
+pub const EXTENDED2: u8 = 15;
+pub const XOFF: u8 = 43;
+
+/// A circuit of the initiator's.
+pub const CIRCUIT: u32 = 0x8000_0001;
+
+/// How a relay answers what it should not be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The connection is closed.
+    Closed,
+    /// The circuit is, with that reason.
+    Destroyed(u8),
+    /// The stream is, with that reason.
+    Ended(u8),
+    /// It goes on as before: the circuit, or without one the connection, still serves.
+    Ignored,
+}
+
+/// What TLS tells of the connection.
+struct Binding<'a>(&'a TlsStream<link::Tcp>);
+
+impl Tls for Binding<'_> {
+    fn certificate(&self) -> [u8; 32] {
+        Sha256::digest(&self.0.get_ref().1.peer_certificates().unwrap()[0]).into()
+    }
+    fn export(&self, context: &[u8]) -> [u8; 32] {
+        self.0.get_ref().1.export_keying_material([0; 32], EXPORTER, Some(context)).unwrap()
+    }
+}
+
+/// A relay that is told faults.
+#[derive(Clone, Copy)]
+pub struct Relay {
+    pub address: SocketAddr,
+    pub fingerprint: [u8; 20],
+}
+
+/// A connection with it.
+pub struct Link {
+    stream: TlsStream<link::Tcp>,
+    splitter: Splitter,
+    forward: Layer,
+    backward: Layer,
+}
+
+pub async fn connect(relay: Relay) -> TlsStream<link::Tcp> {
+    let tcp = link::in_lumps(TcpStream::connect(relay.address).await.unwrap()).unwrap();
+    TlsConnector::from(tls::any_server().unwrap())
+        .connect(ServerName::try_from("tidegate.invalid").unwrap(), tcp)
+        .await
+        .unwrap()
+}
+
+/// Shakes hands, as a relay if it has keys; what it says is changed on its way. `None`: the relay closed.
+pub async fn shake(relay: Relay, keys: Option<&RouterKeys>, change: impl Fn(&mut Vec<u8>)) -> Option<Link> {
+    let mut stream = connect(relay).await;
+    let now = clock::unix();
+    let keys = keys.map(|keys| keys.certify(now, &[], [random(), random()]).into());
+    let start = Start { keys, now, random: random(), address: relay.address.ip(), ours: None };
+    let mut handshake = Handshake::initiator(start, Some(relay.fingerprint));
+    let mut buffer = [0; 4096];
+    loop {
+        let mut said = handshake.output();
+        change(&mut said);
+        stream.write_all(&said).await.ok()?;
+        let count = stream.read(&mut buffer).await.unwrap_or(0);
+        if count == 0 {
+            return None;
+        }
+        let met = handshake.receive(&buffer[..count], &Binding(&stream)).unwrap();
+        if met.is_some() {
+            let mut said = handshake.output();
+            change(&mut said);
+            stream.write_all(&said).await.ok()?;
+            stream.flush().await.ok()?;
+            let splitter = Splitter::new(handshake.rest());
+            let none = || Layer::new(&[0; 16], &[0; 20]);
+            return Some(Link { stream, splitter, forward: none(), backward: none() });
+        }
+    }
+}
+
+/// A link without faults.
+pub async fn good(relay: Relay) -> Link {
+    shake(relay, None, |_| {}).await.expect("a handshake without faults")
+}
+
+/// And a circuit on it.
+pub async fn circuit(relay: Relay) -> Link {
+    let mut link = good(relay).await;
+    link.create().await;
+    link
+}
+
+/// A relay message without layers.
+pub fn message(command: u8, stream: u16, data: &[u8]) -> [u8; BODY] {
+    let mut body = [0; BODY];
+    body[0] = command;
+    body[3..5].copy_from_slice(&stream.to_be_bytes());
+    body[9..11].copy_from_slice(&(data.len() as u16).to_be_bytes());
+    body[11..][..data.len()].copy_from_slice(data);
+    body
+}
+
+impl Link {
+    pub async fn cell(&mut self, circuit: u32, command: u8, body: &[u8]) {
+        let mut cell = circuit.to_be_bytes().to_vec();
+        cell.push(command);
+        if wire::is_variable(command) {
+            cell.extend_from_slice(&(body.len() as u16).to_be_bytes());
+        }
+        cell.extend_from_slice(body);
+        if !wire::is_variable(command) {
+            cell.resize(wire::FIXED, 0);
+        }
+        // A relay that has closed is found out when it is listened to.
+        let _ = self.stream.write_all(&cell).await;
+        let _ = self.stream.flush().await;
+    }
+
+    /// The next cell; `Ok(None)`: nothing comes. An error: it is closed.
+    async fn next(&mut self) -> Result<Option<(u32, u8, Vec<u8>)>, ()> {
+        loop {
+            if let Some((circuit, number, body)) = self.splitter.take().unwrap() {
+                let cell = (circuit.0, number, body.to_vec());
+                if [command::PADDING, command::VPADDING, command::NETINFO].contains(&number) {
+                    continue;
+                }
+                return Ok(Some(cell));
+            }
+            let read = link::read_some(&mut self.stream, self.splitter.space());
+            match tokio::time::timeout(SILENCE, read).await {
+                Err(_) => return Ok(None),
+                Ok(Ok(count @ 1..)) => self.splitter.filled(count),
+                Ok(_) => return Err(()),
+            }
+        }
+    }
+
+    pub async fn create(&mut self) {
+        let half: [u8; fast::HALF] = random();
+        self.cell(CIRCUIT, CREATE_FAST, &half).await;
+        let (circuit, number, body) = self.next().await.unwrap().expect("it answers");
+        assert_eq!((circuit, number), (CIRCUIT, CREATED_FAST));
+        let (keys, proof) = fast::derive(&half, body[..20].try_into().unwrap());
+        assert_eq!(proof, body[20..40]);
+        self.forward = Layer::new(&keys.forward, &keys.forward_digest);
+        self.backward = Layer::new(&keys.backward, &keys.backward_digest);
+    }
+
+    /// Says something on the circuit.
+    pub async fn say(&mut self, number: u8, mut body: [u8; BODY]) {
+        self.forward.seal(&mut body);
+        self.cell(CIRCUIT, number, &body).await;
+    }
+
+    /// What is said on the circuit, or another answer.
+    pub async fn hear(&mut self) -> Result<[u8; BODY], Answer> {
+        match self.next().await {
+            Err(()) => Err(Answer::Closed),
+            Ok(None) => Err(Answer::Ignored),
+            Ok(Some((_, DESTROY, body))) => Err(Answer::Destroyed(body[0])),
+            Ok(Some((_, RELAY, body))) => {
+                let mut body: [u8; BODY] = body.try_into().unwrap();
+                self.backward.pass(&mut body);
+                assert!(self.backward.recognises(&body));
+                Ok(body)
+            }
+            Ok(Some(other)) => panic!("{other:?}"),
+        }
+    }
+
+    /// The answer to a fault of a circuit that stands.
+    pub async fn answer(&mut self) -> Answer {
+        loop {
+            match self.hear().await {
+                Ok(body) if body[0] == END => return Answer::Ended(body[11]),
+                Ok(_) => {}
+                Err(Answer::Ignored) => break,
+                Err(other) => return other,
+            }
+        }
+        // A directory answers, if only that it has no such thing.
+        self.say(RELAY, message(BEGIN_DIR, 77, &[])).await;
+        loop {
+            match self.hear().await {
+                Ok(body) if body[3..5] == [0, 77] => return Answer::Ignored,
+                Ok(_) => {}
+                Err(Answer::Ignored) => panic!("neither closed nor of use"),
+                Err(other) => return other,
+            }
+        }
+    }
+
+    /// The answer to a fault of a link without a circuit.
+    pub async fn link_answer(&mut self) -> Answer {
+        match self.next().await {
+            Err(()) => return Answer::Closed,
+            Ok(Some((_, DESTROY, body))) => return Answer::Destroyed(body[0]),
+            Ok(Some(other)) => panic!("{other:?}"),
+            Ok(None) => {}
+        }
+        let half: [u8; fast::HALF] = random();
+        self.cell(CIRCUIT + 1, CREATE_FAST, &half).await;
+        match self.next().await {
+            Ok(Some((_, CREATED_FAST, _))) => Answer::Ignored,
+            Err(()) => Answer::Closed,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asks the directory until so many DATA cells have come; the digest that acknowledges the last.
+    pub async fn digest_of(&mut self, cells: u32) -> [u8; 20] {
+        let (mut come, mut stream, mut digest) = (0, 1, None);
+        loop {
+            self.say(RELAY, message(BEGIN_DIR, stream, &[])).await;
+            self.say(RELAY, message(DATA, stream, b"GET /tor/none HTTP/1.0\r\n\r\n")).await;
+            loop {
+                let body = self.hear().await.expect("the directory answers");
+                come += u32::from(body[0] == DATA);
+                if body[0] == DATA && come == cells {
+                    digest = Some(self.backward.digest());
+                }
+                if body[0] == END {
+                    break;
+                }
+            }
+            if let Some(digest) = digest {
+                return digest;
+            }
+            stream += 1;
+        }
+    }
+}
