@@ -40,12 +40,16 @@ fn text(error: impl std::fmt::Display) -> String {
 impl Processes {
     /// A directory of so many peers on free ports, none of which runs yet.
     pub fn new(peers: u16, common: Vec<String>) -> Result<Processes, String> {
-        let folder = std::env::temp_dir().join(format!("tidegate-more-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
         let sockets: Result<Vec<UdpSocket>, _> = (0..peers).map(|_| UdpSocket::bind("127.0.0.1:0")).collect();
         let addresses: Result<Vec<SocketAddr>, _> =
             sockets.map_err(text)?.iter().map(UdpSocket::local_addr).collect();
-        let addresses = addresses.map_err(text)?;
+        Processes::at(addresses.map_err(text)?, common)
+    }
+
+    /// A directory of peers at these addresses, none of which runs yet.
+    pub fn at(addresses: Vec<SocketAddr>, common: Vec<String>) -> Result<Processes, String> {
+        let folder = std::env::temp_dir().join(format!("tidegate-more-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
         create(&folder, &addresses, 3600, 24).map_err(text)?;
         let tool = std::env::current_exe().map_err(text)?;
         Ok(Processes { folder, addresses, children: Vec::new(), tool, common, shows: false })
@@ -64,8 +68,20 @@ impl Processes {
 
     /// Runs a peer until all this ends.
     pub fn spawn(&mut self, role: &str, peer: u16, arguments: &[&str]) -> Result<(), String> {
-        let child = self.command(role, peer).args(arguments).spawn().map_err(text)?;
-        self.children.push((peer, child));
+        self.spawn_by(role, peer, arguments, |mut command| command.spawn())
+    }
+
+    /// Lets somebody run a peer, perhaps in another network.
+    pub fn spawn_by(
+        &mut self,
+        role: &str,
+        peer: u16,
+        arguments: &[&str],
+        by: impl FnOnce(Command) -> io::Result<Child>,
+    ) -> Result<(), String> {
+        let mut command = self.command(role, peer);
+        command.args(arguments);
+        self.children.push((peer, by(command).map_err(text)?));
         Ok(())
     }
 

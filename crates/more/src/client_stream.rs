@@ -155,3 +155,32 @@ impl Open {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::frame::any_frame;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// A receiver that knows the keys and answers anything, to packets that were sent or not.
+        #[test]
+        fn whatever_a_receiver_answers_little_is_held(
+            wide: bool, said in prop::collection::vec((any_frame(), 0u64..400, any::<bool>(), any::<bool>()), 1..120),
+        ) {
+            let (mut open, mut now) = (Open::new(wide, Time::ZERO), Time::ZERO);
+            for (answer, later, sends, late) in said {
+                now += Span::from_millis(later);
+                open.write(&[5; 5000]);
+                let chunk = if sends { open.frame(now, 7).0 } else { None };
+                let came = open.answered(now, &answer, chunk, late);
+                prop_assert!(came.is_none_or(|came| came.bytes.len() <= chunk_bytes(true) * (window(wide) as usize + 1)));
+                prop_assert!(open.down.held.len() <= window(wide) as usize);
+                prop_assert!(open.up.len() <= WAITING && open.ready.len() <= WAITING, "{}", open.ready.len());
+                prop_assert!(open.polls <= window(wide) as u32);
+            }
+        }
+    }
+}

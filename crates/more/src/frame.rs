@@ -130,6 +130,21 @@ impl Frame {
     }
 }
 
+/// Any frame that can be read, with chunks of any length that fit.
+#[cfg(test)]
+pub(crate) fn any_frame() -> impl proptest::strategy::Strategy<Value = Frame> {
+    use proptest::prelude::*;
+    let number = || prop_oneof![4 => 0u64..1500, 1 => 0..u64::MAX / 2];
+    let bytes = prop::collection::vec(any::<u8>(), 0..chunk_bytes(true));
+    let have = prop::collection::vec(any::<u8>(), HAVE[1]);
+    (any::<u8>(), any::<u32>(), number(), number(), have, bytes).prop_map(
+        |(flags, number, chunk, next, have, bytes)| {
+            let have = Have(have.try_into().expect("as many"));
+            Frame { stream: 7, flags, number, offer: 0.0, chunk, next, have, bytes }
+        },
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

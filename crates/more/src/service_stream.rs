@@ -202,3 +202,36 @@ impl Held {
         self.down.range_mut(window).find(|(_, chunk)| due(chunk)).map(|(number, chunk)| (*number, chunk))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::frame::any_frame;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// A sender that knows the keys and says anything: both directions hold what they may, and each answer fits.
+        #[test]
+        fn whatever_a_sender_says_little_is_held(
+            wide: bool, takes: bool, said in prop::collection::vec((any_frame(), 0u64..400, 0usize..9000), 1..120),
+        ) {
+            let (mut held, mut counters) = (Held::new(wide, Time::ZERO), Counters::default());
+            held.takes = takes;
+            let mut now = Time::ZERO;
+            for (frame, later, written) in said {
+                now += Span::from_millis(later);
+                held.write(&vec![5; written * 100]);
+                let mut answer = Frame::default();
+                held.exchange(now, &frame, (usize::MAX, true), &mut counters, &mut answer);
+                prop_assert!(held.up.held.len() <= window(wide) as usize);
+                let waiting: usize = held.down.values().map(|chunk| chunk.bytes.len()).sum();
+                prop_assert!(waiting <= WAITING + chunk_bytes(wide), "{waiting}");
+                prop_assert!(answer.bytes.len() <= chunk_bytes(wide));
+                prop_assert!(!answer.has(CHUNK) || answer.chunk < held.next_down, "nothing is made up");
+            }
+            prop_assert!(held.over(now + SILENCE + Span::from_secs(1)), "who falls silent is forgotten");
+        }
+    }
+}

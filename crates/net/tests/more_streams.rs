@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use loopback::{PEERS, directory};
 use tidegate_control::units::Span;
@@ -33,10 +34,10 @@ fn ask(front: SocketAddr, name: &str) -> (TcpStream, u8) {
 }
 
 /// Runs an overlay with a hidden `target`, and `talk` against its SOCKS5 front and the UDP address of the front's
-/// peer.
-fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr)) {
+/// peer. The service ends when the last argument of `talk` is set.
+fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr, &AtomicBool)) {
     let directory = directory();
-    let stop = AtomicBool::new(false);
+    let (stop, silent) = (AtomicBool::new(false), AtomicBool::new(false));
     let published: Mutex<Option<Descriptor>> = Mutex::new(None);
     std::thread::scope(|scope| {
         for me in 1..PEERS - 1 {
@@ -50,7 +51,7 @@ fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr)) {
             };
             let serving =
                 Serving { name: [7; 32], key: [8; 32], paths: 64, target, publish: Box::new(publish) };
-            serve(&settings(&directory, PEERS - 1), vec![serving], &stop).expect("serves")
+            serve(&settings(&directory, PEERS - 1), vec![serving], &silent).expect("serves")
         });
         let descriptor = loop {
             if let Some(descriptor) = published.lock().expect("not poisoned").clone() {
@@ -68,7 +69,8 @@ fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr)) {
             let front = Front { listener, receivers: vec![receiver], handshake: Span::from_millis(300) };
             socks(&settings(directory, 0), front, stop).expect("fronts")
         });
-        talk(front, directory.peers[0].address.parse().expect("an address"));
+        talk(front, directory.peers[0].address.parse().expect("an address"), &silent);
+        silent.store(true, Ordering::Relaxed);
         stop.store(true, Ordering::Relaxed);
     });
 }
@@ -92,7 +94,7 @@ fn reversing() -> SocketAddr {
 
 #[test]
 fn an_application_talks_to_a_hidden_target_through_the_front() {
-    with_overlay(reversing(), |front, _| {
+    with_overlay(reversing(), |front, _, _| {
         let content: Vec<u8> = (0..9_000u32).map(|i| ((i * i) >> 4) as u8).collect();
         let streams: Vec<_> = [9_000, 1, 0]
             .map(|length| {
@@ -130,7 +132,7 @@ fn an_application_talks_to_a_hidden_target_through_the_front() {
 #[test]
 fn a_target_that_is_not_there_is_a_refusal() {
     let nobody = TcpListener::bind("127.0.0.1:0").expect("loopback has ports").local_addr().expect("bound");
-    with_overlay(nobody, |front, _| {
+    with_overlay(nobody, |front, _, _| {
         let (mut tcp, code) = ask(front, NAME);
         // Whether the first answer already knows depends on what is faster; then the connection just ends.
         assert!([0, 5].contains(&code), "{code}");
@@ -140,11 +142,32 @@ fn a_target_that_is_not_there_is_a_refusal() {
     });
 }
 
+/// An application is told within ten seconds, and a moment for the threads, instead of hanging; another stream is too.
+#[test]
+fn a_receiver_that_fell_silent_is_a_reply_and_no_hang() {
+    with_overlay(reversing(), |front, _, silent| {
+        assert_eq!(ask(front, NAME).1, 0, "it is there");
+        silent.store(true, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(500));
+        #[expect(clippy::disallowed_methods, reason = "how long an application waits is the point")]
+        let asked = Instant::now();
+        std::thread::scope(|scope| {
+            let both = [0; 2].map(|_| scope.spawn(|| ask(front, NAME).1));
+            for code in both {
+                // TTL expired: it does not answer.
+                assert_eq!(code.join().expect("answered"), 6);
+            }
+        });
+        let waited = asked.elapsed();
+        assert!((Duration::from_secs(9)..Duration::from_secs(15)).contains(&waited), "{waited:?}");
+    });
+}
+
 /// More connections than there may be handshakes say nothing, or half of something, while datagrams of nobody
 /// pour in: an application is served all the same, and the silent ones are gone after their time.
 #[test]
 fn silent_connections_and_a_flood_do_not_keep_an_application_out() {
-    with_overlay(reversing(), |front, peer| {
+    with_overlay(reversing(), |front, peer, _| {
         let silent: Vec<TcpStream> = (0..200)
             .map(|n| {
                 let mut tcp = TcpStream::connect(front).expect("listens");
