@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 mod files;
+mod network;
 
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 

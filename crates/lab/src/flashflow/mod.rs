@@ -11,6 +11,7 @@
 //! after n seconds. With `estimators = true`: `<estimator>.<measure>`, what other estimators make of the same seconds.
 
 mod file;
+pub mod median;
 pub mod network;
 
 use std::collections::BTreeMap;

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use serde_json::{Value, json};
 use tidegate_control::flashflow::accept::Verdict;
 use tidegate_control::flashflow::allocate::{allocate, share_sockets};
 use tidegate_control::flashflow::quota::PER_PERIOD;
@@ -23,7 +22,7 @@ use super::coordinator::measure;
 use super::ledger::{BY_RELAY, Ledger};
 use super::plan::{as_relay, plan};
 use super::record::{Record, relay_name};
-use super::shared::{Current, Shared, network};
+use super::shared::{Current, Shared, network, say_network};
 use super::store::{self, Store, StoreError};
 use super::{publish, stock};
 use crate::clock::{self, Calendar};
@@ -75,15 +74,17 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Opens the state. `log` gets every event as a JSON object.
+    /// Opens the state.
     ///
     /// # Errors
     /// [`DaemonError`]
-    pub fn open(mut config: CoordinatorConfig, log: fn(&Value)) -> Result<Daemon, DaemonError> {
+    pub fn open(mut config: CoordinatorConfig) -> Result<Daemon, DaemonError> {
         let identity = Identity::load(&config.identity).map_err(DaemonError::Identity)?;
         let calendar = Calendar::new(config.period);
         let started = calendar.unix();
-        let network = network(&mut config, started, log).map_err(DaemonError::Network)?;
+        let consented = config.relays.len();
+        let network = network(&mut config, started).map_err(DaemonError::Network)?;
+        say_network(network.as_ref(), consented, &config);
         let (mut store, records) = Store::open(&config.state).map_err(DaemonError::Store)?;
         let record = Record::Started {
             unix: started,
@@ -96,16 +97,14 @@ impl Daemon {
             ledger.apply(record).expect("the store checked them");
         }
         if ledger.from_future() > 0 {
-            log(
-                &json!({ "event": "warning", "message": "records from the future are ignored: the clock is wrong \
-                now, or was when they were written", "ignored": ledger.from_future() }),
-            );
+            let cause =
+                "records from the future are ignored: the clock is wrong now, or was when they were written";
+            tracing::warn!(cause, ignored = ledger.from_future(), "warning");
         }
         let newest = records.iter().filter_map(Record::unix).filter(|unix| *unix <= started).max();
         let period = started / (config.period.0 / 1_000_000_000);
         let schedule = plan(&config, network.as_ref(), &identity, &records, period);
-        log(&json!({ "event": "started", "records": records.len(), "period": period,
-            "placements": schedule.placements().len() }));
+        tracing::info!(records = records.len(), period, placements = schedule.placements().len(), "started");
         let shared = Shared {
             config,
             network,
@@ -120,7 +119,6 @@ impl Daemon {
             aging: (newest.unwrap_or(started), clock::now()),
             store,
             broken: None,
-            log,
         };
         let stop = watch::Sender::new(false);
         Ok(Daemon { identity: Rc::new(identity), shared: Rc::new(RefCell::new(shared)), stop })
@@ -205,9 +203,13 @@ impl Daemon {
         let refused = shared.calendar.refused();
         if refused.is_some() != *said {
             *said = refused.is_some();
-            (shared.log)(&json!({ "event": "clock", "refused_unix": refused, "unix": shared.unix(),
-                "message": if *said { "the clock jumped by more than a period: it is not followed, and if it is \
-                    right now, start the coordinator anew" } else { "the clock is back" } }));
+            let cause = if *said {
+                "the clock jumped by more than a period: it is not followed, and if it is right now, start the \
+                 coordinator anew"
+            } else {
+                "the clock is back"
+            };
+            tracing::warn!(refused_unix = refused, unix = shared.unix(), cause, "clock");
         }
     }
 
@@ -246,8 +248,7 @@ impl Daemon {
             let forgotten = shared.store.forget(unix, shared.config.retention);
             let forgotten = forgotten.map_err(DaemonError::Store)?;
             let placements = shared.schedule.placements().len();
-            (shared.log)(&json!({ "event": "period", "period": here.0, "placements": placements,
-                "records_deleted": forgotten }));
+            tracing::info!(period = here.0, placements, records_deleted = forgotten, "period");
         }
         shared.position = here;
         Ok(())
@@ -258,7 +259,7 @@ impl Daemon {
         let on = shared.config.kill_switch.exists();
         if on != shared.stopped {
             shared.stopped = on;
-            (shared.log)(&json!({ "event": "kill-switch", "on": on }));
+            tracing::warn!(on, "kill-switch");
             self.stop.send_replace(on);
         }
     }
@@ -318,9 +319,14 @@ impl Daemon {
             let (relay, target) = (entry.nickname.clone(), entry.target.name());
             let current = Current { relay, target, ..Current::default() };
             shared.current.insert(id.clone(), current);
-            (shared.log)(&json!({ "event": "attempt", "id": id, "relay": entry.nickname,
-                "guess_bits_per_s": placement.guess.0, "allocated_bits_per_s": allocated.0,
-                "target": entry.target.name() }));
+            tracing::info!(
+                id,
+                relay = entry.nickname,
+                guess_bits_per_s = placement.guess.0,
+                allocated_bits_per_s = allocated.0,
+                target = entry.target.name(),
+                "attempt"
+            );
         }
         let on_second = |number: u16, second: &SecondRecord| self.keep_second(&id, number, second);
         let stop = self.stop.subscribe();
@@ -395,9 +401,16 @@ impl Daemon {
             (current.seconds, current.last) = (number, last);
             current.relay.clone()
         });
-        (shared.log)(&json!({ "event": "second", "id": id, "relay": relay, "second": number,
-            "measurement_bits_per_s": last.0, "background_bits_per_s": last.1,
-            "sum_bits_per_s": last.0 + last.1, "background_claimed_bits_per_s": counted.claimed * 8 }));
+        tracing::info!(
+            id,
+            relay,
+            second = number,
+            measurement_bits_per_s = last.0,
+            background_bits_per_s = last.1,
+            sum_bits_per_s = last.0 + last.1,
+            background_claimed_bits_per_s = counted.claimed * 8,
+            "second"
+        );
     }
 
     fn conclude(
@@ -419,10 +432,17 @@ impl Daemon {
                 let conclusive = matches!(verdict, Verdict::Conclusive(_));
                 let (estimate, checked) = (outcome.estimate.0, outcome.checked);
                 shared.record(&Record::Result { id: id.into(), unix, estimate, conclusive, checked });
-                (shared.log)(&json!({ "event": "result", "id": id, "relay": entry.nickname,
-                    "estimate_bits_per_s": estimate, "conclusive": conclusive,
-                    "low_bits_per_s": bounds.low.0, "high_bits_per_s": bounds.high.0,
-                    "allocated_bits_per_s": allocated.0, "cells_checked": checked }));
+                tracing::info!(
+                    id,
+                    relay = entry.nickname,
+                    estimate_bits_per_s = estimate,
+                    conclusive,
+                    low_bits_per_s = bounds.low.0,
+                    high_bits_per_s = bounds.high.0,
+                    allocated_bits_per_s = allocated.0,
+                    cells_checked = checked,
+                    "result"
+                );
                 if let Verdict::Again { guess } = verdict {
                     self.again(&mut shared, &entry.id, guess);
                 }
@@ -439,8 +459,8 @@ impl Daemon {
                     reason: reason.name().into(),
                     by: by.clone(),
                 });
-                (shared.log)(&json!({ "event": "failure", "id": id, "relay": entry.nickname,
-                    "reason": reason.name(), "by": by, "message": reason.to_string() }));
+                let (relay, name) = (&entry.nickname, reason.name());
+                tracing::warn!(id, relay, reason = name, by, cause = %reason, "failure");
                 shared.errors.push((unix, entry.nickname.clone(), format!("{reason} ({by})")));
                 let excess = shared.errors.len().saturating_sub(SHOWN_ERRORS);
                 shared.errors.drain(..excess);
@@ -474,7 +494,7 @@ impl Daemon {
         let sha256 = digest(text.as_bytes());
         shared.record(&Record::File { unix, started, network, expiry_s, sha256, consensus_relays });
         let path = shared.config.bandwidth_file.display().to_string();
-        (shared.log)(&json!({ "event": "file", "path": path, "relays": text.matches("node_id=").count() }));
+        tracing::info!(path, relays = text.matches("node_id=").count(), "file");
         Ok(())
     }
 }

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tidegate_control::random::Seed;
-use tidegate_control::units::Span;
 use tidegate_proto::flashflow::delay_line::DelayLine;
 pub use tidegate_proto::flashflow::delay_line::{LONGEST, Path};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::admission::next_connection;
 use crate::clock;
 
 /// Bytes under way on all connections together: a second of 2 Gbit/s. Each direction of a connection may hold
@@ -30,10 +30,7 @@ pub async fn run(listener: TcpListener, to: SocketAddr, path: Path, seed: Seed) 
     let (places, held) = (Arc::new(Semaphore::new(CONNECTIONS)), Rc::new(Cell::new(0)));
     for n in 0.. {
         let place = places.clone().acquire_owned().await.expect("it is never closed");
-        let Ok((near, _)) = listener.accept().await else {
-            clock::until(clock::now() + Span::from_millis(50)).await;
-            continue;
-        };
+        let (near, _) = next_connection(&listener).await;
         let (seed, held) = (seed.fork_index(n), held.clone());
         tokio::task::spawn_local(async move {
             // How a connection ends concerns nobody else.
@@ -102,6 +99,8 @@ impl Way<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_control::units::Span;
+
     use super::*;
 
     /// What goes in comes out, in order, in both directions, not before its time; and all of the room is free

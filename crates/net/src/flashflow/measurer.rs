@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::server;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, next_connection};
 use crate::identity::{Identity, random};
 use crate::link::Tcp;
 use crate::{clock, link, tls};
@@ -58,11 +58,7 @@ pub async fn serve(listener: TcpListener, identity: Arc<Identity>, settings: Set
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => {
-                let Ok((tcp, _)) = accepted else {
-                    clock::until(clock::now() + Span::from_millis(50)).await;
-                    continue;
-                };
+            (tcp, _) = next_connection(&listener) => {
                 let admission = admission.clone();
                 let (config, identity, settings) = (config.clone(), identity.clone(), settings.clone());
                 let (sessions, free) = (sessions.clone(), free.clone());

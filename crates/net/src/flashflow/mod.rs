@@ -9,6 +9,7 @@ pub mod delay;
 mod hold;
 pub mod ledger;
 mod limits;
+mod listed;
 pub mod measurer;
 pub mod network;
 pub mod plan;

@@ -1,8 +1,9 @@
-//! What a consensus says of the network: who is listed, with which weight, and the shared random value. Only one that more
-//! than half of the trusted authorities signed is believed, and it aims nothing at anybody: a relay is measured only where
-//! the configuration names it, which is its operator's consent.
+//! What a consensus says of the network: who is listed, where, with which weight and relatives, and the shared random value.
+//! Only one that more than half of the trusted authorities signed is believed, and it aims nothing at anybody: a relay is
+//! measured only where the configuration names it, which is its operator's consent, and proves its keys before any load.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use tidegate_control::flashflow::schedule::RelayId;
@@ -10,7 +11,7 @@ use tidegate_control::units::Rate;
 use tidegate_data::authority::{Certificates, TOR, identities};
 use tidegate_data::consensus::{self, Identity};
 use tidegate_data::document::{DataError, Document};
-use tidegate_data::open;
+use tidegate_data::{microdescriptor, open};
 
 /// Where the network is learnt from.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct Source {
     pub consensus: PathBuf,
     /// The authorities' certificates: a file, a folder of files, or a `.tar.xz` of them.
     pub certificates: PathBuf,
+    /// What tells relays' families, beside a consensus of the microdesc flavour.
+    pub microdescriptors: Option<PathBuf>,
     /// The authorities that are trusted.
     pub authorities: BTreeSet<Identity>,
 }
@@ -30,10 +33,21 @@ pub struct Network {
     pub valid_after: u64,
     /// What was agreed on as random; empty if nothing was.
     pub shared_random: Vec<u8>,
-    /// The relays that run, with their weights: kB/s as bit rates.
-    pub relays: BTreeMap<RelayId, Rate>,
+    /// The relays that run.
+    pub relays: BTreeMap<RelayId, Listed>,
     /// How many of the trusted authorities signed it.
     pub signatures: usize,
+}
+
+/// A relay that runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    /// Its weight: kB/s as a bit rate.
+    pub weight: Rate,
+    /// Where it takes connections of the overlay.
+    pub address: SocketAddr,
+    /// Relays that call it a relative, and that it calls one.
+    pub relatives: BTreeSet<RelayId>,
 }
 
 /// An older consensus says too little of the network as it is: three days, as long as tor believes one.
@@ -50,7 +64,7 @@ impl Source {
         let named = authorities.iter().map(String::as_str);
         let authorities = if authorities.is_empty() { identities(TOR) } else { identities(named) };
         let authorities = authorities.map_err(|name| format!("authorities: {name} is no identity"))?;
-        Ok(Source { consensus, certificates, authorities })
+        Ok(Source { consensus, certificates, microdescriptors: None, authorities })
     }
 
     /// Reads and verifies the network as of `unix`.
@@ -79,11 +93,21 @@ impl Source {
             return Err(document.error(format!("is {days} days old"), "fetch one of the last three days"));
         }
         let signed = certificates.verify(&document, read.valid_after, &self.authorities)?;
+        let families = match &self.microdescriptors {
+            Some(path) => microdescriptor::families(&open::open(path)?, &read.relays)?.1.relatives,
+            None => BTreeMap::new(),
+        };
         let running = read.relays.iter().filter(|relay| relay.flags.running());
+        let listed = running.map(|relay| {
+            let relatives =
+                families.get(&relay.identity).into_iter().flatten().map(|other| other.0).collect();
+            let address = SocketAddr::from((relay.address, relay.or_port));
+            (relay.identity.0, Listed { weight: weight(relay.bandwidth), address, relatives })
+        });
         Ok(Network {
             valid_after: read.valid_after,
             shared_random: consensus::shared_random(&document).map_or_else(Vec::new, |value| value.to_vec()),
-            relays: running.map(|relay| (relay.identity.0, weight(relay.bandwidth))).collect(),
+            relays: listed.collect(),
             signatures: signed.len(),
         })
     }
@@ -140,7 +164,7 @@ mod tests {
         let network = source.read(VALID_AFTER + 3600).unwrap();
         assert_eq!((network.valid_after, network.signatures), (VALID_AFTER, 2));
         assert_eq!(network.shared_random, (0..32).collect::<Vec<u8>>());
-        let weights: Vec<u64> = network.relays.values().map(|weight| weight.0).collect();
+        let weights: Vec<u64> = network.relays.values().map(|listed| listed.weight.0).collect();
         assert!(weights.contains(&(3134 * 8000)) && weights.iter().all(|weight| *weight >= 1_000_000));
         let old = source.read(VALID_AFTER + 5 * 86_400).unwrap_err();
         assert!(old.cause.contains("is 5 days old"), "{old}");

@@ -1,6 +1,8 @@
 //! Who is measured when in a period, as it follows from the records.
 
-use tidegate_control::flashflow::schedule::{Schedule, ScheduledRelay, Secret, group, guess_for_new};
+use std::collections::BTreeSet;
+
+use tidegate_control::flashflow::schedule::{Group, Schedule, ScheduledRelay, Secret, group, guess_for_new};
 use tidegate_control::units::Rate;
 
 use super::config::{CoordinatorConfig, RelayEntry};
@@ -33,25 +35,28 @@ pub fn plan(
         .map(|g| g.estimate)
         .collect();
     let first = guess_for_new(&known).unwrap_or(config.first_guess);
-    let (mut old, mut new) = (Vec::new(), Vec::new());
+    let (mut relays, mut old) = (Vec::new(), BTreeSet::new());
     for entry in config.relays.iter().filter(|relay| !config.opt_out.contains(&relay.id)) {
         let next = ledger.history(&entry.id).and_then(|history| history.next_guess);
         let good = ledger.good(&entry.id, begin, config.expiry).map(|good| good.estimate);
-        match next.or(good) {
-            Some(guess) => old.push(as_relay(entry, guess)),
-            // What the authorities vote for, where they do, is a better guess than any other's capacity.
-            None => {
-                let weight = network.and_then(|network| network.relays.get(&entry.id)).copied();
-                new.push(as_relay(entry, weight.unwrap_or(first)));
-            }
-        }
+        let guess = next.or(good);
+        old.extend(guess.map(|_| entry.id));
+        // What the authorities vote for, where they do, is a better guess than any other's capacity.
+        let listed = network.and_then(|network| network.relays.get(&entry.id));
+        let weight = listed.map_or(first, |listed| listed.weight);
+        relays.push(as_relay(entry, guess.unwrap_or(weight)));
     }
+    // A newcomer to a machine or family that is known waits for their slot: none lends the others its machine.
+    let known = |group: &Group| group.relays.iter().any(|relay| old.contains(&relay.id));
+    let (known, new): (Vec<Group>, Vec<Group>) =
+        group(&relays, &config.parameters).into_iter().partition(known);
+    let known: Vec<ScheduledRelay> = known.into_iter().flat_map(|group| group.relays).collect();
     let slots = (config.period.0 / config.slot.0) as u32;
     let secret = Secret::derive(&config.shared_random, &identity.schedule_secret(), period);
     let mut schedule = Schedule::new(slots, config.budget, config.parameters);
-    schedule.place_old(&old, &secret);
-    for group in group(&new, &config.parameters) {
-        schedule.place_next(&group, 0);
+    schedule.place_old(&known, &secret);
+    for group in &new {
+        schedule.place_next(group, 0);
     }
     schedule
 }
@@ -59,4 +64,62 @@ pub fn plan(
 /// A relay as the schedule knows it.
 pub fn as_relay(entry: &RelayEntry, guess: Rate) -> ScheduledRelay {
     ScheduledRelay { id: entry.id, guess, address: entry.address.ip(), family: entry.family }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_control::flashflow::MeasurementParameters;
+
+    use super::super::record::relay_name;
+    use super::*;
+    use crate::identity::{hex, random};
+
+    /// The coordinator measured `r0` before. `r9` comes to its machine; the others are new, and alone.
+    #[test]
+    fn a_newcomer_to_a_known_machine_is_measured_with_who_is_there() {
+        let folder = std::env::temp_dir().join(format!("tidegate-plan-{}", hex(&random::<8>())));
+        std::fs::create_dir(&folder).unwrap();
+        let identity = Identity::generate();
+        identity.save(&folder.join("c.key")).unwrap();
+        let relay = |n: u8, address: u8| {
+            format!(
+                "[[relay]]\nnickname = \"r{n}\"\nid = \"{0}\"\naddress = \"192.0.2.{address}:9001\"\n\
+                 fingerprint = \"{1}\"\nonion-key = \"{1}\"\n",
+                hex(&[n; 20]),
+                "aa".repeat(32)
+            )
+        };
+        let relays: String = (0..9).map(|n| relay(n, n + 1)).chain([relay(9, 1)]).collect();
+        let text = format!(
+            "identity = \"c.key\"\nstate = \"state\"\nbandwidth-file = \"v3bw\"\nfirst-guess = \"10 Mbit/s\"\n\
+             [[measurer]]\nname = \"m\"\naddress = \"127.0.0.1:1\"\nfingerprint = \"{}\"\ncapacity = \"60 Mbit/s\"\n{relays}",
+            "bb".repeat(32)
+        );
+        let file = folder.join("c.toml");
+        std::fs::write(&file, text).unwrap();
+        let config = CoordinatorConfig::load(&file).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let (id, parameters) = (String::from("a"), MeasurementParameters::default());
+        let records = [
+            Record::Attempt {
+                id: id.clone(),
+                unix: 10,
+                relay: relay_name(&[0; 20]),
+                guess: 1_600_000,
+                allocated: parameters.demand(Rate(1_600_000)).0,
+                parameters: (&parameters).into(),
+            },
+            Record::Second { id: id.clone(), second: 1, measurers: vec![100_000; 2], sent: 0, received: 0 },
+            Record::Result { id, unix: 12, estimate: 1_600_000, conclusive: true, checked: 9 },
+        ];
+        for period in 1..20 {
+            let schedule = plan(&config, None, &identity, &records, period);
+            let slot = |n: u8| {
+                let placed = schedule.placements().iter().find(|placement| placement.relay == [n; 20]);
+                placed.expect("everybody finds a slot").slot
+            };
+            assert_eq!(slot(9), slot(0), "period {period}");
+            assert!(slot(1) < 10, "a newcomer of its own comes first");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use std::task::{Poll, Waker};
 
 use rustls::ServerConfig;
 use tidegate_control::machine::Machine as _;
-use tidegate_control::units::{Rate, Span, Time};
+use tidegate_control::units::{Rate, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::encrypted::{self, Encrypted};
 use tidegate_proto::crypto::ntor::{self, RelaySecret};
@@ -36,7 +36,7 @@ use tokio_rustls::server::TlsStream;
 use super::hold;
 use super::limits::Addresses;
 pub use super::limits::Limits;
-use crate::admission::Admission;
+use crate::admission::{Admission, next_connection};
 use crate::identity::{Contact, Identity, random};
 use crate::link::Tcp;
 use crate::overlay::{Gate, Overlay};
@@ -193,11 +193,7 @@ impl MeasuredRelay {
 
     async fn accept(&self, listener: TcpListener) {
         loop {
-            let Ok((tcp, from)) = listener.accept().await else {
-                // Out of descriptors, most likely: others must end first.
-                clock::until(clock::now() + Span::from_millis(50)).await;
-                continue;
-            };
+            let (tcp, from) = next_connection(&listener).await;
             let mut state = self.shared.state.borrow_mut();
             let full = state.connections >= self.shared.limits.connections;
             if full && !state.expected.contains(&from.ip()) {

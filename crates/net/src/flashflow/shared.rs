@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
 use tidegate_control::flashflow::schedule::{RelayId, Schedule, ScheduledRelay, group, guess_for_new};
 use tidegate_control::units::{Rate, Time};
 use tidegate_data::document::DataError;
 
 use super::config::{CoordinatorConfig, RelayEntry, Target};
 use super::ledger::Ledger;
+use super::listed::inform;
 use super::network::Network;
 use super::plan::as_relay;
 use super::record::{Described, Record, relay_name};
@@ -57,8 +57,6 @@ pub struct Shared {
     pub(super) store: Store,
     /// The disk failed: nothing more is measured.
     pub(super) broken: Option<std::io::Error>,
-    /// Gets every event.
-    pub(super) log: fn(&Value),
 }
 
 impl Shared {
@@ -79,8 +77,8 @@ impl Shared {
         if let Some(good) = self.ledger.good(id, now, expiry) {
             return (good.estimate, true);
         }
-        if let Some(weight) = self.network.as_ref().and_then(|network| network.relays.get(id)) {
-            return (*weight, false);
+        if let Some(listed) = self.network.as_ref().and_then(|network| network.relays.get(id)) {
+            return (listed.weight, false);
         }
         let known: Vec<Rate> = self
             .config
@@ -95,14 +93,15 @@ impl Shared {
     /// A period begins: relays that consented since, or withdrew, and the network as it is now. What cannot be read leaves
     /// everything as it was, and is said.
     pub(super) fn learn(&mut self) {
-        let (unix, log) = (self.unix(), self.log);
-        let warn = |cause: String| log(&json!({ "event": "warning", "message": cause }));
+        let warn = |cause: String| tracing::warn!(cause, "warning");
         let mut fresh = match CoordinatorConfig::load(&self.config.path) {
             Ok(fresh) => fresh,
             Err(cause) => return warn(cause.to_string()),
         };
-        match network(&mut fresh, unix, log) {
+        let consented = fresh.relays.len();
+        match network(&mut fresh, self.unix()) {
             Ok(network) => {
+                say_network(network.as_ref(), consented, &fresh);
                 let CoordinatorConfig { relays, opt_out, shared_random, .. } = fresh;
                 (self.config.relays, self.config.opt_out) = (relays, opt_out);
                 (self.config.shared_random, self.network) = (shared_random, network);
@@ -140,24 +139,30 @@ impl Shared {
     }
 }
 
-/// Reads the network, if the configuration says where: relays that it does not list are left out of the configuration, and
-/// its random value is taken.
+/// Reads the network, if the configuration says where, and tells the configuration's relays what it says of them; its random
+/// value is taken.
 ///
 /// # Errors
 /// As [`Source::read`](super::network::Source::read).
-pub fn network(
-    config: &mut CoordinatorConfig,
-    unix: u64,
-    log: fn(&Value),
-) -> Result<Option<Network>, DataError> {
+pub fn network(config: &mut CoordinatorConfig, unix: u64) -> Result<Option<Network>, DataError> {
     let Some(source) = &config.network else { return Ok(None) };
     let network = source.read(unix)?;
-    let before = config.relays.len();
-    config.relays.retain(|relay| network.relays.contains_key(&relay.id));
+    inform(&network, &mut config.relays);
     if !network.shared_random.is_empty() {
         config.shared_random.clone_from(&network.shared_random);
     }
-    log(&json!({ "event": "network", "valid_after": network.valid_after, "relays": network.relays.len(),
-        "signatures": network.signatures, "consented": before, "listed": config.relays.len() }));
     Ok(Some(network))
+}
+
+/// Says what is known of the network now, of so many relays that had consented.
+pub(super) fn say_network(network: Option<&Network>, consented: usize, config: &CoordinatorConfig) {
+    let Some(network) = network else { return };
+    tracing::info!(
+        valid_after = network.valid_after,
+        relays = network.relays.len(),
+        signatures = network.signatures,
+        consented,
+        listed = config.relays.len(),
+        "network"
+    );
 }

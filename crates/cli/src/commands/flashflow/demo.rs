@@ -1,17 +1,17 @@
 //! `tidegate flashflow demo`: a relay, three measurers and a coordinator as processes on loopback.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::mpsc;
 
 use serde_json::{Value, json};
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::flashflow::background::EXIT;
-use tidegate_net::identity::{Identity, hex, random};
+use tidegate_net::identity::{Identity, hex};
 
+use super::local::{Events, Processes, Scratch, identity, spawn, spawn_with, write};
 use super::path::PathArguments;
 use super::roles::Liar;
 use crate::failure::Failure;
@@ -53,87 +53,9 @@ const MEASURERS: usize = 3;
 /// What the measurers of the demo are said to be able to send together: as much as loopback carries.
 const TEAM: Rate = Rate(60_000_000_000);
 
-/// Processes that end with the demo.
-struct Processes(Vec<Child>);
-
-impl Drop for Processes {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // One that has ended already needs nothing.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A directory that is deleted unless the user asked for it.
-struct Scratch {
-    path: PathBuf,
-    keep: bool,
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if !self.keep {
-            let _ = fs::remove_dir_all(&self.path);
-        }
-    }
-}
-
-/// Starts a role; its events come out of the stream.
-fn spawn(processes: &mut Processes, role: &str, config: &Path, more: &[&str]) -> Result<Events, Failure> {
-    let config = config.display().to_string();
-    spawn_with(processes, role, &[&["--config", &config], more].concat())
-}
-
-fn spawn_with(processes: &mut Processes, role: &str, arguments: &[&str]) -> Result<Events, Failure> {
-    let mut child = Command::new(std::env::current_exe().map_err(Failure::other)?)
-        .args(["flashflow", role])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|cause| Failure::other(format!("cannot start the {role}: {cause}")))?;
-    let output = child.stdout.take().expect("it was asked for");
-    processes.0.push(child);
-    Ok(Events { role: role.to_owned(), lines: BufReader::new(output) })
-}
-
-struct Events {
-    role: String,
-    lines: BufReader<ChildStdout>,
-}
-
-impl Iterator for Events {
-    type Item = Value;
-    fn next(&mut self) -> Option<Value> {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
-        serde_json::from_str(&line).ok()
-    }
-}
-
-impl Events {
-    fn address(&mut self) -> Result<String, Failure> {
-        let event = self.find(|event| event["event"] == "listening");
-        let address = event.and_then(|event| Some(event["address"].as_str()?.to_owned()));
-        address.ok_or_else(|| Failure::other(format!("the {} did not start", self.role)))
-    }
-}
-
 /// An address on loopback that was free a moment ago.
 fn free_address() -> Result<SocketAddr, Failure> {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(Failure::other)
-}
-
-fn identity(directory: &Path, name: &str) -> Result<Identity, Failure> {
-    let identity = Identity::generate();
-    identity.save(&directory.join(format!("{name}.key"))).map_err(Failure::other)?;
-    Ok(identity)
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|cause| Failure::other(format!("{}: {cause}", path.display())))
 }
 
 /// The demo's processes, and what they know of each other.
@@ -272,13 +194,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let cause = "a liar needs a --rate: what it can decrypt, which the estimate is held against";
         return Err(Failure::other(cause));
     }
-    let keep = arguments.keep.is_some();
-    let path = arguments
-        .keep
-        .clone()
-        .unwrap_or_else(|| std::env::temp_dir().join(format!("tidegate-flashflow-{}", hex(&random::<8>()))));
-    fs::create_dir(&path).map_err(|cause| Failure::other(format!("{}: {cause}", path.display())))?;
-    let scratch = Scratch { path, keep };
+    let scratch = Scratch::new(arguments.keep.as_deref())?;
     let directory = &scratch.path;
     let coordinator = hex(&identity(directory, "coordinator")?.fingerprint());
     let exit = identity(directory, "exit")?;
@@ -435,7 +351,7 @@ fn follow(events: Events, quiet: bool, relay: u32) -> Followed {
                 "not conclusive: the relay may be faster than this; again with more".into()
             }
             Some("failure") => {
-                let message = format!("the measurement failed: {}", event["message"].as_str().unwrap_or("?"));
+                let message = format!("the measurement failed: {}", event["cause"].as_str().unwrap_or("?"));
                 followed.failure = Some(message.clone());
                 message
             }

@@ -1,8 +1,10 @@
 //! `tidegate flashflow`: measure relays' capacities. One role per subcommand; `demo` runs them all.
 
 mod compare;
+mod cycle;
 mod demo;
 mod files;
+mod local;
 mod median;
 mod path;
 mod roles;
@@ -95,6 +97,7 @@ enum Role {
     /// Print the bandwidth file that follows from the coordinator's state
     BandwidthFile(Config),
     Compare(compare::Arguments),
+    Cycle(cycle::Arguments),
     Median(median::Arguments),
     /// Check configuration files of any role
     CheckConfig {
@@ -127,6 +130,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.role {
         Role::Demo(arguments) => return demo::main(&arguments),
         Role::Compare(arguments) => return compare::main(&arguments),
+        Role::Cycle(arguments) => return cycle::main(&arguments),
         Role::Median(arguments) => return median::main(&arguments),
         Role::Keygen { file } => keygen(&file)?,
         Role::Relay { config, liar } => roles::relay(&relay_config(&config.config)?, liar)?,

@@ -16,7 +16,7 @@ use tidegate_net::identity::Identity;
 use tokio::net::UdpSocket;
 
 use crate::failure::Failure;
-use crate::roles::{listen, log, on_this_thread};
+use crate::roles::{listen, on_this_thread};
 
 /// How a relay lies about its capacity.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -47,13 +47,13 @@ pub fn relay(config: &RelayConfig, liar: Option<Liar>) -> Result<(), Failure> {
                 let idle = now == before && !relay.is_busy() && connections == connected;
                 // The first idle second is said, as the end of what was before.
                 if !(idle && was_idle) {
-                    log(&json!({
-                        "event": "second",
-                        "measurement_bits_per_s": (now.measurement - before.measurement) * 8,
-                        "background_bits_per_s": (now.background - before.background) * 8,
-                        "connections": connections,
-                        "measured": relay.is_busy(),
-                    }));
+                    tracing::info!(
+                        measurement_bits_per_s = (now.measurement - before.measurement) * 8,
+                        background_bits_per_s = (now.background - before.background) * 8,
+                        connections,
+                        measured = relay.is_busy(),
+                        "second"
+                    );
                 }
                 (was_idle, connected) = (idle, connections);
                 before = now;
@@ -133,11 +133,16 @@ pub fn background(config: BackgroundConfig) -> Result<(), Failure> {
         let listener = listen(config.listen).await?;
         let delivered = Rc::new(Cell::new(0));
         let report = async {
-            let mut next = clock::now();
+            let (mut next, mut was_idle) = (clock::now(), false);
             loop {
                 next += Span::from_secs(1);
                 clock::until(next).await;
-                log(&json!({ "event": "second", "delivered_bits_per_s": delivered.take() * 8 }));
+                let bytes = delivered.take();
+                // The first idle second is said, as the end of what was before.
+                if !(bytes == 0 && was_idle) {
+                    tracing::info!(delivered_bits_per_s = bytes * 8, "second");
+                }
+                was_idle = bytes == 0;
             }
         };
         let (target, circuits, rate) = (config.target, config.circuits, config.rate);
@@ -155,7 +160,7 @@ pub fn background(config: BackgroundConfig) -> Result<(), Failure> {
 pub fn coordinator(config: CoordinatorConfig, once: bool) -> Result<(), Failure> {
     on_this_thread(async {
         let address = config.status;
-        let daemon = Daemon::open(config, log).map_err(|error| match error {
+        let daemon = Daemon::open(config).map_err(|error| match error {
             DaemonError::Network(cause) => Failure::Input(cause.into()),
             other => Failure::other(other),
         })?;

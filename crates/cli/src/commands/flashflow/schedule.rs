@@ -284,8 +284,7 @@ fn print(object: &Value, as_json: bool) {
 /// The schedule of one coordinator's period.
 fn of_coordinator(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
     let mut config = coordinator_config(file)?;
-    let network =
-        network(&mut config, clock::unix(), |_| {}).map_err(|cause| Failure::Input(cause.into()))?;
+    let network = network(&mut config, clock::unix()).map_err(|cause| Failure::Input(cause.into()))?;
     let identity = Identity::load(&config.identity).map_err(Failure::other)?;
     let records =
         if config.state.exists() { store::read(&config.state).map_err(Failure::other)? } else { Vec::new() };

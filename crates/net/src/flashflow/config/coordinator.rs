@@ -100,7 +100,7 @@ pub struct RelayEntry {
     pub nickname: String,
     /// Its identity in the consensus.
     pub id: RelayId,
-    /// Where it listens.
+    /// Where it listens; unspecified until the consensus says it, if the file does not.
     pub address: SocketAddr,
     /// How it is measured.
     pub target: Target,
@@ -120,6 +120,7 @@ struct CoordinatorFile {
     status: Option<SocketAddr>,
     consensus: Option<PathBuf>,
     certificates: Option<PathBuf>,
+    microdescriptors: Option<PathBuf>,
     #[serde(default)]
     authorities: Vec<String>,
     shared_random: Option<Hex<32>>,
@@ -218,7 +219,7 @@ struct RelayTable {
     #[serde(default)]
     target: TargetKind,
     id: Option<Hex<20>>,
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     fingerprint: Option<Hex<32>>,
     onion_key: Option<Hex<32>>,
     family: Option<u32>,
@@ -232,10 +233,15 @@ impl CoordinatorFile {
         match (&self.consensus, &self.certificates) {
             (Some(consensus), Some(certificates)) => {
                 let certificates = beside(config, certificates);
-                Source::new(beside(config, consensus), certificates, &self.authorities).map(Some)
+                let source = Source::new(beside(config, consensus), certificates, &self.authorities)?;
+                let microdescriptors = self.microdescriptors.as_ref().map(|file| beside(config, file));
+                Ok(Some(Source { microdescriptors, ..source }))
             }
-            (None, None) if self.authorities.is_empty() => Ok(None),
-            _ => Err("consensus and certificates go together, and authorities with them".into()),
+            (None, None) if self.authorities.is_empty() && self.microdescriptors.is_none() => Ok(None),
+            _ => {
+                Err("consensus and certificates go together, and authorities and microdescriptors with them"
+                    .into())
+            }
         }
     }
 }
@@ -252,6 +258,10 @@ impl CoordinatorConfig {
         let parameters = file.parameters.check().map_err(fail)?;
         let relays: Vec<RelayEntry> =
             file.relay.into_iter().map(RelayTable::entry).collect::<Result<_, _>>().map_err(fail)?;
+        let nowhere = relays.iter().find(|relay| relay.address.ip().is_unspecified());
+        if let (Some(relay), None) = (nowhere, &network) {
+            return Err(fail(format!("relay {} has no address, and there is no consensus", relay.nickname)));
+        }
         let stock = file.stock.map(|table| table.check(path)).transpose().map_err(fail)?;
         let is_stock = |relay: &&RelayEntry| relay.target == Target::Stock;
         if let (Some(relay), None) = (relays.iter().find(is_stock), &stock) {
@@ -383,7 +393,7 @@ impl RelayTable {
         Ok(RelayEntry {
             nickname: self.nickname,
             id,
-            address: self.address,
+            address: self.address.unwrap_or(SocketAddr::from(([0; 4], 0))),
             target,
             family: self.family,
             descriptor_limit: self.descriptor_limit,

@@ -1,0 +1,327 @@
+//! `tidegate flashflow cycle`: a network of relays as processes, and a coordinator that follows its schedule for a period.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use tidegate_control::flashflow::MeasurementParameters;
+use tidegate_control::random::{Random, Seed};
+use tidegate_control::units::{Rate, Span};
+use tidegate_data::consensus::{Flags, Identity, RouterStatus};
+use tidegate_data::signing::{self, Authority};
+use tidegate_net::clock;
+use tidegate_net::identity::hex;
+
+use super::local::{Processes, Scratch, identity, spawn, write};
+use crate::failure::Failure;
+
+/// Measure a network of relays on this machine for one period, every role a process
+///
+/// Three authorities sign a consensus of relays of different rates, each at an address of its own. The coordinator starts
+/// before the next period begins (the calendar counts in periods), and follows its schedule until every relay has a
+/// conclusive result, or the period is over.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// How many relays
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    relays: u16,
+    /// The slowest relay's limit; the others lie between it and the fastest, evenly in their logarithm
+    #[arg(long, default_value = "1 Mbit/s")]
+    slowest: Rate,
+    /// The fastest relay's limit
+    #[arg(long, default_value = "20 Mbit/s")]
+    fastest: Rate,
+    /// How often every relay is measured
+    #[arg(long, default_value = "30 min")]
+    period: Span,
+    /// How long a relay is measured, in whole seconds; a slot is 15 s longer
+    #[arg(long, default_value = "10 s")]
+    duration: Span,
+    /// Sockets to each relay
+    #[arg(long, default_value_t = 12)]
+    sockets: u16,
+    /// Measurers
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=10))]
+    measurers: u8,
+    /// Of the relays' limits, their weights in the consensus, and the authorities' keys
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the outcome as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Of the period's slots the schedule fills so many; the rest is for second measurements.
+const FILLED: f64 = 0.8;
+/// Of a slot; the coordinator insists on it.
+const SET_UP: Span = Span::from_secs(15);
+/// A period that begins sooner is left to pass.
+const START: Span = Span::from_secs(5);
+/// Consensus weights, over the truth: at least so much that one measurement is conclusive.
+const WEIGHTS: (f64, f64) = (1.1, 1.5);
+
+/// A relay of the network.
+struct Relay {
+    limit: Rate,
+    status: RouterStatus,
+    fingerprint: String,
+    onion: String,
+}
+
+/// What the coordinator's events say of a relay.
+#[derive(Default)]
+struct Course {
+    conclusive: Vec<u64>,
+    inconclusive: usize,
+    failed: usize,
+}
+
+/// Runs the cycle.
+pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let slots = arguments.period.0 / (arguments.duration + SET_UP).0;
+    if slots == 0 || arguments.slowest > arguments.fastest || arguments.fastest == Rate::UNLIMITED {
+        let cause = "the period holds no slot of the duration and 15 s, or the slowest relay is not slower than the fastest";
+        return Err(Failure::other(cause));
+    }
+    let scratch = Scratch::new(None)?;
+    let directory = &scratch.path;
+    let mut processes = Processes(Vec::new());
+    let mut random = Seed::root(arguments.seed).random();
+    let coordinator = hex(&identity(directory, "coordinator")?.fingerprint());
+    let relays = (0..arguments.relays)
+        .map(|n| relay(n, arguments, directory, &coordinator, &mut random, &mut processes))
+        .collect::<Result<Vec<Relay>, Failure>>()?;
+    let authorities = authorities(directory, &relays, &mut random)?;
+    let network = network(arguments, slots, &authorities, &relays);
+    let config = team(arguments, network, directory, &coordinator, &mut processes)?;
+
+    let period = arguments.period.0 / 1_000_000_000;
+    let begin = (clock::unix() + START.0 / 1_000_000_000).div_ceil(period) * period;
+    eprintln!("{} relays run; the period begins in {} s", relays.len(), begin - clock::unix());
+    while clock::unix() < begin {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    let events = spawn(&mut processes, "coordinator", &config, &[])?;
+    let outcome = follow(events, &relays, arguments.json);
+    let processor: f64 = processes.0.iter().filter_map(|child| processor_time(child.id())).sum();
+    let file = fs::read_to_string(directory.join("v3bw")).unwrap_or_default();
+    report(&outcome, &relays, &file, (clock::unix() - begin, processor), arguments.json);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a relay at an address of its own: relays of one address would be measured together.
+fn relay(
+    n: u16,
+    arguments: &Arguments,
+    directory: &Path,
+    coordinator: &str,
+    random: &mut Random,
+    processes: &mut Processes,
+) -> Result<Relay, Failure> {
+    let name = format!("relay{n}");
+    let (low, high) = ((arguments.slowest.0 as f64).ln(), (arguments.fastest.0 as f64).ln());
+    let limit = Rate(random.uniform(low, high).exp() as u64);
+    let identity = identity(directory, &name)?;
+    let file = directory.join(format!("{name}.toml"));
+    let [high_byte, low_byte] = (n + 256).to_be_bytes();
+    write(
+        &file,
+        &format!(
+            "listen = \"127.{high_byte}.{low_byte}.1:0\"\nidentity = \"{name}.key\"\nrate = \"{limit}\"\n\n\
+             [measurement]\nallowed = true\ncoordinators = [\"{coordinator}\"]\nmax-duration = \"120 s\"\n"
+        ),
+    )?;
+    let address = spawn(processes, "relay", &file, &[])?.address()?;
+    let address: SocketAddr = address.parse().map_err(Failure::other)?;
+    let SocketAddr::V4(address) = address else { unreachable!("it was told an IPv4 address") };
+    let keys = identity.relay_public();
+    let weight = limit.0 as f64 * random.uniform(WEIGHTS.0, WEIGHTS.1) / 8000.0;
+    let status = RouterStatus {
+        nickname: name,
+        identity: Identity(keys.identity),
+        address: *address.ip(),
+        or_port: address.port(),
+        flags: Flags::from_names(["Fast", "Running", "Valid"]),
+        version: None,
+        bandwidth: weight as u32,
+        unmeasured: false,
+        ports: None,
+        microdescriptor: None,
+    };
+    Ok(Relay { limit, status, fingerprint: hex(&identity.fingerprint()), onion: hex(&keys.onion) })
+}
+
+/// Writes a consensus of the relays, and the certificates of three authorities that signed it; their identities.
+fn authorities(directory: &Path, relays: &[Relay], random: &mut Random) -> Result<Vec<String>, Failure> {
+    let authorities: Vec<Authority> = (0..3).map(|_| Authority::draw(random)).collect();
+    let now = clock::unix();
+    let certificates: Vec<String> =
+        authorities.iter().map(|authority| authority.certificate(now - 86_400..now + 86_400)).collect();
+    write(&directory.join("certificates"), &certificates.concat())?;
+    let relays: Vec<RouterStatus> = relays.iter().map(|relay| relay.status.clone()).collect();
+    let consensus = signing::consensus(now - 60, &random.bytes(), &relays, &authorities);
+    write(&directory.join("consensus"), &consensus)?;
+    Ok(authorities.iter().map(|authority| authority.identity().to_string()).collect())
+}
+
+/// The coordinator's configuration but for the team, and what that must be able to send.
+fn network(arguments: &Arguments, slots: u64, authorities: &[String], relays: &[Relay]) -> (String, Rate) {
+    let parameters = MeasurementParameters::default();
+    let demand = |relay: &Relay| parameters.demand(Rate(u64::from(relay.status.bandwidth) * 8000)).0;
+    let all: u64 = relays.iter().map(demand).sum();
+    let largest = relays.iter().map(demand).max().unwrap_or(0);
+    // A slot's last part stays empty when the next relay does not fit in: room for one more.
+    let team = Rate((all as f64 / (slots as f64 * FILLED)) as u64 + largest);
+    let mut config = format!(
+        "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth-file = \"v3bw\"\nconsensus = \"consensus\"\n\
+         certificates = \"certificates\"\nauthorities = {authorities:?}\nperiod = \"{}\"\nslot = \"{}\"\n\n\
+         [parameters]\nduration = \"{}\"\nsockets = {}\n",
+        arguments.period,
+        arguments.duration + SET_UP,
+        arguments.duration,
+        arguments.sockets,
+    );
+    for relay in relays {
+        config.push_str(&format!(
+            "\n[[relay]]\nnickname = \"{}\"\nfingerprint = \"{}\"\nonion-key = \"{}\"\n",
+            relay.status.nickname, relay.fingerprint, relay.onion
+        ));
+    }
+    (config, team)
+}
+
+/// Starts the measurers; the coordinator's whole configuration.
+fn team(
+    arguments: &Arguments,
+    (mut config, team): (String, Rate),
+    directory: &Path,
+    coordinator: &str,
+    processes: &mut Processes,
+) -> Result<PathBuf, Failure> {
+    for n in 0..arguments.measurers {
+        let name = format!("measurer{n}");
+        let fingerprint = hex(&identity(directory, &name)?.fingerprint());
+        let file = directory.join(format!("{name}.toml"));
+        write(
+            &file,
+            &format!(
+                "listen = \"127.0.0.1:0\"\nidentity = \"{name}.key\"\nworkers = 1\ncoordinators = [\"{coordinator}\"]\n"
+            ),
+        )?;
+        let address = spawn(processes, "measurer", &file, &[])?.address()?;
+        config.push_str(&format!(
+            "\n[[measurer]]\nname = \"{name}\"\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\n\
+             capacity = \"{}\"\n",
+            Rate(team.0 / u64::from(arguments.measurers))
+        ));
+    }
+    let file = directory.join("coordinator.toml");
+    write(&file, &config)?;
+    Ok(file)
+}
+
+/// What happened.
+#[derive(Default)]
+struct Outcome {
+    courses: BTreeMap<String, Course>,
+    most_at_once: usize,
+}
+
+/// Follows the coordinator until every relay has a conclusive result, or the next period begins.
+fn follow(events: impl Iterator<Item = Value>, relays: &[Relay], quiet: bool) -> Outcome {
+    let mut outcome = Outcome::default();
+    let (mut now, mut left) = (0usize, relays.len());
+    for event in events {
+        let name = event["relay"].as_str().unwrap_or_default().to_owned();
+        match event["event"].as_str() {
+            Some("attempt") => {
+                now += 1;
+                outcome.most_at_once = outcome.most_at_once.max(now);
+            }
+            Some("result") => {
+                now = now.saturating_sub(1);
+                let course = outcome.courses.entry(name.clone()).or_default();
+                let estimate = event["estimate_bits_per_s"].as_u64().unwrap_or(0);
+                if event["conclusive"] == true {
+                    left -= usize::from(course.conclusive.is_empty());
+                    course.conclusive.push(estimate);
+                } else {
+                    course.inconclusive += 1;
+                }
+                if !quiet {
+                    println!("{name}: {}, {left} left", Rate(estimate));
+                }
+            }
+            Some("failure") => {
+                now = now.saturating_sub(1);
+                if !quiet {
+                    println!("{name}: {}", event["cause"].as_str().unwrap_or("failed"));
+                }
+                outcome.courses.entry(name).or_default().failed += 1;
+            }
+            // Written after the slot: nobody of it is left.
+            Some("file") if left == 0 => break,
+            Some("period") => break,
+            _ => {}
+        }
+    }
+    outcome
+}
+
+/// Processor time of a process and all its threads, in seconds (proc(5), `stat`).
+fn processor_time(process: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name before may hold anything but a closing bracket after the last.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |n: usize| fields.get(n)?.parse::<f64>().ok();
+    /// Of Linux' `USER_HZ`, on every architecture that we run on.
+    const TICKS_PER_S: f64 = 100.0;
+    Some((ticks(11)? + ticks(12)?) / TICKS_PER_S)
+}
+
+fn report(outcome: &Outcome, relays: &[Relay], file: &str, (took, processor): (u64, f64), json: bool) {
+    let of = |relay: &Relay| outcome.courses.get(&relay.status.nickname);
+    let count =
+        |what: &dyn Fn(&Course) -> bool| relays.iter().filter_map(of).filter(|course| what(course)).count();
+    let sum = |what: &dyn Fn(&Course) -> usize| outcome.courses.values().map(what).sum::<usize>();
+    let ratio = |relay: &Relay| Some(*of(relay)?.conclusive.last()? as f64 / relay.limit.0 as f64);
+    let mut ratios: Vec<f64> = relays.iter().filter_map(ratio).collect();
+    ratios.sort_by(f64::total_cmp);
+    let at =
+        |share: f64| ratios.get(((ratios.len() as f64 * share) as usize).min(ratios.len().saturating_sub(1)));
+    let header = |key: &str| {
+        file.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')?.parse::<u64>().ok())
+    };
+    let object = json!({
+        "relays": relays.len(),
+        "measured": count(&|course| !course.conclusive.is_empty()),
+        "measured_once": count(&|course| (course.conclusive.len(), course.inconclusive) == (1, 0)),
+        "inconclusive": sum(&|course| course.inconclusive),
+        "failed": sum(&|course| course.failed),
+        "most_at_once": outcome.most_at_once,
+        "took_s": took,
+        "processor_s": processor,
+        "estimate_over_limit": { "min": at(0.0), "p05": at(0.05), "median": at(0.5), "p95": at(0.95), "max": at(1.0) },
+        "network_relays": header("number_consensus_relays"),
+        "percent_eligible": header("percent_eligible_relays"),
+        "limits_bits_per_s": relays.iter().map(|relay| relay.limit.0).collect::<Vec<_>>(),
+    });
+    if json {
+        println!("{object}");
+        return;
+    }
+    println!(
+        "\n{} of {} relays measured, {} of them once; {} inconclusive, {} failed; up to {} at once; {took} s, {processor:.0} s \
+         of processor time",
+        object["measured"],
+        relays.len(),
+        object["measured_once"],
+        object["inconclusive"],
+        object["failed"],
+        outcome.most_at_once
+    );
+    println!("estimate over limit: {}", object["estimate_over_limit"]);
+}

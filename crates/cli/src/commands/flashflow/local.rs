@@ -1,0 +1,104 @@
+//! Roles as processes on this machine, for demonstrations.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+use tidegate_net::identity::{Identity, hex, random};
+
+use crate::failure::Failure;
+
+/// Processes that end with whoever holds them.
+pub struct Processes(pub Vec<Child>);
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that has ended already needs nothing.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A directory that is deleted unless the user asked for it.
+pub struct Scratch {
+    pub path: PathBuf,
+    keep: bool,
+}
+
+impl Scratch {
+    /// The one to keep everything in, which must not exist yet, or a temporary one.
+    pub fn new(kept: Option<&Path>) -> Result<Scratch, Failure> {
+        let temporary = || std::env::temp_dir().join(format!("tidegate-flashflow-{}", hex(&random::<8>())));
+        let path = kept.map_or_else(temporary, Path::to_owned);
+        fs::create_dir(&path).map_err(|cause| Failure::other(format!("{}: {cause}", path.display())))?;
+        Ok(Scratch { path, keep: kept.is_some() })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Starts a role; its events come out of the stream.
+pub fn spawn(processes: &mut Processes, role: &str, config: &Path, more: &[&str]) -> Result<Events, Failure> {
+    let config = config.display().to_string();
+    spawn_with(processes, role, &[&["--config", &config], more].concat())
+}
+
+/// Starts a role with these arguments.
+pub fn spawn_with(processes: &mut Processes, role: &str, arguments: &[&str]) -> Result<Events, Failure> {
+    let mut child = Command::new(std::env::current_exe().map_err(Failure::other)?)
+        .args(["flashflow", role])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|cause| Failure::other(format!("cannot start the {role}: {cause}")))?;
+    let output = child.stdout.take().expect("it was asked for");
+    processes.0.push(child);
+    Ok(Events { role: role.to_owned(), lines: BufReader::new(output) })
+}
+
+/// What a role says.
+pub struct Events {
+    role: String,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Iterator for Events {
+    type Item = Value;
+    fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+        serde_json::from_str(&line).ok()
+    }
+}
+
+impl Events {
+    /// Where the role listens.
+    pub fn address(&mut self) -> Result<String, Failure> {
+        let event = self.find(|event| event["event"] == "listening");
+        let address = event.and_then(|event| Some(event["address"].as_str()?.to_owned()));
+        address.ok_or_else(|| Failure::other(format!("the {} did not start", self.role)))
+    }
+}
+
+/// A new identity, kept as `NAME.key`.
+pub fn identity(directory: &Path, name: &str) -> Result<Identity, Failure> {
+    let identity = Identity::generate();
+    identity.save(&directory.join(format!("{name}.key"))).map_err(Failure::other)?;
+    Ok(identity)
+}
+
+/// Writes a file.
+pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|cause| Failure::other(format!("{}: {cause}", path.display())))
+}
