@@ -119,8 +119,9 @@ impl Link {
         matches!(self.queue, Queue::Unlimited)
     }
 
-    /// A packet of a flow arrives; `id` names it in [`Departure`] and to `lost` later, if it has to wait.
-    pub fn offer(&mut self, now: Time, id: u32, flow: u32, bytes: u32) -> Offer {
+    /// A packet arrives; `id` names it in [`Departure`] and to `lost` later, if it has to wait. What its flow is, few
+    /// links ask: it costs a look at the packet.
+    pub fn offer(&mut self, now: Time, id: u32, flow: impl FnOnce() -> u32, bytes: u32) -> Offer {
         self.settle(now);
         let sender = &mut self.sender;
         match &mut self.queue {
@@ -142,6 +143,7 @@ impl Link {
             }
             Queue::Shadow { held, held_bytes, depth } => {
                 let departs = Time(sender.begin(now, bytes).0.saturating_sub(depth.0)).max(now);
+                let flow = flow();
                 if bytes <= SHADOW_URGENT_BYTES || departs == now {
                     self.sent_bytes += u64::from(bytes);
                     let next = held.iter().find(|(_, _, other)| *other == flow).map_or(now, |(at, ..)| *at);
@@ -292,13 +294,13 @@ mod tests {
     fn departures_are_exact_to_the_nanosecond() {
         // 1514 bytes at 100 Mbit/s: 121.12 us. At 7 Mbit/s 1730285.71 ns, each packet rounded up.
         let mut fast = link(Rate(100_000_000), NO_LIMIT);
-        assert_eq!(fast.offer(Time(5), 0, 0, 1514), Offer::Departs(Time(121_125)));
-        assert_eq!(fast.offer(Time(6), 0, 0, 1514), Offer::Departs(Time(242_245)));
-        assert_eq!(fast.offer(Time(242_245), 0, 0, 1), Offer::Departs(Time(242_325)));
-        assert_eq!(fast.offer(Time(900_000), 0, 0, 1514), Offer::Departs(Time(1_021_120)));
+        assert_eq!(fast.offer(Time(5), 0, || 0, 1514), Offer::Departs(Time(121_125)));
+        assert_eq!(fast.offer(Time(6), 0, || 0, 1514), Offer::Departs(Time(242_245)));
+        assert_eq!(fast.offer(Time(242_245), 0, || 0, 1), Offer::Departs(Time(242_325)));
+        assert_eq!(fast.offer(Time(900_000), 0, || 0, 1514), Offer::Departs(Time(1_021_120)));
         let mut odd = link(Rate(7_000_000), NO_LIMIT);
         for i in 1..=100 {
-            assert_eq!(odd.offer(Time(0), 0, 0, 1514), Offer::Departs(Time(1_730_286 * i)));
+            assert_eq!(odd.offer(Time(0), 0, || 0, 1514), Offer::Departs(Time(1_730_286 * i)));
         }
     }
 
@@ -306,7 +308,7 @@ mod tests {
     fn limits_count_what_waits_behind_the_packet_being_sent() {
         let offers = |queue| {
             let mut link = link(Rate(8_000_000), queue);
-            let mut admitted = |now, bytes| link.offer(us(now), 0, 0, bytes) != Offer::Dropped;
+            let mut admitted = |now, bytes| link.offer(us(now), 0, || 0, bytes) != Offer::Dropped;
             [admitted(0, 1000), admitted(0, 600), admitted(0, 600), admitted(999, 300), admitted(1000, 300)]
         };
         assert_eq!(
@@ -327,18 +329,18 @@ mod tests {
         );
         let codel = QueuePlan::CoDel { target: Span(1), interval: Span(1), packets: 1 };
         let mut link = link(Rate(8_000_000), codel);
-        assert_eq!(link.offer(us(0), 0, 0, 1000), Offer::Departs(us(1000)));
-        assert_eq!(link.offer(us(0), 1, 0, 1000), Offer::Waits(Some(us(1000))));
-        assert_eq!(link.offer(us(0), 2, 0, 1000), Offer::Dropped);
+        assert_eq!(link.offer(us(0), 0, || 0, 1000), Offer::Departs(us(1000)));
+        assert_eq!(link.offer(us(0), 1, || 0, 1000), Offer::Waits(Some(us(1000))));
+        assert_eq!(link.offer(us(0), 2, || 0, 1000), Offer::Dropped);
     }
 
     #[test]
     fn a_rate_of_zero_passes_nothing_and_no_limit_everything() {
         let mut closed = link(Rate(0), NO_LIMIT);
-        assert_eq!(closed.offer(us(1), 0, 0, 1), Offer::Dropped);
+        assert_eq!(closed.offer(us(1), 0, || 0, 1), Offer::Dropped);
         assert_eq!(closed.totals(us(1)).dropped, 1);
         let mut open = link(Rate::UNLIMITED, QueuePlan::DropTail { packets: 0, bytes: 0 });
-        assert_eq!([0; 3].map(|_| open.offer(us(1), 0, 0, 1500)), [Offer::Departs(us(1)); 3]);
+        assert_eq!([0; 3].map(|_| open.offer(us(1), 0, || 0, 1500)), [Offer::Departs(us(1)); 3]);
         assert_eq!(open.totals(us(1)), LinkTotals { sent_bytes: 4500, ..LinkTotals::default() });
     }
 
@@ -349,7 +351,7 @@ mod tests {
         {
             let mut link = link(Rate(8_000_000), queue);
             for id in 0..4 {
-                link.offer(us(100), id, 0, 1000);
+                link.offer(us(100), id, || 0, 1000);
             }
             link.wake(us(1100), |_| ());
             let busy = Span::from_micros;
@@ -362,7 +364,7 @@ mod tests {
             // Waiting packets are reported where their departure was not known.
             assert!(lost == if queue == NO_LIMIT { vec![] } else { vec![2, 3] });
             assert_eq!(link.wake(us(2100), |_| ()), None, "the wake-up is out of date");
-            assert_eq!(link.offer(us(9000), 0, 0, 1000), Offer::Departs(us(10_000)));
+            assert_eq!(link.offer(us(9000), 0, || 0, 1000), Offer::Departs(us(10_000)));
         }
     }
 
@@ -375,7 +377,7 @@ mod tests {
             let (mut now, mut waited, packets) = (0.0, 0.0, 300_000);
             for _ in 0..packets {
                 now += draws.exponential(1e6 / load);
-                let Offer::Departs(at) = link.offer(Time(now as u64), 0, 0, 1000) else { unreachable!() };
+                let Offer::Departs(at) = link.offer(Time(now as u64), 0, || 0, 1000) else { unreachable!() };
                 waited += at.since(Time(now as u64)).0 as f64 - 1e6;
             }
             let theory = load * 1e6 / (2.0 * (1.0 - load));
@@ -413,7 +415,7 @@ mod tests {
                     dropped += 1;
                     Offer::Dropped
                 };
-                prop_assert_eq!(link.offer(now, 0, 0, bytes as u32), expected);
+                prop_assert_eq!(link.offer(now, 0, || 0, bytes as u32), expected);
                 let waiting = sent.iter().filter(|(begins, _, _)| *begins > now);
                 let expected = LinkTotals {
                     sent_bytes: sent.iter().filter(|(_, ends, _)| *ends <= now).map(|(_, _, bytes)| bytes).sum(),
@@ -431,11 +433,11 @@ mod tests {
         // 500 B/ms: the bucket holds 2000 B.
         let mut link = Link::new(&LinkPlan { rate: Rate(4_000_000), queue: QueuePlan::Shadow });
         let us = |us: u64| Time(us * 1_000);
-        assert_eq!(link.offer(us(0), 0, 1, 1500), Offer::Departs(us(0)));
-        assert_eq!(link.offer(us(0), 0, 1, 1500), Offer::Departs(us(2000)));
-        assert_eq!(link.offer(us(0), 0, 2, 1500), Offer::Departs(us(5000)));
-        assert_eq!(link.offer(us(1), 0, 3, 40), Offer::Departs(us(1)), "overtakes other flows");
-        assert_eq!(link.offer(us(1), 0, 2, 40), Offer::Departs(us(5000)), "but not its own");
+        assert_eq!(link.offer(us(0), 0, || 1, 1500), Offer::Departs(us(0)));
+        assert_eq!(link.offer(us(0), 0, || 1, 1500), Offer::Departs(us(2000)));
+        assert_eq!(link.offer(us(0), 0, || 2, 1500), Offer::Departs(us(5000)));
+        assert_eq!(link.offer(us(1), 0, || 3, 40), Offer::Departs(us(1)), "overtakes other flows");
+        assert_eq!(link.offer(us(1), 0, || 2, 40), Offer::Departs(us(5000)), "but not its own");
         assert_eq!(link.totals(us(1)).queued_bytes, 3000);
     }
 }

@@ -16,7 +16,7 @@ pub use tidegate_proto::bucket::BucketPlan;
 pub use tidegate_proto::control::fixed_rate::FixedRate;
 pub use tidegate_proto::control::windows::{FixedWindows, Windows};
 pub use tidegate_proto::control::{Control, predictor, vegas};
-pub use tidegate_proto::links::{CircuitQueue, OutputBuffer, kist};
+pub use tidegate_proto::links::{CircuitQueue, Ends, OutputBuffer, kist};
 pub use tidegate_proto::paths::{self, Directory, RelayEntry};
 pub use tidegate_proto::scheduler::Discipline;
 pub use tidegate_proto::scheduler::ewma::Ewma;
@@ -26,6 +26,7 @@ pub use tidegate_proto::scheduler::weighted::Weighted;
 pub use tidegate_proto::switching::{Form, Switching};
 pub use tidegate_proto::transport::{Pctcp, Sharing, Transport};
 
+pub use crate::clients::OtherClients;
 use crate::tcp;
 
 /// The network and its users: the same for every system that is compared on it.
@@ -375,7 +376,7 @@ impl Default for Packaging {
     }
 }
 
-/// TLS records.
+/// TLS between the ends of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Tls {
@@ -386,11 +387,14 @@ pub struct Tls {
     /// Cells in one record at most: up to 16 KiB are written at once. Source: tor.
     #[schemars(range(min = 1))]
     pub record_cells: u32,
+    /// Round trips after TCP's before a channel carries cells: 1 for TLS 1.3, 1 for the link protocol. Source: tor has 2.
+    #[schemars(range(max = 8))]
+    pub round_trips: u32,
 }
 
 impl Default for Tls {
     fn default() -> Tls {
-        Tls { record_overhead: 22, record_cells: 31 }
+        Tls { record_overhead: 22, record_cells: 31, round_trips: 0 }
     }
 }
 
@@ -423,18 +427,16 @@ pub struct System {
     pub attack: Attack,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
-    /// Share of the clients whose circuits have the fixed windows instead ([`crate::world::old_clients`]).
-    pub old_clients: f64,
+    /// Clients that do otherwise, if there are some.
+    pub other_clients: Option<OtherClients>,
     /// What is in flight at most, unless `control` has windows of its own.
     pub windows: Windows,
     /// TCP between hosts.
     pub tcp: tcp::Config,
     /// Connection output buffers.
     pub output_buffer: OutputBuffer,
-    /// TLS bytes added per record (5 header + 1 type + 16 tag = 22 for TLS 1.3).
-    pub tls_record_overhead: u32,
-    /// Cells written into one TLS record at most.
-    pub tls_record_cells: u32,
+    /// TLS on channels.
+    pub tls: Tls,
     /// How exits put bytes into cells.
     pub packaging: Packaging,
     /// A circuit queue this long stops its exit from packaging, and
@@ -459,12 +461,11 @@ impl Default for System {
             survey: Survey::default(),
             attack: Attack::default(),
             control: Arc::new(FixedWindows),
-            old_clients: 0.0,
+            other_clients: None,
             windows: Windows::default(),
             tcp: tcp::Config::default(),
             output_buffer: OutputBuffer::default(),
-            tls_record_overhead: Tls::default().record_overhead,
-            tls_record_cells: 8,
+            tls: Tls { record_cells: 8, ..Tls::default() },
             packaging: Packaging::default(),
             circuit_queue_high: CircuitQueue::default().high,
             circuit_queue_low: CircuitQueue::default().low,

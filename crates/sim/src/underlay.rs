@@ -66,6 +66,26 @@ pub struct HostTraffic {
     pub lost: u64,
 }
 
+/// A packet under way. What can be told when it arrives is not kept until then: of these there are as many as a
+/// network has in flight, and each is looked at twice after it has left the processor's cache.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay<T> {
+    payload: T,
+    sent: Time,
+    propagation: Span,
+    from: Host,
+    to: Host,
+    flow: u32,
+    bytes: u32,
+}
+
+impl<T> UnderWay<T> {
+    fn delivered(self, link_queue: Span) -> Packet<T> {
+        let UnderWay { payload, sent, propagation, from, to, flow, bytes } = self;
+        Packet { from, to, flow, bytes, sent, link_queue, propagation, payload }
+    }
+}
+
 /// All hosts' links and the paths between them, with packets that carry a `T`.
 #[derive(Clone, Debug)]
 pub struct Underlay<T> {
@@ -73,7 +93,7 @@ pub struct Underlay<T> {
     paths: PathTable,
     faults: PathFaults,
     /// Packets under way; events and links name them by their key.
-    under_way: Slab<Packet<T>>,
+    under_way: Slab<UnderWay<T>>,
     /// Per connection and direction, when its last packet arrives; kept only where packets could overtake.
     arrivals: Vec<[Time; 2]>,
 }
@@ -122,12 +142,12 @@ impl Site {
 
     /// Whether the links work now. What an outage cuts off is lost here, before anything else is done to them.
     #[inline]
-    fn is_linked<T>(&mut self, now: Time, under_way: &mut Slab<Packet<T>>) -> bool {
+    fn is_linked<T>(&mut self, now: Time, under_way: &mut Slab<UnderWay<T>>) -> bool {
         now < self.outage.0 || self.pass_outages(now, under_way)
     }
 
     #[cold]
-    fn pass_outages<T>(&mut self, now: Time, under_way: &mut Slab<Packet<T>>) -> bool {
+    fn pass_outages<T>(&mut self, now: Time, under_way: &mut Slab<UnderWay<T>>) -> bool {
         while self.is_cut_by(now) {
             if !self.cut {
                 self.up.cut(self.outage.0, |id| drop(under_way.remove(id as usize)));
@@ -202,8 +222,7 @@ impl<T> Underlay<T> {
         payload: T,
     ) {
         let now = queue.now();
-        let (propagation, link_queue) = (Span::ZERO, Span::ZERO);
-        let packet = Packet { from, to, flow, bytes, sent: now, link_queue, propagation, payload };
+        let packet = UnderWay { payload, sent: now, propagation: Span::ZERO, from, to, flow, bytes };
         let receiver_machine = self.sites[to.0 as usize].machine;
         let access = self.sites[from.0 as usize].access;
         let sender = &mut self.sites[access as usize];
@@ -216,7 +235,7 @@ impl<T> Underlay<T> {
             }
         } else if sender.is_linked(now, &mut self.under_way) {
             let id = self.under_way.insert(packet) as u32;
-            match sender.up.offer(now, id, flow, bytes) {
+            match sender.up.offer(now, id, || flow, bytes) {
                 Offer::Departs(at) => self.depart(queue, id, at),
                 Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Uplink(access)).into()),
                 Offer::Waits(None) => {}
@@ -238,7 +257,7 @@ impl<T> Underlay<T> {
                     self.under_way.remove(id as usize);
                     return None;
                 }
-                match receiver.down.offer(now, id, self.under_way[id as usize].flow, bytes) {
+                match receiver.down.offer(now, id, || self.under_way[id as usize].flow, bytes) {
                     Offer::Departs(at) => self.deliver(queue, id, to, at),
                     Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Downlink(to)).into()),
                     Offer::Waits(None) => {}
@@ -247,7 +266,7 @@ impl<T> Underlay<T> {
                 None
             }
             Step::Delivered(id) => {
-                let mut packet = self.under_way.remove(id as usize);
+                let packet = self.under_way.remove(id as usize);
                 let access = self.sites[packet.to.0 as usize].access;
                 let receiver = &mut self.sites[access as usize];
                 if !receiver.is_linked(now, &mut self.under_way) {
@@ -255,17 +274,17 @@ impl<T> Underlay<T> {
                     return None;
                 }
                 if receiver.down.is_unlimited() {
-                    receiver.down.offer(now, id, packet.flow, packet.bytes);
+                    receiver.down.offer(now, id, || packet.flow, packet.bytes);
                 }
-                packet.link_queue = Span(now.since(packet.sent).0 - packet.propagation.0);
-                Some(packet)
+                let link_queue = Span(now.since(packet.sent).0 - packet.propagation.0);
+                Some(packet.delivered(link_queue))
             }
             Step::Looped(id) => {
                 let packet = self.under_way.remove(id as usize);
                 let receiver = &mut self.sites[packet.to.0 as usize];
                 let stopped = receiver.stopped.cover(now);
                 receiver.lost += u64::from(stopped);
-                (!stopped).then_some(packet)
+                (!stopped).then(|| packet.delivered(Span::ZERO))
             }
             Step::Uplink(host) => {
                 let sender = &mut self.sites[host as usize];
@@ -291,6 +310,15 @@ impl<T> Underlay<T> {
                 self.deliver(queue, next.id, host, next.at);
                 None
             }
+        }
+    }
+
+    /// The host at whose link a step happens.
+    pub fn place(&self, event: NetEvent) -> Option<Host> {
+        match event.0 {
+            Step::Arrived { to, .. } => Some(Host(to)),
+            Step::Delivered(id) | Step::Looped(id) => self.under_way.get(id as usize).map(|packet| packet.to),
+            Step::Uplink(host) | Step::Downlink(host) => Some(Host(host)),
         }
     }
 

@@ -1,5 +1,8 @@
 //! FlashFlow's machines in simulated time.
 
+use std::collections::BTreeMap;
+
+use tidegate_control::flashflow::bandwidth_file::median;
 use tidegate_control::flashflow::{Percent, aggregate};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
@@ -145,4 +148,25 @@ fn slow_seconds_cost_an_honest_relay_what_the_mean_loses() {
     assert!(median > 0.95 * whole, "the median forgives a fifth of the seconds: {median} of {whole}");
     // The mean is 0.9 of it; 1.05 of that is what the bound leaves.
     assert!(estimate > 0.92 * whole && estimate <= median, "{estimate} of {whole}");
+}
+
+/// Three coordinators measure at times of their own: the relay is three times as fast when the first comes, and lies to the
+/// others as well as it can; or one of the three is bought.
+#[test]
+fn the_median_of_three_coordinators_is_within_the_bound_of_one() {
+    let measured = |mbit: u64, holds: bool, seed: u64| {
+        let mut plan = plan(1, mbit, 0, 10);
+        plan.around = Span::ZERO;
+        plan.relays[0].holds = holds;
+        plan.relays[0].background.circuits = 0;
+        let estimate = go(&plan, seed).relays[0].result.clone().unwrap().estimate;
+        BTreeMap::from([([1; 20], estimate.0 / 8000)])
+    };
+    let fast = measured(30, false, 1);
+    let liar = [fast, measured(10, true, 2), measured(10, true, 3)];
+    let honest = [BTreeMap::from([([1; 20], 1)]), measured(10, false, 4), measured(10, false, 5)];
+    for (files, range) in [(liar, 1.0..=1.40), (honest, 0.97..=1.03)] {
+        let ratio = median(&files)[&[1; 20]] as f64 * 8000.0 / 10e6;
+        assert!(range.contains(&ratio), "{ratio} of {files:?}");
+    }
 }

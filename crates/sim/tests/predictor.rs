@@ -49,8 +49,7 @@ fn system(transport: Transport, parameters: PredictorParameters) -> System {
             ..tcp::Config::default()
         },
         output_buffer: OutputBuffer { high_bytes: 514, low_bytes: 0 },
-        tls_record_overhead: 0,
-        tls_record_cells: 1,
+        tls: Tls { record_overhead: 0, record_cells: 1, ..Tls::default() },
         ..System::default()
     }
 }

@@ -48,8 +48,7 @@ fn rates(lie: Option<Lie>, encoding: Encoding) -> ([f64; 7], u64) {
         control: Arc::new(PredictorParameters { encoding, ..PredictorParameters::default() }),
         tcp: tcp::Config { congestion: tcp::Congestion::None, ..tcp::Config::default() },
         output_buffer: OutputBuffer { high_bytes: 514, low_bytes: 0 },
-        tls_record_overhead: 0,
-        tls_record_cells: 1,
+        tls: Tls { record_overhead: 0, record_cells: 1, ..Tls::default() },
         ..System::default()
     };
     let mut seen = Vec::new();

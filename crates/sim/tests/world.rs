@@ -134,6 +134,28 @@ fn an_unloaded_stream_takes_four_legs_to_connect_and_eight_to_its_first_byte() {
 }
 
 #[test]
+fn each_new_channel_of_a_circuit_waits_for_tls_and_the_link_protocol() {
+    let mut plan = bottleneck(1);
+    plan.users.truncate(1);
+    for host in &mut plan.hosts {
+        (host.up, host.down) = (FREE, FREE);
+    }
+    let built = |round_trips| {
+        let tls = Tls { round_trips, ..Tls::default() };
+        let seen = observe(&plan, &System { tls, ..system(Transport::Vanilla) }, 1);
+        let took = |(_, observation): &(Time, Observation)| match observation {
+            Observation::CircuitBuilt { took, .. } => Some(*took),
+            _ => None,
+        };
+        seen.iter().find_map(took).unwrap()
+    };
+    // TCP's three handshakes and three extensions, over one, two and three legs: 9 round trips of 80 ms.
+    assert_eq!(built(0), Span::from_millis(9 * 80));
+    // Three new channels.
+    assert_eq!(built(2), Span::from_millis((9 + 3 * 2) * 80));
+}
+
+#[test]
 fn the_bottleneck_is_filled_under_every_system() {
     for system in systems() {
         let seen = observe(&bottleneck(u64::MAX), &system, 1);

@@ -165,10 +165,10 @@ impl<R: Recorder> World<'_, R> {
         let plan = self.plan;
         let UserPlan { host, route, servers, .. } = &plan.users[user as usize];
         let now = self.now;
-        let Users { users, selector, service_guards, .. } = &mut self.users;
+        let Users { users, choices, service_guards, .. } = &mut self.users;
         let state = &mut users[user as usize];
         let mut service = None;
-        let path = match (route, selector) {
+        let path = match (route, &choices[state.choice].selector) {
             (Route::Pinned(path), _) => *path,
             (Route::Drawn { keep_guard, onion_service }, Some(selector)) => {
                 let kept = state.guard.filter(|_| *keep_guard);
@@ -202,7 +202,7 @@ impl<R: Recorder> World<'_, R> {
             return;
         }
         let user = circuit.user;
-        self.users.build_times.timed_out();
+        self.users.choice(user).build_times.timed_out();
         if self.user(user).circuit != Some(key) {
             return;
         }
@@ -233,9 +233,10 @@ impl<R: Recorder> World<'_, R> {
         let relays = path.into_iter().chain(service.into_iter().flatten()).map(RelayId);
         let key = self.client(host).build(now, relays.collect());
         let drawn = matches!(self.plan.users[user as usize].route, Route::Drawn { .. });
-        let deadline = match self.users.build_timeout {
+        let choice = self.users.choice(user);
+        let deadline = match choice.build_timeout {
             BuildTimeout::After(timeout) if drawn => now + timeout,
-            BuildTimeout::Learnt if drawn => now + self.users.build_times.timeout(),
+            BuildTimeout::Learnt if drawn => now + choice.build_times.timeout(),
             _ => Time::NEVER,
         };
         if deadline < Time::NEVER {
@@ -275,9 +276,9 @@ impl<R: Recorder> World<'_, R> {
         let OwnCircuit { user, number, begun, deadline, standby_for, .. } = *circuit;
         let took = self.now.since(begun);
         if self.now < deadline {
-            self.users.build_times.built(took);
+            self.users.choice(user).build_times.built(took);
         } else {
-            self.users.build_times.late(Some(took));
+            self.users.choice(user).build_times.late(Some(took));
         }
         self.record(Observation::CircuitBuilt { circuit: Circuit(number), took });
         match standby_for {

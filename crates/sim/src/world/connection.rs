@@ -42,17 +42,17 @@ impl Sink<Clear> for Records<'_> {
             return Budget::Blocked;
         }
         // Every cell counts as a full one here; few are shorter.
-        let cell = CELL_BYTES + self.system.tls_record_overhead;
+        let cell = CELL_BYTES + self.system.tls.record_overhead;
         let allowed = self.share.div_ceil(cell.into());
         if allowed == 0 {
             self.gated = true;
             return Budget::Paused;
         }
-        Budget::Cells(allowed.min(self.system.tls_record_cells.into()) as u32)
+        Budget::Cells(allowed.min(self.system.tls.record_cells.into()) as u32)
     }
 
     fn begin(&mut self, cells: u32, bytes: u64) -> bool {
-        let bytes = bytes + u64::from(self.system.tls_record_overhead);
+        let bytes = bytes + u64::from(self.system.tls.record_overhead);
         let mut record = self.end.record.take().unwrap_or(Record { cells, bytes, left: bytes });
         record.left -= self.end.tcp.write(record.left);
         if record.left > 0 {
@@ -120,9 +120,10 @@ impl<R: Recorder> World<'_, R> {
         let config = &self.tcp_parameters[profile as usize];
         let mut active = tcp::Endpoint::active(config);
         active.connect(self.now);
+        let flights = if let Attached::Channel(_) = opener { 2 * self.system.tls.round_trips } else { 0 };
         let ends = [End::new(from, active, opener), End::new(to, tcp::Endpoint::passive(config), accepted)];
         let id = EndId { connection: ConnectionId(self.connections.len() as u32), side: 0 };
-        self.connections.push(Some(Box::new(Connection { ends, profile, closing: false })));
+        self.connections.push(Some(Box::new(Connection { ends, profile, closing: false, flights })));
         self.live.push(id.connection);
         self.hosts[from as usize].totals.connections += 1;
         for host in [from, to] {
@@ -267,10 +268,7 @@ impl<R: Recorder> World<'_, R> {
         let Some(end) = self.end(id) else { return };
         let (host, attached) = (end.host, end.attached);
         match attached {
-            Attached::Channel(channel) => {
-                self.hosts[host as usize].node().channel_opened(now, channel);
-                self.drain(host);
-            }
+            Attached::Channel(_) => self.begin_link_handshake(id),
             Attached::Stream(stream) => {
                 self.hosts[host as usize].node().stream_connected(now, stream);
                 self.drain(host);
@@ -309,6 +307,7 @@ impl<R: Recorder> World<'_, R> {
         let Some(end) = self.end(id) else { return };
         let (host, attached) = (end.host, end.attached);
         match attached {
+            Attached::Channel(_) if !self.link_handshake_over(id) => {}
             Attached::Channel(_) => match &mut self.hosts[host as usize].gate {
                 Some(gate) => {
                     gate.wait_to_read(id);
@@ -345,7 +344,7 @@ impl<R: Recorder> World<'_, R> {
         let next = self.written.front(&connection.ends[usize::from(1 - id.side)].cells);
         let bytes = next.map_or(0, |(_, cell)| u64::from(cell.wire_bytes()));
         let record_done = self.deliver_cell(id);
-        (bytes, if record_done { u64::from(self.system.tls_record_overhead) } else { 0 })
+        (bytes, if record_done { u64::from(self.system.tls.record_overhead) } else { 0 })
     }
 
     /// Hands the next cell to the node; true if its TLS record ends with it.

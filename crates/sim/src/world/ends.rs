@@ -51,6 +51,9 @@ pub(super) struct Connection {
     pub profile: TcpProfile,
     /// The opener wants it closed once everything it wrote has been acknowledged.
     pub closing: bool,
+    /// Flights of TLS and the link protocol that have still to arrive before cells may go: an even number while it
+    /// is the acceptor who waits for one.
+    pub flights: u32,
 }
 
 /// What an end is attached to.

@@ -71,8 +71,8 @@ pub(super) struct Gate {
 }
 
 impl HostState {
-    /// `measured`: it will be; then it needs a gate. `old`: a client without congestion control.
-    pub fn new(role: &Role, config: &Config, measured: bool, old: bool) -> HostState {
+    /// `measured`: it will be; then it needs a gate. `other`: a client that asks for other ends.
+    pub fn new(role: &Role, config: &Config, measured: bool, other: bool) -> HostState {
         let secured = matches!(role, Role::Relay(_)) && config.transport != Transport::Vanilla;
         let (machine, gate) = match role {
             Role::Relay(limits) => {
@@ -96,7 +96,7 @@ impl HostState {
                 (Machine::Relay(Box::new(Relay::new(Clear::default(), config.clone()))), gate)
             }
             Role::Client | Role::Server | Role::Measurer | Role::Coordinator => {
-                let onion = Clear { congestion_control: old.then_some(false) };
+                let onion = Clear { congestion_control: other.then_some(false) };
                 (Machine::Client(Box::new(Client::new(onion, config.clone()))), None)
             }
         };

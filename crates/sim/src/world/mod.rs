@@ -7,7 +7,9 @@
 //! - [`standby`]: circuits built beforehand for others to switch to;
 //! - [`control`]: what only a simulation can do with relays' controllers;
 //! - [`follow`]: where sampled cells wait;
-//! - [`measurement`]: FlashFlow's roles, over [`sockets`].
+//! - [`place`]: where events happen, for who counts them;
+//! - [`measurement`]: FlashFlow's roles, over [`sockets`];
+//! - [`steps`]: a run that somebody decides something in.
 
 mod circuits;
 mod connection;
@@ -16,12 +18,15 @@ mod ends;
 mod event;
 mod follow;
 mod host;
+mod link_handshake;
 mod measurement;
+mod place;
 mod pump;
 mod requests;
 mod sockets;
 mod standby;
 mod state;
+mod steps;
 mod transfers;
 mod users;
 
@@ -50,6 +55,7 @@ use event::Event;
 use host::HostState;
 use measurement::session::Measuring;
 use state::World;
+pub use steps::Steps;
 use users::Users;
 
 /// Events handled between two calls of the progress function.
@@ -94,16 +100,17 @@ fn legacy_relays(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<RelayId> 
     relays.map(|(index, _)| index).filter(|index| drawn(*index)).map(RelayId).collect()
 }
 
-/// Hosts of clients that know no congestion control. With a larger share the same are old, and others besides.
-pub fn old_clients(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<u32> {
+/// Hosts of a system's [`OtherClients`](crate::plan::OtherClients). With a larger share the same are among them, and more.
+pub fn other_clients(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<u32> {
+    let Some(others) = &system.other_clients else { return BTreeSet::new() };
     let draws = seed.fork("old clients");
-    let drawn = |index: u32| draws.fork_index(index.into()).random().unit() < system.old_clients;
+    let drawn = |index: u32| draws.fork_index(index.into()).random().unit() < others.share;
     let clients = (0..).zip(&plan.hosts).filter(|(_, host)| host.role == Role::Client);
     clients.map(|(index, _)| index).filter(|index| drawn(*index)).collect()
 }
 
 impl<'a, R: Recorder> World<'a, R> {
-    fn new(plan: &'a Plan, system: &'a System, seed: Seed, recorder: &'a mut R) -> World<'a, R> {
+    fn new(plan: &'a Plan, system: &'a System, seed: Seed, recorder: R) -> World<'a, R> {
         let legacy = Arc::new(legacy_relays(plan, system, seed));
         let config = links::Config {
             transport: system.transport,
@@ -112,6 +119,7 @@ impl<'a, R: Recorder> World<'a, R> {
             kist: system.kist,
             control: Arc::clone(&system.control),
             windows: system.windows,
+            otherwise: system.other_clients.as_ref().map(|others| others.ends.clone()),
             output_buffer: system.output_buffer,
             queue_high: system.circuit_queue_high,
             queue_low: system.circuit_queue_low,
@@ -119,7 +127,7 @@ impl<'a, R: Recorder> World<'a, R> {
             ..links::Config::default()
         };
         let old = links::Config { transport: Transport::Vanilla, ..config.clone() };
-        let old_clients = old_clients(plan, system, seed);
+        let others = other_clients(plan, system, seed);
         let host = |(index, host): (u32, &HostPlan)| {
             let of_kind = if legacy.contains(&RelayId(index)) { &old } else { &config };
             let nonces = seed.fork("nonces").fork_index(index.into());
@@ -127,7 +135,7 @@ impl<'a, R: Recorder> World<'a, R> {
             let clock = control::clock(system.control.as_ref(), &seed, index);
             let measured = plan.measurements.iter().any(|measurement| measurement.relay == index);
             let config = links::Config { nonces, bandwidth, clock, ..of_kind.clone() };
-            HostState::new(&host.role, &config, measured, old_clients.contains(&index))
+            HostState::new(&host.role, &config, measured, others.contains(&index))
         };
         let hosts = (0..).zip(&plan.hosts).map(host).collect();
         let first_window = match system.tcp.receive_buffer {
@@ -161,7 +169,7 @@ impl<'a, R: Recorder> World<'a, R> {
             out_of_band: Slab::new(),
             live: Vec::new(),
             tcp_parameters: [system.tcp.clone(), loopback, ipsec],
-            users: Users::new(plan, &system.paths, seed.fork("users")),
+            users: Users::new(plan, system, &others, seed.fork("users")),
             byzantine: Byzantine::new(&plan.faults),
             measuring: Measuring::new(&plan.measurements, &plan.hosts, seed.fork("measurements")),
             packaged: 0,
@@ -169,8 +177,8 @@ impl<'a, R: Recorder> World<'a, R> {
         }
     }
 
-    fn run(&mut self, progress: &mut dyn FnMut(Time) -> ControlFlow<()>) -> bool {
-        let end = Time::ZERO + self.plan.duration;
+    /// Whatever happens at the beginning, or at a time that is known beforehand.
+    fn begin(&mut self) {
         for change in faults::transitions(&self.plan.faults).iter().filter(|change| !change.up) {
             self.queue.push(change.at, Event::HostDown(change.host.0));
         }
@@ -180,12 +188,22 @@ impl<'a, R: Recorder> World<'a, R> {
         self.start_users();
         self.start_timers();
         self.start_measurements();
+    }
+
+    fn run(&mut self, progress: &mut dyn FnMut(Time) -> ControlFlow<()>) -> bool {
+        let end = Time::ZERO + self.plan.duration;
+        self.begin();
         let mut countdown = PROGRESS_EVERY;
         while let Some((now, event)) = self.queue.pop() {
             if now > end {
                 break;
             }
             self.now = now;
+            if R::WATCHES_EVENTS
+                && let Some(host) = self.place(&event)
+            {
+                self.recorder.event(now, host);
+            }
             self.handle(event);
             countdown -= 1;
             if countdown == 0 {

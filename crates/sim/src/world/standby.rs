@@ -10,7 +10,6 @@ use crate::observe::Recorder;
 use crate::plan::{Form, Route};
 
 use super::state::World;
-use super::users::Users;
 
 impl<R: Recorder> World<'_, R> {
     /// Begins a standby circuit for a circuit that has been built, if circuits switch that way.
@@ -23,7 +22,7 @@ impl<R: Recorder> World<'_, R> {
             return;
         }
         let mut draws = self.users.seed.fork("spares").fork_index(served.number.into()).random();
-        let Users { selector: Some(selector), .. } = &self.users else { return };
+        let Some(selector) = &self.users.choice(served.user).selector else { return };
         let Some(middle) = selector.better_middle(&mut draws, served.path.map(RelayId)) else { return };
         self.begin_circuit(served.user, [served.path[0], middle.0, served.path[2]], None, Some(key));
         self.drain(host);

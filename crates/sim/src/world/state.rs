@@ -22,7 +22,7 @@ use crate::underlay::Underlay;
 pub(super) struct World<'a, R: Recorder> {
     pub plan: &'a Plan,
     pub system: &'a System,
-    pub recorder: &'a mut R,
+    pub recorder: R,
     pub now: Time,
     pub queue: Queue<Event>,
     pub underlay: Underlay<Wire>,

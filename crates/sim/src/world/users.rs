@@ -1,6 +1,6 @@
 //! Users, their circuits and their transfers: what is kept of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_control::markov::Walk;
 use tidegate_control::random::{Random, Seed};
@@ -9,7 +9,7 @@ use tidegate_proto::cell::{RelayId, StreamId};
 use tidegate_proto::node::{CircuitKey, StreamKey};
 use tidegate_proto::paths::{BuildTimeout, BuildTimes, PathSelection, Selector};
 
-use crate::plan::{Plan, Route};
+use crate::plan::{Plan, Route, System};
 
 use super::follow::Trace;
 use super::requests::TransferState;
@@ -18,14 +18,10 @@ use super::requests::TransferState;
 pub(super) struct Users {
     pub seed: Seed,
     pub users: Vec<UserState>,
-    /// Draws paths, if any user wants some.
-    pub selector: Option<Selector>,
+    /// How paths are chosen: by the system's clients, and by the others if there are some.
+    pub choices: Vec<Choice>,
     /// The guards that onion services keep, by their host.
     pub service_guards: BTreeMap<u32, Option<RelayId>>,
-    pub build_timeout: BuildTimeout,
-    /// How long circuits took to build: of all users together, because in a run of minutes no user alone builds
-    /// the hundred that a real client learns from.
-    pub build_times: BuildTimes,
     pub transfers: Vec<TransferState>,
     pub traces: Vec<Trace>,
     /// Per host: the circuits that its users built.
@@ -35,7 +31,19 @@ pub(super) struct Users {
     pub circuits_begun: u32,
 }
 
+/// How clients of a kind choose paths, and how long they wait for circuits.
+pub(super) struct Choice {
+    /// Draws paths, if any user wants some.
+    pub selector: Option<Selector>,
+    pub build_timeout: BuildTimeout,
+    /// How long circuits took to build: of all users together, because in a run of minutes no user alone builds
+    /// the hundred that a real client learns from.
+    pub build_times: BuildTimes,
+}
+
 pub(super) struct UserState {
+    /// Index of its kind's choice.
+    pub choice: usize,
     pub random: Random,
     pub guard: Option<RelayId>,
     /// The circuit for new streams.
@@ -66,8 +74,10 @@ pub(super) struct OwnCircuit {
 }
 
 impl Users {
-    pub fn new(plan: &Plan, paths: &PathSelection, seed: Seed) -> Users {
+    /// `others`: hosts of the system's other clients.
+    pub fn new(plan: &Plan, system: &System, others: &BTreeSet<u32>, seed: Seed) -> Users {
         let state = |index: usize| UserState {
+            choice: usize::from(others.contains(&plan.users[index].host)),
             random: seed.fork_index(index as u64).random(),
             guard: None,
             circuit: None,
@@ -77,12 +87,16 @@ impl Users {
             flow: None,
         };
         let drawn = plan.users.iter().any(|user| matches!(user.route, Route::Drawn { .. }));
-        let selector = || Selector::new(&plan.directory, paths).expect("the lab checks who can be chosen");
+        let choice = |paths: &PathSelection| {
+            let selector =
+                || Selector::new(&plan.directory, paths).expect("the lab checks who can be chosen");
+            let (selector, build_timeout) = (drawn.then(selector), paths.build_timeout);
+            Choice { selector, build_timeout, build_times: BuildTimes::default() }
+        };
+        let other_paths = system.other_clients.as_ref().map(|others| &others.paths);
         Users {
-            selector: drawn.then(selector),
+            choices: std::iter::once(&system.paths).chain(other_paths).map(choice).collect(),
             service_guards: BTreeMap::new(),
-            build_timeout: paths.build_timeout,
-            build_times: BuildTimes::default(),
             seed,
             users: (0..plan.users.len()).map(state).collect(),
             transfers: Vec::new(),
@@ -91,6 +105,11 @@ impl Users {
             streams: vec![BTreeMap::new(); plan.hosts.len()],
             circuits_begun: 0,
         }
+    }
+
+    /// How a user's kind of clients chooses paths.
+    pub fn choice(&mut self, user: u32) -> &mut Choice {
+        &mut self.choices[self.users[user as usize].choice]
     }
 
     /// The circuit of a followed cell and the hop it has just made; counts the hop.

@@ -1,0 +1,43 @@
+//! A run that stops where its owner wants, between two events.
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::Time;
+
+use super::event::Event;
+use super::state::World;
+use crate::observe::Recorder;
+use crate::plan::{Plan, System};
+
+/// A run under way. It ends when it is dropped, or never: the plan's duration does not count.
+pub struct Steps<'a, R: Recorder> {
+    world: World<'a, R>,
+    /// What is due next, already taken from the queue.
+    next: Option<(Time, Event)>,
+}
+
+impl<'a, R: Recorder> Steps<'a, R> {
+    /// Nothing has happened yet.
+    ///
+    /// # Panics
+    /// As [`run`](super::run).
+    pub fn begin(plan: &'a Plan, system: &'a System, seed: Seed, recorder: R) -> Steps<'a, R> {
+        let mut world = World::new(plan, system, seed, recorder);
+        world.begin();
+        let next = world.queue.pop();
+        Steps { world, next }
+    }
+
+    /// Lets everything happen that is due before `time`.
+    pub fn run_to(&mut self, time: Time) {
+        while let Some((now, event)) = self.next.take_if(|(due, _)| *due < time) {
+            self.world.now = now;
+            self.world.handle(event);
+            self.next = self.world.queue.pop();
+        }
+    }
+
+    /// Who watches it.
+    pub fn recorder(&mut self) -> &mut R {
+        &mut self.world.recorder
+    }
+}
