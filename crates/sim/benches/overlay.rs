@@ -1,13 +1,15 @@
 //! Whole runs: delivered data cells per second of one core, TCP on. Criterion reports cells as elements.
 
+mod networks;
+
 use std::ops::ControlFlow;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tidegate_control::random::Seed;
-use tidegate_control::units::{Rate, Span, Time};
+use tidegate_control::units::{Span, Time};
 use tidegate_proto::registry::{CONTROLS, SCHEDULERS};
 use tidegate_sim::observe::{Observation, Recorder};
-use tidegate_sim::plan::*;
+use tidegate_sim::plan::{System, Transport};
 use tidegate_sim::world;
 
 /// Records nothing, as far as the optimiser can tell.
@@ -18,74 +20,6 @@ impl Recorder for Count {
     fn record(&mut self, now: Time, _: &Observation) {
         self.0 = self.0.wrapping_add(now.0);
     }
-}
-
-fn link(rate: Rate) -> LinkPlan {
-    LinkPlan { rate, queue: QueuePlan::DropTail { packets: 1000, bytes: u64::MAX } }
-}
-
-fn host(name: String, role: Role, rate: Rate, colocated: Option<u32>) -> HostPlan {
-    HostPlan { name, role, location: 0, colocated, up: link(rate), down: link(rate) }
-}
-
-fn bulk(host: u32, path: [u32; 3], server: u32, start: Span) -> UserPlan {
-    let request = RequestPlan { bytes: u64::MAX, weight: 1.0, timeout: Span(u64::MAX), request_bytes: 100 };
-    UserPlan {
-        host,
-        class: "bulk".into(),
-        route: Route::Pinned(path),
-        servers: vec![server],
-        traffic: Traffic::Fetch { requests: vec![request], pause: (Span::ZERO, Span::ZERO), every: None },
-        start: Time::ZERO + start,
-        stop: Time::NEVER,
-        circuit_lead: start,
-        rests: Vec::new(),
-        circuit_lifetime: Span::from_secs(600),
-    }
-}
-
-/// Circuits over random relays, from a server on the exit's machine to a client on the entry's.
-fn network(relays: u32, paths: &[[u32; 3]], rates: impl Fn(u32) -> Rate, duration: Span) -> Plan {
-    let relay =
-        |index| host(format!("relay{index}"), Role::Relay(RelayLimits::default()), rates(index), None);
-    let mut hosts: Vec<HostPlan> = (0..relays).map(relay).collect();
-    let mut users = Vec::new();
-    for (index, path) in paths.iter().enumerate() {
-        let at = hosts.len() as u32;
-        hosts.push(host(format!("client{index}"), Role::Client, Rate::UNLIMITED, Some(path[0])));
-        hosts.push(host(format!("server{index}"), Role::Server, Rate::UNLIMITED, Some(path[2])));
-        users.push(bulk(at, *path, at + 1, Span::from_millis(500 + index as u64)));
-    }
-    let paths = PathTable::uniform(1, Path { delay: Span::from_millis(40), ..Path::default() });
-    let (directory, faults, sample_every) = (Directory::default(), vec![], Span::from_millis(100));
-    Plan {
-        hosts,
-        paths,
-        users,
-        directory,
-        faults,
-        duration,
-        sample_every,
-        trace_one_in: 0,
-        measurements: Vec::new(),
-    }
-}
-
-fn bottleneck() -> Plan {
-    let rates = |index| Rate(if index == 3 { 4_000_000 } else { 10_000_000 });
-    network(6, &[[0, 3, 4], [1, 3, 4], [2, 3, 5]], rates, Span::from_secs(60))
-}
-
-fn thousand() -> Plan {
-    let mut draws = Seed::root(1).fork("bench").random();
-    let mut path = || loop {
-        let path = [draws.below(100) as u32, draws.below(100) as u32, draws.below(100) as u32];
-        if path[0] != path[1] && path[1] != path[2] && path[0] != path[2] {
-            return path;
-        }
-    };
-    let paths: Vec<[u32; 3]> = (0..1000).map(|_| path()).collect();
-    network(100, &paths, |_| Rate(20_000_000), Span::from_secs(8))
 }
 
 /// Vanilla Tor, with each other transport, scheduler and control in its turn.
@@ -102,7 +36,12 @@ fn systems() -> Vec<System> {
 fn runs(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("overlay");
     group.sample_size(10);
-    for (name, plan) in [("bottleneck", bottleneck()), ("100x1000", thousand())] {
+    let lasts = |seconds| if networks::is_measured() { Span::from_secs(seconds) } else { Span::from_secs(1) };
+    let plans = [
+        ("bottleneck", networks::bottleneck(lasts(60))),
+        ("100x1000", networks::random(100, 1000, lasts(8))),
+    ];
+    for (name, plan) in plans {
         for system in systems() {
             let run = || {
                 let mut count = Count::default();

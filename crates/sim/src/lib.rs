@@ -21,6 +21,7 @@
 
 pub mod balance;
 pub mod byzantine;
+pub mod clients;
 pub mod codel;
 pub mod digest;
 pub mod faults;

@@ -178,6 +178,10 @@ impl AddAssign for HostTotals {
 
 /// Takes the observations of one run, in order of time.
 pub trait Recorder {
+    /// Whether it wants to be told of each event; what is not wanted costs nothing.
+    const WATCHES_EVENTS: bool = false;
+    /// An event is about to be handled, on this host.
+    fn event(&mut self, _now: Time, _at: Host) {}
     /// Called at simulated time `now`; must not depend on anything but its arguments and its own state.
     fn record(&mut self, now: Time, observation: &Observation);
 }
@@ -189,12 +193,21 @@ impl Recorder for Vec<(Time, Observation)> {
 }
 
 impl<R: Recorder> Recorder for &mut R {
+    const WATCHES_EVENTS: bool = R::WATCHES_EVENTS;
+    fn event(&mut self, now: Time, at: Host) {
+        (**self).event(now, at);
+    }
     fn record(&mut self, now: Time, observation: &Observation) {
         (**self).record(now, observation);
     }
 }
 
 impl<A: Recorder, B: Recorder> Recorder for (A, B) {
+    const WATCHES_EVENTS: bool = A::WATCHES_EVENTS || B::WATCHES_EVENTS;
+    fn event(&mut self, now: Time, at: Host) {
+        self.0.event(now, at);
+        self.1.event(now, at);
+    }
     fn record(&mut self, now: Time, observation: &Observation) {
         self.0.record(now, observation);
         self.1.record(now, observation);

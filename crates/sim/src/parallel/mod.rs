@@ -2,7 +2,7 @@
 //!
 //! A run is a pure function of a [`plan::Plan`], a controller's
 //! [`Parameters`](tidegate_control::paths::parameters::Parameters) and a seed; [`world::run`] returns a
-//! [`report::Report`]. Senders, relays and controllers are those of [`tidegate_control::paths`]; this
+//! [`report::Report`], and [`steps::Steps`] lets somebody decide in between. Senders, relays and controllers are those of [`tidegate_control::paths`]; this
 //! module adds delays, traffic, changes and counting. `docs/parallel-paths.md` lists how the thesis was
 //! read where it leaves something open.
 
@@ -10,6 +10,7 @@ pub mod delay;
 pub mod onions;
 pub mod plan;
 pub mod report;
+pub mod steps;
 pub mod streams;
 mod wheel;
 pub mod world;

@@ -8,7 +8,7 @@ use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::perfect::{Manager, NoPath};
 use tidegate_control::paths::relay::{PolicingRelay, SECOND};
 use tidegate_control::paths::sender::{Memos, Path, Sender, Stamps};
-use tidegate_control::paths::{MAX_HOPS, Peer};
+use tidegate_control::paths::{Controller, MAX_HOPS, Peer};
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 
@@ -28,7 +28,7 @@ pub fn run(
     goes_on: &dyn Fn(Time) -> bool,
 ) -> Result<Report, PlanError> {
     plan.check()?;
-    let mut world = World::new(plan, parameters, seed);
+    let mut world = World::new(plan, parameters, seed, None);
     let end = Time::ZERO + plan.duration;
     while let Some((now, event)) = world.queue.pop() {
         if now >= end || (matches!(event, Event::Bin) && !goes_on(now)) {
@@ -40,7 +40,7 @@ pub fn run(
 }
 
 #[derive(Clone, Copy)]
-enum Event {
+pub(super) enum Event {
     /// A source looks whether it can send.
     Attempt(Peer),
     /// Something is due for a packet.
@@ -89,9 +89,9 @@ struct Packet {
 }
 
 /// A peer as a source.
-struct Source {
+pub(super) struct Source {
     /// None under the perfect controller.
-    sender: Option<Sender>,
+    pub sender: Option<Sender>,
     /// When its next second begins.
     second: Time,
     /// Whether its application has something to send.
@@ -107,10 +107,10 @@ struct Hop {
     member: bool,
 }
 
-struct World<'a> {
+pub(super) struct World<'a> {
     plan: &'a Plan,
-    queue: Wheel<Event>,
-    sources: Vec<Source>,
+    pub queue: Wheel<Event>,
+    pub sources: Vec<Source>,
     hops: Vec<Hop>,
     members: Vec<Peer>,
     manager: Option<Manager>,
@@ -124,7 +124,13 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(plan: &'a Plan, parameters: &ControllerParameters, seed: Seed) -> World<'a> {
+    /// Peer 0 obeys `own`, if there is such a controller.
+    pub fn new(
+        plan: &'a Plan,
+        parameters: &ControllerParameters,
+        seed: Seed,
+        mut own: Option<Box<dyn Controller>>,
+    ) -> World<'a> {
         let n = plan.peers.len();
         let delays = DelayTable::new(&plan.delays, n, plan.jitter, seed.fork("jitter"));
         let packet = f64::from(plan.packet);
@@ -135,7 +141,8 @@ impl<'a> World<'a> {
             // The manager of the perfect controller has all peers begin their seconds together.
             let phase = if central { Span::ZERO } else { Span((phases.unit() * SECOND.0 as f64) as u64) };
             let branch = seed.fork("controller").fork_index(peer as u64);
-            let sender = parameters.controller(n, branch).map(|controller| {
+            let controller = own.take().or_else(|| parameters.controller(n, branch));
+            let sender = controller.map(|controller| {
                 Sender::new(peer as Peer, n, plan.hops, packet, controller, parameters.latencies(n))
             });
             sources.push(Source { sender, second: Time::ZERO + phase, active: false, attempting: false });
@@ -193,7 +200,7 @@ impl<'a> World<'a> {
         self.report
     }
 
-    fn handle(&mut self, now: Time, event: Event) {
+    pub fn handle(&mut self, now: Time, event: Event) {
         match event {
             Event::Attempt(source) => self.attempt(now, source),
             Event::Packet(id) => self.packet(now, id),
