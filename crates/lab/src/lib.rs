@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+pub mod confirmation;
 pub mod export;
 pub mod flashflow;
 pub mod import;
@@ -37,10 +38,12 @@ pub mod report;
 pub mod results;
 pub mod runs;
 pub mod scenario;
+pub mod schedule;
 pub mod score;
 pub mod scoreboard;
 pub mod statistics;
 pub mod store;
 pub mod stream;
 pub mod study;
+pub mod sweep;
 pub mod traffic;

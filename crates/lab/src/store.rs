@@ -29,6 +29,9 @@ use crate::results::{Results, VERSION, flatten};
 use crate::runs::{Run, Runs};
 use crate::scenario::Scenario;
 
+/// The file that makes a folder a run.
+const RECORD: &str = "record.json";
+
 /// Where a run comes from: what its record says beside what it measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
@@ -83,6 +86,15 @@ impl Record {
         }
     }
 
+    /// What is kept of it: the record, and its rows of each table.
+    pub fn files(&self, scenario: &Scenario) -> Vec<folder::File> {
+        let text = serde_json::to_vec(self).expect("records can be written");
+        let runs = Runs { finished: self.clone().run(scenario).into_iter().collect(), missing: Vec::new() };
+        let tables = tables::all(&Results::new(scenario, &runs));
+        let parts = tables.iter().map(|table| (format!("{}.parquet", table.name), parquet(table)));
+        [(RECORD.to_owned(), text)].into_iter().chain(parts).collect()
+    }
+
     /// The run, if it is one of this scenario.
     pub fn run(self, scenario: &Scenario) -> Option<Run> {
         let system = scenario.systems.iter().position(|system| system.name == self.system)?;
@@ -125,20 +137,16 @@ impl Store {
         Ok(Store { place: place.to_owned(), records, fresh })
     }
 
-    /// Keeps a finished run. When this returns, it survives a power cut.
+    /// Keeps a finished run, the [`files`](Record::files) of its record. When this returns, it survives a power cut.
     ///
     /// # Errors
     /// If it cannot be written; nothing of it is left then.
-    pub fn keep(&self, name: &str, record: &Record, scenario: &Scenario) -> Result<(), InputError> {
+    pub fn keep(&self, name: &str, files: &[folder::File]) -> Result<(), InputError> {
         let fresh = self.records.join(format!(".{name}.{}", std::process::id()));
         let place = self.records.join(name);
         let write = || -> io::Result<()> {
             fs::create_dir_all(&fresh)?;
-            let text = serde_json::to_vec(record).expect("records can be written");
-            folder::synced(&fresh.join("record.json"), &text)?;
-            for (file, bytes) in parts(record.clone(), scenario) {
-                folder::synced(&fresh.join(file), &bytes)?;
-            }
+            files.iter().try_for_each(|(file, bytes)| folder::synced(&fresh.join(file), bytes))?;
             places::sync_folder(&fresh)?;
             places::exchange(&fresh, &place)?;
             if fresh.exists() {
@@ -170,7 +178,7 @@ impl Store {
     /// # Errors
     /// If a record is damaged.
     pub fn load(&self) -> Result<Vec<Record>, InputError> {
-        self.names()?.iter().map(|name| read(&self.records.join(name).join("record.json"))).collect()
+        self.names()?.iter().map(|name| read(&self.records.join(name).join(RECORD))).collect()
     }
 
     /// Leaves nothing behind of a study that was begun here and has no record.
@@ -223,10 +231,7 @@ pub fn merged(records: &[Record]) -> Vec<folder::File> {
     ];
     let columns = points.chain(rest.map(|(name, column)| (name.to_owned(), column))).collect();
     let table = Table { name: "metrics", columns };
-    vec![
-        ("metrics.csv".to_owned(), table.csv().into_bytes()),
-        ("metrics.parquet".to_owned(), parquet(&table)),
-    ]
+    vec![("metrics.csv".to_owned(), table.csv()), ("metrics.parquet".to_owned(), parquet(&table))]
 }
 
 /// All records below a folder of results, whatever their study.
@@ -237,7 +242,7 @@ pub fn records(place: &Path) -> Result<Vec<Record>, InputError> {
     let mut all = Vec::new();
     for study in subfolders(&place.join("runs")) {
         for run in subfolders(&study) {
-            all.push(read(&run.join("record.json"))?);
+            all.push(read(&run.join(RECORD))?);
         }
     }
     Ok(all)
@@ -255,13 +260,6 @@ fn subfolders(folder: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = visible.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
     paths.sort_unstable();
     paths
-}
-
-/// The run's rows of each table.
-fn parts(record: Record, scenario: &Scenario) -> Vec<(String, Vec<u8>)> {
-    let runs = Runs { finished: record.run(scenario).into_iter().collect(), missing: Vec::new() };
-    let all = tables::all(&Results::new(scenario, &runs));
-    all.iter().map(|table| (format!("{}.parquet", table.name), parquet(table))).collect()
 }
 
 fn failed(path: &Path, cause: &io::Error) -> InputError {

@@ -158,13 +158,17 @@ impl Study {
         })
     }
 
+    /// What is replaced in the scenario at a point.
+    pub fn overrides(&self, point: &Point) -> Vec<String> {
+        [&self.overrides[..], &point.overrides[..]].concat()
+    }
+
     /// The scenario at a point, with its one system where systems are varied.
     ///
     /// # Errors
     /// If the scenario does not take the point's values.
     pub fn scenario(&self, point: &Point) -> Result<Scenario, InputError> {
-        let overrides = [&self.overrides[..], &point.overrides[..]].concat();
-        let mut scenario = Scenario::load(&self.scenario, &overrides)?;
+        let mut scenario = Scenario::load(&self.scenario, &self.overrides(point))?;
         if let Some(wanted) = &point.system {
             let known: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
             if !known.contains(&wanted.as_str()) {

@@ -58,6 +58,56 @@ fn old_clients_have_fixed_windows() {
 }
 
 #[test]
+fn clients_of_another_system_are_as_that_one_has_them() {
+    let systems = |keys: &str, other: &str| {
+        system(keys) + "[[system]]\nname = \"other\"\n" + other + "\n[every-system]\nscheduler = \"ewma\"\n"
+    };
+    let digest = |keys: &str, other: &str| run(&network(12, &systems(keys, other), PAGES)).digest;
+    let other = "windows = { circuit = 200 }\npaths = { keep-guard = false, build-timeout = \"3 s\" }";
+    let (own, theirs) = (digest("control = \"vegas\"", other), digest(other, ""));
+    assert_ne!(own, theirs);
+    let mixed = |share: &str| {
+        digest(&format!("control = \"vegas\"\nother-clients = {{ of = \"other\", share = {share} }}"), other)
+    };
+    assert_eq!((mixed("0.0"), mixed("1.0")), (own, theirs), "relays do as each client asks");
+    for (keys, other, said) in [
+        ("", "transport = \"pctcp\"", "`transport` is \"vanilla\" in `x` and \"pctcp\" in `other`"),
+        ("", "tcp = { mss = 1000 }", "`tcp` is "),
+        ("", "control = \"predictor\"", "`control = \"predictor\"` steers relays"),
+        ("control = \"fixed-rate\"", "", "`control = \"fixed-rate\"` steers relays"),
+        ("", "vegas = { alpha = 1 }", "clients of `other` are like the others"),
+        ("", "control = \"vegas\"\nold-clients = 0.5", "clients of two kinds at most"),
+    ] {
+        let keys = format!("{keys}\nother-clients = {{ of = \"other\", share = 0.5 }}");
+        let error = parse(&network(5, &systems(&keys, other), PAGES)).unwrap_err();
+        assert!(error.starts_with("x.toml:") && error.contains(said), "{keys} {other}: {error}");
+    }
+    for (table, said) in [
+        ("{ of = \"othr\", share = 0.5 }", "there is no other system `othr`"),
+        ("{ of = \"x\", share = 0.5 }", "there is no other system `x`"),
+        ("{ of = \"other\", share = 1.5 }", "`share` is not in 0..=1"),
+        ("{ of = \"other\" }", "share"),
+    ] {
+        let keys = format!("other-clients = {table}");
+        let error = parse(&network(5, &systems(&keys, "control = \"vegas\""), PAGES)).unwrap_err();
+        assert!(error.contains(said), "{table}: {error}");
+    }
+}
+
+#[test]
+fn the_example_of_mixed_clients_has_both() {
+    let text = include_str!("../../../scenarios/mixed-clients.toml");
+    let short = text
+        .replace("duration = \"60 s\"", "duration = \"15 s\"")
+        .replace("fraction = 0.003", "fraction = 0.001");
+    let scenario = parse(&short).unwrap();
+    let mixed = scenario.systems.iter().position(|system| system.name == "half-and-half").unwrap();
+    let classes = run_once(&scenario, mixed, 1, &Nobody).unwrap().unwrap().metrics.transfers.classes;
+    let begun = |name: &str| classes.iter().find(|class| class.name == name).map_or(0, |class| class.begun);
+    assert!(begun("web") > 0 && begun("web-windows") > 0, "{} and {}", begun("web"), begun("web-windows"));
+}
+
+#[test]
 fn a_way_to_an_onion_service_has_six_relays() {
     let first = |keys: &str| {
         let run = run(&network(40, &system(""), &format!("{PAGES}{keys}")));

@@ -85,8 +85,8 @@ pub fn fairness(
 fn payload_share(system: &System) -> f64 {
     let mss = f64::from(system.tcp.mss);
     let segment = mss / (mss + f64::from(system.tcp.header_bytes));
-    let record = f64::from(system.tls_record_cells.max(1)) * CELL;
-    PAYLOAD / CELL * segment * record / (record + f64::from(system.tls_record_overhead))
+    let record = f64::from(system.tls.record_cells.max(1)) * CELL;
+    PAYLOAD / CELL * segment * record / (record + f64::from(system.tls.record_overhead))
 }
 
 fn is_endless(traffic: &Traffic) -> bool {

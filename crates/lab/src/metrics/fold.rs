@@ -8,7 +8,7 @@ use tidegate_sim::observe::{
     Circuit, Host, HostTotals, MoveTimes, Observation, Recorder, RelaySample, Transfer, Waits,
 };
 use tidegate_sim::plan::{HostPlan, Role, Route, System};
-use tidegate_sim::world::old_clients;
+use tidegate_sim::world::other_clients;
 
 use super::histogram::Histogram;
 use super::known::RelayAbout;
@@ -73,10 +73,11 @@ impl<'a> Fold<'a> {
     /// A fold over a run of `system` on `network`, from `seed`; metrics count from `warmup`.
     pub fn new(network: &'a Network, system: &'a System, seed: Seed, warmup: Span) -> Fold<'a> {
         let plan = &network.plan;
-        let old = old_clients(plan, system, seed);
+        let others = other_clients(plan, system, seed);
         let users = network.users.iter().zip(&plan.users).map(|(name, user)| {
-            let suffix = if old.contains(&user.host) { "-old" } else { "" };
-            let (name, class) = (name.clone(), user.class.clone() + suffix);
+            let of_others = system.other_clients.as_ref().filter(|_| others.contains(&user.host));
+            let suffix = of_others.map_or(String::new(), |others| format!("-{}", others.name));
+            let (name, class) = (name.clone(), user.class.clone() + &suffix);
             UserRow { name, class, ..UserRow::default() }
         });
         let users: Vec<UserRow> = users.collect();

@@ -104,14 +104,8 @@ impl Inputs {
     /// Reads the families that the consensus' microdescriptors declare.
     fn read_families(&mut self, path: &Path) -> Result<(), InputError> {
         let document = open::open(path)?;
-        let read = microdescriptor::read(&document)?;
         let relays = self.consensus.as_ref().map_or(&[][..], |consensus| &consensus.relays);
-        let families = read.families(relays);
-        if families.missing == relays.len() {
-            let cause = "holds no microdescriptor that the consensus names";
-            let cure = "give a consensus of the microdesc flavour and the cached-microdescs beside it";
-            return Err(document.error(cause, cure).into());
-        }
+        let (read, families) = microdescriptor::families(&document, relays)?;
         let file = document.name();
         if families.missing > 0 {
             let (missing, all) = (families.missing, relays.len());

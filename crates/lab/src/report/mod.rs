@@ -44,10 +44,7 @@ pub fn files(results: &Results<'_>) -> Vec<File> {
 
 /// A table as CSV and as Parquet.
 pub fn table_files(table: &tables::Table) -> [File; 2] {
-    [
-        (format!("{}.csv", table.name), table.csv().into_bytes()),
-        (format!("{}.parquet", table.name), parquet(table)),
-    ]
+    [(format!("{}.csv", table.name), table.csv()), (format!("{}.parquet", table.name), parquet(table))]
 }
 
 /// What the manifest says beside the parameters: everything needed to run the same again.

@@ -83,17 +83,6 @@ fn check_system(system: &Placed<SystemFile>, source: &Source) -> Result<System, 
     Ok(plan(system))
 }
 
-/// What only the tor of a consensus decides: whether clients without congestion control differ from others.
-pub(super) fn check_old_clients(file: &File, source: &Source) -> Result<(), InputError> {
-    let alike =
-        |system: &&Placed<SystemFile>| system.old_clients > 0.0 && system.parts.control.window().is_none();
-    let Some(system) = file.system.iter().find(alike) else { return Ok(()) };
-    let name = system.name.get_ref();
-    let cause =
-        format!("system `{name}`: `old-clients` are like the others: `control` has no windows of its own");
-    Err(source.error(system.span(), cause, "use \"vegas\""))
-}
-
 /// A system as the simulator wants it.
 fn plan(file: &SystemFile) -> System {
     let parts = file.parts.clone();
@@ -110,12 +99,11 @@ fn plan(file: &SystemFile) -> System {
         connection_half_life: parts.connection_half_life,
         switching: parts.switching,
         control: parts.control,
-        old_clients: file.old_clients,
+        other_clients: None,
         windows: parts.windows,
         tcp: file.tcp.clone(),
         output_buffer: parts.output_buffer,
-        tls_record_overhead: file.tls.record_overhead,
-        tls_record_cells: file.tls.record_cells,
+        tls: file.tls,
         packaging: file.packaging,
         circuit_queue_high: parts.circuit_queue.high,
         circuit_queue_low: parts.circuit_queue.low,

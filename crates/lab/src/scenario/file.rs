@@ -100,7 +100,8 @@ pub struct SystemFile {
     pub tcp: tcp::Config,
     /// Be the tor of the [tor] network's time: EWMA, KIST and congestion control as its consensus says
     /// (`KISTSchedRunInterval`, `cc_alg`, `CircuitPriorityHalflifeMsec`, `circwindow`), or where it is silent as tor
-    /// did by default in its year. Replaces `scheduler`, `channel-scheduler`, `control` and their parameters.
+    /// did by default in its year. Replaces `scheduler`, `channel-scheduler`, `control`, their parameters and
+    /// `tls.round-trips` (2).
     #[serde(default)]
     pub of_consensus: bool,
     /// Share of the clients that know no congestion control: their circuits have the fixed `windows`, whatever `control`
@@ -108,12 +109,27 @@ pub struct SystemFile {
     #[schemars(range(min = 0.0, max = 1.0))]
     #[serde(default)]
     pub old_clients: f64,
+    /// Clients of another system of this file, by share. The two may differ at the ends of circuits alone: in `control`
+    /// (`windows` or `vegas`), `windows` and `paths`.
+    #[serde(default)]
+    pub other_clients: Option<OtherClientsFile>,
     /// Over which relays circuits go.
     #[serde(default)]
     pub paths: PathsFile,
     /// Its parts, whose keys stand beside these.
     #[serde(skip)]
     pub parts: SystemConfig,
+}
+
+/// Clients of another system.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct OtherClientsFile {
+    /// The other system's name, which stands at the end of their classes' names.
+    pub of: Name,
+    /// Share of the clients. Drawn per client from the run's seed; with a larger share the same are among them, and more.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub share: f64,
 }
 
 impl Serialize for SystemFile {
@@ -124,17 +140,21 @@ impl Serialize for SystemFile {
             name: &'a str,
             of_consensus: bool,
             old_clients: f64,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            other_clients: &'a Option<OtherClientsFile>,
             paths: &'a PathsFile,
             tls: &'a Tls,
             packaging: &'a Packaging,
             tcp: &'a tcp::Config,
         }
-        let SystemFile { name, of_consensus, old_clients, paths, tls, packaging, tcp, parts } = self;
+        let SystemFile { name, of_consensus, old_clients, other_clients, paths, tls, packaging, tcp, parts } =
+            self;
         let mut all = parts.table.clone();
         if let Ok(Value::Object(below)) = serde_json::to_value(Below {
             name,
             of_consensus: *of_consensus,
             old_clients: *old_clients,
+            other_clients,
             paths,
             tls,
             packaging,

@@ -1,6 +1,7 @@
 //! Scenario files: TOML in, a checked [`Scenario`] out, or an [`InputError`] with line and column.
 
 mod check;
+mod clients;
 pub mod file;
 pub mod keys;
 pub mod paths;
@@ -80,7 +81,7 @@ impl Scenario {
         for (system, table) in systems.iter_mut().zip(&file.system) {
             system.paths = path_selection(&table.get_ref().paths, &source, &folder)?;
         }
-        check::check_old_clients(&file, &source)?;
+        clients::mix(&mut systems, &file, &source)?;
         check::check_locations(&file, &source, &inputs)?;
         Ok(Scenario { file, source, folder, systems, inputs, notices })
     }

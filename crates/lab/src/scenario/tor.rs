@@ -37,6 +37,9 @@ pub(super) fn settle_fraction(file: &mut File, inputs: &Inputs) {
 const KIST_SINCE: u64 = 1_515_456_000;
 const KIST_EVERY_2_MS_SINCE: u64 = 1_623_628_800;
 
+/// TLS 1.3, which relays of 2019 began to have, and the link protocol.
+const LINK_ROUND_TRIPS: u32 = 2;
+
 /// Systems `of-consensus` become what the consensus makes of tor.
 pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) -> Result<(), InputError> {
     for system in &mut file.system {
@@ -66,6 +69,7 @@ pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) 
         if let Some(window) = parameter("circwindow").and_then(|window| u32::try_from(window).ok()) {
             table["windows"]["circuit"] = window.clamp(100, 1000).into();
         }
+        system.tls.round_trips = LINK_ROUND_TRIPS;
         system.parts = SystemConfig::read(&table)
             .map_err(|wrong| source.error(span.clone(), wrong.cause, wrong.cure))?;
     }

@@ -8,6 +8,9 @@
 //! seeds = 25
 //! ```
 //!
+//! A scenario may have overrides and a number of seeds of its own, beside those of all:
+//! `whole = { file = "network.toml", overrides = ["tor.fraction = 0.02"], seeds = 1 }`.
+//!
 //! A quantity is called `<scenario>.<system>.<metric>`, the metric as in `tidegate run --json`:
 //! `scenario2.vanilla.throughput_bytes_per_s.circuit1`. The name of the scenario is left out if there is
 //! one only. `<scenario>.duration_s` is the simulated time.
@@ -56,7 +59,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let mut scenario = entry.load(experiment, &parameters.overrides)?;
         scenario.notices.iter().for_each(|notice| monitor.notice(notice));
         load::settle(&mut scenario, monitor)?;
-        let runs = runs::run_all(&scenario, parameters.seeds, monitor)?;
+        let runs = runs::run_all(&scenario, entry.seeds().unwrap_or(parameters.seeds), monitor)?;
         if !runs.missing.is_empty() {
             return Err(RunError::Stopped);
         }

@@ -31,15 +31,25 @@ pub enum Entry {
         file: String,
         /// TOML texts.
         overrides: Vec<String>,
+        /// Number of seeds, if it is not that of all.
+        seeds: Option<u32>,
     },
 }
 
 impl Entry {
+    /// Number of seeds, if it has its own.
+    pub fn seeds(&self) -> Option<u32> {
+        match self {
+            Entry::File(_) => None,
+            Entry::Varied { seeds, .. } => *seeds,
+        }
+    }
+
     /// Reads it; paths count from the experiment's folder, and `{data}` in overrides is its data folder.
     pub fn load(&self, experiment: &Experiment, overrides: &[String]) -> Result<Scenario, InputError> {
         let (file, own) = match self {
             Entry::File(file) => (file, &[][..]),
-            Entry::Varied { file, overrides } => (file, &overrides[..]),
+            Entry::Varied { file, overrides, .. } => (file, &overrides[..]),
         };
         let data = experiment.data.display().to_string();
         let overrides: Vec<String> =

@@ -1,0 +1,240 @@
+//! The runner `schedule`: how much faster one run could be on many cores and give the same result, counted on the run's
+//! own events. No thread is started.
+//!
+//! The rule is the conservative one of parallel simulation: what happens at one place cannot matter at another before the
+//! path between them is over. Locations nearer to each other than the *window* are one process, and all processes may
+//! handle a window's events at once; then they exchange what they have sent. Each window's processes are dealt to the
+//! workers, the one that took longest in the window before first, to the worker with the least to do; the window takes
+//! as long as its busiest worker, and `barrier-events` more.
+//!
+//! Quantities, `<window>` being one of `windows-ms` with `_` for the point: `w<window>.processes`, `.heaviest` (the largest
+//! share of a process in all events), `.events_per_window`, and for each of `workers` `.speed_up.<workers>` and
+//! `.bound.<workers>`, with the work of each window known beforehand and no barrier. Every event counts the same.
+
+use std::ops::ControlFlow;
+
+use serde::Deserialize;
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Span, Time};
+use tidegate_sim::observe::{Host, Observation, Recorder};
+use tidegate_sim::plan::{Path, Plan};
+use tidegate_sim::world;
+
+use crate::monitor::Monitor;
+use crate::scoreboard::sweep::Entry;
+use crate::scoreboard::{Experiment, Measured, RunError, Scale};
+use crate::{load, network};
+
+/// `[parameters]` of the runner.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct ScheduleExperiment {
+    /// The scenario, of which the first system is run.
+    scenario: Entry,
+    #[serde(default)]
+    overrides: Vec<String>,
+    seeds: u64,
+    /// Windows, milliseconds.
+    windows_ms: Vec<f64>,
+    workers: Vec<usize>,
+    /// What the exchange after a window costs, in events.
+    barrier_events: u64,
+}
+
+/// Measures an experiment.
+///
+/// # Errors
+/// [`RunError::Input`] for parameters that cannot be run.
+pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+    let parameters: ScheduleExperiment = experiment.parameters(scale)?;
+    let mut scenario = parameters.scenario.load(experiment, &parameters.overrides)?;
+    load::settle(&mut scenario, monitor)?;
+    let (system, duration) = (&scenario.systems[0], scenario.duration().as_secs_f64());
+    let mut measured = Measured::default();
+    for seed in 1..=parameters.seeds {
+        let root = Seed::root(seed);
+        let plan = network::build(&scenario, root.fork("network"))?.plan;
+        let window = |ms: &f64| Schedule::new(&plan, Span((ms * 1e6) as u64), &parameters);
+        let mut schedules = Schedules(parameters.windows_ms.iter().map(window).collect());
+        let mut progress = |now: Time| {
+            let done = now.as_secs_f64() / duration;
+            monitor.progress(&format!("seed {seed}"), "counting", done);
+            if monitor.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let end = world::run(&plan, system, root.fork("run"), &mut schedules, &mut progress);
+        if end.stopped {
+            return Err(RunError::Stopped);
+        }
+        for (ms, schedule) in parameters.windows_ms.iter().zip(schedules.0) {
+            let prefix = format!("w{ms}").replace('.', "_");
+            for (name, value) in schedule.figures() {
+                measured.push(format!("{prefix}.{name}"), value);
+            }
+        }
+    }
+    Ok(measured)
+}
+
+/// No packet is faster on this path.
+fn least_delay(path: &Path) -> Span {
+    if path.jitter > Span::ZERO { path.least_delay() } else { path.delay }
+}
+
+/// The process of each location: those nearer than the window are together.
+fn processes(plan: &Plan, window: Span) -> Vec<usize> {
+    let locations = plan.paths.locations();
+    let mut process: Vec<usize> = (0..locations as usize).collect();
+    for a in 0..locations {
+        for b in a + 1..locations {
+            let near = least_delay(plan.paths.get(a, b)).min(least_delay(plan.paths.get(b, a))) < window;
+            let (from, to) = (process[b as usize], process[a as usize]);
+            if near && from != to {
+                process.iter_mut().filter(|other| **other == from).for_each(|other| *other = to);
+            }
+        }
+    }
+    process
+}
+
+/// All windows' schedules of one run.
+struct Schedules(Vec<Schedule>);
+
+impl Recorder for Schedules {
+    const WATCHES_EVENTS: bool = true;
+
+    fn event(&mut self, now: Time, at: Host) {
+        self.0.iter_mut().for_each(|schedule| schedule.event(now, at));
+    }
+
+    fn record(&mut self, _: Time, _: &Observation) {}
+}
+
+/// The schedule with one window.
+struct Schedule {
+    window: Span,
+    barrier_events: u64,
+    /// By host.
+    process: Vec<usize>,
+    /// Events by process: in this window, in the last one that had any, and in all.
+    present: Vec<u64>,
+    last: Vec<u64>,
+    all: Vec<u64>,
+    /// The number of the present window, and how many had events.
+    number: u64,
+    windows: u64,
+    workers: Vec<Workers>,
+}
+
+/// So many workers, and how long they take, in events.
+struct Workers {
+    count: usize,
+    takes: u64,
+    least: u64,
+}
+
+impl Schedule {
+    fn new(plan: &Plan, window: Span, parameters: &ScheduleExperiment) -> Schedule {
+        let of_location = processes(plan, window);
+        let none = vec![0; of_location.len()];
+        let workers = parameters.workers.iter().map(|count| Workers { count: *count, takes: 0, least: 0 });
+        Schedule {
+            window,
+            barrier_events: parameters.barrier_events,
+            process: plan.hosts.iter().map(|host| of_location[host.location as usize]).collect(),
+            present: none.clone(),
+            last: none.clone(),
+            all: none,
+            number: 0,
+            windows: 0,
+            workers: workers.collect(),
+        }
+    }
+
+    fn event(&mut self, now: Time, at: Host) {
+        let number = now.0 / self.window.0.max(1);
+        if number != self.number {
+            self.close();
+            self.number = number;
+        }
+        self.present[self.process[at.0 as usize]] += 1;
+    }
+
+    /// The present window is over.
+    fn close(&mut self) {
+        if self.present.iter().all(|events| *events == 0) {
+            return;
+        }
+        self.windows += 1;
+        for workers in &mut self.workers {
+            workers.takes += dealt(&self.last, &self.present, workers.count) + self.barrier_events;
+            workers.least += dealt(&self.present, &self.present, workers.count);
+        }
+        for (all, present) in self.all.iter_mut().zip(&self.present) {
+            *all += present;
+        }
+        std::mem::swap(&mut self.last, &mut self.present);
+        self.present.fill(0);
+    }
+
+    fn figures(mut self) -> Vec<(String, f64)> {
+        self.close();
+        let events: u64 = self.all.iter().sum();
+        let share = |part: u64| events as f64 / part.max(1) as f64;
+        let most = self.all.iter().max().copied().unwrap_or(0);
+        let mut figures = vec![
+            ("processes".into(), self.all.iter().filter(|events| **events > 0).count() as f64),
+            ("heaviest".into(), 1.0 / share(most)),
+            ("events_per_window".into(), share(self.windows)),
+        ];
+        for Workers { count, takes, least } in self.workers {
+            figures.push((format!("speed_up.{count}"), share(takes)));
+            figures.push((format!("bound.{count}"), share(least)));
+        }
+        figures
+    }
+}
+
+/// What the busiest of so many workers has to do if processes are dealt by what is expected of them, the heaviest first,
+/// each to the worker with the least.
+fn dealt(expected: &[u64], present: &[u64], workers: usize) -> u64 {
+    let mut order: Vec<usize> = (0..expected.len()).filter(|i| expected[*i] + present[*i] > 0).collect();
+    order.sort_by_key(|i| std::cmp::Reverse((expected[*i], *i)));
+    let mut loads = vec![(0, 0); workers.max(1)];
+    for process in order {
+        let least = loads.iter_mut().min_by_key(|(expected, _)| *expected).expect("there are workers");
+        least.0 += expected[process].max(1);
+        least.1 += present[process];
+    }
+    loads.into_iter().map(|(_, present)| present).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_sim::plan::PathTable;
+
+    use super::*;
+
+    #[test]
+    fn the_heaviest_goes_first_and_what_was_not_expected_shows() {
+        assert_eq!(dealt(&[5, 4, 3, 2], &[5, 4, 3, 2], 2), 7);
+        assert_eq!(dealt(&[5, 4, 3, 2], &[5, 4, 3, 2], 1), 14);
+        assert_eq!(dealt(&[9, 1, 1], &[0, 8, 8], 2), 16, "dealt by the window before");
+        assert_eq!(dealt(&[3], &[3], 8), 3);
+    }
+
+    #[test]
+    fn near_locations_are_one_process_through_others_too() {
+        let path = |from: u32, to: u32| Path {
+            delay: Span::from_millis(u64::from(from.abs_diff(to))),
+            ..Path::default()
+        };
+        let plan = Plan { paths: PathTable::from_fn(4, path), ..Plan::default() };
+        let count = |window| {
+            let mut all = processes(&plan, Span::from_millis(window));
+            all.sort_unstable();
+            all.dedup();
+            all.len()
+        };
+        assert_eq!([count(1), count(2)], [4, 1], "a chain of steps of 1 ms");
+    }
+}

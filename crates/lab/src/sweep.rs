@@ -1,0 +1,176 @@
+//! The runs of a [`Study`]: which there are, what their folder is of, and how one is made, in this process or in another.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::input::InputError;
+use crate::load;
+use crate::monitor::Monitor;
+use crate::report::folder::{self, Contents, File};
+use crate::results::VERSION;
+use crate::runs::run_once;
+use crate::scenario::Scenario;
+use crate::scoreboard::RunError;
+use crate::store::{self, Record, Store, run_name};
+use crate::study::{Point, Study};
+
+/// A study that was looked through.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// As its file says.
+    pub study: Study,
+    /// Every run: point by point, seed by seed.
+    pub tasks: Vec<Task>,
+    /// The scenario at the first point.
+    first: Scenario,
+}
+
+/// One run to be made.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Its name in the store.
+    pub name: String,
+    /// Index of its point.
+    point: usize,
+    system: String,
+    seed: u64,
+}
+
+/// All that whoever makes a run needs besides the scenario's files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    scenario: PathBuf,
+    overrides: Vec<String>,
+    values: BTreeMap<String, String>,
+    system: String,
+    seed: u64,
+}
+
+impl Sweep {
+    /// Reads a study; a mistake at any point shows now, unless that would read the scenario's input files for each.
+    ///
+    /// # Errors
+    /// What is wrong with the study, or with the scenario at a point.
+    pub fn load(path: &Path) -> Result<Sweep, InputError> {
+        let study = Study::load(path)?;
+        let first = at(&study, &study.points[0])?;
+        if first.input_files().is_empty() {
+            study.points.iter().try_for_each(|point| at(&study, point).map(drop))?;
+        }
+        let tasks = tasks(&study)?;
+        Ok(Sweep { study, tasks, first })
+    }
+
+    /// What the user should know of the scenario.
+    pub fn notices(&self) -> &[String] {
+        &self.first.notices
+    }
+
+    /// What the folder is of: every point's values, and the scenario at the first.
+    ///
+    /// # Errors
+    /// If an input file cannot be read.
+    pub fn contents(&self, commit: &str) -> Result<Contents, InputError> {
+        let points = self.study.points.iter().map(|point| (point.name.clone(), json!(point.values)));
+        let parameters = json!({
+            "points": Value::Object(points.collect()),
+            "scenario": self.first.file,
+            "inputs": store::input_digests(&self.first)?,
+            "version": VERSION,
+            "commit": commit,
+        });
+        Ok(Contents { name: self.study.name.clone(), parameters })
+    }
+
+    /// What to tell whoever makes this run.
+    pub fn order(&self, task: &Task) -> Order {
+        let point = &self.study.points[task.point];
+        Order {
+            scenario: self.study.scenario.clone(),
+            overrides: self.study.overrides(point),
+            values: point.values.clone(),
+            system: task.system.clone(),
+            seed: task.seed,
+        }
+    }
+
+    /// The table of all runs that are kept, in their folder; `more` goes to its manifest. Leaves nothing if none is kept.
+    /// Gives how many are.
+    ///
+    /// # Errors
+    /// If a record is damaged or the folder cannot be written.
+    pub fn tabulate(
+        &self,
+        store: &Store,
+        contents: &Contents,
+        place: &Path,
+        mut more: Value,
+    ) -> Result<usize, InputError> {
+        let (count, wanted) = (store.names()?.len(), self.tasks.len());
+        if count == 0 {
+            store.forget_if_empty();
+            return Ok(0);
+        }
+        more["runs"] = count.into();
+        more["wanted"] = wanted.into();
+        more["complete"] = (count >= wanted).into();
+        folder::write(store::merged(&store.load()?), contents, more, place)?;
+        Ok(count)
+    }
+}
+
+impl Order {
+    /// Makes the run: the files of its record. The scenario is read for each: a thousand of them would not fit into memory.
+    ///
+    /// # Errors
+    /// What is wrong with the scenario here; [`RunError::Stopped`] if the monitor stopped it.
+    pub fn make(&self, commit: &str, monitor: &dyn Monitor) -> Result<Vec<File>, RunError> {
+        let read = Scenario::load(&self.scenario, &self.overrides);
+        let mut scenario = read.map_err(|error| at_point(error, &self.values))?;
+        load::settle(&mut scenario, monitor)?;
+        let system = scenario.systems.iter().position(|system| system.name == self.system);
+        let system = system.expect("points differ in no system's name");
+        let run = run_once(&scenario, system, self.seed, monitor)?.ok_or(RunError::Stopped)?;
+        Ok(Record::of(&scenario, &run, &self.values, commit, monitor.unix_s()).files(&scenario))
+    }
+}
+
+/// The scenario at a point; a mistake names the point.
+fn at(study: &Study, point: &Point) -> Result<Scenario, InputError> {
+    study.scenario(point).map_err(|error| at_point(error, &point.values))
+}
+
+fn at_point(error: InputError, values: &BTreeMap<String, String>) -> InputError {
+    let values: Vec<String> = values.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    InputError { cause: format!("{} (at the point {})", error.cause, values.join(", ")), ..error }
+}
+
+fn tasks(study: &Study) -> Result<Vec<Task>, InputError> {
+    let mut all = Vec::new();
+    // Points differ in systems, if at all, by `systems`: the first point with each tells the rest.
+    let mut known: BTreeMap<Option<&str>, (u64, Vec<String>)> = BTreeMap::new();
+    for (index, point) in study.points.iter().enumerate() {
+        let (seed, systems) = match known.entry(point.system()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let scenario = at(study, point)?;
+                let names = scenario.systems.iter().map(|system| system.name.clone()).collect();
+                entry.insert((scenario.file.seed, names))
+            }
+        };
+        let first = point.seed().unwrap_or(*seed);
+        for seed in (0..u64::from(study.seeds)).map(|k| first.wrapping_add(k)) {
+            all.extend(systems.iter().map(|system| Task {
+                name: run_name(&point.name, system, seed),
+                point: index,
+                system: system.clone(),
+                seed,
+            }));
+        }
+    }
+    Ok(all)
+}
