@@ -1,82 +1,59 @@
-//! A run that stops at every step of its controllers to be told how fast circuits may send: what environments for learning
-//! are made of.
+//! Runs that stop at every step of their controllers to be told how fast circuits may send: what the environment
+//! `tidegate/Bottleneck-v0` is made of.
+//!
+//! A step is one call for all networks, without the interpreter's lock. Actions, observations and what rewards are made
+//! of are plain memory: NumPy's arrays on the other side.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyByteArray;
+use self_cell::self_cell;
+use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_lab::monitor::Monitor;
-use tidegate_lab::runs::run_with;
+use tidegate_lab::network;
 use tidegate_proto::control::{Allowance, Control, Controller, Place, Plant, Timer};
 use tidegate_proto::ids::CircuitKey;
 use tidegate_sim::observe::{Observation, Recorder};
+use tidegate_sim::plan::{Plan, System};
+use tidegate_sim::world::Steps;
 
 use crate::errors::input_error;
 use crate::scenario::Scenario;
 
 /// Application bytes of a cell.
 const PAYLOAD: f64 = 498.0;
+/// The largest change of a rate by one action (PCC-RL).
+const STEP: f64 = 0.025;
+/// Rates stay between this, in bytes/s, and so many times the slow link's.
+const LOWEST: f64 = 1e3;
+const HIGHEST: f64 = 10.0;
+/// What is observed of an interval: latency gradient, latency ratio, sending ratio (PCC-RL), and before anything was.
+const FEATURES: usize = 3;
+const NOTHING_SEEN: [f32; FEATURES] = [0.0, 1.0, 1.0];
 
 /// What one circuit's client saw in a step: delivered bytes, their mean latency and the least one, in seconds; 0 of none.
 type Seen = [f64; 3];
 
-/// Between the run's thread and its owner.
+/// Adds up what clients see: of each circuit bytes, byte-seconds, and the least latency.
 #[derive(Debug)]
-struct Link {
-    tell: Sender<Vec<Seen>>,
-    hear: Receiver<Vec<f64>>,
-    /// The step that the rates are of.
-    at: Time,
-    rates: Vec<f64>,
-    /// Of each circuit in this step: bytes, sum of byte-seconds, least latency.
-    meter: Vec<Seen>,
+struct Meter {
     /// User of each circuit.
-    circuits: Vec<usize>,
+    users: Vec<usize>,
+    seen: Vec<Seen>,
 }
 
-#[derive(Clone, Debug)]
-struct Shared {
-    link: Arc<Mutex<Link>>,
-    abandoned: Arc<AtomicBool>,
-}
-
-impl Shared {
-    fn link(&self) -> MutexGuard<'_, Link> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The rate of a circuit in the step that begins now; the first who asks waits for the owner's word.
-    fn rate(&self, now: Time, circuit: usize) -> f64 {
-        let mut link = self.link();
-        if link.at < now {
-            link.at = now;
-            let count = link.rates.len();
-            let seen = std::mem::replace(&mut link.meter, vec![[0.0; 3]; count]);
-            let mean =
-                |[bytes, sum, least]: Seen| [bytes, if bytes > 0.0 { sum / bytes } else { 0.0 }, least];
-            let told = link.tell.send(seen.into_iter().map(mean).collect());
-            match told.ok().and_then(|()| link.hear.recv().ok()) {
-                Some(rates) => link.rates = rates,
-                None => self.abandoned.store(true, Ordering::SeqCst),
-            }
-        }
-        link.rates[circuit]
-    }
-}
-
-impl Recorder for Shared {
+impl Recorder for Meter {
     fn record(&mut self, now: Time, observation: &Observation) {
         match observation {
-            Observation::CircuitBegun { user, .. } => self.link().circuits.push(user.0 as usize),
+            Observation::CircuitBegun { user, .. } => self.users.push(user.0 as usize),
             Observation::Delivered { circuit, bytes, packaged, .. } => {
-                let mut link = self.link();
-                let user = link.circuits[circuit.0 as usize];
                 let latency = now.since(*packaged).as_secs_f64();
-                let [sum_bytes, sum, least] = &mut link.meter[user];
+                let [sum_bytes, sum, least] = &mut self.seen[self.users[circuit.0 as usize]];
                 *least = if *sum_bytes > 0.0 { least.min(latency) } else { latency };
                 *sum_bytes += f64::from(*bytes);
                 *sum += f64::from(*bytes) * latency;
@@ -86,16 +63,20 @@ impl Recorder for Shared {
     }
 }
 
-impl Monitor for Shared {
-    fn stopped(&self) -> bool {
-        self.abandoned.load(Ordering::SeqCst)
+/// Bytes/s of every circuit, as the agent has set them.
+#[derive(Clone, Debug)]
+struct Rates(Arc<Mutex<Vec<f64>>>);
+
+impl Rates {
+    fn get(&self) -> MutexGuard<'_, Vec<f64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Relays get controllers in the scenario's order: the first ones are the exits of the users.
 #[derive(Debug)]
 struct Stepped {
-    shared: Shared,
+    rates: Rates,
     interval: Span,
     relays: AtomicUsize,
 }
@@ -103,10 +84,11 @@ struct Stepped {
 impl Control for Stepped {
     fn controller(&self, _: &Place) -> Option<Box<dyn Controller>> {
         let circuit = self.relays.fetch_add(1, Ordering::SeqCst);
-        let is_exit = circuit < self.shared.link().rates.len();
+        let is_exit = circuit < self.rates.get().len();
         let next = Timer { due: Time::ZERO + self.interval, set: Time::ZERO };
         is_exit.then(|| -> Box<dyn Controller> {
-            Box::new(Exit { circuit, shared: self.shared.clone(), interval: self.interval, next })
+            let rates = self.rates.clone();
+            Box::new(Exit { circuit, rates, interval: self.interval, next, circuits: Vec::new() })
         })
     }
 }
@@ -114,20 +96,22 @@ impl Control for Stepped {
 #[derive(Debug)]
 struct Exit {
     circuit: usize,
-    shared: Shared,
+    rates: Rates,
     interval: Span,
     next: Timer,
+    circuits: Vec<CircuitKey>,
 }
 
 impl Exit {
-    fn cells(&self, rate: f64) -> f64 {
-        rate * self.interval.as_secs_f64() / PAYLOAD
+    /// Cells that it may package in a step.
+    fn package(&self) -> f64 {
+        self.rates.get()[self.circuit] * self.interval.as_secs_f64() / PAYLOAD
     }
 }
 
 impl Controller for Exit {
     fn first_allowance(&self) -> (f64, f64) {
-        (f64::INFINITY, self.cells(self.shared.link().rates[self.circuit]))
+        (f64::INFINITY, self.package())
     }
 
     fn next_step(&self) -> Option<Timer> {
@@ -136,119 +120,248 @@ impl Controller for Exit {
 
     fn step(&mut self, now: Time, plant: &mut dyn Plant) {
         self.next = Timer { due: now + self.interval, set: now };
-        let package = self.cells(self.shared.rate(now, self.circuit));
-        let mut circuits: Vec<CircuitKey> = Vec::new();
-        plant.circuits(&mut circuits);
-        for circuit in &circuits {
-            let allowance = Allowance { send: f64::INFINITY, share: 0.0, package, carry: true };
-            plant.allow(now, *circuit, &allowance);
-        }
-        circuits.into_iter().for_each(|circuit| plant.resume(circuit));
+        let allowance = Allowance { send: f64::INFINITY, share: 0.0, package: self.package(), carry: true };
+        self.circuits.clear();
+        plant.circuits(&mut self.circuits);
+        self.circuits.iter().for_each(|circuit| plant.allow(now, *circuit, &allowance));
+        self.circuits.iter().for_each(|circuit| plant.resume(*circuit));
     }
 }
 
-/// A run of a scenario whose users, one circuit each, leave through relays of their own, the first ones of the file.
-/// It waits at every step.
-#[pyclass(module = "tidegate")]
-pub struct Session {
-    tell: Option<Sender<Vec<f64>>>,
-    hear: Mutex<Receiver<Vec<Seen>>>,
-    thread: Option<JoinHandle<()>>,
-    circuits: usize,
+type World<'a> = Steps<'a, Meter>;
+
+self_cell!(
+    /// A network, and the run on it.
+    struct Running {
+        owner: (Plan, System),
+        #[not_covariant]
+        dependent: World,
+    }
+);
+
+/// A circuit as the agent knows it.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// The least latency so far, in seconds.
+    least: f64,
+    /// Mean latency of the last interval in which something came; 0 before.
+    before: f64,
+}
+
+/// One network under way.
+struct Session {
+    running: Running,
+    rates: Rates,
+    /// Bytes/s of the slow link.
+    link: f64,
+    /// The end of the next step.
+    until: Time,
+    known: Vec<Known>,
 }
 
 impl Session {
-    fn hear(&self) -> Option<Vec<Seen>> {
-        self.hear.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    /// Lets the run go on for a step; what was seen goes to `told`, and as the last of its `history` to `observed`.
+    fn step(&mut self, interval: Span, history: usize, told: &mut [Seen], observed: &mut [f32]) {
+        let until = self.until;
+        self.until += interval;
+        self.running.with_dependent_mut(|_, world| {
+            world.run_to(until);
+            for (told, seen) in told.iter_mut().zip(&mut world.recorder().seen) {
+                let [bytes, sum, least] = std::mem::take(seen);
+                *told = [bytes, if bytes > 0.0 { sum / bytes } else { 0.0 }, least];
+            }
+        });
+        let rates = self.rates.get();
+        let circuits = told.iter().zip(&mut self.known).zip(rates.iter());
+        let windows = observed.chunks_exact_mut(history * FEATURES);
+        for ((([bytes, latency, least], known), rate), window) in circuits.zip(windows) {
+            window.copy_within(FEATURES.., 0);
+            let new = &mut window[(history - 1) * FEATURES..];
+            let seconds = interval.as_secs_f64();
+            let features = if *bytes > 0.0 {
+                known.least = known.least.min(*least);
+                let before = std::mem::replace(&mut known.before, *latency);
+                let gradient = if before > 0.0 { (latency - before) / seconds } else { 0.0 };
+                [gradient, latency / known.least, (rate * seconds / bytes.max(1.0)).min(1e3)]
+            } else {
+                [0.0, 1.0, 10.0]
+            };
+            new.iter_mut().zip(features).for_each(|(new, feature)| *new = feature as f32);
+        }
     }
 
-    fn tell(&self, rates: Vec<f64>) -> PyResult<()> {
-        let wrong = |rate: &&f64| !(rate.is_finite() && **rate >= 0.0);
-        if rates.len() != self.circuits || rates.iter().any(|rate| wrong(&rate)) {
-            let count = self.circuits;
-            let cause = format!("give {count} rates in bytes/s, 0 or more; they are {rates:?}");
-            return Err(PyValueError::new_err(cause));
+    /// PCC-RL's actions: a rate grows or shrinks by up to a fortieth.
+    fn act(&mut self, actions: &[f32]) {
+        for (rate, action) in self.rates.get().iter_mut().zip(actions) {
+            let action = f64::from(*action).clamp(-1.0, 1.0);
+            let factor = if action >= 0.0 { 1.0 + STEP * action } else { 1.0 / (1.0 - STEP * action) };
+            *rate = (*rate * factor).clamp(LOWEST, HIGHEST * self.link);
         }
-        let tell = self.tell.as_ref().expect("it lives as long as this");
-        // Whoever has come to the end hears nobody; the answer says so.
-        let _ = tell.send(rates);
-        Ok(())
+    }
+}
+
+/// What a session's lock holds.
+fn inside(session: &mut Mutex<Option<Session>>) -> &mut Option<Session> {
+    session.get_mut().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Networks of one shape side by side, with what was observed of each: float32 of (circuits, history, features).
+#[pyclass(module = "tidegate")]
+pub struct Bottlenecks {
+    /// Locked by nobody: a run may go from thread to thread, not be shared.
+    sessions: Vec<Mutex<Option<Session>>>,
+    circuits: usize,
+    interval: Span,
+    history: usize,
+    threads: usize,
+    observed: Vec<f32>,
+    /// Of the last step.
+    told: Vec<Seen>,
+}
+
+impl Bottlenecks {
+    /// Elements of `observed` of one network.
+    fn size(&self) -> usize {
+        self.circuits * self.history * FEATURES
+    }
+
+    /// A step of all networks that have begun, on as many threads as there are cores.
+    fn step_all(&mut self, actions: &[f32]) {
+        let (size, circuits, interval, history) = (self.size(), self.circuits, self.interval, self.history);
+        let share = self.sessions.len().div_ceil(self.threads);
+        let sessions = self.sessions.chunks_mut(share).zip(actions.chunks(share * circuits));
+        let outs = self.told.chunks_mut(share * circuits).zip(self.observed.chunks_mut(share * size));
+        let mut parts = sessions.zip(outs).map(|((sessions, actions), (told, observed))| {
+            move || {
+                let all = sessions.iter_mut().zip(actions.chunks(circuits));
+                let all = all.zip(told.chunks_mut(circuits)).zip(observed.chunks_mut(size));
+                for (((session, actions), told), observed) in all {
+                    told.fill([0.0; 3]);
+                    if let Some(session) = inside(session) {
+                        session.act(actions);
+                        session.step(interval, history, told, observed);
+                    }
+                }
+            }
+        });
+        let first = parts.next();
+        thread::scope(|scope| {
+            parts.for_each(|part| {
+                scope.spawn(part);
+            });
+            first.into_iter().for_each(|mut part| part());
+        });
     }
 }
 
 #[pymethods]
-impl Session {
-    /// Begins; every circuit may send `rate` bytes/s in the first step of `interval_s` seconds.
+impl Bottlenecks {
+    /// Room for `count` networks of `circuits` circuits, whose last `history` intervals are observed.
     #[new]
-    fn new(scenario: &Bound<'_, PyAny>, seed: u64, interval_s: f64, rate: f64) -> PyResult<Session> {
-        let mut scenario = Scenario::of(scenario, None)?;
+    fn new(count: usize, circuits: usize, interval_s: f64, history: usize) -> PyResult<Bottlenecks> {
+        let wrong = |cause: String| Err(PyValueError::new_err(cause));
+        if !(1..=10_000).contains(&count) {
+            return wrong(format!("`num_envs` is {count}; give 1 to 10000"));
+        }
+        if !(1..=1000).contains(&circuits) {
+            return wrong(format!("`circuits` is {circuits}; give 1 to 1000"));
+        }
         if !(1e-3..=10.0).contains(&interval_s) {
-            return Err(PyValueError::new_err(format!("`interval_s` is {interval_s}; give 0.001 to 10")));
+            return wrong(format!("`interval_s` is {interval_s}; give 0.001 to 10"));
         }
-        let circuits = scenario.file.user.len();
-        if scenario.file.relay.len() < circuits {
-            return Err(PyValueError::new_err("each user needs an exit relay of its own"));
+        if !(1..=1000).contains(&history) {
+            return wrong(format!("`history` is {history}; give 1 to 1000"));
         }
-        let (tell, asked) = mpsc::channel();
-        let (answer, hear) = mpsc::channel();
-        let link = Link {
-            tell: answer,
-            hear: asked,
-            at: Time::ZERO,
-            rates: vec![rate; circuits],
-            meter: vec![[0.0; 3]; circuits],
-            circuits: Vec::new(),
-        };
-        let shared = Shared { link: Arc::new(Mutex::new(link)), abandoned: Arc::default() };
-        let interval = Span((interval_s * 1e9) as u64);
-        let control = Stepped { shared: shared.clone(), interval, relays: AtomicUsize::new(0) };
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        Ok(Bottlenecks {
+            sessions: (0..count).map(|_| Mutex::new(None)).collect(),
+            circuits,
+            interval: Span((interval_s * 1e9) as u64),
+            history,
+            threads: cores.min(count),
+            observed: NOTHING_SEEN.repeat(count * circuits * history),
+            told: vec![[0.0; 3]; count * circuits],
+        })
+    }
+
+    /// Begins the `number`-th one anew, and lets its first interval pass. Its users, one circuit each, leave through
+    /// relays of their own, the first ones of the scenario; every circuit may send `rate` bytes/s, and the slow link
+    /// carries `link`.
+    fn begin(
+        &mut self,
+        py: Python<'_>,
+        number: usize,
+        scenario: &Bound<'_, PyAny>,
+        seed: u64,
+        link: f64,
+        rate: f64,
+    ) -> PyResult<()> {
+        let mut scenario = Scenario::of(scenario, None)?;
+        assert!(
+            number < self.sessions.len() && scenario.file.user.len() == self.circuits,
+            "tidegate.gym's scenario"
+        );
+        let rates = Rates(Arc::new(Mutex::new(vec![rate; self.circuits])));
+        let control = Stepped { rates: rates.clone(), interval: self.interval, relays: AtomicUsize::new(0) };
         scenario.systems[0].control = Arc::new(control);
-        // What only the network shows to be wrong is told here; the run itself cannot fail after it.
-        tidegate_lab::network::build(&scenario, tidegate_control::random::Seed::root(seed).fork("network"))
-            .map_err(input_error)?;
-        let thread = thread::spawn(move || {
-            let mut watch = shared.clone();
-            // Its end closes the link, which says all there is to say.
-            let _ = run_with(&scenario, 0, seed, &shared, &mut watch);
+        let root = Seed::root(seed);
+        let network = network::build(&scenario, root.fork("network")).map_err(input_error)?;
+        let owner = (network.plan, scenario.systems.swap_remove(0));
+        let running = Running::new(owner, |(plan, system)| {
+            let meter = Meter { users: Vec::new(), seen: vec![[0.0; 3]; self.circuits] };
+            Steps::begin(plan, system, root.fork("run"), meter)
         });
-        Ok(Session { tell: Some(tell), hear: Mutex::new(hear), thread: Some(thread), circuits })
+        let unknown = Known { least: f64::INFINITY, before: 0.0 };
+        let (until, known) = (Time::ZERO + self.interval, vec![unknown; self.circuits]);
+        let mut session = Session { running, rates, link, until, known };
+        let size = self.size();
+        let observed = &mut self.observed[number * size..][..size];
+        observed.copy_from_slice(&NOTHING_SEEN.repeat(self.circuits * self.history));
+        let told = &mut self.told[number * self.circuits..][..self.circuits];
+        py.detach(|| session.step(self.interval, self.history, told, observed));
+        *inside(&mut self.sessions[number]) = Some(session);
+        Ok(())
     }
 
-    /// What circuits' clients saw until the first step: (bytes delivered, mean latency in s, least latency in s) of each.
-    fn begin(&self, py: Python<'_>) -> PyResult<Vec<Seen>> {
-        py.detach(|| self.hear()).ok_or_else(|| PyRuntimeError::new_err("the run is shorter than a step"))
+    /// The `number`-th one has ended, and takes no more steps.
+    fn end(&mut self, number: usize) {
+        *inside(&mut self.sessions[number]) = None;
     }
 
-    /// Lets circuits send at these rates, in bytes/s, until the next step; None at the run's end.
-    fn step(&self, py: Python<'_>, rates: Vec<f64>) -> PyResult<Option<Vec<Seen>>> {
-        self.tell(rates)?;
-        Ok(py.detach(|| self.hear()))
-    }
-}
-
-/// A step of several sessions at a time, on as many cores as there are.
-#[pyfunction]
-pub fn step_all(
-    py: Python<'_>,
-    sessions: Vec<PyRef<'_, Session>>,
-    rates: Vec<Vec<f64>>,
-) -> PyResult<Vec<Option<Vec<Seen>>>> {
-    if sessions.len() != rates.len() {
-        return Err(PyValueError::new_err("give a list of rates for each session"));
-    }
-    for (session, rates) in sessions.iter().zip(rates) {
-        session.tell(rates)?;
-    }
-    let sessions: Vec<&Session> = sessions.iter().map(|session| &**session).collect();
-    Ok(py.detach(|| sessions.iter().map(|session| session.hear()).collect()))
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.tell = None;
-        if let Some(thread) = self.thread.take() {
-            // It waits for a word that does not come, and so ends.
-            let _ = thread.join();
+    /// A step of all that have begun and not ended: `actions` are float32 of (networks, circuits). Gives float64 of (networks,
+    /// circuits, 3): bytes delivered, their mean and their least latency in s; 0 where nothing came.
+    fn step<'py>(&mut self, py: Python<'py>, actions: &[u8]) -> PyResult<Bound<'py, PyByteArray>> {
+        let (given, rest) = actions.as_chunks::<4>();
+        let given: Vec<f32> = given.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+        let wanted = self.sessions.len() * self.circuits;
+        if given.len() != wanted || !rest.is_empty() || given.iter().any(|action| action.is_nan()) {
+            let cause = format!("give {wanted} actions between -1 and 1; they are {given:?}");
+            return Err(PyValueError::new_err(cause));
         }
+        if self.sessions.iter_mut().all(|session| inside(session).is_none()) {
+            return Err(PyRuntimeError::new_err("nothing has begun; call `reset` first"));
+        }
+        py.detach(|| self.step_all(&given));
+        let told = self.told.as_flattened();
+        PyByteArray::new_with(py, size_of_val(told), |to| {
+            to.chunks_exact_mut(8).zip(told).for_each(|(to, value)| to.copy_from_slice(&value.to_ne_bytes()));
+            Ok(())
+        })
+    }
+
+    /// What is observed now: float32 of (networks, circuits, history, features).
+    fn observed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyByteArray>> {
+        PyByteArray::new_with(py, size_of_val(&*self.observed), |to| {
+            let values = to.chunks_exact_mut(4).zip(&self.observed);
+            values.for_each(|(to, value)| to.copy_from_slice(&value.to_ne_bytes()));
+            Ok(())
+        })
+    }
+
+    /// What circuits of the `number`-th one may send, in bytes/s.
+    fn rates(&mut self, number: usize) -> Vec<f64> {
+        inside(&mut self.sessions[number])
+            .as_ref()
+            .map_or_else(Vec::new, |session| session.rates.get().clone())
     }
 }

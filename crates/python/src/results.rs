@@ -16,7 +16,7 @@ use crate::errors::input_error;
 use crate::table::Table;
 
 /// The commit that it was built from.
-const COMMIT: &str = env!("TIDEGATE_COMMIT");
+pub const COMMIT: &str = env!("TIDEGATE_COMMIT");
 
 /// What runs gave. Tables join by `system` and `seed`; those of transfers name relays and circuits.
 #[pyclass(frozen, module = "tidegate")]

@@ -24,7 +24,7 @@ use crate::scenario::Scenario;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Clock, interruption and progress of one call.
-struct Watch {
+pub struct Watch {
     started: Instant,
     jobs: usize,
     total: usize,
@@ -35,6 +35,21 @@ struct Watch {
 }
 
 impl Watch {
+    /// Of so many runs, on so many threads (0: one per core).
+    pub fn new(total: usize, jobs: usize) -> Watch {
+        #[expect(clippy::disallowed_methods, reason = "the edge of the package owns the clock")]
+        let started = Instant::now();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Watch {
+            started,
+            jobs: if jobs == 0 { cores } else { jobs },
+            total,
+            stop: AtomicBool::new(false),
+            raised: Arc::default(),
+            parts: Mutex::default(),
+        }
+    }
+
     /// Share of all runs that is done, and what the latest does.
     fn state(&self) -> (f64, String) {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,17 +117,8 @@ pub fn run(
     if let Some(controls) = control {
         control::replace(&mut scenario, controls, &raised)?;
     }
-    #[expect(clippy::disallowed_methods, reason = "the edge of the package owns the clock")]
-    let started = Instant::now();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let watch = Watch {
-        started,
-        jobs: if jobs == 0 { cores } else { jobs },
-        total: seeds as usize * scenario.systems.len(),
-        stop: AtomicBool::new(false),
-        raised: raised.clone(),
-        parts: Mutex::default(),
-    };
+    let total = seeds as usize * scenario.systems.len();
+    let watch = Watch { raised: raised.clone(), ..Watch::new(total, jobs) };
     let done = py.detach(|| watched(&mut scenario, seeds, &watch, progress.as_ref()))?;
     if let Some(error) = raised.take() {
         return Err(error);

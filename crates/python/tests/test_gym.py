@@ -1,7 +1,8 @@
-"""The environment for learning, as Gymnasium's users meet it."""
+"""The environments for learning, as Gymnasium's users meet it."""
 
 import json
 import pathlib
+import re
 import time
 
 import pytest
@@ -13,6 +14,7 @@ import tidegate.gym  # noqa: E402
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 NAME = "tidegate/Bottleneck-v0"
+PATHS = "tidegate/ParallelPaths-v0"
 
 
 def episode(env, seed, action):
@@ -26,13 +28,15 @@ def episode(env, seed, action):
             return np.array(observations), np.array(rewards), info
 
 
-def test_it_keeps_gymnasiums_rules():
-    check_env(gymnasium.make(NAME, steps=20).unwrapped, skip_render_check=True)
+@pytest.mark.parametrize("name", [NAME, PATHS])
+def test_it_keeps_gymnasiums_rules(name):
+    check_env(gymnasium.make(name, steps=20).unwrapped, skip_render_check=True)
 
 
-def test_same_seed_and_actions_give_the_same_episode():
+@pytest.mark.parametrize("name", [NAME, PATHS])
+def test_same_seed_and_actions_give_the_same_episode(name):
     def run(seed):
-        env = gymnasium.make(NAME, steps=50)
+        env = gymnasium.make(name, steps=50)
         env.action_space.seed(7)
         return episode(env, seed, lambda env, _: env.action_space.sample())
 
@@ -77,16 +81,60 @@ def test_a_vector_of_them_is_several_single_ones():
     vector.close()
 
 
-def test_wrong_rates_are_refused():
-    with pytest.raises(KeyError):
-        gymnasium.make(NAME, reward="none")
-    env = gymnasium.make(NAME, steps=5)
+def test_wrong_arguments_and_actions_are_refused():
+    for name, wrong, said in [
+        (NAME, {"reward": "none"}, "`reward` is 'none'; give a function, or one of pcc, orca"),
+        (NAME, {"circuits": 0}, "`circuits` is 0; give 1 to 1000"),
+        (NAME, {"interval_s": 0.0}, "`interval_s` is 0; give 0.001 to 10"),
+        (NAME, {"history": 0}, "`history` is 0"),
+        (NAME, {"steps": 0}, "`steps` is 0"),
+        (PATHS, {"reward": "none"}, "give a function, or one of goodput, q-learning"),
+        (PATHS, {"others": "nobody"}, "`others`: no controller is called `nobody`"),
+        (PATHS, {"others": "perfect"}, "the perfect controller knows everything"),
+        (PATHS, {"peers": 4}, "3 hops among 4 peers"),
+        (PATHS, {"peers": -1}, "3 hops among 0 peers"),
+        (PATHS, {"hops": 9, "peers": 20}, "give 1 to 8 hops"),
+        (PATHS, {"interval_s": 0}, "`interval_s` is 0; give 0.1 to 1000"),
+        (PATHS, {"history": 0}, "`history` 0; give 1 or more"),
+    ]:
+        with pytest.raises(ValueError, match=re.escape(said)):
+            gymnasium.make(name, **wrong)
+    env = gymnasium.make(NAME, steps=5).unwrapped
+    with pytest.raises(RuntimeError, match="call `reset` first"):
+        env.step(np.zeros(3))
     env.reset(seed=1)
-    session = env.unwrapped._of.sessions[0]
-    with pytest.raises(ValueError, match="give 3 rates in bytes/s"):
-        session.step([1.0])
-    with pytest.raises(ValueError, match="0 or more"):
-        session.step([1.0, -1.0, float("nan")])
+    for action in [np.zeros(2), [0.0, 1.0, np.nan]]:
+        with pytest.raises(ValueError, match="give 3 actions between -1 and 1"):
+            env.step(action)
+    env = gymnasium.make(PATHS, steps=5).unwrapped
+    env.reset(seed=1)
+    for action in [np.zeros(2), np.full(9, np.nan)]:
+        with pytest.raises(ValueError):
+            env.step(action)
+
+
+def test_who_sends_more_than_relays_carry_loses_it():
+    def run(action, **keys):
+        env = gymnasium.make(PATHS, steps=60, **keys)
+        return episode(env, 5, lambda env, _: np.full(9, action, dtype=np.float32))
+
+    greedy, modest = run(1.0), run(-1.0)
+    assert greedy[0][-1, :, -1, 0].mean() > 0.1 > 0.01 > modest[0][-1, :, -1, 0].mean(), "the share that is lost"
+    assert (greedy[2]["rates_bytes_per_s"] == 400_000).all() and (modest[2]["rates_bytes_per_s"] == 1_500).all()
+    # One packet per second through each of nine peers is three packets per second.
+    assert modest[1][-20:].mean() == pytest.approx(3 * 1500 / modest[2]["fair_bytes_per_s"], rel=0.1)
+    # AIMD gives way, so that greed pays by the one reward, and not by the other.
+    assert greedy[1][-20:].mean() > 1 > modest[1][-20:].mean()
+    of_thesis = lambda action: run(action, reward="q-learning")[1][-20:].mean()
+    assert of_thesis(1.0) < 0 < of_thesis(0.0)
+    assert not np.array_equal(run(0.0)[0], run(0.0, others="explicit")[0]), "who else sends matters"
+
+
+def test_packets_go_where_rates_are():
+    env = gymnasium.make(PATHS, steps=40, reward=lambda seen, *_: float(seen[:4, 0].sum() / seen[:, 0].sum()))
+    favoured = episode(env, 5, lambda env, _: np.where(np.arange(9) < 4, 0.0, -1.0).astype(np.float32))
+    even = episode(env, 5, lambda env, _: np.zeros(9, dtype=np.float32))
+    assert favoured[1][-5:].mean() > 0.8 > 0.6 > even[1][-5:].mean()
 
 
 def test_what_was_learnt_can_be_learnt_again(monkeypatch):

@@ -1,4 +1,5 @@
-"""Runs on a Dask cluster, a run a task: ``tidegate.dask.run(client, "FILE", seeds=25, points=[...])``.
+"""Runs on a Dask cluster, a run a task: ``tidegate.dask.sweep(client, "STUDY.toml")`` into a folder that only grows, or
+``tidegate.dask.run(client, "FILE", seeds=25, points=[...])`` in memory.
 
 Workers need the package and the same files. A run is a pure function of scenario, system and seed, so that a task whose
 worker dies is simply made again elsewhere, and results are those of one machine.
@@ -7,6 +8,8 @@ worker dies is simply made again elsewhere, and results are those of one machine
 from __future__ import annotations
 
 import os
+import pathlib
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,3 +111,32 @@ def run(
         for point, system, one in tasks
     ]
     return Runs(client.gather(made))
+
+
+def sweep(
+    client: Any, study: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None, retries: int = 3
+) -> pathlib.Path:
+    """Runs a study file, as ``tidegate sweep`` does, on a ``distributed.Client``: into the folder ``out``, by default
+    out/<study>, which ``tidegate runs`` finds. Gives the folder.
+
+    Each run is kept the moment it comes back. Whatever ends this process costs the runs under way; called again, it makes those
+    that are missing, and so does ``tidegate sweep`` of the same version. A run that raises is made again ``retries`` times; one
+    whose worker dies as often as the scheduler's ``allowed-failures`` says.
+
+    Raises InputError for what is wrong in the study, or if the folder holds other results, before anything is sent.
+    """
+    import distributed
+
+    folder = _native.Sweep(os.path.abspath(study), out)
+    names = {
+        client.submit(_native.make, order, key=f"tidegate-{name}-{uuid.uuid4()}", retries=retries): name
+        for name, order in folder.missing()
+    }
+    try:
+        for made, files in distributed.as_completed(names, with_results=True):
+            folder.keep(names.pop(made), files)
+            made.release()
+    finally:
+        client.cancel(list(names))
+        folder.tabulate()
+    return folder.place

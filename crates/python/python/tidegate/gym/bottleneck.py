@@ -1,7 +1,7 @@
-"""Environments for learning, of Gymnasium: ``import tidegate.gym``, then ``gymnasium.make("tidegate/Bottleneck-v0")``.
+"""Circuits that share one slow relay.
 
-Circuits share one slow relay. Every interval the agent changes each circuit's rate at its exit, and sees what its client
-saw. Networks are drawn from the ranges that PCC-RL was trained on (Jay et al., ICML 2019): held-out networks are other seeds.
+Every interval the agent changes each circuit's rate at its exit, and sees what its client saw. Networks are drawn from the
+ranges that PCC-RL was trained on (Jay et al., ICML 2019): held-out networks are other seeds.
 
 Same seed and actions, same observations. Relays are connected by TCP, so that nothing is lost end to end: what congestion
 does is delay.
@@ -15,12 +15,11 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from . import _native
+from .. import _native
+from .presets import preset
 
 #: Bytes of a packet in PCC-RL's reward; its throughputs are in packets/s.
 _PACKET = 1500
-#: Largest change of a rate by one action (PCC-RL).
-_STEP = 0.025
 #: What observations hold of each interval.
 FEATURES = ("latency gradient", "latency ratio", "sending ratio")
 
@@ -47,13 +46,16 @@ class _Networks:
     """Networks side by side, their runs, and what was seen of them: the first axis of every array."""
 
     def __init__(self, count: int, circuits: int, interval: float, steps: int, history: int, reward: Any) -> None:
+        if steps < 1:
+            raise ValueError(f"`steps` is {steps}; give 1 or more")
+        self.runs = _native.Bottlenecks(count, circuits, interval, history)
         self.circuits, self.interval, self.steps = circuits, interval, steps
-        self.reward = REWARDS[reward] if isinstance(reward, str) else reward
-        self.sessions, self.scenarios, self.seeds = ([None] * count for _ in range(3))
+        self.reward = preset(reward, REWARDS)
+        self.scenarios, self.seeds = ([None] * count for _ in range(2))
         self.done = np.zeros(count, dtype=int)
         self.link, self.base = np.ones((count, 1)), np.ones((count, 1))
-        self.rates, self.least, self.before = (np.zeros((count, circuits)) for _ in range(3))
-        self.seen = np.zeros((count, circuits, history, len(FEATURES)), dtype=np.float32)
+        self.told = (count, circuits, 3)
+        self.shape = (count, circuits, history, len(FEATURES))
 
     def begin(self, n: int, random: np.random.Generator) -> None:
         """Draws a network and looks at its first interval."""
@@ -61,13 +63,11 @@ class _Networks:
         link = random.uniform(1.2e6, 6e6) / 8
         delay = random.uniform(0.05, 0.5)
         queue = int(np.exp(random.uniform(0, 8)))
-        self.rates[n] = link * random.uniform(0.3, 1.5) / self.circuits
+        rate = link * random.uniform(0.3, 1.5) / self.circuits
         self.link[n], self.base[n] = link, delay
         self.scenarios[n], self.seeds[n] = self.scenario(link, delay, queue), seed
-        self.sessions[n] = _native.Session(self.scenarios[n], seed, self.interval, float(self.rates[n, 0]))
-        self.done[n], self.least[n], self.before[n] = 0, np.inf, 0.0
-        self.seen[n] = (0.0, 1.0, 1.0)
-        self.look([n], np.array([self.sessions[n].begin()]))
+        self.runs.begin(n, self.scenarios[n], seed, link, rate)
+        self.done[n] = 0
 
     def scenario(self, link: float, delay: float, queue: int) -> dict[str, Any]:
         relay = lambda name, rate: {"name": name, "link": f"{int(8 * rate)} bit/s"}
@@ -89,32 +89,17 @@ class _Networks:
             ],
         }
 
-    def look(self, which: Any, told: np.ndarray) -> None:
-        """Appends an interval of these networks to what is observed."""
-        delivered, latency, least = told[..., 0], told[..., 1], told[..., 2]
-        came, before = delivered > 0, self.before[which]
-        self.least[which] = lowest = np.where(came, np.minimum(self.least[which], least), self.least[which])
-        seen = self.seen[which]
-        seen[:, :, :-1] = seen[:, :, 1:]
-        new = seen[:, :, -1]
-        new[..., 0] = np.where(came & (before > 0), (latency - before) / self.interval, 0.0)
-        new[..., 1] = np.where(came, latency / np.where(came, lowest, 1.0), 1.0)
-        sent = self.rates[which] * self.interval
-        new[..., 2] = np.where(came, np.minimum(sent / np.maximum(delivered, 1.0), 1e3), 10.0)
-        self.before[which] = np.where(came, latency, before)
-        self.seen[which] = seen
+    @property
+    def seen(self) -> np.ndarray:
+        """What is observed now."""
+        return np.frombuffer(self.runs.observed(), dtype=np.float32).reshape(self.shape)
 
-    def step(self, which: Any, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """PCC-RL's actions: a rate grows or shrinks by up to a fortieth. Gives of each network the mean reward, and whether
-        the step was its last one."""
-        action = np.clip(np.asarray(actions, dtype=float), -1, 1)
-        factor = np.where(action >= 0, 1 + _STEP * action, 1 / (1 - _STEP * action))
-        self.rates[which] = rates = np.clip(self.rates[which] * factor, 1e3, 10 * self.link[which])
-        told = np.array(_native.step_all([self.sessions[n] for n in which], rates.tolist()))
-        self.look(which, told)
-        self.done[which] += 1
-        rewards = self.reward(told, self.link[which], self.base[which], self.interval)
-        return rewards.mean(axis=-1), self.done[which] >= self.steps
+    def step(self, actions: np.ndarray) -> np.ndarray:
+        """PCC-RL's actions: a rate grows or shrinks by up to a fortieth. Gives of each network the mean reward."""
+        told = self.runs.step(np.asarray(actions, dtype=np.float32).tobytes())
+        self.done += 1
+        told = np.frombuffer(told).reshape(self.told)
+        return self.reward(told, self.link, self.base, self.interval).mean(axis=-1)
 
 
 def _spaces(circuits: int, history: int) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:
@@ -143,18 +128,18 @@ class Bottleneck(gymnasium.Env):
         return {
             "link_bytes_per_s": float(self._of.link[0, 0]),
             "base_latency_s": float(self._of.base[0, 0]),
-            "rates_bytes_per_s": self._of.rates[0].copy(),
+            "rates_bytes_per_s": np.array(self._of.runs.rates(0)),
         }
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self._of.begin(0, self.np_random)
         network = {"scenario": self._of.scenarios[0], "seed": self._of.seeds[0]}
-        return self._of.seen[0].copy(), self._info | network
+        return self._of.seen[0], self._info | network
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        rewards, over = self._of.step([0], np.asarray(action)[None])
-        return self._of.seen[0].copy(), float(rewards[0]), False, bool(over[0]), self._info
+        rewards = self._of.step(action)
+        return self._of.seen[0], float(rewards[0]), False, bool(self._of.done[0] >= self._of.steps), self._info
 
 
 class BottleneckVector(VectorEnv):
@@ -188,19 +173,16 @@ class BottleneckVector(VectorEnv):
         for number in range(self.num_envs):
             self._all.begin(number, self._randoms[number])
         self._over[:] = False
-        return self._all.seen.copy(), {}
+        return self._all.seen, {}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        going = np.flatnonzero(~self._over)
-        rewards, over = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=bool)
-        if len(going) > 0:
-            rewards[going], over[going] = self._all.step(going, np.asarray(actions)[going])
-        for number in np.flatnonzero(self._over):
-            self._all.begin(number, self._randoms[number])
-        self._over = over
-        return self._all.seen.copy(), rewards, np.zeros_like(over), over.copy(), {}
-
-
-gymnasium.register(
-    id="tidegate/Bottleneck-v0", entry_point=Bottleneck, vector_entry_point=BottleneckVector
-)
+        before = self._over
+        rewards = np.zeros(self.num_envs) if before.all() else self._all.step(actions)
+        if before.any():
+            rewards[before] = 0.0
+            for number in np.flatnonzero(before):
+                self._all.begin(number, self._randoms[number])
+        self._over = over = self._all.done >= self._all.steps
+        for number in np.flatnonzero(over):
+            self._all.runs.end(number)
+        return self._all.seen, rewards, np.zeros_like(over), over.copy(), {}
