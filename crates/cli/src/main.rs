@@ -8,6 +8,7 @@
 mod commands;
 mod console;
 mod failure;
+mod logs;
 mod more_processes;
 mod roles;
 mod runners;

@@ -1,26 +1,15 @@
-//! What every role on sockets does: run on one thread until told to stop, listen, and say events as lines of JSON.
+//! What every role on sockets does: run on one thread until told to stop, and listen.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tidegate_net::live::demo_page::{self, Look};
-use tidegate_net::{clock, os};
+use tidegate_net::os;
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::failure::Failure;
-
-/// Prints an event as a line of JSON. Whoever stopped reading it does not stop the role.
-pub fn log(event: &Value) {
-    let mut line = json!({ "unix": clock::unix() });
-    if let (Some(line), Some(event)) = (line.as_object_mut(), event.as_object()) {
-        line.extend(event.clone());
-    }
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-}
 
 /// Runs a role on this thread until it ends.
 pub fn run_on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
@@ -57,7 +46,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     let listener =
         listener.map_err(|cause| Failure::other(format!("cannot listen on {address}: {cause}")))?;
     let address = listener.local_addr().map_err(Failure::other)?;
-    log(&json!({ "event": "listening", "address": address.to_string() }));
+    tracing::info!(%address, "listening");
     Ok(listener)
 }
 

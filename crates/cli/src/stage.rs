@@ -1,8 +1,8 @@
 //! Processes and files that end with a demonstration.
 
 use std::fs;
-use std::io::{self, BufRead as _, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,6 +92,16 @@ impl Stage {
         Ok(events)
     }
 
+    /// Kills a role (SIGKILL).
+    pub fn kill(&mut self, process: u32) {
+        if let Some(at) = self.processes.iter().position(|child| child.id() == process) {
+            let mut child = self.processes.remove(at);
+            // One that has ended already needs nothing.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
     /// Waits until `ready` has something.
     pub fn wait_for<T>(&self, what: &str, mut ready: impl FnMut() -> Option<T>) -> Result<T, Failure> {
         let end = clock::now() + STARTING;
@@ -170,6 +180,16 @@ impl Events {
     pub fn said(&self, kind: &str) -> Vec<Value> {
         self.events.try_iter().filter(|event| event["event"] == kind).collect()
     }
+}
+
+/// What a role shows at its status page's address.
+pub fn status_of(address: SocketAddr) -> io::Result<Value> {
+    let mut tcp = TcpStream::connect(address)?;
+    write!(tcp, "GET /status.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    tcp.read_to_string(&mut answer)?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    serde_json::from_str(body).map_err(io::Error::other)
 }
 
 /// An address on loopback that was free a moment ago.

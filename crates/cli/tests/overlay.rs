@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -54,6 +55,9 @@ fn stock_tor_fetches_a_file_through_our_relays() {
             .map(|path| path.as_array().unwrap().iter().map(|hop| &hop.as_str().unwrap()[..1]).collect());
         assert!(kinds.any(|kinds: String| kinds.len() >= 3 && kinds.starts_with(wanted)), "{document}");
         no_protocol_warnings(&document);
+        if matches!(*place, "exit" | "all") {
+            assert!(document["congestion_control"].as_u64() > Some(0), "FlowCtrl=2 is agreed on: {document}");
+        }
     }
 }
 
@@ -235,7 +239,7 @@ fn a_relay_reloads_shows_itself_and_drains() {
 
     std::fs::write(at("relay.toml"), format!("{config}bandwdth = \"1 Mbit/s\"\n")).unwrap();
     relay.signal("-HUP");
-    assert!(relay.wait("not reloaded")["message"].as_str().unwrap().contains("did you mean `bandwidth`?"));
+    assert!(relay.wait("not reloaded")["cause"].as_str().unwrap().contains("did you mean `bandwidth`?"));
     std::fs::write(at("relay.toml"), format!("{config}exit-policy = [\"accept *:80\"]\n")).unwrap();
     relay.signal("-HUP");
     relay.wait("reloaded");
@@ -250,6 +254,118 @@ fn a_relay_reloads_shows_itself_and_drains() {
     relay.signal("-TERM");
     relay.wait("draining");
     assert!(relay.process.wait().unwrap().success(), "without circuits it ends at once");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Roles that say everything they can; all lines so far.
+struct Overlay {
+    roles: Vec<Child>,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        for role in &mut self.roles {
+            let _ = role.kill();
+            let _ = role.wait();
+        }
+    }
+}
+
+impl Overlay {
+    /// Starts a role, and waits for that event.
+    fn start(&mut self, arguments: &[&str], event: &str) -> Value {
+        let mut role = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["--log", "debug"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(role.stdout.take().unwrap()).lines().map_while(Result::ok);
+        self.roles.push(role);
+        let all = self.lines.clone();
+        let mut next = move || {
+            let line = lines.next()?;
+            all.lock().unwrap().push(line.clone());
+            serde_json::from_str::<Value>(&line).ok()
+        };
+        let found = std::iter::from_fn(&mut next).find(|said| said["event"] == event);
+        std::thread::spawn(move || while next().is_some() {});
+        found.unwrap_or_else(|| panic!("{arguments:?} ended before `{event}`"))
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+}
+
+/// Asks a SOCKS port for that port of a name; what it answers, and what came then.
+fn ask(socks: &str, name: &str, port: u16) -> (u8, Vec<u8>) {
+    let mut stream = TcpStream::connect(socks).unwrap();
+    let length = [name.len() as u8];
+    stream
+        .write_all(&[&[5, 1, 0, 5, 1, 0, 3][..], &length, name.as_bytes(), &port.to_be_bytes()].concat())
+        .unwrap();
+    let (mut answer, mut rest) = ([0; 12], Vec::new());
+    stream.read_exact(&mut answer).unwrap();
+    let _ = stream.read_to_end(&mut rest);
+    (answer[3], rest)
+}
+
+#[test]
+fn no_log_names_a_client_or_a_destination_and_idle_roles_say_nothing() {
+    let directory = std::env::temp_dir().join(format!("tidegate-logs-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let at = |name: &str| directory.join(name).display().to_string();
+    let mut overlay = Overlay { roles: Vec::new(), lines: Arc::default() };
+    std::fs::write(at("token"), "0123456789abcdef").unwrap();
+    let address = |event: &Value| event["address"].as_str().unwrap().to_owned();
+    let role = ["directory", "--listen", "127.0.0.1:0", "--key", &at("key"), "--token-file", &at("token")];
+    let listening = address(&overlay.start(&role, "listening"));
+    let key: Value = serde_json::from_str(&overlay.lines()[0]).unwrap();
+    for name in ["a", "b", "c"] {
+        assert!(tidegate(&["relay", "--keygen", &at(name)]).status.success());
+        let config = format!(
+            "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}\"\nexit-policy = [\"accept *:*\"]\n\
+             exit-to-private-addresses = true\n[directory]\naddress = \"{listening}\"\ntoken = \"0123456789abcdef\"\n"
+        );
+        std::fs::write(at("relay.toml"), config).unwrap();
+        overlay.start(&["relay", "--config", &at("relay.toml")], "announced");
+    }
+    let role = ["client", "--socks", "127.0.0.1:0", "--directory", &listening, "--authority"];
+    let role = [&role[..], &[key["authority"].as_str().unwrap()]].concat();
+    overlay.start(&role, "directory");
+    let own: Vec<Value> = overlay.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let own: Vec<String> = own.iter().filter(|said| said["event"] == "listening").map(address).collect();
+    assert_eq!(own.len(), 5);
+
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        server.incoming().for_each(|stream| drop(stream.unwrap().write_all(b"hello")))
+    });
+    assert_eq!(ask(&own[4], "localhost", port), (0, b"hello".to_vec()));
+    // Nobody is there, nobody has that name, and one who speaks no TLS.
+    assert_ne!(ask(&own[4], "localhost", 1).0, 0);
+    assert_ne!(ask(&own[4], "nobody.invalid", 80).0, 0);
+    TcpStream::connect(&own[1]).unwrap().write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+
+    let lines = overlay.lines();
+    for event in ["built", "connection", "no handshake", "no stream"] {
+        assert!(
+            lines.iter().any(|line| line.contains(&format!("\"event\":\"{event}\""))),
+            "{event}: {lines:#?}"
+        );
+    }
+    for line in &lines {
+        let private = ["localhost", "nobody.invalid", &format!("{port}")];
+        assert!(!private.iter().any(|word| line.contains(word)), "{line}");
+        let rest = own.iter().fold(line.clone(), |line, known| line.replace(known.as_str(), ""));
+        assert!(!rest.contains("127.0.0.1") && !rest.contains("::1"), "{line}");
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(overlay.lines(), lines, "nothing happened");
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

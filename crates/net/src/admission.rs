@@ -4,8 +4,25 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
+use tidegate_control::units::Span;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
+
+use crate::clock;
+
+/// The next connection, after those before had their turn: a crowd must not be taken in faster than it is sent off. Without
+/// descriptors it waits until others end.
+pub async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    tokio::task::yield_now().await;
+    loop {
+        match listener.accept().await {
+            Ok(connection) => return connection,
+            Err(_) => clock::until(clock::now() + Span::from_millis(50)).await,
+        }
+    }
+}
 
 /// Places for unauthenticated peers, shared by the tasks of one thread.
 #[derive(Debug)]
@@ -92,6 +109,32 @@ mod tests {
             let over = first.iter().filter(|task| task.is_finished()).count();
             assert!(over >= 9_990, "{over} were told");
             first.iter().for_each(tokio::task::JoinHandle::abort);
+        }));
+    }
+
+    /// They connect before the first is accepted, and say nothing.
+    #[test]
+    fn a_crowd_is_not_taken_in_faster_than_it_is_sent_off() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        runtime.block_on(local.run_until(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let crowd: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+            let (admission, here) = (Rc::new(Admission::new(10)), Rc::new(Cell::new(0)));
+            let mut most = 0;
+            for _ in 0..crowd.len() {
+                let (tcp, _) = next_connection(&listener).await;
+                here.set(here.get() + 1);
+                most = most.max(here.get());
+                let (admission, here) = (admission.clone(), here.clone());
+                tokio::task::spawn_local(async move {
+                    admission.run(std::future::pending::<()>()).await;
+                    drop(tcp);
+                    here.set(here.get() - 1);
+                });
+            }
+            assert!((10..40).contains(&most), "{most} at a time");
         }));
     }
 }

@@ -28,7 +28,7 @@ use tidegate_control::units::Span;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::admission::Admission;
+use crate::admission::{Admission, next_connection};
 use crate::clock;
 
 /// Connections that have not asked yet, and as many that are being answered: the oldest goes when another comes.
@@ -119,11 +119,7 @@ pub async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
 pub async fn serve_anybody(listener: TcpListener, pages: Router) {
     let [admission, answering] = [(); 2].map(|()| Rc::new(Admission::new(CONNECTIONS)));
     loop {
-        let Ok((tcp, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: others must end first.
-            clock::until(clock::now() + Span::from_millis(50)).await;
-            continue;
-        };
+        let (tcp, _) = next_connection(&listener).await;
         let (pages, admission, answering) = (pages.clone(), admission.clone(), answering.clone());
         tokio::task::spawn_local(async move {
             let began = Rc::new(Notify::new());

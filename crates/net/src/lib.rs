@@ -45,5 +45,6 @@ pub mod os;
 pub mod overlay;
 pub mod private;
 pub mod private_tor;
+pub mod steps;
 pub mod stream;
 pub mod tls;

@@ -20,10 +20,11 @@ use tokio_rustls::TlsStream;
 use crate::batch::{Batch, Waits};
 use crate::identity::{Contact, Identity};
 use crate::link::Tcp;
+use crate::steps::Steps;
 use crate::{clock, link, os, tls};
 
-/// How long a connection to a relay may take.
-const CONNECTING: Span = Span::from_secs(10);
+/// How long a connection to a relay may take: as long as tor's. Where queues are seconds long, it takes many.
+const CONNECTING: Span = Span::from_secs(60);
 
 /// What a node's owner does with what the driver does not do itself: streams and circuits.
 pub type Owner<N> = Box<dyn FnMut(&mut N, Time, Output<Encrypted>)>;
@@ -99,6 +100,7 @@ struct Shared<N, G, D> {
     gate: G,
     timeouts: std::cell::Cell<Timeouts>,
     waits: std::cell::Cell<Waits>,
+    steps: RefCell<Steps>,
     /// The kernel is asked about connections.
     inspects: std::cell::Cell<bool>,
     dial: D,
@@ -194,8 +196,8 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let shared = Rc::new_cyclic(|weak| {
             let owner = owner(Handle(weak.clone()));
             let state = RefCell::new(State { node, timer: Time::NEVER, owner, channels: BTreeMap::new() });
-            let (timeouts, waits, inspects) = Default::default();
-            Shared { state, gate, timeouts, waits, inspects, dial }
+            let (timeouts, waits, steps, inspects) = Default::default();
+            Shared { state, gate, timeouts, waits, steps, inspects, dial }
         });
         Overlay { shared }
     }
@@ -213,6 +215,11 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
     /// Where cells have waited.
     pub fn waits(&self) -> Waits {
         self.shared.waits.get()
+    }
+
+    /// How long the node's controller has kept it busy.
+    pub fn steps(&self) -> Steps {
+        self.shared.steps.borrow().clone()
     }
 
     /// What lets bytes through.
@@ -282,10 +289,13 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let Some(shared) = shared.upgrade() else { return };
         if shared.state.borrow().timer == due {
             shared.state.borrow_mut().timer = Time::NEVER;
-            Overlay { shared }.with(|node, now| {
+            let overlay = Overlay { shared };
+            let (spent, solved) = overlay.with(|node, now| {
                 node.timeout(now);
-                node.took(now, clock::now().since(now));
+                let spent = clock::now().since(now);
+                (spent, node.took(now, spent))
             });
+            overlay.shared.steps.borrow_mut().took(spent, solved);
         }
     }
 
@@ -302,7 +312,8 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
                 self.run(met, id).await;
                 self.shared.dial.ended(relay, true);
             }
-            Err(_) => {
+            Err(cause) => {
+                tracing::debug!(%cause, "no connection to a relay");
                 self.gone(id);
                 self.shared.dial.ended(relay, false);
             }
@@ -410,11 +421,14 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
                 let Some((circ, number, body)) = cell else { break };
                 received += FIXED as u64;
                 match number {
-                    command::PADDING | command::VPADDING | command::PADDING_NEGOTIATE | command::NETINFO => {}
+                    command::CERTS | command::AUTH_CHALLENGE | command::AUTHENTICATE => {
+                        return Err(io::ErrorKind::InvalidData.into());
+                    }
+                    // Padding, and what others may know (tor-spec, "Cell packet format"), says nothing.
                     _ => {
-                        let cell =
-                            encrypted::read_cell(circ, number, body).ok_or(io::ErrorKind::InvalidData)?;
-                        state.node.cell(now, id, cell);
+                        if let Some(cell) = encrypted::read_cell(circ, number, body) {
+                            state.node.cell(now, id, cell);
+                        }
                     }
                 }
             }

@@ -53,6 +53,13 @@ pub struct Relay {
     dir_port: u16,
 }
 
+impl Relay {
+    /// Where it takes connections of Tor's kind.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.or_port).into()
+    }
+}
+
 /// Whether tor and its tools are here.
 pub fn is_installed(tor: &Path) -> bool {
     [tor.to_owned(), gencert(tor)].iter().all(|tool| Command::new(tool).arg("--version").output().is_ok())

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tidegate_lab::input::{InputError, Source};
 use tidegate_net::identity::unhex;
 use tidegate_net::live::client::{Event, Settings, run};
@@ -13,7 +13,7 @@ use toml::Spanned;
 
 use super::relay;
 use crate::failure::Failure;
-use crate::roles::{end_with_parent, listen, log, on_this_thread};
+use crate::roles::{end_with_parent, listen, on_this_thread};
 
 /// Carry applications' connections through an overlay (see docs/live.md)
 #[derive(clap::Args)]
@@ -78,9 +78,9 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 return;
             }
             match &event {
-                Event::Directory(relays) => log(&json!({ "event": "directory", "relays": relays })),
-                Event::NoDirectory(why) => log(&json!({ "event": "no directory", "message": why })),
-                Event::Built(path) => log(&json!({ "event": "built", "path": path })),
+                Event::Directory(relays) => tracing::info!(relays, "directory"),
+                Event::NoDirectory(why) => tracing::warn!(cause = why, "no directory"),
+                Event::Built(path) => tracing::info!(path = path.join(","), "built"),
             }
             last.replace(Some(event));
         };

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde_json::json;
 use tidegate_control::units::Span;
 use tidegate_lab::input::InputError;
 use tidegate_net::identity::{hex, unhex};
@@ -12,7 +11,7 @@ use tidegate_net::live::directory::{Admission, Authority};
 use tidegate_net::live::{authority, keys};
 
 use crate::failure::Failure;
-use crate::roles::{end_with_parent, listen, log, on_this_thread};
+use crate::roles::{end_with_parent, listen, on_this_thread};
 
 /// List the relays of an overlay of one's own, and sign the list (see docs/live.md)
 #[derive(clap::Args)]
@@ -71,11 +70,10 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let seconds = (arguments.validity.0 / 1_000_000_000).max(1);
     end_with_parent(arguments.owned);
     on_this_thread(async {
-        log(&json!({ "event": "key", "authority": public }));
+        tracing::info!(authority = public, "key");
         let listener = listen(arguments.listen).await?;
         let authority = Authority::new(key, Admission { allowed, token }, seconds);
-        authority::run(authority, listener, |relays| log(&json!({ "event": "relays", "relays": relays })))
-            .await;
+        authority::run(authority, listener, |relays| tracing::info!(relays, "relays")).await;
         Ok(())
     })?;
     Ok(ExitCode::SUCCESS)

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::failure::Failure;
+use crate::logs::Logs;
 
 /// Traffic control for onion-routed overlays: simulate it, measure it, run it.
 #[derive(Parser)]
@@ -33,6 +34,8 @@ use crate::failure::Failure;
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    logs: Logs,
 }
 
 #[derive(Subcommand)]
@@ -62,6 +65,7 @@ enum Command {
 impl Arguments {
     /// Runs the subcommand.
     pub fn run(self) -> Result<ExitCode, Failure> {
+        self.logs.start();
         match self.command {
             Command::Run(arguments) => run::main(arguments),
             Command::Sweep(arguments) => sweep::main(arguments),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tidegate_control::random::Seed;
 use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, Source};
@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use toml::Spanned;
 
 use crate::failure::Failure;
-use crate::roles::{end_with_parent, listen, log, run_on_this_thread};
+use crate::roles::{end_with_parent, listen, run_on_this_thread};
 
 /// Run a relay of an overlay: guard, middle, exit by policy (see docs/live.md)
 #[derive(clap::Args)]
@@ -227,7 +227,7 @@ async fn obey(arguments: &Arguments, path: &Path, orders: mpsc::Sender<Order>) -
                     Order::Reload(Changes { exit, bandwidth, limits, announce })
                 }
                 Err(why) => {
-                    log(&json!({ "event": "not reloaded", "message": why.to_string() }));
+                    tracing::warn!(cause = %why, "not reloaded");
                     continue;
                 }
             }
@@ -243,10 +243,10 @@ async fn obey(arguments: &Arguments, path: &Path, orders: mpsc::Sender<Order>) -
 
 fn say(event: &Event) {
     match event {
-        Event::Announced => log(&json!({ "event": "announced" })),
-        Event::Refused(why) => log(&json!({ "event": "refused", "message": why })),
-        Event::Reloaded => log(&json!({ "event": "reloaded" })),
-        Event::Draining => log(&json!({ "event": "draining" })),
+        Event::Announced => tracing::info!("announced"),
+        Event::Refused(why) => tracing::warn!(cause = why, "refused"),
+        Event::Reloaded => tracing::info!("reloaded"),
+        Event::Draining => tracing::info!("draining"),
     }
 }
 
@@ -276,7 +276,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
             let listener = listener
                 .map_err(|cause| other(format!("the status page cannot be served on {address}: {cause}")))?;
             let address = listener.local_addr().map_err(other)?;
-            log(&json!({ "event": "status", "address": address.to_string() }));
+            tracing::info!(%address, "status");
             settings.status = Some(Status { listener, circuits });
         }
         let last = RefCell::new(None);

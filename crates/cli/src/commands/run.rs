@@ -139,7 +139,7 @@ impl Folder {
     /// Keeps a finished run.
     fn keep(&self, scenario: &Scenario, run: &Run, unix_s: u64) -> Result<(), InputError> {
         let record = Record::of(scenario, run, &BTreeMap::new(), COMMIT, unix_s);
-        self.study.keep(&name_of(scenario, run.system, run.seed), &record, scenario)?;
+        self.study.keep(&name_of(scenario, run.system, run.seed), &record.files(scenario))?;
         if self.numbered {
             folder::point_latest(&self.place);
         }

@@ -1,6 +1,7 @@
 //! What measures experiments, by the name that `experiment.toml` gives. Here are those that start processes or need the
 //! tool's own files; the others are `lab`'s.
 
+mod flashflow_cycle;
 mod flashflow_loopback;
 #[cfg(target_os = "linux")]
 mod live;
@@ -12,6 +13,10 @@ mod live {
     pub fn run(_: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
         Err(RunError::Unavailable("network namespaces and TUN devices are Linux's alone".into()))
     }
+
+    pub mod fair {
+        pub use super::run;
+    }
 }
 mod more_hidden;
 mod more_live;
@@ -19,21 +24,26 @@ mod predictor_open_loop;
 mod stream_live;
 
 use tidegate_lab::scoreboard::{Runner, scenario_runner};
-use tidegate_lab::{archive, flashflow, parallel_paths, stream};
+use tidegate_lab::{archive, confirmation, flashflow, parallel_paths, schedule, stream};
 
 /// Everything that can measure an experiment: one line each.
 pub const RUNNERS: &[(&str, Runner)] = &[
     ("scenario", scenario_runner::run),
+    ("confirmation", confirmation::run),
     ("parallel-paths", parallel_paths::run),
     ("q-stream", stream::run),
     ("q-stream-live", stream_live::run),
     ("flashflow", flashflow::run),
     ("flashflow-bounds", flashflow::bounds),
+    ("flashflow-median", flashflow::median::run),
     ("flashflow-speed-test", flashflow::speed_test),
+    ("flashflow-cycle", flashflow_cycle::run),
     ("flashflow-loopback", flashflow_loopback::run),
     ("live", live::run),
+    ("more-fair", live::fair::run),
     ("more-hidden", more_hidden::run),
     ("more-live", more_live::run),
     ("predictor-open-loop", predictor_open_loop::run),
     ("archive", archive::runner::run),
+    ("schedule", schedule::run),
 ];

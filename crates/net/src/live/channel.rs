@@ -21,8 +21,8 @@ use crate::link::{Tcp, in_lumps, within};
 use crate::overlay::{Dial, Met};
 use crate::{clock, tls};
 
-/// How long the whole handshake of a connection may take.
-pub const PATIENCE: Span = Span::from_secs(10);
+/// How long the whole handshake of a connection may take, as with tor.
+pub const PATIENCE: Span = Span::from_secs(60);
 
 /// What a node brings to its connections.
 pub struct Links {

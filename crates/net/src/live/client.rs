@@ -24,6 +24,7 @@ use super::directory::{self, Directory};
 use super::fetch::fetch;
 use super::front::{self, Handshake, Outcome, Speech, Step};
 use super::stream::{self, AtEnd, Local, Locals};
+use crate::admission::next_connection;
 use crate::clock;
 use crate::identity::random;
 use crate::link::within;
@@ -43,12 +44,13 @@ pub struct Settings {
     pub path: Option<Vec<String>>,
 }
 
-/// How long an application may take to say what it wants, a circuit to be built, and a stream to be connected.
+/// How long an application may take to say what it wants, a circuit to be built (as long as with a tor that has not measured
+/// any), and a stream to be connected.
 const HANDSHAKE: Span = Span::from_secs(10);
-const BUILDING: Span = Span::from_secs(10);
+const BUILDING: Span = Span::from_secs(60);
 const CONNECTING: Span = Span::from_secs(60);
 /// Circuits that are tried for one stream.
-const ATTEMPTS: usize = 4;
+const ATTEMPTS: usize = 8;
 /// Applications' connections at one time.
 const CONNECTIONS: usize = 4096;
 /// How often the directory is asked again, and after a failure.
@@ -104,6 +106,7 @@ struct State {
 #[derive(Clone)]
 struct Client {
     overlay: OnSockets,
+    names: SharedNames,
     state: Rc<State>,
     hops: usize,
     chosen: Option<Rc<[String]>>,
@@ -128,7 +131,8 @@ pub async fn run(
     let node = Node::new(onion, config);
     let owner = |_: Handle<_, _, _>| owner(state.clone());
     let overlay = Overlay::with_dial(node, Open, links, owner);
-    let client = Client { overlay, state, hops, chosen: path.map(Rc::from), on_event: Rc::new(on_event) };
+    let client =
+        Client { overlay, names, state, hops, chosen: path.map(Rc::from), on_event: Rc::new(on_event) };
     let learning = async {
         let mut seen = 0;
         loop {
@@ -136,7 +140,7 @@ pub async fn run(
             let pause = match learned {
                 Ok(directory) => {
                     seen = directory.number;
-                    client.know(&directory, &names, modern);
+                    client.know(&directory, modern);
                     (client.on_event)(Event::Directory(directory.relays.len()));
                     if directory.relays.len() < hops { AGAIN } else { REFRESH }
                 }
@@ -228,14 +232,14 @@ fn draw(weights: &[u64]) -> Option<usize> {
 }
 
 impl Client {
-    fn know(&self, directory: &Directory, names: &SharedNames, modern: bool) {
+    fn know(&self, directory: &Directory, modern: bool) {
         let known = directory.relays.iter().map(|entry| {
             let router = Router {
                 address: entry.address,
                 fingerprint: entry.fingerprint,
                 ed25519: Some(entry.ed25519),
             };
-            let id = names.borrow_mut().keep(router);
+            let id = self.names.borrow_mut().keep(router);
             let public = RelayPublic { identity: entry.fingerprint, onion: entry.onion };
             self.overlay.with(|node, _| node.onion().learn(id, public, modern.then_some(entry.ed25519)));
             Known { id, nickname: entry.nickname.clone(), bandwidth: entry.bandwidth, exit: entry.exit }
@@ -296,6 +300,7 @@ impl Client {
                 Ok(())
             });
             if waited.await.is_err() {
+                tracing::debug!(path = circuit.path.join(","), "no circuit in time");
                 // Another guard may do better.
                 self.state.guard.set(None);
                 self.overlay.with(|node, now| node.close(now, key));
@@ -303,6 +308,9 @@ impl Client {
             }
             if circuit.built.get() == Some(true) {
                 (self.on_event)(Event::Built(circuit.path.clone()));
+            } else if self.state.guard.get().is_some_and(|guard| !self.names.borrow().is_connected(guard)) {
+                // Nobody is there.
+                self.state.guard.set(None);
             }
         }
         (circuit.built.get() == Some(true)).then_some(key)
@@ -311,10 +319,7 @@ impl Client {
     async fn accept(&self, listener: TcpListener) {
         let connections = Rc::new(Cell::new(0));
         loop {
-            let Ok((tcp, _)) = listener.accept().await else {
-                clock::until(clock::now() + Span::from_millis(50)).await;
-                continue;
-            };
+            let (tcp, _) = next_connection(&listener).await;
             if connections.get() >= CONNECTIONS {
                 continue;
             }

@@ -49,10 +49,16 @@ pub async fn serve(overlay: Exiting, exit: Rc<Exit>, key: StreamKey, target: Tar
     };
     match connected {
         Ok(socket) => {
+            if let Ok(own) = socket.local_addr() {
+                local.leaves_by(own.port());
+            }
             overlay.with(|node, now| node.stream_connected(now, key));
             stream::run(&overlay, key, &local, socket, (Vec::new(), AtEnd::End)).await;
         }
-        Err(reason) => overlay.with(|node, now| node.end_stream(now, key, reason)),
+        Err(reason) => {
+            tracing::debug!(reason = reason.0, "no stream");
+            overlay.with(|node, now| node.end_stream(now, key, reason));
+        }
     }
 }
 

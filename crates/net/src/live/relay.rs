@@ -10,7 +10,7 @@ use tidegate_control::units::Span;
 use tidegate_proto::cell::EndReason;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::encrypted::Encrypted;
-use tidegate_proto::crypto::names::SharedNames;
+use tidegate_proto::crypto::names::{SharedNames, Target};
 use tidegate_proto::crypto::ntor::RelaySecret;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::{Node as _, Output};
@@ -26,7 +26,7 @@ use super::exit::{self, Exit, Exiting};
 use super::fetch::fetch;
 use super::status;
 use super::stream::{Local, Locals};
-use crate::admission::Admission;
+use crate::admission::{Admission, next_connection};
 use crate::clock;
 use crate::identity::random;
 use crate::overlay::{Handle, Overlay, Owner};
@@ -122,6 +122,8 @@ struct RelayLoop {
     overlay: Exiting,
     links: Rc<Links>,
     handshakes: Rc<Admission>,
+    /// Streams that leave here.
+    leaving: Locals,
     /// Circuits that it has moved.
     switched: Rc<Cell<u64>>,
     exit: Rc<RefCell<Rc<Exit>>>,
@@ -200,6 +202,9 @@ impl RelayLoop {
         let exit = Rc::new(RefCell::new(Rc::new(exit)));
         let exiting = exit.clone();
         let locals = Locals::default();
+        let leaving = locals.clone();
+        let announce = Rc::new(RefCell::new(announce));
+        let announced = announce.clone();
         let moved = Rc::<Cell<u64>>::default();
         let switched = moved.clone();
         let streams = node.limits().map_or(usize::MAX, |limits| limits.streams as usize);
@@ -207,6 +212,11 @@ impl RelayLoop {
             Box::new(move |node, now, output| match output {
                 Output::Connect(key, target) => {
                     let Some(overlay) = own.get() else { return };
+                    // Tor's exits are no proxies of one hop.
+                    let alone = matches!(&target, Target::Host { .. }) && node.is_from_client(key.circuit);
+                    if alone && matches!(&*announced.borrow(), Announce::Tor(_)) {
+                        return node.end_stream(now, key, EndReason::PROTOCOL);
+                    }
                     if locals.borrow().len() >= streams {
                         return node.end_stream(now, key, EndReason::MISC);
                     }
@@ -244,15 +254,17 @@ impl RelayLoop {
             overlay,
             links,
             handshakes: Rc::new(Admission::new(HANDSHAKES)),
+            leaving,
             switched: moved,
             exit,
-            announce: Rc::new(RefCell::new(announce)),
+            announce,
             changed: Rc::default(),
         }
     }
 
     fn shown(&self, nickname: &str, circuits: bool) -> status::Shown {
         let (overlay, switched) = (self.overlay.clone(), self.switched.clone());
+        let circuits = circuits.then(|| self.leaving.clone());
         status::Shown { overlay, switched, nickname: nickname.to_owned(), circuits }
     }
 
@@ -341,19 +353,20 @@ impl RelayLoop {
 
     async fn accept(&self, listener: &TcpListener) {
         loop {
-            let Ok((tcp, from)) = listener.accept().await else {
-                // Out of descriptors, most likely: others must end first.
-                clock::until(clock::now() + Span::from_millis(50)).await;
-                continue;
-            };
+            let (tcp, from) = next_connection(listener).await;
             let from = from.ip();
             if self.overlay.with(|node, now| node.turns_away(now, from)) {
                 continue;
             }
             let relay = self.clone();
             tokio::task::spawn_local(async move {
-                // How a connection ends concerns nobody else.
-                let Some(Ok(met)) = relay.handshakes.run(relay.links.accept(tcp)).await else { return };
+                // How a connection ends concerns nobody else, and whose it was nobody at all.
+                let met = match relay.handshakes.run(relay.links.accept(tcp)).await {
+                    Some(Ok(met)) => met,
+                    Some(Err(cause)) => return tracing::debug!(%cause, "no handshake"),
+                    None => return tracing::debug!(cause = "others came", "no handshake"),
+                };
+                tracing::debug!(relay = met.peer.is_some(), ours = met.ours, "connection");
                 // Others may have come meanwhile.
                 if !relay.overlay.with(|node, now| node.turns_away(now, from)) {
                     let tell = |node: &mut Relay<_>, now, id| node.channel_is_from(now, id, from);

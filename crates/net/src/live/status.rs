@@ -2,14 +2,16 @@
 //! addresses of clients and no destinations; circuits one by one only where that was asked for.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
-use tidegate_proto::node::Node as _;
+use tidegate_proto::node::{CircuitKey, Node as _};
 use tokio::net::TcpListener;
 
 use super::exit::Exiting;
+use super::stream::Locals;
 use crate::clock;
 use crate::http::{self, Number, Page};
 
@@ -21,8 +23,9 @@ pub struct Shown {
     pub switched: Rc<Cell<u64>>,
     /// Its name.
     pub nickname: String,
-    /// Circuits one by one.
-    pub circuits: bool,
+    /// Circuits one by one, with the ports of its own that their streams leave by: whoever runs the servers of a
+    /// demonstration or an experiment tells by them whose circuit it is.
+    pub circuits: Option<Locals>,
 }
 
 /// Serves until dropped. Must run inside a [`tokio::task::LocalSet`].
@@ -37,7 +40,7 @@ pub async fn serve(listener: TcpListener, shown: Shown) -> io::Result<()> {
         match path {
             "/metrics" => Some(http::metrics("tidegate_relay", &numbers)),
             "/status.json" => {
-                let circuits = circuits.then(|| each(&overlay));
+                let circuits = circuits.as_ref().map(|streams| each(&overlay, streams));
                 let text = document(&nickname, &numbers, circuits).to_string();
                 Some(Page { kind: "application/json", text })
             }
@@ -51,7 +54,7 @@ pub async fn serve(listener: TcpListener, shown: Shown) -> io::Result<()> {
 }
 
 fn numbers(overlay: &Exiting) -> Vec<Number> {
-    let (waits, connections) = (overlay.waits(), overlay.connections());
+    let (waits, connections, steps) = (overlay.waits(), overlay.connections(), overlay.steps());
     let (written, read) = overlay.gate().totals();
     overlay.with(|node, _| {
         let (queued, buffered) = node.waiting();
@@ -69,16 +72,25 @@ fn numbers(overlay: &Exiting) -> Vec<Number> {
             ("output_buffer_wait_seconds", "Sum over the cells sent", waits.output_buffers.as_secs_f64()),
             ("kernel_inspections", "Times that the kernel told of a connection", waits.inspections as f64),
             ("kernel_unsent_bytes", "Sum over the inspections", waits.unsent_bytes as f64),
+            ("solves", "Problems that the controller has solved", steps.solves as f64),
+            ("solve_p99_seconds", "Of 100 solves 99 took no longer", steps.p99().as_secs_f64()),
+            ("controller_seconds", "Spent on timers of controller and schedulers", steps.spent.as_secs_f64()),
             ("held_bytes", "Held for neighbours and for streams", node.memory() as f64),
             ("shed", "Circuits and connections closed because memory was short", node.shed() as f64),
         ]
     })
 }
 
-fn each(overlay: &Exiting) -> Value {
+fn each(overlay: &Exiting, streams: &Locals) -> Value {
+    let mut ports: BTreeMap<CircuitKey, Vec<u16>> = BTreeMap::new();
+    for (key, local) in streams.borrow().iter() {
+        ports.entry(key.circuit).or_default().extend(local.port());
+    }
     overlay.with(|node, _| {
         let circuits = node.shown().map(|shown| {
-            json!({ "circuit": shown.circuit.0, "guard": shown.guard, "exit": shown.exit,
+            let ports = ports.get(&shown.circuit).map_or(&[][..], Vec::as_slice);
+            json!({ "circuit": shown.circuit.0, "ports": ports, "guard": shown.guard, "exit": shown.exit,
+                "congestion_control": shown.congestion_control,
                 "queued_cells": shown.queued, "sent_cells": shown.sent, "allowed_cells": shown.allowed,
                 "sent_on_cells": shown.sent_on })
         });

@@ -30,6 +30,8 @@ pub struct Local {
     /// The stream is over: what has come is still written.
     ended: Cell<bool>,
     over: Notify,
+    /// Our own port of the connection that the stream leaves by, once there is one.
+    port: Cell<Option<u16>>,
 }
 
 /// All local ends of a node.
@@ -48,6 +50,16 @@ impl Local {
     pub fn package(&self, cells: u32) {
         self.room.set(self.room.get().saturating_add(cells));
         self.may_package.notify_one();
+    }
+
+    /// The stream leaves by a connection from this port of ours.
+    pub fn leaves_by(&self, port: u16) {
+        self.port.set(Some(port));
+    }
+
+    /// See [`leaves_by`](Self::leaves_by).
+    pub fn port(&self) -> Option<u16> {
+        self.port.get()
     }
 
     /// The circuit's side of the stream is over.

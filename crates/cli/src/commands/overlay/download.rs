@@ -59,31 +59,59 @@ pub struct Download {
     pub seconds: f64,
     /// SHA-256 of what came.
     pub digest: String,
-    /// Whether it is the file.
-    pub exact: bool,
+    /// All of it came.
+    pub whole: bool,
+    /// What came is the file, as far as it came.
+    pub right: bool,
+    /// How often it was fetched.
+    pub times: u32,
 }
 
-/// Fetches so many bytes of the test file through a SOCKS5 proxy, over each of so many circuits at once.
+/// Streams at one time, if there are not more circuits.
+const AT_ONCE: u32 = 32;
+
+/// Fetches so many bytes of the test file through a SOCKS5 proxy, over so many circuits at once and as many streams as
+/// are asked for, a circuit's one after another.
 pub fn fetch_over(
-    circuits: u8,
+    (circuits, streams): (u16, u32),
     socks: SocketAddr,
     from: SocketAddr,
     bytes: u64,
 ) -> Result<Download, Failure> {
-    let downloads = (0..circuits).map(|user| thread::spawn(move || fetch(user, socks, from, bytes)));
-    let downloads: Vec<_> = downloads.collect();
+    let begun = clock::now();
+    let workers = streams.min(AT_ONCE.max(circuits.into()));
+    let work = |worker: u32| {
+        let (user, share) = ((worker % u32::from(circuits)) as u16, (streams - worker).div_ceil(workers));
+        thread::spawn(move || -> Result<Download, Failure> {
+            let mut whole = fetch(user, socks, from, bytes)?;
+            for _ in 1..share {
+                let next = fetch(user, socks, from, bytes)?;
+                (whole.whole, whole.right) = (whole.whole && next.whole, whole.right && next.right);
+            }
+            Ok(whole)
+        })
+    };
+    let working: Vec<_> = (0..workers).map(work).collect();
     let mut whole: Option<Download> = None;
-    for download in downloads {
-        let download = download.join().expect("a download does not panic")?;
-        let (seconds, exact) = whole.map_or((0.0, true), |whole| (whole.seconds, whole.exact));
-        let (seconds, exact) = (download.seconds.max(seconds), download.exact && exact);
-        whole = Some(Download { seconds, exact, ..download });
+    for worker in working {
+        let download = worker.join().expect("a download does not panic")?;
+        let before = whole.as_ref().map_or((true, true), |whole| (whole.whole, whole.right));
+        let (all, right) = (before.0 && download.whole, before.1 && download.right);
+        whole = Some(Download { whole: all, right, ..download });
     }
-    whole.ok_or_else(|| Failure::Other("no circuits to download over".into()))
+    let whole = whole.ok_or_else(|| Failure::Other("no streams to download over".into()))?;
+    Ok(Download { seconds: clock::now().since(begun).as_secs_f64(), times: streams, ..whole })
+}
+
+impl Download {
+    /// Whether it is the file.
+    pub fn exact(&self) -> bool {
+        self.whole && self.right
+    }
 }
 
 /// Fetches so many bytes of the test file through a SOCKS5 proxy that keeps users' circuits apart.
-pub fn fetch(user: u8, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Result<Download, Failure> {
+pub fn fetch(user: u16, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Result<Download, Failure> {
     let failed = |cause: std::io::Error| Failure::Other(format!("the download failed: {cause}"));
     let begun = clock::now();
     let mut stream = TcpStream::connect(socks).map_err(failed)?;
@@ -92,8 +120,9 @@ pub fn fetch(user: u8, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Resul
     stream.write_all(&[5, 1, 2]).map_err(failed)?;
     let (mut method, mut known) = ([0; 2], [0; 2]);
     stream.read_exact(&mut method).map_err(failed)?;
-    // RFC 1929: a name and a password of one byte each.
-    stream.write_all(&[1, 1, b'a' + user, 1, b'-']).map_err(failed)?;
+    // RFC 1929: a name, and a password of one byte.
+    let name = user.to_string();
+    stream.write_all(&[&[1, name.len() as u8], name.as_bytes(), &[1, b'-']].concat()).map_err(failed)?;
     stream.read_exact(&mut known).map_err(failed)?;
     let request = [&[5, 1, 0, 1][..], &from.ip().octets(), &from.port().to_be_bytes()].concat();
     stream.write_all(&request).map_err(failed)?;
@@ -120,14 +149,15 @@ pub fn fetch(user: u8, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Resul
         received += count as u64;
     }
     let seconds = clock::now().since(begun).as_secs_f64();
-    let mut left = bytes;
+    let mut left = received;
     while left > 0 {
         let take = left.min(32);
         expected.update(&block(number)[..take as usize]);
         (left, number) = (left - take, number + 1);
     }
     let digest = hash.finalize();
-    Ok(Download { seconds, exact: received == bytes && digest == expected.finalize(), digest: hex(&digest) })
+    let (whole, right) = (received == bytes, digest == expected.finalize());
+    Ok(Download { seconds, whole, right, digest: hex(&digest), times: 1 })
 }
 
 /// Prints how a download went, and whether it was right.
@@ -142,9 +172,9 @@ pub fn report(
         let mut document = json!({
             "bytes": bytes.0,
             "seconds": download.seconds,
-            "bytes_per_s": bytes.0 as f64 / download.seconds,
+            "bytes_per_s": f64::from(download.times) * bytes.0 as f64 / download.seconds,
             "sha256": download.digest,
-            "exact": download.exact,
+            "exact": download.exact(),
             "paths": paths,
         });
         if let (Some(document), Some(network)) = (document.as_object_mut(), network.as_object()) {
@@ -155,13 +185,15 @@ pub fn report(
         for path in paths {
             println!("path      {}", path.join(" -> "));
         }
-        let rate = bytes.0 as f64 / download.seconds / 1e6;
-        println!("fetched   {bytes} in {:.2} s ({rate:.2} MB/s)", download.seconds);
+        let Download { times, seconds, .. } = download;
+        let rate = f64::from(*times) * bytes.0 as f64 / seconds / 1e6;
+        let often = if *times > 1 { format!("{times} times ") } else { String::new() };
+        println!("fetched   {often}{bytes} in {seconds:.2} s ({rate:.2} MB/s)");
         println!(
             "SHA-256   {}, {}",
             download.digest,
-            if download.exact { "as sent" } else { "NOT what was sent" }
+            if download.exact() { "as sent" } else { "NOT what was sent" }
         );
     }
-    ExitCode::from(u8::from(!download.exact))
+    ExitCode::from(u8::from(!download.exact()))
 }

@@ -2,6 +2,8 @@
 
 mod demo;
 mod download;
+mod own;
+mod soak;
 mod tornet;
 
 use std::process::ExitCode;
@@ -18,6 +20,7 @@ pub struct Arguments {
 #[derive(clap::Subcommand)]
 enum What {
     Demo(demo::Arguments),
+    Soak(soak::Arguments),
     Tornet(tornet::Arguments),
 }
 
@@ -25,6 +28,7 @@ enum What {
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.what {
         What::Demo(arguments) => demo::main(&arguments),
+        What::Soak(arguments) => soak::main(&arguments),
         What::Tornet(arguments) => tornet::main(&arguments),
     }
 }

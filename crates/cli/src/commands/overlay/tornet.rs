@@ -17,7 +17,7 @@ use tidegate_net::private_tor::{self, Network};
 
 use super::download::{fetch_over, report, serve_file};
 use crate::failure::Failure;
-use crate::stage::{Stage, free_address, until_stopped};
+use crate::stage::{Stage, free_address, status_of, until_stopped};
 
 /// Run a private Tor network on this machine: stock tor as authority and client, our relays between them
 #[derive(clap::Args)]
@@ -31,6 +31,9 @@ pub struct Arguments {
     /// Where our relays are in a path, stock tor's everywhere else: one client after another for several, by commas
     #[arg(long, value_enum, default_value = "all", value_delimiter = ',')]
     at: Vec<Place>,
+    /// Fetch so often, each time over a stream of its own, up to 32 at once; without it once over each circuit
+    #[arg(long, requires = "bytes", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    streams: Option<u32>,
     /// Fetch over so many circuits at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=20))]
     circuits: u8,
@@ -102,7 +105,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     }
     let listed: Vec<String> =
-        ours.iter().map(|(name, _)| name).chain(&stock).map(|name| format!("\nr {name} ")).collect();
+        ours.iter().map(|relay| &relay.name).chain(&stock).map(|name| format!("\nr {name} ")).collect();
     stage.wait_for("a consensus with all relays", || network.lists(&listed).then_some(()))?;
     stage.wait_for("stock relays that know all relays", || {
         stock.iter().all(|name| network.knows(name, &listed)).then_some(())
@@ -123,12 +126,19 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(wrong)))
 }
 
+/// A relay of ours.
+struct Ours {
+    name: String,
+    process: u32,
+    /// Where it shows its circuits.
+    status: SocketAddr,
+}
+
 /// A running network.
 struct Tornet {
     stage: Stage,
     network: Network,
-    /// Our relays, with their processes.
-    ours: Vec<(String, u32)>,
+    ours: Vec<Ours>,
     stock: Vec<String>,
     file: SocketAddr,
 }
@@ -151,13 +161,16 @@ impl Tornet {
         let ours = self.names();
         let hops = place.hops(&ours, &self.stock);
         let socks = start_client(&self.stage, &mut self.network, &name, hops, "")?;
-        let download = fetch_over(arguments.circuits, socks, self.file, bytes.0)?;
+        let streams = arguments.streams.unwrap_or(arguments.circuits.into());
+        let download = fetch_over((arguments.circuits.into(), streams), socks, self.file, bytes.0)?;
+        let congestion_control = self.congestion_control()?;
         let paths = built_paths(&self.network.files_of(&name)).map_err(Failure::other)?;
         let warnings = self.network.warnings();
         if !arguments.json {
             warnings.iter().for_each(|line| println!("tor says  {line}"));
         }
-        let facts = json!({ "at": place.name(), "relays": ours, "stock": self.stock, "warnings": warnings });
+        let facts = json!({ "at": place.name(), "relays": ours, "stock": self.stock, "warnings": warnings,
+            "streams": streams, "congestion_control": congestion_control });
         Ok(report(facts, bytes, &paths, &download, arguments.json) != ExitCode::SUCCESS)
     }
 
@@ -172,8 +185,8 @@ impl Tornet {
         let (there, elsewhere) = self.stock.split_at(count);
         let mut rates = Vec::new();
         for (who, there) in [("ours", &ours[..]), ("stock", there)] {
-            let process = |name: &String| match self.ours.iter().find(|(known, _)| known == name) {
-                Some((_, process)) => Some(*process),
+            let process = |name: &String| match self.ours.iter().find(|relay| relay.name == *name) {
+                Some(relay) => Some(relay.process),
                 None => self.network.process(name),
             };
             let processes: Vec<u32> = there.iter().filter_map(process).collect();
@@ -182,10 +195,11 @@ impl Tornet {
             // Over two legs at once a circuit would be in two relays.
             let socks = start_client(&self.stage, &mut self.network, &name, hops, "ConfluxEnabled 0\n")?;
             // Circuits are built first.
-            fetch_over(arguments.circuits, socks, self.file, 100_000)?;
+            let once = (arguments.circuits.into(), arguments.circuits.into());
+            fetch_over(once, socks, self.file, 100_000)?;
             let before = used();
-            let download = fetch_over(arguments.circuits, socks, self.file, bytes.0)?;
-            if !download.exact {
+            let download = fetch_over(once, socks, self.file, bytes.0)?;
+            if !download.exact() {
                 return Err(Failure::Other(format!("through {who} came NOT what was sent")));
             }
             rates.push(f64::from(arguments.circuits) * bytes.0 as f64 / (used() - before).max(1e-9));
@@ -206,7 +220,18 @@ impl Tornet {
     }
 
     fn names(&self) -> Vec<String> {
-        self.ours.iter().map(|(name, _)| name.clone()).collect()
+        self.ours.iter().map(|relay| relay.name.clone()).collect()
+    }
+
+    /// Circuits that end at relays of ours and have agreed with them on congestion control.
+    fn congestion_control(&self) -> Result<usize, Failure> {
+        let mut agreed = 0;
+        for relay in &self.ours {
+            let shown = status_of(relay.status).map_err(Failure::other)?;
+            let circuits = shown["circuit"].as_array().into_iter().flatten();
+            agreed += circuits.filter(|circuit| circuit["congestion_control"] == true).count();
+        }
+        Ok(agreed)
     }
 }
 
@@ -234,24 +259,27 @@ fn start_client(
     Ok(socks)
 }
 
-/// Starts our relays; their names and processes.
-fn start_relays(stage: &mut Stage, authority: SocketAddr) -> Result<Vec<(String, u32)>, Failure> {
-    let (mut names, mut relays) = (Vec::new(), Vec::new());
+/// Starts our relays.
+fn start_relays(stage: &mut Stage, authority: SocketAddr) -> Result<Vec<Ours>, Failure> {
+    let mut started = Vec::new();
     for number in 0..RELAYS {
         let name = format!("tide{number}");
         keys::create(&stage.directory.join(format!("{name}.keys"))).map_err(Failure::Other)?;
         let config = format!(
             "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}.keys\"\n\
+             status = \"127.0.0.1:0\"\nshow-circuits = true\n\
              exit-policy = [\"accept *:*\"]\nexit-to-private-addresses = true\n\n[tor]\nauthority = \"{authority}\"\n"
         );
         let config = stage.write(&format!("{name}.toml"), &config)?;
-        relays.push(stage.role(&["relay", "--config", &config.display().to_string()])?);
-        names.push(name);
+        started.push((name, stage.role(&["relay", "--config", &config.display().to_string()])?));
     }
-    for relay in &relays {
-        relay.wait("announced")?;
+    let mut relays = Vec::new();
+    for (name, events) in started {
+        let status = events.address_of("status")?;
+        events.wait("announced")?;
+        relays.push(Ours { name, process: events.process, status });
     }
-    Ok(names.into_iter().zip(relays.iter().map(|relay| relay.process)).collect())
+    Ok(relays)
 }
 
 /// The paths of a client's built circuits, by nicknames, as its control port tells.

@@ -7,6 +7,7 @@
 //! and `.latency_difference` are live against simulated, in percent of the latter: of the user that differs most, and of
 //! the mean over all bytes; `.total_difference` is that of the rates' sum.
 
+pub mod fair;
 mod overlay;
 mod plan;
 mod underlay;

@@ -1,15 +1,16 @@
 //! One system's overlay on hosts of an [`Underlay`]: a directory, relays, clients with chosen paths, and endless downloads
 //! whose bytes are counted where they enter the overlay and where they leave it.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::Deserialize;
 use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::identity::{hex, random};
@@ -18,7 +19,7 @@ use tidegate_net::live::keys;
 use super::plan::{Relay, User};
 use super::underlay::{Host, Underlay};
 use crate::failure::Failure;
-use crate::stage::{Events, Stage};
+use crate::stage::{Events, Stage, status_of};
 
 /// Ports: of relays, of the directory, of what relays show on their own loopback, of sources and of the first client there.
 const RELAY: u16 = 9001;
@@ -125,30 +126,23 @@ impl<'a> Overlay<'a> {
         let exits: Vec<usize> =
             self.users.iter().map(|user| self.host(&user.path[user.path.len() - 1])).collect();
         let over = Arc::new(AtomicBool::new(false));
-        for host in 0..self.relays.len() {
-            if exits.contains(&host) {
-                let over = over.clone();
-                self.underlay.hosts[host].run(move || serve(over)).map_err(Failure::other)?;
-            }
+        let mut counters: Vec<Exit> = Vec::new();
+        for host in (0..self.relays.len()).filter(|host| exits.contains(host)) {
+            let (over, asked) = (over.clone(), Asked::default());
+            let served = asked.clone();
+            self.underlay.hosts[host].run(move || serve(over, served)).map_err(Failure::other)?;
+            counters.push(Exit { host, asked, users: BTreeMap::new() });
         }
         let begun = clock::now();
         let mut downloads: Vec<Option<Download>> = self.users.iter().map(|_| None).collect();
         let mut samples = vec![Vec::new(); self.users.len()];
         let mut next = begun;
-        let count = |downloads: &[Option<Download>], samples: &mut Vec<Vec<Sample>>| {
-            for host in 0..self.relays.len() {
-                let here: Vec<usize> = (0..exits.len())
-                    .filter(|user| exits[*user] == host && downloads[*user].is_some())
-                    .collect();
-                if here.is_empty() {
-                    continue;
-                }
-                let departed = self.underlay.hosts[host].run(departed).map_err(Failure::other)?;
-                // Users begin one after another, so that their circuits are here in that order.
-                for (user, departed) in here.into_iter().zip(departed) {
-                    let bytes =
+        let mut count = |downloads: &[Option<Download>], samples: &mut Vec<Vec<Sample>>| {
+            for exit in &mut counters {
+                for (user, departed) in exit.departed(&self.underlay.hosts[exit.host])? {
+                    let delivered =
                         downloads[user].as_ref().map_or(0, |download| download.bytes.load(Ordering::Relaxed));
-                    samples[user].push(Sample { at: clock::now().since(begun), departed, delivered: bytes });
+                    samples[user].push(Sample { at: clock::now().since(begun), departed, delivered });
                 }
             }
             Ok::<_, Failure>(())
@@ -181,38 +175,73 @@ impl<'a> Overlay<'a> {
     }
 }
 
-/// Serves bytes without end to whoever connects, until it is over.
-fn serve(over: Arc<AtomicBool>) -> io::Result<()> {
+/// Who asked a source, by the port that they came from.
+type Asked = Arc<Mutex<BTreeMap<u16, usize>>>;
+
+/// An exit, whose circuits are counted.
+struct Exit {
+    host: usize,
+    asked: Asked,
+    /// By circuit, as the relay numbers them.
+    users: BTreeMap<u64, usize>,
+}
+
+impl Exit {
+    /// Cells that each user's circuit has sent to the client.
+    fn departed(&mut self, host: &Host) -> Result<Vec<(usize, u64)>, Failure> {
+        let circuits = host.run(circuits).map_err(Failure::other)?;
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = Vec::new();
+        for Circuit { circuit, ports, sent_cells } in circuits {
+            // A circuit is its user's from the first stream on, also when that is over.
+            if let Some(user) = ports.iter().find_map(|port| asked.get(port)) {
+                self.users.insert(circuit, *user);
+            }
+            found.extend(self.users.get(&circuit).map(|user| (*user, sent_cells)));
+        }
+        Ok(found)
+    }
+}
+
+/// Serves bytes without end, until it is over, to whoever connects and says who it is.
+fn serve(over: Arc<AtomicBool>, asked: Asked) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, SOURCE))?;
     thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
-            let over = over.clone();
+            let (over, asked) = (over.clone(), asked.clone());
             // Little waits here, so that little is left to carry when it is over.
             if rustix::net::sockopt::set_socket_send_buffer_size(&stream, 16 << 10).is_err() {
                 return;
             }
             thread::spawn(move || {
+                let mut user = [0; 2];
+                stream.read_exact(&mut user)?;
+                let port = stream.peer_addr()?.port();
+                asked
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(port, u16::from_be_bytes(user).into());
                 let bytes = vec![0; 16 << 10];
                 while !over.load(Ordering::Relaxed) && stream.write_all(&bytes).is_ok() {}
+                io::Result::Ok(())
             });
         }
     });
     Ok(())
 }
 
-/// Cells to clients that each circuit here has sent as its exit, in the order in which they were built.
-fn departed() -> io::Result<Vec<u64>> {
-    let mut tcp = TcpStream::connect((Ipv4Addr::LOCALHOST, STATUS))?;
-    write!(tcp, "GET /status.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    tcp.read_to_string(&mut answer)?;
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    let shown: Value = serde_json::from_str(body).map_err(io::Error::other)?;
-    let circuits = shown["circuit"].as_array().into_iter().flatten();
-    Ok(circuits
-        .filter(|circuit| circuit["exit"] == true)
-        .filter_map(|circuit| circuit["sent_cells"].as_u64())
-        .collect())
+/// What a relay shows of a circuit.
+#[derive(Deserialize)]
+struct Circuit {
+    circuit: u64,
+    ports: Vec<u16>,
+    sent_cells: u64,
+}
+
+/// All circuits of the relay on this host.
+fn circuits() -> io::Result<Vec<Circuit>> {
+    let mut shown = status_of(SocketAddr::from((Ipv4Addr::LOCALHOST, STATUS)))?;
+    serde_json::from_value(shown["circuit"].take()).map_err(io::Error::other)
 }
 
 /// A user's download.
@@ -235,7 +264,8 @@ impl Download {
             stream.write_all(&[&[5, 1, 0, 1, 127, 0, 0, 1][..], &SOURCE.to_be_bytes()].concat())?;
             thread::spawn(move || {
                 let (mut reply, mut buffer) = ([0; 10], vec![0; 64 << 10]);
-                if stream.read_exact(&mut reply).is_ok() && reply[1] == 0 {
+                let who = (number as u16).to_be_bytes();
+                if stream.read_exact(&mut reply).is_ok() && reply[1] == 0 && stream.write_all(&who).is_ok() {
                     while let Ok(count @ 1..) = stream.read(&mut buffer) {
                         counted.fetch_add(count as u64, Ordering::Relaxed);
                     }

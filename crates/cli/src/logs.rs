@@ -1,0 +1,170 @@
+//! Logs of the roles on sockets: events of `tracing`, a line each on standard output. The one place that decides which
+//! are said, and how they look.
+
+use std::fmt::Debug;
+use std::io::{IsTerminal as _, Write as _};
+
+use serde_json::{Map, Value, json};
+use tidegate_control::flashflow::bandwidth_file::iso;
+use tidegate_net::clock;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// What roles on sockets (relays, clients, directories, measurers, coordinators) say of themselves.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[command(next_help_heading = "Logs of roles on sockets")]
+pub struct Logs {
+    /// The least serious events to say: error, warn, info, debug, or off
+    #[arg(long, global = true, default_value = "info", value_name = "LEVEL", value_parser = level)]
+    log: LevelFilter,
+    /// Lines of JSON or for people; without it JSON, but on a terminal
+    #[arg(long, global = true)]
+    log_format: Option<Format>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// An object a line: `unix` (seconds since 1970), `level`, `event`, and what belongs to it
+    Json,
+    /// Time (UTC), level, event, and what belongs to it
+    Text,
+}
+
+fn level(text: &str) -> Result<LevelFilter, String> {
+    let known = [
+        ("error", LevelFilter::ERROR),
+        ("warn", LevelFilter::WARN),
+        ("info", LevelFilter::INFO),
+        ("debug", LevelFilter::DEBUG),
+        ("off", LevelFilter::OFF),
+    ];
+    let found = known.into_iter().find(|(name, _)| *name == text);
+    found.map(|(_, level)| level).ok_or_else(|| "give error, warn, info, debug or off".into())
+}
+
+impl Logs {
+    /// Events are said from now on.
+    pub fn start(&self) {
+        let plain = if std::io::stdout().is_terminal() { Format::Text } else { Format::Json };
+        let lines = Lines { most: self.log, format: self.log_format.unwrap_or(plain) };
+        // A second call changes nothing.
+        let _ = tracing::subscriber::set_global_default(lines);
+    }
+}
+
+/// Writes events as lines.
+struct Lines {
+    most: LevelFilter,
+    format: Format,
+}
+
+impl Subscriber for Lines {
+    /// Our own crates alone: what libraries say may name peers.
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= self.most && metadata.target().starts_with("tidegate")
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.most)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let level = event.metadata().level();
+        let line = match self.format {
+            Format::Json => as_json(clock::unix(), &level.as_str().to_lowercase(), fields),
+            Format::Text => as_text(clock::unix(), level.as_str(), &fields),
+        };
+        // Whoever stopped reading does not stop the role.
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        // None is enabled; the number means nothing.
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// What belongs to an event, and its name.
+#[derive(Default)]
+struct Fields {
+    event: String,
+    others: Map<String, Value>,
+}
+
+impl Fields {
+    fn put(&mut self, field: &Field, value: Value) {
+        self.others.insert(field.name().to_owned(), value);
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, value.into());
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value.into());
+    }
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value.into());
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value.into());
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, value.into());
+    }
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        match field.name() {
+            "message" => self.event = format!("{value:?}"),
+            _ => self.put(field, format!("{value:?}").into()),
+        }
+    }
+}
+
+fn as_json(unix: u64, level: &str, fields: Fields) -> String {
+    let mut line = json!({ "unix": unix, "level": level, "event": fields.event });
+    if let Some(line) = line.as_object_mut() {
+        line.extend(fields.others);
+    }
+    line.to_string()
+}
+
+fn as_text(unix: u64, level: &str, fields: &Fields) -> String {
+    let mut line = format!("{} {level:5} {}", iso(unix), fields.event);
+    for (name, value) in &fields.others {
+        // What peers said may hold line breaks: JSON's strings do not.
+        line.push_str(&format!(" {name}={value}"));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_for_machines_or_for_people() {
+        let fields = || {
+            let others = json!({ "cause": "no\nroute", "relays": 5 });
+            Fields { event: "refused".into(), others: others.as_object().unwrap().clone() }
+        };
+        let line: Value = serde_json::from_str(&as_json(3661, "warn", fields())).unwrap();
+        let wanted =
+            json!({ "unix": 3661, "level": "warn", "event": "refused", "cause": "no\nroute", "relays": 5 });
+        assert_eq!(line, wanted);
+        assert_eq!(
+            as_text(3661, "WARN", &fields()),
+            r#"1970-01-01T01:01:01 WARN  refused cause="no\nroute" relays=5"#
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! The runner `more-fair`: a hidden service of MORE and a kernel's TCP flow send over one shaped link, each alone and both
+//! together. The service is on a host of its own; all its packets, and the TCP flow's, leave over that host's link.
+//!
+//! Quantities: `more.alone`, `tcp.alone`, `more.beside`, `tcp.beside` in bytes of payload per second; `share`, MORE's part of
+//! both beside each other; `used`, their sum over the larger one alone.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use serde::Deserialize;
+use tidegate_control::units::{Rate, Span};
+use tidegate_lab::monitor::Monitor;
+use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
+
+use super::underlay::Underlay;
+use crate::more_processes::{Processes, Reader, pause, source};
+
+/// `[parameters]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct FairExperiment {
+    /// Of the service's host; the other host's is not in the way.
+    link: Rate,
+    delay: Span,
+    /// The kernel's, by name.
+    congestion: String,
+    controller: String,
+    attempt_every: Span,
+    peers: u16,
+    /// Seconds until a flow is measured, and for how long it is.
+    warmup: u64,
+    measured: u64,
+}
+
+/// UDP ports of the peers, by number; the front and the flow have those after.
+const PORTS: u16 = 9700;
+
+fn failed(error: impl std::fmt::Display) -> RunError {
+    RunError::Failed(format!("MORE beside TCP: {error}"))
+}
+
+/// Measures an experiment.
+///
+/// # Errors
+/// [`RunError::Unavailable`] where there are no namespaces or TUN devices.
+pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+    let parameters: FairExperiment = experiment.parameters(scale)?;
+    let rates = [parameters.link, Rate(1_000_000_000)];
+    let underlay = Underlay::new(&rates, parameters.delay, &parameters.congestion)
+        .map_err(|why| RunError::Unavailable(why.to_string()))?;
+    let mut measured = Measured::default();
+    let flow = Flow::begin(&underlay, 0).map_err(failed)?;
+    monitor.progress("flows", "TCP alone", 0.0);
+    let [tcp_alone] = rates_of(&[&flow.bytes], &parameters, monitor)?;
+    drop(flow);
+    let more = More::begin(&underlay, &parameters).map_err(failed)?;
+    monitor.progress("flows", "MORE alone", 0.3);
+    let [more_alone] = rates_of(&[&more.bytes], &parameters, monitor)?;
+    let flow = Flow::begin(&underlay, 1).map_err(failed)?;
+    monitor.progress("flows", "both", 0.6);
+    let [more_beside, tcp_beside] = rates_of(&[&more.bytes, &flow.bytes], &parameters, monitor)?;
+    drop((flow, more));
+    underlay.end().map_err(failed)?;
+    for (name, value) in [
+        ("tcp.alone", tcp_alone),
+        ("more.alone", more_alone),
+        ("tcp.beside", tcp_beside),
+        ("more.beside", more_beside),
+        ("share", more_beside / (more_beside + tcp_beside).max(1.0)),
+        ("used", (more_beside + tcp_beside) / more_alone.max(tcp_alone).max(1.0)),
+    ] {
+        measured.push(name, value);
+    }
+    Ok(measured)
+}
+
+/// Bytes per second that counters grow by, after the warm-up.
+fn rates_of<const N: usize>(
+    counters: &[&Arc<AtomicU64>; N],
+    parameters: &FairExperiment,
+    monitor: &dyn Monitor,
+) -> Result<[f64; N], RunError> {
+    let wait = |seconds: u64| {
+        for _ in 0..seconds * 10 {
+            if monitor.stopped() {
+                return Err(RunError::Stopped);
+            }
+            pause(100);
+        }
+        Ok(())
+    };
+    wait(parameters.warmup)?;
+    let before = counters.map(|counter| counter.load(Ordering::Relaxed));
+    let begun = monitor.wall_s();
+    wait(parameters.measured)?;
+    let seconds = monitor.wall_s() - begun;
+    let after = counters.map(|counter| counter.load(Ordering::Relaxed));
+    Ok(std::array::from_fn(|n| (after[n] - before[n]) as f64 / seconds))
+}
+
+/// A TCP flow without end from the first host to the second; it ends with this.
+struct Flow {
+    bytes: Arc<AtomicU64>,
+    end: TcpStream,
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        // Both threads see it.
+        let _ = self.end.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl Flow {
+    fn begin(underlay: &Underlay, number: u16) -> io::Result<Flow> {
+        let [from, to] = [&underlay.hosts[0], &underlay.hosts[1]];
+        let at = SocketAddr::from((to.address, PORTS - 1 - number));
+        let listener = to.run(move || TcpListener::bind(at))?;
+        from.run(move || {
+            let mut tcp = TcpStream::connect(at)?;
+            thread::spawn(move || {
+                let block = vec![0; 65_536];
+                while tcp.write_all(&block).is_ok() {}
+            });
+            Ok::<_, io::Error>(())
+        })?;
+        let (mut tcp, _) = listener.accept()?;
+        let (end, bytes) = (tcp.try_clone()?, Arc::new(AtomicU64::new(0)));
+        let counted = bytes.clone();
+        thread::spawn(move || {
+            let mut block = vec![0; 65_536];
+            while let Ok(count @ 1..) = tcp.read(&mut block) {
+                counted.fetch_add(count as u64, Ordering::Relaxed);
+            }
+        });
+        Ok(Flow { bytes, end })
+    }
+}
+
+/// A download from a hidden service; it ends with this.
+struct More {
+    bytes: Arc<AtomicU64>,
+    _overlay: Processes,
+}
+
+impl More {
+    fn begin(underlay: &Underlay, parameters: &FairExperiment) -> Result<More, String> {
+        let text = |error: io::Error| error.to_string();
+        let [service, others] = [&underlay.hosts[0], &underlay.hosts[1]];
+        let last = parameters.peers - 1;
+        let address = |peer: u16| {
+            let host = if peer == last { service } else { others };
+            SocketAddr::from((host.address, PORTS + peer))
+        };
+        let pair = |key: &str, value: String| [format!("--{key}"), value];
+        let common = [
+            pair("controller", parameters.controller.clone()),
+            pair("attempt-every", parameters.attempt_every.to_string()),
+            pair("limit", "40 MB/s".into()),
+            pair("hops", "1".into()),
+        ];
+        let addresses = (0..parameters.peers).map(address).collect();
+        let mut overlay = Processes::at(addresses, common.concat())?;
+        for peer in 1..last {
+            overlay.spawn_by("node", peer, &[], |mut command| others.run(move || command.spawn()))?;
+        }
+        let target = service.run(source).map_err(text)?.to_string();
+        let published = overlay.folder.join("hidden.toml").display().to_string();
+        let serve = ["--target", &target, "--publish", &published];
+        overlay.spawn_by("serve", last, &serve, |mut command| service.run(move || command.spawn()))?;
+        overlay.wait_for("hidden.toml")?;
+        let front = SocketAddr::from(([127, 0, 0, 1], PORTS + parameters.peers));
+        let at = front.to_string();
+        let socks = ["--receiver", &published, "--listen", &at];
+        overlay.spawn_by("socks", 0, &socks, |mut command| others.run(move || command.spawn()))?;
+        while others.run(move || TcpStream::connect(front)).is_err() {
+            overlay.wait_for("hidden.toml")?;
+            pause(20);
+        }
+        let mut reader = others.run(move || Reader::connect(front, "hidden.more")).map_err(text)?;
+        let bytes = Arc::new(AtomicU64::new(0));
+        let counted = bytes.clone();
+        thread::spawn(move || {
+            while reader.read().is_ok() {
+                counted.store(reader.bytes, Ordering::Relaxed);
+            }
+        });
+        Ok(More { bytes, _overlay: overlay })
+    }
+}
