@@ -19,8 +19,9 @@ lint: setup
 setup:
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
 
+# What work costs, what it would cost at least, what others have published. More: cargo bench -p CRATE --bench NAME.
 bench:
-	cargo bench --workspace
+	cargo bench --package tidegate-sim --bench table
 
 # Reads the bottleneck's Parquet files with pandas and polars.
 columnar:

@@ -20,7 +20,7 @@ pub struct GuardParameters {
 }
 
 /// Makes a controller for one peer, called peer 0.
-pub type Fallback = Box<dyn FnMut() -> Box<dyn Controller>>;
+pub type Fallback = Box<dyn FnMut() -> Box<dyn Controller> + Send>;
 
 /// An [`Explicit`] source with one guard per peer.
 pub struct Guarded {

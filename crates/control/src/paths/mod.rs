@@ -59,7 +59,7 @@ pub enum Feedback {
 }
 
 /// Turns feedback into one sending rate per peer.
-pub trait Controller {
+pub trait Controller: Send {
     /// R_i: bytes per second that may be sent through `peer` now.
     fn rate(&self, peer: Peer) -> f64;
 

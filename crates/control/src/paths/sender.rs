@@ -88,6 +88,13 @@ impl Sender {
         }
     }
 
+    /// The controller's rates are others than after its last feedback.
+    pub fn rates_changed(&mut self) {
+        for peer in 0..self.budgets.len() as Peer {
+            self.budget(peer, self.controller.rate(peer));
+        }
+    }
+
     /// Whether fewer peers than a path needs have rate left.
     pub fn saturated(&self) -> bool {
         match self.receiver {

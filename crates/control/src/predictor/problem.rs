@@ -292,6 +292,8 @@ impl Problem {
         let (n, steps) = (self.circuits(), self.horizon);
         let weights = &self.weights;
         let scaled = |rate: f64| (self.capacity - rate) / self.scaling;
+        let discounts: [f64; Problem::MAX_HORIZON] =
+            std::array::from_fn(|step| if step < steps { weights.discount(step) } else { 0.0 });
         let mut cost = 0.0;
         let mut overflow = 0.0;
         for circuit in 0..n {
@@ -313,7 +315,7 @@ impl Problem {
                     terms += weights.virtual_output * scaled(virtual_out).powi(2);
                     terms += weights.deviation * ((virtual_out - v_out) / self.scaling).powi(2);
                 }
-                cost += weights.discount(step) * terms;
+                cost += discounts[step] * terms;
                 queue = (queue + self.dt * (v_in - v_out)).max(0.0);
                 change += self.dt * (v_in - self.vsrc[at]);
             }
