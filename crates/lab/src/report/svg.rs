@@ -1,12 +1,17 @@
 //! Published figures as SVG: the paper's points as markers, ours as lines with confidence bands.
 
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-use super::number::short;
 use crate::scoreboard::drawing::{Banded, Drawing};
 
 /// Pixels.
 const SIZE: (u32, u32) = (760, 460);
+/// Pixels on the right, for the names of curves.
+const LEGEND: u32 = 180;
 
 /// One colour per curve name, the same for the paper's and ours (Okabe and Ito's, which the colour-blind can tell
 /// apart).
@@ -21,7 +26,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(150, 130, 0),
 ];
 
-/// An axis: linear or logarithmic, with its ends.
+/// An axis: linear or logarithmic, with its ends; of a logarithmic one the ends' logarithms.
+#[derive(Clone, Copy)]
 struct Axis {
     log: bool,
     from: f64,
@@ -29,20 +35,21 @@ struct Axis {
 }
 
 impl Axis {
-    /// Over these values; those that a logarithmic axis cannot show are left out.
-    fn over(values: impl Iterator<Item = f64>, log: bool) -> Axis {
-        let mut axis = Axis { log, from: f64::INFINITY, to: f64::NEG_INFINITY };
-        for value in values.filter(|value| value.is_finite() && (!log || *value > 0.0)) {
-            axis.from = axis.from.min(axis.at(value));
-            axis.to = axis.to.max(axis.at(value));
-        }
-        if !log {
-            // Quantities are compared with nothing.
-            axis.from = axis.from.min(0.0);
-        }
-        if axis.from.is_infinite() || axis.to <= axis.from {
-            (axis.from, axis.to) =
-                if axis.from.is_finite() { (axis.from - 0.5, axis.from + 0.5) } else { (0.0, 1.0) };
+    /// Over these points, and what intervals reach of it: not below zero where no point is, on a logarithmic axis not below a
+    /// third of the least point.
+    fn over(points: &[f64], intervals: &[f64], log: bool) -> Axis {
+        let shown = |value: &&f64| value.is_finite() && (!log || **value > 0.0);
+        let least = points.iter().filter(shown).copied().fold(f64::INFINITY, f64::min);
+        // Quantities are compared with nothing.
+        let floor = if log { least / 3.0 } else { least.min(0.0) };
+        let all = || points.iter().chain(intervals).filter(shown).copied();
+        let lowest = if log { all().fold(least, f64::min).max(floor) } else { floor };
+        let mut axis = Axis { log, from: 0.0, to: 0.0 };
+        (axis.from, axis.to) = (axis.at(lowest), axis.at(all().fold(least, f64::max)));
+        if !axis.from.is_finite() || !axis.to.is_finite() {
+            (axis.from, axis.to) = (0.0, 1.0);
+        } else if axis.to <= axis.from {
+            (axis.from, axis.to) = (axis.from - 0.5, axis.from + 0.5);
         }
         let margin = 0.05 * (axis.to - axis.from);
         axis.to += margin;
@@ -56,8 +63,37 @@ impl Axis {
         if self.log { value.max(1e-300).log10() } else { value }
     }
 
-    fn label(&self, at: &f64) -> String {
-        short(if self.log { 10f64.powf(*at) } else { (at * 1e9).round() / 1e9 })
+    fn label(&self, value: &f64) -> String {
+        if self.log { format!("{value}") } else { format!("{}", (value * 1e9).round() / 1e9 + 0.0) }
+    }
+}
+
+impl Ranged for Axis {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        RangedCoordf64::from(self.from..self.to).map(&self.at(*value).clamp(self.from, self.to), limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        if !self.log {
+            return RangedCoordf64::from(self.from..self.to).key_points(hint);
+        }
+        let decades = self.from.floor() as i32..=self.to.floor() as i32;
+        let ticks = |leading: &[u32]| -> Vec<f64> {
+            let all = decades.clone().flat_map(|decade| leading.iter().map(move |first| (*first, decade)));
+            // As its own text says it: 3 times a power of ten is not 0.3.
+            let all = all.filter_map(|(first, decade)| format!("{first}e{decade}").parse::<f64>().ok());
+            all.filter(|tick| (self.from..=self.to).contains(&tick.log10())).collect()
+        };
+        let densest = [&[1, 2, 3, 4, 5, 7][..], &[1, 2, 5], &[1]].map(ticks);
+        let ticks = densest.into_iter().find(|ticks| ticks.len() <= hint.bold_points()).unwrap_or_default();
+        if ticks.len() > 1 { ticks } else { RangedCoordf64::from(self.range()).key_points(hint) }
+    }
+
+    fn range(&self) -> Range<f64> {
+        if self.log { 10f64.powf(self.from)..10f64.powf(self.to) } else { self.from..self.to }
     }
 }
 
@@ -78,10 +114,14 @@ pub fn svg(drawing: &Drawing) -> String {
 fn draw(drawing: &Drawing, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let file = &drawing.file;
     let published = file.published.values().flatten().copied();
-    let all: Vec<(f64, f64)> = drawing.ours.iter().flat_map(places).flatten().chain(published).collect();
-    let x = Axis::over(all.iter().map(|point| point.0), file.log_x);
-    let y = Axis::over(all.iter().map(|point| point.1), file.log_y);
-    let place = |(a, b): (f64, f64)| (x.at(a), y.at(b));
+    let ours = || drawing.ours.iter().flat_map(places);
+    let points: Vec<(f64, f64)> = ours().map(|[mean, ..]| mean).chain(published).collect();
+    let ends: Vec<(f64, f64)> = ours().flat_map(|[_, low, high]| [low, high]).collect();
+    let of = |side: fn(&(f64, f64)) -> f64, log| {
+        let [points, ends] = [&points, &ends].map(|all| all.iter().map(side).collect::<Vec<f64>>());
+        Axis::over(&points, &ends, log)
+    };
+    let (x, y) = (of(|point| point.0, file.log_x), of(|point| point.1, file.log_y));
     let mut names: Vec<&String> = drawing.ours.iter().map(|curve| &curve.name).collect();
     names.extend(file.published.keys());
     names.sort_unstable();
@@ -91,12 +131,13 @@ fn draw(drawing: &Drawing, text: &mut String) -> Result<(), Box<dyn std::error::
 
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&root)
-        .caption(&file.title, ("sans-serif", 17))
+    let (plot, legend) = root.split_horizontally(SIZE.0 - LEGEND);
+    let mut chart = ChartBuilder::on(&plot)
+        .caption(&file.title, ("sans-serif", 20))
         .margin(14)
         .x_label_area_size(42)
         .y_label_area_size(70)
-        .build_cartesian_2d(x.from..x.to, y.from..y.to)?;
+        .build_cartesian_2d(x, y)?;
     chart
         .configure_mesh()
         .x_desc(&file.x)
@@ -104,35 +145,31 @@ fn draw(drawing: &Drawing, text: &mut String) -> Result<(), Box<dyn std::error::
         .x_label_formatter(&|at| x.label(at))
         .y_label_formatter(&|at| y.label(at))
         .light_line_style(WHITE)
-        .label_style(("sans-serif", 13))
+        .label_style(("sans-serif", 15))
         .draw()?;
+    let mut entries = (0..).map(|number| 52 + 20 * number);
+    let mut entry = |text: String| {
+        let height = entries.next().unwrap_or(0);
+        legend.draw(&Text::new(text, (28, height - 6), ("sans-serif", 15))).map(|()| height)
+    };
     for curve in &drawing.ours {
         let colour = colour(&curve.name);
-        let low = places(curve).map(|[_, low, _]| place(low));
-        let high: Vec<(f64, f64)> = places(curve).map(|[_, _, high]| place(high)).collect();
+        let low = places(curve).map(|[_, low, _]| low);
+        let high: Vec<(f64, f64)> = places(curve).map(|[_, _, high]| high).collect();
         let band: Vec<(f64, f64)> = low.chain(high.into_iter().rev()).collect();
         chart.draw_series([Polygon::new(band, colour.mix(0.18))])?;
-        let line: Vec<(f64, f64)> = places(curve).map(|[mean, ..]| place(mean)).collect();
+        let line: Vec<(f64, f64)> = places(curve).map(|[mean, ..]| mean).collect();
         chart.draw_series(line.iter().map(|point| Circle::new(*point, 2, colour.filled())))?;
-        chart
-            .draw_series(LineSeries::new(line, colour.stroke_width(2)))?
-            .label(format!("{}, ours", curve.name))
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
+        let height = entry(format!("{}, ours", curve.name))?;
+        legend.draw(&PathElement::new([(2, height), (20, height)], colour.stroke_width(2)))?;
     }
     for (name, points) in &file.published {
         let colour = colour(name);
-        let marks = points.iter().map(|point| Cross::new(place(*point), 5, colour.stroke_width(2)));
-        chart
-            .draw_series(marks)?
-            .label(format!("{name}, published"))
-            .legend(move |(x, y)| Cross::new((x + 9, y), 5, colour.stroke_width(2)));
+        chart.draw_series(points.iter().map(|point| Cross::new(*point, 5, colour.stroke_width(2))))?;
+        let height = entry(format!("{name}, published"))?;
+        legend.draw(&Cross::new((11, height), 5, colour.stroke_width(2)))?;
     }
-    chart
-        .configure_series_labels()
-        .border_style(BLACK.mix(0.3))
-        .background_style(WHITE.mix(0.8))
-        .label_font(("sans-serif", 13))
-        .draw()?;
     root.present()?;
     Ok(())
 }
@@ -142,6 +179,26 @@ mod tests {
     use super::*;
     use crate::scoreboard::Measured;
     use crate::scoreboard::drawing::FigureFile;
+
+    #[test]
+    fn logarithmic_axes_have_round_ticks() {
+        let ticks = |from, to| Axis::over(&[from, to], &[], true).key_points(10);
+        assert_eq!(ticks(10.0, 1000.0), [10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]);
+        assert_eq!(ticks(0.21, 0.7), [0.2, 0.3, 0.4, 0.5, 0.7]);
+        assert_eq!(ticks(1e-3, 1e3), [1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3]);
+        assert!(ticks(3.1, 3.6).len() > 1);
+        assert_eq!(Axis::over(&[1.0], &[], true).label(&0.3), "0.3");
+    }
+
+    #[test]
+    fn intervals_take_no_room_where_nothing_can_be() {
+        let axis = |points: &[f64], log| Axis::over(points, &[-50.0, 1e-9, 20.0], log).range();
+        assert_eq!(axis(&[5.0, 10.0], false).start, 0.0);
+        assert!(axis(&[-5.0, 10.0], false).start > -7.0);
+        let log = axis(&[3.0, 10.0], true);
+        assert!(log.start > 0.8 && log.start < 1.0 && log.end > 20.0, "{log:?}");
+        assert_eq!(axis(&[], false), 0.0..1.05);
+    }
 
     #[test]
     fn points_lines_and_names_are_drawn() {
