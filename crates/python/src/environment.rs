@@ -36,6 +36,9 @@ const HIGHEST: f64 = 10.0;
 const FEATURES: usize = 3;
 const NOTHING_SEEN: [f32; FEATURES] = [0.0, 1.0, 1.0];
 
+/// Networks that a thread of their own is worth: below, beginning it and what it finds in no cache cost more than it saves.
+const PER_THREAD: usize = 8;
+
 /// What one circuit's client saw in a step: delivered bytes, their mean latency and the least one, in seconds; 0 of none.
 type Seen = [f64; 3];
 
@@ -225,7 +228,7 @@ impl Bottlenecks {
         self.circuits * self.history * FEATURES
     }
 
-    /// A step of all networks that have begun, on as many threads as there are cores.
+    /// A step of all networks that have begun.
     fn step_all(&mut self, actions: &[f32]) {
         let (size, circuits, interval, history) = (self.size(), self.circuits, self.interval, self.history);
         let share = self.sessions.len().div_ceil(self.threads);
@@ -278,7 +281,7 @@ impl Bottlenecks {
             circuits,
             interval: Span((interval_s * 1e9) as u64),
             history,
-            threads: cores.min(count),
+            threads: cores.min(count.div_ceil(PER_THREAD)),
             observed: NOTHING_SEEN.repeat(count * circuits * history),
             told: vec![[0.0; 3]; count * circuits],
         })

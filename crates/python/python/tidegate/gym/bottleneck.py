@@ -143,7 +143,7 @@ class Bottleneck(gymnasium.Env):
 
 
 class BottleneckVector(VectorEnv):
-    """``num_envs`` of them, stepped on as many cores as there are; each begins anew with the step after its last."""
+    """``num_envs`` of them, stepped on a core for every eight; each begins anew with the step after its last."""
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
 
