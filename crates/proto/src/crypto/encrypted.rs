@@ -478,7 +478,10 @@ mod tests {
         fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), BODY), command in 0u8..20) {
             let mut plain: [u8; BODY] = bytes.try_into().unwrap();
             plain[0] = command;
-            if let Ok(message) = read::<Encrypted>(&plain) {
+            // What was misread is never written.
+            if let Ok(message) = read::<Encrypted>(&plain)
+                && message.payload != Payload::Misread
+            {
                 prop_assert_eq!(read(&write(&message).0), Ok(message));
             }
             let (mut client, mut relays) = circuit();
