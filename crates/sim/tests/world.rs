@@ -156,6 +156,23 @@ fn each_new_channel_of_a_circuit_waits_for_tls_and_the_link_protocol() {
 }
 
 #[test]
+fn nobody_uses_a_channel_before_its_handshake_is_over() {
+    let mut plan = bottleneck(10_000);
+    // Two relays extend to each other, the second one at any moment of the first one's handshake.
+    plan.users.truncate(2);
+    plan.users[1].route = Route::Pinned([3, 0, 4]);
+    plan.duration = Span::from_secs(5);
+    let system = System { tls: Tls { round_trips: 2, ..Tls::default() }, ..system(Transport::Vanilla) };
+    for later in (0..800).step_by(20) {
+        for (user, ms) in plan.users.iter_mut().zip([100, 100 + later]) {
+            (user.start, user.circuit_lead) = (Time::ZERO + Span::from_millis(ms), Span::ZERO);
+        }
+        let bytes = delivered(&observe(&plan, &system, 1), Span::ZERO);
+        assert!(bytes[0] >= 10_000 && bytes[1] >= 10_000, "{later} ms later: {bytes:?}");
+    }
+}
+
+#[test]
 fn the_bottleneck_is_filled_under_every_system() {
     for system in systems() {
         let seen = observe(&bottleneck(u64::MAX), &system, 1);

@@ -1,7 +1,7 @@
 //! TCP connections between hosts, and the cells and bytes written to and read from them.
 
 use tidegate_control::units::Time;
-use tidegate_proto::cell::{CELL_BYTES, Cell, RelayId};
+use tidegate_proto::cell::{CELL_BYTES, Cell};
 use tidegate_proto::links::{ChannelId, Departure};
 use tidegate_proto::node::{Budget, Sink, StreamKey};
 use tidegate_proto::onion::{Clear, ClearMessage};
@@ -269,19 +269,10 @@ impl<R: Recorder> World<'_, R> {
         let (host, attached) = (end.host, end.attached);
         match attached {
             Attached::Channel(_) => self.begin_link_handshake(id),
+            Attached::Pending if id.side == 1 => self.begin_link_handshake(id),
             Attached::Stream(stream) => {
                 self.hosts[host as usize].node().stream_connected(now, stream);
                 self.drain(host);
-            }
-            Attached::Pending if id.side == 1 => {
-                let Some(opener) = self.end(id.other()) else { return };
-                let from = opener.host;
-                let peer = self.hosts[from as usize].is_relay().then_some(RelayId(from));
-                let channel = self.hosts[host as usize].node().channel_accepted(peer);
-                self.hosts[host as usize].set_channel(channel, Some(id));
-                if let Some(end) = self.end(id) {
-                    end.attached = Attached::Channel(channel);
-                }
             }
             Attached::Pending | Attached::Server(_) | Attached::Echo(_) => {}
         }
@@ -307,7 +298,7 @@ impl<R: Recorder> World<'_, R> {
         let Some(end) = self.end(id) else { return };
         let (host, attached) = (end.host, end.attached);
         match attached {
-            Attached::Channel(_) if !self.link_handshake_over(id) => {}
+            Attached::Channel(_) | Attached::Pending if !self.link_handshake_over(id) => {}
             Attached::Channel(_) => match &mut self.hosts[host as usize].gate {
                 Some(gate) => {
                     gate.wait_to_read(id);

@@ -1,5 +1,7 @@
 //! TLS and the link protocol between TCP's handshake and a channel's first cell: flights of bytes, to and fro.
 
+use tidegate_proto::cell::RelayId;
+
 use crate::observe::Recorder;
 
 use super::ends::{Attached, EndId};
@@ -11,11 +13,12 @@ const ASKS: u64 = 400;
 const ANSWERS: u64 = 1_900;
 
 impl<R: Recorder> World<'_, R> {
-    /// TCP is established at the opener's end: the first flight, or none is asked for.
+    /// TCP is established at an end: the opener sends the first flight, or none is asked for.
     pub(super) fn begin_link_handshake(&mut self, id: EndId) {
         match self.connection(id.connection) {
-            Some(connection) if connection.flights > 0 => self.send_flight(id, ASKS),
-            _ => self.channel_opened(id),
+            Some(connection) if connection.flights == 0 => self.channel_opened(id),
+            Some(_) if id.side == 0 => self.send_flight(id, ASKS),
+            _ => {}
         }
     }
 
@@ -42,7 +45,13 @@ impl<R: Recorder> World<'_, R> {
                 return true;
             }
             (0, _) => self.send_flight(id, ASKS),
-            _ => self.send_flight(id, ANSWERS),
+            (_, left) => {
+                self.send_flight(id, ANSWERS);
+                // The acceptor has had its last word: what it sends from now on are cells.
+                if left == 1 {
+                    self.channel_opened(id);
+                }
+            }
         }
         false
     }
@@ -55,13 +64,27 @@ impl<R: Recorder> World<'_, R> {
         self.transmit(id);
     }
 
+    /// The end's node may use the channel.
     fn channel_opened(&mut self, id: EndId) {
         let now = self.now;
         let Some(end) = self.end(id) else { return };
         let (host, attached) = (end.host, end.attached);
-        if let Attached::Channel(channel) = attached {
-            self.hosts[host as usize].node().channel_opened(now, channel);
-            self.drain(host);
+        match attached {
+            Attached::Channel(channel) => {
+                self.hosts[host as usize].node().channel_opened(now, channel);
+                self.drain(host);
+            }
+            Attached::Pending if id.side == 1 => {
+                let Some(opener) = self.end(id.other()) else { return };
+                let from = opener.host;
+                let peer = self.hosts[from as usize].is_relay().then_some(RelayId(from));
+                let channel = self.hosts[host as usize].node().channel_accepted(peer);
+                self.hosts[host as usize].set_channel(channel, Some(id));
+                if let Some(end) = self.end(id) {
+                    end.attached = Attached::Channel(channel);
+                }
+            }
+            _ => {}
         }
     }
 }
