@@ -65,9 +65,12 @@ impl Scenario {
         let (mut file, mut notices) = match read(&source, overrides) {
             Err(error) if !overrides.is_empty() => {
                 // Places are the file's own only if the file alone has the mistake. Else the first override
-                // with which it cannot be read is the place.
+                // with which it has that mistake is the place: what others only break together may be right in the end.
                 read(&source, &[])?;
-                let first = (1..overrides.len()).find(|n| read(&source, &overrides[..*n]).is_err());
+                let same = |n: &usize| {
+                    read(&source, &overrides[..*n]).is_err_and(|other| other.cause == error.cause)
+                };
+                let first = (1..overrides.len()).find(same);
                 let culprit = &overrides[first.unwrap_or(overrides.len()) - 1];
                 return Err(InputError { at: None, file: format!("override `{culprit}`"), ..error });
             }

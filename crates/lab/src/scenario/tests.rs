@@ -192,6 +192,12 @@ fn overrides_replace_and_merge() {
     let error = parse(&bottleneck(), &["durations = \"30 s\""]).unwrap_err();
     assert_eq!(error.at, None);
     assert!(error.to_string().contains("`duration`?"), "{error}");
+    // Alone the first one ends before the warm-up; with the second it does not.
+    let good = ["duration = \"2 s\"", "warmup = \"1 s\""];
+    let error = parse(&bottleneck(), &[good[0], good[1], "underlay.dely = \"20 ms\""]).unwrap_err();
+    assert!(error.file.contains("underlay.dely") && error.to_string().contains("`delay`?"), "{error}");
+    let error = parse(&bottleneck(), &good[..1]).unwrap_err();
+    assert!(error.file.contains("duration"), "{error}");
 }
 
 #[test]
