@@ -2,6 +2,9 @@
 
 use std::fmt::Debug;
 
+use tidegate_control::random::Random;
+
+use crate::conflux::Link;
 pub use crate::ids::{CircId, Nonce, RelayId, StreamId};
 use crate::switching::CongestionNotice;
 
@@ -97,6 +100,14 @@ pub enum Payload<O: Onion> {
     Leave(Nonce),
     /// The streams of the circuit that was left with the same nonce go on here.
     Join(Nonce),
+    /// Client: the circuit is to be a leg of a set ([`crate::conflux`]).
+    Link(Box<Link>),
+    /// Exit: it is one.
+    Linked(Box<Link>),
+    /// Client: it heard so.
+    LinkedAck,
+    /// The set's next messages come on this leg; so many went over others since the last.
+    Switch(u32),
     /// Extend the circuit to this relay with the first half of a key exchange.
     Extend(O::Peer, O::Body),
     /// The circuit was extended: the second half.
@@ -109,6 +120,24 @@ pub enum Payload<O: Onion> {
     Misread,
     /// Padding, or something of a later protocol: to be ignored.
     Nothing,
+}
+
+impl<O: Onion> Payload<O> {
+    /// Whether it is about a stream, and keeps its order with others of a set of circuits, whichever leg it goes over
+    /// (proposal 329, 2.8). SENDMEs are each circuit's own.
+    pub fn is_of_stream(&self) -> bool {
+        matches!(
+            self,
+            Payload::Data(..)
+                | Payload::Begin(_)
+                | Payload::Connected
+                | Payload::Resolved(_)
+                | Payload::End(_)
+                | Payload::Xoff
+                | Payload::Xon
+                | Payload::Misread
+        )
+    }
 }
 
 /// A layer's running digest after a cell (proposal 289).
@@ -209,6 +238,8 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     /// Relay: the relay of that name; `None` if it is none that a circuit may go to from here.
     fn relay(&mut self, peer: &Self::Peer) -> Option<RelayId>;
 
+    /// Client: bytes that nobody else knows; a simulation draws them.
+    fn secret(&mut self, draws: &mut Random) -> [u8; 32];
     /// Client: begins a key exchange with a relay.
     fn start(&mut self, relay: RelayId) -> (Self::Handshake, Self::Body);
     /// Relay: answers one, `fast` or not; `None` if it is malformed.

@@ -1,16 +1,19 @@
 //! A client: builds circuits hop by hop, opens streams, and takes off all layers.
 
+mod driven;
+mod linked;
+
 use std::collections::VecDeque;
 
 use slab::Slab;
-use tidegate_control::machine::Machine;
 use tidegate_control::random::Random;
 use tidegate_control::units::Time;
 
-use crate::cell::{Cell, Command, DestroyReason, EndReason, Message, Nonce, Payload, RelayId, StreamId};
+use crate::cell::{Cell, Command, DestroyReason, Message, Nonce, Payload, RelayId, StreamId};
+use crate::conflux::Linked;
 use crate::edge::Edge;
-use crate::links::{Arrival, ChannelId, Config, LegId, Links, Side, kist};
-use crate::node::{CircuitKey, Node, Output, Sink, Source, StreamKey};
+use crate::links::{ChannelId, Config, LegId, Links, Side};
+use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
 use crate::switching::MoveStart;
 
@@ -34,6 +37,7 @@ struct Circuit<O: Onion> {
     /// A circuit to the same exit that its streams can switch to.
     spare: Option<CircuitKey>,
     switch: Switch<O>,
+    linked: Linked<Message<O>>,
 }
 
 /// How far a switch from one circuit to its spare has come. Streams keep the key of the first: the two
@@ -101,16 +105,22 @@ impl<O: Onion> Client<O> {
             next_stream: 1,
             spare: None,
             switch: Switch::None,
+            linked: Linked::No,
         });
         self.push(now, key, Command::Create, body);
         key
     }
 
-    /// Opens a stream at the last hop of a built circuit; `None` if the circuit is not built, is gone, or
-    /// has no stream ids left.
+    /// Opens a stream at the last hop of a built circuit; `None` if the circuit is not built, is being linked or is not
+    /// the first of a set, is gone, or has no stream ids left.
     pub fn open(&mut self, now: Time, key: CircuitKey, address: O::Address) -> Option<StreamKey> {
         let circuit = self.circuits.get_mut(key.0 as usize)?;
-        if circuit.hops.len() < circuit.path.len() {
+        let ready = match &circuit.linked {
+            Linked::No => circuit.hops.len() == circuit.path.len(),
+            Linked::First(set) => set.is_linked(),
+            Linked::With(_) => false,
+        };
+        if !ready {
             return None;
         }
         let stream = StreamId(circuit.next_stream);
@@ -130,7 +140,8 @@ impl<O: Onion> Client<O> {
             (circuit.hops.len() == circuit.path.len()).then_some(circuit)
         };
         let (Some(a), Some(b)) = (built(key), built(spare)) else { return false };
-        let fits = key != spare && a.path.last() == b.path.last() && b.edge.ids().next().is_none();
+        let alone = matches!((&a.linked, &b.linked), (Linked::No, Linked::No));
+        let fits = alone && key != spare && a.path.last() == b.path.last() && b.edge.ids().next().is_none();
         if fits {
             self.circuits[key.0 as usize].spare = Some(spare);
         }
@@ -201,7 +212,7 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// Ends a circuit and its streams.
+    /// Ends a circuit and its streams, and those that are linked with it.
     pub fn close(&mut self, now: Time, key: CircuitKey) {
         self.end(now, key, true);
     }
@@ -213,8 +224,10 @@ impl<O: Onion> Client<O> {
         }
     }
 
-    /// Says something to the last hop so far.
+    /// Says something to the last hop so far, over the way for it if there are several.
     fn say(&mut self, now: Time, key: CircuitKey, stream: StreamId, payload: Payload<O>) {
+        let way = if payload.is_of_stream() { self.way(now, key) } else { Some(key) };
+        let Some(key) = way else { return };
         let circuit = &mut self.circuits[key.0 as usize];
         let last = circuit.hops.len() - 1;
         let extends = matches!(payload, Payload::Extend(..));
@@ -263,7 +276,10 @@ impl<O: Onion> Client<O> {
                     _ => self.message(now, streams, message),
                 }
             }
-            Switch::None => self.message(now, key, message),
+            Switch::None => match circuit.linked {
+                Linked::No => self.message(now, key, message),
+                Linked::First(_) | Linked::With(_) => self.leg_message(now, key, message),
+            },
         }
     }
 
@@ -284,8 +300,7 @@ impl<O: Onion> Client<O> {
                         self.outputs.push_back(Output::Deliver(stream, bytes, data));
                     }
                     if owed.circuit {
-                        let digests = circuit.hops.last().and_then(O::client_digests);
-                        self.say(now, key, StreamId(0), Payload::Sendme(digests.map(|[heard, _]| heard)));
+                        self.acknowledge(now, key);
                     }
                     if owed.stream && self.circuits.contains(key.0 as usize) {
                         self.say(now, key, message.stream, Payload::Sendme(None));
@@ -296,7 +311,10 @@ impl<O: Onion> Client<O> {
             Payload::Sendme(digest) => {
                 let blocked = self.links.is_blocked(circuit.leg);
                 match circuit.edge.sendme(now, message.stream, digest, blocked) {
-                    Ok(()) => self.resume(key),
+                    Ok(()) => {
+                        self.leg_acknowledged(key);
+                        self.resume(key);
+                    }
                     Err(_) => self.end(now, key, true),
                 }
             }
@@ -313,18 +331,26 @@ impl<O: Onion> Client<O> {
         }
     }
 
+    /// Acknowledges the cells of a circuit that came last.
+    fn acknowledge(&mut self, now: Time, key: CircuitKey) {
+        let digests = self.circuits[key.0 as usize].hops.last().and_then(O::client_digests);
+        self.say(now, key, StreamId(0), Payload::Sendme(digests.map(|[heard, _]| heard)));
+    }
+
     fn resume(&mut self, key: CircuitKey) {
         self.package_again(key, Edge::resumable);
     }
 
     fn package_again(&mut self, key: CircuitKey, which: fn(&mut Edge, u32) -> Vec<(StreamId, u32)>) {
-        let circuit = &mut self.circuits[key.0 as usize];
-        for (stream, cells) in which(&mut circuit.edge, self.links.room(circuit.leg)) {
+        let (key, cells) = self.room(key);
+        for (stream, cells) in which(&mut self.circuits[key.0 as usize].edge, cells) {
             self.outputs.push_back(Output::Package(StreamKey { circuit: key, stream }, cells));
         }
     }
 
     fn end(&mut self, now: Time, key: CircuitKey, destroy: bool) {
+        // The other side's word ends one of a set, ours all.
+        let key = self.unlink(now, key, !destroy, &[]);
         let Some(circuit) = self.circuits.try_remove(key.0 as usize) else { return };
         self.outputs.push_back(Output::CircuitClosed(key));
         let channel = self.links.remove_leg(now, circuit.leg, destroy.then_some(DestroyReason::NONE));
@@ -367,120 +393,5 @@ impl<O: Onion> Client<O> {
             Command::Destroy => self.end(now, key, false),
             _ => self.end(now, key, true),
         }
-    }
-}
-
-impl<O: Onion> Machine for Client<O> {
-    type Output = Output<O>;
-
-    fn poll(&mut self) -> Option<Output<O>> {
-        while let Some((key, _)) = self.links.next_drained() {
-            if self.circuits.contains(key.0 as usize) {
-                self.package_again(key, Edge::reopened);
-            }
-        }
-        let links = &mut self.links;
-        (self.outputs.pop_front())
-            .or_else(|| links.next_opening().map(|(channel, peer)| Output::OpenChannel(channel, peer)))
-            .or_else(|| links.next_switched().map(|(key, took)| Output::Switched(key, took)))
-            .or_else(|| links.next_inspection().map(Output::Inspect))
-            .or_else(|| links.next_flushable().map(Output::Flush))
-    }
-
-    fn next_timeout(&self) -> Option<Time> {
-        self.links.next_run().map(|run| run.due)
-    }
-
-    fn timeout(&mut self, now: Time) {
-        self.links.begin_run(now);
-    }
-}
-
-impl<O: Onion> Node<O> for Client<O> {
-    fn channel_accepted(&mut self, peer: Option<RelayId>) -> ChannelId {
-        self.links.accept(peer)
-    }
-
-    fn channel_is_stock(&mut self, channel: ChannelId) {
-        self.links.set_stock(channel);
-    }
-
-    fn channel_opened(&mut self, now: Time, channel: ChannelId) {
-        self.links.opened(now, channel);
-    }
-
-    fn channel_closed(&mut self, now: Time, channel: ChannelId) {
-        // The legs on the channel are gone already: no circuit may be found with one of them.
-        let orphans = self.links.closed(now, channel);
-        let circuits: Vec<Circuit<O>> = (orphans.into_iter())
-            .filter_map(|(key, _)| {
-                let circuit = self.circuits.try_remove(key.0 as usize)?;
-                self.outputs.push_back(Output::CircuitClosed(key));
-                Some(circuit)
-            })
-            .collect();
-        for circuit in circuits {
-            self.end_switch(now, &circuit.switch);
-        }
-    }
-
-    fn cell(&mut self, now: Time, channel: ChannelId, cell: Cell<O>) {
-        match self.links.arrive(now, channel, cell) {
-            Arrival::Cell(key, _, cell) => self.circuit_cell(now, key, cell),
-            Arrival::Violation(key) => self.end(now, key, true),
-            Arrival::Congested(key, notice) => self.switch_as(now, key, MoveStart::on_notice(now, notice)),
-            Arrival::Done => self.close_if_spent(now, channel),
-            Arrival::UnknownCircuit(_) => {}
-        }
-        while self.links.next_moved().is_some() {}
-        while let Some((key, _, cell)) = self.links.next_released() {
-            self.circuit_cell(now, key, cell);
-        }
-    }
-
-    fn drain(&mut self, now: Time, channel: ChannelId, sink: &mut dyn Sink<O>) {
-        if self.links.drain(now, channel, sink) {
-            self.close_if_spent(now, channel);
-        }
-    }
-
-    fn socket(&mut self, now: Time, channel: ChannelId, state: Option<kist::Socket>) {
-        self.links.inspected(now, channel, state);
-    }
-
-    fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
-        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
-        let (hops, leg, links) = (&mut circuit.hops, circuit.leg, &mut self.links);
-        let room = links.room(leg);
-        circuit.edge.package(now, stream.stream, cells, room, source, |message, digest| {
-            let last = hops.len() - 1;
-            let full = links.push(now, leg, Command::Relay, O::seal(hops, last, message));
-            debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
-            if digest { O::client_digests(&hops[last]).map(|[_, said]| said) } else { None }
-        });
-        links.note_packaged(leg);
-    }
-
-    /// Clients have no exit streams.
-    fn stream_connected(&mut self, _: Time, _: StreamKey) {}
-
-    fn backlog(&mut self, now: Time, stream: StreamKey, bytes: u64) {
-        while let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize)
-            && let Some(payload) = circuit.edge.backlog(now, stream.stream, bytes)
-        {
-            self.say(now, stream.circuit, stream.stream, payload);
-        }
-    }
-
-    fn stream_ended(&mut self, now: Time, stream: StreamKey) {
-        let Some(circuit) = self.circuits.get_mut(stream.circuit.0 as usize) else { return };
-        if circuit.edge.close(stream.stream) {
-            self.outputs.push_back(Output::StreamClosed(stream, EndReason::DONE));
-            self.say(now, stream.circuit, stream.stream, Payload::End(EndReason::DONE));
-        }
-    }
-
-    fn waiting(&self) -> (u64, u64) {
-        self.links.waiting()
     }
 }

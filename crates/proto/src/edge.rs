@@ -1,9 +1,11 @@
 //! The end of a circuit where application bytes enter and leave: flow control of its streams (tor-spec,
 //! "Flow control") and packaging. The client and the exit have one each.
 
+mod stream;
+
 use std::collections::VecDeque;
 
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
 use crate::cell::{DATA_BYTES, Digest, Message, Payload, StreamId};
 use crate::control::windows::{Fixed, Windows};
@@ -11,12 +13,10 @@ use crate::control::{Control, Violation, Window, XOFF_BYTES, vegas};
 use crate::links::Config;
 use crate::node::Source;
 use crate::onion::Onion;
+use stream::Stream;
 
 /// Streams of one circuit at one time; more are refused (stream ids have 16 bits).
 pub const MAX_STREAMS: usize = 4096;
-
-/// A stream whose own side holds more than this says no SENDME (tor's `connection_outbuf_too_full`, ten cells).
-const HELD_BYTES: u64 = 10 * 509;
 
 /// Full cells that a stream fills in its turn: tor reads 16 KiB less a part of a cell at a time.
 const TURN_CELLS: u32 = 32;
@@ -24,6 +24,16 @@ const TURN_CELLS: u32 = 32;
 /// One end of a circuit.
 #[derive(Debug)]
 pub struct Edge {
+    flow: Flow,
+    /// Ordered by id. A circuit rarely has more than a few.
+    streams: Vec<Stream>,
+    /// Bytes that their own sides hold.
+    held: u64,
+}
+
+/// What belongs to the circuit, whose ever the streams are whose cells go over it.
+#[derive(Debug)]
+struct Flow {
     /// The fixed windows, unless the circuit has congestion control.
     windows: Option<Windows>,
     in_flight: Box<dyn Window>,
@@ -36,45 +46,6 @@ pub struct Edge {
     allowance: f64,
     /// Cells packaged since the controller last asked.
     packaged: u32,
-    /// Ordered by id. A circuit rarely has more than a few.
-    streams: Vec<Stream>,
-    /// Bytes that their own sides hold.
-    held: u64,
-}
-
-#[derive(Debug)]
-struct Stream {
-    id: StreamId,
-    connected: bool,
-    /// It had bytes left when a window or the circuit queue stopped it.
-    starved: bool,
-    /// The stream's own window, unless the circuit has congestion control.
-    window: Option<Fixed>,
-    delivered: u32,
-    /// The peer said XOFF and not yet XON.
-    stopped: bool,
-    /// We did.
-    stopping: bool,
-    /// Bytes that the stream's own side has not taken yet, and since when there are some.
-    held: u64,
-    held_since: Time,
-    /// Bytes that its source has announced and that are not in cells yet.
-    announced: u64,
-}
-
-impl Stream {
-    fn room(&self) -> u32 {
-        if self.stopped { 0 } else { self.window.as_ref().map_or(u32::MAX, |window| window.room()) }
-    }
-
-    /// Whether a SENDME is due: enough was delivered, and its own side takes it.
-    fn acknowledges(&mut self, increment: u32) -> bool {
-        let owed = self.delivered >= increment && self.held <= HELD_BYTES;
-        if owed {
-            self.delivered -= increment;
-        }
-        owed
-    }
 }
 
 /// The SENDMEs owed after a delivered cell.
@@ -111,7 +82,7 @@ impl Edge {
     /// By this window, or without one by the fixed windows.
     fn bounded(congestion: Option<Box<dyn Window>>, windows: Windows, allowance: f64) -> Edge {
         let fixed = || Box::new(Fixed::new(windows.circuit, windows.circuit_increment));
-        Edge {
+        let flow = Flow {
             windows: congestion.is_none().then_some(windows),
             in_flight: congestion.unwrap_or_else(|| fixed()),
             since: 0,
@@ -119,14 +90,33 @@ impl Edge {
             delivered: 0,
             allowance,
             packaged: 0,
-            streams: Vec::new(),
-            held: 0,
-        }
+        };
+        Edge { flow, streams: Vec::new(), held: 0 }
+    }
+
+    /// The two exchange what belongs to their circuits; each keeps its streams.
+    pub fn exchange_circuits(&mut self, other: &mut Edge) {
+        std::mem::swap(&mut self.flow, &mut other.flow);
     }
 
     /// It has congestion control instead of the fixed windows.
     pub fn has_congestion_control(&self) -> bool {
-        self.windows.is_none()
+        self.flow.windows.is_none()
+    }
+
+    /// The circuit's round-trip time, if congestion control has measured it.
+    pub fn round_trip(&self) -> Option<Span> {
+        self.flow.in_flight.round_trip()
+    }
+
+    /// Delivered cells that a circuit SENDME acknowledges.
+    pub fn sendme_increment(&self) -> u32 {
+        self.flow.in_flight.sendme_increment()
+    }
+
+    /// Cells that may be packaged now. `queue`: that the circuit queue takes.
+    pub fn room(&self, queue: u32) -> u32 {
+        self.flow.in_flight.room().min(queue).min(self.flow.allowed())
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
@@ -140,22 +130,8 @@ impl Edge {
         if id.0 == 0 || self.streams.len() >= MAX_STREAMS {
             return false;
         }
-        let window = self.windows.map(|windows| Fixed::new(windows.stream, windows.stream_increment));
-        let (connected, starved, stopped, stopping) = (false, false, false, false);
-        let (delivered, held, held_since, announced) = (0, 0, Time::ZERO, 0);
-        let stream = Stream {
-            id,
-            connected,
-            starved,
-            window,
-            delivered,
-            stopped,
-            stopping,
-            held,
-            held_since,
-            announced,
-        };
-        self.streams.insert(at, stream);
+        let window = self.flow.windows.map(|windows| Fixed::new(windows.stream, windows.stream_increment));
+        self.streams.insert(at, Stream::new(id, window));
         true
     }
 
@@ -192,16 +168,17 @@ impl Edge {
 
     /// A DATA cell arrived. Cells of a stream that was just closed still count for the circuit.
     pub fn deliver(&mut self, id: StreamId) -> Result<(Owed, bool), Violation> {
-        let (windows, increment) = (self.windows, self.in_flight.sendme_increment());
-        self.delivered += 1;
+        let flow = &mut self.flow;
+        let (windows, increment) = (flow.windows, flow.in_flight.sendme_increment());
+        flow.delivered += 1;
         // The window less the SENDMEs we sent is the peer's to use; we send them at once, so it can
         // never be more than the window ahead.
-        if windows.is_some_and(|windows| self.delivered > windows.circuit) {
+        if windows.is_some_and(|windows| flow.delivered > windows.circuit) {
             return Err(Violation);
         }
-        let circuit = self.delivered >= increment;
+        let circuit = flow.delivered >= increment;
         if circuit {
-            self.delivered -= increment;
+            flow.delivered -= increment;
         }
         let Some(stream) = self.stream(id) else { return Ok((Owed { circuit, stream: false }, false)) };
         let Some(windows) = windows else { return Ok((Owed { circuit, stream: false }, true)) };
@@ -223,12 +200,12 @@ impl Edge {
         blocked: bool,
     ) -> Result<(), Violation> {
         if id.0 == 0 {
-            if self.expected.pop_front().is_some_and(|expected| digest != Some(expected)) {
+            if self.flow.expected.pop_front().is_some_and(|expected| digest != Some(expected)) {
                 return Err(Violation);
             }
-            return self.in_flight.acknowledged(now, blocked);
+            return self.flow.in_flight.acknowledged(now, blocked);
         }
-        match (self.windows, self.stream(id)) {
+        match (self.flow.windows, self.stream(id)) {
             (None, _) => Err(Violation),
             (Some(_), Some(Stream { window: Some(window), .. })) => window.acknowledged(now, blocked),
             (Some(_), _) => Ok(()),
@@ -238,7 +215,7 @@ impl Edge {
     /// The stream's own side holds so many bytes that it has not taken yet: what to tell the peer. Ask again until that
     /// is nothing.
     pub fn backlog<O: Onion>(&mut self, now: Time, id: StreamId, bytes: u64) -> Option<Payload<O>> {
-        let windows = self.windows;
+        let windows = self.flow.windows;
         let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
         let stream = &mut self.streams[at];
         self.held = self.held + bytes - stream.held;
@@ -260,7 +237,7 @@ impl Edge {
 
     /// The peer said XOFF (`stop`) or XON. Fixed windows know neither: it is dropped, as tor does.
     pub fn stop(&mut self, id: StreamId, stop: bool) {
-        if self.windows.is_none()
+        if self.flow.windows.is_none()
             && let Some(stream) = self.stream(id)
         {
             stream.stopped = stop;
@@ -271,14 +248,14 @@ impl Edge {
     /// counts too; without, only if a stream had bytes for it.
     pub fn allow(&mut self, cells: f64, carry: bool) {
         let begun = carry || self.streams.iter().any(|stream| stream.starved);
-        let left = if begun && self.allowance < 1.0 { self.allowance } else { 0.0 };
-        self.allowance = cells + left;
+        let left = if begun && self.flow.allowance < 1.0 { self.flow.allowance } else { 0.0 };
+        self.flow.allowance = cells + left;
     }
 
     /// Cells that the streams' sources still have, as far as can be told: without limit if one was stopped
     /// with bytes left; else as many as they had lately and as many again, to let them grow.
     pub fn demand(&mut self) -> f64 {
-        let packaged = std::mem::take(&mut self.packaged);
+        let packaged = std::mem::take(&mut self.flow.packaged);
         let backlogged = self.streams.iter().any(|stream| stream.starved && stream.room() > 0);
         if backlogged { f64::INFINITY } else { 2.0 * f64::from(packaged) }
     }
@@ -296,14 +273,9 @@ impl Edge {
         if bytes == u64::MAX { f64::INFINITY } else { bytes as f64 }
     }
 
-    fn allowed(&self) -> u32 {
-        self.allowance as u32
-    }
-
-    /// Streams that were stopped with bytes left and could go on, each with a fair share of the circuit
-    /// window. `room`: cells that the circuit queue takes.
-    pub fn resumable(&mut self, room: u32) -> Vec<(StreamId, u32)> {
-        let cells = self.in_flight.room().min(room).min(self.allowed());
+    /// Streams that were stopped with bytes left and could go on, each with a fair share of so many cells: the
+    /// [room](Self::room).
+    pub fn resumable(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
         let able = |stream: &Stream| stream.starved && stream.room() > 0;
         let count = self.streams.iter().filter(|stream| able(stream)).count() as u32;
         if cells == 0 || count == 0 {
@@ -316,34 +288,35 @@ impl Edge {
     /// As [`resumable`](Self::resumable), once the circuit queue is short again. Nobody gets a share then: streams
     /// are read in turn, the newest first, until the queue stops them (tor's `set_streams_blocked_on_circ`, which
     /// lets the event loop read again).
-    pub fn reopened(&mut self, room: u32) -> Vec<(StreamId, u32)> {
-        let able = self.resumable(room);
-        let cells = self.in_flight.room().min(room).min(self.allowed());
+    pub fn reopened(&mut self, cells: u32) -> Vec<(StreamId, u32)> {
+        let able = self.resumable(cells);
         let turns = if able.is_empty() { 0 } else { cells.div_ceil(TURN_CELLS) };
         (0..turns).flat_map(|_| able.iter().rev().map(|(id, _)| (*id, TURN_CELLS))).collect()
     }
 
     /// Packages up to `cells` cells of a connected stream; `send` gets each message, and gives its digest where it is
-    /// asked and there is one. `room`: cells that the circuit queue takes.
+    /// asked and there is one. `room`: cells that the circuit queue takes. How many were packaged.
     pub fn package<O: Onion>(
         &mut self,
         now: Time,
         id: StreamId,
-        mut cells: u32,
+        cells: u32,
         room: u32,
         source: &mut dyn Source<O>,
         mut send: impl FnMut(Message<O>, bool) -> Option<Digest>,
-    ) {
-        let increment = self.in_flight.sendme_increment();
-        let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else { return };
-        let allowance = self.allowed();
-        let stream = &mut self.streams[at];
+    ) -> u32 {
+        let room = self.room(room);
+        let Edge { flow, streams, .. } = self;
+        let increment = flow.in_flight.sendme_increment();
+        let Ok(at) = streams.binary_search_by_key(&id, |stream| stream.id) else { return 0 };
+        let stream = &mut streams[at];
         if !stream.connected {
-            return;
+            return 0;
         }
-        let mut allowed = allowance.min(self.in_flight.room()).min(room).min(stream.room());
+        let allowed = room.min(stream.room()).min(cells);
         stream.starved = true;
-        while cells > 0 && allowed > 0 {
+        let mut sent = 0;
+        while sent < allowed {
             let Some((bytes, data)) = source.take(DATA_BYTES) else {
                 stream.starved = false;
                 break;
@@ -351,23 +324,30 @@ impl Edge {
             if stream.announced < u64::MAX {
                 stream.announced = stream.announced.saturating_sub(bytes.into());
             }
-            self.since = (self.since + 1) % increment;
-            let digest = send(Message { stream: id, payload: Payload::Data(bytes, data) }, self.since == 0);
-            self.expected.extend(digest);
-            self.in_flight.sent(now);
+            flow.since = (flow.since + 1) % increment;
+            let digest = send(Message { stream: id, payload: Payload::Data(bytes, data) }, flow.since == 0);
+            flow.expected.extend(digest);
+            flow.in_flight.sent(now);
             if let Some(window) = &mut stream.window {
                 window.sent(now);
             }
-            self.allowance -= 1.0;
-            self.packaged += 1;
-            allowed -= 1;
-            cells -= 1;
+            flow.allowance -= 1.0;
+            flow.packaged += 1;
+            sent += 1;
         }
+        sent
+    }
+}
+
+impl Flow {
+    fn allowed(&self) -> u32 {
+        self.allowance as u32
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::stream::HELD_BYTES;
     use super::*;
     use crate::control::windows::FixedWindows;
     use crate::onion::{Clear, Stamp};
@@ -398,11 +378,11 @@ mod tests {
         assert_eq!(packaged(&mut edge, b, 256), 256);
         assert_eq!(packaged(&mut edge, b, u32::MAX), 244);
         assert_eq!(packaged(&mut edge, c, u32::MAX), 0, "the circuit window is used up");
-        assert!(edge.resumable(u32::MAX).is_empty());
+        assert!(edge.resumable(edge.room(u32::MAX)).is_empty());
         edge.sendme(Time::ZERO, StreamId(0), None, false).unwrap();
-        assert_eq!(edge.resumable(u32::MAX), [(c, 100)]);
+        assert_eq!(edge.resumable(edge.room(u32::MAX)), [(c, 100)]);
         edge.sendme(Time::ZERO, a, None, false).unwrap();
-        assert_eq!(edge.resumable(u32::MAX), [(a, 50), (c, 50)]);
+        assert_eq!(edge.resumable(edge.room(u32::MAX)), [(a, 50), (c, 50)]);
         assert_eq!(packaged(&mut edge, a, u32::MAX), 50);
     }
 
@@ -414,8 +394,8 @@ mod tests {
             assert!(edge.open(id) && edge.connect(id));
             assert_eq!(packaged(&mut edge, id, 0), 0, "the queue is full");
         }
-        assert_eq!(edge.reopened(40), [(new, 32), (old, 32), (new, 32), (old, 32)]);
-        assert!(edge.reopened(0).is_empty());
+        assert_eq!(edge.reopened(edge.room(40)), [(new, 32), (old, 32), (new, 32), (old, 32)]);
+        assert!(edge.reopened(edge.room(0)).is_empty());
     }
 
     #[test]
@@ -472,7 +452,7 @@ mod tests {
         edge.stop(id, true);
         assert_eq!(packaged(&mut edge, id, u32::MAX), 0);
         edge.stop(id, false);
-        assert_eq!(edge.resumable(u32::MAX), [(id, 124)]);
+        assert_eq!(edge.resumable(edge.room(u32::MAX)), [(id, 124)]);
         assert_eq!(packaged(&mut edge, id, u32::MAX), 124, "the first congestion window");
         assert_eq!(edge.sendme(Time(1), id, None, false), Err(Violation), "streams have no SENDMEs");
         assert_eq!(edge.backlog::<Clear>(Time::ZERO, id, XOFF_BYTES), None);

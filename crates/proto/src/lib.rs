@@ -26,6 +26,7 @@
 pub mod bucket;
 pub mod cell;
 pub mod client;
+pub mod conflux;
 pub mod control;
 pub mod crypto;
 pub mod edge;

@@ -35,6 +35,9 @@ pub enum Output<O: Onion> {
     StreamClosed(StreamKey, EndReason),
     /// Client: the circuit carries streams from now on.
     CircuitBuilt(CircuitKey),
+    /// Client: the circuit's streams go over it and those that were [linked](crate::client::Client::link) with it, as many
+    /// of them as are left.
+    Linked(CircuitKey),
     /// Client: the exit connected the stream.
     StreamConnected(StreamKey),
     /// This node has moved the circuit to another connection, or over to another circuit's relays; so long it

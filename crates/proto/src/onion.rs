@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 
+use tidegate_control::random::Random;
 use tidegate_control::units::Time;
 
 use crate::cell::{Digest, Message, Payload, RelayId, StreamId};
@@ -118,6 +119,11 @@ impl Onion for Clear {
     }
     fn relay(&mut self, peer: &RelayId) -> Option<RelayId> {
         Some(*peer)
+    }
+    fn secret(&mut self, draws: &mut Random) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&draws.bits().to_le_bytes()));
+        bytes
     }
     fn start(&mut self, _: RelayId) -> (Option<bool>, ClearBody) {
         let asked = self.congestion_control;

@@ -1,6 +1,7 @@
 //! A relay: passes cells between the two legs of a circuit, and is the exit of circuits that end here.
 
 mod driven;
+mod linked;
 mod memory;
 mod messages;
 mod shown;
@@ -16,6 +17,7 @@ use tidegate_control::units::Time;
 use crate::cell::{
     Cell, CircId, Command, DestroyReason, EndReason, Message, Nonce, Payload, RelayId, StreamId,
 };
+use crate::conflux::Linked;
 use crate::control::{Controller, Place, Plant, Timer, Totals};
 use crate::links::{ChannelId, Config, LegId, Limits, Links, Side};
 use crate::node::{CircuitKey, Output, StreamKey};
@@ -31,10 +33,12 @@ pub struct Relay<O: Onion> {
     /// Exit: circuits whose client has left them, or joined on them, and not yet both.
     left: BTreeMap<Nonce, CircuitKey>,
     joined: BTreeMap<Nonce, CircuitKey>,
+    /// Exit: sets of linked circuits, by the first of each.
+    sets: BTreeMap<[u8; 32], CircuitKey>,
     cells: u64,
     controller: Option<Box<dyn Controller>>,
     watch: Option<Watch>,
-    /// Bytes that streams' own sides hold, and messages that wait for a LEAVE.
+    /// Bytes that streams' own sides hold, and messages that wait for a LEAVE, or for others of linked circuits.
     held: u64,
     shed: u64,
     draining: bool,
@@ -58,6 +62,7 @@ impl<O: Onion> Relay<O> {
             table: Table { links, circuits: Slab::new(), outputs: VecDeque::new() },
             left: BTreeMap::new(),
             joined: BTreeMap::new(),
+            sets: BTreeMap::new(),
             cells: 0,
             controller,
             watch,
@@ -146,6 +151,7 @@ impl<O: Onion> Relay<O> {
             hop,
             edge: None,
             switch,
+            linked: Linked::No,
         });
         if let Some(controller) = &mut self.controller {
             controller.begun(key);
@@ -208,8 +214,10 @@ impl<O: Onion> Relay<O> {
         }
     }
 
-    /// Says something to the client of a circuit.
+    /// Says something to the client of a circuit, over the way for it if there are several.
     fn say(&mut self, now: Time, key: CircuitKey, stream: StreamId, payload: Payload<O>) {
+        let way = if payload.is_of_stream() { self.way(now, key) } else { Some(key) };
+        let Some(key) = way else { return };
         let circuit = &mut self.table.circuits[key.0 as usize];
         let body = O::originate(&mut circuit.hop, Message { stream, payload });
         let prev = circuit.prev;
@@ -337,6 +345,7 @@ impl<O: Onion> Relay<O> {
 
     /// Ends a circuit; neighbours are told, but for the one that told us.
     fn part(&mut self, now: Time, key: CircuitKey, told_by: Option<Side>, reason: DestroyReason) {
+        let key = self.unlink(now, key, told_by.is_some(), &[]);
         let Some(circuit) = self.forget(key) else { return };
         let tell = |side| (told_by != Some(side)).then_some(reason);
         let channel = self.table.links.remove_leg(now, circuit.prev, tell(Side::Prev));
@@ -395,7 +404,9 @@ impl<O: Onion> Relay<O> {
         if let Some(watch) = &mut self.watch {
             watch.closed(channel);
         }
-        for (key, side) in self.table.links.closed(now, channel) {
+        let gone = self.table.links.closed(now, channel);
+        for (key, side) in gone.iter().copied() {
+            let key = self.unlink(now, key, true, &gone);
             let Some(circuit) = self.forget(key) else { continue };
             let other = match side {
                 Side::Prev => circuit.next,

@@ -11,6 +11,7 @@ use tidegate_control::balance::survey::Survey;
 use tidegate_control::keys::{self, Parameters, Wrong};
 use tidegate_control::units::Span;
 
+use crate::conflux::Wish;
 use crate::control::Control;
 use crate::control::windows::Windows;
 use crate::links::{CircuitQueue, OutputBuffer, kist};
@@ -34,6 +35,8 @@ pub struct SystemConfig {
     pub connection_half_life: Option<Span>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
+    /// What clients wish whose streams go over two circuits at once.
+    pub conflux: Option<Wish>,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
     /// What is in flight at most, unless `control` has windows of its own.
@@ -70,6 +73,10 @@ struct Choices {
     connection_half_life: Option<Span>,
     /// How circuits move away from congested connections.
     switching: SwitchingName,
+    /// Clients' streams go over two circuits at once that have the exit in common (Conflux): always over that with the
+    /// least round-trip time, or over the other, too, while its window is full. Needs a `control` with congestion windows.
+    /// Users with a `path` need a `second-path`. Source: proposal 329.
+    conflux: ConfluxName,
     /// How circuits' rates are controlled.
     #[schemars(extend("enum" = names(CONTROLS)))]
     control: String,
@@ -101,6 +108,14 @@ enum SwitchingName {
     Circuit,
 }
 
+#[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum ConfluxName {
+    None,
+    MinLatency,
+    Throughput,
+}
+
 impl Default for Choices {
     /// Tor as it was.
     fn default() -> Choices {
@@ -110,6 +125,7 @@ impl Default for Choices {
             channel_scheduler: ChannelScheduler::Vanilla,
             connection_half_life: None,
             switching: SwitchingName::None,
+            conflux: ConfluxName::None,
             control: "windows".into(),
             balance: "given".into(),
         }
@@ -190,6 +206,27 @@ impl SystemConfig {
             SwitchingName::Connection => Some(Form::Connection),
             SwitchingName::Circuit => Some(Form::Circuit),
         };
+        let conflux = match choices.conflux {
+            ConfluxName::None => None,
+            ConfluxName::MinLatency => Some(Wish::MinLatency),
+            ConfluxName::Throughput => Some(Wish::Throughput),
+        };
+        let wrong = |cause: String, cure: &str| {
+            let path = vec!["conflux".to_owned()];
+            Wrong { path, at_key: false, cause, cure: cure.to_owned() }
+        };
+        let control = choose(CONTROLS, &choices.control, table, &mut all)?;
+        if conflux.is_some() && control.window().is_none() {
+            let cause =
+                format!("`conflux` with `control` = \"{}\", which has no congestion window", choices.control);
+            return Err(wrong(cause, "control = \"vegas\""));
+        }
+        if conflux.is_some() && form == Some(Form::Circuit) {
+            let cause =
+                "`conflux` with `switching` = \"circuit\": both move streams between circuits".to_owned();
+            let cure = "leave one out, or use switching = \"connection\"".into();
+            return Err(wrong(cause, cure));
+        }
         Ok(SystemConfig {
             transport: match choices.transport {
                 TransportName::Vanilla => Transport::Vanilla,
@@ -200,7 +237,8 @@ impl SystemConfig {
             kist: (choices.channel_scheduler == ChannelScheduler::Kist).then_some(kist),
             connection_half_life: choices.connection_half_life,
             switching: form.map(|form| Switching { form, ..switch }),
-            control: choose(CONTROLS, &choices.control, table, &mut all)?,
+            conflux,
+            control,
             windows: own(table, "windows", &mut all)?,
             output_buffer: own(table, "output-buffer", &mut all)?,
             circuit_queue: own(table, "circuit-queue", &mut all)?,
@@ -289,6 +327,13 @@ mod tests {
             (json!({ "vegas": { "alhpa": 7 } }), "vegas.alhpa", "unknown key `alhpa`"),
             (json!({ "switch": { "alpha": 0.9 } }), "switch", "`alpha` is above `beta`"),
             (json!({ "kist": "fast" }), "kist", "`kist` is \"fast\", expected table"),
+            (json!({ "conflux": "fast", "control": "vegas" }), "conflux", "there is no conflux `fast`"),
+            (json!({ "conflux": "throughput" }), "conflux", "`conflux` with `control` = \"windows\""),
+            (
+                json!({ "conflux": "min-latency", "control": "vegas", "switching": "circuit" }),
+                "conflux",
+                "`conflux` with `switching` = \"circuit\"",
+            ),
         ] {
             let wrong = SystemConfig::read(&table).unwrap_err();
             assert_eq!(wrong.path.join("."), path, "{wrong:?}");

@@ -33,6 +33,7 @@ fn main() {
         host: 3,
         class: "bulk".into(),
         route: Route::Pinned([0, 1, 2]),
+        second_path: None,
         servers: vec![4],
         traffic: Traffic::Fetch { requests: vec![request], pause: (Span::ZERO, Span::ZERO), every: None },
         start: Time::ZERO + Span::from_secs(start),

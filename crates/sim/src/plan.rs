@@ -13,6 +13,7 @@ use tidegate_control::markov;
 use tidegate_control::units::{Bytes, Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
+pub use tidegate_proto::conflux::Wish;
 pub use tidegate_proto::control::fixed_rate::FixedRate;
 pub use tidegate_proto::control::windows::{FixedWindows, Windows};
 pub use tidegate_proto::control::{Control, predictor, vegas};
@@ -217,6 +218,9 @@ pub struct UserPlan {
     pub class: String,
     /// Which relays the circuits use.
     pub route: Route,
+    /// Guard, middle and exit of the second circuit where the route is pinned and the system's clients link two: the exit
+    /// is the same.
+    pub second_path: Option<[u32; 3]>,
     /// Servers to choose from, indices into `Plan::hosts`.
     pub servers: Vec<u32>,
     /// What is fetched, and when.
@@ -417,6 +421,8 @@ pub struct System {
     pub connection_half_life: Option<Span>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
+    /// What clients wish whose streams go over two circuits at once ([`tidegate_proto::conflux`]).
+    pub conflux: Option<Wish>,
     /// Over which relays circuits go.
     pub paths: paths::PathSelection,
     /// Where the weights come from that clients select relays by; [`crate::balance`] makes them before a run.
@@ -456,6 +462,7 @@ impl Default for System {
             kist: None,
             connection_half_life: None,
             switching: None,
+            conflux: None,
             paths: paths::PathSelection::default(),
             balance: Arc::new(Given),
             survey: Survey::default(),

@@ -57,6 +57,7 @@ fn plan() -> Plan {
         host: 7,
         class: "web".into(),
         route: Route::Drawn { keep_guard: false, onion_service: false },
+        second_path: None,
         servers: vec![6],
         traffic: Traffic::Fetch {
             requests: vec![RequestPlan { bytes: 200_000, weight: 1.0, timeout: never, request_bytes: 100 }],

@@ -68,6 +68,7 @@ fn plan(loss: f64) -> Plan {
             host: 8 + n / 3,
             class: if n.is_multiple_of(2) { "bulk" } else { "web" }.into(),
             route: Route::Drawn { keep_guard: true, onion_service: false },
+            second_path: None,
             servers: vec![7],
             traffic: Traffic::Fetch { requests: vec![request], pause: (pause, pause), every: None },
             start: Time::ZERO + Span::from_secs(1),
@@ -119,7 +120,7 @@ fn systems() -> Vec<System> {
             for kist in [None, Some(kist::KistParameters::default())] {
                 for control in CONTROLS {
                     for form in [None, Some(Form::Connection), Some(Form::Circuit)] {
-                        systems.push(System {
+                        let system = System {
                             name: format!("{transport:?} {} {kist:?} {} {form:?}", part.name, control.name),
                             transport,
                             scheduler: Arc::clone(&scheduler),
@@ -128,7 +129,13 @@ fn systems() -> Vec<System> {
                             switching: form.map(rules),
                             control: control.by_default(),
                             ..base.clone()
-                        });
+                        };
+                        let can_link = system.control.window().is_some() && form != Some(Form::Circuit);
+                        for wish in [Wish::MinLatency, Wish::Throughput].into_iter().filter(|_| can_link) {
+                            let name = format!("{} {wish:?}", system.name);
+                            systems.push(System { name, conflux: Some(wish), ..system.clone() });
+                        }
+                        systems.push(system);
                     }
                 }
             }

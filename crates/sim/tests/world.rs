@@ -31,6 +31,7 @@ fn user(host: u32, path: [u32; 3], server: u32, bytes: u64, start: Span) -> User
         host,
         class: "bulk".into(),
         route: Route::Pinned(path),
+        second_path: None,
         servers: vec![server],
         traffic: Traffic::Fetch {
             requests: vec![request],

@@ -120,6 +120,7 @@ pub fn links(system: Option<&Spanned<Value>>, source: &Source) -> Result<Config,
         queue_high: system.circuit_queue.high,
         queue_low: system.circuit_queue.low,
         switching: system.switching,
+        conflux: system.conflux,
         nonces,
         ..Config::default()
     })

@@ -96,11 +96,13 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                     (drawn(user), end(&user.client), end(&user.server))
                 }
             };
+            let second = user.second_path.as_ref();
+            let second = second.map(|path| [0, 1, 2].map(|hop| hosts.named(path[hop].get_ref())));
             let start = draw(&user.start, &mut draws);
             // Of a group the first sleep least: its shares are exact.
             let rank = (f64::from(number) + 0.5) / f64::from(count);
             let rests = rests(user, rank, scenario.duration());
-            users.add(user, name, route, (client, server), start, rests);
+            users.add(user, name, route, (client, server), start, rests, second);
         }
     }
     let Users { plans, names, .. } = users;
@@ -168,6 +170,7 @@ impl<'a> Users<'a> {
         (host, server): (u32, u32),
         start: Span,
         rests: Vec<(Time, Time)>,
+        second_path: Option<[u32; 3]>,
     ) {
         let name = user.traffic.get_ref().as_str();
         if !self.kinds.contains_key(name) {
@@ -184,6 +187,7 @@ impl<'a> Users<'a> {
             host,
             class: name.to_owned(),
             route,
+            second_path,
             servers: vec![server],
             traffic,
             start: Time::ZERO + start,

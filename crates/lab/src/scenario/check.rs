@@ -98,6 +98,7 @@ fn plan(file: &SystemFile) -> System {
         kist: parts.kist,
         connection_half_life: parts.connection_half_life,
         switching: parts.switching,
+        conflux: parts.conflux,
         control: parts.control,
         other_clients: None,
         windows: parts.windows,
@@ -258,6 +259,9 @@ fn check_route(file: &File, user: &UserFile, span: Range<usize>, source: &Source
         return check_shared(file, user, name, source);
     }
     let Some(path) = &user.path else {
+        if let Some(second) = &user.second_path {
+            return Err(source.error(second[0].span(), "`second-path` without a `path`", "name it, too"));
+        }
         return if file.relay.is_empty() {
             Ok(())
         } else if file.relay.len() < 3 {
@@ -266,18 +270,22 @@ fn check_route(file: &File, user: &UserFile, span: Range<usize>, source: &Source
             known_ends(user, span, source)
         };
     };
-    for relay in path {
-        known(&file.relay, relay, "relay")?;
+    for path in std::iter::once(path).chain(&user.second_path) {
+        for relay in path {
+            known(&file.relay, relay, "relay")?;
+        }
+        let named = |hop: usize| path[hop].get_ref();
+        if named(0) == named(1) || named(1) == named(2) || named(0) == named(2) {
+            let cure = "name three different relays";
+            return Err(source.error(path[0].span(), "the path uses a relay twice", cure));
+        }
     }
-    if path[0].get_ref() == path[1].get_ref()
-        || path[1].get_ref() == path[2].get_ref()
-        || path[0].get_ref() == path[2].get_ref()
-    {
-        return Err(source.error(
-            path[0].span(),
-            "the path uses a relay twice",
-            "name three different relays",
-        ));
+    if let Some(second) = &user.second_path {
+        let shares = |hop: usize| path[..2].iter().any(|relay| relay.get_ref() == second[hop].get_ref());
+        if second[2].get_ref() != path[2].get_ref() || shares(0) || shares(1) {
+            let cause = "`second-path` is no second leg to the exit of `path`";
+            return Err(source.error(second[0].span(), cause, "let them share the exit and no other relay"));
+        }
     }
     Ok(())
 }

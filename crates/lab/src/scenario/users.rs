@@ -110,6 +110,9 @@ pub struct UserFile {
     /// Guard, middle, exit; without it the network draws relays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<[Name; 3]>,
+    /// The same of the second circuit under `conflux`, to the same exit: without it such a user has one circuit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub second_path: Option<[Name; 3]>,
     /// The user over whose circuits this one's streams go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<Name>,

@@ -85,6 +85,10 @@ pub trait Window: Debug + Send {
     fn acknowledged(&mut self, now: Time, blocked: bool) -> Result<(), Violation>;
     /// Delivered cells that a circuit SENDME acknowledges.
     fn sendme_increment(&self) -> u32;
+    /// The circuit's round-trip time, if this measures it.
+    fn round_trip(&self) -> Option<Span> {
+        None
+    }
 }
 
 /// What steers a relay's circuits in the direction to the client: it is told of circuits and neighbours' messages, and

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_control::keys;
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 
 use super::{Control, Violation, Window};
 
@@ -269,12 +269,15 @@ impl Window for Vegas {
     fn sendme_increment(&self) -> u32 {
         self.parameters.sendme_increment
     }
+
+    fn round_trip(&self) -> Option<Span> {
+        (self.smoothed_rtt > 0).then(|| Span::from_micros(self.smoothed_rtt))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_control::units::Span;
 
     /// A path that delivers `rate` cells a second after `base`, first in first out; gives the cells in
     /// flight at the end of `seconds`, the rate and the greatest queue after half of it.

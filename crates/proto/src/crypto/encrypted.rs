@@ -7,6 +7,7 @@ use std::fmt;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
+use tidegate_control::random::Random;
 
 use super::fast;
 use super::layer::{BODY, Body, Layer};
@@ -259,6 +260,10 @@ impl Onion for Encrypted {
         }
     }
 
+    fn secret(&mut self, _: &mut Random) -> [u8; 32] {
+        self.draw()
+    }
+
     fn start(&mut self, relay: RelayId) -> (Option<Handshake>, Body) {
         if let Some(public) = self.modern.get(&relay).copied() {
             let started = ntor_v3::ClientHandshake::start(public, self.draw(), ASK_CONGESTION_CONTROL);
@@ -290,7 +295,7 @@ impl Onion for Encrypted {
                 let (public, onion) = self.ours_v3.as_ref()?;
                 let mut granted = false;
                 let grant = |asked: &[u8]| {
-                    granted = asks_congestion_control(asked);
+                    granted = ntor_v3::asks_congestion_control(asked);
                     if granted { GRANT_CONGESTION_CONTROL.to_vec() } else { NO_EXTENSIONS.to_vec() }
                 };
                 let (keys, reply) = ntor_v3::answer(public, onion, skin, &ephemeral, grant).ok()?;
@@ -362,20 +367,6 @@ impl Onion for Encrypted {
     }
 }
 
-/// Whether a client's message of ntor-v3, a list of extensions, asks for congestion control.
-fn asks_congestion_control(message: &[u8]) -> bool {
-    let Some((&count, mut rest)) = message.split_first() else { return false };
-    for _ in 0..count {
-        let Some((&[kind, length], bytes)) = rest.split_first_chunk::<2>() else { return false };
-        let Some((_, next)) = bytes.split_at_checked(usize::from(length)) else { return false };
-        if kind == 1 {
-            return true;
-        }
-        rest = next;
-    }
-    false
-}
-
 /// Application bytes that fit into a cell, for sources.
 pub fn data(bytes: &[u8]) -> (u16, Box<[u8]>) {
     let taken = &bytes[..bytes.len().min(usize::from(DATA_BYTES))];
@@ -387,6 +378,7 @@ mod tests {
     use super::super::names::Router;
     use super::*;
     use crate::cell::{EndReason, Payload, StreamId};
+    use crate::conflux::{Link, Wish};
     use proptest::prelude::*;
 
     /// A client with three hops, and the relays' ends of them.
@@ -418,6 +410,7 @@ mod tests {
         );
         let create = client.start(RelayId(7)).1;
         let reply = body(&[&(ntor::REPLY as u16).to_be_bytes(), &[7; ntor::REPLY]]);
+        let link = Link { nonce: [6; 32], sent: 7, delivered: 8, wish: Wish::Throughput };
         [
             Payload::Data(498, vec![5; 498].into()),
             Payload::Data(0, Box::default()),
@@ -432,6 +425,10 @@ mod tests {
             Payload::Nothing,
             Payload::Leave(Nonce([3; 8])),
             Payload::Join(Nonce([4; 8])),
+            Payload::Link(Box::new(link)),
+            Payload::Linked(Box::new(link)),
+            Payload::LinkedAck,
+            Payload::Switch(70_000),
             Payload::Extend(Peer::Number(RelayId(7)), create.clone()),
             Payload::Extend(Peer::Router(router("[::1]:443", None)), create.clone()),
             Payload::Extend(Peer::Router(router("127.0.0.1:443", Some([9; 32]))), create),

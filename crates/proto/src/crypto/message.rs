@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::layer::{BODY, Body};
 use super::names::{Peer, Router, Target};
 use crate::cell::{DATA_BYTES, EndReason, Message, Nonce, Payload, RelayId, StreamId};
+use crate::conflux::Link;
 use crate::onion::{Malformed, Onion};
 
 /// Relay commands.
@@ -20,6 +21,11 @@ const RESOLVED: u8 = 12;
 const BEGIN_DIR: u8 = 13;
 const EXTEND2: u8 = 14;
 const EXTENDED2: u8 = 15;
+/// Proposal 329.
+const LINK: u8 = 19;
+const LINKED: u8 = 20;
+const LINKED_ACK: u8 = 21;
+const SWITCH: u8 = 22;
 /// Proposal 324.
 const XOFF: u8 = 43;
 const XON: u8 = 44;
@@ -71,6 +77,10 @@ pub(super) fn write<O: Tors>(message: &Message<O>) -> Body {
             Payload::Xon => (XON, put(&[&[0; 5]])),
             Payload::Leave(Nonce(nonce)) => (LEAVE, put(&[nonce])),
             Payload::Join(Nonce(nonce)) => (JOIN, put(&[nonce])),
+            Payload::Link(link) => (LINK, put(&[&link.write()])),
+            Payload::Linked(link) => (LINKED, put(&[&link.write()])),
+            Payload::LinkedAck => (LINKED_ACK, 0),
+            Payload::Switch(missed) => (SWITCH, put(&[&missed.to_be_bytes()])),
             Payload::Extend(peer, Body(create)) => {
                 // Type and length of the handshake stand before it.
                 let handshake = 4 + usize::from(u16::from_be_bytes([create[2], create[3]]));
@@ -182,6 +192,11 @@ pub(super) fn read<O: Tors>(body: &[u8; BODY]) -> Result<Message<O>, Malformed> 
         (XON, [0, _, _, _, _]) => Payload::Xon,
         (LEAVE, _) => Payload::Leave(Nonce(data.try_into().map_err(|_| Malformed)?)),
         (JOIN, _) => Payload::Join(Nonce(data.try_into().map_err(|_| Malformed)?)),
+        (LINK, _) => Payload::Link(Box::new(Link::read(data).ok_or(Malformed)?)),
+        (LINKED, _) => Payload::Linked(Box::new(Link::read(data).ok_or(Malformed)?)),
+        (LINKED_ACK, _) => Payload::LinkedAck,
+        // Tor fills the cell behind it.
+        (SWITCH, _) => Payload::Switch(u32::from_be_bytes(*data.first_chunk().ok_or(Malformed)?)),
         (EXTEND2, _) => {
             let (peer, handshake) = read_specifiers(data).ok_or(Malformed)?;
             let head = handshake.get(2..4).ok_or(Malformed)?;

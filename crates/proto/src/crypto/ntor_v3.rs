@@ -192,6 +192,20 @@ pub fn answer(
     Ok((shared.hop, [&server[..], &proof, &said].concat()))
 }
 
+/// Whether a client's message, a list of extensions, asks for congestion control.
+pub fn asks_congestion_control(message: &[u8]) -> bool {
+    let Some((&count, mut rest)) = message.split_first() else { return false };
+    for _ in 0..count {
+        let Some((&[kind, length], bytes)) = rest.split_first_chunk::<2>() else { return false };
+        let Some((_, next)) = bytes.split_at_checked(usize::from(length)) else { return false };
+        if kind == 1 {
+            return true;
+        }
+        rest = next;
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

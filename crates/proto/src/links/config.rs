@@ -11,6 +11,7 @@ use tidegate_control::units::Bytes;
 
 use super::limits::Limits;
 use super::runs;
+use crate::conflux::Wish;
 use crate::control::windows::{FixedWindows, Windows};
 use crate::control::{Clock, Control};
 use crate::ids::RelayId;
@@ -118,6 +119,8 @@ pub struct Config {
     pub limits: Option<Limits>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
+    /// Clients' streams go over two circuits at once ([`crate::conflux`]), if they wish something for that.
+    pub conflux: Option<Wish>,
     /// Where the nonces of moves come from; secret, and different for each node.
     pub nonces: Seed,
     /// When a controller takes its steps.
@@ -143,6 +146,7 @@ impl Default for Config {
             unread_limit: 1 << 12,
             limits: None,
             switching: None,
+            conflux: None,
             nonces: Seed::root(0),
             clock: Clock::default(),
         }

@@ -164,6 +164,33 @@ impl Selector {
         (own.map(|one| one.relay), [theirs[2], theirs[1], theirs[0]].map(|one| one.relay))
     }
 
+    /// Draws another path to the same exit that shares no other relay with this one, for a set of linked circuits (proposal
+    /// 329, 2.2); `None` if the network is too small. A guard that `guard` holds is taken if guards are kept.
+    pub fn draw_second(
+        &self,
+        random: &mut Random,
+        path: [RelayId; 3],
+        guard: &mut Option<RelayId>,
+    ) -> Option<[RelayId; 3]> {
+        let exit = self.exits.iter().find(|candidate| candidate.relay == path[2])?;
+        let free = |candidate: &Candidate, taken: &[&Candidate]| {
+            !path.contains(&candidate.relay) && !taken.iter().any(|other| candidate.clashes(other))
+        };
+        let mut pick = |from: &[Candidate], taken: &[&Candidate]| {
+            let weights = from.iter().map(|one| if free(one, taken) { one.weight } else { 0.0 });
+            weights.clone().any(|weight| weight > 0.0).then(|| draw(random, weights))
+        };
+        let known = |relay: RelayId| self.guards.iter().find(|one| one.relay == relay && free(one, &[exit]));
+        let kept = guard.filter(|_| self.keep_guard).and_then(known);
+        let entry = match kept {
+            Some(kept) => kept,
+            None => &self.guards[pick(&self.guards, &[exit])?],
+        };
+        let middle = &self.middles[pick(&self.middles, &[entry, exit])?];
+        *guard = Some(entry.relay);
+        Some([entry.relay, middle.relay, exit.relay])
+    }
+
     /// A middle that counts more than the path's, drawn by weight; `None` if there is none.
     pub fn better_middle(&self, random: &mut Random, path: [RelayId; 3]) -> Option<RelayId> {
         fn of(list: &[Candidate], relay: RelayId) -> Option<&Candidate> {
@@ -289,6 +316,32 @@ mod tests {
             last.insert(service[2]);
         }
         assert_eq!(last.into_iter().collect::<Vec<_>>(), [theirs.unwrap()], "the service keeps its guard");
+    }
+
+    #[test]
+    fn second_paths_share_the_exit_alone() {
+        let directory = directory();
+        for keep_guard in [true, false] {
+            let parameters = PathSelection { keep_guard, ..PathSelection::default() };
+            let selector = Selector::new(&directory, &parameters).unwrap();
+            let (mut random, mut guard, mut second) = (Seed::root(3).random(), None, None);
+            let mut guards = std::collections::BTreeSet::new();
+            for _ in 0..300 {
+                let path = selector.draw(&mut random, &mut guard);
+                let Some(other) = selector.draw_second(&mut random, path, &mut second) else {
+                    panic!("{path:?} leaves others");
+                };
+                assert_eq!(path[2], other[2]);
+                assert!(!path[..2].iter().any(|relay| other.contains(relay)), "{path:?} {other:?}");
+                guards.insert(other[0]);
+            }
+            // Once in a while the exit is of the second guard's family.
+            assert_eq!(guards.len() < 4, keep_guard, "{guards:?}");
+        }
+        let few = Directory { relays: directory.relays[..4].to_vec(), positions: None };
+        let selector = Selector::new(&few, &PathSelection::default()).unwrap();
+        let path = selector.draw(&mut Seed::root(1).random(), &mut None);
+        assert_eq!(selector.draw_second(&mut Seed::root(1).random(), path, &mut None), None);
     }
 
     #[test]

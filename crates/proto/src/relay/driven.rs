@@ -6,6 +6,7 @@ use tidegate_control::units::{Span, Time};
 use super::Relay;
 use super::watch::Watch;
 use crate::cell::{Cell, Command, DestroyReason, EndReason, Payload, RelayId};
+use crate::conflux::Linked;
 use crate::edge::Edge;
 use crate::links::{Arrival, ChannelId, Side, kist};
 use crate::node::{Node, Output, Sink, Source, StreamKey};
@@ -124,6 +125,10 @@ impl<O: Onion> Node<O> for Relay<O> {
 
     fn package(&mut self, now: Time, stream: StreamKey, cells: u32, source: &mut dyn Source<O>) {
         let Some(circuit) = self.table.circuits.get_mut(stream.circuit.0 as usize) else { return };
+        if let Linked::First(_) = circuit.linked {
+            self.package_over_legs(now, stream, cells, source);
+            return self.relieve_memory(now);
+        }
         let Some(edge) = circuit.edge.as_deref_mut() else { return };
         let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.table.links);
         let room = links.room(prev);

@@ -6,6 +6,7 @@ use tidegate_control::units::Time;
 use super::Relay;
 use super::table::{CELL_COST, Switch};
 use crate::cell::DestroyReason;
+use crate::conflux::Linked;
 use crate::ids::CircuitKey;
 use crate::onion::Onion;
 
@@ -56,6 +57,7 @@ impl<O: Onion> Relay<O> {
             _ => None,
         };
         let held = circuit.edge.as_ref().and_then(|edge| edge.held_since());
-        [prev, next, joined, held].into_iter().flatten().min()
+        let early = if let Linked::First(set) = &circuit.linked { set.held_since() } else { None };
+        [prev, next, joined, held, early].into_iter().flatten().min()
     }
 }

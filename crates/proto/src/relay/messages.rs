@@ -6,6 +6,7 @@ use super::MAX_HELD;
 use super::Relay;
 use super::table::{CELL_COST, Switch};
 use crate::cell::{DestroyReason, EndReason, Message, Payload, StreamId};
+use crate::conflux::Linked;
 use crate::control::Plant as _;
 use crate::edge::Edge;
 use crate::ids::{CircuitKey, StreamKey};
@@ -23,6 +24,14 @@ impl<O: Onion> Relay<O> {
             // Nothing may follow a LEAVE.
             Switch::Joined(..) | Switch::Left(_) => return self.end(now, key, DestroyReason::PROTOCOL),
         }
+        match self.table.circuit(key).linked {
+            Linked::No => self.act(now, key, message),
+            Linked::First(_) | Linked::With(_) => self.leg_message(now, key, message),
+        }
+    }
+
+    /// What a message is about is done.
+    pub(super) fn act(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
         let circuit = &mut self.table.circuits[key.0 as usize];
         let stream = StreamKey { circuit: key, stream: message.stream };
         match (message.payload, circuit.edge.as_deref_mut()) {
@@ -51,8 +60,7 @@ impl<O: Onion> Relay<O> {
                         self.table.outputs.push_back(Output::Deliver(stream, bytes, data));
                     }
                     if owed.circuit {
-                        let heard = O::digests(&self.table.circuit(key).hop).map(|[heard, _]| heard);
-                        self.say(now, key, StreamId(0), Payload::Sendme(heard));
+                        self.acknowledge(now, key);
                     }
                     if owed.stream && self.table.contains(key) {
                         self.say(now, key, message.stream, Payload::Sendme(None));
@@ -63,6 +71,7 @@ impl<O: Onion> Relay<O> {
             (Payload::Sendme(digest), Some(edge)) => {
                 let blocked = self.table.links.is_blocked(circuit.prev);
                 let taken = edge.sendme(now, message.stream, digest, blocked).is_ok();
+                self.leg_acknowledged(key);
                 self.resume_or_end(now, key, taken);
             }
             (ref payload @ (Payload::Xoff | Payload::Xon), Some(edge)) => {
@@ -79,6 +88,7 @@ impl<O: Onion> Relay<O> {
                 self.joined.insert(nonce, key);
                 self.switch(now, nonce);
             }
+            (Payload::Link(link), None) => self.link(now, key, &link),
             (Payload::End(reason), Some(_)) => {
                 if self.drop_stream(stream) {
                     self.table.outputs.push_back(Output::StreamClosed(stream, reason));
@@ -89,20 +99,34 @@ impl<O: Onion> Relay<O> {
         }
     }
 
+    /// Acknowledges the cells of a circuit that came last.
+    pub(super) fn acknowledge(&mut self, now: Time, key: CircuitKey) {
+        let heard = O::digests(&self.table.circuit(key).hop).map(|[heard, _]| heard);
+        self.say(now, key, StreamId(0), Payload::Sendme(heard));
+    }
+
     /// Goes on sending if a client's word on its windows was right.
-    fn resume_or_end(&mut self, now: Time, key: CircuitKey, right: bool) {
+    pub(super) fn resume_or_end(&mut self, now: Time, key: CircuitKey, right: bool) {
         if right { self.table.resume(key) } else { self.end(now, key, DestroyReason::PROTOCOL) }
+    }
+
+    /// A circuit's end here, as its client asked for it.
+    pub(super) fn edge(&mut self, key: CircuitKey) -> Edge {
+        let controller = self.controller.as_ref();
+        let allowance = controller.map_or(f64::INFINITY, |steers| steers.first_allowance().1);
+        let asked = O::asks_congestion_control(&self.table.circuit(key).hop);
+        Edge::agreed(asked, self.table.links.config(), allowance)
     }
 
     /// Opens a stream here, at the circuit's end.
     fn begin(&mut self, now: Time, stream: StreamKey, address: O::Address) {
-        let config = self.table.links.config();
-        let controller = self.controller.as_ref();
-        let allowance = controller.map_or(f64::INFINITY, |steers| steers.first_allowance().1);
-        let circuit = &mut self.table.circuits[stream.circuit.0 as usize];
-        let asked = O::asks_congestion_control(&circuit.hop);
-        let edge = || Box::new(Edge::agreed(asked, config, allowance));
-        if circuit.edge.get_or_insert_with(edge).open(stream.stream) {
+        let key = stream.circuit;
+        if self.table.circuit(key).edge.is_none() {
+            let edge = self.edge(key);
+            self.table.circuit(key).edge = Some(Box::new(edge));
+        }
+        let opened = self.table.circuit(key).edge.as_deref_mut().is_some_and(|edge| edge.open(stream.stream));
+        if opened {
             self.table.outputs.push_back(Output::Connect(stream, address));
         } else {
             self.say(now, stream.circuit, stream.stream, Payload::End(EndReason::RESOURCE_LIMIT));

@@ -7,6 +7,7 @@ use slab::Slab;
 use tidegate_control::units::Time;
 
 use crate::cell::Message;
+use crate::conflux::Linked;
 use crate::control::{Allowance, Plant, Route, View};
 use crate::edge::Edge;
 use crate::ids::{CircId, CircuitKey, LegId, Nonce, Side, StreamId, StreamKey};
@@ -34,6 +35,8 @@ pub(super) struct Circuit<O: Onion> {
     pub edge: Option<Box<Edge>>,
     /// Exit: a switch of the client's under way.
     pub switch: Switch<O>,
+    /// Exit: whether it is one of several that the client's streams go over.
+    pub linked: Linked<Message<O>>,
 }
 
 /// Bytes that a held cell takes: its body, and what is kept with it.
@@ -58,12 +61,46 @@ impl<O: Onion> Table<O> {
         &mut self.circuits[key.0 as usize]
     }
 
+    /// The circuit under which the streams are known that go over this one.
+    pub fn first(&self, key: CircuitKey) -> CircuitKey {
+        match self.circuits.get(key.0 as usize) {
+            Some(Circuit { linked: Linked::With(first), .. }) => *first,
+            _ => key,
+        }
+    }
+
+    /// Cells that may be packaged for one circuit.
+    fn room_of(&self, key: CircuitKey) -> u32 {
+        let circuit = &self.circuits[key.0 as usize];
+        circuit.edge.as_ref().map_or(0, |edge| edge.room(self.links.room(circuit.prev)))
+    }
+
+    /// The circuit that the next data cell of a first one's streams goes over, which has room or all must wait.
+    pub fn choose(&self, first: CircuitKey) -> CircuitKey {
+        match &self.circuits[first.0 as usize].linked {
+            Linked::First(set) => set.choose(|leg| self.room_of(leg)).map_or(first, |(leg, _)| leg),
+            _ => first,
+        }
+    }
+
+    /// The circuit that goes over for what no window bounds.
+    pub fn choose_any(&self, key: CircuitKey) -> CircuitKey {
+        match &self.circuits[key.0 as usize].linked {
+            Linked::First(set) => set.choose_any(|leg| self.room_of(leg)).unwrap_or(key),
+            _ => key,
+        }
+    }
+
     /// Tells the driver which streams may package again.
     pub fn package_again(&mut self, key: CircuitKey, which: fn(&mut Edge, u32) -> Vec<(StreamId, u32)>) {
-        let Some(circuit) = self.circuits.get_mut(key.0 as usize) else { return };
-        let room = self.links.room(circuit.prev);
-        let Some(edge) = circuit.edge.as_deref_mut() else { return };
-        for (stream, cells) in which(edge, room) {
+        let key = self.first(key);
+        let Some(circuit) = self.circuits.get(key.0 as usize) else { return };
+        let cells = match &circuit.linked {
+            Linked::First(set) => set.room(|leg| self.room_of(leg)),
+            _ => self.room_of(key),
+        };
+        let Some(edge) = self.circuit(key).edge.as_deref_mut() else { return };
+        for (stream, cells) in which(edge, cells) {
             self.outputs.push_back(Output::Package(StreamKey { circuit: key, stream }, cells));
         }
     }

@@ -1,5 +1,6 @@
 //! A client and relays wired back to back, without a network: what the machines do together.
 
+mod linked;
 mod net;
 
 use std::collections::BTreeSet;

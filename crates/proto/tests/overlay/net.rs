@@ -26,6 +26,7 @@ pub struct Net {
     pub received: BTreeMap<StreamKey, Vec<u32>>,
     pub uploaded: u64,
     pub built: Vec<CircuitKey>,
+    pub linked: Vec<CircuitKey>,
     pub closed: Vec<CircuitKey>,
     pub switched: usize,
     pub seen_channels: usize,
@@ -84,6 +85,7 @@ impl Net {
             received: BTreeMap::new(),
             uploaded: 0,
             built: vec![],
+            linked: vec![],
             closed: vec![],
             switched: 0,
             seen_channels: 0,
@@ -150,6 +152,7 @@ impl Net {
                 Output::Deliver(_, bytes, _) => self.uploaded += u64::from(bytes),
                 Output::StreamClosed(stream, _) => drop(self.sources.remove(&(at, stream))),
                 Output::CircuitBuilt(key) => self.built.push(key),
+                Output::Linked(key) => self.linked.push(key),
                 Output::CircuitClosed(key) => self.closed.push(key),
                 Output::Switched(..) => self.switched += 1,
                 Output::StreamConnected(_) => {}

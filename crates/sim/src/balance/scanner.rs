@@ -84,6 +84,7 @@ fn user([client, server]: [u32; 2], path: [u32; 3], bytes: u64, start: Time) -> 
         host: client,
         class: "probe".into(),
         route: Route::Pinned(path),
+        second_path: None,
         servers: vec![server],
         traffic: Traffic::Fetch { requests: vec![request], pause: (never, never), every: None },
         start,

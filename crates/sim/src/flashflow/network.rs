@@ -102,6 +102,7 @@ fn downloads_for_ever(path: [u32; 3], client: u32, server: u32) -> UserPlan {
         host: client,
         class: "background".into(),
         route: Route::Pinned(path),
+        second_path: None,
         servers: vec![server],
         traffic: Traffic::Fetch { requests: vec![request], pause: (Span::ZERO, Span::ZERO), every: None },
         start: Time::ZERO,

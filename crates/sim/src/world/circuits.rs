@@ -15,7 +15,7 @@ use super::event::Event;
 use super::host::Machine;
 use super::requests::Content;
 use super::state::World;
-use super::users::{OwnCircuit, UserState, Users};
+use super::users::{Legs, OwnCircuit, UserState, Users};
 
 impl<R: Recorder> World<'_, R> {
     pub(super) fn start_users(&mut self) {
@@ -190,6 +190,7 @@ impl<R: Recorder> World<'_, R> {
         };
         let (key, number) = self.begin_circuit(user, path, service, None);
         self.user(user).circuit = Some(key);
+        self.begin_second_leg(user, key);
         self.drain(*host);
         number
     }
@@ -201,8 +202,11 @@ impl<R: Recorder> World<'_, R> {
         if circuit.built || circuit.deadline != now {
             return;
         }
-        let user = circuit.user;
+        let (user, leg_of) = (circuit.user, circuit.leg_of);
         self.users.choice(user).build_times.timed_out();
+        if leg_of.is_some() {
+            return self.close_circuit(host, key);
+        }
         if self.user(user).circuit != Some(key) {
             return;
         }
@@ -250,6 +254,8 @@ impl<R: Recorder> World<'_, R> {
             built: false,
             deadline,
             standby_for,
+            leg_of: None,
+            legs: Legs::Ready,
             retired: false,
         };
         self.users.circuits[host as usize].insert(key, circuit);
@@ -263,7 +269,8 @@ impl<R: Recorder> World<'_, R> {
         let carrier = self.carrier(user);
         let host = self.plan.users[carrier as usize].host;
         let Some(key) = self.user(carrier).circuit else { return };
-        if self.users.circuits[host as usize][&key].built {
+        let circuit = &self.users.circuits[host as usize][&key];
+        if circuit.built && circuit.legs == Legs::Ready {
             self.open_stream(host, key, transfer);
         } else {
             self.user(carrier).waiting.push(transfer);
@@ -273,7 +280,7 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn circuit_built(&mut self, host: u32, key: CircuitKey) {
         let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) else { return };
         circuit.built = true;
-        let OwnCircuit { user, number, begun, deadline, standby_for, .. } = *circuit;
+        let OwnCircuit { user, number, begun, deadline, standby_for, leg_of, legs, .. } = *circuit;
         let took = self.now.since(begun);
         if self.now < deadline {
             self.users.choice(user).build_times.built(took);
@@ -281,10 +288,25 @@ impl<R: Recorder> World<'_, R> {
             self.users.choice(user).build_times.late(Some(took));
         }
         self.record(Observation::CircuitBuilt { circuit: Circuit(number), took });
-        match standby_for {
-            Some(served) => self.standby_built(host, key, served),
-            None => self.build_standby(host, key),
+        match (standby_for, leg_of) {
+            (Some(served), _) => self.standby_built(host, key, served),
+            (None, Some(first)) => return self.link_legs(host, first),
+            (None, None) => self.build_standby(host, key),
         }
+        if legs == Legs::Ready {
+            self.circuit_ready(host, key);
+        } else {
+            self.limit_second(host, key, took);
+            self.link_legs(host, key);
+            self.close_if_retired(host, key);
+        }
+    }
+
+    /// A circuit can carry streams.
+    pub(super) fn circuit_ready(&mut self, host: u32, key: CircuitKey) {
+        let Some(OwnCircuit { user, .. }) = self.users.circuits[host as usize].get(&key).copied() else {
+            return;
+        };
         if self.user(user).circuit == Some(key) {
             for transfer in std::mem::take(&mut self.user(user).waiting) {
                 self.open_stream(host, key, transfer);
@@ -295,11 +317,13 @@ impl<R: Recorder> World<'_, R> {
 
     /// A circuit is gone, by our doing or not: what it carried has failed.
     pub(super) fn circuit_closed(&mut self, host: u32, key: CircuitKey) {
-        let Some(OwnCircuit { user, number, .. }) = self.users.circuits[host as usize].remove(&key) else {
+        let Some(OwnCircuit { user, number, leg_of, .. }) = self.users.circuits[host as usize].remove(&key)
+        else {
             return;
         };
         self.record(Observation::CircuitClosed { circuit: Circuit(number) });
         self.close_standby(host, key);
+        self.leg_closed(host, key, leg_of);
         let streams = &mut self.users.streams[host as usize];
         let lost = streams.iter().filter(|(stream, _)| stream.circuit == key);
         let mut lost: Vec<u32> = lost.map(|(_, transfer)| *transfer).collect();

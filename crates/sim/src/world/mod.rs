@@ -5,6 +5,7 @@
 //! - [`host`]: what runs on one; [`pump`]: what its token buckets and its processor let through;
 //! - [`circuits`]: when [`users`] want something, over which circuits; [`transfers`]: what is sent for their [`requests`];
 //! - [`standby`]: circuits built beforehand for others to switch to;
+//! - [`second_leg`]: circuits that are linked with others;
 //! - [`control`]: what only a simulation can do with relays' controllers;
 //! - [`follow`]: where sampled cells wait;
 //! - [`place`]: where events happen, for who counts them;
@@ -23,6 +24,7 @@ mod measurement;
 mod place;
 mod pump;
 mod requests;
+mod second_leg;
 mod sockets;
 mod standby;
 mod state;
@@ -124,6 +126,7 @@ impl<'a, R: Recorder> World<'a, R> {
             queue_high: system.circuit_queue_high,
             queue_low: system.circuit_queue_low,
             switching: system.switching,
+            conflux: system.conflux,
             ..links::Config::default()
         };
         let old = links::Config { transport: Transport::Vanilla, ..config.clone() };
@@ -291,6 +294,7 @@ impl<'a, R: Recorder> World<'a, R> {
                 Output::Package(stream, cells) => self.package(host, stream, cells),
                 Output::StreamClosed(stream, _) => self.stream_closed(host, stream),
                 Output::CircuitBuilt(circuit) => self.circuit_built(host, circuit),
+                Output::Linked(circuit) => self.circuit_linked(host, circuit),
                 Output::StreamConnected(stream) => self.stream_connected(host, stream),
                 Output::CircuitClosed(circuit) => self.circuit_closed(host, circuit),
                 Output::Switched(circuit, parts) => {

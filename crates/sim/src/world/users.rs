@@ -46,6 +46,8 @@ pub(super) struct UserState {
     pub choice: usize,
     pub random: Random,
     pub guard: Option<RelayId>,
+    /// Of second circuits that are linked with others.
+    pub second_guard: Option<RelayId>,
     /// The circuit for new streams.
     pub circuit: Option<CircuitKey>,
     /// Transfers that wait for it to be built.
@@ -69,8 +71,22 @@ pub(super) struct OwnCircuit {
     pub deadline: Time,
     /// Carries nothing until this circuit switches to it.
     pub standby_for: Option<CircuitKey>,
+    /// It is the second leg of this circuit.
+    pub leg_of: Option<CircuitKey>,
+    pub legs: Legs,
     /// Takes no new streams and is closed with its last one.
     pub retired: bool,
+}
+
+/// Whether a circuit's streams wait for a second one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Legs {
+    /// They wait for nothing but the circuit.
+    Ready,
+    /// The two are being built.
+    Building(CircuitKey),
+    /// They are being linked.
+    Linking,
 }
 
 impl Users {
@@ -80,6 +96,7 @@ impl Users {
             choice: usize::from(others.contains(&plan.users[index].host)),
             random: seed.fork_index(index as u64).random(),
             guard: None,
+            second_guard: None,
             circuit: None,
             waiting: Vec::new(),
             fetching: None,

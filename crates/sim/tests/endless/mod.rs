@@ -16,6 +16,7 @@ pub fn download(host: u32, path: [u32; 3], server: u32, start: Span, lead: Span)
         host,
         class: "bulk".into(),
         route: Route::Pinned(path),
+        second_path: None,
         servers: vec![server],
         traffic: Traffic::Fetch { requests: vec![request], pause: (Span::ZERO, Span::ZERO), every: None },
         start: Time::ZERO + start,

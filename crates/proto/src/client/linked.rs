@@ -1,0 +1,257 @@
+//! Circuits that are linked, so that streams go over all of them ([`crate::conflux`]).
+
+use tidegate_control::units::Time;
+
+use super::{Client, Switch};
+use crate::cell::{Command, Message, Payload, StreamId};
+use crate::conflux::{Broken, Linked, MAX_LEGS, Set, Wish};
+use crate::node::{CircuitKey, Output, Source, StreamKey};
+use crate::onion::Onion;
+
+impl<O: Onion> Client<O> {
+    /// Lets the streams of the first of these circuits go over all of them, the exit's as we wish. [`Output::Linked`] follows,
+    /// or all are closed; until then no stream can be opened. False, and nothing done, unless all are different, built,
+    /// without streams, under congestion control, and end at the same relay.
+    pub fn link(&mut self, now: Time, legs: &[CircuitKey], wish: Wish) -> bool {
+        let exit = |key: &CircuitKey| {
+            let circuit = self.circuits.get(key.0 as usize)?;
+            let fits = circuit.hops.len() == circuit.path.len()
+                && circuit.next_stream == 1
+                && circuit.edge.has_congestion_control()
+                && matches!((&circuit.switch, &circuit.linked), (Switch::None, Linked::No));
+            circuit.path.last().filter(|_| fits)
+        };
+        let Some((&first, others)) = legs.split_first() else { return false };
+        let Some(last) = exit(&first) else { return false };
+        let alike = others.iter().all(|key| exit(key) == Some(last));
+        let different = legs.iter().enumerate().all(|(at, key)| !legs[..at].contains(key));
+        if !alike || !different || legs.len() > MAX_LEGS {
+            return false;
+        }
+        let mut set = Set::new(self.onion.secret(&mut self.nonces));
+        let link = set.link(wish);
+        for key in legs {
+            set.add(now, *key, 0).expect("there is room, and nothing was said");
+            self.circuits[key.0 as usize].linked = Linked::With(first);
+        }
+        self.circuits[first.0 as usize].linked = Linked::First(Box::new(set));
+        for key in legs {
+            if self.circuits.contains(key.0 as usize) {
+                self.say(now, *key, StreamId(0), Payload::Link(Box::new(link)));
+            }
+        }
+        true
+    }
+
+    /// The circuit under which the streams are known that go over this one.
+    fn first(&self, key: CircuitKey) -> CircuitKey {
+        match self.circuits.get(key.0 as usize).map(|circuit| &circuit.linked) {
+            Some(Linked::With(first)) => *first,
+            _ => key,
+        }
+    }
+
+    fn set(&mut self, first: CircuitKey) -> Option<&mut Set<Message<O>>> {
+        match &mut self.circuits.get_mut(first.0 as usize)?.linked {
+            Linked::First(set) => Some(set),
+            _ => None,
+        }
+    }
+
+    /// Cells that may be packaged for one circuit.
+    fn room_of(&self, key: CircuitKey) -> u32 {
+        let circuit = &self.circuits[key.0 as usize];
+        circuit.edge.room(self.links.room(circuit.leg))
+    }
+
+    /// The circuit under which the streams of this one are known, and cells that they may package.
+    pub(super) fn room(&self, key: CircuitKey) -> (CircuitKey, u32) {
+        let key = self.first(key);
+        let cells = match &self.circuits[key.0 as usize].linked {
+            Linked::First(set) => set.room(|leg| self.room_of(leg)),
+            _ => self.room_of(key),
+        };
+        (key, cells)
+    }
+
+    /// A message came on a leg.
+    pub(super) fn leg_message(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        let first = self.first(key);
+        let Some(set) = self.set(first) else { return };
+        let done = match message.payload {
+            Payload::Linked(theirs) => {
+                let right = theirs.nonce == set.nonce() && set.answered(now, key).is_ok();
+                if !right {
+                    return self.end(now, key, true);
+                }
+                set.follow(theirs.wish);
+                let linked = set.is_linked();
+                self.say(now, key, StreamId(0), Payload::LinkedAck);
+                if linked && self.circuits.contains(first.0 as usize) {
+                    self.outputs.push_back(Output::Linked(first));
+                }
+                return;
+            }
+            Payload::Switch(missed) => set.switched(key, missed),
+            Payload::Link(_) | Payload::LinkedAck | Payload::Leave(_) => Err(Broken),
+            _ if !message.payload.is_of_stream() => return self.message(now, key, message),
+            // Before our ACK there is nothing to say.
+            _ if !set.is_answered(key) => Err(Broken),
+            _ => return self.leg_brings(now, key, message),
+        };
+        if done.is_err() {
+            self.end(now, key, true);
+        }
+    }
+
+    /// Something about a stream came on a leg: a data cell counts for the leg at once, but is let out in its turn.
+    fn leg_brings(&mut self, now: Time, key: CircuitKey, message: Message<O>) {
+        if let Payload::Data(..) = message.payload {
+            match self.circuits[key.0 as usize].edge.deliver(StreamId(0)) {
+                Ok((owed, _)) if owed.circuit => self.acknowledge(now, key),
+                Ok(_) => {}
+                Err(_) => return self.end(now, key, true),
+            }
+        }
+        let first = self.first(key);
+        let Some(set) = self.set(first) else { return };
+        let Ok(mut due) = set.receive(now, key, message) else { return self.end(now, key, true) };
+        while let Some(message) = due {
+            self.let_out(now, first, message);
+            let Some(set) = self.set(first) else { return };
+            due = set.next();
+        }
+    }
+
+    /// A message is due that concerns a stream of linked circuits.
+    fn let_out(&mut self, now: Time, first: CircuitKey, message: Message<O>) {
+        let stream = StreamKey { circuit: first, stream: message.stream };
+        let Payload::Data(bytes, data) = message.payload else { return self.message(now, first, message) };
+        if self.circuits[first.0 as usize].edge.has(message.stream) {
+            self.outputs.push_back(Output::Deliver(stream, bytes, data));
+        }
+    }
+
+    /// A leg's SENDME was right.
+    pub(super) fn leg_acknowledged(&mut self, key: CircuitKey) {
+        let edge = &self.circuits[key.0 as usize].edge;
+        let (cells, round_trip) = (edge.sendme_increment(), edge.round_trip());
+        let first = self.first(key);
+        if let Some(set) = self.set(first) {
+            set.acknowledged(key, cells, round_trip);
+        }
+    }
+
+    /// The circuit that something about a stream goes over, after a SWITCH if one is due; `None` if it ended with that.
+    pub(super) fn way(&mut self, now: Time, key: CircuitKey) -> Option<CircuitKey> {
+        let Linked::First(set) = &self.circuits[key.0 as usize].linked else { return Some(key) };
+        let leg = set.choose_any(|leg| self.room_of(leg)).unwrap_or(key);
+        if let Some(missed) = self.set(key)?.send(leg, false) {
+            self.say(now, leg, StreamId(0), Payload::Switch(missed));
+        }
+        self.circuits.contains(leg.0 as usize).then_some(leg)
+    }
+
+    /// Packages up to `cells` cells of a stream, over as many legs as have room.
+    pub(super) fn package_over_legs(
+        &mut self,
+        now: Time,
+        stream: StreamKey,
+        mut cells: u32,
+        source: &mut dyn Source<O>,
+    ) {
+        let first = stream.circuit;
+        loop {
+            let Linked::First(set) = &self.circuits[first.0 as usize].linked else { return };
+            let leg = set.choose(|leg| self.room_of(leg)).map_or(first, |(leg, _)| leg);
+            self.exchange_edges(first, leg);
+            let way = &mut self.circuits[leg.0 as usize];
+            let (mut hops, id) = (std::mem::take(&mut way.hops), way.leg);
+            let circuit = &mut self.circuits[first.0 as usize];
+            let (Linked::First(set), links) = (&mut circuit.linked, &mut self.links) else { return };
+            let (last, room) = (hops.len() - 1, links.room(id));
+            let sent = circuit.edge.package(now, stream.stream, cells, room, source, |message, digest| {
+                let mut push = |message| {
+                    let full = links.push(now, id, Command::Relay, O::seal(&mut hops, last, message));
+                    debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
+                };
+                if let Some(missed) = set.send(leg, true) {
+                    push(Message { stream: StreamId(0), payload: Payload::Switch(missed) });
+                }
+                push(message);
+                if digest { O::client_digests(&hops[last]).map(|[_, said]| said) } else { None }
+            });
+            links.note_packaged(id);
+            self.circuits[leg.0 as usize].hops = hops;
+            self.exchange_edges(first, leg);
+            cells -= sent;
+            if sent == 0 {
+                return;
+            }
+        }
+    }
+
+    /// What belongs to the two circuits changes hands, but for their streams.
+    fn exchange_edges(&mut self, a: CircuitKey, b: CircuitKey) {
+        if let Ok([a, b]) = self.circuits.get_disjoint_mut([a.0 as usize, b.0 as usize]) {
+            a.edge.exchange_circuits(&mut b.edge);
+        }
+    }
+
+    /// A circuit is about to go: the one that is to go in its place, since others may go on under its key. `alone`: not by
+    /// our will, which ends all of a set. `gone`: circuits whose ways are gone already.
+    pub(super) fn unlink(
+        &mut self,
+        now: Time,
+        key: CircuitKey,
+        alone: bool,
+        gone: &[CircuitKey],
+    ) -> CircuitKey {
+        let first = self.first(key);
+        let increment = self.circuits.get(key.0 as usize).map(|circuit| circuit.edge.sendme_increment());
+        let Some((set, increment)) = self.set(first).zip(increment) else { return key };
+        let other = set.legs().find(|leg| *leg != key && !gone.contains(leg));
+        let waited = !set.is_linked();
+        let goes_on = set.remove(key, increment) && alone;
+        let linked = waited && set.is_linked();
+        let Some(other) = other.filter(|_| goes_on) else {
+            self.dissolve(now, first, key, gone);
+            return key;
+        };
+        let going = if key == first {
+            set.rename(other, first);
+            let legs = self.circuits.get_disjoint_mut([first.0 as usize, other.0 as usize]);
+            let [a, b] = legs.expect("both are there");
+            std::mem::swap(&mut a.leg, &mut b.leg);
+            std::mem::swap(&mut a.path, &mut b.path);
+            std::mem::swap(&mut a.hops, &mut b.hops);
+            let (ours, theirs) = (a.leg, b.leg);
+            self.exchange_edges(first, other);
+            self.links.assign(ours, first);
+            if gone.is_empty() {
+                self.links.assign(theirs, other);
+            }
+            other
+        } else {
+            key
+        };
+        self.circuits[going.0 as usize].linked = Linked::No;
+        if linked {
+            self.outputs.push_back(Output::Linked(first));
+        }
+        going
+    }
+
+    /// Ends all circuits of a set but `key`, and those whose ways are gone.
+    fn dissolve(&mut self, now: Time, first: CircuitKey, key: CircuitKey, gone: &[CircuitKey]) {
+        let linked = std::mem::replace(&mut self.circuits[first.0 as usize].linked, Linked::No);
+        let Linked::First(set) = linked else { return };
+        self.circuits[key.0 as usize].linked = Linked::No;
+        for leg in set.legs().filter(|leg| *leg != key) {
+            self.circuits[leg.0 as usize].linked = Linked::No;
+            if !gone.contains(&leg) {
+                self.end(now, leg, true);
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Circuits that are linked: streams over two ways at once.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tidegate_control::random::Seed;
+use tidegate_proto::cell::RelayId;
+use tidegate_proto::conflux::Wish;
+use tidegate_proto::control::vegas::VegasParameters;
+use tidegate_proto::links::{ChannelId, Config};
+use tidegate_proto::node::{CircuitKey, Node};
+
+use super::PATH;
+use super::net::{CLIENT, Net, Numbered};
+
+const OTHER: [RelayId; 3] = [RelayId(3), RelayId(0), RelayId(2)];
+
+fn config(seed: u64) -> Config {
+    Config { control: Arc::new(VegasParameters::default()), nonces: Seed::root(seed), ..Config::default() }
+}
+
+/// Two circuits that are linked.
+fn pair(net: &mut Net, wish: Wish) -> [CircuitKey; 2] {
+    let legs = [PATH, OTHER].map(|path| net.client.build(net.now, path.to_vec()));
+    net.settle();
+    assert!(net.client.link(net.now, &legs, wish));
+    assert_eq!(net.client.open(net.now, legs[0], 1), None, "they are not linked yet");
+    net.settle();
+    assert_eq!(net.linked.last(), Some(&legs[0]));
+    legs
+}
+
+/// Cells that the exit has sent on each of its circuits.
+fn sent(net: &Net) -> Vec<u64> {
+    net.relays[2].shown().map(|circuit| circuit.sent).collect()
+}
+
+/// Breaks the connection between two nodes.
+fn cut(net: &mut Net, a: usize, b: usize) {
+    let mut wires = net.wires.iter().map(|(from, to)| (*from, *to));
+    let (one, other) = wires.find(|((at, _), (to, _))| (*at, *to) == (a, b)).unwrap();
+    for (at, channel) in [one, other] {
+        net.wires.remove(&(at, channel));
+        let now = net.now;
+        net.node(at).channel_closed(now, channel);
+    }
+    net.settle();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Cells cross wires that hold few of them, at random speeds: every stream arrives whole, once and in order both
+    /// ways, and nothing is left over.
+    #[test]
+    fn linked_circuits_lose_double_and_reorder_nothing(
+        seed in any::<u64>(), throughput in any::<bool>(), capacity in 1usize..40,
+        sizes in proptest::collection::vec(1u64..200_000, 1..5), upload in 0u64..60_000,
+    ) {
+        let mut net = Net::new(&config(seed));
+        let mut random = Seed::root(seed).random();
+        let legs = pair(&mut net, if throughput { Wish::Throughput } else { Wish::MinLatency });
+        net.capacity = capacity;
+        let streams: Vec<_> =
+            sizes.iter().map(|size| net.client.open(net.now, legs[0], *size).unwrap()).collect();
+        prop_assert_eq!(net.client.open(net.now, legs[1], 1), None, "streams are the first's");
+        net.settle_at_random(&mut random, usize::MAX);
+        let mut left = upload;
+        while left > 0 {
+            let now = net.now;
+            net.client.package(now, streams[0], u32::MAX, &mut Numbered(&mut left));
+            net.settle_at_random(&mut random, usize::MAX);
+        }
+        prop_assert_eq!(net.uploaded, upload);
+        prop_assert!(net.closed.is_empty());
+        for (stream, size) in streams.iter().zip(&sizes) {
+            let traces = &net.received[stream];
+            prop_assert_eq!(traces.len() as u64, size.div_ceil(498), "every cell once");
+            prop_assert!(traces.is_sorted_by(|a, b| a > b), "in order");
+        }
+        // The first window is 124 cells.
+        let both = sent(&net).iter().all(|sent| *sent > 31);
+        prop_assert!(both || !throughput || sizes.iter().sum::<u64>() < 200_000, "{:?}", sent(&net));
+        prop_assert_eq!(net.relays[2].memory(), 0);
+        let now = net.now;
+        net.client.close(now, legs[0]);
+        net.settle_at_random(&mut random, usize::MAX);
+        prop_assert_eq!(net.closed.len(), 2, "with one the other");
+        prop_assert!(net.relays.iter().all(|relay| relay.circuits() == 0 && relay.waiting() == (0, 0)));
+        prop_assert_eq!(net.client.waiting(), (0, 0));
+    }
+
+    /// A connection breaks at any moment: either all of the set is gone, at both ends, or it works on.
+    #[test]
+    fn a_leg_that_breaks_takes_the_set_or_nothing(
+        seed in any::<u64>(), throughput in any::<bool>(), stop in 0usize..400,
+        wire in prop::sample::select(vec![(CLIENT, 0), (CLIENT, 3), (0, 1), (3, 0), (1, 2), (0, 2)]),
+    ) {
+        let mut net = Net::new(&config(seed));
+        let mut random = Seed::root(seed).random();
+        let legs = pair(&mut net, if throughput { Wish::Throughput } else { Wish::MinLatency });
+        let stream = net.client.open(net.now, legs[0], 200_000).unwrap();
+        for at in 0..=CLIENT {
+            net.drain(at);
+        }
+        for _ in 0..stop {
+            let Some((to, channel, cell)) = net.flying.pop_front() else { break };
+            let now = net.now;
+            net.node(to).cell(now, channel, cell);
+            net.drain(to);
+        }
+        let ends = |(at, _): &(usize, ChannelId), to: usize| (*at, to) == wire;
+        prop_assert!(net.wires.iter().any(|(from, (to, _))| ends(from, *to)));
+        cut(&mut net, wire.0, wire.1);
+        net.settle_at_random(&mut random, usize::MAX);
+        if net.closed.contains(&legs[0]) {
+            prop_assert_eq!(net.closed.len(), 2);
+            prop_assert!(net.sources.is_empty());
+            prop_assert!(net.relays.iter().all(|relay| relay.circuits() == 0));
+        } else {
+            let traces = &net.received[&stream];
+            prop_assert_eq!((traces.len(), traces.last()), (402, Some(&0)), "whole");
+            prop_assert!(traces.is_sorted_by(|a, b| a > b), "in order");
+            let next = net.client.open(net.now, legs[0], 30_000).unwrap();
+            net.settle();
+            prop_assert_eq!(net.received[&next].last(), Some(&0));
+        }
+        prop_assert_eq!(net.relays[2].memory(), 0);
+    }
+}
+
+#[test]
+fn an_unused_leg_is_not_missed_whichever_it_is() {
+    for broken in [(CLIENT, 0), (CLIENT, 3)] {
+        let mut net = Net::new(&config(5));
+        let legs = pair(&mut net, Wish::Throughput);
+        cut(&mut net, broken.0, broken.1);
+        assert_eq!(net.closed, [legs[1]], "streams keep their key");
+        let stream = net.client.open(net.now, legs[0], 300_000).unwrap();
+        net.settle();
+        assert_eq!(net.received[&stream].last(), Some(&0));
+    }
+}
+
+#[test]
+fn circuits_are_linked_only_if_they_can_be() {
+    let mut net = Net::new(&config(1));
+    let wish = Wish::Throughput;
+    let one = net.client.build(net.now, PATH.to_vec());
+    assert!(!net.client.link(net.now, &[one], wish), "it is not built");
+    net.settle();
+    let elsewhere = net.client.build(net.now, vec![RelayId(3), RelayId(2), RelayId(1)]);
+    let used = net.client.build(net.now, OTHER.to_vec());
+    net.settle();
+    net.client.open(net.now, used, 1).unwrap();
+    net.settle();
+    for legs in [&[][..], &[one, one], &[one, elsewhere], &[one, used], &[one, CircuitKey(99)]] {
+        assert!(!net.client.link(net.now, legs, wish), "{legs:?}");
+    }
+    assert!(net.client.link(net.now, &[one], wish), "alone it can be");
+    assert!(!net.client.link(net.now, &[one], wish), "once");
+    net.settle();
+    assert_eq!(net.linked, [one]);
+    let mut windows = Net::new(&Config::default());
+    let legs = [PATH, OTHER].map(|path| windows.client.build(windows.now, path.to_vec()));
+    windows.settle();
+    assert!(!windows.client.link(windows.now, &legs, wish), "without congestion control");
+}
