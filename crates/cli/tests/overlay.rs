@@ -26,7 +26,7 @@ fn documents(arguments: &[&str]) -> Vec<Value> {
 #[test]
 fn every_system_carries_a_file_byte_for_byte() {
     let parts = tidegate_proto::system::alternatives().into_iter().map(|(name, _)| name);
-    for system in parts.chain(["vanilla"]) {
+    for system in parts.chain(["vanilla", "conflux"]) {
         let document = &documents(&["overlay", "demo", "--system", system, "--bytes", "300 kB", "--json"])[0];
         assert_eq!(document["exact"], true, "{document}");
         assert_eq!((&document["system"], &document["bytes"]), (&system.into(), &300_000.into()));
@@ -59,6 +59,23 @@ fn stock_tor_fetches_a_file_through_our_relays() {
             assert!(document["congestion_control"].as_u64() > Some(0), "FlowCtrl=2 is agreed on: {document}");
         }
     }
+}
+
+/// To an exit of ours stock tor links circuits as to its own (proposal 329), and downloads over both at once.
+#[test]
+fn stock_tor_fetches_a_file_over_two_circuits_to_our_exit() {
+    if Command::new("tor").arg("--version").output().is_err() {
+        return skipped::skipped("stock tor links circuits to our exit", "tor");
+    }
+    let arguments = ["overlay", "tornet", "--at", "exit", "--linked", "--bytes", "5 MB", "--json"];
+    let document = &documents(&arguments)[0];
+    assert_eq!(document["exact"], true, "{document}");
+    no_protocol_warnings(document);
+    let cells = document["linked_cells"].as_array().unwrap().iter().filter_map(Value::as_u64);
+    // Others have but answered.
+    let used: Vec<u64> = cells.filter(|cells| *cells > 100).collect();
+    let whole = 5_000_000 / 498;
+    assert!(used.len() >= 2 && used.iter().sum::<u64>() > whole, "{document}");
 }
 
 fn no_protocol_warnings(document: &Value) {
@@ -151,6 +168,8 @@ fn mistakes_are_told_with_place_and_cure() {
         ("[system]\nsurvey = { files = 3 }\n", "leave `survey` out"),
         ("[system]\nattack = { trick = \"inflate\" }\n", "leave `attack` out"),
         ("[system]\nconnection-half-life = \"66 s\"\n", "leave `connection-half-life` out"),
+        ("[system]\nconflux = \"fast\"\n", "there is no conflux `fast`"),
+        ("[system]\nconflux = \"throughput\"\n", "which has no congestion window"),
         ("[limits]\nmemroy = \"1 MB\"\n", "did you mean `memory`?"),
         ("[limits]\nconnections = 0\n", "limits.connections"),
     ] {

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use tidegate_control::units::Span;
 use tidegate_proto::cell::{EndReason, RelayId};
 use tidegate_proto::client::Client as Node;
+use tidegate_proto::conflux::Wish;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::message;
 use tidegate_proto::crypto::names::{Router, SharedNames, Target};
@@ -20,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use super::channel::Links;
+use super::choice::{self, Known};
 use super::directory::{self, Directory};
 use super::fetch::fetch;
 use super::front::{self, Handshake, Outcome, Speech, Step};
@@ -49,6 +51,9 @@ pub struct Settings {
 const HANDSHAKE: Span = Span::from_secs(10);
 const BUILDING: Span = Span::from_secs(60);
 const CONNECTING: Span = Span::from_secs(60);
+/// Times as long as the first that a second circuit may take to be built, if that is more.
+const PATIENCE: u64 = 4;
+const LEAST_PATIENCE: Span = Span::from_secs(1);
 /// Circuits that are tried for one stream.
 const ATTEMPTS: usize = 8;
 /// Applications' connections at one time.
@@ -68,22 +73,38 @@ pub enum Event {
     Built(Vec<String>),
 }
 
-/// A relay as the client knows it.
-#[derive(Clone)]
-struct Known {
-    id: RelayId,
-    nickname: String,
-    bandwidth: u64,
-    exit: bool,
-}
-
 /// A circuit of ours.
 struct Circuit {
-    user: String,
+    /// Whose streams it is for; a second one is for none of its own.
+    user: Option<String>,
     path: Vec<String>,
-    /// `None` while it is being built, then whether it stands.
-    built: Cell<Option<bool>>,
+    /// Its streams go over two.
+    pair: bool,
+    stage: Cell<Stage>,
     changed: Notify,
+}
+
+/// How far a circuit has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Building,
+    /// It stands, and waits to be linked with another.
+    Built,
+    Ready,
+    Gone,
+}
+
+impl Circuit {
+    fn enter(&self, stage: Stage) {
+        self.stage.set(stage);
+        self.changed.notify_waiters();
+    }
+
+    async fn passes(&self, stage: Stage) {
+        while self.stage.get() == stage {
+            self.changed.notified().await;
+        }
+    }
 }
 
 /// A stream whose exit has not answered yet.
@@ -100,6 +121,8 @@ struct State {
     locals: Locals,
     relays: RefCell<Vec<Known>>,
     guard: Cell<Option<RelayId>>,
+    /// Of second circuits.
+    second_guard: Cell<Option<RelayId>>,
 }
 
 /// A running client. Clones are handles to the same client.
@@ -110,6 +133,8 @@ struct Client {
     state: Rc<State>,
     hops: usize,
     chosen: Option<Rc<[String]>>,
+    /// Streams go over two circuits at once.
+    wish: Option<Wish>,
     on_event: Rc<dyn Fn(Event)>,
 }
 
@@ -127,12 +152,12 @@ pub async fn run(
     let links = Rc::new(Links::client(names.clone())?);
     let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names.clone(), None);
     let state = Rc::<State>::default();
-    let modern = config.control.window().is_some();
+    let (modern, wish) = (config.control.window().is_some(), config.conflux);
     let node = Node::new(onion, config);
     let owner = |_: Handle<_, _, _>| owner(state.clone());
     let overlay = Overlay::with_dial(node, Open, links, owner);
-    let client =
-        Client { overlay, names, state, hops, chosen: path.map(Rc::from), on_event: Rc::new(on_event) };
+    let (chosen, on_event) = (path.map(Rc::from), Rc::new(on_event));
+    let client = Client { overlay, names, state, hops, chosen, wish, on_event };
     let learning = async {
         let mut seen = 0;
         loop {
@@ -174,14 +199,17 @@ fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
     Box::new(move |node, now, output| match output {
         Output::CircuitBuilt(key) => {
             if let Some(circuit) = state.circuits.borrow().get(&key) {
-                circuit.built.set(Some(true));
-                circuit.changed.notify_waiters();
+                circuit.enter(if circuit.pair { Stage::Built } else { Stage::Ready });
+            }
+        }
+        Output::Linked(key) => {
+            if let Some(circuit) = state.circuits.borrow().get(&key) {
+                circuit.enter(Stage::Ready);
             }
         }
         Output::CircuitClosed(key) => {
             if let Some(circuit) = state.circuits.borrow_mut().remove(&key) {
-                circuit.built.set(Some(false));
-                circuit.changed.notify_waiters();
+                circuit.enter(Stage::Gone);
             }
             // Its streams are gone with it.
             let of_it = |stream: &StreamKey| stream.circuit == key;
@@ -218,19 +246,6 @@ fn close(state: &State, key: StreamKey, reason: EndReason) {
     }
 }
 
-/// Draws an index by weight.
-fn draw(weights: &[u64]) -> Option<usize> {
-    let total: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
-    let mut point = u128::from_le_bytes(random()).checked_rem(total)?;
-    weights.iter().position(|weight| match point.checked_sub(u128::from(*weight)) {
-        Some(rest) => {
-            point = rest;
-            false
-        }
-        None => true,
-    })
-}
-
 impl Client {
     fn know(&self, directory: &Directory, modern: bool) {
         let known = directory.relays.iter().map(|entry| {
@@ -247,56 +262,89 @@ impl Client {
         *self.state.relays.borrow_mut() = known.collect();
     }
 
-    /// The chosen path, or one by bandwidth, all relays different: an exit last, the same guard first as long as it is
-    /// listed.
+    /// The chosen path, or one that is drawn.
     fn path(&self) -> Option<Vec<Known>> {
         let relays = self.state.relays.borrow();
-        if let Some(chosen) = &self.chosen {
-            let named = |name: &String| relays.iter().find(|relay| relay.nickname == *name).cloned();
-            return chosen.iter().map(named).collect();
+        match &self.chosen {
+            Some(chosen) => {
+                let named = |name: &String| relays.iter().find(|relay| relay.nickname == *name).cloned();
+                chosen.iter().map(named).collect()
+            }
+            None => choice::path(&relays, self.hops, &self.state.guard, &[]),
         }
-        let pick = |fits: &dyn Fn(&Known) -> bool| {
-            let weights: Vec<u64> =
-                relays.iter().map(|relay| if fits(relay) { relay.bandwidth.max(1) } else { 0 }).collect();
-            draw(&weights).map(|index| relays[index].clone())
-        };
-        let guard = self.state.guard.get();
-        let exit = pick(&|relay| relay.exit && Some(relay.id) != guard)?;
-        let mut path = vec![exit];
-        while path.len() < self.hops {
-            let guards = path.len() + 1 == self.hops;
-            let known = relays.iter().find(|relay| guards && Some(relay.id) == guard).cloned();
-            let fresh = |relay: &Known| {
-                path.iter().all(|other| other.id != relay.id) && (guards || Some(relay.id) != guard)
-            };
-            path.push(known.or_else(|| pick(&fresh))?);
+    }
+
+    /// Another to the same exit, if streams are to go over two.
+    fn second_path(&self, path: &[Known]) -> Option<Vec<Known>> {
+        let relays = self.state.relays.borrow();
+        let two = self.wish.is_some() && self.chosen.is_none() && self.hops > 1;
+        two.then(|| choice::path(&relays, self.hops, &self.state.second_guard, path)).flatten()
+    }
+
+    /// Begins a circuit over these relays; `user`: of the streams that it is for, unless it is a second one. `pair`: its
+    /// streams wait for another.
+    fn begin(&self, path: Vec<Known>, user: Option<&str>, pair: bool) -> (CircuitKey, Rc<Circuit>) {
+        let ids = path.iter().map(|relay| relay.id).collect();
+        let key = self.overlay.with(|node, now| node.build(now, ids));
+        let path = path.into_iter().map(|relay| relay.nickname).collect();
+        let (stage, changed) = (Cell::new(Stage::Building), Notify::new());
+        let circuit = Rc::new(Circuit { user: user.map(str::to_owned), path, pair, stage, changed });
+        self.state.circuits.borrow_mut().insert(key, circuit.clone());
+        (key, circuit)
+    }
+
+    /// Begins a circuit for a user's streams, or two that are linked.
+    fn begin_for(&self, user: &str) -> Option<(CircuitKey, Rc<Circuit>)> {
+        let path = self.path()?;
+        let second = self.second_path(&path);
+        let first = self.begin(path, Some(user), second.is_some());
+        if let (Some(path), Some(wish)) = (second, self.wish) {
+            let second = self.begin(path, None, true);
+            tokio::task::spawn_local(self.clone().link(first.clone(), second, wish));
         }
-        path.reverse();
-        self.state.guard.set(Some(path[0].id));
-        Some(path)
+        Some(first)
+    }
+
+    /// Links two circuits once both stand. Where the second does not, or takes much longer, the first does without.
+    async fn link(self, first: (CircuitKey, Rc<Circuit>), second: (CircuitKey, Rc<Circuit>), wish: Wish) {
+        let begun = clock::now();
+        first.1.passes(Stage::Building).await;
+        let patience = clock::now().since(begun) * PATIENCE;
+        let _ = within(patience.max(LEAST_PATIENCE), async {
+            second.1.passes(Stage::Building).await;
+            Ok(())
+        })
+        .await;
+        let both = [&first, &second].iter().all(|leg| leg.1.stage.get() == Stage::Built);
+        if both && self.overlay.with(|node, now| node.link(now, &[first.0, second.0], wish)) {
+            first.1.passes(Stage::Built).await;
+            if first.1.stage.get() == Stage::Ready {
+                (self.on_event)(Event::Built(second.1.path.clone()));
+            }
+            return;
+        }
+        if second.1.stage.get() != Stage::Gone {
+            self.overlay.with(|node, now| node.close(now, second.0));
+        }
+        if first.1.stage.get() == Stage::Built {
+            first.1.enter(Stage::Ready);
+        }
     }
 
     /// A circuit of that user's that stands.
     async fn circuit(&self, user: &str) -> Option<CircuitKey> {
         let known = self.state.circuits.borrow().iter().find_map(|(key, circuit)| {
-            (circuit.user == user && circuit.built.get() != Some(false)).then(|| (*key, circuit.clone()))
+            let fits = circuit.user.as_deref() == Some(user) && circuit.stage.get() != Stage::Gone;
+            fits.then(|| (*key, circuit.clone()))
         });
         let (key, circuit) = match known {
             Some(known) => known,
-            None => {
-                let path = self.path()?;
-                let ids = path.iter().map(|relay| relay.id).collect();
-                let key = self.overlay.with(|node, now| node.build(now, ids));
-                let path = path.into_iter().map(|relay| relay.nickname).collect();
-                let (built, changed) = (Cell::new(None), Notify::new());
-                let circuit = Rc::new(Circuit { user: user.to_owned(), path, built, changed });
-                self.state.circuits.borrow_mut().insert(key, circuit.clone());
-                (key, circuit)
-            }
+            None => self.begin_for(user)?,
         };
-        if circuit.built.get().is_none() {
+        if circuit.stage.get() != Stage::Ready {
             let waited = within(BUILDING, async {
-                circuit.changed.notified().await;
+                circuit.passes(Stage::Building).await;
+                circuit.passes(Stage::Built).await;
                 Ok(())
             });
             if waited.await.is_err() {
@@ -306,14 +354,14 @@ impl Client {
                 self.overlay.with(|node, now| node.close(now, key));
                 return None;
             }
-            if circuit.built.get() == Some(true) {
+            if circuit.stage.get() == Stage::Ready {
                 (self.on_event)(Event::Built(circuit.path.clone()));
             } else if self.state.guard.get().is_some_and(|guard| !self.names.borrow().is_connected(guard)) {
                 // Nobody is there.
                 self.state.guard.set(None);
             }
         }
-        (circuit.built.get() == Some(true)).then_some(key)
+        (circuit.stage.get() == Stage::Ready).then_some(key)
     }
 
     async fn accept(&self, listener: TcpListener) {
@@ -409,20 +457,5 @@ async fn handshake(tcp: &mut TcpStream) -> io::Result<Option<(Target, String, Ve
             }
             Step::Read | Step::Say(_) => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn relays_are_drawn_by_weight() {
-        assert_eq!(draw(&[]), None);
-        assert_eq!(draw(&[0, 0]), None);
-        assert!((0..100).all(|_| draw(&[0, 7, 0]) == Some(1)));
-        let drawn: Vec<usize> = (0..1000).map(|_| draw(&[9, 1]).unwrap()).collect();
-        let rare = drawn.iter().filter(|index| **index == 1).count();
-        assert!((20..300).contains(&rare), "{rare} of 1000 at one in ten");
     }
 }

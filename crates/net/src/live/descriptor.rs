@@ -13,7 +13,7 @@ use super::policy::Policy;
 
 /// What we speak. More of `Relay` would let clients use cryptography (CGO) that circuits here do not have.
 const PROTOCOLS: &str =
-    "Cons=1-2 Desc=1-2 DirCache=2 FlowCtrl=1-2 Link=4-5 LinkAuth=3 Microdesc=1-2 Relay=2-4";
+    "Conflux=1 Cons=1-2 Desc=1-2 DirCache=2 FlowCtrl=1-2 Link=4-5 LinkAuth=3 Microdesc=1-2 Relay=2-4";
 const ED25519_PREFIX: &[u8] = b"Tor router descriptor signature v1";
 
 /// What a descriptor says beside keys.

@@ -5,6 +5,7 @@
 pub mod authority;
 pub mod bandwidth;
 pub mod channel;
+mod choice;
 pub mod client;
 pub mod demo_page;
 pub mod descriptor;

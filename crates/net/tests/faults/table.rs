@@ -100,7 +100,7 @@ async fn closes(stream: &mut TlsStream<link::Tcp>) -> Answer {
 }
 
 /// Faults of a circuit that stands, and of its streams.
-pub const CIRCUIT_FAULTS: [&str; 26] = [
+pub const CIRCUIT_FAULTS: [&str; 30] = [
     "nothing",
     "CREATE_FAST again",
     "a cell that nobody recognises",
@@ -127,7 +127,16 @@ pub const CIRCUIT_FAULTS: [&str; 26] = [
     "DATA of stream 0",
     "XOFF without congestion control",
     "a message of an unknown command",
+    "LINK without congestion control",
+    "LINKED at a relay",
+    "LINKED_ACK of no set",
+    "SWITCH of no set",
 ];
+
+/// What LINK and LINKED say (proposal 329).
+fn link_of(nonce: [u8; 32]) -> Vec<u8> {
+    [&[1][..], &nonce, &[0; 16], &[1]].concat()
+}
 
 pub async fn tell_circuit(relay: Relay, fault: &str) -> Answer {
     let mut link = circuit(relay).await;
@@ -193,6 +202,10 @@ pub async fn tell_circuit(relay: Relay, fault: &str) -> Answer {
             (RELAY, message(XOFF, 1, &[0]))
         }
         "a message of an unknown command" => (RELAY, message(99, 0, &[])),
+        "LINK without congestion control" => (RELAY, message(19, 0, &link_of([7; 32]))),
+        "LINKED at a relay" => (RELAY, message(20, 0, &link_of([7; 32]))),
+        "LINKED_ACK of no set" => (RELAY, message(21, 0, &[])),
+        "SWITCH of no set" => (RELAY, message(22, 0, &[0, 0, 0, 1])),
         other => unreachable!("{other}"),
     };
     link.say(kind, said).await;

@@ -1,6 +1,7 @@
 //! What a relay shows of its circuits to whoever runs it.
 
 use super::Relay;
+use crate::conflux::Linked;
 use crate::ids::CircuitKey;
 use crate::onion::Onion;
 
@@ -15,6 +16,8 @@ pub struct Shown {
     pub exit: bool,
     /// And the client and this exit have agreed on congestion control.
     pub congestion_control: bool,
+    /// And the circuit under which the streams are known that go over this and others.
+    pub linked: Option<CircuitKey>,
     /// Cells to the client: waiting, sent so far,
     pub queued: u32,
     /// see `queued`,
@@ -36,6 +39,8 @@ impl<O: Onion> Relay<O> {
                 guard: links.is_at_guard(circuit.prev),
                 exit: circuit.edge.is_some(),
                 congestion_control: circuit.edge.as_ref().is_some_and(|edge| edge.has_congestion_control()),
+                linked: (!matches!(circuit.linked, Linked::No))
+                    .then(|| self.table.first(CircuitKey(key as u32))),
                 queued,
                 sent,
                 allowed,

@@ -16,7 +16,7 @@ use crate::stage::{status_of, until_stopped};
 /// Run a directory, five relays and a SOCKS client on this machine, and fetch something through them
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// What all of them run: vanilla Tor, or it with one other transport, scheduler, control or form of switching
+    /// What all of them run: vanilla Tor, or it with one other transport, scheduler, control or form of switching, or Conflux
     #[arg(long, default_value = VANILLA, value_parser = systems())]
     system: String,
     /// Fetch so much, check it, and end; without it, fetch a megabyte every 10 s until Ctrl-C

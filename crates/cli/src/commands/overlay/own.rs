@@ -13,6 +13,8 @@ use crate::stage::{Events, Stage};
 
 /// The system without a name in the registry.
 pub const VANILLA: &str = "vanilla";
+/// And the one that needs two: streams over two circuits, which need congestion control.
+pub const CONFLUX: &str = "conflux";
 /// The clocks of relays on sockets are their own.
 const CLOCKS: &str = "predictor = { clocks = \"own\" }\n";
 /// How many relays there are.
@@ -27,7 +29,8 @@ pub fn systems() -> PossibleValuesParser {
         let alias = (name == "connection").then_some("switching");
         PossibleValue::new(name).aliases(alias)
     });
-    PossibleValuesParser::new(std::iter::once(PossibleValue::new(VANILLA)).chain(other))
+    let more = [VANILLA, CONFLUX].map(PossibleValue::new);
+    PossibleValuesParser::new(more.into_iter().chain(other))
 }
 
 /// A relay.
@@ -63,7 +66,11 @@ impl Own {
     /// What a role said, if it did not start.
     pub fn start(name: &str, socks: SocketAddr) -> Result<Own, Failure> {
         let chosen = alternatives().into_iter().find(|(known, _)| *known == name);
-        let choice = chosen.map_or(String::new(), |(part, key)| format!("{key} = \"{part}\"\n"));
+        let choice = match chosen {
+            _ if name == CONFLUX => "conflux = \"throughput\"\ncontrol = \"vegas\"\n".to_owned(),
+            Some((part, key)) => format!("{key} = \"{part}\"\n"),
+            None => String::new(),
+        };
         let system = format!("[system]\nname = \"{name}\"\n{choice}{CLOCKS}");
         let mut stage = Stage::new("overlay")?;
         let words = hex(&random::<16>());

@@ -2,7 +2,7 @@
 //! relays are ours, all or some.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,6 +37,9 @@ pub struct Arguments {
     /// Fetch over so many circuits at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=20))]
     circuits: u8,
+    /// Fetch once the client has linked circuits, over which its streams go in pairs (Conflux)
+    #[arg(long, requires = "bytes", conflicts_with = "beside_stock")]
+    linked: bool,
     /// One relay of ours in each place, then one of stock tor: what each forwards per second of processor time
     #[arg(long, requires = "bytes")]
     beside_stock: bool,
@@ -161,16 +164,21 @@ impl Tornet {
         let ours = self.names();
         let hops = place.hops(&ours, &self.stock);
         let socks = start_client(&self.stage, &mut self.network, &name, hops, "")?;
+        let files = self.network.files_of(&name);
+        if arguments.linked {
+            let is_linked = || circuits(&files).is_ok_and(|all| all.contains("PURPOSE=CONFLUX_LINKED"));
+            self.stage.wait_for("circuits that are linked", || is_linked().then_some(()))?;
+        }
         let streams = arguments.streams.unwrap_or(arguments.circuits.into());
         let download = fetch_over((arguments.circuits.into(), streams), socks, self.file, bytes.0)?;
-        let congestion_control = self.congestion_control()?;
-        let paths = built_paths(&self.network.files_of(&name)).map_err(Failure::other)?;
+        let (congestion_control, linked) = (self.congestion_control()?, self.linked()?);
+        let paths = built_paths(&circuits(&files).map_err(Failure::other)?);
         let warnings = self.network.warnings();
         if !arguments.json {
             warnings.iter().for_each(|line| println!("tor says  {line}"));
         }
         let facts = json!({ "at": place.name(), "relays": ours, "stock": self.stock, "warnings": warnings,
-            "streams": streams, "congestion_control": congestion_control });
+            "streams": streams, "congestion_control": congestion_control, "linked_cells": linked });
         Ok(report(facts, bytes, &paths, &download, arguments.json) != ExitCode::SUCCESS)
     }
 
@@ -221,6 +229,18 @@ impl Tornet {
 
     fn names(&self) -> Vec<String> {
         self.ours.iter().map(|relay| relay.name.clone()).collect()
+    }
+
+    /// Cells that relays of ours have sent as exits on each circuit whose client has linked it with others.
+    fn linked(&self) -> Result<Vec<u64>, Failure> {
+        let mut cells = Vec::new();
+        for relay in &self.ours {
+            let shown = status_of(relay.status).map_err(Failure::other)?;
+            let circuits = shown["circuit"].as_array().into_iter().flatten();
+            let linked = circuits.filter(|circuit| circuit["linked"].is_u64());
+            cells.extend(linked.filter_map(|circuit| circuit["sent_cells"].as_u64()));
+        }
+        Ok(cells)
     }
 
     /// Circuits that end at relays of ours and have agreed with them on congestion control.
@@ -282,22 +302,28 @@ fn start_relays(stage: &mut Stage, authority: SocketAddr) -> Result<Vec<Ours>, F
     Ok(relays)
 }
 
-/// The paths of a client's built circuits, by nicknames, as its control port tells.
-fn built_paths(client: &Path) -> std::io::Result<Vec<Vec<String>>> {
+/// What a client's control port tells of its circuits.
+fn circuits(client: &Path) -> std::io::Result<String> {
     let mut control = os::connect_and_block(&client.join("control"))?;
     let cookie = fs::read(client.join("control_auth_cookie"))?;
     write!(control, "AUTHENTICATE {}\r\nGETINFO circuit-status\r\nQUIT\r\n", hex(&cookie))?;
+    let mut told = String::new();
+    control.read_to_string(&mut told)?;
+    Ok(told)
+}
+
+/// The paths of those that are built, by nicknames.
+fn built_paths(circuits: &str) -> Vec<Vec<String>> {
     let mut paths = Vec::new();
-    for line in BufReader::new(control).lines() {
-        let line = line?;
+    for line in circuits.lines() {
         let words: Vec<&str> = line.trim_start_matches("250+circuit-status=").split(' ').collect();
         if let [_, "BUILT", path, rest @ ..] = &words[..]
-            // To stock exits clients send over two circuits at once.
+            // Clients send over two circuits at once.
             && rest.iter().any(|word| matches!(*word, "PURPOSE=GENERAL" | "PURPOSE=CONFLUX_LINKED"))
         {
             let name = |hop: &str| hop.split_once('~').map_or(hop, |(_, name)| name).to_owned();
             paths.push(path.split(',').map(name).collect());
         }
     }
-    Ok(paths)
+    paths
 }
