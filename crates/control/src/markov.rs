@@ -14,6 +14,13 @@ pub const PACKET_BYTES: u32 = 1434;
 /// tgen sends packets that are at most this far apart in one write (`TGEN_MMODEL_MICROS_AT_ONCE`).
 pub const AT_ONCE: Span = Span::from_millis(10);
 
+/// A chain that is met on its way has run for some time between these, and made no more than so many moves: delays of
+/// up to ten minutes make chains that all begin at once quieter and quieter for as long.
+const PAST: [Span; 2] = [Span::from_secs(3_600), Span::from_secs(7_200)];
+const PAST_MOVES: usize = 2_000;
+/// A chain that ends at once must not stop the clock.
+const LEAST_DELAY: Span = Span::from_millis(1);
+
 /// What a user does: the chain `streams` opens streams, on each of which `packets` runs from its start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
@@ -154,6 +161,29 @@ impl Chain {
             Span::from_micros((emission.delay.sample(random).round() as u64).min(self.ceiling.0 / 1_000));
         (emission.observation, delay)
     }
+
+    /// As [`Chain::step`] for a chain that starts again at its end; it moves on a millisecond later at the earliest.
+    pub fn step_again(&self, walk: &mut Walk, random: &mut Random) -> (Observation, Span) {
+        let (observation, delay) = self.step(walk, random);
+        if observation == Observation::End {
+            *walk = self.walk();
+        }
+        (observation, delay.max(LEAST_DELAY))
+    }
+
+    /// A walk that has gone on, again and again, for long, and the time until it is to be moved: what somebody does who
+    /// is met at any time.
+    pub fn walk_on_its_way(&self, random: &mut Random) -> (Walk, Span) {
+        let past = Span::from_secs_f64(random.uniform(PAST[0].as_secs_f64(), PAST[1].as_secs_f64()));
+        let (mut walk, mut passed) = (self.walk(), Span::ZERO);
+        for _ in 0..PAST_MOVES {
+            passed = passed + self.step_again(&mut walk, random).1;
+            if passed >= past {
+                return (walk, passed - past);
+            }
+        }
+        (walk, Span::ZERO)
+    }
 }
 
 /// One of the items, by weight; the first if all weights are zero, as tgen does.
@@ -286,6 +316,33 @@ mod tests {
             let drawn = chain.step(&mut chain.walk(), &mut Seed::root(1).random()).1;
             assert_eq!(drawn, expected, "{delay:?}");
         }
+    }
+
+    #[test]
+    fn who_is_met_on_the_way_is_as_busy_now_as_later() {
+        // Mostly a second, one time in ten ten minutes: who begins now is busy at first.
+        let emissions = vec![
+            emission(Observation::ToServer, 9.0, Delay::Uniform { low: 1e6, high: 1e6 }),
+            emission(Observation::ToServer, 1.0, Delay::Uniform { low: 6e8, high: 6e8 }),
+        ];
+        let states = vec![State { transitions: vec![(0, 1.0)], emissions, ..State::default() }];
+        let chain = Chain::new(states, 0, Span::from_secs(600));
+        let mut random = Seed::root(4).random();
+        let mut moves = |begun: fn(&Chain, &mut Random) -> (Walk, Span)| {
+            let mut minutes = [0.0f64; 20];
+            for _ in 0..2_000 {
+                let (mut walk, mut at) = begun(&chain, &mut random);
+                while at < Span::from_secs(1_200) {
+                    minutes[(at.0 / Span::from_secs(60).0) as usize] += 1.0;
+                    at = at + chain.step_again(&mut walk, &mut random).1;
+                }
+            }
+            minutes[0] / minutes[10..].iter().sum::<f64>() * 10.0
+        };
+        let fresh = moves(|chain, _| (chain.walk(), Span::ZERO));
+        let met = moves(Chain::walk_on_its_way);
+        assert!(fresh > 3.0, "a chain that begins: {fresh}");
+        assert!((met - 1.0).abs() < 0.2, "one that is met: {met}");
     }
 
     #[test]

@@ -109,18 +109,26 @@ impl<R: Recorder> World<'_, R> {
         }
     }
 
-    /// Opens the streams that a Markov user's chain opens now.
+    /// Opens the stream that a Markov user's chain opens now. At its end the chain starts again.
     fn flow_turn(&mut self, user: u32, model: &markov::Model) {
-        let mut walk = self.user(user).flow.take().unwrap_or_else(|| model.streams.walk());
-        let (observation, delay) = model.streams.step(&mut walk, &mut self.user(user).random);
-        if observation != markov::Observation::End {
-            self.user(user).flow = Some(walk);
-            let seed = self.user(user).random.bits();
-            let transfer = self.begin_transfer(user, Content::Markov(seed));
-            self.send_over_circuit(user, transfer);
-        }
-        // At its end the chain starts again; a chain that ends at once must not stop the clock.
-        self.queue.push(self.now + delay.max(Span::from_millis(1)), Event::User(user));
+        let UserState { flow, random, .. } = self.user(user);
+        let wait = match flow {
+            None => {
+                let (walk, wait) = model.streams.walk_on_its_way(random);
+                *flow = Some(walk);
+                wait
+            }
+            Some(walk) => {
+                let (observation, delay) = model.streams.step_again(walk, random);
+                if observation != markov::Observation::End {
+                    let seed = random.bits();
+                    let transfer = self.begin_transfer(user, Content::Markov(seed));
+                    self.send_over_circuit(user, transfer);
+                }
+                delay
+            }
+        };
+        self.queue.push(self.now + wait, Event::User(user));
     }
 
     /// The user's circuit for new streams; an old one is retired, a missing one is begun.

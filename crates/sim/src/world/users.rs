@@ -56,7 +56,7 @@ pub(super) struct UserState {
     pub fetching: Option<u32>,
     /// A user with a timetable: the next turn is for a new circuit.
     pub renews: bool,
-    /// Where a Markov user's chain of streams is.
+    /// Where a Markov user's chain of streams is; none before it has begun.
     pub flow: Option<Walk>,
 }
 
