@@ -12,9 +12,10 @@ use crate::runs::run_once;
 use crate::scenario::Scenario;
 use crate::scenario::file::Placed;
 
-/// Simulated time of a run beforehand, at most, and when its measurement begins.
-const DURATION: Span = Span::from_secs(60);
-const WARMUP: Span = Span::from_secs(30);
+/// Simulated time of a run beforehand, at most, and when its measurement begins: streams last up to two minutes, so that
+/// load grows for about one and a half.
+const DURATION: Span = Span::from_secs(150);
+const WARMUP: Span = Span::from_secs(90);
 
 /// Utilisation grows a little less than the load does: the second run starts where the first one leads.
 const ROUNDS: u32 = 2;
@@ -31,7 +32,7 @@ pub fn settle(scenario: &mut Scenario, monitor: &dyn Monitor) -> Result<Option<f
     let mut before = scenario.clone();
     let duration = scenario.duration().min(DURATION);
     before.file.duration = duration;
-    before.file.warmup = Placed::nowhere(WARMUP.min(duration / 2));
+    before.file.warmup = Placed::nowhere(WARMUP.min(duration / 5 * 3));
     for _ in 0..ROUNDS {
         let Some(run) = run_once(&before, 0, before.file.seed, monitor)? else { return Ok(None) };
         let reached = look_up(&run.metrics.summary, &["utilisation", "network"]).unwrap_or(0.0);
