@@ -22,7 +22,7 @@ pub struct Arguments {
     /// The file of the signing key; it is made if it does not exist
     #[arg(long)]
     key: PathBuf,
-    /// A relay that may join, by its fingerprint
+    /// A relay that may join, by its identity (`tidegate relay --keygen` prints it)
     #[arg(long = "allow")]
     allowed: Vec<String>,
     /// A file with a token; whoever says it may join
@@ -43,8 +43,9 @@ fn wrong(what: impl Into<String>, cause: impl Into<String>, cure: &str) -> Failu
 /// Runs it.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let allowed = arguments.allowed.iter().map(|text| {
-        unhex(text)
-            .ok_or_else(|| wrong("--allow", format!("`{text}` is no fingerprint"), "40 hexadecimal digits"))
+        unhex(text).ok_or_else(|| {
+            wrong("--allow", format!("`{text}` is no identity"), "64 hexadecimal digits, as --keygen prints")
+        })
     });
     let allowed = allowed.collect::<Result<Vec<_>, _>>()?;
     let token = match &arguments.token_file {

@@ -262,6 +262,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
             ))
         })?;
         println!("fingerprint = \"{}\"", hex(&keys.fingerprint()));
+        println!("identity = \"{}\"", hex(&keys.ed25519()));
         return Ok(ExitCode::SUCCESS);
     }
     let path = arguments.config.as_deref().expect("clap asks for it");

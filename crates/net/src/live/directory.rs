@@ -220,8 +220,8 @@ pub fn check(text: &str, key: &[u8; 32], now: u64, seen: u64) -> Result<Director
 /// Who may join an authority's directory.
 #[derive(Clone, Debug, Default)]
 pub struct Admission {
-    /// Relays by fingerprint.
-    pub allowed: Vec<[u8; 20]>,
+    /// Relays by the identity that signs their entries; a fingerprint alone is no proof.
+    pub allowed: Vec<[u8; 32]>,
     /// Whoever says this; never empty.
     pub token: Option<String>,
 }
@@ -252,11 +252,9 @@ impl Authority {
         let entry = Entry::parse(line).map_err(|error| format!("the entry is refused: {error}"))?;
         let by_token =
             self.admission.token.as_deref().zip(token).is_some_and(|(ours, theirs)| same(ours, theirs));
-        if !by_token && !self.admission.allowed.contains(&entry.fingerprint) {
-            return Err(format!(
-                "relay {} is not on the list, and its token is not ours",
-                hex(&entry.fingerprint)
-            ));
+        if !by_token && !self.admission.allowed.contains(&entry.ed25519) {
+            let identity = hex(&entry.ed25519);
+            return Err(format!("relay {identity} is not on the list, and its token is not ours"));
         }
         if entry.published.abs_diff(now) > SKEW {
             return Err(format!(
@@ -266,6 +264,9 @@ impl Authority {
         }
         self.relays.retain(|_, entry| entry.published + self.validity >= now);
         let known = self.relays.get(&entry.fingerprint);
+        if known.is_some_and(|known| known.ed25519 != entry.ed25519) {
+            return Err(format!("fingerprint {} is another identity's", hex(&entry.fingerprint)));
+        }
         if known.is_some_and(|known| known.published > entry.published) {
             return Err("a later entry is known".into());
         }
@@ -301,6 +302,8 @@ fn same(a: &str, b: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::identity::fill;
 
@@ -309,6 +312,26 @@ mod tests {
     fn relay(name: &str, published: u64) -> Entry {
         let keys = RouterKeys::generate(&mut fill);
         Entry::new(name, "127.0.0.1:9001".parse().unwrap(), &keys, (1_000_000, true, published))
+    }
+
+    /// An entry of the first keys' identity that names the second's fingerprint.
+    fn thief(keys: &RouterKeys, of: &Entry) -> String {
+        let mut entry = Entry { ed25519: keys.ed25519(), ..of.clone() };
+        entry.signature = keys.sign_ed25519(&entry.signed());
+        entry.line()
+    }
+
+    #[test]
+    fn nobody_takes_the_fingerprint_of_another() {
+        let listed = relay("listed", NOW);
+        let admission = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()) };
+        let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), admission, 3600);
+        let keys = RouterKeys::generate(&mut fill);
+        authority.join(NOW, &listed.line()).unwrap();
+        assert!(authority.join(NOW, &thief(&keys, &listed)).unwrap_err().contains("not on the list"));
+        let insider = format!("token secret\n{}", thief(&keys, &listed));
+        assert!(authority.join(NOW, &insider).unwrap_err().contains("another identity's"));
+        assert!(authority.directory(NOW).contains(&listed.line()));
     }
 
     #[test]
@@ -333,7 +356,7 @@ mod tests {
     #[test]
     fn relays_join_by_list_or_token_and_sign_for_themselves() {
         let (listed, stranger) = (relay("listed", NOW), relay("stranger", NOW));
-        let admission = Admission { allowed: vec![listed.fingerprint], token: Some("secret".into()) };
+        let admission = Admission { allowed: vec![listed.ed25519], token: Some("secret".into()) };
         let mut authority = Authority::new(SigningKey::from_bytes(&[7; 32]), admission, 3600);
         assert!(authority.join(NOW, &listed.line()).is_ok());
         assert!(authority.join(NOW, &stranger.line()).unwrap_err().contains("not on the list"));
@@ -345,5 +368,43 @@ mod tests {
         assert_eq!(authority.len(), 2);
         authority.directory(NOW + 3601);
         assert!(authority.is_empty(), "who says nothing for an hour is left out");
+    }
+
+    /// A line that a relay signs: which relay, when, and what of it is changed on the way.
+    fn said() -> impl Strategy<Value = (usize, i64, bool, Option<(usize, u8)>)> {
+        (0usize..4, -700i64..700, any::<bool>(), proptest::option::of((0usize..500, any::<u8>())))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Whatever is said in whatever order, only sound entries of those who may join are listed, a line of at most
+        /// 600 bytes each, and clients believe what is signed.
+        #[test]
+        fn whatever_is_said_the_directory_is_sound(said in prop::collection::vec(said(), 0..40)) {
+            static KEYS: std::sync::LazyLock<[RouterKeys; 4]> =
+                std::sync::LazyLock::new(|| std::array::from_fn(|_| RouterKeys::generate(&mut fill)));
+            let entry = |keys: &RouterKeys, published| {
+                Entry::new("any", "127.0.0.1:9001".parse().unwrap(), keys, (1_000_000, true, published))
+            };
+            let admission = Admission { allowed: vec![KEYS[0].ed25519(), KEYS[1].ed25519()], token: Some("secret".into()) };
+            let key = SigningKey::from_bytes(&[7; 32]);
+            let public = key.verifying_key().to_bytes();
+            let mut authority = Authority::new(key, admission, 600);
+            for (who, later, token, changed) in said {
+                let line = entry(&KEYS[who], NOW.saturating_add_signed(later)).line();
+                let mut bytes = if token { format!("token secret\n{line}") } else { line }.into_bytes();
+                if let Some((at, byte)) = changed {
+                    let at = at % bytes.len();
+                    bytes[at] = byte;
+                }
+                let heard = authority.join(NOW, &String::from_utf8_lossy(&bytes));
+                prop_assert!(heard.is_err() || who < 2 || token, "{:?}", heard);
+                let text = authority.directory(NOW);
+                prop_assert!(text.len() <= 300 + 600 * authority.len());
+                let directory = check(&text, &public, NOW, 0).unwrap();
+                prop_assert!(directory.relays.len() == authority.len() && authority.len() <= 4);
+                prop_assert!(directory.relays.iter().all(|relay| relay.published.abs_diff(NOW) <= SKEW));
+            }
+        }
     }
 }
