@@ -48,12 +48,14 @@ python-environment: $(MATURIN)
 python-test: python-environment
 	target/python/bin/pytest --quiet crates/python/tests
 
-# Runs every notebook at small size, in the folder that holds it; target/notebooks has them as pages.
+# Runs every notebook at small size, in the folder that holds it; target/notebooks has them as pages that load nothing.
 notebooks: python-environment
-	TIDEGATE_SMALL=1 target/python/bin/jupyter nbconvert --to html --execute --output-dir $(CURDIR)/target/notebooks notebooks/*.ipynb
+	TIDEGATE_SMALL=1 target/python/bin/jupyter nbconvert --to html --execute --output-dir $(CURDIR)/target/notebooks \
+		--HTMLExporter.require_js_url= --HTMLExporter.mathjax_url= notebooks/*.ipynb
 
-# The simulator in one page: target/playground.html.
+# The simulator in one page: target/playground.html. It draws from seeds alone: the browser is asked for no randomness.
 BROWSER = wasm32-unknown-unknown
+playground: export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS = --cfg getrandom_backend="unsupported"
 playground:
 	@rustup target list --installed | grep -q $(BROWSER) || rustup target add $(BROWSER)
 	cargo build --package tidegate-wasm --lib --profile web --target $(BROWSER)
