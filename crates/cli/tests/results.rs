@@ -390,6 +390,13 @@ fn the_first_screen_answers() {
     let table =
         text.lines().skip_while(|line| !line.starts_with('┌')).take_while(|line| !line.starts_with("--all"));
     assert!((8..=20).contains(&table.count()), "{text}");
+    let mut many = fs::read_to_string(scratch.0.join("small.toml")).unwrap();
+    (0..6).for_each(|n| many += &format!("[[system]]\nname = \"system-of-number-{n}\"\n"));
+    fs::write(scratch.0.join("many.toml"), many).unwrap();
+    let many = scratch.tidegate(&["run", "many.toml"]);
+    let many = String::from_utf8_lossy(&many.stdout);
+    assert!(many.lines().all(|line| line.chars().count() <= 80) && many.contains("--all"), "{many}");
+    assert!(many.contains("number-0 ") && !many.contains("number-5"), "those that find room: {many}");
     let all = scratch.tidegate(&["run", "small.toml", "--seeds", "2", "--all"]);
     assert!(String::from_utf8_lossy(&all.stdout).contains("cells per CPU-second"));
     let page = fs::read_to_string(scratch.0.join("out/small/latest/report.html")).unwrap();

@@ -35,7 +35,7 @@ impl Show {
 /// More circuits than this are not listed one by one.
 const MAX_CIRCUITS: usize = 12;
 
-/// Rows of the short table: with its frame it has at most 20 lines.
+/// Rows of the short table: with its frame and a heading of two lines it has 20 lines.
 const ROWS: usize = 15;
 
 /// Columns of a terminal that does not say how many it has.
@@ -47,19 +47,26 @@ const DETAILS: [(bool, bool, bool); 4] =
     [(true, true, true), (false, true, true), (false, false, true), (false, false, false)];
 
 /// The answer in words, and the most telling numbers of the systems side by side, each with its ratio to the
-/// first system's on the same networks; in as many columns as there are, if so few can do.
+/// first system's on the same networks; in as many columns as there are: systems that find no room are left out.
 pub fn summary_table(results: &Results<'_>, columns: usize) -> String {
     let all = aspects(results);
+    let count = results.systems.len();
     let fits = |table: &String| table.lines().next().is_some_and(|line| line.chars().count() <= columns);
     let drawn = !undrawn(results);
-    let with = |(intervals, values, ratios): (bool, bool, bool)| {
-        comparison(results, &all, (intervals && drawn, values, ratios && drawn))
+    let with = |count: usize, (intervals, values, ratios): (bool, bool, bool)| {
+        comparison(results, &results.systems[..count], &all, (intervals && drawn, values, ratios && drawn))
     };
-    let last = || with(DETAILS[DETAILS.len() - 1]);
-    let table = DETAILS.into_iter().map(with).find(fits).unwrap_or_else(last);
+    let few = (1..count).rev().map(|count| (count, DETAILS[DETAILS.len() - 1]));
+    let choices = DETAILS.map(|detail| (count, detail)).into_iter().chain(few);
+    let mut shown = count;
+    let mut tables = choices.map(|(count, detail)| {
+        shown = count;
+        with(count, detail)
+    });
+    let table = tables.find(fits).unwrap_or_else(|| with(1, DETAILS[DETAILS.len() - 1]));
     let lines: Vec<String> = answer(results).iter().map(|line| wrapped(line, columns)).collect();
     let mut text = lines.join("\n") + "\n" + &table;
-    if all.len() > ROWS {
+    if all.len() > ROWS || shown < count {
         text += "\n--all shows the rest";
     }
     text
@@ -85,6 +92,7 @@ fn wrapped(line: &str, columns: usize) -> String {
 
 fn comparison(
     results: &Results<'_>,
+    systems: &[SystemResult<'_>],
     all: &[Aspect],
     (intervals, values, ratio_intervals): (bool, bool, bool),
 ) -> String {
@@ -92,11 +100,11 @@ fn comparison(
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     let mut header = vec![Cell::new("")];
     let measured = results.measured();
-    for (number, system) in results.systems.iter().enumerate() {
+    for (number, system) in systems.iter().enumerate() {
         if number == 0 || values {
             header.push(right(system.name.to_owned()));
         }
-        let ratio = if values { "ratio".to_owned() } else { format!("{}, ratio", system.name) };
+        let ratio = if values { "ratio".to_owned() } else { format!("{}\nratio", system.name) };
         header.extend((number > 0).then(|| right(ratio)));
     }
     header.extend(measured.iter().map(|_| right("measured".into())));
@@ -104,12 +112,12 @@ fn comparison(
     for aspect in all.iter().take(ROWS) {
         let path = aspect.keys();
         let mut cells = vec![Cell::new(aspect.title())];
-        for (number, system) in results.systems.iter().enumerate() {
+        for (number, system) in systems.iter().enumerate() {
             if number == 0 || values {
                 cells.push(right(aspect.text(system, intervals).unwrap_or_else(|| "-".into())));
             }
             cells.extend((number > 0).then(|| {
-                let ratio = results.paired(system, &results.systems[0], &path);
+                let ratio = results.paired(system, &systems[0], &path);
                 right(ratio.map_or_else(String::new, |ratio| ratio_text(ratio, ratio_intervals)))
             }));
         }

@@ -72,7 +72,11 @@ impl Scenario {
                 };
                 let first = (1..overrides.len()).find(same);
                 let culprit = &overrides[first.unwrap_or(overrides.len()) - 1];
-                return Err(InputError { at: None, file: format!("override `{culprit}`"), ..error });
+                return Err(InputError {
+                    at: None,
+                    file: format!("override `{}`", culprit.trim_end()),
+                    ..error
+                });
             }
             other => other?,
         };
@@ -164,7 +168,7 @@ fn read(source: &Source, overrides: &[String]) -> Result<(File, Vec<String>), In
     };
     let mut document = DeTable::parse(&source.text).map_err(fail)?;
     for text in overrides {
-        let place = format!("override `{text}`");
+        let place = format!("override `{}`", text.trim_end());
         let table = DeTable::parse(text).map_err(|error| {
             InputError::new(&place, error.message(), "write it like `duration = \"30 s\"`")
         })?;
