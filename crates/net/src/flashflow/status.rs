@@ -151,8 +151,10 @@ fn page(shared: &Shared) -> String {
     let state = if shared.stopped { "STOPPED by the kill switch" } else { "running" };
     format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2>\
-         <title>FlashFlow coordinator</title><style>body{{font:15px/1.5 system-ui;margin:2em auto;max-width:60em;\
-         padding:0 1em}}table{{border-collapse:collapse;width:100%}}td,th{{text-align:left;padding:.2em .8em .2em 0;\
+         <meta name=viewport content=\"width=device-width\">\
+         <title>FlashFlow coordinator</title><style>:root{{color-scheme:light dark}}h1{{font-size:1.5em}}h2{{font-size:1.15em}}\
+         body{{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}}\
+         @media(max-width:40em){{table{{display:block;overflow-x:auto;font-size:13px;white-space:nowrap}}}}table{{border-collapse:collapse;width:100%}}td,th{{text-align:left;padding:.2em .8em .2em 0;\
          border-bottom:1px solid #8884}}</style>\n<h1>FlashFlow coordinator</h1>\n\
          <p id=state>{state}; period {}, slot {} of {}; {}</p>\n\
          <h2>Under way</h2><table id=current><tr><th>relay<th>target<th>seconds<th>measurement, Mbit/s\

@@ -3,7 +3,7 @@
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import pandas
 import polars
@@ -13,6 +13,7 @@ _Set = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 
 __version__: str
 
+@final
 class Scenario:
     """A checked scenario."""
 
@@ -27,19 +28,21 @@ class Scenario:
     def systems(self) -> list[str]: ...
     def to_dict(self) -> dict[str, Any]: ...
 
+@final
 class Table:
     """A table by columns, with Arrow's PyCapsule interface."""
 
     @property
     def columns(self) -> list[str]: ...
     def __len__(self) -> int: ...
-    def __getitem__(self, column: str) -> list[Any]: ...
+    def __getitem__(self, column: str, /) -> list[Any]: ...
     def to_dict(self) -> dict[str, list[Any]]: ...
     def to_pandas(self) -> pandas.DataFrame: ...
     def to_polars(self) -> polars.DataFrame: ...
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
+@final
 class Results:
     """What runs gave."""
 
@@ -62,6 +65,7 @@ class Results:
     def summary(self, *, all: bool = False, columns: int = 80) -> str: ...
     def save(self, folder: _Path, *, force: bool = False) -> None: ...
 
+@final
 class Circuit:
     """A circuit as a relay's controller sees it."""
 
@@ -80,6 +84,7 @@ class Circuit:
     send_cells: float
     package_cells: float
 
+@final
 class Sweep:
     """A study file and the folder of its runs."""
 
@@ -93,6 +98,7 @@ class Sweep:
 
 def make(order: str) -> dict[str, bytes]: ...
 
+@final
 class Bottlenecks:
     """Runs that wait at every step to be told how rates change."""
 
@@ -105,6 +111,7 @@ class Bottlenecks:
     def observed(self) -> bytearray: ...
     def rates(self, number: int) -> list[float]: ...
 
+@final
 class Overlay:
     """A run that waits at every step to be told peer 0's rates."""
 

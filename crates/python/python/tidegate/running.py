@@ -11,14 +11,25 @@ from . import _native
 from .control import Controller, Window
 
 
-def _watched() -> bool:
-    """Whether standard error is a terminal or a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
-
-
-def _line(share: float, text: str) -> None:
-    sys.stderr.write(f"\r{100 * share:3.0f} %  {text:<70.70}")
+def _terminal(line: str) -> None:
+    """A line that the next one replaces."""
+    sys.stderr.write(f"\r{line:<78.78}" if line else "\r" + " " * 78 + "\r")
     sys.stderr.flush()
+
+
+def _notebook() -> Callable[[str], None]:
+    """The same as an output of the cell, of which the saved notebook keeps the last state alone."""
+    from IPython.display import display
+
+    handle = display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda line: handle.update({"text/plain": line}, raw=True)
+
+
+def _shown() -> Callable[[str], None] | None:
+    """Where a line of progress goes, if somebody looks."""
+    if "ipykernel" in sys.modules:
+        return _notebook()
+    return _terminal if sys.stderr.isatty() else None
 
 
 def run(
@@ -44,8 +55,8 @@ def run(
 
     Raises InputError for what is wrong in the scenario, and whatever a control of Python raises.
     """
-    shown = _watched() if progress is None else progress is True
-    call = _line if shown else (progress or None)
+    show = _shown() if progress is None else _shown() or _terminal if progress is True else None
+    call = (lambda share, text: show(f"{100 * share:3.0f} %  {text}")) if show else progress or None
     try:
         return _native.run(
             scenario if not isinstance(scenario, Mapping) else dict(scenario),
@@ -58,5 +69,5 @@ def run(
             progress=call,
         )
     finally:
-        if shown:
-            sys.stderr.write("\r" + " " * 78 + "\r")
+        if show:
+            show("")
