@@ -23,6 +23,7 @@ pub mod balance;
 pub mod byzantine;
 pub mod clients;
 pub mod codel;
+pub mod deployment;
 pub mod digest;
 pub mod faults;
 pub mod flashflow;

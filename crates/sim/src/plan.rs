@@ -28,6 +28,7 @@ pub use tidegate_proto::switching::{Form, Switching};
 pub use tidegate_proto::transport::{Pctcp, Sharing, Transport};
 
 pub use crate::clients::OtherClients;
+pub use crate::deployment::Deployment;
 use crate::tcp;
 
 /// The network and its users: the same for every system that is compared on it.
@@ -477,28 +478,5 @@ impl Default for System {
             circuit_queue_high: CircuitQueue::default().high,
             circuit_queue_low: CircuitQueue::default().low,
         }
-    }
-}
-
-/// Deployment of PCTCP (CCS 2013, section 6.2).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Deployment {
-    /// Probability that a relay is upgraded, drawn per relay from the run's seed: with a larger share the
-    /// same relays are upgraded and others besides. Clients always are.
-    pub upgraded: f64,
-    /// Bytes that IPsec (ESP) adds to every packet between two upgraded relays. Segments shrink by as much,
-    /// so that full packets keep their size.
-    pub esp_overhead: u32,
-}
-
-impl From<Pctcp> for Deployment {
-    fn from(pctcp: Pctcp) -> Deployment {
-        Deployment { upgraded: pctcp.upgraded, esp_overhead: pctcp.esp_overhead }
-    }
-}
-
-impl Default for Deployment {
-    fn default() -> Deployment {
-        Pctcp::default().into()
     }
 }

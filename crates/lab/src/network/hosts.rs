@@ -217,6 +217,11 @@ impl Hosts {
         self.names[name]
     }
 
+    /// The hosts of a path that it has seen.
+    pub(super) fn path(&self, names: &[Name; 3]) -> [u32; 3] {
+        [0, 1, 2].map(|hop| self.named(names[hop].get_ref()))
+    }
+
     /// The host of a name, if there is one.
     pub(super) fn find(&self, name: &str) -> Option<u32> {
         self.names.get(name).copied()

@@ -68,10 +68,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                 (None, _) if user.shares.is_some() => {
                     let other = user.shares.as_ref().map(|name| name.get_ref());
                     let other = users.names.iter().position(|name| Some(name) == other);
-                    let end = |name: &Option<_>| {
-                        let name: &Name = name.as_ref().expect("checked");
-                        hosts.named(name.get_ref())
-                    };
+                    let end = |name: &Option<Name>| hosts.named(name.as_ref().expect("checked").get_ref());
                     let other = other.expect("checked: given before") as u32;
                     (Route::Shared(other), end(&user.client), end(&user.server))
                 }
@@ -83,21 +80,17 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                     (drawn(user), client, hosts.named(&format!("server{server}")))
                 }
                 (Some(path), _) => {
-                    let path = [0, 1, 2].map(|hop| hosts.named(path[hop].get_ref()));
+                    let path = hosts.path(path);
                     let (client, server) = hosts.ends(user, path);
                     (Route::Pinned(path), client, server)
                 }
                 (None, Some(table)) => random::circuit(table.get_ref(), &mut hosts, user, &mut draws),
                 (None, None) => {
-                    let end = |name: &Option<_>| {
-                        let name: &Name = name.as_ref().expect("checked");
-                        hosts.named(name.get_ref())
-                    };
+                    let end = |name: &Option<Name>| hosts.named(name.as_ref().expect("checked").get_ref());
                     (drawn(user), end(&user.client), end(&user.server))
                 }
             };
-            let second = user.second_path.as_ref();
-            let second = second.map(|path| [0, 1, 2].map(|hop| hosts.named(path[hop].get_ref())));
+            let second = user.second_path.as_ref().map(|path| hosts.path(path));
             let start = draw(&user.start, &mut draws);
             // Of a group the first sleep least: its shares are exact.
             let rank = (f64::from(number) + 0.5) / f64::from(count);
