@@ -277,7 +277,7 @@ impl<M> Set<M> {
         self.legs.iter().all(|leg| leg.received > self.delivered)
     }
 
-    /// A message came on a leg: it is given back if it is due. Then [`next`](Self::next) gives those that waited for it.
+    /// A message came on a leg: it is given back if it is due. Then [`next_due`](Self::next_due) gives those that waited for it.
     ///
     /// # Errors
     /// If there was one with its number, or too many wait.
@@ -297,7 +297,7 @@ impl<M> Set<M> {
     }
 
     /// A message that waited and is due.
-    pub fn next(&mut self) -> Option<M> {
+    pub fn next_due(&mut self) -> Option<M> {
         let first = self.held.first_entry().filter(|first| *first.key() == self.delivered + 1)?;
         self.delivered += 1;
         Some(first.remove())

@@ -224,7 +224,7 @@ impl SystemConfig {
         if conflux.is_some() && form == Some(Form::Circuit) {
             let cause =
                 "`conflux` with `switching` = \"circuit\": both move streams between circuits".to_owned();
-            let cure = "leave one out, or use switching = \"connection\"".into();
+            let cure = "leave one out, or use switching = \"connection\"";
             return Err(wrong(cause, cure));
         }
         Ok(SystemConfig {

@@ -67,7 +67,7 @@ proptest! {
                     while let Some(number) = due {
                         *got += 1;
                         assert_eq!(number, *got);
-                        due = receiver.next();
+                        due = receiver.next_due();
                     }
                 }
                 None => {}
@@ -111,7 +111,7 @@ proptest! {
             } else {
                 set.receive(Time::ZERO, leg, 1).map(|due| {
                     delivered += u64::from(due.is_some());
-                    while set.next().is_some() {
+                    while set.next_due().is_some() {
                         delivered += 1;
                     }
                 })

@@ -95,7 +95,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
             // Of a group the first sleep least: its shares are exact.
             let rank = (f64::from(number) + 0.5) / f64::from(count);
             let rests = rests(user, rank, scenario.duration());
-            users.add(user, name, route, (client, server), start, rests, second);
+            users.add(user, name, (route, second), (client, server), start, rests);
         }
     }
     let Users { plans, names, .. } = users;
@@ -159,11 +159,10 @@ impl<'a> Users<'a> {
         &mut self,
         user: &'a UserFile,
         user_name: String,
-        route: Route,
+        (route, second_path): (Route, Option<[u32; 3]>),
         (host, server): (u32, u32),
         start: Span,
         rests: Vec<(Time, Time)>,
-        second_path: Option<[u32; 3]>,
     ) {
         let name = user.traffic.get_ref().as_str();
         if !self.kinds.contains_key(name) {

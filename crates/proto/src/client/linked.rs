@@ -119,7 +119,7 @@ impl<O: Onion> Client<O> {
         while let Some(message) = due {
             self.let_out(now, first, message);
             let Some(set) = self.set(first) else { return };
-            due = set.next();
+            due = set.next_due();
         }
     }
 

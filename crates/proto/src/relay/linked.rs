@@ -88,7 +88,7 @@ impl<O: Onion> Relay<O> {
             self.let_out(now, first, message);
             let Some(set) = self.set(first) else { return };
             let before = set.held_bytes();
-            due = set.next();
+            due = set.next_due();
             let freed = before - set.held_bytes();
             self.held -= freed;
         }
