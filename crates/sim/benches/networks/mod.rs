@@ -1,70 +1,43 @@
 //! Networks that benchmarks run, and whether they are to be measured or only to work.
 
 use tidegate_control::random::Seed;
-use tidegate_control::units::{Rate, Span, Time};
+use tidegate_control::units::{Rate, Span};
 use tidegate_sim::plan::*;
+
+#[path = "../../tests/endless/mod.rs"]
+mod endless;
 
 /// `cargo test` runs benchmarks, too, to see that they work: then everything is short.
 pub fn is_measured() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
-fn link(rate: Rate) -> LinkPlan {
-    LinkPlan { rate, queue: QueuePlan::DropTail { packets: 1000, bytes: u64::MAX } }
-}
-
-fn host(name: String, role: Role, rate: Rate, colocated: Option<u32>) -> HostPlan {
-    HostPlan { name, role, location: 0, colocated, up: link(rate), down: link(rate) }
-}
-
-fn bulk(host: u32, path: [u32; 3], server: u32, start: Span) -> UserPlan {
-    let request = RequestPlan { bytes: u64::MAX, weight: 1.0, timeout: Span(u64::MAX), request_bytes: 100 };
-    UserPlan {
-        host,
-        class: "bulk".into(),
-        route: Route::Pinned(path),
-        second_path: None,
-        servers: vec![server],
-        traffic: Traffic::Fetch { requests: vec![request], pause: (Span::ZERO, Span::ZERO), every: None },
-        start: Time::ZERO + start,
-        stop: Time::NEVER,
-        circuit_lead: start,
-        rests: Vec::new(),
-        circuit_lifetime: Span::from_secs(600),
-    }
-}
-
-/// Circuits over random relays, from a server on the exit's machine to a client on the entry's.
-fn network(relays: u32, paths: &[[u32; 3]], rates: impl Fn(u32) -> Rate, duration: Span) -> Plan {
-    let relay =
-        |index| host(format!("relay{index}"), Role::Relay(RelayLimits::default()), rates(index), None);
+/// Circuits over relays of so many Mbit/s, from a server on the exit's machine to a client on the entry's.
+fn network(relays: u32, paths: &[[u32; 3]], mbit: impl Fn(u32) -> u64, duration: Span) -> Plan {
+    let relay = |index| {
+        endless::host(&format!("relay{index}"), Role::Relay(RelayLimits::default()), mbit(index), None)
+    };
+    let end = |name: String, role: Role, relay: u32| {
+        let mut end = endless::host(&name, role, 0, Some(relay));
+        (end.up.rate, end.down.rate) = (Rate::UNLIMITED, Rate::UNLIMITED);
+        end
+    };
     let mut hosts: Vec<HostPlan> = (0..relays).map(relay).collect();
     let mut users = Vec::new();
     for (index, path) in paths.iter().enumerate() {
         let at = hosts.len() as u32;
-        hosts.push(host(format!("client{index}"), Role::Client, Rate::UNLIMITED, Some(path[0])));
-        hosts.push(host(format!("server{index}"), Role::Server, Rate::UNLIMITED, Some(path[2])));
-        users.push(bulk(at, *path, at + 1, Span::from_millis(500 + index as u64)));
+        hosts.push(end(format!("client{index}"), Role::Client, path[0]));
+        hosts.push(end(format!("server{index}"), Role::Server, path[2]));
+        let start = Span::from_millis(500 + index as u64);
+        users.push(endless::download(at, *path, at + 1, start, start));
     }
-    let paths = PathTable::uniform(1, Path { delay: Span::from_millis(40), ..Path::default() });
-    let (directory, faults, sample_every) = (Directory::default(), vec![], Span::from_millis(100));
-    Plan {
-        hosts,
-        paths,
-        users,
-        directory,
-        faults,
-        duration,
-        sample_every,
-        trace_one_in: 0,
-        measurements: Vec::new(),
-    }
+    Plan { duration, sample_every: Span::from_millis(100), ..endless::plan(hosts, users, vec![], 0) }
 }
 
 /// Three circuits that share one slow relay.
 pub fn bottleneck(duration: Span) -> Plan {
-    let rates = |index| Rate(if index == 3 { 4_000_000 } else { 10_000_000 });
-    network(6, &[[0, 3, 4], [1, 3, 4], [2, 3, 5]], rates, duration)
+    let mbit = |index| if index == 3 { 4 } else { 10 };
+    network(6, &[[0, 3, 4], [1, 3, 4], [2, 3, 5]], mbit, duration)
 }
 
 /// Circuits over random relays of 20 Mbit/s.
@@ -77,5 +50,5 @@ pub fn random(relays: u32, circuits: usize, duration: Span) -> Plan {
         }
     };
     let paths: Vec<[u32; 3]> = (0..circuits).map(|_| path()).collect();
-    network(relays, &paths, |_| Rate(20_000_000), duration)
+    network(relays, &paths, |_| 20, duration)
 }
