@@ -150,7 +150,7 @@ fn a_way_back_that_is_shorter_loses_no_measurement() {
 #[test]
 fn lies_win_weight_from_those_who_believe_them() {
     let part = |name: &str| BALANCES.iter().find(|part| part.name == name).unwrap().by_default();
-    let attack = |trick| Attack { trick, share: 0.2, factor: 50.0 };
+    let attack = |trick| Attack { trick, share: 0.2, factor: 50.0, ..Attack::default() };
     let seeded = |balance: Arc<dyn Balance>, trick, seed| {
         go(&mut plan(), &system(balance, attack(trick)), seed).unwrap().unwrap().advantage.unwrap()
     };
@@ -168,7 +168,7 @@ fn lies_win_weight_from_those_who_believe_them() {
 
 #[test]
 fn sybils_of_one_machine_are_measured_one_after_the_other() {
-    let attack = Attack { trick: Trick::Sybils, share: 0.2, factor: 3.0 };
+    let attack = Attack { trick: Trick::Sybils, share: 0.2, factor: 3.0, ..Attack::default() };
     let mut plan = plan();
     // A team that is just large enough for one of them at a time.
     let team = Team { seconds: 5, sockets: 6, measurers: 1, rate: Rate(36 * MBIT), ..Team::default() };

@@ -17,7 +17,8 @@ pub enum Trick {
     None,
     /// They say that they carried `factor` times as much as they can.
     Inflate,
-    /// They serve those who measure and refuse clients, and say that they carried what they can.
+    /// They serve those who measure, and of clients only so many as [`Attack::serves`] says; and they say that they
+    /// carried `factor` times what they can.
     Refuse,
     /// They say that streams and bytes between them were `factor` times what they can carry, and nothing good of others.
     Frame,
@@ -41,11 +42,14 @@ pub struct Attack {
     /// How much they exaggerate, or how many relays each of them is.
     #[schemars(range(min = 1.0, max = 1000.0))]
     pub factor: f64,
+    /// The share of clients that relays serve who refuse them: few are enough to look alive.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub serves: f64,
 }
 
 impl Default for Attack {
     fn default() -> Attack {
-        Attack { trick: Trick::None, share: 0.1, factor: 10.0 }
+        Attack { trick: Trick::None, share: 0.1, factor: 10.0, serves: 0.0 }
     }
 }
 
@@ -55,8 +59,8 @@ impl Attack {
     /// What the relays of an attacker say that they carried, instead of `report`.
     pub fn report(&self, report: f64, capacity: f64) -> f64 {
         match self.trick {
-            Trick::Inflate => capacity * self.factor,
-            Trick::Refuse | Trick::Sybils => capacity,
+            Trick::Inflate | Trick::Refuse => capacity * self.factor,
+            Trick::Sybils => capacity,
             Trick::None | Trick::Frame | Trick::Hold | Trick::Flood => report,
         }
     }

@@ -163,6 +163,7 @@ fn attackers_say_what_suits_them() {
     use super::attack::{Attack, Trick};
     let attack = |trick| Attack { trick, ..Attack::default() };
     assert_eq!(attack(Trick::Inflate).report(1.0, 5.0), 50.0);
+    assert_eq!(attack(Trick::Refuse).report(1.0, 5.0), 50.0);
     assert_eq!(attack(Trick::Hold).report(1.0, 5.0), 1.0);
     let seen = |bytes| Seen { bytes, ..Seen::default() };
     let mut all = [((0, 1), seen(1.0)), ((1, 0), seen(2.0)), ((2, 0), seen(3.0))].into();

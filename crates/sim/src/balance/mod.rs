@@ -261,10 +261,14 @@ impl Surveyed<'_> {
         relays.map(guess).collect()
     }
 
-    /// Clients' weights in a survey: nobody uses relays that refuse clients.
+    /// Clients' weights in a survey: who is refused by a relay uses another.
     fn used(&self, weights: &[f64]) -> Vec<f64> {
-        let refuses = |relay: usize| self.system.attack.trick == Trick::Refuse && self.malicious[relay];
-        weights.iter().enumerate().map(|(relay, weight)| if refuses(relay) { 0.0 } else { *weight }).collect()
+        let attack = &self.system.attack;
+        let refuses = |malicious: bool| malicious && attack.trick == Trick::Refuse;
+        let relays = weights.iter().zip(&self.malicious);
+        relays
+            .map(|(weight, malicious)| if refuses(*malicious) { attack.serves * weight } else { *weight })
+            .collect()
     }
 
     /// What those who attack make of what was seen.
