@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::SystemTime;
 
 use serde_json::Value;
 
@@ -180,6 +181,43 @@ fn results_are_recorded_and_the_page_is_made_of_them() {
         assert_eq!(code, Some(2));
         assert!(said.contains("result.json:1:") && said.contains("is no record"), "{said}");
     }
+}
+
+#[test]
+fn runs_of_an_experiment_are_kept_and_not_made_again() {
+    let scratch = Scratch::new("kept");
+    experiment(&scratch, "");
+    let measure = || {
+        let output = scratch.tidegate(&["reproduce", "paper/figure", "--json", "--keep", "kept"]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let records = || -> Vec<(PathBuf, SystemTime)> {
+        let study =
+            fs::read_dir(scratch.0.join("kept/paper/figure/smoke/small/runs")).unwrap().next().unwrap();
+        let runs = fs::read_dir(study.unwrap().path()).unwrap().map(|run| run.unwrap().path());
+        let mut all: Vec<_> = runs
+            .map(|run| (run.clone(), fs::metadata(run.join("record.json")).unwrap().modified().unwrap()))
+            .collect();
+        all.sort();
+        all
+    };
+    let first = measure();
+    let before = records();
+    assert!(before.len() >= 2, "a run per system and seed");
+    // As if the process had died before its last run ended.
+    fs::remove_dir_all(&before[0].0).unwrap();
+    assert_eq!(measure(), first);
+    let after = records();
+    assert_eq!(before[1..], after[1..], "what was kept was not made again");
+    assert_eq!(before[0].0, after[0].0);
+    // Another experiment's runs are not these.
+    let text = scratch.0.join("experiments/paper/figure/experiment.toml");
+    let longer = fs::read_to_string(&text).unwrap().replace("'1 s'", "'2 s'");
+    fs::write(text, longer).unwrap();
+    let (code, said) = scratch.code(&["reproduce", "paper/figure", "--keep", "kept"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("with other parameters") && said.contains("--keep"), "{said}");
 }
 
 #[test]

@@ -110,6 +110,10 @@ pub fn run_name(point: &str, system: &str, seed: u64) -> String {
     format!("{point}{between}{system}.{seed}")
 }
 
+fn name_of(scenario: &Scenario, (system, seed): (usize, u64)) -> String {
+    run_name("", &scenario.systems[system].name, seed)
+}
+
 /// The records of a study.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -159,6 +163,39 @@ impl Store {
             let _ = fs::remove_dir_all(&fresh);
             failed(&place, &cause)
         })
+    }
+
+    /// [Keeps](Store::keep) a finished run of a scenario that is no sweep's.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn keep_run(&self, scenario: &Scenario, run: &Run, commit: &str, now: u64) -> Result<(), InputError> {
+        let record = Record::of(scenario, run, &BTreeMap::new(), commit, now);
+        self.keep(&name_of(scenario, (run.system, run.seed)), &record.files(scenario))
+    }
+
+    /// Those of these (system, seed) whose runs are not kept yet.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn lacking(
+        &self,
+        scenario: &Scenario,
+        mut tasks: Vec<(usize, u64)>,
+    ) -> Result<Vec<(usize, u64)>, InputError> {
+        let there = self.names()?;
+        tasks.retain(|task| there.binary_search(&name_of(scenario, *task)).is_err());
+        Ok(tasks)
+    }
+
+    /// The scenario's runs that are kept, by seed, then system.
+    ///
+    /// # Errors
+    /// If a record is damaged.
+    pub fn finished(&self, scenario: &Scenario) -> Result<Vec<Run>, InputError> {
+        let mut runs: Vec<Run> = self.load()?.into_iter().filter_map(|record| record.run(scenario)).collect();
+        runs.sort_by_key(|run| (run.seed, run.system));
+        Ok(runs)
     }
 
     /// The names of the runs that are kept.

@@ -7,10 +7,10 @@ use serde_json::json;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder::{self, Contents};
 use tidegate_lab::report::{Illustrated, outcome_table, page_of_outcomes, svg};
-use tidegate_lab::scoreboard::experiment::{self, Row};
+use tidegate_lab::scoreboard::experiment::{self, Keep, Row};
 use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
 use tidegate_lab::scoreboard::{Experiment, Measured, Outcome, RunError, Runner, Scale, Verdict, verdict};
-use tidegate_net::os::process_cpu_s;
+use tidegate_net::os::{peak_memory, process_cpu_s};
 
 use crate::console::{COMMIT, Console, command_line, terminal_width, write_results};
 use crate::failure::Failure;
@@ -36,6 +36,9 @@ pub struct Arguments {
     /// Keep what was measured as result.json beside each experiment
     #[arg(long)]
     record: bool,
+    /// Keep each finished run of scenarios in this folder; runs that are kept there are not made again
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
     /// Folder of the experiments
     #[arg(long, default_value = "experiments")]
     experiments: PathBuf,
@@ -68,7 +71,12 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         ScaleName::Full => Scale::Full,
     };
     let what = arguments.what.as_deref();
-    let planned = plan(experiment::find(&arguments.experiments, &data_folder(), what)?, arguments.record)?;
+    let mut experiments = experiment::find(&arguments.experiments, &data_folder(), what)?;
+    if let Some(place) = &arguments.keep {
+        let keep = Keep { place: place.clone(), commit: COMMIT.into() };
+        experiments.iter_mut().for_each(|experiment| experiment.keep = Some(keep.clone()));
+    }
+    let planned = plan(experiments, arguments.record)?;
     let contents = Contents {
         name: "reproduce".into(),
         parameters: json!({ "what": what, "scale": scale, "experiments": arguments.experiments }),
@@ -91,6 +99,8 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         };
         console.finish();
         let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
+        let megabytes = peak_memory() / 1_000_000;
+        eprintln!("{name}: {:.1} s, {:.1} CPU-s, at most {megabytes} MB so far", cost.wall_s, cost.cpu_s);
         board.take(planned, measured, scale, arguments.record.then_some(cost))?;
     }
     let Board { outcomes, illustrated, mut files, stopped } = board;

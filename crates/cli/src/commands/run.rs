@@ -1,6 +1,5 @@
 //! `tidegate run`: simulate a scenario.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,7 +11,7 @@ use tidegate_lab::report::{COLUMNS, contents, files, full_table, provenance, sum
 use tidegate_lab::results::Results;
 use tidegate_lab::runs::{self, Run, Runs};
 use tidegate_lab::scenario::Scenario;
-use tidegate_lab::store::{self, Record, Store, run_name};
+use tidegate_lab::store::{self, Store};
 
 use crate::console::{self, COMMIT, Console};
 use crate::failure::Failure;
@@ -138,8 +137,7 @@ impl Folder {
 
     /// Keeps a finished run.
     fn keep(&self, scenario: &Scenario, run: &Run, unix_s: u64) -> Result<(), InputError> {
-        let record = Record::of(scenario, run, &BTreeMap::new(), COMMIT, unix_s);
-        self.study.keep(&name_of(scenario, run.system, run.seed), &record.files(scenario))?;
+        self.study.keep_run(scenario, run, COMMIT, unix_s)?;
         if self.numbered {
             folder::point_latest(&self.place);
         }
@@ -153,25 +151,17 @@ impl Folder {
     }
 }
 
-fn name_of(scenario: &Scenario, system: usize, seed: u64) -> String {
-    run_name("", &scenario.systems[system].name, seed)
-}
-
 /// Makes the runs that are wanted and not kept yet. Gives all runs of the study.
 fn run_all(scenario: &Scenario, arguments: &Arguments, folder: &Folder) -> Result<Runs, Failure> {
     let mut tasks = runs::tasks(scenario, arguments.seeds);
     if arguments.resume {
-        let there = folder.study.names()?;
-        tasks.retain(|(system, seed)| there.binary_search(&name_of(scenario, *system, *seed)).is_err());
+        tasks = folder.study.lacking(scenario, tasks)?;
     }
     let console = Console::new(tasks.len(), arguments.jobs);
     let keep = |run: &Run| folder.keep(scenario, run, console.unix_s());
     let made = runs::run_tasks(scenario, tasks, &console, &keep)?;
     console.finish();
-    let all = folder.study.load()?.into_iter().filter_map(|record| record.run(scenario));
-    let mut runs = Runs { finished: all.collect(), missing: made.missing };
-    runs.finished.sort_by_key(|run| (run.seed, run.system));
-    Ok(runs)
+    Ok(Runs { finished: folder.study.finished(scenario)?, missing: made.missing })
 }
 
 /// Names the runs that were not made. Gives how the process ends.

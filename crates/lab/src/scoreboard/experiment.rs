@@ -74,7 +74,18 @@ pub struct Experiment {
     pub data: PathBuf,
     /// The file.
     pub file: File,
+    /// Where finished runs of its scenarios are kept, if they are.
+    pub keep: Option<Keep>,
     source: Source,
+}
+
+/// A place for finished runs.
+#[derive(Clone, Debug)]
+pub struct Keep {
+    /// The folder of all experiments' runs.
+    pub place: PathBuf,
+    /// The commit that the tool was built from: runs of another are not these.
+    pub commit: String,
 }
 
 /// `experiment.toml`.
@@ -257,6 +268,7 @@ impl Experiment {
             folder,
             data: data.into(),
             file,
+            keep: None,
             source,
         };
         experiment.rows()?;

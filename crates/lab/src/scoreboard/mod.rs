@@ -7,6 +7,7 @@
 pub mod drawing;
 pub mod experiment;
 pub mod expression;
+pub mod largest;
 mod measured;
 mod ranking;
 pub mod record;

@@ -16,18 +16,30 @@
 //! one only. `<scenario>.duration_s` is the simulated time.
 //!
 //! With `rank = { least = [metrics], most = [metrics] }` each scenario's systems are ranked: `mean_rank` is a
-//! system's rank by each of these metrics, on average, 1 being the best everywhere.
+//! system's rank by each of these metrics, on average, 1 being the best everywhere. [`super::largest`] finds, for each
+//! system, the largest of what several scenarios gave.
+//!
+//! Given a [place to keep runs](Experiment::keep), each run is kept there the moment it ends, and is not made again.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::experiment::Keep;
+use super::largest::Largest;
 use super::ranking::{self, Criteria};
 use super::sweep::{Entry, Sweep};
 use super::{Curve, Experiment, Figure, Measured, RunError, Scale};
+use crate::input::InputError;
+use crate::load;
 use crate::monitor::Monitor;
+use crate::report::contents;
+use crate::report::folder::check_place;
 use crate::results::{Results, flatten, whole_summary};
-use crate::{load, runs};
+use crate::runs::{Runs, run_tasks, tasks};
+use crate::scenario::Scenario;
+use crate::store::{Store, input_digests};
 
 /// `[parameters]` of the runner.
 #[derive(Clone, Debug, Deserialize)]
@@ -43,6 +55,8 @@ pub struct ScenarioExperiment {
     pub seeds: u32,
     /// Metrics that the systems are ranked by.
     pub rank: Option<Criteria>,
+    /// The largest of what several scenarios gave.
+    pub largest: Option<Largest>,
     /// Curves over the scenarios ([`super::sweep`]).
     pub sweep: Option<Sweep>,
 }
@@ -59,7 +73,14 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let mut scenario = entry.load(experiment, &parameters.overrides)?;
         scenario.notices.iter().for_each(|notice| monitor.notice(notice));
         load::settle(&mut scenario, monitor)?;
-        let runs = runs::run_all(&scenario, entry.seeds().unwrap_or(parameters.seeds), monitor)?;
+        let tasks = tasks(&scenario, entry.seeds().unwrap_or(parameters.seeds));
+        let runs = match &experiment.keep {
+            Some(keep) => {
+                let folder = [&experiment.paper, &experiment.figure, &scale.to_string(), name];
+                kept(&scenario, tasks, keep, &folder.iter().collect::<PathBuf>(), monitor)?
+            }
+            None => run_tasks(&scenario, tasks, monitor, &|_| Ok(()))?,
+        };
         if !runs.missing.is_empty() {
             return Err(RunError::Stopped);
         }
@@ -71,6 +92,9 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
                 measured.push(format!("{prefix}{system}.{metric}"), value);
             }
         }
+        let cpu_s =
+            runs.finished.iter().map(|run| run.cpu_s).sum::<f64>() / runs.finished.len().max(1) as f64;
+        measured.notes.push(format!("{name}: {} runs of {cpu_s:.1} CPU-s.", runs.finished.len()));
         if let Some(criteria) = &parameters.rank {
             let systems: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
             let ranked = ranking::rank(criteria, &systems, |system, metric| {
@@ -91,11 +115,37 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         }
         measured.figures.extend(figures(name, &results));
     }
+    if let Some(largest) = &parameters.largest {
+        largest.find(&mut measured);
+    }
     if let Some(sweep) = &parameters.sweep {
         let curves = sweep.figures(&measured.values);
         measured.figures.splice(0..0, curves);
     }
     Ok(measured)
+}
+
+/// These runs: those that are kept, and those that were not, which are kept now.
+fn kept(
+    scenario: &Scenario,
+    tasks: Vec<(usize, u64)>,
+    keep: &Keep,
+    folder: &Path,
+    monitor: &dyn Monitor,
+) -> Result<Runs, InputError> {
+    let contents = contents(scenario, input_digests(scenario)?, &keep.commit);
+    let place = keep.place.join(folder);
+    check_place(&place, &contents, false)
+        .map_err(|error| InputError { cure: "choose another folder with --keep".into(), ..error })?;
+    let store = Store::open(&place, &contents)?;
+    let lacking = store.lacking(scenario, tasks.clone())?;
+    let made = run_tasks(scenario, lacking, monitor, &|run| {
+        store.keep_run(scenario, run, &keep.commit, monitor.unix_s())
+    });
+    store.forget_if_empty();
+    let mut finished = store.finished(scenario)?;
+    finished.retain(|run| tasks.contains(&(run.system, run.seed)));
+    Ok(Runs { finished, missing: made?.missing })
 }
 
 /// Rates of each system over time, and the latency's distribution.

@@ -69,6 +69,11 @@ pub fn thread_cpu_s() -> f64 {
     0.0
 }
 
+/// The most memory that this process has had; here it is not known.
+pub fn peak_memory() -> u64 {
+    0
+}
+
 /// Processor time of another process in seconds; here it is not known.
 pub fn cpu_s_of(_: u32) -> f64 {
     0.0

@@ -78,6 +78,14 @@ pub fn thread_cpu_s() -> f64 {
     seconds(ClockId::ThreadCPUTime)
 }
 
+/// The most memory that this process has had, bytes, from `/proc`; 0 where there is none.
+pub fn peak_memory() -> u64 {
+    let status = read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0) * 1024
+}
+
 /// Processor time of another process in seconds, from `/proc`; 0 where there is none.
 pub fn cpu_s_of(process: u32) -> f64 {
     let Ok(stat) = read_to_string(format!("/proc/{process}/stat")) else { return 0.0 };

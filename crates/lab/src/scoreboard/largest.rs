@@ -1,0 +1,77 @@
+//! The largest of what several scenarios gave: the best of many attacks, for each system another.
+//!
+//! ```toml
+//! [parameters.largest]
+//! metrics = ["balance.advantage"]
+//! groups = ["percent-10", "percent-1"]   # of the scenarios percent-10-inflate, percent-10-frame, ..
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::Measured;
+use crate::statistics::Estimate;
+
+/// Which metrics, over which groups of scenarios.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Largest {
+    /// The metrics.
+    pub metrics: Vec<String>,
+    /// What the names of a group's scenarios begin with, before a dash.
+    pub groups: Vec<String>,
+}
+
+impl Largest {
+    /// Adds `<group>.<system>.<metric>`: the values of the scenario whose mean over seeds is the largest. Says which it was.
+    pub(super) fn find(&self, measured: &mut Measured) {
+        for (group, metric) in self.groups.iter().flat_map(|g| self.metrics.iter().map(move |m| (g, m))) {
+            let mut found: BTreeMap<&str, (f64, &str, &[f64])> = BTreeMap::new();
+            for (quantity, values) in &measured.values {
+                let Some((scenario, system)) = (quantity.strip_prefix(group.as_str())).and_then(|rest| {
+                    rest.strip_prefix('-')?.strip_suffix(metric)?.strip_suffix('.')?.split_once('.')
+                }) else {
+                    continue;
+                };
+                let mean = Estimate::of(values).mean;
+                if found.get(system).is_none_or(|(most, ..)| mean > *most) {
+                    found.insert(system, (mean, scenario, values));
+                }
+            }
+            let said: Vec<String> =
+                found.iter().map(|(system, (mean, by, _))| format!("{system} {mean:.2} by {by}")).collect();
+            let note = format!("{group}, the largest {metric}: {}.", said.join(", "));
+            let values: Vec<(String, Vec<f64>)> = (found.into_iter())
+                .map(|(system, (_, _, values))| (format!("{group}.{system}.{metric}"), values.to_vec()))
+                .collect();
+            measured.notes.push(note);
+            measured.values.extend(values);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_system_has_a_scenario_of_its_own() {
+        let mut measured = Measured::default();
+        for (name, values) in [
+            ("p1-a.x.m", [1.0, 2.0]),
+            ("p1-b.x.m", [3.0, 1.0]),
+            ("p10-a.x.m", [9.0, 9.0]),
+            ("p1-a.y.m", [5.0, 5.0]),
+        ] {
+            measured.values.insert(name.into(), values.to_vec());
+        }
+        let largest = Largest { metrics: vec!["m".into()], groups: vec!["p1".into()] };
+        largest.find(&mut measured);
+        assert_eq!(
+            (&*measured.values["p1.x.m"], &*measured.values["p1.y.m"]),
+            (&[3.0, 1.0][..], &[5.0, 5.0][..])
+        );
+        assert_eq!(measured.notes, ["p1, the largest m: x 2.00 by b, y 5.00 by a."]);
+    }
+}
