@@ -5,10 +5,10 @@ mod skipped;
 
 use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -276,8 +276,9 @@ fn a_relay_reloads_shows_itself_and_drains() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Roles that say everything they can; all lines so far.
+/// Roles that say everything they can, and their folder; all lines so far.
 struct Overlay {
+    folder: PathBuf,
     roles: Vec<Child>,
     lines: Arc<Mutex<Vec<String>>>,
 }
@@ -288,10 +289,51 @@ impl Drop for Overlay {
             let _ = role.kill();
             let _ = role.wait();
         }
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
 impl Overlay {
+    /// A directory, three relays that let everybody out, and a client.
+    fn of_three(name: &str) -> Overlay {
+        let folder = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let mut overlay = Overlay { folder, roles: Vec::new(), lines: Arc::default() };
+        let [key, token] = ["key", "token"].map(|name| overlay.at(name));
+        std::fs::write(&token, "0123456789abcdef").unwrap();
+        overlay.start(
+            &["directory", "--listen", "127.0.0.1:0", "--key", &key, "--token-file", &token],
+            "listening",
+        );
+        let listening = overlay.listening().remove(0);
+        let key: Value = serde_json::from_str(&overlay.lines()[0]).unwrap();
+        for name in ["a", "b", "c"] {
+            assert!(tidegate(&["relay", "--keygen", &overlay.at(name)]).status.success());
+            let config = format!(
+                "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}\"\nexit-policy = [\"accept *:*\"]\n\
+                 exit-to-private-addresses = true\n[directory]\naddress = \"{listening}\"\ntoken = \"0123456789abcdef\"\n"
+            );
+            let file = overlay.at(&format!("{name}.toml"));
+            std::fs::write(&file, config).unwrap();
+            overlay.start(&["relay", "--config", &file], "announced");
+        }
+        let role = ["client", "--socks", "127.0.0.1:0", "--directory", &listening, "--authority"];
+        overlay.start(&[&role[..], &[key["authority"].as_str().unwrap()]].concat(), "directory");
+        overlay
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    /// Where the roles listen, in the order of their start.
+    fn listening(&self) -> Vec<String> {
+        let said = self.lines().into_iter().map(|line| serde_json::from_str::<Value>(&line).unwrap());
+        said.filter(|said| said["event"] == "listening")
+            .map(|said| said["address"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
     /// Starts a role, and waits for that event.
     fn start(&mut self, arguments: &[&str], event: &str) -> Value {
         let mut role = Command::new(env!("CARGO_BIN_EXE_tidegate"))
@@ -333,29 +375,8 @@ fn ask(socks: &str, name: &str, port: u16) -> (u8, Vec<u8>) {
 
 #[test]
 fn no_log_names_a_client_or_a_destination_and_idle_roles_say_nothing() {
-    let directory = std::env::temp_dir().join(format!("tidegate-logs-{}", std::process::id()));
-    std::fs::create_dir(&directory).unwrap();
-    let at = |name: &str| directory.join(name).display().to_string();
-    let mut overlay = Overlay { roles: Vec::new(), lines: Arc::default() };
-    std::fs::write(at("token"), "0123456789abcdef").unwrap();
-    let address = |event: &Value| event["address"].as_str().unwrap().to_owned();
-    let role = ["directory", "--listen", "127.0.0.1:0", "--key", &at("key"), "--token-file", &at("token")];
-    let listening = address(&overlay.start(&role, "listening"));
-    let key: Value = serde_json::from_str(&overlay.lines()[0]).unwrap();
-    for name in ["a", "b", "c"] {
-        assert!(tidegate(&["relay", "--keygen", &at(name)]).status.success());
-        let config = format!(
-            "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}\"\nexit-policy = [\"accept *:*\"]\n\
-             exit-to-private-addresses = true\n[directory]\naddress = \"{listening}\"\ntoken = \"0123456789abcdef\"\n"
-        );
-        std::fs::write(at("relay.toml"), config).unwrap();
-        overlay.start(&["relay", "--config", &at("relay.toml")], "announced");
-    }
-    let role = ["client", "--socks", "127.0.0.1:0", "--directory", &listening, "--authority"];
-    let role = [&role[..], &[key["authority"].as_str().unwrap()]].concat();
-    overlay.start(&role, "directory");
-    let own: Vec<Value> = overlay.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let own: Vec<String> = own.iter().filter(|said| said["event"] == "listening").map(address).collect();
+    let overlay = Overlay::of_three("logs");
+    let own = overlay.listening();
     assert_eq!(own.len(), 5);
 
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -385,7 +406,30 @@ fn no_log_names_a_client_or_a_destination_and_idle_roles_say_nothing() {
     }
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(overlay.lines(), lines, "nothing happened");
-    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_client_learns_at_once_where_relays_have_moved() {
+    let mut overlay = Overlay::of_three("moved");
+    let client = overlay.listening().pop().unwrap();
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        server.incoming().for_each(|stream| drop(stream.unwrap().write_all(b"hello")))
+    });
+    assert_eq!(ask(&client, "localhost", port), (0, b"hello".to_vec()));
+    // The first is killed and comes back at another port. There is no path without it.
+    let mut relay = overlay.roles.remove(1);
+    relay.kill().unwrap();
+    relay.wait().unwrap();
+    overlay.start(&["relay", "--config", &overlay.at("a.toml")], "announced");
+    let killed = Instant::now();
+    while ask(&client, "localhost", port).0 != 0 {
+        assert!(
+            killed.elapsed() < Duration::from_secs(10),
+            "it asks the directory each half minute, and when a circuit fails"
+        );
+    }
 }
 
 /// The demo's page once all relays are on it, and three of them have asked the kernel.

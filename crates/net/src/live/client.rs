@@ -54,11 +54,14 @@ const CONNECTING: Span = Span::from_secs(60);
 /// Times as long as the first that a second circuit may take to be built, if that is more.
 const PATIENCE: u64 = 4;
 const LEAST_PATIENCE: Span = Span::from_secs(1);
-/// Circuits that are tried for one stream.
-const ATTEMPTS: usize = 8;
+/// Circuits that are tried for one stream, and how long after the first and each further one has failed: twice as long each time,
+/// 2.5 s in all.
+const ATTEMPTS: u32 = 8;
+const PAUSE: Span = Span::from_millis(20);
 /// Applications' connections at one time.
 const CONNECTIONS: usize = 4096;
-/// How often the directory is asked again, and after a failure.
+/// How often the directory is asked again; after a failure of its or a circuit's, which may have led over relays that have
+/// moved.
 const REFRESH: Span = Span::from_secs(30);
 const AGAIN: Span = Span::from_millis(500);
 
@@ -120,6 +123,8 @@ struct State {
     openings: RefCell<BTreeMap<StreamKey, Rc<Opening>>>,
     locals: Locals,
     relays: RefCell<Vec<Known>>,
+    /// A circuit could not be built.
+    failed: Notify,
     guard: Cell<Option<RelayId>>,
     /// Of second circuits.
     second_guard: Cell<Option<RelayId>>,
@@ -167,14 +172,18 @@ pub async fn run(
                     seen = directory.number;
                     client.know(&directory, modern);
                     (client.on_event)(Event::Directory(directory.relays.len()));
-                    if directory.relays.len() < hops { AGAIN } else { REFRESH }
+                    if directory.relays.len() < hops { Span::ZERO } else { REFRESH }
                 }
                 Err(why) => {
                     (client.on_event)(Event::NoDirectory(why));
-                    AGAIN
+                    Span::ZERO
                 }
             };
-            clock::until(clock::now() + pause).await;
+            clock::until(clock::now() + AGAIN).await;
+            tokio::select! {
+                () = clock::until(clock::now() + pause) => {}
+                () = client.state.failed.notified() => {}
+            }
         }
     };
     tokio::select! {
@@ -347,6 +356,9 @@ impl Client {
                 circuit.passes(Stage::Built).await;
                 Ok(())
             });
+            if circuit.stage.get() != Stage::Ready {
+                self.state.failed.notify_one();
+            }
             if waited.await.is_err() {
                 tracing::debug!(path = circuit.path.join(","), "no circuit in time");
                 // Another guard may do better.
@@ -387,7 +399,10 @@ impl Client {
         let Some((target, user, rest, speech)) = asked else { return Ok(()) };
         let mut outcome = Outcome::Failed;
         if message::fits(&target) {
-            for _ in 0..ATTEMPTS {
+            for attempt in 0..ATTEMPTS {
+                if attempt > 0 {
+                    clock::until(clock::now() + PAUSE * (1 << (attempt - 1))).await;
+                }
                 let Some(circuit) = self.circuit(&user).await else { continue };
                 match self.open(circuit, &target).await {
                     Ok((key, local)) => {
