@@ -98,14 +98,27 @@ impl<R: Recorder> World<'_, R> {
         renews
     }
 
+    /// The user begins nothing more. What it has begun may end; what never would is broken off.
     fn stop_user(&mut self, user: u32, host: u32) {
         self.user(user).fetching = None;
-        let own = |circuit: &OwnCircuit| circuit.user == user;
-        let circuits = &self.users.circuits[host as usize];
-        let keys: Vec<CircuitKey> =
-            circuits.iter().filter(|(_, own_c)| own(own_c)).map(|(key, _)| *key).collect();
-        for key in keys {
-            self.close_circuit(host, key);
+        let Users { users, transfers, streams, .. } = &self.users;
+        let endless = |transfer: &u32| {
+            let transfer = &transfers[*transfer as usize];
+            transfer.user == user && transfer.response_bytes == u64::MAX
+        };
+        let waiting = &users[self.carrier(user) as usize].waiting;
+        let endless: Vec<u32> =
+            streams[host as usize].values().chain(waiting).copied().filter(endless).collect();
+        for transfer in endless {
+            self.transfer_failed(transfer);
+        }
+        let Some(key) = self.user(user).circuit else { return };
+        if let Some(circuit) = self.users.circuits[host as usize].get_mut(&key) {
+            circuit.retired = true;
+        }
+        let Users { users, transfers, .. } = &self.users;
+        if users[user as usize].waiting.iter().all(|transfer| transfers[*transfer as usize].over) {
+            self.close_if_retired(host, key);
         }
     }
 
