@@ -114,6 +114,8 @@ pub struct RelayLimits {
     pub retry_after: Span,
     /// Processor time per cell processed; one core, served in order.
     pub cell_cost: Span,
+    /// What an exit exchanges with servers takes from the bucket too, and waits for the processor, as in tor.
+    pub servers: bool,
 }
 
 /// One direction of an access link.

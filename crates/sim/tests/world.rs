@@ -289,6 +289,88 @@ fn processor_time_limits_a_relays_rate() {
     assert!((94e3..99.6e3).contains(&sum), "{sum}");
 }
 
+/// Sets what user `index` asks for: a request of so many bytes, and what comes back.
+fn asks(plan: &mut Plan, index: usize, request: u32, response: u64) {
+    let Traffic::Fetch { requests, .. } = &mut plan.users[index].traffic else { panic!("it fetches") };
+    (requests[0].request_bytes, requests[0].bytes) = (request, response);
+}
+
+#[test]
+fn a_request_of_several_cells_costs_no_round_trip_more_than_one_of_one() {
+    let first_byte = |request: u32, initial_window: u32| {
+        let mut plan = bottleneck(1);
+        plan.users.truncate(1);
+        asks(&mut plan, 0, request, 1);
+        for host in &mut plan.hosts {
+            (host.up, host.down) = (FREE, FREE);
+        }
+        let tcp = tcp::Config { initial_window, congestion: Congestion::Reno, ..tcp::Config::default() };
+        let seen = observe(&plan, &System { tcp, ..system(Transport::Vanilla) }, 1);
+        let first = seen.iter().find_map(|(_, what)| match what {
+            Observation::FirstByte { took, .. } => Some(*took),
+            _ => None,
+        });
+        first.unwrap()
+    };
+    // Cells that arrive together are one write, and one segment: two at once are enough.
+    for initial_window in [2, 10] {
+        assert_eq!(first_byte(1000, initial_window), first_byte(100, initial_window));
+    }
+    assert_eq!(first_byte(1000, 2), Span::from_millis(640), "eight legs");
+}
+
+#[test]
+fn an_exits_bucket_counts_what_it_exchanges_with_servers() {
+    let took = |servers: bool| {
+        let mut plan = bottleneck(2_000_000);
+        plan.users.truncate(2);
+        asks(&mut plan, 1, 2_000_000, 1);
+        let rate_bytes_per_s = 100_000;
+        let refill_every = Span::from_millis(10);
+        let bucket =
+            BucketPlan { rate_bytes_per_s, burst_bytes: 10_000, refill_every, drop_fractions: false };
+        let limits = RelayLimits { bucket: Some(bucket), servers, ..RelayLimits::default() };
+        plan.hosts[4].role = Role::Relay(limits);
+        plan.hosts[3].up = ACCESS;
+        plan.hosts[3].down = ACCESS;
+        plan.duration = Span::from_secs(90);
+        let seen = observe(&plan, &system(Transport::Vanilla), 1);
+        let last = seen.iter().filter_map(|(at, what)| match what {
+            Observation::LastByte { .. } => Some(at.since(Time::ZERO + Span::from_secs(1)).as_secs_f64()),
+            _ => None,
+        });
+        last.take(2).last().unwrap()
+    };
+    // One downloads 2 MB while the other uploads as much, over an exit of 100 kB/s. In tor both pass either bucket: as bytes
+    // of the one's server or cells, and cells or bytes of the other's. Cells alone pass one bucket each.
+    let (both, cells) = (took(true), took(false));
+    assert!((40.0..46.0).contains(&both), "4 MB, half of them with 8 % for cells: {both}");
+    assert!((20.0..24.0).contains(&cells), "2 MB each way: {cells}");
+}
+
+#[test]
+fn a_user_who_stops_lets_its_transfer_end() {
+    let mut plan = bottleneck(500_000);
+    plan.users.truncate(2);
+    plan.users.iter_mut().for_each(|user| user.stop = Time::ZERO + Span::from_secs(2));
+    asks(&mut plan, 1, 100, u64::MAX);
+    plan.duration = Span::from_secs(30);
+    let seen = observe(&plan, &system(Transport::Vanilla), 1);
+    let ends: Vec<(bool, Time)> = (seen.iter())
+        .filter_map(|(at, what)| match what {
+            Observation::LastByte { .. } => Some((true, *at)),
+            Observation::TransferTimedOut { .. } => Some((false, *at)),
+            _ => None,
+        })
+        .collect();
+    let stop = Time::ZERO + Span::from_secs(2);
+    assert_eq!(ends.len(), 2, "none is begun after: {ends:?}");
+    assert_eq!(ends[0], (false, stop), "what would never end is broken off");
+    assert!(ends[1].0 && ends[1].1 > stop, "what has begun ends");
+    let closed = seen.iter().filter(|(_, what)| matches!(what, Observation::CircuitClosed { .. })).count();
+    assert_eq!(closed, 2, "and its circuit is closed");
+}
+
 #[test]
 fn circuits_survive_a_relays_fall() {
     let mut plan = bottleneck(300_000);

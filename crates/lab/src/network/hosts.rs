@@ -94,7 +94,9 @@ impl Hosts {
 
     fn add_file(&mut self, host: &HostFile, role: Role) {
         let rate = |own: Option<Rate>| own.or(host.link).unwrap_or(Rate::UNLIMITED);
-        let link = |rate| LinkPlan { rate, queue: host.queue.0 };
+        let (up, down) = (rate(host.up), rate(host.down));
+        let up = LinkPlan { rate: up, queue: host.queue.0 };
+        let down = LinkPlan { rate: down, queue: host.queue_down.unwrap_or(host.queue).0 };
         let name = host.name.get_ref();
         match &host.at {
             Some(machine) => {
@@ -109,10 +111,10 @@ impl Hosts {
                 if let (Some(Map::Table(table)), Some(wanted)) = (&self.map, wanted) {
                     let place = table.locations.iter().position(|place| place.name == *wanted);
                     let place = place.expect("locations are checked") as u32;
-                    self.add_at(name, role, link(rate(host.up)), link(rate(host.down)), place);
+                    self.add_at(name, role, up, down, place);
                     return;
                 }
-                self.add(name, role, link(rate(host.up)), link(rate(host.down)), host.access_delay);
+                self.add(name, role, up, down, host.access_delay);
             }
         }
     }
@@ -300,6 +302,7 @@ pub(super) fn limits(bandwidth: Option<&BandwidthFile>) -> RelayLimits {
         bucket: bandwidth.map(bucket),
         retry_after: bandwidth.map_or(Span::ZERO, |file| file.retry),
         cell_cost: Span::ZERO,
+        servers: bandwidth.is_some_and(|file| file.servers),
     }
 }
 

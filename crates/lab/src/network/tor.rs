@@ -10,7 +10,7 @@ use tidegate_data::latency::LatencyTable;
 use tidegate_data::sample::{Representative, sample};
 use tidegate_data::weights::{class_of, is_usable, networks, positions};
 use tidegate_proto::cell::RelayId;
-use tidegate_sim::plan::{BucketPlan, Directory, LinkPlan, RelayEntry, RelayLimits, Role};
+use tidegate_sim::plan::{BucketPlan, Directory, RelayEntry, RelayLimits, Role};
 
 use super::builtin;
 use super::capacity::{Quantities, normalise, quantities};
@@ -40,16 +40,18 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let country = listed.or_else(known).unwrap_or_else(|| builtin::relay_country(&mut draws));
         let (link, limits) =
             if as_weight { bucket_below_link(quantities) } else { link_and_limit(quantities) };
-        let link = LinkPlan { rate: Rate::from_bytes_per_s(link), queue: table.queue.0 };
-        let limits = RelayLimits { cell_cost: table.cell_cost, ..limits };
+        let [up, down] = table.links([Rate::from_bytes_per_s(link); 2]);
+        let slow = seed.fork("slow").fork_index(number as u64).random().unit() < table.cell_cost_share;
+        let cell_cost = if slow { table.cell_cost } else { Span::ZERO };
+        let limits = RelayLimits { cell_cost, servers: true, ..limits };
         let place = place(inputs, country, hosts, &mut draws);
         let name = format!("relay{}", number + 1);
         let host = match machines.get(&relay.address) {
             Some(machine) if table.shared_machines => {
-                hosts.widen(*machine, link.rate);
+                hosts.widen(*machine, up.rate);
                 hosts.add_sharing(&name, Role::Relay(limits), *machine)
             }
-            _ => hosts.add_at(&name, Role::Relay(limits), link, link, place),
+            _ => hosts.add_at(&name, Role::Relay(limits), up, down, place),
         };
         machines.entry(relay.address).or_insert(host);
         let flags = relay.flags.names().collect::<Vec<_>>().join(" ");
@@ -70,10 +72,9 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
     relate(&mut entries, inputs);
     for number in 0..table.servers(table.fraction) {
         let mut draws = seed.fork("servers").fork_index(number.into()).random();
-        let link = LinkPlan { rate: table.server_link, queue: table.queue.0 };
         let country = builtin::relay_country(&mut draws);
         let place = place(inputs, country, hosts, &mut draws);
-        hosts.add_at(&format!("server{}", number + 1), Role::Server, link, link, place);
+        server(table, hosts, &format!("server{}", number + 1), place);
     }
     Directory { relays: entries, positions: Some(positions(consensus)) }
 }
@@ -108,17 +109,24 @@ fn link_and_limit(quantities: &Quantities) -> (u64, RelayLimits) {
     (quantities.link as u64, limits)
 }
 
-/// Adds a client somewhere on earth.
+/// Adds a client in a country, or where Tor's users are.
 pub(super) fn client(
     table: &TorFile,
     inputs: &Inputs,
     hosts: &mut Hosts,
-    name: &str,
+    (name, country): (String, Option<Country>),
     draws: &mut Random,
 ) -> u32 {
-    let link = |rate| LinkPlan { rate, queue: table.queue.0 };
-    let place = place(inputs, builtin::client_country(draws), hosts, draws);
-    hosts.add_at(name, Role::Client, link(table.client_up), link(table.client_down), place)
+    let [up, down] = table.links([table.client_up, table.client_down]);
+    let country = country.unwrap_or_else(|| builtin::client_country(draws));
+    let place = place(inputs, country, hosts, draws);
+    hosts.add_at(&name, Role::Client, up, down, place)
+}
+
+/// Adds a server at a location of the map.
+pub(super) fn server(table: &TorFile, hosts: &mut Hosts, name: &str, place: u32) -> u32 {
+    let [up, down] = table.links([table.server_link; 2]);
+    hosts.add_at(name, Role::Server, up, down, place)
 }
 
 /// A location in (or near) a country.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use tidegate_control::units::Rate;
+use tidegate_data::country::Country;
 use tidegate_sim::plan::System;
 
 use super::file::{File, Name, Placed, SystemFile, file_name_character};
@@ -231,6 +232,21 @@ fn check_users(file: &File, source: &Source) -> Result<(), InputError> {
         if user.stop.is_some_and(|stop| stop <= user.start.high) {
             return Err(source.error(spanned.span(), "the user stops before it starts", "change `stop`"));
         }
+        check_place(file, spanned, source)?;
+    }
+    Ok(())
+}
+
+/// Where a user and its server are.
+fn check_place(file: &File, user: &Placed<UserFile>, source: &Source) -> Result<(), InputError> {
+    let known = |code: &str| Country::from_code(code).is_some();
+    if let Some(code) = user.countries.iter().find(|code| !known(code.get_ref())) {
+        let cause = format!("there is no country `{}`", code.get_ref().escape_debug());
+        return Err(source.error(code.span(), cause, "give two-letter codes: countries = [\"nl\", \"us\"]"));
+    }
+    if (user.own_server || !user.countries.is_empty()) && (file.tor.is_none() || user.path.is_some()) {
+        let cause = "`countries` and `own-server` are of users whose client and relays a [tor] network makes";
+        return Err(source.error(user.span(), cause, "drop them, or `path`"));
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Bytes, Rate, Span};
+use tidegate_sim::plan::LinkPlan;
 
 use super::place::{Name, Placed};
 use super::quantity::{Between, Queue};
@@ -58,6 +59,9 @@ pub struct HostFile {
     /// Queue in front of each direction. Source: Linux's default transmit queue length.
     #[serde(default)]
     pub queue: Queue,
+    /// Queue in front of the direction into the host, where it differs from `queue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_down: Option<Queue>,
     /// One-way delay of the access, instead of half of the underlay's `delay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_delay: Option<Span>,
@@ -92,6 +96,10 @@ pub struct BandwidthFile {
     /// Forget the part of a byte and of an interval that a refill leaves over. Source: tor does (`token_bucket.c`).
     #[serde(default)]
     pub drop_fractions: bool,
+    /// What an exit exchanges with servers takes from it too. Source: tor, whose connections to servers count; [tor] relays'
+    /// do.
+    #[serde(default)]
+    pub servers: bool,
 }
 
 fn refill() -> Span {
@@ -175,8 +183,11 @@ pub struct TorFile {
     /// Relays of one IPv4 address share a machine and its links, which carry what theirs would together. Else every relay has
     /// its own.
     pub shared_machines: bool,
-    /// Processor time of every relay per cell.
+    /// Processor time of a relay per cell:
     pub cell_cost: Span,
+    /// of this share of the relays, drawn; the others' takes none.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub cell_cost_share: f64,
     /// Relays' rates are their consensus weights in kB/s times this: below 1 for the slower relays of years past, or
     /// of a network that is to be congested.
     #[schemars(range(min = 0.0001, max = 1000.0))]
@@ -196,6 +207,18 @@ pub struct TorFile {
     pub server_link: Rate,
     /// Queue in front of each direction of every link. Source: Linux's default transmit queue length.
     pub queue: Queue,
+    /// Queue in front of the directions into hosts, where it differs from `queue`: in Shadow what is sent waits without loss
+    /// (`queue = "shadow"`), and what is received is controlled (`queue-down = "codel"`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_down: Option<Queue>,
+}
+
+impl TorFile {
+    /// The links of a host.
+    pub fn links(&self, [up, down]: [Rate; 2]) -> [LinkPlan; 2] {
+        let into = self.queue_down.unwrap_or(self.queue);
+        [LinkPlan { rate: up, queue: self.queue.0 }, LinkPlan { rate: down, queue: into.0 }]
+    }
 }
 
 impl Default for TorFile {
@@ -214,12 +237,14 @@ impl Default for TorFile {
             load: 1.0,
             shared_machines: false,
             cell_cost: Span::ZERO,
+            cell_cost_share: 1.0,
             bandwidth_factor: 1.0,
             servers: None,
             client_down: Rate(50_000_000),
             client_up: Rate(10_000_000),
             server_link: Rate(1_000_000_000),
             queue: Queue::default(),
+            queue_down: None,
         }
     }
 }

@@ -272,6 +272,39 @@ fn tor_without_files_is_the_built_in_model() {
 }
 
 #[test]
+fn users_are_placed_and_hosts_have_queues_and_processors_as_told() {
+    let text = include_str!("../../../../scenarios/tor.toml");
+    let place = "countries = [\"nl\", \"hk\"]\nown-server = true\n";
+    let placed = text.replace("traffic = \"benchmark\"\n", &format!("traffic = \"benchmark\"\n{place}"));
+    assert_ne!(placed, text);
+    let keys = ["tor.queue = \"shadow\"", "tor.queue-down = \"codel\"", "tor.cell-cost = \"1 ms\""];
+    let scenario = parse(&placed, &[&keys[..], &["tor.cell-cost-share = 0.25"]].concat()).unwrap();
+    let plan = crate::network::build(&scenario, Seed::root(1)).unwrap().plan;
+    let benchmark: Vec<_> = plan.users.iter().filter(|user| user.class == "benchmark").collect();
+    let location = |host: u32| plan.hosts[host as usize].location;
+    let places: Vec<u32> = benchmark.iter().map(|user| location(user.host)).collect();
+    assert!(places[0] != places[1] && places.chunks(2).all(|two| two == &places[..2]), "in turn");
+    assert!(benchmark.iter().all(|user| location(user.servers[0]) == location(user.host)), "beside them");
+    let queues = |host: &tidegate_sim::plan::HostPlan| (host.up.queue, host.down.queue);
+    use tidegate_sim::plan::QueuePlan::{CoDel, Shadow};
+    assert!(plan.hosts.iter().all(|host| matches!(queues(host), (Shadow, CoDel { .. }))));
+    let costs = plan.hosts.iter().filter_map(|host| match &host.role {
+        Role::Relay(limits) => Some(limits.cell_cost > Span::ZERO),
+        _ => None,
+    });
+    let slow: Vec<bool> = costs.collect();
+    let share = slow.iter().filter(|slow| **slow).count() as f64 / slow.len() as f64;
+    assert!((0.1..0.4).contains(&share), "{share}");
+
+    let nowhere = placed.replace("\"hk\"", "\"zz\"");
+    let said = parse(&nowhere, &[]).unwrap_err().to_string();
+    assert!(said.contains("there is no country `zz`"), "{said}");
+    let named = bottleneck().replace("[[user]]\n", &format!("[[user]]\n{place}"));
+    let said = parse(&named, &[]).unwrap_err().to_string();
+    assert!(said.contains("`countries` and `own-server`"), "{said}");
+}
+
+#[test]
 fn tor_of_2011_is_slower() {
     let text = include_str!("../../../../scenarios/tor.toml");
     let capacity = |overrides: &[&str]| -> u64 {

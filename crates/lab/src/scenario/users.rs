@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Bytes, Span};
+use tidegate_data::country::Country;
 use tidegate_sim::plan::Lie;
 
 use super::place::{Name, Placed};
@@ -125,10 +126,16 @@ pub struct UserFile {
     /// The server host; without it the network chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<Name>,
+    /// Countries that these users are in, by their codes, one after the other; without it they are where Tor's users are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub countries: Vec<Name>,
+    /// Each has a server of its own, at the same place: OnionPerf fetches from its own machine.
+    #[serde(default)]
+    pub own_server: bool,
     /// First request.
     #[serde(default)]
     pub start: Between<Span>,
-    /// No request after this; without it the end of the run.
+    /// Nothing is begun after this, without it until the end of the run; what has begun may end, endless responses do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Span>,
     /// Circuits are built this long before the first request.
@@ -146,6 +153,15 @@ pub struct UserFile {
     #[schemars(extend("x-range" = "1 s.."))]
     #[serde(default = "day")]
     pub day: Span,
+}
+
+impl UserFile {
+    /// Where so many-th of these users is, if that is said.
+    pub fn country(&self, number: u32) -> Option<Country> {
+        let countries = self.countries.len() as u32;
+        let code = self.countries.get(number.checked_rem(countries)? as usize)?;
+        Country::from_code(code.get_ref())
+    }
 }
 
 fn day() -> Span {

@@ -79,7 +79,7 @@ fn limits(relay: &RelayPlan) -> RelayLimits {
         refill_every: REFILL,
         drop_fractions: false,
     });
-    RelayLimits { bucket, retry_after: Span::ZERO, cell_cost: relay.cell_cost }
+    RelayLimits { bucket, cell_cost: relay.cell_cost, ..RelayLimits::default() }
 }
 
 fn paths(plan: &Plan, far: u32) -> PathTable {

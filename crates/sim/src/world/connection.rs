@@ -1,7 +1,7 @@
 //! TCP connections between hosts, and the cells and bytes written to and read from them.
 
 use tidegate_control::units::Time;
-use tidegate_proto::cell::{CELL_BYTES, Cell};
+use tidegate_proto::cell::{CELL_BYTES, Cell, DATA_BYTES};
 use tidegate_proto::links::{ChannelId, Departure};
 use tidegate_proto::node::{Budget, Sink, StreamKey};
 use tidegate_proto::onion::{Clear, ClearMessage};
@@ -373,12 +373,12 @@ impl<R: Recorder> World<'_, R> {
         let now = self.now;
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
         let end = &mut connection.ends[usize::from(id.side)];
-        let Attached::Channel(channel) = end.attached else { return };
+        let Attached::Channel(channel) = end.attached else { return self.stream_write(id, 0) };
         let index = end.host;
         let host = &mut self.hosts[index as usize];
         let mut gate = host.gate.take();
         end.wants_write = false;
-        let share = gate.as_mut().map_or(u64::MAX, |gate| gate.write_share(now));
+        let share = gate.as_mut().map_or(u64::MAX, |gate| gate.write_share(now, CELL_BYTES.into()));
         let mut records = Records {
             now,
             system: self.system,
@@ -400,15 +400,30 @@ impl<R: Recorder> World<'_, R> {
         self.transmit(id);
     }
 
-    /// Exit: writes bytes from the client to the server, now or when TCP takes them.
+    /// Exit: writes bytes from the client to the server, now or when TCP and the host's bucket take them.
     pub(super) fn stream_write(&mut self, id: EndId, bytes: u64) {
         let Some(end) = self.end(id) else { return };
-        let (before, due) = (end.unwritten, end.unwritten + bytes);
-        let left = due - end.tcp.write(due);
+        let (host, attached, before) = (end.host, end.attached, end.unwritten);
+        let now = self.now;
+        let mut gate = self.hosts[host as usize].gate.take();
+        let held = gate.as_mut().filter(|gate| gate.holds_servers());
+        let share = held.map_or(u64::MAX, |gate| gate.write_share(now, DATA_BYTES.into()));
+        let Some(end) = self.end(id) else { return };
+        let due = before + bytes;
+        let written = end.tcp.write(due.min(share));
+        let left = due - written;
         end.unwritten = left;
-        let (host, attached) = (end.host, end.attached);
+        if let Some(gate) = gate.as_mut().filter(|gate| gate.holds_servers()) {
+            gate.wrote(written);
+            if left > 0 && written == share {
+                gate.wait_to_write(now, id);
+            }
+        }
+        self.hosts[host as usize].gate = gate;
+        if left > 0 && written == share {
+            self.pump_again(host);
+        }
         if let (Attached::Stream(stream), true) = (attached, before > 0 || left > 0) {
-            let now = self.now;
             self.hosts[host as usize].node().backlog(now, stream, left);
             self.drain(host);
         }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::bucket::TokenBucket;
-use tidegate_proto::cell::CELL_BYTES;
 use tidegate_proto::client::Client;
 use tidegate_proto::control::Totals;
 use tidegate_proto::links::{ChannelId, Config};
@@ -28,6 +27,8 @@ pub(super) struct HostState {
     pub channels: Vec<Option<EndId>>,
     /// Exit: stream -> this host's end of the connection to the server.
     pub streams: BTreeMap<StreamKey, EndId>,
+    /// Exit: ends of connections to servers, and what the cells read just now had for them.
+    pub to_servers: Vec<(EndId, u64)>,
     /// Limits on reading and writing, and processor time; `None` on hosts without any.
     pub gate: Option<Box<Gate>>,
     /// Counts of connections that are gone, and of those opened.
@@ -55,6 +56,8 @@ pub(super) struct Gate {
     pub write: Option<TokenBucket>,
     pub retry_after: Span,
     pub cell_cost: Span,
+    /// What an exit exchanges with servers waits here as well.
+    servers: bool,
     pub busy_until: Time,
     /// Ends with something to read, in turn.
     pub readers: VecDeque<EndId>,
@@ -83,6 +86,7 @@ impl HostState {
                         write: limits.bucket.map(TokenBucket::new),
                         retry_after: limits.retry_after,
                         cell_cost: limits.cell_cost,
+                        servers: limits.servers,
                         busy_until: Time::ZERO,
                         readers: VecDeque::new(),
                         writers: VecDeque::new(),
@@ -105,6 +109,7 @@ impl HostState {
             machine,
             channels: Vec::new(),
             streams: BTreeMap::new(),
+            to_servers: Vec::new(),
             gate,
             totals,
             descriptors: 0,
@@ -159,17 +164,23 @@ impl HostState {
 }
 
 /// Bytes that one connection may read or write in its turn: an eighth of the bucket in whole cells,
-/// between 4 and 32 of them, as tor's `connection_bucket_get_share` has it. Zero if the bucket is empty.
-pub(super) fn share(bucket: Option<&mut TokenBucket>, now: Time) -> u64 {
+/// between 4 and 32 of them, as tor's `connection_bucket_get_share` has it. Zero if the bucket is empty. `cell`: bytes of
+/// a cell, or of what fits into one where there are no cells.
+pub(super) fn share(bucket: Option<&mut TokenBucket>, now: Time, cell: u64) -> u64 {
     let Some(bucket) = bucket else { return u64::MAX };
-    let (available, cell) = (bucket.available(now), u64::from(CELL_BYTES));
+    let available = bucket.available(now);
     (available / 8 / cell * cell).clamp(4 * cell, 32 * cell).min(available)
 }
 
 impl Gate {
     /// Bytes that one connection may write in its turn.
-    pub fn write_share(&mut self, now: Time) -> u64 {
-        if self.measured.is_some() { u64::MAX } else { share(self.write.as_mut(), now) }
+    pub fn write_share(&mut self, now: Time, cell: u64) -> u64 {
+        if self.measured.is_some() { u64::MAX } else { share(self.write.as_mut(), now, cell) }
+    }
+
+    /// Whether what an exit exchanges with servers waits here now.
+    pub fn holds_servers(&self) -> bool {
+        self.servers && self.measured.is_none()
     }
 
     pub fn wrote(&mut self, bytes: u64) {

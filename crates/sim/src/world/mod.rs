@@ -272,6 +272,11 @@ impl<'a, R: Recorder> World<'a, R> {
     pub(super) fn drain(&mut self, host: u32) {
         loop {
             let output = self.hosts[host as usize].node().poll();
+            // What cells of one read have for a server is written at once, as by tor.
+            if !matches!(output, Some(Output::Deliver(..))) && self.write_to_servers(host) && output.is_none()
+            {
+                continue;
+            }
             // A timeout that is due now comes before what is written now.
             if matches!(output, None | Some(Output::Flush(_))) {
                 self.set_timer(host);

@@ -1,10 +1,11 @@
 //! A host reads and writes what its token buckets and its processor allow.
 
 use tidegate_control::units::{Span, Time};
+use tidegate_proto::cell::{CELL_BYTES, DATA_BYTES};
 use tidegate_proto::ids::ChannelId;
 use tidegate_proto::sink::Socket;
 
-use super::ends::EndId;
+use super::ends::{Attached, EndId};
 use super::event::Event;
 use super::host::share;
 use super::state::World;
@@ -63,21 +64,23 @@ impl<R: Recorder> World<'_, R> {
             return false;
         }
         let Some(end) = gate.readers.pop_front() else { return true };
-        if !self.can_read(end) {
-            return true;
-        }
-        let gate = self.hosts[host as usize].gate.as_mut().expect("looked at above");
-        // The share counts cells, the bucket what TLS adds as well.
-        let (share, cell_cost) = (share(gate.read.as_mut(), now), gate.cell_cost);
-        let (mut read, mut spent) = (0, 0);
-        while read < share && self.can_read(end) {
-            let (cell, overhead) = self.read_one(end);
-            read += cell;
-            spent += cell + overhead;
-            if cell_cost > Span::ZERO {
-                break;
+        let cell_cost = gate.cell_cost;
+        let spent = match self.end(end).map(|end| end.attached) {
+            Some(Attached::Stream(stream)) => {
+                let gate = self.hosts[host as usize].gate.as_mut().expect("looked at above");
+                let share = share(gate.read.as_mut(), now, DATA_BYTES.into());
+                let most = if cell_cost > Span::ZERO { 1 } else { u64::MAX };
+                let cells = share.div_ceil(DATA_BYTES.into()).min(most);
+                let cells = u32::try_from(cells).unwrap_or(u32::MAX);
+                let read = self.read_from_server(host, stream, end, cells);
+                if read == 0 && cells > 0 {
+                    return true;
+                }
+                read
             }
-        }
+            _ if !self.can_read(end) => return true,
+            _ => self.read_cells(host, end),
+        };
         self.drain(host);
         self.transmit(end);
         let gate = self.hosts[host as usize].gate.as_mut().expect("gates stay");
@@ -93,6 +96,23 @@ impl<R: Recorder> World<'_, R> {
         }
         gate.readers.push_back(end);
         true
+    }
+
+    /// Reads a channel's share, or one cell where cells cost time; gives its bytes.
+    fn read_cells(&mut self, host: u32, end: EndId) -> u64 {
+        let Some(gate) = &mut self.hosts[host as usize].gate else { return 0 };
+        // The share counts cells, the bucket what TLS adds as well.
+        let (share, cell_cost) = (share(gate.read.as_mut(), self.now, CELL_BYTES.into()), gate.cell_cost);
+        let (mut read, mut spent) = (0, 0);
+        while read < share && self.can_read(end) {
+            let (cell, overhead) = self.read_one(end);
+            read += cell;
+            spent += cell + overhead;
+            if cell_cost > Span::ZERO {
+                break;
+            }
+        }
+        spent
     }
 
     /// The end that writes next: each in turn, or the quietest.

@@ -184,9 +184,21 @@ impl<R: Recorder> World<'_, R> {
             let source = &mut FromClient(&mut state.to_package, now);
             return self.hosts[host as usize].node().package(now, stream, cells, source);
         };
-        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
+        match &mut self.hosts[host as usize].gate {
+            Some(gate) if gate.holds_servers() => {
+                gate.wait_to_read(id);
+                self.pump_again(host);
+            }
+            _ => drop(self.read_from_server(host, stream, id, cells)),
+        }
+    }
+
+    /// Exit: puts up to so many cells of what has come from a server into a stream's circuit; gives their bytes.
+    pub(super) fn read_from_server(&mut self, host: u32, stream: StreamKey, id: EndId, cells: u32) -> u64 {
+        let now = self.now;
+        let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return 0 };
         let config = &self.tcp_parameters[connection.profile as usize];
-        let Some(transfer) = connection.server_transfer() else { return };
+        let Some(transfer) = connection.server_transfer() else { return 0 };
         let circuit = self.users.transfers[transfer as usize].circuit;
         let end = &mut connection.ends[usize::from(id.side)];
         let mut source = FromServer {
@@ -207,12 +219,27 @@ impl<R: Recorder> World<'_, R> {
             self.record(Observation::Injected { circuit: Circuit(circuit), bytes });
             self.transmit(id);
         }
+        bytes
+    }
+
+    /// Exit: writes what cells had for servers; false if there was nothing.
+    pub(super) fn write_to_servers(&mut self, host: u32) -> bool {
+        let mut any = false;
+        while let Some((id, bytes)) = self.hosts[host as usize].to_servers.pop() {
+            self.stream_write(id, bytes);
+            any = true;
+        }
+        any
     }
 
     /// Application bytes came out of a stream.
     pub(super) fn deliver(&mut self, host: u32, stream: StreamKey, bytes: u16, stamp: Stamp) {
         if let Some(&id) = self.hosts[host as usize].streams.get(&stream) {
-            return self.stream_write(id, u64::from(bytes));
+            let waiting = &mut self.hosts[host as usize].to_servers;
+            return match waiting.iter_mut().find(|(other, _)| *other == id) {
+                Some((_, due)) => *due += u64::from(bytes),
+                None => waiting.push((id, u64::from(bytes))),
+            };
         }
         let Some(&transfer) = self.users.streams[host as usize].get(&stream) else { return };
         self.cells_delivered += 1;

@@ -293,6 +293,10 @@ impl<R: Recorder> World<'_, R> {
 
     /// Asks for leave to read a cell, if one has come.
     fn ask_to_read(&mut self, host: u32, i: usize, end: EndId) {
+        if let Some(Attached::Stream(stream)) = self.end(end).map(|end| end.attached) {
+            self.package(host, stream, u32::MAX);
+            return self.drain(host);
+        }
         if self.can_read(end)
             && let Some(gate) = &mut self.hosts[host as usize].gate
         {
