@@ -39,6 +39,8 @@ const KIST_EVERY_2_MS_SINCE: u64 = 1_623_628_800;
 
 /// TLS 1.3, which relays of 2019 began to have, and the link protocol.
 const LINK_ROUND_TRIPS: u32 = 2;
+/// tor's buffers have chunks of 4 KiB, and each is written as a record: `experiments/real-tor`.
+const RECORD_CELLS: u32 = 8;
 
 /// Systems `of-consensus` become what the consensus makes of tor.
 pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) -> Result<(), InputError> {
@@ -70,6 +72,7 @@ pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) 
             table["windows"]["circuit"] = window.clamp(100, 1000).into();
         }
         system.tls.round_trips = LINK_ROUND_TRIPS;
+        system.tls.record_cells = RECORD_CELLS;
         system.parts = SystemConfig::read(&table)
             .map_err(|wrong| source.error(span.clone(), wrong.cause, wrong.cure))?;
     }
