@@ -38,8 +38,9 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let listed = inputs.capacities.as_ref().and_then(|table| table.get(&relay.identity)?.country);
         let known = || inputs.geoip.as_ref().and_then(|geoip| geoip.country(relay.address));
         let country = listed.or_else(known).unwrap_or_else(|| builtin::relay_country(&mut draws));
+        let by_bucket = as_weight || table.limit_by_bucket;
         let (link, limits) =
-            if as_weight { bucket_below_link(quantities) } else { link_and_limit(quantities) };
+            if by_bucket { bucket_below_link(quantities) } else { link_and_limit(quantities) };
         let [up, down] = table.links([Rate::from_bytes_per_s(link); 2]);
         let slow = seed.fork("slow").fork_index(number as u64).random().unit() < table.cell_cost_share;
         let cell_cost = if slow { table.cell_cost } else { Span::ZERO };
@@ -97,9 +98,9 @@ fn limited(rate_bytes_per_s: u64) -> RelayLimits {
     RelayLimits { bucket: Some(bucket), retry_after, ..RelayLimits::default() }
 }
 
-/// `capacity = "weight"`: a bucket holds the relay to its weight, its link is a quarter faster.
+/// A bucket holds the relay to what it can carry, its link is a quarter faster.
 fn bucket_below_link(quantities: &Quantities) -> (u64, RelayLimits) {
-    let rate = quantities.link as u64;
+    let rate = quantities.limit.unwrap_or(quantities.link).min(quantities.link) as u64;
     (rate * 5 / 4, limited(rate))
 }
 

@@ -183,6 +183,9 @@ pub struct TorFile {
     /// Relays of one IPv4 address share a machine and its links, which carry what theirs would together. Else every relay has
     /// its own.
     pub shared_machines: bool,
+    /// What a relay can carry is its token bucket's rate, and its link is a quarter faster; else its link is what it can carry. It
+    /// is so with `capacity = "weight"`.
+    pub limit_by_bucket: bool,
     /// Processor time of a relay per cell:
     pub cell_cost: Span,
     /// of this share of the relays, drawn; the others' takes none.
@@ -236,6 +239,7 @@ impl Default for TorFile {
             utilisation: None,
             load: 1.0,
             shared_machines: false,
+            limit_by_bucket: false,
             cell_cost: Span::ZERO,
             cell_cost_share: 1.0,
             bandwidth_factor: 1.0,

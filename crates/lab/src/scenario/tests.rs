@@ -296,6 +296,15 @@ fn users_are_placed_and_hosts_have_queues_and_processors_as_told() {
     let share = slow.iter().filter(|slow| **slow).count() as f64 / slow.len() as f64;
     assert!((0.1..0.4).contains(&share), "{share}");
 
+    let scenario = parse(text, &["tor.limit-by-bucket = true"]).unwrap();
+    let plan = crate::network::build(&scenario, Seed::root(1)).unwrap().plan;
+    let below = |host: &tidegate_sim::plan::HostPlan| match &host.role {
+        Role::Relay(_) => (host.capacity() / (host.up.rate.as_bytes_per_s() / 1.25) - 1.0).abs() < 1e-3,
+        _ => true,
+    };
+    assert!(plan.hosts.iter().all(below), "the link is a quarter faster than the bucket");
+    assert_eq!(scenario.systems[0].tls.record_cells, 8, "tor's records of 4 KiB");
+
     let nowhere = placed.replace("\"hk\"", "\"zz\"");
     let said = parse(&nowhere, &[]).unwrap_err().to_string();
     assert!(said.contains("there is no country `zz`"), "{said}");
