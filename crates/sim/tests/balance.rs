@@ -136,6 +136,18 @@ fn flashflow_measures_under_clients_load_and_its_weights_are_nearly_true() {
 }
 
 #[test]
+fn users_stay_through_a_survey_that_is_longer_than_the_run() {
+    let part = BALANCES.iter().find(|part| part.name == "self-reports").unwrap().by_default();
+    let directory = |run| {
+        let mut plan = Plan { duration: Span::from_secs(run), ..plan() };
+        plan.users.iter_mut().for_each(|user| user.stop = Time::ZERO + plan.duration);
+        go(&mut plan, &system(part.clone(), Attack::default()), 1).unwrap();
+        plan.directory
+    };
+    assert_eq!(directory(2), directory(20));
+}
+
+#[test]
 fn a_way_back_that_is_shorter_loses_no_measurement() {
     for there in [10, 90] {
         let mut plan = plan();

@@ -225,8 +225,10 @@ impl Surveyed<'_> {
                 let attackers = team::Attackers { attack: &system.attack, malicious: &self.malicious };
                 team::add(&mut round, team, &guesses, &attackers, &seed.fork("slots"))?;
             }
+            let (run, end) = (Time::ZERO + plan.duration, Time::ZERO + round.duration);
             for user in &mut round.users {
-                user.stop = user.stop.min(Time::ZERO + round.duration);
+                // Who stays until the run is over stays until the survey is, which may be longer.
+                user.stop = if user.stop >= run { end } else { user.stop.min(end) };
             }
             let mut watch = Watch::new(&round, &plan.directory, probed);
             let end = world::run(&round, system, seed.fork("run"), &mut watch, progress);
