@@ -64,7 +64,8 @@ impl Star {
             let (_, Event::Net(event)) = self.queue.pop().expect("the number of packets is constant");
             if let Some(packet) = self.underlay.handle(&mut self.queue, event) {
                 let bytes = if packet.bytes == 1500 { 52 } else { 1500 };
-                let ends = (packet.to, packet.from);
+                let sender = if packet.to == Host(0) { Host(packet.flow) } else { Host(0) };
+                let ends = (packet.to, sender);
                 self.underlay.send(&mut self.queue, ends, packet.flow, bytes, packet.payload);
                 steps -= 1;
             }

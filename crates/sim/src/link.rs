@@ -66,9 +66,11 @@ pub enum Offer {
 /// A waiting packet begins to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// The packet.
+    /// The packet,
     pub id: u32,
-    /// When its last bit will have left.
+    /// its size,
+    pub bytes: u32,
+    /// and when its last bit will have left.
     pub at: Time,
     /// [`Link::wake`] must be called again at that time.
     pub wake: bool,
@@ -189,7 +191,7 @@ impl Link {
         let next = next?;
         *sending = next.bytes;
         let wake = !waiting.is_empty();
-        Some(Departure { id: next.id, at: self.sender.begin(now, next.bytes), wake })
+        Some(Departure { id: next.id, bytes: next.bytes, at: self.sender.begin(now, next.bytes), wake })
     }
 
     /// Everything that has not left before `now` is lost. `lost` is told about packets that were waiting for
@@ -261,6 +263,10 @@ impl Link {
                     *held_bytes -= u64::from(*bytes);
                     self.sent_bytes += u64::from(*bytes);
                     held.pop_front();
+                }
+                // Begins again where it is in the processor's cache, instead of walking through all of its memory.
+                if held.is_empty() {
+                    held.clear();
                 }
             }
             Queue::CoDel { sending, .. } => {

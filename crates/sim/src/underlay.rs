@@ -25,9 +25,9 @@ enum Step {
     /// which has long left the processor's cache.
     Arrived { id: u32, to: u32, bytes: u32 },
     /// The packet reached its receiver on another machine,
-    Delivered(u32),
+    Delivered { id: u32, bytes: u32 },
     /// or on the same machine.
-    Looped(u32),
+    Looped { id: u32, bytes: u32 },
     /// The host's uplink is free and packets wait (CoDel).
     Uplink(u32),
     /// The host's downlink is free and packets wait (CoDel).
@@ -37,8 +37,6 @@ enum Step {
 /// A packet and how it fared. `sent` + `link_queue` + `propagation` is the time of delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<T> {
-    /// The sender.
-    pub from: Host,
     /// The receiver.
     pub to: Host,
     /// The connection, see [`Underlay::send`].
@@ -67,22 +65,22 @@ pub struct HostTraffic {
 }
 
 /// A packet under way. What can be told when it arrives is not kept until then: of these there are as many as a
-/// network has in flight, and each is looked at twice after it has left the processor's cache.
-#[derive(Clone, Copy, Debug)]
+/// network has in flight, and each is looked at twice after it has left the processor's cache. With a payload of 40
+/// bytes it is one line of that.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
 struct UnderWay<T> {
     payload: T,
     sent: Time,
     propagation: Span,
-    from: Host,
     to: Host,
     flow: u32,
-    bytes: u32,
 }
 
 impl<T> UnderWay<T> {
-    fn delivered(self, link_queue: Span) -> Packet<T> {
-        let UnderWay { payload, sent, propagation, from, to, flow, bytes } = self;
-        Packet { from, to, flow, bytes, sent, link_queue, propagation, payload }
+    fn delivered(self, bytes: u32, link_queue: Span) -> Packet<T> {
+        let UnderWay { payload, sent, propagation, to, flow } = self;
+        Packet { to, flow, bytes, sent, link_queue, propagation, payload }
     }
 }
 
@@ -222,21 +220,21 @@ impl<T> Underlay<T> {
         payload: T,
     ) {
         let now = queue.now();
-        let packet = UnderWay { payload, sent: now, propagation: Span::ZERO, from, to, flow, bytes };
+        let packet = UnderWay { payload, sent: now, propagation: Span::ZERO, to, flow };
         let receiver_machine = self.sites[to.0 as usize].machine;
         let access = self.sites[from.0 as usize].access;
         let sender = &mut self.sites[access as usize];
         if sender.machine == receiver_machine {
             if !sender.stopped.cover(now) {
                 let id = self.under_way.insert(packet) as u32;
-                queue.push(now, NetEvent(Step::Looped(id)).into());
+                queue.push(now, NetEvent(Step::Looped { id, bytes }).into());
             } else {
                 sender.lost += 1;
             }
         } else if sender.is_linked(now, &mut self.under_way) {
             let id = self.under_way.insert(packet) as u32;
             match sender.up.offer(now, id, || flow, bytes) {
-                Offer::Departs(at) => self.depart(queue, id, at),
+                Offer::Departs(at) => self.depart(queue, access, (id, bytes), at),
                 Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Uplink(access)).into()),
                 Offer::Waits(None) => {}
                 Offer::Dropped => drop(self.under_way.remove(id as usize)),
@@ -258,14 +256,14 @@ impl<T> Underlay<T> {
                     return None;
                 }
                 match receiver.down.offer(now, id, || self.under_way[id as usize].flow, bytes) {
-                    Offer::Departs(at) => self.deliver(queue, id, to, at),
+                    Offer::Departs(at) => self.deliver(queue, to, (id, bytes), at),
                     Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Downlink(to)).into()),
                     Offer::Waits(None) => {}
                     Offer::Dropped => drop(self.under_way.remove(id as usize)),
                 }
                 None
             }
-            Step::Delivered(id) => {
+            Step::Delivered { id, bytes } => {
                 let packet = self.under_way.remove(id as usize);
                 let access = self.sites[packet.to.0 as usize].access;
                 let receiver = &mut self.sites[access as usize];
@@ -274,17 +272,17 @@ impl<T> Underlay<T> {
                     return None;
                 }
                 if receiver.down.is_unlimited() {
-                    receiver.down.offer(now, id, || packet.flow, packet.bytes);
+                    receiver.down.offer(now, id, || packet.flow, bytes);
                 }
                 let link_queue = Span(now.since(packet.sent).0 - packet.propagation.0);
-                Some(packet.delivered(link_queue))
+                Some(packet.delivered(bytes, link_queue))
             }
-            Step::Looped(id) => {
+            Step::Looped { id, bytes } => {
                 let packet = self.under_way.remove(id as usize);
                 let receiver = &mut self.sites[packet.to.0 as usize];
                 let stopped = receiver.stopped.cover(now);
                 receiver.lost += u64::from(stopped);
-                (!stopped).then(|| packet.delivered(Span::ZERO))
+                (!stopped).then(|| packet.delivered(bytes, Span::ZERO))
             }
             Step::Uplink(host) => {
                 let sender = &mut self.sites[host as usize];
@@ -295,7 +293,7 @@ impl<T> Underlay<T> {
                 if next.wake {
                     queue.push(next.at, NetEvent(Step::Uplink(host)).into());
                 }
-                self.depart(queue, next.id, next.at);
+                self.depart(queue, host, (next.id, next.bytes), next.at);
                 None
             }
             Step::Downlink(host) => {
@@ -307,7 +305,7 @@ impl<T> Underlay<T> {
                 if next.wake {
                     queue.push(next.at, NetEvent(Step::Downlink(host)).into());
                 }
-                self.deliver(queue, next.id, host, next.at);
+                self.deliver(queue, host, (next.id, next.bytes), next.at);
                 None
             }
         }
@@ -317,24 +315,31 @@ impl<T> Underlay<T> {
     pub fn place(&self, event: NetEvent) -> Option<Host> {
         match event.0 {
             Step::Arrived { to, .. } => Some(Host(to)),
-            Step::Delivered(id) | Step::Looped(id) => self.under_way.get(id as usize).map(|packet| packet.to),
+            Step::Delivered { id, .. } | Step::Looped { id, .. } => {
+                self.under_way.get(id as usize).map(|packet| packet.to)
+            }
             Step::Uplink(host) | Step::Downlink(host) => Some(Host(host)),
         }
     }
 
-    /// The packet's last bit leaves the uplink at `at`: sends it along the path.
-    fn depart<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, id: u32, at: Time) {
+    /// The packet's last bit leaves the uplink of `from` at `at`: sends it along the path.
+    fn depart<E: From<NetEvent>>(
+        &mut self,
+        queue: &mut Queue<E>,
+        from: u32,
+        (id, bytes): (u32, u32),
+        at: Time,
+    ) {
         let packet = &mut self.under_way[id as usize];
-        let access = |host: Host| self.sites[host.0 as usize].access as usize;
-        let (from, to) = (access(packet.from), access(packet.to));
-        let receiver = &self.sites[to];
+        let to = self.sites[packet.to.0 as usize].access;
+        let receiver = &self.sites[to as usize];
         let next_step = if receiver.down.is_unlimited() {
-            Step::Delivered(id)
+            Step::Delivered { id, bytes }
         } else {
-            Step::Arrived { id, to: to as u32, bytes: packet.bytes }
+            Step::Arrived { id, to, bytes }
         };
         let destination = receiver.location;
-        let sender = &mut self.sites[from];
+        let sender = &mut self.sites[from as usize];
         if sender.is_cut_by(at) {
             // The outage finds it in the uplink, which will count it then.
             self.under_way.remove(id as usize);
@@ -370,13 +375,19 @@ impl<T> Underlay<T> {
         queue.push(arrives, NetEvent(next_step).into());
     }
 
-    /// The packet's last bit leaves the downlink at `at`.
-    fn deliver<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, id: u32, to: u32, at: Time) {
+    /// The packet's last bit leaves the downlink of `to` at `at`.
+    fn deliver<E: From<NetEvent>>(
+        &mut self,
+        queue: &mut Queue<E>,
+        to: u32,
+        (id, bytes): (u32, u32),
+        at: Time,
+    ) {
         if self.sites[to as usize].is_cut_by(at) {
             // The outage finds it in the downlink, which will count it then.
             self.under_way.remove(id as usize);
         } else {
-            queue.push(at, NetEvent(Step::Delivered(id)).into());
+            queue.push(at, NetEvent(Step::Delivered { id, bytes }).into());
         }
     }
 

@@ -99,10 +99,7 @@ fn two_links_and_a_path_add_up_to_the_nanosecond() {
         assert_eq!(packet.sent, ms(1));
         assert_eq!(packet.link_queue, Span::from_micros(1500 * (i + 1) + 500));
         assert_eq!(packet.propagation, Span::from_millis(20));
-        assert_eq!(
-            (packet.from, packet.to, packet.bytes, packet.payload),
-            (Host(0), Host(1), 1500, i as u32)
-        );
+        assert_eq!((packet.flow, packet.to, packet.bytes, packet.payload), (0, Host(1), 1500, i as u32));
     }
     assert_eq!(delivered.len(), 3);
     // The sends, and two events per packet.
@@ -250,11 +247,7 @@ fn draws_belong_to_the_sender_and_another_host_changes_nothing() {
                 net.at(ms(u64::from(i)), from, u32::from(from == 0), 100, i);
             }
         }
-        net.run()
-            .into_iter()
-            .filter(|(_, p)| p.from == Host(0))
-            .map(|(at, p)| (at, p.payload))
-            .collect::<Vec<_>>()
+        net.run().into_iter().filter(|(_, p)| p.flow == 0).map(|(at, p)| (at, p.payload)).collect::<Vec<_>>()
     };
     assert_eq!(run(2, 1), run(2, 1));
     assert_eq!(run(2, 1), run(3, 1));
@@ -434,7 +427,7 @@ proptest! {
         for (now, packet) in &delivered {
             prop_assert_eq!(packet.sent + packet.link_queue + packet.propagation, *now);
             let (at, from, to, flow, bytes) = sends[packet.payload as usize];
-            prop_assert_eq!((ms(at), Host(from), Host(to), flow, bytes), (packet.sent, packet.from, packet.to, packet.flow, packet.bytes));
+            prop_assert_eq!((ms(at), Host(to), flow, bytes), (packet.sent, packet.to, packet.flow, packet.bytes));
             let order = &mut last[((from * 4 + to) * 3 + flow) as usize];
             // Those sent at once go in the order of the events, which is that of the payloads.
             prop_assert!(order.is_none_or(|earlier| earlier < (packet.sent, packet.payload)));

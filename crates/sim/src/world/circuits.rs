@@ -303,10 +303,11 @@ impl<R: Recorder> World<'_, R> {
         circuit.built = true;
         let OwnCircuit { user, number, begun, deadline, standby_for, leg_of, legs, .. } = *circuit;
         let took = self.now.since(begun);
-        if self.now < deadline {
-            self.users.choice(user).build_times.built(took);
-        } else {
-            self.users.choice(user).build_times.late(Some(took));
+        let choice = self.users.choice(user);
+        match choice.build_timeout {
+            BuildTimeout::Learnt if self.now < deadline => choice.build_times.built(took),
+            BuildTimeout::Learnt => choice.build_times.late(Some(took)),
+            BuildTimeout::Never | BuildTimeout::After(_) => {}
         }
         self.record(Observation::CircuitBuilt { circuit: Circuit(number), took });
         match (standby_for, leg_of) {

@@ -196,7 +196,7 @@ impl<R: Recorder> World<'_, R> {
     /// A packet has arrived at a host.
     pub(super) fn packet(&mut self, packet: Packet<Wire>) {
         let now = self.now;
-        let Wire { to, segment } = packet.payload;
+        let (to, segment) = (packet.payload.to(), packet.payload.segment());
         let id = EndId { connection: ConnectionId(packet.flow), side: to };
         let Some(connection) = self.connections[packet.flow as usize].as_deref_mut() else { return };
         let config = &self.tcp_parameters[connection.profile as usize];

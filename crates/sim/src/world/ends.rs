@@ -9,7 +9,7 @@ use tidegate_proto::transport::DecayingCount;
 
 use super::follow::Follow;
 use crate::observe::HostTotals;
-use crate::tcp;
+use crate::tcp::{self, Flags, Segment};
 
 /// A connection of the run, numbered in the order of opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +28,57 @@ impl EndId {
     }
 }
 
-/// What a packet carries: a segment for one end of a connection (its number is the packet's flow).
-#[derive(Clone, Copy, Debug)]
+/// What a packet carries: a segment for one end of a connection (its number is the packet's flow), small, because a run
+/// has as many as packets are under way.
+#[derive(Debug)]
 pub(super) struct Wire {
-    pub to: u8,
-    pub segment: tcp::Segment,
+    seq: u64,
+    ack: u64,
+    /// Few segments carry any.
+    sack: Option<Box<Sack>>,
+    window: u32,
+    stamp: u32,
+    echo: u32,
+    /// No IP packet is longer.
+    len: u16,
+    flags: Flags,
+    /// It goes to the end that accepted the connection.
+    accepted: bool,
+}
+
+/// How many selective acknowledgements there are, and which.
+#[derive(Debug)]
+struct Sack(u8, [(u32, u32); 3]);
+
+const _: () = assert!(size_of::<Wire>() == 40);
+
+impl Wire {
+    pub fn new(to: u8, segment: &Segment) -> Wire {
+        let Segment { seq, ack, len, window, sack, stamp, echo, blocks, flags } = *segment;
+        Wire {
+            seq,
+            ack,
+            sack: (blocks > 0).then(|| Box::new(Sack(blocks, sack))),
+            window,
+            stamp,
+            echo,
+            len: u16::try_from(len).expect("a segment fits into an IP packet"),
+            flags,
+            accepted: to == 1,
+        }
+    }
+
+    /// The end that it is for.
+    pub fn to(&self) -> u8 {
+        u8::from(self.accepted)
+    }
+
+    pub fn segment(&self) -> Segment {
+        let Wire { seq, ack, window, stamp, echo, flags, .. } = *self;
+        let (blocks, sack) =
+            self.sack.as_deref().map(|Sack(blocks, sack)| (*blocks, *sack)).unwrap_or_default();
+        Segment { seq, ack, len: self.len.into(), window, sack, stamp, echo, blocks, flags }
+    }
 }
 
 /// Which TCP parameters a connection has: an index into `super::state::World::tcp_parameters`.

@@ -39,7 +39,7 @@ impl Sockets<'_> {
                 follow.transmitted(now, segment.seq, segment.len);
             }
             let bytes = segment.wire_bytes(config);
-            let wire = Wire { to: 1 - id.side, segment };
+            let wire = Wire::new(1 - id.side, &segment);
             let hosts = (Host(end.host), Host(to));
             self.underlay.send(self.queue, hosts, id.connection.0, bytes, wire);
         }
