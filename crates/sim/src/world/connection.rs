@@ -1,11 +1,12 @@
 //! TCP connections between hosts, and the cells and bytes written to and read from them.
 
+use std::collections::VecDeque;
+
 use tidegate_control::units::Time;
 use tidegate_proto::cell::{CELL_BYTES, Cell, DATA_BYTES};
 use tidegate_proto::links::{ChannelId, Departure};
 use tidegate_proto::node::{Budget, Sink, StreamKey};
 use tidegate_proto::onion::{Clear, ClearMessage};
-use tidegate_proto::pool::Pool;
 
 use crate::observe::{Circuit, Host, Observation, Recorder};
 use crate::plan::System;
@@ -23,8 +24,10 @@ use super::state::World;
 struct Records<'a> {
     now: Time,
     system: &'a System,
+    side: u8,
     end: &'a mut End,
-    written: &'a mut Pool<(u64, Cell<Clear>)>,
+    cells: &'a mut VecDeque<(u64, Cell<Clear>)>,
+    follows: &'a mut Vec<Follow>,
     gate: Option<&'a mut Gate>,
     /// Bytes that the host's bucket lets this connection write in its turn.
     share: u64,
@@ -79,11 +82,11 @@ impl Sink<Clear> for Records<'_> {
                 stamp.departed = departure.buffered;
             }
             if stamp.trace != 0 {
-                let (queued, buffered) = (departure.queued, departure.buffered);
-                end.follows.push_back(Follow::new(stamp.trace, end.written, queued, buffered, self.now));
+                let times = [departure.queued, departure.buffered, self.now];
+                self.follows.push(Follow::new(stamp.trace, self.side, end.written, times));
             }
         }
-        self.written.push_back(&mut end.cells, (end.written, departure.cell));
+        self.cells.push_back((end.written, departure.cell));
     }
 }
 
@@ -123,7 +126,7 @@ impl<R: Recorder> World<'_, R> {
         let flights = if let Attached::Channel(_) = opener { 2 * self.system.tls.round_trips } else { 0 };
         let ends = [End::new(from, active, opener), End::new(to, tcp::Endpoint::passive(config), accepted)];
         let id = EndId { connection: ConnectionId(self.connections.len() as u32), side: 0 };
-        self.connections.push(Some(Box::new(Connection { ends, profile, closing: false, flights })));
+        self.connections.push(Some(Box::new(Connection::new(ends, profile, flights))));
         self.live.push(id.connection);
         self.hosts[from as usize].totals.connections += 1;
         for host in [from, to] {
@@ -167,9 +170,8 @@ impl<R: Recorder> World<'_, R> {
 
     /// Breaks a connection: both sides' machines are told.
     pub(super) fn kill(&mut self, id: ConnectionId) {
-        let Some(mut connection) = self.connections[id.0 as usize].take() else { return };
-        for end in &mut connection.ends {
-            self.written.clear(&mut end.cells);
+        let Some(connection) = self.connections[id.0 as usize].take() else { return };
+        for end in &connection.ends {
             let host = &mut self.hosts[end.host as usize];
             end.add_tcp_totals(&self.system.tcp, &mut host.totals);
             host.descriptors -= 1;
@@ -200,7 +202,7 @@ impl<R: Recorder> World<'_, R> {
         let id = EndId { connection: ConnectionId(packet.flow), side: to };
         let Some(connection) = self.connections[packet.flow as usize].as_deref_mut() else { return };
         let config = &self.tcp_parameters[connection.profile as usize];
-        for follow in &mut connection.ends[1 - usize::from(to)].follows {
+        for follow in connection.follows.iter_mut().filter(|follow| follow.writer != to) {
             let (sent, queue, propagation) = (packet.sent, packet.link_queue, packet.propagation);
             follow.arrived(now, segment.seq, segment.len, sent, queue, propagation);
         }
@@ -324,15 +326,14 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn can_read(&mut self, id: EndId) -> bool {
         let Some(arrived) = self.end(id).map(|end| end.tcp.delivered_in_order()) else { return false };
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref() else { return false };
-        let writer = &connection.ends[usize::from(1 - id.side)];
-        self.written.front(&writer.cells).is_some_and(|(end, _)| *end <= arrived)
+        connection.cells[usize::from(1 - id.side)].front().is_some_and(|(end, _)| *end <= arrived)
     }
 
     /// Reads one cell on behalf of a gated host; gives its bytes, and the overhead of the record that it ends.
     /// What the host does about it waits for [`drain`](World::drain).
     pub(super) fn read_one(&mut self, id: EndId) -> (u64, u64) {
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref() else { return (0, 0) };
-        let next = self.written.front(&connection.ends[usize::from(1 - id.side)].cells);
+        let next = connection.cells[usize::from(1 - id.side)].front();
         let bytes = next.map_or(0, |(_, cell)| u64::from(cell.wire_bytes()));
         let record_done = self.deliver_cell(id);
         (bytes, if record_done { u64::from(self.system.tls.record_overhead) } else { 0 })
@@ -342,15 +343,14 @@ impl<R: Recorder> World<'_, R> {
     fn deliver_cell(&mut self, id: EndId) -> bool {
         let now = self.now;
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return true };
-        let writer = &mut connection.ends[usize::from(1 - id.side)];
-        let Some((offset, cell)) = self.written.pop_front(&mut writer.cells) else { return true };
-        let record_done = self.written.front(&writer.cells).is_none_or(|(next, _)| *next > offset);
+        let writer = 1 - id.side;
+        let Some((offset, cell, record_done)) = connection.read_cell(writer) else { return true };
         if let ClearMessage::Data { stamp, .. } = &cell.body.message
             && stamp.trace != 0
-            && let Some(at) = writer.follows.iter().position(|follow| follow.trace == stamp.trace)
-            && let Some(follow) = writer.follows.remove(at)
+            && let Some(at) = connection.follows.iter().position(|follow| follow.trace == stamp.trace)
         {
-            let at = Host(writer.host);
+            let follow = connection.follows.swap_remove(at);
+            let at = Host(connection.ends[usize::from(writer)].host);
             let (circuit, hop) = self.users.next_hop(follow.trace);
             let waits = follow.read(now);
             self.record(Observation::Waited { circuit: Circuit(circuit), hop, at, waits });
@@ -372,7 +372,8 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn flush(&mut self, id: EndId) {
         let now = self.now;
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
-        let end = &mut connection.ends[usize::from(id.side)];
+        let Connection { ends, cells, follows, .. } = connection;
+        let end = &mut ends[usize::from(id.side)];
         let Attached::Channel(channel) = end.attached else { return self.stream_write(id, 0) };
         let index = end.host;
         let host = &mut self.hosts[index as usize];
@@ -382,8 +383,10 @@ impl<R: Recorder> World<'_, R> {
         let mut records = Records {
             now,
             system: self.system,
+            side: id.side,
             end,
-            written: &mut self.written,
+            cells: &mut cells[usize::from(id.side)],
+            follows,
             gate: gate.as_deref_mut(),
             share,
             gated: false,

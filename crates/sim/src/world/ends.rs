@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use tidegate_control::units::Time;
+use tidegate_proto::cell::Cell;
 use tidegate_proto::ids::{ChannelId, StreamKey};
-use tidegate_proto::pool::List;
+use tidegate_proto::onion::Clear;
 use tidegate_proto::transport::DecayingCount;
 
 use super::follow::Follow;
@@ -27,6 +28,9 @@ impl EndId {
         EndId { side: 1 - self.side, ..self }
     }
 }
+
+/// Cells that a direction keeps room for while none are under way.
+const IDLE_CELLS: usize = 64;
 
 /// What a packet carries: a segment for one end of a connection (its number is the packet's flow), small, because a run
 /// has as many as packets are under way.
@@ -92,14 +96,20 @@ pub(super) enum TcpProfile {
     Ipsec,
 }
 
+/// What both ends look at lies together and comes first: a packet's arrival looks at it and at one end.
+#[repr(C, align(64))]
 pub(super) struct Connection {
-    pub ends: [End; 2],
+    /// Of each end, the cells it has written and the other has not yet read, each with the offset after its TLS record.
+    pub cells: [VecDeque<(u64, Cell<Clear>)>; 2],
+    /// Those of them that are followed.
+    pub follows: Vec<Follow>,
     pub profile: TcpProfile,
     /// The opener wants it closed once everything it wrote has been acknowledged.
     pub closing: bool,
     /// Flights of TLS and the link protocol that have still to arrive before cells may go: an even number while it
     /// is the acceptor who waits for one.
     pub flights: u32,
+    pub ends: [End; 2],
 }
 
 /// What an end is attached to.
@@ -133,10 +143,6 @@ pub(super) struct End {
     pub unpackaged: u32,
     /// Bytes written so far.
     pub written: u64,
-    /// Cells written and not yet read by the other end, each with the offset after its TLS record.
-    pub cells: List,
-    /// Those of them that are followed.
-    pub follows: VecDeque<Follow>,
     /// Cells written, where a relay prefers connections that carry few.
     pub loudness: DecayingCount,
 }
@@ -151,6 +157,26 @@ pub(super) struct Record {
 }
 
 impl Connection {
+    pub fn new(ends: [End; 2], profile: TcpProfile, flights: u32) -> Connection {
+        let cells = [VecDeque::new(), VecDeque::new()];
+        Connection { cells, follows: Vec::new(), profile, closing: false, flights, ends }
+    }
+
+    /// Takes the first cell that an end has written and the other may read, and whether its TLS record ends with it.
+    pub fn read_cell(&mut self, writer: u8) -> Option<(u64, Cell<Clear>, bool)> {
+        let cells = &mut self.cells[usize::from(writer)];
+        let (offset, cell) = cells.pop_front()?;
+        let record_done = cells.front().is_none_or(|(next, _)| *next > offset);
+        if cells.is_empty() {
+            // Begins again where it is in the processor's cache.
+            cells.clear();
+            if cells.capacity() > IDLE_CELLS {
+                *cells = VecDeque::new();
+            }
+        }
+        Some((offset, cell, record_done))
+    }
+
     /// The transfer that the accepting end serves.
     pub fn server_transfer(&self) -> Option<u32> {
         match self.ends[1].attached {
@@ -172,8 +198,6 @@ impl End {
             unwritten: 0,
             unpackaged: 0,
             written: 0,
-            cells: List::default(),
-            follows: VecDeque::new(),
             loudness: DecayingCount::default(),
         }
     }

@@ -9,6 +9,8 @@ use crate::observe::Waits;
 pub(super) struct Follow {
     /// Which cell.
     pub trace: u32,
+    /// The end that wrote it.
+    pub writer: u8,
     /// Stream offset just after its TLS record: the record can be read when all before it has arrived.
     pub end: u64,
     pub queued: Time,
@@ -21,8 +23,10 @@ pub(super) struct Follow {
 }
 
 impl Follow {
-    pub fn new(trace: u32, end: u64, queued: Time, buffered: Time, written: Time) -> Follow {
-        Follow { trace, end, queued, buffered, written, first_sent: None, last_sent: written, arrived: None }
+    /// A cell of which the record ends at `end` has been queued, buffered and written at these times.
+    pub fn new(trace: u32, writer: u8, end: u64, [queued, buffered, written]: [Time; 3]) -> Follow {
+        let (first_sent, last_sent, arrived) = (None, written, None);
+        Follow { trace, writer, end, queued, buffered, written, first_sent, last_sent, arrived }
     }
 
     fn is_in(&self, seq: u64, len: u32) -> bool {

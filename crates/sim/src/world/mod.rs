@@ -42,7 +42,6 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::links;
 use tidegate_proto::node::Output;
-use tidegate_proto::pool::Pool;
 
 use crate::byzantine::Byzantine;
 use crate::faults;
@@ -168,7 +167,6 @@ impl<'a, R: Recorder> World<'a, R> {
             underlay: Underlay::new(&plan.hosts, plan.paths.clone(), &plan.faults, seed),
             hosts,
             connections: Vec::new(),
-            written: Pool::default(),
             out_of_band: Slab::new(),
             live: Vec::new(),
             tcp_parameters: [system.tcp.clone(), loopback, ipsec],

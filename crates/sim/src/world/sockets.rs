@@ -33,9 +33,10 @@ impl Sockets<'_> {
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
         let config = &self.parameters[connection.profile as usize];
         let to = connection.ends[1 - usize::from(id.side)].host;
+        let follows = &mut connection.follows;
         let end = &mut connection.ends[usize::from(id.side)];
         while let Some(segment) = end.tcp.poll_transmit(config, now) {
-            for follow in &mut end.follows {
+            for follow in follows.iter_mut().filter(|follow| follow.writer == id.side) {
                 follow.transmitted(now, segment.seq, segment.len);
             }
             let bytes = segment.wire_bytes(config);

@@ -4,7 +4,6 @@ use slab::Slab;
 use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
 use tidegate_proto::onion::Clear;
-use tidegate_proto::pool::Pool;
 
 use super::ends::{Connection, ConnectionId, EndId, Wire};
 use super::event::Event;
@@ -29,8 +28,6 @@ pub(super) struct World<'a, R: Recorder> {
     pub hosts: Vec<HostState>,
     /// Never reused, so that a late packet or timer finds nothing instead of another one.
     pub connections: Vec<Option<Box<Connection>>>,
-    /// Cells written to connections and not yet read, each with the offset after its TLS record.
-    pub written: Pool<(u64, Cell<Clear>)>,
     /// Those of them that are open, and a few that no longer are.
     pub live: Vec<ConnectionId>,
     /// Messages on their way out of band, and whom they go to.
