@@ -116,6 +116,14 @@ impl Link {
         Link { sender, queue, sent_bytes: 0, dropped: 0 }
     }
 
+    /// When the first packet that has not been counted leaves, where that is known.
+    pub fn next_departure(&self) -> Option<Time> {
+        match &self.queue {
+            Queue::DropTail { held, .. } => held.front().map(|(at, _)| *at),
+            Queue::Unlimited | Queue::Shadow { .. } | Queue::CoDel { .. } => None,
+        }
+    }
+
     /// Whether packets pass in no time, whatever their number.
     pub fn is_unlimited(&self) -> bool {
         matches!(self.queue, Queue::Unlimited)

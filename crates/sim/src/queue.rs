@@ -6,8 +6,15 @@
 //! leave in the order they came, without a sequence number to store or compare.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use tidegate_control::units::Time;
+
+/// With fewer pending, what they are about stays in the processor's cache.
+const MANY: usize = 1 << 15;
+/// Events in a bucket whose turn has come that are shown before they are taken: of fewer the first is needed before it
+/// is loaded, of more the last is gone again before it is needed.
+const SOON: RangeInclusive<usize> = 8..=96;
 
 /// Pending events, the earliest first; among equal times the one pushed first.
 #[derive(Clone, Debug)]
@@ -92,14 +99,21 @@ impl<E> Queue<E> {
 
     /// Takes the next event and moves [`Queue::now`] to its time.
     pub fn pop(&mut self) -> Option<(Time, E)> {
-        let event = self.current.pop_front().or_else(|| self.advance())?;
+        self.pop_after(|_| ())
+    }
+
+    /// As [`pop`](Queue::pop), and shows what will come soon, a few dozen events at a time, if many are pending: what
+    /// they are about has left the processor's cache then, and is loaded faster for many at once than for each in its
+    /// turn.
+    pub fn pop_after(&mut self, soon: impl FnMut(&E)) -> Option<(Time, E)> {
+        let event = self.current.pop_front().or_else(|| self.advance(soon))?;
         self.len -= 1;
         self.popped += 1;
         Some((self.now, event))
     }
 
     /// Moves `now` to the earliest pending time and takes its first event.
-    fn advance(&mut self) -> Option<E> {
+    fn advance(&mut self, mut soon: impl FnMut(&E)) -> Option<E> {
         let lowest = self.lowest()?;
         self.filled &= self.filled - 1;
         // Half of all buckets hold one event when their turn comes.
@@ -110,6 +124,9 @@ impl<E> Queue<E> {
         }
         // All go to lower buckets, so the emptied one is put back with its memory.
         let mut bucket = std::mem::take(&mut self.buckets[lowest]);
+        if self.len >= MANY && SOON.contains(&bucket.len()) {
+            bucket.iter().for_each(|(_, event)| soon(event));
+        }
         self.now = earliest(&bucket)?;
         for (at, event) in bucket.drain(..) {
             self.file(at, event);
@@ -136,7 +153,7 @@ fn earliest<E>(bucket: &[(Time, E)]) -> Option<Time> {
 #[cfg(test)]
 mod tests {
     use std::cmp::Reverse;
-    use std::collections::BinaryHeap;
+    use std::collections::{BTreeSet, BinaryHeap};
 
     use proptest::prelude::*;
 
@@ -196,6 +213,21 @@ mod tests {
         assert_eq!(queue.pop(), Some((Time(10), 'a')));
         assert_eq!(queue.pop(), Some((Time(1000), 'b')));
         assert_eq!((queue.pop(), queue.next_time()), (None, None));
+    }
+
+    #[test]
+    fn most_events_are_shown_before_they_are_taken() {
+        let mut queue = Queue::new();
+        (0..2 * MANY as u64).for_each(|event| queue.push(Time(100 * event), event));
+        let (mut shown, mut unseen) = (BTreeSet::new(), 0);
+        for expected in 0..MANY as u64 {
+            let taken = queue.pop_after(|event| {
+                shown.insert(*event);
+            });
+            assert_eq!(taken, Some((Time(100 * expected), expected)));
+            unseen += usize::from(!shown.contains(&expected));
+        }
+        assert!(unseen < MANY / 4, "{unseen} of {MANY}");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! the only events are "reached the downlink" and "left the downlink", and only the first if the downlink
 //! is unlimited. A CoDel link adds one for each packet that waits.
 
+use std::hint::black_box;
+
 use slab::Slab;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
@@ -308,6 +310,21 @@ impl<T> Underlay<T> {
                 self.deliver(queue, host, (next.id, next.bytes), next.at);
                 None
             }
+        }
+    }
+
+    /// Flow and payload of the packet that a step delivers. It changes nothing; the link that a step is at is looked at,
+    /// too.
+    pub fn look(&self, event: NetEvent) -> Option<(u32, &T)> {
+        match event.0 {
+            Step::Delivered { id, .. } | Step::Looped { id, .. } => {
+                self.under_way.get(id as usize).map(|packet| (packet.flow, &packet.payload))
+            }
+            Step::Arrived { to, .. } => {
+                black_box(self.sites[to as usize].down.next_departure());
+                None
+            }
+            Step::Uplink(_) | Step::Downlink(_) => None,
         }
     }
 

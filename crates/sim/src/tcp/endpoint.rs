@@ -279,6 +279,11 @@ impl Endpoint {
         self.receiver.in_order()
     }
 
+    /// Touches what a segment will need, see [`crate::world`]'s looking ahead.
+    pub(crate) fn look(&self) -> u64 {
+        self.sender.look() ^ self.receiver.look()
+    }
+
     /// The connection in figures.
     pub fn info(&self, config: &Config) -> Info {
         let sender = &self.sender;

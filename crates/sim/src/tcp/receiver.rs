@@ -91,6 +91,10 @@ impl Receiver {
         }
     }
 
+    pub fn look(&self) -> u64 {
+        self.next ^ self.fin ^ u64::from(self.rtt_ms)
+    }
+
     /// Payload bytes in order: the FIN is not one.
     pub fn in_order(&self) -> u64 {
         self.next - u64::from(self.next > self.fin)

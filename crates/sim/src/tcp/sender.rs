@@ -108,6 +108,12 @@ impl Sender {
         }
     }
 
+    pub fn look(&self) -> u64 {
+        let head = self.flight.head_sent().unwrap_or(Time::ZERO);
+        let window = u64::from(self.window.cwnd ^ self.max_packets);
+        head.0 ^ self.flight.una ^ self.write_end ^ self.timer.0 ^ self.rtt.smoothed().0 ^ window
+    }
+
     /// A SYN or SYN-ACK leaves.
     pub fn on_syn_sent(&mut self, config: &Config, now: Time) {
         self.last_sent = now;

@@ -8,10 +8,12 @@
 //! - [`second_leg`]: circuits that are linked with others;
 //! - [`control`]: what only a simulation can do with relays' controllers;
 //! - [`follow`]: where sampled cells wait;
+//! - [`ahead`]: what the next events need is loaded before their turn;
 //! - [`place`]: where events happen, for who counts them;
 //! - [`measurement`]: FlashFlow's roles, over [`sockets`];
 //! - [`steps`]: a run that somebody decides something in.
 
+mod ahead;
 mod circuits;
 mod connection;
 mod control;
@@ -195,7 +197,9 @@ impl<'a, R: Recorder> World<'a, R> {
         let end = Time::ZERO + self.plan.duration;
         self.begin();
         let mut countdown = PROGRESS_EVERY;
-        while let Some((now, event)) = self.queue.pop() {
+        while let Some((now, event)) =
+            self.queue.pop_after(|event| ahead::look(&self.underlay, &self.connections, event))
+        {
             if now > end {
                 break;
             }
