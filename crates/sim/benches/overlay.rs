@@ -39,6 +39,8 @@ fn runs(criterion: &mut Criterion) {
     let lasts = |seconds| if networks::is_measured() { Span::from_secs(seconds) } else { Span::from_secs(1) };
     let plans = [
         ("bottleneck", networks::bottleneck(lasts(60))),
+        ("own-links", networks::own_links(None, lasts(10))),
+        ("buckets", networks::own_links(Some(networks::LARGE_BUCKET), lasts(10))),
         ("100x1000", networks::random(100, 1000, lasts(8))),
     ];
     for (name, plan) in plans {

@@ -161,6 +161,12 @@ fn main() {
     let second = |smoke| effort.lasts(smoke, 700);
     for (work, plan, system) in [
         ("a cell, 3 circuits", networks::bottleneck(second(60_000)), &vanilla),
+        ("a cell, 7 relays, 10 clients", networks::own_links(None, second(10_000)), &vanilla),
+        (
+            "the same where relays have buckets",
+            networks::own_links(Some(networks::LARGE_BUCKET), second(10_000)),
+            &vanilla,
+        ),
         ("a cell, 100 relays x 1,000 circuits", networks::random(100, 1_000, second(4_000)), &vanilla),
         ("the same under PredicTor", networks::random(100, 1_000, second(2_000)), &predictor),
         (

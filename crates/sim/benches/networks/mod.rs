@@ -40,8 +40,8 @@ pub fn bottleneck(duration: Span) -> Plan {
     network(6, &[[0, 3, 4], [1, 3, 4], [2, 3, 5]], mbit, duration)
 }
 
-/// Circuits over random relays of 20 Mbit/s.
-pub fn random(relays: u32, circuits: usize, duration: Span) -> Plan {
+/// So many random paths.
+fn paths(relays: u32, circuits: usize) -> Vec<[u32; 3]> {
     let mut draws = Seed::root(1).fork("bench").random();
     let mut path = || loop {
         let path = [0; 3].map(|_: u32| draws.below(relays as usize) as u32);
@@ -49,6 +49,34 @@ pub fn random(relays: u32, circuits: usize, duration: Span) -> Plan {
             return path;
         }
     };
-    let paths: Vec<[u32; 3]> = (0..circuits).map(|_| path()).collect();
-    network(relays, &paths, |_| 20, duration)
+    (0..circuits).map(|_| path()).collect()
 }
+
+/// Circuits over random relays of 20 Mbit/s.
+pub fn random(relays: u32, circuits: usize, duration: Span) -> Plan {
+    network(relays, &paths(relays, circuits), |_| 20, duration)
+}
+
+/// Ten clients over seven relays, all with links of their own; relays have a token bucket that never binds, or none.
+pub fn own_links(bucket: Option<BucketPlan>, duration: Span) -> Plan {
+    let limits = RelayLimits { bucket, ..RelayLimits::default() };
+    let relay = |index| endless::host(&format!("relay{index}"), Role::Relay(limits), 100, None);
+    let mut hosts: Vec<HostPlan> = (0..7).map(relay).collect();
+    let mut users = Vec::new();
+    for (index, path) in paths(7, 10).into_iter().enumerate() {
+        let at = hosts.len() as u32;
+        hosts.push(endless::host(&format!("client{index}"), Role::Client, 50, None));
+        hosts.push(endless::host(&format!("server{index}"), Role::Server, 1_000, None));
+        let start = Span::from_millis(500 + index as u64);
+        users.push(endless::download(at, path, at + 1, start, start));
+    }
+    Plan { duration, sample_every: Span::from_millis(100), ..endless::plan(hosts, users, vec![], 0) }
+}
+
+/// A token bucket of a gigabyte a second.
+pub const LARGE_BUCKET: BucketPlan = BucketPlan {
+    rate_bytes_per_s: 1 << 30,
+    burst_bytes: 1 << 30,
+    refill_every: Span::from_millis(100),
+    drop_fractions: false,
+};
