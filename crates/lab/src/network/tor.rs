@@ -44,7 +44,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let [up, down] = table.links([Rate::from_bytes_per_s(link); 2]);
         let slow = seed.fork("slow").fork_index(number as u64).random().unit() < table.cell_cost_share;
         let cell_cost = if slow { table.cell_cost } else { Span::ZERO };
-        let limits = RelayLimits { cell_cost, servers: true, ..limits };
+        let limits = RelayLimits { cell_cost, servers: table.count_exit_connections, ..limits };
         let place = place(inputs, country, hosts, &mut draws);
         let name = format!("relay{}", number + 1);
         let host = match machines.get(&relay.address) {

@@ -96,8 +96,7 @@ pub struct BandwidthFile {
     /// Forget the part of a byte and of an interval that a refill leaves over. Source: tor does (`token_bucket.c`).
     #[serde(default)]
     pub drop_fractions: bool,
-    /// What an exit exchanges with servers takes from it too. Source: tor, whose connections to servers count; [tor] relays'
-    /// do.
+    /// What an exit exchanges with servers takes from it too. Source: tor, whose connections to servers count.
     #[serde(default)]
     pub servers: bool,
 }
@@ -183,6 +182,8 @@ pub struct TorFile {
     /// Relays of one IPv4 address share a machine and its links, which carry what theirs would together. Else every relay has
     /// its own.
     pub shared_machines: bool,
+    /// What an exit exchanges with servers takes from its bucket too. Source: tor, whose connections to servers count.
+    pub count_exit_connections: bool,
     /// What a relay can carry is its token bucket's rate, and its link is a quarter faster; else its link is what it can carry. It
     /// is so with `capacity = "weight"`.
     pub limit_by_bucket: bool,
@@ -239,6 +240,7 @@ impl Default for TorFile {
             utilisation: None,
             load: 1.0,
             shared_machines: false,
+            count_exit_connections: false,
             limit_by_bucket: false,
             cell_cost: Span::ZERO,
             cell_cost_share: 1.0,
