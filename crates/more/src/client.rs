@@ -15,15 +15,19 @@ use tidegate_control::paths::Peer;
 use tidegate_control::paths::sender::{Path, Sender};
 use tidegate_control::units::{Span, Time};
 
+use crate::client_route::Route;
 use crate::client_stream::Open;
-use crate::flights::{Flights, Measures, Progress};
-use crate::frame::{Frame, PATHS, WANTS};
+use crate::flights::{Flight, Flights, Measures, Progress};
+use crate::frame::{Frame, PATHS, WANTS, chunk_bytes};
 use crate::machine::{Came, Output, Outputs, Randomness};
 use crate::message::{Message, PATH_SIZE, PathKeys, ReceiverPath, Session};
 use crate::onion::Epoch;
-use crate::routes::{Inbound, MOST_USES, Outbound, Tags, seal};
+use crate::routes::{MOST_USES, Outbound, seal};
+use crate::window::{Pace, Window};
 use crate::wire::{ANNEX, CELL, PacketId};
 
+/// Bytes of stream in a cell.
+pub const CELL_CHUNK: usize = chunk_bytes(true);
 /// Receiver paths in store; more are dropped.
 const STORE: usize = 2048;
 /// More are asked for below this.
@@ -33,18 +37,10 @@ const ROUTES: [usize; 2] = [12, 256];
 /// With so many routes ready, so many cells leave before another is established.
 const FEW: usize = 2;
 const CELLS_BETWEEN: u32 = 4;
-/// How long a route is used: shorter than relays keep it.
-const ROUTE_LIFE: Span = Span::from_secs(30);
 /// How long what arrives over a route is read after its use.
 const AFTERLIFE: Span = Span::from_secs(10);
 /// A message that was not answered for so long is not counted on, though its answer would still be taken.
 const ESTABLISHING: Span = Span::from_secs(1);
-/// How much faster than in the second before packets leave.
-const FASTER: f64 = 1.5;
-/// Packets per second that leave unpaced.
-const UNPACED: u32 = 50;
-/// Packets in a row whose loss ends a route.
-const LOSSES: u32 = 2;
 
 /// One client of one receiver, with any number of streams.
 pub struct Client {
@@ -55,6 +51,7 @@ pub struct Client {
     uses: u32,
     receiver: [u8; 32],
     flights: Flights<Cargo>,
+    window: Window,
     store: VecDeque<ReceiverPath>,
     /// By the path that their answers come back on.
     routes: BTreeMap<PacketId, Route>,
@@ -65,9 +62,7 @@ pub struct Client {
     turns: VecDeque<u64>,
     /// Cells sent since the last message.
     cells: u32,
-    /// Packets sent in the busiest second of late, fading, and in this.
-    pace: [u32; 2],
-    pace_second: u64,
+    pace: Pace,
     /// Answers that did not decrypt.
     forged: u64,
     randomness: Randomness,
@@ -102,23 +97,6 @@ enum By {
     Cell { route: PacketId, number: u32 },
 }
 
-/// A path that is used again.
-struct Route {
-    path: Path,
-    outbound: Outbound,
-    end: Inbound,
-    session: Session,
-    /// Of the next cell.
-    number: u32,
-    until: Time,
-    /// Cells on their way, as relays name them in refusals.
-    flying: BTreeMap<u32, Tags>,
-    /// Losses since the last answer.
-    losses: u32,
-    /// Round trip and its deviation, seconds (4.3 and 4.4).
-    round: [f64; 2],
-}
-
 impl Client {
     /// A client without streams or receiver paths.
     pub fn new(settings: Settings, sender: Sender, randomness: Randomness, now: Time) -> Client {
@@ -129,14 +107,14 @@ impl Client {
             uses: settings.uses.clamp(1, MOST_USES) as u32,
             receiver: settings.receiver,
             flights: Flights::new(sender, settings.attempt_every, now),
+            window: Window::new(),
             store: VecDeque::new(),
             routes: BTreeMap::new(),
             establishing: VecDeque::new(),
             streams: BTreeMap::new(),
             turns: VecDeque::new(),
             cells: 0,
-            pace: [0; 2],
-            pace_second: 0,
+            pace: Pace::default(),
             forged: 0,
             randomness,
             outputs: Outputs::new(),
@@ -251,6 +229,7 @@ impl Client {
         })?;
         let stream = self.turns[turn];
         let sent = match self.uses {
+            _ if !self.window.has_room(self.flights.flying()) => None,
             1 => self.message(now, Some(stream)),
             _ => self.cell(now, stream),
         };
@@ -259,40 +238,26 @@ impl Client {
         } else {
             self.turns.remove(turn);
             self.turns.push_back(stream);
-            self.count_pace(now);
+            self.flights.set_pace(self.pace.sent(now));
         }
         sent
     }
 
     fn expire(&mut self, now: Time) {
-        let (streams, routes) = (&mut self.streams, &mut self.routes);
-        self.flights.expire(now, |lost| {
-            if let Some(open) = streams.get_mut(&lost.stream) {
-                open.lost(lost.chunk);
+        let Client { flights, streams, routes, window, .. } = self;
+        let flying = flights.flying();
+        flights.expire(now, |lost| {
+            let cargo = &lost.cargo;
+            if let Some(open) = streams.get_mut(&cargo.stream) {
+                open.lost(cargo.chunk);
+                window.lost(now, lost.sent, flying);
             }
-            if let By::Cell { route, number } = &lost.by
+            if let By::Cell { route, number } = &cargo.by
                 && let Some(route) = routes.get_mut(route)
             {
-                route.flying.remove(number);
-                route.losses += 1;
-                if route.losses >= LOSSES {
-                    route.until = route.until.min(now);
-                }
+                route.lost(now, *number);
             }
         });
-    }
-
-    fn count_pace(&mut self, now: Time) {
-        let second = now.0 / 1_000_000_000;
-        if second != self.pace_second {
-            // A second without packets does not begin all anew.
-            let rest = (self.pace_second..second).take(16).fold(self.pace[0], |pace, _| pace * 3 / 4);
-            self.pace = [self.pace[1].max(rest), 0];
-            self.pace_second = second;
-        }
-        self.pace[1] += 1;
-        let busy = self.pace[0].max(self.pace[1]).max(UNPACED);
-        self.flights.set_pace(FASTER * f64::from(busy));
     }
 
     /// Whether routes should be established: for a second as busy as the busiest of the last two.
@@ -305,14 +270,14 @@ impl Client {
             self.establishing.pop_front();
         }
         let live = self.routes.values().filter(|route| route.until > now);
+        let ready = live.clone().filter(|route| !route.is_blocked(now));
         // What is being established must not take the rate that established routes need.
-        if live.clone().count() >= FEW && self.cells < CELLS_BETWEEN {
+        if ready.clone().count() >= FEW && self.cells < CELLS_BETWEEN {
             return false;
         }
         let (mut count, mut left) = (self.establishing.len(), self.establishing.len() as u32 * self.uses);
-        live.for_each(|route| (count, left) = (count + 1, left + self.uses - route.number));
-        let busy = self.pace[0].max(self.pace[1]);
-        count < ROUTES[1] && (count < ROUTES[0] || left < busy)
+        ready.for_each(|route| (count, left) = (count + 1, left + self.uses - route.number));
+        live.count() < ROUTES[1] && (count < ROUTES[0] || left < self.pace.busy())
     }
 
     /// A message into the first receiver path that can be used now: with a frame of a stream, or to establish a route.
@@ -353,8 +318,10 @@ impl Client {
         let live: Vec<PacketId> = self.routes.iter().filter(ready).map(|(id, _)| *id).collect();
         let from = if live.is_empty() { return None } else { choices.below(live.len()) };
         let (id, drawn) = live[from..].iter().chain(&live[..from]).find_map(|id| {
-            let drawn = self.flights.draw_again(now, self.routes[id].path)?;
-            Some((*id, drawn))
+            let route = self.routes.get_mut(id).expect("found there");
+            let drawn = self.flights.draw_again(now, route.path);
+            route.tried(now, drawn.is_some());
+            Some((*id, drawn?))
         })?;
         let route = self.routes.get_mut(&id).expect("found there");
         let (chunk, mut frame) = self.streams.get_mut(&stream)?.frame(now, stream);
@@ -370,7 +337,7 @@ impl Client {
         if route.number == self.uses {
             route.until = now;
         }
-        let timeout = route.round[0] + self.flights.sender.latencies.factor() * route.round[1];
+        let timeout = route.timeout(self.flights.sender.latencies.factor());
         let by = By::Cell { route: id, number: frame.number };
         self.flights.launch(now, ticket(id, frame.number), drawn, timeout, Cargo { stream, chunk, by });
         Some((route.outbound.first, datagram))
@@ -381,15 +348,13 @@ impl Client {
         let Some(mut flight) = self.flights.land(id) else { return };
         self.establishing.pop_front();
         self.flights.retry(now);
-        let Cargo { stream, chunk, by } = &flight.cargo;
-        let (stream, chunk) = (*stream, *chunk);
-        let By::Message { keys, session, .. } = by else { return };
+        let Cargo { stream, chunk, by: By::Message { keys, session, .. } } = &flight.cargo else { return };
         let message = keys.answer(session, payload);
         let frame = message.as_ref().and_then(|message| Frame::parse(&message.text));
         let (Some(message), Some(frame)) = (message, frame) else {
             self.forged += 1;
-            if let Some(open) = self.streams.get_mut(&stream).filter(|_| !flight.timed_out) {
-                open.lost(chunk);
+            if let Some(open) = self.streams.get_mut(stream).filter(|_| !flight.timed_out) {
+                open.lost(*chunk);
             }
             return self.catch_up(now);
         };
@@ -400,20 +365,10 @@ impl Client {
         let cargo = std::mem::replace(&mut flight.cargo.by, By::Cell { route: id, number: 0 });
         if let (By::Message { keys, session, outbound, path }, true) = (cargo, self.uses > 1) {
             let seconds = now.since(flight.sent).as_secs_f64();
-            let route = Route {
-                path,
-                outbound,
-                end: keys.route(),
-                session: *session,
-                number: 1,
-                until: now + ROUTE_LIFE,
-                flying: BTreeMap::new(),
-                losses: 0,
-                round: [seconds, seconds / 2.0],
-            };
+            let route = Route::new(now, path, (outbound, keys.route()), *session, seconds);
             self.routes.insert(id, route);
         }
-        self.answered(now, stream, &frame, chunk, flight.timed_out);
+        self.answered(now, &frame, &flight);
     }
 
     /// A cell came back over a route of this client.
@@ -425,13 +380,9 @@ impl Client {
             self.forged += 1;
             return;
         };
-        route.flying.remove(&frame.number);
         let Some(flight) = self.flights.land(ticket(id, frame.number)) else { return };
-        let seconds = now.since(flight.sent).as_secs_f64();
         let gamma = self.flights.sender.latencies.gamma();
-        route.round[1] += gamma * ((seconds - route.round[0]).abs() - route.round[1]);
-        route.round[0] += gamma * (seconds - route.round[0]);
-        route.losses = 0;
+        route.answered(frame.number, now.since(flight.sent).as_secs_f64(), gamma);
         self.flights.retry(now);
         stamps.extend([0.0, frame.offer]);
         self.flights.acked(now, &flight, &stamps, Measures::Nothing);
@@ -439,10 +390,16 @@ impl Client {
             let paths = frame.bytes.as_chunks::<PATH_SIZE>().0;
             self.supply(paths.iter().map(|bytes| ReceiverPath::from_bytes(*bytes)));
         }
-        self.answered(now, flight.cargo.stream, &frame, flight.cargo.chunk, flight.timed_out);
+        self.answered(now, &frame, &flight);
     }
 
-    fn answered(&mut self, now: Time, stream: u64, frame: &Frame, chunk: Option<u64>, late: bool) {
+    fn answered(&mut self, now: Time, frame: &Frame, flight: &Flight<Cargo>) {
+        let Cargo { stream, chunk, .. } = flight.cargo;
+        let late = flight.timed_out;
+        match late {
+            true => self.window.late(flight.sent),
+            false => self.window.answered(self.flights.flying() + 1),
+        }
         let open = self.streams.get_mut(&stream);
         if let Some(came) = open.and_then(|open| open.answered(now, frame, chunk, late)) {
             self.outputs.push_back(Output::Came(Came { stream, ..came }));

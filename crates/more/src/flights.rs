@@ -109,6 +109,11 @@ impl<T> Flights<T> {
         }
     }
 
+    /// Packets on their way that were neither answered nor given up.
+    pub fn flying(&self) -> usize {
+        self.deadlines.len()
+    }
+
     /// When the first timeout strikes.
     pub fn next_timeout(&self) -> Time {
         self.deadlines.first_key_value().map_or(Time::NEVER, |(key, ())| key.0)
@@ -224,9 +229,9 @@ impl<T> Flights<T> {
         }
     }
 
-    /// Reports timeouts, hands their cargo to `lost`, and forgets packets that are so late that nobody waits
+    /// Reports timeouts, hands them to `lost`, and forgets packets that are so late that nobody waits
     /// for them.
-    pub fn expire(&mut self, now: Time, mut lost: impl FnMut(&T)) {
+    pub fn expire(&mut self, now: Time, mut lost: impl FnMut(&Flight<T>)) {
         while let Some((&(deadline, id), ())) = self.deadlines.first_key_value() {
             if deadline > now {
                 break;
@@ -236,7 +241,7 @@ impl<T> Flights<T> {
             flight.timed_out = true;
             self.progress.timed_out += 1;
             self.sender.timed_out(now, &flight.path, &flight.memos);
-            lost(&flight.cargo);
+            lost(flight);
         }
         if self.packets.len() > REMEMBERED {
             self.packets.retain(|_, flight| !flight.timed_out);

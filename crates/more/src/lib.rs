@@ -41,6 +41,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod client_route;
 mod client_stream;
 pub mod descriptor;
 pub mod directory;
@@ -60,4 +61,5 @@ pub mod service;
 mod service_stream;
 pub mod socks;
 pub mod upload;
+mod window;
 pub mod wire;

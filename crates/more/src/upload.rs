@@ -166,8 +166,8 @@ impl Machine for Upload {
     fn timeout(&mut self, now: Time) {
         let (chunks, ready) = (&self.chunks, &mut self.ready);
         self.flights.expire(now, |lost| {
-            if chunks.contains_key(&lost.chunk) {
-                ready.push_front(lost.chunk);
+            if chunks.contains_key(&lost.cargo.chunk) {
+                ready.push_front(lost.cargo.chunk);
             }
         });
         if !self.flights.may_send(now) {

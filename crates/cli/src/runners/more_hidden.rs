@@ -116,6 +116,7 @@ fn plan(parameters: &HiddenExperiment, case: &Case) -> Reading {
         published: 256,
         duration: Span::from_secs(parameters.warmup + parameters.after),
         silent: case.silent.iter().map(|peer| (*peer, event, Span::from_secs(u32::MAX.into()))).collect(),
+        uplink: None,
     }
 }
 

@@ -10,6 +10,7 @@ pub mod delay;
 pub mod onions;
 pub mod plan;
 pub mod report;
+pub mod shared;
 pub mod steps;
 pub mod streams;
 mod wheel;

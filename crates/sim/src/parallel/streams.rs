@@ -20,6 +20,7 @@ use tidegate_more::wire::PACKET;
 use super::delay::DelayTable;
 use super::onions::{opened, peers};
 use super::plan::{Delays, PlanError};
+use super::shared::{Later, Shared, Uplink};
 use crate::queue::Queue;
 
 /// The first peer reads without end from the last, which hides.
@@ -45,6 +46,8 @@ pub struct Reading {
     pub duration: Span,
     /// Peers that drop everything from a time on, until another.
     pub silent: Vec<(Peer, Span, Span)>,
+    /// What the receiver's host sends leaves over this link, if it is not as fast as all others.
+    pub uplink: Option<Uplink>,
 }
 
 /// What became of it.
@@ -52,6 +55,8 @@ pub struct Reading {
 pub struct Read {
     /// Bytes that came in order in each second.
     pub seconds: Vec<u64>,
+    /// Bytes of the flow of TCP beside it, of all its time until the end of each second.
+    pub tcp: Vec<u64>,
     /// Whether what came is what was sent.
     pub exact: bool,
     /// The client's counts.
@@ -70,6 +75,8 @@ enum Event {
     Client,
     /// The receiver counts its paths, and the client reads the descriptor.
     Service,
+    /// The flow beside it begins, or something of it happens.
+    Tcp(Option<Later>),
 }
 
 struct World<'a> {
@@ -79,6 +86,7 @@ struct World<'a> {
     service: Service,
     queue: Queue<Event>,
     delays: DelayTable,
+    shared: Option<Shared>,
     /// In which order the client takes paths of a descriptor.
     random: Random,
     /// Receiver paths that the client was given.
@@ -135,10 +143,17 @@ pub fn download(plan: &Reading, parameters: &ControllerParameters, seed: Seed) -
         service,
         queue: Queue::new(),
         delays: DelayTable::new(&plan.delays, n, plan.jitter, seed.fork("jitter")),
+        shared: plan.uplink.as_ref().map(|uplink| Shared::new(uplink, seed.fork("uplink"))),
         random: seed.fork("reading").random(),
         given: BTreeSet::new(),
         written: 0,
-        read: Read { seconds: Vec::new(), exact: true, progress: Progress::default(), nodes: Vec::new() },
+        read: Read {
+            seconds: Vec::new(),
+            tcp: Vec::new(),
+            exact: true,
+            progress: Progress::default(),
+            nodes: Vec::new(),
+        },
     };
     world.run();
     world.read.progress = world.client.progress();
@@ -151,11 +166,15 @@ impl World<'_> {
         self.client.open(STREAM, Time::ZERO);
         self.queue.push(Time::ZERO, Event::Service);
         self.queue.push(Time::ZERO, Event::Client);
+        if let Some(from) = self.plan.uplink.and_then(|uplink| uplink.tcp_from) {
+            self.queue.push(Time::ZERO + from, Event::Tcp(None));
+        }
         let mut planned = Time::ZERO;
         let mut total = 0;
         while let Some((now, event)) = self.queue.pop() {
             while self.read.seconds.len() as u64 * 1_000_000_000 < now.0.min(self.plan.duration.0) {
                 self.read.seconds.push(0);
+                self.read.tcp.push(self.shared.as_ref().map_or(0, Shared::arrived));
             }
             if now > Time::ZERO + self.plan.duration {
                 break;
@@ -164,6 +183,15 @@ impl World<'_> {
                 Event::Client if now < planned => continue,
                 Event::Client => {}
                 Event::Service => self.serve(now),
+                Event::Tcp(later) => {
+                    let Some(shared) = &mut self.shared else { continue };
+                    let next = match &later {
+                        None => shared.connect(now),
+                        Some(later) => shared.happen(now, later),
+                    };
+                    next.into_iter().for_each(|(at, it)| self.queue.push(at, Event::Tcp(Some(it))));
+                    continue;
+                }
                 Event::Datagram(at, datagram) => {
                     let arrived = self.arrive(now, at, &datagram);
                     let right = |(byte, at): (&u8, u64)| *byte == content(at);
@@ -198,7 +226,7 @@ impl World<'_> {
         let offer = node.stamp();
         match opened {
             Some(Opened::Forward { to, datagram }) if usize::from(to) < self.plan.peers => {
-                self.queue.push(now + self.delays.passage(at, to), Event::Datagram(to, datagram));
+                self.carry(now, at, to, datagram);
             }
             Some(Opened::Message { id, payload, .. }) if hidden => {
                 self.service.message(now, id, &payload, offer);
@@ -219,7 +247,18 @@ impl World<'_> {
 
     fn send(&mut self, now: Time, from: Peer, to: Peer, datagram: &[u8]) {
         if let Some(wire) = self.nodes[usize::from(from)].seal(to, datagram) {
-            self.queue.push(now + self.delays.passage(from, to), Event::Datagram(to, wire));
+            self.carry(now, from, to, wire);
+        }
+    }
+
+    fn carry(&mut self, now: Time, from: Peer, to: Peer, wire: Vec<u8>) {
+        let hidden = usize::from(from) + 1 == self.plan.peers;
+        let left = match self.shared.as_mut().filter(|_| hidden) {
+            Some(shared) => shared.carry(now, &wire),
+            None => Some(now),
+        };
+        if let Some(left) = left {
+            self.queue.push(left + self.delays.passage(from, to), Event::Datagram(to, wire));
         }
     }
 

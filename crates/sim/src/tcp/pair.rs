@@ -9,7 +9,7 @@ use tidegate_control::units::{Rate, Span, Time};
 use super::{Arrival, Config, Endpoint, Segment};
 
 /// What one direction of the link does to packets.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkRule {
     /// Bits per second of IP packets.
     pub rate: Rate,
