@@ -87,8 +87,8 @@ pub fn raise_descriptors() -> io::Result<u64> {
     Ok(u64::MAX)
 }
 
-/// Asks for so many bytes of datagrams to wait at a socket; here the system's own number stays.
-pub fn ask_for_receive_buffer(_: &UdpSocket, _: usize) {}
+/// Asks for so many bytes of datagrams, received and to be sent, to wait at a socket; here the system's own numbers stay.
+pub fn ask_for_buffers(_: &UdpSocket, _: [usize; 2]) {}
 
 /// Another handle to a socket; there are none.
 #[derive(Debug)]

@@ -106,9 +106,10 @@ pub fn raise_descriptors() -> io::Result<u64> {
     Ok(maximum.unwrap_or(u64::MAX))
 }
 
-/// Asks for so many bytes of datagrams to wait at a socket. More than the system gives is not asked for twice.
-pub fn ask_for_receive_buffer(socket: &UdpSocket, bytes: usize) {
-    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(socket, bytes);
+/// Asks for so many bytes of datagrams, received and to be sent, to wait at a socket. More than the system gives is not asked for twice.
+pub fn ask_for_buffers(socket: &UdpSocket, [received, sent]: [usize; 2]) {
+    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(socket, received);
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, sent);
 }
 
 /// Another handle to a socket.
