@@ -1,8 +1,10 @@
 //! The runner `more-fair`: a hidden service of MORE and a kernel's TCP flow send over one shaped link, each alone and both
 //! together. The service is on a host of its own; all its packets, and the TCP flow's, leave over that host's link.
 //!
-//! Quantities: `more.alone`, `tcp.alone`, `more.beside`, `tcp.beside` in bytes of payload per second; `share`, MORE's part of
-//! both beside each other; `used`, their sum over the larger one alone.
+//! Quantities: `more.carries`, the bytes of stream per second that fit the link beside what the service's host relays for
+//! others (a cell's chunk of its datagram, times the answers' part of all datagrams over the link); `more.alone`,
+//! `tcp.alone`, `more.beside`, `tcp.beside` in bytes of payload per second; `share`, MORE's part of both beside each other;
+//! `used`, their sum over the larger one alone.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,9 +16,12 @@ use serde::Deserialize;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
+use tidegate_more::client::CELL_CHUNK;
+use tidegate_more::wire::WIRE_SIZE;
 
 use super::underlay::Underlay;
 use crate::more_processes::{Processes, Reader, pause, source};
+use crate::stage::status_of;
 
 /// `[parameters]`.
 #[derive(Deserialize)]
@@ -37,6 +42,10 @@ struct FairExperiment {
 
 /// UDP ports of the peers, by number; the front and the flow have those after.
 const PORTS: u16 = 9700;
+/// Where the service shows its counts, on its own host.
+const STATUS: &str = "127.0.0.1:9690";
+/// Bytes of IPv4's and UDP's headers.
+const UDP: f64 = 28.0;
 
 fn failed(error: impl std::fmt::Display) -> RunError {
     RunError::Failed(format!("MORE beside TCP: {error}"))
@@ -59,6 +68,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let more = More::begin(&underlay, &parameters).map_err(failed)?;
     monitor.progress("flows", "MORE alone", 0.3);
     let [more_alone] = rates_of(&[&more.bytes], &parameters, monitor)?;
+    let carries = more.carries(&underlay, parameters.link).map_err(failed)?;
     let flow = Flow::begin(&underlay, 1).map_err(failed)?;
     monitor.progress("flows", "both", 0.6);
     let [more_beside, tcp_beside] = rates_of(&[&more.bytes, &flow.bytes], &parameters, monitor)?;
@@ -67,6 +77,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     for (name, value) in [
         ("tcp.alone", tcp_alone),
         ("more.alone", more_alone),
+        ("more.carries", carries),
         ("tcp.beside", tcp_beside),
         ("more.beside", more_beside),
         ("share", more_beside / (more_beside + tcp_beside).max(1.0)),
@@ -74,6 +85,10 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     ] {
         measured.push(name, value);
     }
+    measured.notes.push(format!(
+        "the link carries {carries:.0} B/s of stream beside what the service's host relays; MORE alone {more_alone:.0}, TCP \
+         alone {tcp_alone:.0}; together {more_beside:.0} and {tcp_beside:.0} B/s"
+    ));
     Ok(measured)
 }
 
@@ -169,7 +184,7 @@ impl More {
         }
         let target = service.run(source).map_err(text)?.to_string();
         let published = overlay.folder.join("hidden.toml").display().to_string();
-        let serve = ["--target", &target, "--publish", &published];
+        let serve = ["--target", &target, "--publish", &published, "--status", STATUS];
         overlay.spawn_by("serve", last, &serve, |mut command| service.run(move || command.spawn()))?;
         overlay.wait_for("hidden.toml")?;
         let front = SocketAddr::from(([127, 0, 0, 1], PORTS + parameters.peers));
@@ -189,5 +204,14 @@ impl More {
             }
         });
         Ok(More { bytes, _overlay: overlay })
+    }
+
+    /// Bytes of stream per second that the link carries while its host relays as much as it did until now.
+    fn carries(&self, underlay: &Underlay, link: Rate) -> io::Result<f64> {
+        let status = underlay.hosts[0].run(|| status_of(STATUS.parse().map_err(io::Error::other)?))?;
+        let count = |name: &str| status[name].as_f64().unwrap_or(0.0);
+        let (answers, relayed) = (count("delivered"), count("forwarded") + count("acks_forwarded"));
+        let chunk = CELL_CHUNK as f64 / (WIRE_SIZE as f64 + UDP);
+        Ok(link.as_bytes_per_s() * chunk * answers / (answers + relayed).max(1.0))
     }
 }
