@@ -423,6 +423,7 @@ fn a_client_learns_at_once_where_relays_have_moved() {
     relay.kill().unwrap();
     relay.wait().unwrap();
     overlay.start(&["relay", "--config", &overlay.at("a.toml")], "announced");
+    #[expect(clippy::disallowed_methods, reason = "how long a client takes is the point")]
     let killed = Instant::now();
     while ask(&client, "localhost", port).0 != 0 {
         assert!(
