@@ -108,6 +108,32 @@ fn code_named_in_essays_exists() {
     assert!(dangling.is_empty(), "code that does not exist:\n{}", dangling.join("\n"));
 }
 
+/// Bounds stand there as `crate::module::NAME` = `value`, in the code as a constant or a default.
+#[test]
+fn bounds_are_those_of_the_code() {
+    let page = fs::read_to_string(root().join("docs/attacks.md")).expect("a page");
+    let table = page.split("## ").find(|part| part.starts_with("Bounds")).expect("the table");
+    let code: Vec<&str> = table.split('`').collect();
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for bound in code.windows(3).skip(1).step_by(2).filter(|bound| bound[1] == " = ") {
+        let (path, value) = (bound[0], bound[2]);
+        let (module, name) = path.rsplit_once("::").expect("a path");
+        let (krate, file) = module.split_once("::").expect("a module");
+        let file = root().join("crates").join(krate).join("src").join(file.replace("::", "/"));
+        let text = fs::read_to_string(file.with_extension("rs"));
+        let text = text.or_else(|_| fs::read_to_string(file.join("mod.rs"))).unwrap_or_default();
+        let says = |line: &str| {
+            let (_, rest) = line.split_once(&format!("{name}: "))?;
+            (rest.ends_with(&format!(" = {value};")) || rest == format!("{value},")).then_some(())
+        };
+        seen += 1;
+        if !text.lines().any(|line| says(line).is_some()) {
+            wrong.push(format!("{path} is not {value}"));
+        }
+    }
+    assert!(wrong.is_empty() && seen > 30, "{seen} bounds, wrong are:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn every_page_is_in_the_site() {
     let mut pages = Vec::new();
