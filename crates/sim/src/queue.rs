@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use tidegate_control::units::Time;
 
 /// With fewer pending, what they are about stays in the processor's cache.
-const MANY: usize = 1 << 15;
+const MANY: usize = 8_192;
 /// Events in a bucket whose turn has come that are shown before they are taken: of fewer the first is needed before it
 /// is loaded, of more the last is gone again before it is needed.
 const SOON: RangeInclusive<usize> = 8..=96;
