@@ -10,7 +10,7 @@ use loopback::{PEERS, directory};
 use tidegate_control::units::Span;
 use tidegate_more::descriptor::Descriptor;
 use tidegate_more::directory::Directory;
-use tidegate_net::more::{Role, Settings, run};
+use tidegate_net::more::{Role, Settings, Summary, run};
 use tidegate_net::more_serve::{Serving, serve};
 use tidegate_net::more_socks::{Front, Receiver, socks};
 
@@ -36,6 +36,15 @@ fn ask(front: SocketAddr, name: &str) -> (TcpStream, u8) {
 /// Runs an overlay with a hidden `target`, and `talk` against its SOCKS5 front and the UDP address of the front's
 /// peer. The service ends when the last argument of `talk` is set.
 fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr, &AtomicBool)) {
+    with_overlay_of(settings, target, talk);
+}
+
+/// The same with other settings of its peers; what the front's peer says in the end.
+fn with_overlay_of(
+    settings: fn(&Directory, u16) -> Settings,
+    target: SocketAddr,
+    talk: impl FnOnce(SocketAddr, SocketAddr, &AtomicBool),
+) -> Summary {
     let directory = directory();
     let (stop, silent) = (AtomicBool::new(false), AtomicBool::new(false));
     let published: Mutex<Option<Descriptor>> = Mutex::new(None);
@@ -63,7 +72,7 @@ fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr, &A
         let front = listener.local_addr().expect("bound");
         let (directory, stop) = (&directory, &stop);
         let published = &published;
-        scope.spawn(move || {
+        let fronting = scope.spawn(move || {
             let reread = || published.lock().expect("not poisoned").clone();
             let receiver = Receiver { descriptor, names: vec![NAME.into()], reread: Box::new(reread) };
             let front = Front { listener, receivers: vec![receiver], handshake: Span::from_millis(300) };
@@ -72,7 +81,8 @@ fn with_overlay(target: SocketAddr, talk: impl FnOnce(SocketAddr, SocketAddr, &A
         talk(front, directory.peers[0].address.parse().expect("an address"), &silent);
         silent.store(true, Ordering::Relaxed);
         stop.store(true, Ordering::Relaxed);
-    });
+        fronting.join().expect("no panic")
+    })
 }
 
 /// A target that answers with what it heard, reversed.
@@ -199,6 +209,34 @@ fn silent_connections_and_a_flood_do_not_keep_an_application_out() {
             assert_eq!(answer, if n % 4 == 3 { &[5, 0][..] } else { &[] });
         }
     });
+}
+
+/// Relays pass ten packets a second. A source that does not know it is told by each that drops a cell of its.
+#[test]
+fn relays_over_their_limit_refuse_and_the_source_hears_it() {
+    let target = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
+    let address = target.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        let mut tcp = target.accept().expect("one comes").0;
+        while tcp.write_all(&[7; 4096]).is_ok() {}
+    });
+    let slow = |directory: &Directory, me: u16| {
+        let limit = if (1..PEERS - 1).contains(&me) { 15_000.0 } else { 2_000_000.0 };
+        Settings { hops: 2, limit, ..loopback::settings(directory, me, "aimd-locating") }
+    };
+    let mut bytes = 0;
+    let summary = with_overlay_of(slow, address, |front, _, _| {
+        let (mut tcp, code) = ask(front, NAME);
+        assert_eq!(code, 0);
+        tcp.set_read_timeout(Some(Duration::from_millis(100))).expect("not zero");
+        let mut block = [0; 4096];
+        for _ in 0..100 {
+            bytes += tcp.read(&mut block).unwrap_or(0);
+            std::thread::sleep(Duration::from_millis(60));
+        }
+    });
+    let sent = summary.upload;
+    assert!(sent.refused > 0 && sent.acked > 0 && bytes > 0, "{sent:?}, {bytes} bytes");
 }
 
 #[test]
