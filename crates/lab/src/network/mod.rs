@@ -74,16 +74,9 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                 }
                 (None, None) if file.tor.is_some() => {
                     let table = file.tor.as_ref().expect("looked at").get_ref();
-                    let of = |end: &str| format!("{end} of {name}");
-                    let named = (of("client"), user.country(number));
-                    let client = tor::client(table, &scenario.inputs, &mut hosts, named, &mut draws);
-                    let server = if user.own_server {
-                        let place = hosts.location(client);
-                        tor::server(table, &mut hosts, &of("server"), place)
-                    } else {
-                        let server = draws.below(table.servers(table.fraction) as usize) + 1;
-                        hosts.named(&format!("server{server}"))
-                    };
+                    let inputs = &scenario.inputs;
+                    let (client, server) =
+                        tor::ends(table, inputs, &mut hosts, (user, &name, number), &mut draws);
                     (drawn(user), client, server)
                 }
                 (Some(path), _) => {

@@ -17,6 +17,7 @@ use super::capacity::{Quantities, normalise, quantities};
 use super::hosts::{Hosts, Listed};
 use super::inputs::Inputs;
 use crate::scenario::tables::TorFile;
+use crate::scenario::users::UserFile;
 
 /// Adds sampled relays and servers; gives what clients know of the relays.
 pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed: Seed) -> Directory {
@@ -110,8 +111,25 @@ fn link_and_limit(quantities: &Quantities) -> (u64, RelayLimits) {
     (quantities.link as u64, limits)
 }
 
+/// Adds a user's client, and draws one of the servers, or adds one of its own beside it.
+pub(super) fn ends(
+    table: &TorFile,
+    inputs: &Inputs,
+    hosts: &mut Hosts,
+    (user, name, number): (&UserFile, &str, u32),
+    draws: &mut Random,
+) -> (u32, u32) {
+    let client = client(table, inputs, hosts, (format!("client of {name}"), user.country(number)), draws);
+    if user.own_server {
+        let place = hosts.location(client);
+        return (client, server(table, hosts, &format!("server of {name}"), place));
+    }
+    let drawn = draws.below(table.servers(table.fraction) as usize) + 1;
+    (client, hosts.named(&format!("server{drawn}")))
+}
+
 /// Adds a client in a country, or where Tor's users are.
-pub(super) fn client(
+fn client(
     table: &TorFile,
     inputs: &Inputs,
     hosts: &mut Hosts,
@@ -125,7 +143,7 @@ pub(super) fn client(
 }
 
 /// Adds a server at a location of the map.
-pub(super) fn server(table: &TorFile, hosts: &mut Hosts, name: &str, place: u32) -> u32 {
+fn server(table: &TorFile, hosts: &mut Hosts, name: &str, place: u32) -> u32 {
     let [up, down] = table.links([table.server_link; 2]);
     hosts.add_at(name, Role::Server, up, down, place)
 }

@@ -1,0 +1,118 @@
+//! An overlay of roles that say everything they can, and what one asks of it.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+use super::tidegate;
+
+/// Roles that say everything they can, and their folder; all lines so far.
+pub struct Overlay {
+    folder: PathBuf,
+    pub roles: Vec<Child>,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        for role in &mut self.roles {
+            let _ = role.kill();
+            let _ = role.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Overlay {
+    /// A directory, three relays that let everybody out, and a client.
+    pub fn of_three(name: &str) -> Overlay {
+        let folder = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let mut overlay = Overlay { folder, roles: Vec::new(), lines: Arc::default() };
+        let [key, token] = ["key", "token"].map(|name| overlay.at(name));
+        std::fs::write(&token, "0123456789abcdef").unwrap();
+        overlay.start(
+            &["directory", "--listen", "127.0.0.1:0", "--key", &key, "--token-file", &token],
+            "listening",
+        );
+        let listening = overlay.listening().remove(0);
+        let key: Value = serde_json::from_str(&overlay.lines()[0]).unwrap();
+        for name in ["a", "b", "c"] {
+            assert!(tidegate(&["relay", "--keygen", &overlay.at(name)]).status.success());
+            let config = format!(
+                "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}\"\nexit-policy = [\"accept *:*\"]\n\
+                 exit-to-private-addresses = true\n[directory]\naddress = \"{listening}\"\ntoken = \"0123456789abcdef\"\n"
+            );
+            let file = overlay.at(&format!("{name}.toml"));
+            std::fs::write(&file, config).unwrap();
+            overlay.start(&["relay", "--config", &file], "announced");
+        }
+        let role = ["client", "--socks", "127.0.0.1:0", "--directory", &listening, "--authority"];
+        overlay.start(&[&role[..], &[key["authority"].as_str().unwrap()]].concat(), "directory");
+        overlay
+    }
+
+    pub fn at(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    /// Where the roles listen, in the order of their start.
+    pub fn listening(&self) -> Vec<String> {
+        let said = self.lines().into_iter().map(|line| serde_json::from_str::<Value>(&line).unwrap());
+        said.filter(|said| said["event"] == "listening")
+            .map(|said| said["address"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// Starts a role, and waits for that event.
+    pub fn start(&mut self, arguments: &[&str], event: &str) -> Value {
+        let mut role = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["--log", "debug"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(role.stdout.take().unwrap()).lines().map_while(Result::ok);
+        self.roles.push(role);
+        let all = self.lines.clone();
+        let mut next = move || {
+            let line = lines.next()?;
+            all.lock().unwrap().push(line.clone());
+            serde_json::from_str::<Value>(&line).ok()
+        };
+        let found = std::iter::from_fn(&mut next).find(|said| said["event"] == event);
+        std::thread::spawn(move || while next().is_some() {});
+        found.unwrap_or_else(|| panic!("{arguments:?} ended before `{event}`"))
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+}
+
+/// The port of a server that says hello.
+pub fn greeter() -> u16 {
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        server.incoming().for_each(|stream| drop(stream.unwrap().write_all(b"hello")))
+    });
+    port
+}
+
+/// Asks a SOCKS port for that port of a name; what it answers, and what came then.
+pub fn ask(socks: &str, name: &str, port: u16) -> (u8, Vec<u8>) {
+    let mut stream = TcpStream::connect(socks).unwrap();
+    let length = [name.len() as u8];
+    stream
+        .write_all(&[&[5, 1, 0, 5, 1, 0, 3][..], &length, name.as_bytes(), &port.to_be_bytes()].concat())
+        .unwrap();
+    let (mut answer, mut rest) = ([0; 12], Vec::new());
+    stream.read_exact(&mut answer).unwrap();
+    let _ = stream.read_to_end(&mut rest);
+    (answer[3], rest)
+}
