@@ -211,7 +211,7 @@ fn silent_connections_and_a_flood_do_not_keep_an_application_out() {
     });
 }
 
-/// Relays pass ten packets a second. A source that does not know it is told by each that drops a cell of its.
+/// Relays pass twenty packets a second. A source that knows no limit is told by each that drops a cell of its.
 #[test]
 fn relays_over_their_limit_refuse_and_the_source_hears_it() {
     let target = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
@@ -221,8 +221,8 @@ fn relays_over_their_limit_refuse_and_the_source_hears_it() {
         while tcp.write_all(&[7; 4096]).is_ok() {}
     });
     let slow = |directory: &Directory, me: u16| {
-        let limit = if (1..PEERS - 1).contains(&me) { 15_000.0 } else { 2_000_000.0 };
-        Settings { hops: 2, limit, ..loopback::settings(directory, me, "aimd-locating") }
+        let limit = if (1..PEERS - 1).contains(&me) { 30_000.0 } else { 2_000_000.0 };
+        Settings { hops: 2, limit, ..loopback::settings(directory, me, "random") }
     };
     let mut bytes = 0;
     let summary = with_overlay_of(slow, address, |front, _, _| {
