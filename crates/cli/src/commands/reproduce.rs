@@ -21,7 +21,7 @@ use crate::runners::RUNNERS;
 pub struct Arguments {
     /// PAPER or PAPER/FIGURE, such as predictor/table-1; everything without it
     what: Option<String>,
-    /// How much effort to make: smoke (seconds each), medium (everything in an hour), full (as published)
+    /// How much effort to make: smoke (seconds each), medium (everything in an hour and a half), full (as published)
     #[arg(long, value_enum, default_value = "smoke")]
     scale: ScaleName,
     /// Exit with 1 if any row differs
@@ -54,7 +54,7 @@ pub struct Arguments {
 enum ScaleName {
     /// Seconds each: does it work, is the shape right
     Smoke,
-    /// Everything comparable, all of it in under an hour on two cores
+    /// Everything comparable, all of it in an hour and a half on two cores
     Medium,
     /// The published size
     Full,

@@ -17,7 +17,7 @@ use crate::input::{InputError, Source, suggest};
 pub enum Scale {
     /// Seconds: does it work at all, is the shape right.
     Smoke,
-    /// Every published row can be compared, everything together in under an hour of two cores.
+    /// Every published row can be compared, everything together in an hour and a half of two cores.
     Medium,
     /// The published size.
     Full,
