@@ -74,6 +74,11 @@ pub fn peak_memory() -> u64 {
     0
 }
 
+/// The memory that another process has; here it is not known.
+pub fn memory_of(_: u32) -> Option<u64> {
+    None
+}
+
 /// Processor time of another process in seconds; here it is not known.
 pub fn cpu_s_of(_: u32) -> f64 {
     0.0

@@ -80,10 +80,19 @@ pub fn thread_cpu_s() -> f64 {
 
 /// The most memory that this process has had, bytes, from `/proc`; 0 where there is none.
 pub fn peak_memory() -> u64 {
-    let status = read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kibibytes.unwrap_or(0) * 1024
+    memory("self", "VmHWM:").unwrap_or(0)
+}
+
+/// The memory that another process has, bytes, from `/proc`, where there is one.
+pub fn memory_of(process: u32) -> Option<u64> {
+    memory(&process.to_string(), "VmRSS:")
+}
+
+/// A line of a process's status (proc(5)) in bytes.
+fn memory(process: &str, line: &str) -> Option<u64> {
+    let status = read_to_string(format!("/proc/{process}/status")).ok()?;
+    let kibibytes = status.lines().find_map(|rest| rest.strip_prefix(line))?.split_whitespace().next()?;
+    Some(kibibytes.parse::<u64>().ok()? * 1024)
 }
 
 /// Processor time of another process in seconds, from `/proc`; 0 where there is none.

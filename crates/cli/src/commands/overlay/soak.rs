@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate_control::units::{Span, Time};
 use tidegate_net::clock;
+use tidegate_net::os::memory_of;
 
 use super::download::fetch;
 use super::own::{Own, VANILLA, systems};
@@ -129,10 +130,7 @@ fn download(user: u16, (socks, file): (SocketAddr, SocketAddr), over: &AtomicBoo
     }
 }
 
-/// Bytes of memory that a process has (proc(5), status).
+/// Bytes of memory that a process has; no number if it is gone.
 fn resident(process: u32) -> f64 {
-    let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let number = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<f64>().ok());
-    number.map_or(f64::NAN, |kilobytes| 1024.0 * kilobytes)
+    memory_of(process).map_or(f64::NAN, |bytes| bytes as f64)
 }
