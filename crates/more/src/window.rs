@@ -1,5 +1,5 @@
-//! How many packets of a client may be on their way, and how fast they leave. Rates say what relays carry. A link that no relay knows of shows in
-//! losses alone: they slow a client down as they do a flow of TCP that it shares the link with.
+//! How many packets of a client may be on their way, and how fast they leave. Rates say what relays carry. A link that no
+//! relay knows of shows in losses alone: they slow a client down as they do a flow of TCP that it shares the link with.
 
 use tidegate_control::units::Time;
 
