@@ -1,73 +1,65 @@
-//! PredicTor's solver: median processor time per solve over the number of circuits, on instances as relays
-//! meet them.
+//! PredicTor's solver: processor time and iterations per solve, over the number of circuits on instances as relays meet
+//! them, and over families of hard ones.
 
 use rustix::time::{ClockId, clock_gettime};
-use tidegate_control::predictor::{Formulation, Problem, Solution, Solver};
-use tidegate_control::random::Seed;
+use tidegate_control::predictor::{Problem, Solution, Solver};
 
-/// Instances per size.
+#[path = "../tests/hard/mod.rs"]
+mod hard;
+
+use hard::Family;
+
+/// Instances per size of a median, and of each hard family.
 const INSTANCES: u64 = 21;
-
-/// A relay of 4 Mbit/s whose circuits have something queued here or at the predecessor, or are idle.
-fn instance(kind: Formulation, n: usize, index: u64) -> Problem {
-    let mut draws = Seed::root(n as u64).fork("benchmark").fork_index(index).random();
-    let mut problem = Problem::new(kind, 830.0);
-    let fair = problem.capacity / n as f64;
-    let mut left = [problem.capacity; 2];
-    for _ in 0..n {
-        let idle = draws.chance(0.2);
-        let level = |value: f64| if idle { 0.0 } else { value };
-        problem.s0.push(level(draws.uniform(0.0, 4.0) * fair * problem.dt));
-        problem.first_hop.push(draws.chance(1.0 / 3.0));
-        let (limit, plan, stock) =
-            (draws.uniform(0.3, 3.0), draws.uniform(0.0, 1.5), draws.uniform(0.0, 20.0));
-        for step in 0..problem.horizon {
-            problem.vmax.push(limit * fair * draws.uniform(0.8, 1.2));
-            let mut rate = level(plan * fair * draws.uniform(0.8, 1.2));
-            if let Some(left) = left.get_mut(step) {
-                rate = rate.min(*left);
-                *left -= rate;
-            }
-            problem.vsrc.push(rate);
-            problem.ssrc.push(level(stock * fair * problem.dt));
-            problem.vvsrc.push(2.0 * rate);
-        }
-    }
-    problem
-}
+const OF_A_FAMILY: u64 = 100;
 
 fn used() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// Of some numbers the median and the largest.
+fn middle_and_most(mut values: Vec<f64>) -> [f64; 2] {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    [values[values.len() / 2], values[values.len() - 1]]
+}
+
+/// Solves each problem so many times, with a solver that keeps only its memory from one to the next.
+fn row(name: &str, repeats: usize, problems: &[Problem]) {
+    let mut solution = Solution::default();
+    let (mut times, mut iterations) = (Vec::new(), Vec::new());
+    for problem in problems {
+        let mut solver = Solver::new();
+        let begin = used();
+        for _ in 0..repeats {
+            solver.solve(problem, &mut solution).expect("the instance is well formed");
+        }
+        times.push((used() - begin) * 1e3 / repeats as f64);
+        iterations.push(f64::from(solution.iterations));
+    }
+    let ([time, longest], [count, most]) = (middle_and_most(times), middle_and_most(iterations));
+    let circuits = problems[0].circuits();
+    let each = time * 1e3 / circuits as f64;
+    println!("{name:>10} {circuits:>6} {time:>10.3} {longest:>10.3} {each:>12.2} {count:>12} {most:>6}");
 }
 
 fn main() {
     // `cargo test` runs benches, too, to see that they work: then small ones will do.
     let is_measured = std::env::args().any(|argument| argument == "--bench");
-    println!("{:>10} {:>6} {:>10} {:>12} {:>12}", "problem", "n", "ms", "us/circuit", "iterations");
-    for kind in [Formulation::Prototype, Formulation::Journal] {
-        for n in [1, 3, 10, 30, 100, 300, 1000, 3000].into_iter().filter(|n| is_measured || *n <= 30) {
-            let (mut solver, mut solution) = (Solver::new(), Solution::default());
-            let (mut seconds, mut iterations) = (Vec::new(), Vec::new());
-            for index in 0..if is_measured { INSTANCES } else { 1 } {
-                let problem = instance(kind, n, index);
-                let repeats = if is_measured { (1000 / n).clamp(1, 50) } else { 1 };
-                let begin = used();
-                for _ in 0..repeats {
-                    solver.solve(&problem, &mut solution).expect("the instance is well formed");
-                }
-                seconds.push((used() - begin) / repeats as f64);
-                iterations.push(f64::from(solution.iterations));
-            }
-            let (seconds, iterations) = (median(seconds), median(iterations));
-            let kind = format!("{kind:?}");
-            let circuit = seconds * 1e6 / n as f64;
-            println!("{kind:>10} {n:>6} {:>10.3} {circuit:>12.2} {iterations:>12}", seconds * 1e3);
+    println!(
+        "{:>10} {:>6} {:>10} {:>10} {:>12} {:>12} {:>6}",
+        "family", "n", "ms", "at most", "us/circuit", "iterations", "at most"
+    );
+    let draw = |family: &Family, circuits: usize, count: u64| -> Vec<Problem> {
+        (0..if is_measured { count } else { 1 }).map(|number| family.problem(circuits, number)).collect()
+    };
+    for family in Family::ALL {
+        for circuits in [1, 3, 10, 30, 100, 1000, 3000].into_iter().filter(|n| is_measured || *n <= 30) {
+            let repeats = if is_measured { (1000 / circuits).clamp(1, 50) } else { 1 };
+            row(family.name, repeats, &draw(&family, circuits, INSTANCES));
+        }
+        if is_measured {
+            row(family.name, 1, &draw(&family, 300, OF_A_FAMILY));
         }
     }
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::needless_range_loop, reason = "rates and rows share an index")]
 
 mod clarabel_reference;
+mod hard;
 
 use clarabel_reference::reference;
 use tidegate_control::predictor::{Formulation, Problem, Refusal, Solution, Solver};
@@ -243,4 +244,17 @@ fn bad_input_is_refused_with_the_reason() {
     let infeasible = refuse(&|p| p.vsrc[11] = 61.0);
     assert!(matches!(infeasible, Refusal::FixedRates { step: 1, .. }));
     assert!(infeasible.to_string().contains("infeasible"));
+}
+
+/// Counted, not timed: the same on any machine.
+#[test]
+fn the_hardest_problems_take_a_bounded_number_of_iterations() {
+    for (family, bound) in hard::Family::ALL.into_iter().zip([10, 36, 114, 98]) {
+        for number in 0..8 {
+            let solution = solve(&family.problem(300, number));
+            assert!(!solution.fallback, "{family:?}, problem {number} ends in safe rates");
+            let took = solution.iterations;
+            assert!(took <= bound, "{}, problem {number}: {took} iterations, not {bound}", family.name);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! A strictly feasible, exactly centred start for the interior point method.
 
-use super::form::{Bounds, EXACT, ROOM, STATES, blocks, goals, left_by_fixed};
+use super::form::{EXACT, Limits, ROOM, STATES, blocks, goals, left_by_fixed};
 use super::iterate::{Interior, Out, Pair, Row, Step};
 use super::lane::LANES;
 use super::problem::Problem;
@@ -15,6 +15,7 @@ const END_GAP: f64 = 3e-10;
 pub(super) fn load<const M: usize, const O: usize>(
     core: &mut Interior<M, O>,
     problem: &Problem,
+    limits: &Limits,
     middle: &[f64],
 ) {
     let (n, steps) = (problem.circuits(), problem.horizon);
@@ -23,7 +24,7 @@ pub(super) fn load<const M: usize, const O: usize>(
     fill_costs(core, problem);
     core.steps.clear();
     core.steps.resize(blocks(n) * steps, Step::EMPTY);
-    fill_rates(core, problem);
+    fill_rates(core, problem, limits);
     for circuit in 0..n {
         for step in 0..steps {
             let goals = goals(weights, middle.get(circuit * steps + step));
@@ -39,12 +40,12 @@ pub(super) fn load<const M: usize, const O: usize>(
     let overflow = overflow.min(EXACT * (weights.input + weights.output));
     core.coupling.clear();
     core.coupling.resize(M * steps, Row::ABSENT);
-    let press = pressure(core, problem, overflow);
+    let press = pressure(core, problem, limits, overflow);
     core.scale.gap = END_GAP / (1.0 + press[0] / weights.output);
     for block in 0..blocks(n) {
         for lane in 0..LANES {
             let circuit = block * LANES + lane;
-            let bounds = (circuit < n).then(|| Bounds::of(problem, circuit));
+            let bounds = (circuit < n).then(|| limits.of(circuit));
             let (mut queues, mut moving) = ([0.0; M], [false; M]);
             for (step, at) in core.steps[block * steps..][..steps].iter_mut().enumerate() {
                 let cost = core.scale.cost[step].map(|cost| cost + press[step]);
@@ -66,15 +67,15 @@ pub(super) fn load<const M: usize, const O: usize>(
                     let weight = cost[o + 1] * room.abs().clamp(0.1 * share, share);
                     if problem.queue_bound(circuit) <= ROOM * problem.capacity * problem.dt {
                         out.toll.0[lane] = overflow;
-                    } else if bounds.queue_room < reach.min(bounds.least_source[step]) {
+                    } else if bounds.queue_room < reach.min(bounds.steps[step].least_source) {
                         put_soft(out, lane, room, weight, overflow);
                     }
                 }
-                if moving[0] && bounds.source[step] < reach {
-                    put(&mut at.source, lane, bounds.source[step] - queues[0], cost[0], share);
+                if moving[0] && bounds.steps[step].source < reach {
+                    put(&mut at.source, lane, bounds.steps[step].source - queues[0], cost[0], share);
                 }
-                if at.free[1].0[lane] > 0.0 && bounds.limit[step] < 1.0 {
-                    let room = bounds.limit[step] - at.rate[1].0[lane];
+                if at.free[1].0[lane] > 0.0 && bounds.steps[step].limit < 1.0 {
+                    let room = bounds.steps[step].limit - at.rate[1].0[lane];
                     put(&mut at.out[0].limit, lane, room, cost[1], share);
                 }
                 for (o, out) in at.out.iter_mut().enumerate() {
@@ -121,12 +122,13 @@ fn weigh<const M: usize, const O: usize>(core: &mut Interior<M, O>) {
 fn pressure<const M: usize, const O: usize>(
     core: &Interior<M, O>,
     problem: &Problem,
+    limits: &Limits,
     overflow: f64,
 ) -> [f64; STATES] {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let mut press = [0.0f64; STATES];
     for circuit in 0..n {
-        let room = Bounds::of(problem, circuit).queue_room;
+        let room = limits.of(circuit).queue_room;
         let block_steps = &core.steps[circuit / LANES * steps..][..steps];
         let (mut net, mut near) = (0.0, [false; STATES]);
         for (step, at) in block_steps.iter().enumerate() {
@@ -174,12 +176,12 @@ fn put_soft(out: &mut Out, lane: usize, room: f64, weight: f64, cost: f64) {
 
 /// Gives every free rate its fair share of the capacity, short of every bound, leaving room for the
 /// later steps.
-fn fill_rates<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem) {
+fn fill_rates<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem, limits: &Limits) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let share = 1.0 / n as f64;
     let left = left_by_fixed(problem);
     for circuit in 0..n {
-        let bounds = Bounds::of(problem, circuit);
+        let bounds = limits.of(circuit);
         let (first, lane) = (circuit / LANES * steps, circuit % LANES);
         let mut queues = [0.0; M];
         for step in 0..steps {
@@ -191,10 +193,12 @@ fn fill_rates<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem
                 true => (START * fair.min(own).min(room / later), 1.0),
             };
             for m in 0..M {
-                let (rate, free) = match (m, bounds.fixed[step]) {
+                let (rate, free) = match (m, bounds.steps[step].fixed) {
                     (0, Some(rate)) => (rate, 0.0),
-                    (0, None) => take(share * left[step], bounds.least_source[step] - queues[0], left[step]),
-                    (1, _) => take(share, bounds.queue + queues[0] - queues[1], bounds.limit[step]),
+                    (0, None) => {
+                        take(share * left[step], bounds.steps[step].least_source - queues[0], left[step])
+                    }
+                    (1, _) => take(share, bounds.queue + queues[0] - queues[1], bounds.steps[step].limit),
                     _ => take(share, bounds.queue + queues[0] - queues[m], 1.0),
                 };
                 at.rate[m].0[lane] = rate;

@@ -266,6 +266,7 @@ impl<const M: usize> Block<'_, M> {
     }
 
     /// Slope of the function along the shift, at `length` times the shift.
+    #[inline(always)]
     fn slope(&self, work: &[Work<M>], length: Lane) -> Lane {
         let (mut sums, mut shifts) = ([Lane::ZERO; M], [Lane::ZERO; M]);
         let mut slope = Lane::ZERO;
@@ -296,6 +297,7 @@ impl<const M: usize> Block<'_, M> {
     }
 
     /// How far to go along the shift: where the slope, which grows along the way, is nearly zero.
+    #[inline(always)]
     fn length(&self, work: &[Work<M>]) -> Lane {
         let (mut near, mut far) = (Lane::ZERO, Lane::ONE);
         let (mut slope_near, mut slope_far) = (self.slope(work, near), self.slope(work, far));

@@ -21,60 +21,90 @@ pub(super) const EXACT: f64 = 8.0;
 
 pub(super) const STATES: usize = Problem::MAX_HORIZON + 1;
 
-/// A circuit's bounds in normalised form.
-pub(super) struct Bounds {
-    /// The incoming rates that are fixed, else `None`.
-    pub fixed: [Option<f64>; STATES],
-    /// What may have come in by the end of each step, and the least of that over all later steps.
-    pub source: [f64; STATES],
-    pub least_source: [f64; STATES],
-    pub limit: [f64; STATES],
+/// A circuit's bounds in one step, in normalised form.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bound {
+    /// The incoming rate, if it is fixed.
+    pub fixed: Option<f64>,
+    /// What may have come in by the end of the step, and the least of that from here on.
+    pub source: f64,
+    pub least_source: f64,
+    pub limit: f64,
+}
+
+/// A circuit's bounds, step by step.
+pub(super) struct Bounds<'a> {
+    pub steps: &'a [Bound],
     pub queue: f64,
     pub queue_room: f64,
 }
 
-impl Bounds {
-    pub fn of(problem: &Problem, circuit: usize) -> Bounds {
+/// All circuits' bounds: asked for several times in a solve, and the same each time.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    horizon: usize,
+    steps: Vec<Bound>,
+    /// Each circuit's queue, and what may be added to it.
+    queues: Vec<(f64, f64)>,
+}
+
+impl Limits {
+    pub fn of(&self, circuit: usize) -> Bounds<'_> {
+        let (queue, queue_room) = self.queues[circuit];
+        Bounds { steps: &self.steps[circuit * self.horizon..][..self.horizon], queue, queue_room }
+    }
+
+    /// Takes them from a checked problem with a capacity above zero.
+    pub fn load(&mut self, problem: &Problem) {
+        self.horizon = problem.horizon;
+        self.steps.clear();
+        self.queues.clear();
+        for circuit in 0..problem.circuits() {
+            self.add(problem, circuit);
+        }
+    }
+
+    fn add(&mut self, problem: &Problem, circuit: usize) {
         let (steps, per_step) = (problem.horizon, 1.0 / (problem.capacity * problem.dt));
         let far = (steps + 1) as f64;
         let row = |values: &[f64], step: usize| values[circuit * steps + step];
-        let mut bounds = Bounds {
-            fixed: [None; STATES],
-            source: [far; STATES],
-            least_source: [far; STATES],
-            limit: [1.0; STATES],
-            queue: (problem.s0[circuit] * per_step).min(far),
-            queue_room: ((problem.queue_bound(circuit) - problem.s0[circuit]) * per_step).clamp(-far, far),
-        };
+        self.queues.push((
+            (problem.s0[circuit] * per_step).min(far),
+            ((problem.queue_bound(circuit) - problem.s0[circuit]) * per_step).clamp(-far, far),
+        ));
         let mut planned = 0.0;
         for step in 0..steps {
             let plan = row(&problem.vsrc, step) / problem.capacity;
-            if problem.fixes(circuit, step) {
-                bounds.fixed[step] = Some(plan);
-            }
             planned += plan;
             let queued = row(&problem.ssrc, (step + 1).min(steps - 1)) * per_step;
-            bounds.source[step] = (queued + planned).min(far);
-            bounds.limit[step] = (row(&problem.vmax, step) / problem.capacity).min(1.0);
+            self.steps.push(Bound {
+                fixed: problem.fixes(circuit, step).then_some(plan),
+                source: (queued + planned).min(far),
+                least_source: far,
+                limit: (row(&problem.vmax, step) / problem.capacity).min(1.0),
+            });
         }
+        let bounds = &mut self.steps[circuit * steps..];
         if problem.kind == Formulation::Journal {
             let requested: f64 = (0..steps).map(|step| row(&problem.vvsrc, step)).sum();
-            bounds.source[steps - 1] = bounds.source[steps - 1].min(requested / problem.capacity);
+            let last = &mut bounds[steps - 1].source;
+            *last = last.min(requested / problem.capacity);
         }
-        for step in (0..steps).rev() {
+        let mut least = far;
+        for bound in bounds.iter_mut().rev() {
             // Implied by a later one, since rates are not negative.
-            if bounds.source[step] >= bounds.least_source[step + 1] {
-                bounds.source[step] = far;
+            if bound.source >= least {
+                bound.source = far;
             }
-            bounds.least_source[step] = bounds.source[step].min(bounds.least_source[step + 1]);
+            least = bound.source.min(least);
+            bound.least_source = least;
         }
-        bounds
     }
 }
 
 /// Loads a checked problem with circuits and a capacity above zero, with safe rates and prices near those at
 /// which all circuits get their fair share.
-pub(super) fn load<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
+pub(super) fn load<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limits: &Limits) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let weights = &problem.weights;
     let top = 2.0 * (weights.input + weights.output);
@@ -105,16 +135,16 @@ pub(super) fn load<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
     dual.steps.resize(blocks * steps, Step::STILL);
     dual.starts.clear();
     dual.starts.resize(blocks, Start { queue: Lane::ZERO, room: Lane::ONE });
-    safe_rates(dual, problem);
+    safe_rates(dual, problem, limits);
     for circuit in 0..n {
-        let bounds = Bounds::of(problem, circuit);
+        let bounds = limits.of(circuit);
         let (block, lane) = (circuit / LANES, circuit % LANES);
         dual.starts[block].queue.0[lane] = bounds.queue;
         dual.starts[block].room.0[lane] = bounds.queue_room;
         for step in 0..steps {
             let at = &mut dual.steps[block * steps + step];
-            at.limit.0[lane] = bounds.limit[step];
-            at.source.0[lane] = bounds.source[step];
+            at.limit.0[lane] = bounds.steps[step].limit;
+            at.source.0[lane] = bounds.steps[step].source;
         }
     }
     aim(dual, problem);
@@ -153,34 +183,37 @@ pub(super) fn left_by_fixed(problem: &Problem) -> [f64; STATES] {
 }
 
 /// Gives every free rate its fair share of the capacity, as far as source, queue and successor allow.
-pub(super) fn safe_rates<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
+pub(super) fn safe_rates<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limits: &Limits) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let share = 1.0 / n as f64;
     let left = left_by_fixed(problem);
     for circuit in 0..n {
-        let bounds = Bounds::of(problem, circuit);
+        let bounds = limits.of(circuit);
         let (first, lane) = (circuit / LANES * steps, circuit % LANES);
         let mut queues = [0.0; M];
         // What has come in for certain, and whether anything can have.
         let (mut certain, mut stocked) = (0.0, bounds.queue > ROOM);
         for step in 0..steps {
             let at = &mut dual.steps[first + step];
-            let incoming =
-                bounds.fixed[step].is_none() && (bounds.least_source[step] - certain).min(left[step]) > ROOM;
-            certain += bounds.fixed[step].unwrap_or(0.0);
+            let incoming = bounds.steps[step].fixed.is_none()
+                && (bounds.steps[step].least_source - certain).min(left[step]) > ROOM;
+            certain += bounds.steps[step].fixed.unwrap_or(0.0);
             stocked |= incoming || certain > ROOM;
             for m in 0..M {
                 let here = bounds.queue + queues[0] - queues[m];
-                let (free, rate) = match (m, bounds.fixed[step]) {
+                let (free, rate) = match (m, bounds.steps[step].fixed) {
                     (0, Some(rate)) => (false, rate),
                     (0, None) => {
-                        let room = bounds.least_source[step] - queues[0];
+                        let room = bounds.steps[step].least_source - queues[0];
                         (incoming, (share * left[step]).min(room))
                     }
-                    (1, _) => (stocked && bounds.limit[step] > ROOM, share.min(here).min(bounds.limit[step])),
+                    (1, _) => (
+                        stocked && bounds.steps[step].limit > ROOM,
+                        share.min(here).min(bounds.steps[step].limit),
+                    ),
                     _ => (stocked, share.min(here)),
                 };
-                let fixed = m == 0 && bounds.fixed[step].is_some();
+                let fixed = m == 0 && bounds.steps[step].fixed.is_some();
                 let rate = if free || fixed { rate.max(0.0) } else { 0.0 };
                 at.rate[m].0[lane] = rate;
                 at.free[m].0[lane] = f64::from(u8::from(free));
@@ -191,18 +224,18 @@ pub(super) fn safe_rates<const M: usize>(dual: &mut Dual<M>, problem: &Problem) 
 }
 
 /// Moves the rates by as little as they still violate a circuit's constraints.
-pub(super) fn settle<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
+pub(super) fn settle<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limits: &Limits) {
     let steps = problem.horizon;
     for circuit in 0..problem.circuits() {
-        let bounds = Bounds::of(problem, circuit);
+        let bounds = limits.of(circuit);
         let lane = circuit % LANES;
         let mut queues = [0.0; M];
         for (step, at) in dual.steps[circuit / LANES * steps..][..steps].iter_mut().enumerate() {
             for m in 0..M {
-                let room = match (m, bounds.fixed[step]) {
+                let room = match (m, bounds.steps[step].fixed) {
                     (0, Some(rate)) => rate,
-                    (0, None) => bounds.least_source[step] - queues[0],
-                    (1, _) => (bounds.queue + queues[0] - queues[1]).min(bounds.limit[step]),
+                    (0, None) => bounds.steps[step].least_source - queues[0],
+                    (1, _) => (bounds.queue + queues[0] - queues[1]).min(bounds.steps[step].limit),
                     _ => bounds.queue + queues[0] - queues[m],
                 };
                 let rate = &mut at.rate[m].0[lane];
@@ -214,16 +247,16 @@ pub(super) fn settle<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
 }
 
 /// Takes from the incoming rates what lets a queue exceed its bound by a hair: rounding, but dearly paid for.
-pub(super) fn trim<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
+pub(super) fn trim<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limits: &Limits) {
     let steps = problem.horizon;
     for circuit in 0..problem.circuits() {
-        let bounds = Bounds::of(problem, circuit);
+        let bounds = limits.of(circuit);
         let lane = circuit % LANES;
         let mut queues = [0.0; M];
         for (step, at) in dual.steps[circuit / LANES * steps..][..steps].iter_mut().enumerate() {
             let least = (1..M).map(|m| queues[m] + at.rate[m].0[lane]).fold(f64::INFINITY, f64::min);
             let excess = queues[0] + at.rate[0].0[lane] - least - bounds.queue_room;
-            if bounds.fixed[step].is_none() && excess > 0.0 && excess < HAIR {
+            if bounds.steps[step].fixed.is_none() && excess > 0.0 && excess < HAIR {
                 at.rate[0].0[lane] = (at.rate[0].0[lane] - excess).max(0.0);
             }
             for m in 0..M {
@@ -234,11 +267,11 @@ pub(super) fn trim<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
 }
 
 /// Largest violation of a constraint by the rates, in normalised units.
-pub(super) fn excess<const M: usize>(core: &Dual<M>, problem: &Problem) -> f64 {
+pub(super) fn excess<const M: usize>(core: &Dual<M>, problem: &Problem, limits: &Limits) -> f64 {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let (mut worst, mut sums) = (0.0f64, [[0.0; M]; STATES]);
     for circuit in 0..n {
-        let bounds = Bounds::of(problem, circuit);
+        let bounds = limits.of(circuit);
         let mut queues = [0.0; M];
         for (step, at) in core.steps[circuit / LANES * steps..][..steps].iter().enumerate() {
             for m in 0..M {
@@ -247,8 +280,8 @@ pub(super) fn excess<const M: usize>(core: &Dual<M>, problem: &Problem) -> f64 {
                 sums[step][m] += rate;
                 worst = worst.max(-rate).max(queues[m] - queues[0] - bounds.queue);
             }
-            worst = worst.max(at.rate[1].0[circuit % LANES] - bounds.limit[step]);
-            worst = worst.max(queues[0] - bounds.source[step]);
+            worst = worst.max(at.rate[1].0[circuit % LANES] - bounds.steps[step].limit);
+            worst = worst.max(queues[0] - bounds.steps[step].source);
         }
     }
     sums.iter().flatten().fold(worst, |worst, sum| worst.max(sum - 1.0))

@@ -16,6 +16,7 @@ use pulp::{Arch, Simd, WithSimd};
 use super::centre;
 use super::cholesky::{cholesky, solve_cholesky};
 use super::dual::Dual;
+use super::form::Limits;
 use super::iterate::{Care, Goal, Interior, Pair, Progress};
 use super::lane::Lane;
 use super::problem::{Problem, Residuals};
@@ -42,12 +43,13 @@ impl<const M: usize, const O: usize> Interior<M, O> {
     pub fn solve(
         &mut self,
         problem: &Problem,
+        limits: &Limits,
         middle: &[f64],
         care: Care,
         iterations: &mut u32,
     ) -> Option<(Residuals, f64)> {
         let last = *iterations + ITERATIONS;
-        centre::load(self, problem, middle);
+        centre::load(self, problem, limits, middle);
         self.care = care;
         let horizon = problem.horizon;
         self.inverse.resize(block_index(horizon, 0), [[Lane::ZERO; M]; M]);

@@ -24,6 +24,7 @@ mod refine;
 mod riccati;
 
 use dual::{Dual, FIRM, Manner, QUICK};
+use form::Limits;
 use iterate::{Care, Interior};
 pub use problem::{Formulation, Problem, Refusal, Residuals, Solution, Weights};
 
@@ -55,6 +56,7 @@ const LONGEST_PAUSE: u32 = 63;
 /// outgoing.
 #[derive(Debug, Default)]
 struct Method<const M: usize, const O: usize> {
+    limits: Limits,
     dual: Dual<M>,
     interior: Interior<M, O>,
     /// Solves for which the quick search is left out, and for how many it was after it last failed: a
@@ -72,14 +74,21 @@ impl<const M: usize, const O: usize> Method<M, O> {
         }
         self.dual.middle.clear();
         if problem.kind == Formulation::Journal && problem.weights.deviation > 0.0 {
-            self.dual.middle.resize(problem.circuits() * problem.horizon, 1.0);
+            // Near what a circuit gets: the nearer the first middles, the less the answers move.
+            let share = 1.0 / problem.circuits() as f64;
+            self.dual.middle.resize(problem.circuits() * problem.horizon, share);
         }
-        form::load(&mut self.dual, problem);
-        for _ in 0..ROUNDS {
-            let found = self.search(solution) && self.answer(problem, solution)
-                || self.solve_surely(problem, solution);
+        self.limits.load(problem);
+        form::load(&mut self.dual, problem, &self.limits);
+        for round in 0..ROUNDS {
+            let found = match round {
+                0 => self.search(solution) && self.answer(problem, solution),
+                // Only the middles have moved: the last answer's prices are near.
+                _ => self.clear(&QUICK, problem, solution),
+            };
+            let found = found || self.solve_surely(problem, solution);
             if !found {
-                form::safe_rates(&mut self.dual, problem);
+                form::safe_rates(&mut self.dual, problem, &self.limits);
                 form::store(&self.dual, problem, solution);
                 problem.complete(solution);
                 solution.fallback = true;
@@ -123,14 +132,15 @@ impl<const M: usize, const O: usize> Method<M, O> {
     fn solve_surely(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
         let mut near = None;
         for care in [Care::Settled, Care::Refined] {
-            near = self.interior.solve(problem, &self.dual.middle, care, &mut solution.iterations);
+            near =
+                self.interior.solve(problem, &self.limits, &self.dual.middle, care, &mut solution.iterations);
             self.interior.hand_over(&mut self.dual);
             if let Some((residuals, distance)) = near
                 && distance <= 1.0
             {
                 solution.residuals = residuals;
                 if care == Care::Refined {
-                    form::trim(&mut self.dual, problem);
+                    form::trim(&mut self.dual, problem, &self.limits);
                 }
                 if self.answer(problem, solution) {
                     return true;
@@ -143,7 +153,7 @@ impl<const M: usize, const O: usize> Method<M, O> {
         }
         if problem.circuits() <= FEW {
             for manner in [&QUICK, &FIRM] {
-                form::load(&mut self.dual, problem);
+                form::load(&mut self.dual, problem, &self.limits);
                 if self.clear(manner, problem, solution) {
                     return true;
                 }
@@ -151,7 +161,7 @@ impl<const M: usize, const O: usize> Method<M, O> {
         }
         let Some((residuals, _)) = near else { return false };
         self.interior.hand_over(&mut self.dual);
-        form::trim(&mut self.dual, problem);
+        form::trim(&mut self.dual, problem, &self.limits);
         solution.residuals = residuals;
         self.answer(problem, solution)
     }
@@ -165,10 +175,10 @@ impl<const M: usize, const O: usize> Method<M, O> {
 
     /// Writes the rates as the solution, moved into their bounds; false if a constraint is then violated.
     fn answer(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
-        form::settle(&mut self.dual, problem);
+        form::settle(&mut self.dual, problem, &self.limits);
         form::store(&self.dual, problem, solution);
         problem.complete(solution);
-        form::excess(&self.dual, problem) <= FEASIBLE
+        form::excess(&self.dual, problem, &self.limits) <= FEASIBLE
     }
 }
 
