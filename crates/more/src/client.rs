@@ -37,6 +37,8 @@ const ROUTES: [usize; 2] = [12, 256];
 /// With so many routes ready, so many cells leave before another is established.
 const FEW: usize = 2;
 const CELLS_BETWEEN: u32 = 4;
+/// Routes that take so many times as long as others are not used.
+const SLOW: f64 = 2.0;
 /// How long what arrives over a route is read after its use.
 const AFTERLIFE: Span = Span::from_secs(10);
 /// A message that was not answered for so long is not counted on, though its answer would still be taken.
@@ -280,6 +282,18 @@ impl Client {
         live.count() < ROUTES[1] && (count < ROUTES[0] || left < self.pace.busy())
     }
 
+    /// Whether a route whose message was answered after so many seconds is much slower than those in use. A stream waits for
+    /// what its slowest route carries, and a route that crosses a full link three times takes the place of three on it.
+    fn is_slow(&self, now: Time, seconds: f64) -> bool {
+        let mut rounds: Vec<f64> =
+            self.routes.values().filter(|route| route.until > now).map(Route::round_trip).collect();
+        if rounds.len() <= FEW {
+            return false;
+        }
+        let middle = rounds.len() / 2;
+        seconds > SLOW * *rounds.select_nth_unstable_by(middle, f64::total_cmp).1
+    }
+
     /// A message into the first receiver path that can be used now: with a frame of a stream, or to establish a route.
     fn message(&mut self, now: Time, stream: Option<u64>) -> Option<(Peer, Vec<u8>)> {
         let Randomness { choices, secrets } = &mut self.randomness;
@@ -365,8 +379,10 @@ impl Client {
         let cargo = std::mem::replace(&mut flight.cargo.by, By::Cell { route: id, number: 0 });
         if let (By::Message { keys, session, outbound, path }, true) = (cargo, self.uses > 1) {
             let seconds = now.since(flight.sent).as_secs_f64();
-            let route = Route::new(now, path, (outbound, keys.route()), *session, seconds);
-            self.routes.insert(id, route);
+            if !self.is_slow(now, seconds) {
+                let route = Route::new(now, path, (outbound, keys.route()), *session, seconds);
+                self.routes.insert(id, route);
+            }
         }
         self.answered(now, &frame, &flight);
     }

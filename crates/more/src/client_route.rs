@@ -71,6 +71,11 @@ impl Route {
         self.waits.is_some_and(|since| now >= since + BLOCKED)
     }
 
+    /// Smoothed, seconds.
+    pub fn round_trip(&self) -> f64 {
+        self.round[0]
+    }
+
     /// How long an answer is waited for, seconds.
     pub fn timeout(&self, factor: f64) -> f64 {
         self.round[0] + factor * self.round[1]

@@ -14,7 +14,7 @@ const SILENCE: Span = Span::from_secs(60);
 /// One that is complete in both directions, whose last chunks may come again.
 const LINGER: Span = Span::from_secs(5);
 /// Bounds of how long a chunk may be on its way before it is sent again.
-const AGAIN: [Span; 2] = [Span::from_millis(200), Span::from_secs(2)];
+const AGAIN: [Span; 2] = [Span::from_millis(200), Span::from_secs(4)];
 /// Weight of one measurement, and how many deviations are waited for (RFC 6298).
 const GAMMA: f64 = 0.125;
 const DEVIATIONS: f64 = 4.0;
@@ -193,7 +193,9 @@ impl Held {
     /// if chunks arrived that were sent clearly later (RFC 8985), or after long.
     fn due(&mut self, now: Time, next: u64) -> Option<(u64, &mut Chunk)> {
         let [round, deviation] = self.round;
-        let wait = Span::from_secs_f64(round + DEVIATIONS * deviation).clamp(AGAIN[0], AGAIN[1]);
+        // Hundreds of chunks in one round trip agree with each other, and say little about how a full queue's will change.
+        let wait = (1.0 + REORDER) * round + DEVIATIONS * deviation;
+        let wait = Span::from_secs_f64(wait).clamp(AGAIN[0], AGAIN[1]);
         let later = Span::from_secs_f64(REORDER * round).max(LEAST_REORDER);
         let arrived = self.arrived;
         let lost = |sent: Time| sent + later < arrived || now.since(sent) > wait;

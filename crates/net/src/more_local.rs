@@ -1,7 +1,8 @@
 //! Local TCP connections beside the UDP socket of a peer: one task owns the socket and the machines of
 //! [`tidegate_more`]; every local connection has a task of its own and is read only when its stream has room.
 
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +11,7 @@ use tidegate_control::paths::Peer;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::onion::{MAX_RELAYS, Opened};
 use tidegate_more::wire::WIRE_SIZE;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -115,39 +116,69 @@ impl Pump {
     }
 }
 
+/// Datagrams that may wait until the socket takes them; more are dropped, which slows their sources down.
+const WAITING: usize = 300;
+
 /// The UDP side of a peer.
 pub struct Wire {
     pub peer: LivePeer,
-    pub socket: UdpSocket,
+    socket: UdpSocket,
     buffer: Vec<u8>,
+    /// What the socket does not take yet, first to be sent first.
+    waiting: VecDeque<(SocketAddr, Vec<u8>)>,
 }
 
 impl Wire {
     pub fn open(settings: &Settings) -> io::Result<Wire> {
         let (peer, socket) = LivePeer::open(settings)?;
         socket.set_nonblocking(true)?;
-        Ok(Wire { peer, socket: UdpSocket::from_std(socket)?, buffer: vec![0; WIRE_SIZE + 1] })
+        let (socket, buffer) = (UdpSocket::from_std(socket)?, vec![0; WIRE_SIZE + 1]);
+        Ok(Wire { peer, socket, buffer, waiting: VecDeque::new() })
     }
 
     pub fn send_to(&mut self, to: Peer, datagram: &[u8]) {
         let (to, datagram) = self.peer.seal(to, datagram);
-        self.hand_over(to, &datagram);
+        self.hand_over(to, datagram);
     }
 
-    fn hand_over(&mut self, to: Option<SocketAddr>, datagram: &[u8]) {
-        if to.is_none_or(|to| self.socket.try_send_to(datagram, to).is_err()) {
-            self.peer.summary.unsent += 1;
+    fn hand_over(&mut self, to: Option<SocketAddr>, datagram: Vec<u8>) {
+        match to {
+            Some(to) if self.waiting.len() < WAITING => self.waiting.push_back((to, datagram)),
+            _ => self.peer.summary.unsent += 1,
         }
+        self.flush();
+    }
+
+    /// Gives the socket what it takes.
+    fn flush(&mut self) {
+        while let Some((to, datagram)) = self.waiting.front() {
+            match self.socket.try_send_to(datagram, *to) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                sent => self.peer.summary.unsent += u64::from(sent.is_err()),
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Until datagrams wait, or the socket takes more of those that are to be sent.
+    pub async fn ready(&self) -> io::Result<()> {
+        let sends = if self.waiting.is_empty() {
+            Interest::READABLE
+        } else {
+            Interest::READABLE | Interest::WRITABLE
+        };
+        self.socket.ready(sends).await.map(drop)
     }
 
     /// All datagrams that wait: relayed ones go on, those for this peer are given.
     pub fn receive(&mut self) -> io::Result<Vec<Opened>> {
+        self.flush();
         let mut here = Vec::new();
         // Bounded, so that a flood does not keep everything else waiting.
         for _ in 0..256 {
             let Ok((length, _)) = self.socket.try_recv_from(&mut self.buffer) else { break };
             match self.peer.handle(clock::now(), &self.buffer[..length])? {
-                Handled::Forward(to, datagram) => self.hand_over(to, &datagram),
+                Handled::Forward(to, datagram) => self.hand_over(to, datagram),
                 Handled::Here(opened) => here.push(opened),
                 Handled::Nothing => {}
             }

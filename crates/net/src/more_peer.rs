@@ -75,9 +75,9 @@ pub struct Summary {
 const LOOK: Span = Span::from_secs(1);
 /// Bytes that may wait in the socket: half a second at 8 MB/s. The system may allow less.
 const RECEIVED: usize = 4 << 20;
-/// And for the link: Linux doubles this and counts 2,304 for a datagram, which makes 300. What a flow of TCP shares a queue of
-/// 1,000 packets with needs about so many there for a quarter of the link.
-const SENT: usize = 300 * 2304 / 2;
+/// And for the link: sixteen datagrams (Linux doubles this and counts 2,304 for each), about as much as it lets a flow of TCP have
+/// there (TCP's small queues). A queue gives each flow what it has in it, so what does not fit waits in the peer.
+const SENT: usize = 16 * 2304 / 2;
 
 pub(crate) fn invalid(cause: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, cause)

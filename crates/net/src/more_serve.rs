@@ -97,7 +97,7 @@ async fn serve_all(settings: &Settings, serving: Vec<Serving<'_>>, stop: &Atomic
         }
         services.turn(now, &mut wire)?;
         let nobody = std::future::pending();
-        let woken = woken(wire.socket.readable(), nobody, &mut local, &mut heard, now + NAP).await;
+        let woken = woken(wire.ready(), nobody, &mut local, &mut heard, now + NAP).await;
         if let Woken::Datagrams(ready) = woken {
             ready?;
         }

@@ -191,7 +191,7 @@ async fn socks_all(settings: &Settings, mut front: Front<'_>, stop: &AtomicBool)
             // Until another turn: there are enough, or not enough descriptors.
             std::future::pending().await
         };
-        match woken(wire.socket.readable(), accept, &mut local, &mut heard, until).await {
+        match woken(wire.ready(), accept, &mut local, &mut heard, until).await {
             Woken::Datagrams(ready) => ready?,
             Woken::Accepted(tcp) => {
                 let place = Arc::clone(&places).try_acquire_owned().expect("only this task takes them");

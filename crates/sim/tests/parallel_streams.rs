@@ -42,6 +42,19 @@ fn mean(read: &Read, seconds: std::ops::Range<usize>) -> f64 {
     read.seconds[seconds].iter().sum::<u64>() as f64 / count
 }
 
+/// Relays over their limit for a second refused dozens of cells, and each refusal lowered AIMD's rates.
+#[test]
+fn aimd_is_not_slower_at_a_faster_pace() {
+    let at = |pace: u64| {
+        let (attempt_every, duration) = (Span::from_micros(pace), Span::from_secs(20));
+        let plan = Reading { attempt_every, duration, ..reading(10) };
+        mean(&read(&plan, "aimd-signs"), 10..20)
+    };
+    let paces = [5000, 2000, 500].map(at);
+    println!("every 5, 2 and .5 ms: {paces:.0?} B/s");
+    assert!(paces[1] >= 0.8 * paces[0] && paces[2] >= 0.8 * paces[1], "{paces:?}");
+}
+
 /// Before routes had a controller for the receiver, a faster pace made a stream slower: what the receiver could
 /// not take was lost, and with each lost packet a receiver path.
 #[test]
@@ -62,7 +75,8 @@ fn a_faster_pace_is_not_slower() {
 /// from being established.
 #[test]
 fn silent_relays_cost_their_share_and_nothing_stops() {
-    let cases = [(1, 7, vec![3], 0.6), (1, 12, vec![3, 8], 0.5), (4, 12, vec![3, 8], 0.5)];
+    let two = |seed| (seed, 12, vec![3, 8], 0.5);
+    let cases = [(1, 7, vec![3], 0.6), two(1), two(2), two(4), two(5)];
     for (seed, peers, silent, least) in cases {
         let at = Span::from_secs(20);
         let silent = silent.into_iter().map(|peer| (peer, at, Span::from_secs(1000))).collect();
@@ -94,15 +108,16 @@ fn a_second_over_the_limit_does_not_stop_a_stream() {
 /// Bytes of the datagram of a cell with IPv4's and UDP's headers.
 const DATAGRAM: f64 = 1480.0;
 
-/// What no relay's limit shows: a link of 10 Mbit/s and 20 ms over which all answers leave, with a queue of 1,000 packets.
-fn shared(tcp_from: Option<Span>, duration: u64, seed: u64) -> Read {
+/// What no relay's limit shows: a link of 10 Mbit/s and 20 ms over which all answers leave, with a queue of 1,000 packets, of which
+/// the receiver's host has `waiting` at most.
+fn shared(controller: &str, waiting: usize, tcp_from: Option<Span>, seed: u64) -> Read {
     let rule = LinkRule::new(Rate(10_000_000), Span::from_millis(20), 1000);
-    let uplink = Some(Uplink { rule, socket: 300, tcp_from });
-    let (attempt_every, duration) = (Span::from_micros(500), Span::from_secs(duration));
+    let uplink = Some(Uplink { rule, waiting, tcp_from });
+    let (attempt_every, duration) = (Span::from_micros(500), Span::from_secs(60));
     let (hops, delays) = ([1, 1], Delays::Constant(Span::from_millis(5)));
     let plan =
         Reading { hops, limit: 40e6, attempt_every, duration, delays, published: 256, uplink, ..reading(6) };
-    read_with(&plan, "explicit-or-aimd", seed)
+    read_with(&plan, controller, seed)
 }
 
 /// Bytes of stream per second that fit the link beside what its host relays for others: the receiver is a relay too.
@@ -113,25 +128,40 @@ fn carries(read: &Read) -> f64 {
         / (answers + (host.forwarded + host.acks_forwarded) as f64)
 }
 
-/// Without a congestion window a seventh of all packets was lost where only a hundred may wait.
+/// As much as may wait in a host, and as in a network's queue.
+const PLACES: [usize; 2] = [300, 1000];
+
+/// Without a congestion window a seventh of all packets was lost where only a hundred may wait. AIMD and CUBIC that heard of
+/// each loss did not fill a link.
 #[test]
 fn a_link_is_filled() {
-    let read = shared(None, 30, 1);
-    let (got, most) = (mean(&read, 15..30), carries(&read));
-    println!("{got:.0} of {most:.0} B/s, {:?}: {:?}", read.progress, read.seconds);
-    assert!(got > 0.85 * most, "{got} of {most} B/s: {:?}", read.seconds);
-    assert!(read.progress.timed_out < read.progress.sent / 25, "{:?}", read.progress);
+    for (controller, waiting) in [
+        ("explicit-or-aimd", PLACES[0]),
+        ("explicit-or-aimd", PLACES[1]),
+        ("aimd-signs", PLACES[0]),
+        ("cubic-signs", PLACES[0]),
+    ] {
+        let read = shared(controller, waiting, None, 1);
+        let (got, most) = (mean(&read, 30..60), carries(&read));
+        println!(
+            "{controller}, {waiting}: {got:.0} of {most:.0} B/s, {:?}: {:?}",
+            read.progress, read.seconds
+        );
+        assert!(got > 0.85 * most, "{controller}, {waiting}: {got} of {most} B/s: {:?}", read.seconds);
+        assert!(read.progress.timed_out < read.progress.sent / 25, "{:?}", read.progress);
+    }
 }
 
-/// As much as may wait at the socket beside a thousand packets: the live goal is a quarter.
+/// Behind the host, where TCP may have as much in the queue as its window allows.
 #[test]
 fn a_link_is_shared_with_tcp() {
     let shares = [1, 2, 3].map(|seed| {
-        let read = shared(Some(Span::from_secs(15)), 60, seed);
+        let read = shared("explicit-or-aimd", PLACES[1], Some(Span::from_secs(15)), seed);
         let (more, tcp) = (mean(&read, 30..60), (read.tcp[59] - read.tcp[30]) as f64 / 29.0);
         println!("{more:.0} beside {tcp:.0} B/s: {:?}", read.seconds);
         more / (more + tcp)
     });
     let share = shares.iter().sum::<f64>() / 3.0;
-    assert!((0.2..0.75).contains(&share), "{shares:?}");
+    println!("{shares:.2?}");
+    assert!((0.25..0.75).contains(&share), "{shares:?}");
 }

@@ -9,7 +9,7 @@
 //! * [`sender::Sender`] is the source: budgets, random paths, round-trip estimates, one [`Controller`].
 //! * [`relay::PolicingRelay`] counts what it forwards, drops the rest and may offer a rate.
 //! * A [`Controller`] turns feedback about packets into rates: [`random`], [`aimd`], [`q_learning`],
-//!   [`cubic`], [`explicit`], [`guarded`].
+//!   [`cubic`], [`explicit`], [`guarded`], [`signs`].
 //! * [`perfect::Manager`] replaces all senders by one that knows everything.
 //! * [`parameters`] is the registry from name to controller.
 
@@ -24,6 +24,7 @@ pub mod q_learning;
 pub mod random;
 pub mod relay;
 pub mod sender;
+pub mod signs;
 
 use crate::units::Time;
 

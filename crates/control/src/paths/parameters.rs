@@ -10,11 +10,21 @@ use super::guarded::{GuardParameters, Guarded};
 use super::latency::Latencies;
 use super::q_learning::{Exploration, QLearning, QParameters};
 use super::random::Random;
+use super::signs::Signs;
 use crate::random::Seed;
 
 /// Every controller by name.
-pub const NAMES: [&str; 7] =
-    ["random", "perfect", "aimd", "aimd-locating", "q-learning", "cubic", "explicit"];
+pub const NAMES: [&str; 9] = [
+    "random",
+    "perfect",
+    "aimd",
+    "aimd-locating",
+    "aimd-signs",
+    "q-learning",
+    "cubic",
+    "cubic-signs",
+    "explicit",
+];
 
 /// A controller with its parameters, and the round-trip estimate that all of them use.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,8 +48,12 @@ pub enum ControllerKind {
     Aimd(AimdParameters),
     /// [`super::q_learning`]
     QLearning(QParameters),
+    /// [`super::aimd`] behind [`super::signs`]
+    AimdSigns(AimdParameters),
     /// [`super::cubic`]
     Cubic(CubicParameters),
+    /// [`super::cubic`] behind [`super::signs`]
+    CubicSigns(CubicParameters),
     /// [`super::explicit`]
     Explicit(ExplicitParameters, FairShareParameters),
     /// [`super::guarded`] with [`super::aimd`] for relays that lie
@@ -122,8 +136,14 @@ impl ControllerParameters {
             "perfect" => ControllerKind::Perfect,
             "aimd" => ControllerKind::Aimd(aimd),
             "aimd-locating" => ControllerKind::Aimd(AimdParameters { locate: true, ..aimd }),
+            // Bytes/s that grow by alpha packets/s per round trip, where 4.7 as printed has alpha bytes/s.
+            "aimd-signs" => {
+                ControllerKind::AimdSigns(AimdParameters { alpha: aimd.alpha * packet, locate: true, ..aimd })
+            }
             "q-learning" => ControllerKind::QLearning(q),
             "cubic" => ControllerKind::Cubic(CubicParameters { packet, c: 1e-4, beta: 0.7 }),
+            // RFC 9438's C.
+            "cubic-signs" => ControllerKind::CubicSigns(CubicParameters { packet, c: 0.4, beta: 0.7 }),
             "explicit" => ControllerKind::Explicit(source, relay),
             "explicit-or-aimd" => {
                 ControllerKind::ExplicitOrAimd(source, relay, guard, AimdParameters { locate: true, ..aimd })
@@ -154,7 +174,9 @@ impl ControllerParameters {
             "gamma-rtt" => "a number above 0, at most 1",
             "gamma" | "epsilon" | "eta" => "a number from 0 to 1",
             "reward-timeout" => "a number below 0",
-            "beta" if !matches!(self.kind, ControllerKind::Aimd(_)) => "a number above 0, at most 1",
+            "beta" if !matches!(self.kind, ControllerKind::Aimd(_) | ControllerKind::AimdSigns(_)) => {
+                "a number above 0, at most 1"
+            }
             "beta" | "grain" => "a number of at least 1",
             "top" => "a whole number from 1 to 1048575",
             "lambda" => "a number of at least 0",
@@ -176,8 +198,8 @@ impl ControllerParameters {
         match (&mut self.kind, symbol) {
             (_, "gamma-rtt") => self.gamma = value,
             (_, "timeout-factor") => self.timeout_factor = value,
-            (ControllerKind::Aimd(p), "alpha") => p.alpha = value,
-            (ControllerKind::Aimd(p), "beta") => p.beta = value,
+            (ControllerKind::Aimd(p) | ControllerKind::AimdSigns(p), "alpha") => p.alpha = value,
+            (ControllerKind::Aimd(p) | ControllerKind::AimdSigns(p), "beta") => p.beta = value,
             (ControllerKind::QLearning(p), "alpha") => p.alpha = value,
             (ControllerKind::QLearning(p), "gamma") => p.gamma = value,
             (ControllerKind::QLearning(p), "reward-ack") => p.reward_ack = value,
@@ -187,8 +209,8 @@ impl ControllerParameters {
             }
             (ControllerKind::QLearning(p), "tau") => p.exploration = Exploration::Softmax { tau: value },
             (ControllerKind::QLearning(p), "top") => p.top = value as u32,
-            (ControllerKind::Cubic(p), "c") => p.c = value,
-            (ControllerKind::Cubic(p), "beta") => p.beta = value,
+            (ControllerKind::Cubic(p) | ControllerKind::CubicSigns(p), "c") => p.c = value,
+            (ControllerKind::Cubic(p) | ControllerKind::CubicSigns(p), "beta") => p.beta = value,
             (kind, symbol) => {
                 let (source, relay, guard) = kind.explicit().expect("the only controllers left");
                 match (symbol, guard) {
@@ -213,7 +235,13 @@ impl ControllerParameters {
             ControllerKind::Perfect => return None,
             ControllerKind::Aimd(parameters) => Box::new(Aimd::new(peers, parameters)),
             ControllerKind::QLearning(parameters) => Box::new(QLearning::new(peers, parameters, seed)),
+            ControllerKind::AimdSigns(parameters) => {
+                Box::new(Signs::new(peers, Box::new(Aimd::new(peers, parameters))))
+            }
             ControllerKind::Cubic(parameters) => Box::new(Cubic::new(peers, parameters)),
+            ControllerKind::CubicSigns(parameters) => {
+                Box::new(Signs::new(peers, Box::new(Cubic::new(peers, parameters))))
+            }
             ControllerKind::Explicit(parameters, _) => Box::new(Explicit::new(peers, parameters)),
             ControllerKind::ExplicitOrAimd(explicit, _, guard, aimd) => {
                 Box::new(Guarded::new(peers, explicit, guard, Box::new(move || Box::new(Aimd::new(1, aimd)))))
@@ -247,7 +275,12 @@ impl ControllerParameters {
     /// Whether relays say that they dropped a packet.
     pub fn refusing(&self) -> bool {
         self.stamping().is_some()
-            || matches!(self.kind, ControllerKind::Aimd(AimdParameters { locate: true, .. }))
+            || matches!(
+                self.kind,
+                ControllerKind::Aimd(AimdParameters { locate: true, .. })
+                    | ControllerKind::AimdSigns(_)
+                    | ControllerKind::CubicSigns(_)
+            )
     }
 }
 
@@ -255,11 +288,11 @@ impl ControllerKind {
     fn symbols(&self) -> &'static [&'static str] {
         match self {
             ControllerKind::Random | ControllerKind::Perfect => &[],
-            ControllerKind::Aimd(_) => &["alpha", "beta"],
+            ControllerKind::Aimd(_) | ControllerKind::AimdSigns(_) => &["alpha", "beta"],
             ControllerKind::QLearning(_) => {
                 &["alpha", "gamma", "reward-ack", "reward-timeout", "epsilon", "tau", "top"]
             }
-            ControllerKind::Cubic(_) => &["c", "beta"],
+            ControllerKind::Cubic(_) | ControllerKind::CubicSigns(_) => &["c", "beta"],
             ControllerKind::Explicit(..) => &["kappa", "lambda", "eta", "grain", "beta"],
             ControllerKind::ExplicitOrAimd(..) | ControllerKind::ExplicitOrQ(..) => {
                 &["kappa", "lambda", "eta", "grain", "beta", "loss", "low"]

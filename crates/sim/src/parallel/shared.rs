@@ -13,8 +13,8 @@ use crate::tcp::{Config, Congestion, Endpoint, Segment};
 pub struct Uplink {
     /// Its rate, delay and queue.
     pub rule: LinkRule,
-    /// Datagrams of the receiver that may wait for it: its socket drops more.
-    pub socket: usize,
+    /// Datagrams of the receiver's host that may wait for it: it drops more.
+    pub waiting: usize,
     /// When a flow of TCP (Reno) without end begins, if one does.
     pub tcp_from: Option<Span>,
 }
@@ -25,7 +25,8 @@ const UDP: u64 = 28;
 /// The link in use.
 pub(super) struct Shared {
     link: Link,
-    socket: usize,
+    /// As the plan has it.
+    most: usize,
     /// When each datagram that waits in it has left.
     waiting: VecDeque<Time>,
     /// Of what comes back to the flow, which nothing else is in the way of.
@@ -50,7 +51,7 @@ impl Shared {
         let ends = [Endpoint::active(&config), Endpoint::passive(&config)];
         Shared {
             link: Link::new(plan.rule, seed),
-            socket: plan.socket,
+            most: plan.waiting,
             waiting: VecDeque::new(),
             delay: plan.rule.delay,
             config,
@@ -64,7 +65,7 @@ impl Shared {
         while self.waiting.front().is_some_and(|left| *left <= now) {
             self.waiting.pop_front();
         }
-        if self.waiting.len() >= self.socket {
+        if self.waiting.len() >= self.most {
             return None;
         }
         let arrival = self.link.carry(now, datagram.len() as u64 + UDP)[0]?;

@@ -1,10 +1,10 @@
 //! The runner `more-fair`: a hidden service of MORE and a kernel's TCP flow send over one shaped link, each alone and both
 //! together. The service is on a host of its own; all its packets, and the TCP flow's, leave over that host's link.
 //!
-//! Quantities: `more.carries`, the bytes of stream per second that fit the link beside what the service's host relays for
-//! others (a cell's chunk of its datagram, times the answers' part of all datagrams over the link); `more.alone`,
-//! `tcp.alone`, `more.beside`, `tcp.beside` in bytes of payload per second; `share`, MORE's part of both beside each other;
-//! `used`, their sum over the larger one alone.
+//! Quantities, each after where packets wait for that link (`network.` or `host.`): `more.carries`, the bytes of stream per
+//! second that fit the link beside what the service's host relays for others (a cell's chunk of its datagram, times the
+//! answers' part of all datagrams over the link); `more.alone`, `tcp.alone`, `more.beside`, `tcp.beside` in bytes of payload
+//! per second; `share`, MORE's part of both beside each other; `used`, their sum over the larger one alone.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 use tidegate_more::client::CELL_CHUNK;
 use tidegate_more::wire::WIRE_SIZE;
 
-use super::underlay::Underlay;
+use super::underlay::{Shaped, Underlay};
 use crate::more_processes::{Processes, Reader, pause, source};
 use crate::stage::status_of;
 
@@ -29,6 +29,8 @@ use crate::stage::status_of;
 struct FairExperiment {
     /// Of the service's host; the other host's is not in the way.
     link: Rate,
+    /// Where packets wait for it: each place is measured.
+    shaped: Vec<Shaped>,
     delay: Span,
     /// The kernel's, by name.
     congestion: String,
@@ -57,21 +59,38 @@ fn failed(error: impl std::fmt::Display) -> RunError {
 /// [`RunError::Unavailable`] where there are no namespaces or TUN devices.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: FairExperiment = experiment.parameters(scale)?;
-    let rates = [parameters.link, Rate(1_000_000_000)];
-    let underlay = Underlay::new(&rates, parameters.delay, &parameters.congestion)
-        .map_err(|why| RunError::Unavailable(why.to_string()))?;
     let mut measured = Measured::default();
+    for shaped in &parameters.shaped {
+        measure(&parameters, *shaped, monitor, &mut measured)?;
+    }
+    Ok(measured)
+}
+
+/// Measures a link with its queue at one place.
+fn measure(
+    parameters: &FairExperiment,
+    shaped: Shaped,
+    monitor: &dyn Monitor,
+    measured: &mut Measured,
+) -> Result<(), RunError> {
+    let place = match shaped {
+        Shaped::Host => "host",
+        Shaped::Network => "network",
+    };
+    let rates = [parameters.link, Rate(1_000_000_000)];
+    let underlay = Underlay::new(&rates, shaped, parameters.delay, &parameters.congestion)
+        .map_err(|why| RunError::Unavailable(why.to_string()))?;
     let flow = Flow::begin(&underlay, 0).map_err(failed)?;
-    monitor.progress("flows", "TCP alone", 0.0);
-    let [tcp_alone] = rates_of(&[&flow.bytes], &parameters, monitor)?;
+    monitor.progress(place, "TCP alone", 0.0);
+    let [tcp_alone] = rates_of(&[&flow.bytes], parameters, monitor)?;
     drop(flow);
-    let more = More::begin(&underlay, &parameters).map_err(failed)?;
-    monitor.progress("flows", "MORE alone", 0.3);
-    let [more_alone] = rates_of(&[&more.bytes], &parameters, monitor)?;
+    let more = More::begin(&underlay, parameters).map_err(failed)?;
+    monitor.progress(place, "MORE alone", 0.3);
+    let [more_alone] = rates_of(&[&more.bytes], parameters, monitor)?;
     let carries = more.carries(&underlay, parameters.link).map_err(failed)?;
     let flow = Flow::begin(&underlay, 1).map_err(failed)?;
-    monitor.progress("flows", "both", 0.6);
-    let [more_beside, tcp_beside] = rates_of(&[&more.bytes, &flow.bytes], &parameters, monitor)?;
+    monitor.progress(place, "both", 0.6);
+    let [more_beside, tcp_beside] = rates_of(&[&more.bytes, &flow.bytes], parameters, monitor)?;
     drop((flow, more));
     underlay.end().map_err(failed)?;
     for (name, value) in [
@@ -83,13 +102,13 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         ("share", more_beside / (more_beside + tcp_beside).max(1.0)),
         ("used", (more_beside + tcp_beside) / more_alone.max(tcp_alone).max(1.0)),
     ] {
-        measured.push(name, value);
+        measured.push(format!("{place}.{name}"), value);
     }
     measured.notes.push(format!(
-        "the link carries {carries:.0} B/s of stream beside what the service's host relays; MORE alone {more_alone:.0}, TCP \
-         alone {tcp_alone:.0}; together {more_beside:.0} and {tcp_beside:.0} B/s"
+        "{place}: the link carries {carries:.0} B/s of stream beside what the service's host relays; MORE alone \
+         {more_alone:.0}, TCP alone {tcp_alone:.0}; together {more_beside:.0} and {tcp_beside:.0} B/s"
     ));
-    Ok(measured)
+    Ok(())
 }
 
 /// Bytes per second that counters grow by, after the warm-up.
