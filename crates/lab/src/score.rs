@@ -2,7 +2,7 @@
 //!
 //! The score is the mean of |ln(ours / measured)| over the 25th, 50th, 75th and 95th percentile of the times to the last
 //! byte of 50 KiB, 1 MiB and 5 MiB, of circuit builds, and of round trips over circuits. Downloads that took longer
-//! than Tor's own clients wait are left out on both sides. A score of .16 is a factor of 1.17.
+//! than Tor's own clients wait are left out on both sides, and quantities with fewer than twenty measured values. A score of .16 is a factor of 1.17.
 
 use serde_json::{Map, Value, json};
 use tidegate_data::torperf::{Measured, SIZES, quantile};
@@ -13,6 +13,9 @@ use crate::traffic::class_of;
 
 /// What is compared.
 pub const QUANTILES: [(&str, f64); 4] = [("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
+
+/// Fewer measured values have no 95th percentile. OnionPerf's analyses of a day have five downloads.
+const LEAST_MEASURED: usize = 20;
 
 /// The class of users who measure.
 const BENCHMARK: &str = "benchmark";
@@ -74,6 +77,9 @@ impl Score {
 pub fn score(runs: &[&Run], measured: &Measured) -> Score {
     let mut compared = Vec::new();
     let mut compare = |name, ours: Histogram, measured: &[f64]| {
+        if measured.len() < LEAST_MEASURED {
+            return;
+        }
         let ours = QUANTILES.map(|(_, q)| ours.quantile(q));
         let measured = QUANTILES.map(|(_, q)| quantile(measured, q));
         if let ([Some(a), Some(b), Some(c), Some(d)], [Some(e), Some(f), Some(g), Some(h)]) = (ours, measured)

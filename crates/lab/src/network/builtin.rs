@@ -123,7 +123,19 @@ pub(super) fn consensus(year: u16) -> Consensus {
 
 /// What the consensus of 2024 says of traffic control.
 fn parameters_of_2024() -> BTreeMap<String, i32> {
-    let parameters = [("CircuitPriorityHalflifeMsec", 30_000), ("KISTSchedRunInterval", 3), ("cc_alg", 2)];
+    let parameters = [
+        ("CircuitPriorityHalflifeMsec", 30_000),
+        ("KISTSchedRunInterval", 3),
+        ("cc_alg", 2),
+        ("cc_cwnd_full_gap", 4),
+        ("cc_cwnd_full_minpct", 25),
+        ("cc_cwnd_inc", 1),
+        ("cc_cwnd_inc_rate", 31),
+        ("cc_cwnd_min", 124),
+        ("cc_sscap_exit", 600),
+        ("cc_vegas_alpha_exit", 186),
+        ("cc_vegas_delta_exit", 310),
+    ];
     parameters.map(|(name, value)| (name.to_owned(), value)).into()
 }
 

@@ -101,7 +101,7 @@ pub struct SystemFile {
     /// Be the tor of the [tor] network's time: EWMA, KIST and congestion control as its consensus says
     /// (`KISTSchedRunInterval`, `cc_alg`, `CircuitPriorityHalflifeMsec`, `circwindow`), or where it is silent as tor
     /// did by default in its year. Replaces `scheduler`, `channel-scheduler`, `control`, their parameters and
-    /// `tls.round-trips` (2).
+    /// `tls.round-trips` (2), `tls.standing`.
     #[serde(default)]
     pub of_consensus: bool,
     /// Share of the clients that know no congestion control: their circuits have the fixed `windows`, whatever `control`

@@ -137,7 +137,7 @@ impl Scenario {
 /// How a system's clients select paths; files count from the folder.
 fn path_selection(file: &PathsFile, source: &Source, folder: &Path) -> Result<PathSelection, InputError> {
     let build_timeout = match file.build_timeout {
-        _ if file.learn_build_timeout => BuildTimeout::Learnt,
+        _ if file.learn_build_timeout => BuildTimeout::Learnt(file.least_build_timeout),
         Timeout::NEVER => BuildTimeout::Never,
         Timeout(Span::ZERO) => {
             let cause = "no circuit is built in no time";

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tidegate_control::units::Span;
 use tidegate_sim::plan::paths::PathSelection;
 
 use super::place::{Name, Placed};
@@ -27,9 +28,11 @@ pub struct PathsFile {
     pub exclude_networks: bool,
     /// A circuit that is not built by then is given up for another: a time, or "never".
     pub build_timeout: Timeout,
-    /// Learn the build time-out from the circuits of all users, as each of tor's clients does from its own
-    /// (path-spec 2.4), instead of `build-timeout`.
+    /// Learn the build time-out from the circuits of all users who are as far from the relays, as each of tor's clients
+    /// does from its own (path-spec 2.4), instead of `build-timeout`.
     pub learn_build_timeout: bool,
+    /// What is learnt is at least this (tor: `cbtmintimeout`). It was 1.5 s until 2021. Source: OnionPerf's circuits.
+    pub least_build_timeout: Span,
 }
 
 impl Default for PathsFile {
@@ -44,6 +47,7 @@ impl Default for PathsFile {
             exclude_networks,
             build_timeout: Timeout::NEVER,
             learn_build_timeout: false,
+            least_build_timeout: Span::from_millis(10),
         }
     }
 }

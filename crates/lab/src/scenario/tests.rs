@@ -461,6 +461,10 @@ fn a_system_obeys_the_consensus() {
     let tor = |overrides: &[&str]| parse(text, overrides).unwrap().systems[0].clone();
     let of_2024 = tor(&[]);
     assert_eq!(of_2024.kist.map(|kist| kist.interval), Some(Span::from_millis(3)));
+    let control = format!("{:?}", of_2024.control);
+    let said =
+        ["minimum: 124", "increment: 1,", "slow_start_cap: 600", "alpha: 186", "beta: 248", "full_gap: 4"];
+    assert!(said.iter().all(|said| control.contains(said)), "{control}");
     assert_ne!(format!("{:?}", of_2024.control), format!("{:?}", tor(&["tor.year = 2011"]).control));
     assert!(tor(&["tor.year = 2011"]).kist.is_none(), "KIST came in 2017");
     let said = parse(

@@ -42,6 +42,28 @@ const LINK_ROUND_TRIPS: u32 = 2;
 /// tor's buffers have chunks of 4 KiB, and each is written as a record: `experiments/real-tor`.
 const RECORD_CELLS: u32 = 8;
 
+/// Keys of `vegas` and the parameters that say the same of circuits with exits, with tor's bounds of those that have some here.
+const VEGAS: [(&str, &str, i32, i32); 18] = [
+    ("sendme-increment", "cc_sendme_inc", 1, 254),
+    ("initial", "cc_cwnd_init", 31, i32::MAX),
+    ("minimum", "cc_cwnd_min", 31, i32::MAX),
+    ("increment", "cc_cwnd_inc", 1, 1_000),
+    ("increment-rate", "cc_cwnd_inc_rate", 1, 250),
+    ("slow-start-percent", "cc_cwnd_inc_pct_ss", 1, 500),
+    ("slow-start-cap", "cc_sscap_exit", 100, i32::MAX),
+    ("slow-start-max", "cc_ss_max", 500, i32::MAX),
+    ("alpha", "cc_vegas_alpha_exit", 0, 1_000),
+    ("beta", "cc_vegas_beta_exit", 0, 1_000),
+    ("gamma", "cc_vegas_gamma_exit", 0, 1_000),
+    ("delta", "cc_vegas_delta_exit", 0, i32::MAX),
+    ("full-gap", "cc_cwnd_full_gap", 0, i16::MAX as i32),
+    ("full-percent", "cc_cwnd_full_minpct", 0, 100),
+    ("ewma-percent", "cc_ewma_cwnd_pct", 1, 255),
+    ("ewma-max", "cc_ewma_max", 2, i32::MAX),
+    ("ewma-slow-start", "cc_ewma_ss", 2, i32::MAX),
+    ("rtt-reset-percent", "cc_rtt_reset_pct", 0, 100),
+];
+
 /// Systems `of-consensus` become what the consensus makes of tor.
 pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) -> Result<(), InputError> {
     for system in &mut file.system {
@@ -68,10 +90,16 @@ pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) 
         let interval = parameter("KISTSchedRunInterval").unwrap_or(default).clamp(2, 100);
         table["kist"]["interval"] = millis(interval).into();
         table["control"] = if parameter("cc_alg") == Some(2) { "vegas" } else { "windows" }.into();
+        for (key, name, least, most) in VEGAS {
+            if let Some(value) = parameter(name) {
+                table["vegas"][key] = value.clamp(least, most).into();
+            }
+        }
         if let Some(window) = parameter("circwindow").and_then(|window| u32::try_from(window).ok()) {
             table["windows"]["circuit"] = window.clamp(100, 1000).into();
         }
         system.tls.round_trips = LINK_ROUND_TRIPS;
+        system.tls.standing = true;
         system.tls.record_cells = RECORD_CELLS;
         system.parts = SystemConfig::read(&table)
             .map_err(|wrong| source.error(span.clone(), wrong.cause, wrong.cure))?;

@@ -47,6 +47,10 @@ impl<O: Onion> Node<O> for Client<O> {
         self.links.set_stock(channel);
     }
 
+    fn channel_is_shared(&mut self, channel: ChannelId) {
+        self.links.set_shared(channel);
+    }
+
     fn channel_opened(&mut self, now: Time, channel: ChannelId) {
         self.links.opened(now, channel);
     }

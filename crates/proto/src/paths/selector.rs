@@ -18,8 +18,9 @@ pub enum BuildTimeout {
     Never,
     /// After this time.
     After(Span),
-    /// Learnt from the circuits built before, as tor does ([`BuildTimes`]).
-    Learnt,
+    /// Learnt from the circuits built before, as tor does ([`BuildTimes`](super::BuildTimes)), and at least this
+    /// (tor: `cbtmintimeout`).
+    Learnt(Span),
 }
 
 /// How a system's clients select paths.
