@@ -22,6 +22,7 @@ setup:
 # What work costs, what it would cost at least, what others have published. More: cargo bench -p CRATE --bench NAME.
 bench:
 	cargo bench --package tidegate-sim --bench table
+	cargo bench --package tidegate-control --bench predictor
 
 # Reads the bottleneck's Parquet files with pandas and polars.
 columnar:

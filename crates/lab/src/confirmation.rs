@@ -16,6 +16,7 @@ use tidegate_sim::observe::{Circuit, Host, Observation, Recorder};
 
 use crate::monitor::Monitor;
 use crate::runs;
+use crate::scenario::Scenario;
 use crate::scoreboard::sweep::Entry;
 use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 
@@ -42,17 +43,29 @@ struct ConfirmationExperiment {
 /// [`RunError::Input`] for a scenario that cannot be read.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: ConfirmationExperiment = experiment.parameters(scale)?;
+    let of = (&parameters.scenarios, &parameters.overrides[..], parameters.seeds);
+    let begin = |scenario: &Scenario| Seen::new(parameters.bin, scenario.warmup(), scenario.duration());
+    watch(experiment, of, monitor, begin, |seen| seen.quantities(&parameters))
+}
+
+/// Runs every system of scenarios with so many seeds, each before a watcher of its own, and offers the quantities that it gives.
+pub(crate) fn watch<R: Recorder>(
+    experiment: &Experiment,
+    (scenarios, overrides, seeds): (&BTreeMap<String, Entry>, &[String], u32),
+    monitor: &dyn Monitor,
+    begin: impl Fn(&Scenario) -> R,
+    quantities: impl Fn(&R) -> Vec<(String, f64)>,
+) -> Result<Measured, RunError> {
     let mut measured = Measured::default();
-    for (name, entry) in &parameters.scenarios {
-        let scenario = entry.load(experiment, &parameters.overrides)?;
+    for (name, entry) in scenarios {
+        let scenario = entry.load(experiment, overrides)?;
         for (system, part) in scenario.systems.iter().enumerate() {
-            for seed in (1..).take(parameters.seeds as usize) {
-                let mut seen = Seen::new(parameters.bin, scenario.warmup(), scenario.duration());
-                let run = runs::run_with(&scenario, system, seed, monitor, &mut seen)?;
-                if run.is_none() {
+            for seed in (1..).take(seeds as usize) {
+                let mut watcher = begin(&scenario);
+                if runs::run_with(&scenario, system, seed, monitor, &mut watcher)?.is_none() {
                     return Err(RunError::Stopped);
                 }
-                for (quantity, value) in seen.quantities(&parameters) {
+                for (quantity, value) in quantities(&watcher) {
                     measured.push(format!("{name}.{}.{quantity}", part.name), value);
                 }
             }
@@ -173,7 +186,7 @@ fn matched(flows: &[&Flow], window: usize, lags: usize) -> Option<f64> {
 }
 
 /// Pearson's; 0 if either does not vary.
-fn correlation(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn correlation(a: &[f64], b: &[f64]) -> f64 {
     let n = a.len() as f64;
     let (mean_a, mean_b) = (a.iter().sum::<f64>() / n, b.iter().sum::<f64>() / n);
     let (mut both, mut of_a, mut of_b) = (0.0, 0.0, 0.0);
@@ -188,7 +201,7 @@ fn correlation(a: &[f64], b: &[f64]) -> f64 {
 
 /// The probability that one that is scores above one that is not: the area under the receiver's curve. `None` if all
 /// are or none is.
-fn auc(mut scored: Vec<(f64, bool)>) -> Option<f64> {
+pub(crate) fn auc(mut scored: Vec<(f64, bool)>) -> Option<f64> {
     scored.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let are = scored.iter().filter(|(_, is)| *is).count() as f64;
     let are_not = scored.len() as f64 - are;

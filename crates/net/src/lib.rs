@@ -11,7 +11,7 @@
 //! [`more`] runs a peer of the overlay of per-packet paths, [`more_serve`] and [`more_socks`] local connections
 //! over it.
 //!
-//! [`os`] is what operating systems do each in their own way.
+//! [`os`] is what operating systems do each in their own way; [`ports`] finds free ones for processes to come.
 //!
 //! # Examples
 //!
@@ -33,6 +33,7 @@ pub mod clock;
 pub mod flashflow;
 pub mod http;
 pub mod identity;
+pub mod lane;
 pub mod link;
 pub mod live;
 pub mod more;
@@ -43,6 +44,7 @@ pub mod more_socks;
 mod more_status;
 pub mod os;
 pub mod overlay;
+pub mod ports;
 pub mod private;
 pub mod private_tor;
 pub mod steps;

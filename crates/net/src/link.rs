@@ -1,10 +1,10 @@
-//! A TLS connection that carries cells.
+//! A connection that carries cells: TLS, or a stream of a QUIC connection.
 
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use rustls::{ClientConfig, ServerConfig};
 use tidegate_control::units::Span;
@@ -12,8 +12,9 @@ use tidegate_proto::crypto::cert::Fingerprint;
 use tidegate_proto::crypto::wire::FIXED;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream, client, server};
 
+use crate::lane::Lane;
 use crate::{clock, tls};
 
 /// A TCP connection that is read in lumps: TLS alone asks the kernel for 4 KiB at a time, a quarter of a record.
@@ -21,6 +22,56 @@ pub type Tcp = BufReader<TcpStream>;
 
 /// Bytes of a lump.
 const LUMP: usize = 1 << 14;
+
+/// What a channel's cells go over.
+pub enum Carrier {
+    /// A TLS connection of its own.
+    Tls(Box<TlsStream<Tcp>>),
+    /// A stream of a QUIC connection.
+    Quic(Box<Lane>),
+}
+
+impl Carrier {
+    /// Its own TCP connection, if it has one.
+    pub fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Carrier::Tls(stream) => Some(stream.get_ref().0.get_ref()),
+            Carrier::Quic(_) => None,
+        }
+    }
+}
+
+impl AsyncRead for Carrier {
+    fn poll_read(self: Pin<&mut Self>, at: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Carrier::Tls(stream) => Pin::new(stream).poll_read(at, into),
+            Carrier::Quic(lane) => Pin::new(lane).poll_read(at, into),
+        }
+    }
+}
+
+impl AsyncWrite for Carrier {
+    fn poll_write(self: Pin<&mut Self>, at: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Carrier::Tls(stream) => Pin::new(stream).poll_write(at, bytes),
+            Carrier::Quic(lane) => Pin::new(lane).poll_write(at, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, at: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Carrier::Tls(stream) => Pin::new(stream).poll_flush(at),
+            Carrier::Quic(lane) => Pin::new(lane).poll_flush(at),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, at: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Carrier::Tls(stream) => Pin::new(stream).poll_shutdown(at),
+            Carrier::Quic(lane) => Pin::new(lane).poll_shutdown(at),
+        }
+    }
+}
 
 /// Makes the connection ready for TLS and cells.
 ///
@@ -40,11 +91,15 @@ pub async fn connect(
     config: Arc<ClientConfig>,
     limit: Span,
 ) -> io::Result<client::TlsStream<Tcp>> {
-    within(limit, async {
-        let tcp = in_lumps(TcpStream::connect(address).await?)?;
-        TlsConnector::from(config).connect(tls::name(), tcp).await
-    })
-    .await
+    within(limit, async { secure(TcpStream::connect(address).await?, config).await }).await
+}
+
+/// Proves who both sides of a connection are.
+///
+/// # Errors
+/// If that fails.
+pub async fn secure(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<client::TlsStream<Tcp>> {
+    TlsConnector::from(config).connect(tls::name(), in_lumps(tcp)?).await
 }
 
 /// Answers a connection; the fingerprint if the client proved one.

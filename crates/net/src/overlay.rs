@@ -19,7 +19,7 @@ use tokio_rustls::TlsStream;
 
 use crate::batch::{Batch, Waits};
 use crate::identity::{Contact, Identity};
-use crate::link::Tcp;
+use crate::link::{Carrier, Tcp};
 use crate::steps::Steps;
 use crate::{clock, link, os, tls};
 
@@ -48,13 +48,32 @@ impl Gate for Open {
 /// A connection on which both sides know whom they met.
 pub struct Met {
     /// The connection.
-    pub stream: TlsStream<Tcp>,
+    pub carrier: Carrier,
     /// What was read of it already.
     pub rest: Vec<u8>,
     /// Which relay is on the other end; `None`: a client.
     pub peer: Option<RelayId>,
     /// It understands this project's additions to Tor's protocol.
     pub ours: bool,
+    /// It does not speak the transport that is configured.
+    pub shared: bool,
+}
+
+impl Met {
+    /// Tells a node what the neighbour on a channel does not do.
+    fn tell(&self, node: &mut impl Node<Encrypted>, id: ChannelId) {
+        if !self.ours {
+            node.channel_is_stock(id);
+        }
+        if self.shared {
+            node.channel_is_shared(id);
+        }
+    }
+
+    /// Somebody of ours, over TLS.
+    fn over_tls(stream: impl Into<TlsStream<Tcp>>, rest: Vec<u8>, peer: Option<RelayId>) -> Met {
+        Met { carrier: Carrier::Tls(Box::new(stream.into())), rest, peer, ours: true, shared: false }
+    }
 }
 
 /// How connections to relays are opened.
@@ -78,7 +97,7 @@ impl Dial for Pinned {
         let contact = self.directory.get(&relay).ok_or(io::ErrorKind::NotFound)?;
         let config = tls::client(self.identity.as_deref(), contact.fingerprint);
         let stream = link::connect(contact.address, config.map_err(io::Error::other)?, CONNECTING).await?;
-        Ok(Met { stream: stream.into(), rest: Vec::new(), peer: Some(relay), ours: true })
+        Ok(Met::over_tls(stream, Vec::new(), Some(relay)))
     }
     fn opened(&self, _: RelayId) {}
     fn ended(&self, _: RelayId, _: bool) {}
@@ -304,9 +323,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
             Ok(met) => {
                 self.shared.dial.opened(relay);
                 self.with(|node, now| {
-                    if !met.ours {
-                        node.channel_is_stock(id);
-                    }
+                    met.tell(node, id);
                     node.channel_opened(now, id);
                 });
                 self.run(met, id).await;
@@ -322,7 +339,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
 
     /// Serves a connection that a neighbour opened, whose first cell was read already.
     pub async fn accepted(&self, stream: impl Into<TlsStream<Tcp>>, first: [u8; FIXED]) {
-        self.met(Met { stream: stream.into(), rest: first.to_vec(), peer: None, ours: true }).await;
+        self.met(Met::over_tls(stream, first.to_vec(), None)).await;
     }
 
     /// Serves a connection that a neighbour opened.
@@ -335,11 +352,9 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let id = self.with(|node, now| {
             let id = node.channel_accepted(met.peer);
             tell(node, now, id);
+            met.tell(node, id);
             id
         });
-        if !met.ours {
-            self.with(|node, _| node.channel_is_stock(id));
-        }
         self.shared.state.borrow_mut().channels.insert(id, Rc::default());
         let peer = met.peer;
         peer.inspect(|peer| self.shared.dial.opened(*peer));
@@ -351,12 +366,13 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let channel = self.shared.state.borrow().channels.get(&id).cloned();
         let Some(channel) = channel else { return };
         if self.shared.inspects.get()
-            && let Ok(socket) = os::duplicate(met.stream.get_ref().0.get_ref())
+            && let Some(tcp) = met.carrier.tcp()
+            && let Ok(socket) = os::duplicate(tcp)
         {
             // It is set once.
             let _ = channel.socket.set(socket);
         }
-        let (mut reader, mut writer) = tokio::io::split(met.stream);
+        let (mut reader, mut writer) = tokio::io::split(met.carrier);
         // However it ends, the channel is gone.
         let _ = tokio::select! {
             result = self.read(&mut reader, id, &channel, &met.rest) => result,

@@ -41,7 +41,7 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
 }
 
 fn client() -> Links {
-    Links::client(SharedNames::default()).unwrap()
+    Links::client(SharedNames::default(), false).unwrap()
 }
 
 #[test]

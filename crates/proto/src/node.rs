@@ -66,6 +66,9 @@ pub trait Node<O: Onion>: Machine<Output = Output<O>> {
     /// The neighbour understands nothing beyond Tor's protocol: it gets no plans, circuits do not move to and from
     /// it, and share a connection. To be said before the channel is used.
     fn channel_is_stock(&mut self, channel: ChannelId);
+    /// The neighbour does not speak the transport that is configured: circuits to it share a connection. To be said before
+    /// the channel is used.
+    fn channel_is_shared(&mut self, channel: ChannelId);
     /// A channel we asked for is open.
     fn channel_opened(&mut self, now: Time, channel: ChannelId);
     /// A channel broke or could not be opened. Its id is free again.

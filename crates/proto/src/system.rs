@@ -59,7 +59,8 @@ pub struct SystemConfig {
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 struct Choices {
-    /// Which connection carries a circuit between two relays: one for all, or one per circuit (PCTCP).
+    /// Which connection carries a circuit between two relays: one for all, one per circuit (PCTCP), or one for all with a
+    /// stream per circuit (QUIC).
     transport: TransportName,
     /// Which circuit of a connection sends next.
     #[schemars(extend("enum" = names(SCHEDULERS)))]
@@ -91,6 +92,7 @@ struct Choices {
 enum TransportName {
     Vanilla,
     Pctcp,
+    Quic,
 }
 
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -231,6 +233,7 @@ impl SystemConfig {
             transport: match choices.transport {
                 TransportName::Vanilla => Transport::Vanilla,
                 TransportName::Pctcp => pctcp.transport(),
+                TransportName::Quic => Transport::Quic,
             },
             pctcp,
             scheduler: choose(SCHEDULERS, &choices.scheduler, table, &mut all)?,
@@ -295,7 +298,7 @@ mod tests {
         let names: Vec<&str> = alternatives().into_iter().map(|(name, _)| name).collect();
         let registered = SCHEDULERS.iter().map(|part| part.name).chain(CONTROLS.iter().map(|part| part.name));
         assert!(registered.clone().count() > 7);
-        for name in registered.chain(["pctcp", "kist", "connection", "circuit"]) {
+        for name in registered.chain(["pctcp", "quic", "kist", "connection", "circuit"]) {
             let is_default = ["round-robin", "windows"].contains(&name);
             assert_eq!(names.contains(&name), !is_default, "{name} of {names:?}");
         }

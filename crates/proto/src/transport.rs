@@ -1,10 +1,13 @@
-//! Which TCP connection carries a circuit between two nodes.
+//! Which connection carries a circuit between two nodes.
 //!
 //! Tor sends all circuits of a pair of relays over one connection. PCTCP (AlSabah, Goldberg: "PCTCP:
 //! Per-Circuit TCP-over-IPsec Transport for Anonymous Communication Overlay Networks", CCS 2013) gives each
 //! circuit its own, so that a loss or a loud circuit holds up nobody else. It can be deployed relay by
 //! relay (section 6.2): a pair of which one side is not upgraded shares a connection as ever. And it can be
 //! limited (6.5): beyond so many connections to one peer, circuits share those that exist.
+//!
+//! Over QUIC a circuit has a stream of its own on one connection: nobody waits for another's lost bytes, and the pair
+//! has one congestion control. To a node each stream is a channel, as each connection is with PCTCP.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +21,8 @@ pub enum Transport {
     Vanilla,
     /// One connection per circuit and hop.
     PerCircuit,
+    /// A stream per circuit on one QUIC connection per pair of nodes.
+    Quic,
     /// One connection per circuit up to a limit, then circuits share.
     Threshold {
         /// Connections that a node opens to one peer at most; at least 1.
@@ -31,7 +36,8 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Pctcp {
-    /// Share of the relays that are upgraded; a pair with another relay shares one connection. Only in simulations.
+    /// Share of the relays that are upgraded, to PCTCP or QUIC; a pair with another relay shares one connection. Only in
+    /// simulations.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub upgraded: f64,
     /// Connections to one peer beyond which circuits share; 0: no limit.
@@ -105,7 +111,7 @@ impl Transport {
     pub(crate) fn limit(self) -> Option<u32> {
         match self {
             Transport::Vanilla => Some(1),
-            Transport::PerCircuit => None,
+            Transport::PerCircuit | Transport::Quic => None,
             Transport::Threshold { connections, .. } => Some(connections.max(1)),
         }
     }

@@ -46,7 +46,7 @@ impl Tls for Session {
 
 fn start(keys: Option<Arc<Certified>>) -> Start {
     let address = IpAddr::from([192, 0, 2, 1]);
-    Start { keys, now: NOW, random: [5; 32], address, ours: Some(address) }
+    Start { keys, now: NOW, random: [5; 32], address, ours: Some(address), quic: true }
 }
 
 /// The cells of a flight, which does not begin with VERSIONS.
@@ -90,11 +90,11 @@ fn without(command: u8) -> impl FnOnce(Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 fn relays_prove_themselves_and_clients_need_not() {
     let met = answered(relay(), &HONEST, |cells| cells).unwrap().unwrap();
     assert_eq!(met.proved.unwrap().fingerprint, KEYS[0].fingerprint());
-    assert!(met.ours && met.version == 5);
+    assert!(met.ours && met.quic && met.version == 5);
     let met = answered(None, &HONEST, |cells| cells).unwrap().unwrap();
     assert!(met.proved.is_none());
     let met = answered(relay(), &HONEST, without(VPADDING)).unwrap().unwrap();
-    assert!(!met.ours, "a stock neighbour does not say that it is ours");
+    assert!(!met.ours && !met.quic, "a stock neighbour does not say that it is ours");
 }
 
 #[test]

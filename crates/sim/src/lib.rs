@@ -32,6 +32,7 @@ pub mod observe;
 pub mod parallel;
 pub mod plan;
 pub mod queue;
+pub mod quic;
 pub mod stream;
 pub mod tcp;
 pub mod underlay;

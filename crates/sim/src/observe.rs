@@ -176,8 +176,25 @@ impl AddAssign for HostTotals {
     }
 }
 
+/// What somebody on the way sees of a packet that gets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Who sent it.
+    pub from: Host,
+    /// Whom it has reached.
+    pub to: Host,
+    /// Its connection, TCP's or QUIC's: packets of one have the same addresses and ports.
+    pub flow: u32,
+    /// With all headers.
+    pub bytes: u32,
+}
+
 /// Takes the observations of one run, in order of time.
 pub trait Recorder {
+    /// Whether it wants to be told of each packet.
+    const WATCHES_PACKETS: bool = false;
+    /// A packet has got through.
+    fn packet(&mut self, _now: Time, _seen: Seen) {}
     /// Whether it wants to be told of each event; what is not wanted costs nothing.
     const WATCHES_EVENTS: bool = false;
     /// An event is about to be handled, on this host.
@@ -193,6 +210,10 @@ impl Recorder for Vec<(Time, Observation)> {
 }
 
 impl<R: Recorder> Recorder for &mut R {
+    const WATCHES_PACKETS: bool = R::WATCHES_PACKETS;
+    fn packet(&mut self, now: Time, seen: Seen) {
+        (**self).packet(now, seen);
+    }
     const WATCHES_EVENTS: bool = R::WATCHES_EVENTS;
     fn event(&mut self, now: Time, at: Host) {
         (**self).event(now, at);
@@ -203,6 +224,11 @@ impl<R: Recorder> Recorder for &mut R {
 }
 
 impl<A: Recorder, B: Recorder> Recorder for (A, B) {
+    const WATCHES_PACKETS: bool = A::WATCHES_PACKETS || B::WATCHES_PACKETS;
+    fn packet(&mut self, now: Time, seen: Seen) {
+        self.0.packet(now, seen);
+        self.1.packet(now, seen);
+    }
     const WATCHES_EVENTS: bool = A::WATCHES_EVENTS || B::WATCHES_EVENTS;
     fn event(&mut self, now: Time, at: Host) {
         self.0.event(now, at);

@@ -9,6 +9,7 @@ use tidegate_control::positions::{Class, PositionWeights};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::cell::RelayId;
+use tidegate_proto::paths::{BuildTimeout, PathSelection};
 use tidegate_proto::registry::{CONTROLS, SCHEDULERS};
 use tidegate_sim::observe::{Circuit, Observation, Transfer};
 use tidegate_sim::plan::*;
@@ -94,6 +95,45 @@ fn plan(loss: f64) -> Plan {
     }
 }
 
+#[test]
+fn who_is_far_away_learns_its_own_build_timeout() {
+    let mut plan = plan(0.0);
+    // A circuit for each of many small requests; the second client is 200 ms away, where a circuit takes far longer than
+    // four fifths of the first client's do.
+    let request = RequestPlan { bytes: 500, weight: 1.0, timeout: Span(u64::MAX), request_bytes: 100 };
+    for user in &mut plan.users {
+        user.traffic =
+            Traffic::Fetch { requests: vec![request], pause: (Span::ZERO, Span::ZERO), every: None };
+        user.circuit_lifetime = Span::ZERO;
+    }
+    plan.users.truncate(4);
+    plan.hosts[9].location = 1;
+    let far = Path { delay: Span::from_millis(200), jitter: Span::ZERO, loss: 0.0 };
+    let near = *plan.paths.get(0, 0);
+    plan.paths = PathTable::from_fn(2, |from, to| if from == to { near } else { far });
+    let learnt = BuildTimeout::Learnt(Span::from_millis(10));
+    let paths = PathSelection { build_timeout: learnt, ..PathSelection::default() };
+    let system = System { paths, ..System::default() };
+    let mut seen: Vec<(Time, Observation)> = Vec::new();
+    world::run(&plan, &system, Seed::root(1), &mut seen, &mut |_| ControlFlow::Continue(()));
+    let (mut begun, mut fetched, mut users) = ([0; 2], [0; 2], BTreeMap::new());
+    for (_, what) in &seen {
+        match what {
+            Observation::CircuitBegun { user, .. } => begun[usize::from(user.0 == 3)] += 1,
+            Observation::TransferBegun { transfer, user, .. } => drop(users.insert(transfer.0, user.0)),
+            Observation::LastByte { transfer, .. } => fetched[usize::from(users[&transfer.0] == 3)] += 1,
+            _ => {}
+        }
+    }
+    assert!(fetched[0] > 100, "the near ones have learnt: {fetched:?}");
+    assert!(
+        fetched[1] >= 8 && begun[1] <= fetched[1] + 2,
+        "{} circuits for {} requests",
+        begun[1],
+        fetched[1]
+    );
+}
+
 fn systems() -> Vec<System> {
     let threshold = Transport::Threshold { connections: 2, beyond: Sharing::ByClass };
     // A loud circuit waits until the others have caught up with it: short memories make short waits.
@@ -113,7 +153,7 @@ fn systems() -> Vec<System> {
         ..Switching::default()
     };
     let mut systems = vec![];
-    for transport in [Transport::Vanilla, Transport::PerCircuit, threshold] {
+    for transport in [Transport::Vanilla, Transport::PerCircuit, Transport::Quic, threshold] {
         for part in SCHEDULERS {
             let scheduler: Arc<dyn Discipline> =
                 if part.name == "ewma" { Arc::new(Ewma { half_life }) } else { part.by_default() };

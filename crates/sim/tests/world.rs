@@ -141,9 +141,9 @@ fn each_new_channel_of_a_circuit_waits_for_tls_and_the_link_protocol() {
     for host in &mut plan.hosts {
         (host.up, host.down) = (FREE, FREE);
     }
-    let built = |round_trips| {
-        let tls = Tls { round_trips, ..Tls::default() };
-        let seen = observe(&plan, &System { tls, ..system(Transport::Vanilla) }, 1);
+    let built = |transport, round_trips, standing| {
+        let tls = Tls { round_trips, standing, ..Tls::default() };
+        let seen = observe(&plan, &System { tls, ..system(transport) }, 1);
         let took = |(_, observation): &(Time, Observation)| match observation {
             Observation::CircuitBuilt { took, .. } => Some(*took),
             _ => None,
@@ -151,9 +151,13 @@ fn each_new_channel_of_a_circuit_waits_for_tls_and_the_link_protocol() {
         seen.iter().find_map(took).unwrap()
     };
     // TCP's three handshakes and three extensions, over one, two and three legs: 9 round trips of 80 ms.
-    assert_eq!(built(0), Span::from_millis(9 * 80));
+    assert_eq!(built(Transport::Vanilla, 0, false), Span::from_millis(9 * 80));
     // Three new channels.
-    assert_eq!(built(2), Span::from_millis((9 + 3 * 2) * 80));
+    assert_eq!(built(Transport::Vanilla, 2, false), Span::from_millis((9 + 3 * 2) * 80));
+    // Those between relays were there: one of TCP and two of the client's channel, and the extensions.
+    assert_eq!(built(Transport::Vanilla, 2, true), Span::from_millis((1 + 2 + 6) * 80));
+    // QUIC's first round trip is TLS's as well.
+    assert_eq!(built(Transport::Quic, 2, true), Span::from_millis((1 + 1 + 6) * 80));
 }
 
 #[test]
@@ -163,8 +167,9 @@ fn nobody_uses_a_channel_before_its_handshake_is_over() {
     plan.users.truncate(2);
     plan.users[1].route = Route::Pinned([3, 0, 4]);
     plan.duration = Span::from_secs(5);
-    let system = System { tls: Tls { round_trips: 2, ..Tls::default() }, ..system(Transport::Vanilla) };
-    for later in (0..800).step_by(20) {
+    for (standing, later) in (0..800).step_by(20).flat_map(|later| [(false, later), (true, later)]) {
+        let tls = Tls { round_trips: 2, standing, ..Tls::default() };
+        let system = System { tls, ..system(Transport::Vanilla) };
         for (user, ms) in plan.users.iter_mut().zip([100, 100 + later]) {
             (user.start, user.circuit_lead) = (Time::ZERO + Span::from_millis(ms), Span::ZERO);
         }

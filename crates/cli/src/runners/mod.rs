@@ -3,6 +3,7 @@
 
 mod flashflow_cycle;
 mod flashflow_loopback;
+mod hostile;
 #[cfg(target_os = "linux")]
 mod live;
 #[cfg(not(target_os = "linux"))]
@@ -24,12 +25,13 @@ mod predictor_open_loop;
 mod stream_live;
 
 use tidegate_lab::scoreboard::{Runner, scenario_runner};
-use tidegate_lab::{archive, confirmation, flashflow, parallel_paths, schedule, stream};
+use tidegate_lab::{archive, confirmation, flashflow, observer, parallel_paths, schedule, stream};
 
 /// Everything that can measure an experiment: one line each.
 pub const RUNNERS: &[(&str, Runner)] = &[
     ("scenario", scenario_runner::run),
     ("confirmation", confirmation::run),
+    ("observer", observer::run),
     ("parallel-paths", parallel_paths::run),
     ("q-stream", stream::run),
     ("q-stream-live", stream_live::run),
@@ -39,6 +41,7 @@ pub const RUNNERS: &[(&str, Runner)] = &[
     ("flashflow-speed-test", flashflow::speed_test),
     ("flashflow-cycle", flashflow_cycle::run),
     ("flashflow-loopback", flashflow_loopback::run),
+    ("hostile", hostile::run),
     ("live", live::run),
     ("more-fair", live::fair::run),
     ("more-hidden", more_hidden::run),

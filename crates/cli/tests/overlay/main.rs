@@ -40,6 +40,21 @@ fn every_system_carries_a_file_byte_for_byte() {
 }
 
 #[test]
+fn a_crowd_breaks_no_download() {
+    let arguments =
+        ["overlay", "crowd", "--connections", "300", "--per-second", "100", "--phase", "2 s", "--json"];
+    // Its exit code is about processor time, of which others take a share here.
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments).output().unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_eq!(document["wrong"], 0, "{document}");
+    assert!(document["attacked_bytes_per_s"].as_f64() > Some(0.0), "{document}");
+    assert!(
+        document["opened_per_s"].as_f64() > Some(20.0) && document["open"].as_u64() > Some(100),
+        "{document}"
+    );
+}
+
+#[test]
 fn stock_tor_fetches_a_file_through_our_relays() {
     if Command::new("tor").arg("--version").output().is_err() {
         return skipped::skipped("stock tor fetches a file through our relays", "tor");
@@ -326,6 +341,23 @@ fn a_client_learns_at_once_where_relays_have_moved() {
             killed.elapsed() < Duration::from_secs(10),
             "it asks the directory each half minute, and when a circuit fails"
         );
+    }
+}
+
+/// The third relay does not speak it: whoever is next to it meets it by TLS.
+#[test]
+fn neighbours_meet_by_quic_where_both_speak_it() {
+    let quic = "transport = \"quic\"";
+    let overlay = Overlay::of_three_with("quic", [quic, quic, ""], quic);
+    let client = overlay.listening().pop().unwrap();
+    let port = greeter();
+    for _ in 0..5 {
+        assert_eq!(ask(&client, "localhost", port), (0, b"hello".to_vec()));
+    }
+    let lines = overlay.lines();
+    for event in ["connection by QUIC", "connection"] {
+        let event = format!("\"event\":\"{event}\"");
+        assert!(lines.iter().any(|line| line.contains(&event)), "{event}: {lines:#?}");
     }
 }
 

@@ -30,6 +30,11 @@ impl Drop for Overlay {
 impl Overlay {
     /// A directory, three relays that let everybody out, and a client.
     pub fn of_three(name: &str) -> Overlay {
+        Overlay::of_three_with(name, ["", "", ""], "")
+    }
+
+    /// The same, with these keys in the relays' `[system]`, and in the client's.
+    pub fn of_three_with(name: &str, systems: [&str; 3], own: &str) -> Overlay {
         let folder = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let mut overlay = Overlay { folder, roles: Vec::new(), lines: Arc::default() };
@@ -41,18 +46,22 @@ impl Overlay {
         );
         let listening = overlay.listening().remove(0);
         let key: Value = serde_json::from_str(&overlay.lines()[0]).unwrap();
-        for name in ["a", "b", "c"] {
+        for (name, system) in ["a", "b", "c"].into_iter().zip(systems) {
             assert!(tidegate(&["relay", "--keygen", &overlay.at(name)]).status.success());
             let config = format!(
                 "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}\"\nexit-policy = [\"accept *:*\"]\n\
-                 exit-to-private-addresses = true\n[directory]\naddress = \"{listening}\"\ntoken = \"0123456789abcdef\"\n"
+                 exit-to-private-addresses = true\n[directory]\naddress = \"{listening}\"\ntoken = \"0123456789abcdef\"\n\
+                 [system]\nname = \"test\"\n{system}\n"
             );
             let file = overlay.at(&format!("{name}.toml"));
             std::fs::write(&file, config).unwrap();
             overlay.start(&["relay", "--config", &file], "announced");
         }
-        let role = ["client", "--socks", "127.0.0.1:0", "--directory", &listening, "--authority"];
-        overlay.start(&[&role[..], &[key["authority"].as_str().unwrap()]].concat(), "directory");
+        let system = overlay.at("system.toml");
+        std::fs::write(&system, format!("[system]\nname = \"test\"\n{own}\n")).unwrap();
+        let role = ["client", "--socks", "127.0.0.1:0", "--system", &system, "--directory", &listening];
+        let key = ["--authority", key["authority"].as_str().unwrap()];
+        overlay.start(&[&role[..], &key].concat(), "directory");
         overlay
     }
 

@@ -1,10 +1,13 @@
 //! Connections of Tor's kind: TLS in which neither certificate says who its owner is, and inside it the handshake of
-//! [`tidegate_proto::crypto::link`].
+//! [`tidegate_proto::crypto::link`]; or a QUIC connection with that handshake on its first stream, with neighbours of
+//! which the one over TLS has shown that they speak it.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use quinn::Incoming;
 use rustls::{ClientConfig, ServerConfig};
 use sha2::{Digest as _, Sha256};
 use tidegate_control::units::Span;
@@ -14,10 +17,12 @@ use tidegate_proto::crypto::link::{EXPORTER, Handshake, Peer, Start, Tls};
 use tidegate_proto::crypto::names::{Router, SharedNames};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use super::quic::{Neighbour, PATIENCE as QUICKLY, Quic, Way};
 use crate::identity::{Identity, random};
-use crate::link::{Tcp, in_lumps, within};
+use crate::link::{Carrier, in_lumps, within};
 use crate::overlay::{Dial, Met};
 use crate::{clock, tls};
 
@@ -31,12 +36,18 @@ pub struct Links {
     client: Arc<ClientConfig>,
     names: SharedNames,
     address: Option<IpAddr>,
+    quic: Option<Quic>,
+    /// QUIC connections that we have opened and the neighbour may open streams on: who runs the node takes them.
+    opened: (mpsc::UnboundedSender<(RelayId, Neighbour)>, RefCell<Opened>),
 }
+
+/// See [`Links::take_opened`].
+pub type Opened = Option<mpsc::UnboundedReceiver<(RelayId, Neighbour)>>;
 
 /// A connection as the handshake sees it.
 struct Binding<'a> {
     certificate: [u8; 32],
-    stream: &'a TlsStream<Tcp>,
+    carrier: &'a Carrier,
 }
 
 impl Tls for Binding<'_> {
@@ -45,42 +56,78 @@ impl Tls for Binding<'_> {
     }
 
     fn export(&self, context: &[u8]) -> [u8; 32] {
-        let exported = match self.stream {
-            TlsStream::Client(stream) => {
-                stream.get_ref().1.export_keying_material([0; 32], EXPORTER, Some(context))
-            }
-            TlsStream::Server(stream) => {
-                stream.get_ref().1.export_keying_material([0; 32], EXPORTER, Some(context))
+        let mut secret = [0; 32];
+        let exported = match self.carrier {
+            Carrier::Tls(stream) => match &**stream {
+                TlsStream::Client(stream) => {
+                    stream.get_ref().1.export_keying_material(&mut secret, EXPORTER, Some(context)).is_ok()
+                }
+                TlsStream::Server(stream) => {
+                    stream.get_ref().1.export_keying_material(&mut secret, EXPORTER, Some(context)).is_ok()
+                }
+            },
+            Carrier::Quic(lane) => {
+                lane.connection().export_keying_material(&mut secret, EXPORTER, context).is_ok()
             }
         };
-        exported.expect("the TLS handshake is over, and 32 bytes are not too many")
+        assert!(exported, "the TLS handshake is over, and 32 bytes are not too many");
+        secret
     }
 }
 
 impl Links {
-    /// A relay's, with everyday keys certified for a fresh TLS certificate.
+    /// A relay's, with everyday keys certified for this TLS certificate, a fresh one. `quic`: where it answers QUIC, if it
+    /// does.
     ///
     /// # Errors
-    /// If TLS cannot be set up.
-    pub fn relay(keys: &RouterKeys, names: SharedNames, address: IpAddr) -> io::Result<Links> {
-        let identity = Identity::for_links();
+    /// If TLS cannot be set up, or the port is in use.
+    pub fn relay(
+        keys: &RouterKeys,
+        names: SharedNames,
+        address: IpAddr,
+        identity: &Identity,
+        quic: Option<SocketAddr>,
+    ) -> io::Result<Links> {
+        let quic = quic.map(|at| Quic::relay(identity, at, names.clone())).transpose()?;
         let certified = keys.certify(clock::unix(), &identity.certificate, [random(), random()]);
+        let (tell, told) = mpsc::unbounded_channel();
         Ok(Links {
             keys: Some(Arc::new(certified)),
-            server: Some(tls::any_client(&identity).map_err(io::Error::other)?),
+            server: Some(tls::any_client(identity).map_err(io::Error::other)?),
             client: tls::any_server().map_err(io::Error::other)?,
             names,
             address: Some(address),
+            quic,
+            opened: (tell, RefCell::new(Some(told))),
         })
     }
 
-    /// A client's, which proves nothing.
+    /// A client's, which proves nothing; `quic`: whether it speaks that.
     ///
     /// # Errors
     /// If TLS cannot be set up.
-    pub fn client(names: SharedNames) -> io::Result<Links> {
+    pub fn client(names: SharedNames, quic: bool) -> io::Result<Links> {
         let client = tls::any_server().map_err(io::Error::other)?;
-        Ok(Links { keys: None, server: None, client, names, address: None })
+        let quic = quic.then(|| Quic::client(names.clone())).transpose()?;
+        Ok(Links {
+            keys: None,
+            server: None,
+            client,
+            names,
+            address: None,
+            quic,
+            opened: (mpsc::unbounded_channel().0, RefCell::new(None)),
+        })
+    }
+
+    /// What is for QUIC.
+    pub fn quic(&self) -> Option<&Quic> {
+        self.quic.as_ref()
+    }
+
+    /// QUIC connections that are opened from now on, on which the neighbour may open streams; for whoever asks first.
+    pub fn take_opened(&self) -> Opened {
+        self.opened.1.borrow_mut().take()
     }
 
     /// What a relay shows of itself.
@@ -90,26 +137,46 @@ impl Links {
 
     fn start(&self, address: SocketAddr) -> Start {
         let (keys, ours) = (self.keys.clone(), self.address);
-        Start { keys, now: clock::unix(), random: random(), address: address.ip(), ours }
+        let quic = self.quic.is_some();
+        Start { keys, now: clock::unix(), random: random(), address: address.ip(), ours, quic }
     }
 
     /// Connects to the router, and to no other.
     ///
     /// # Errors
     /// If that fails; why, in words.
-    pub async fn connect(&self, router: &Router) -> io::Result<(TlsStream<Tcp>, Peer, Vec<u8>)> {
+    pub async fn connect(&self, router: &Router) -> io::Result<(Carrier, Peer, Vec<u8>)> {
         let tcp = in_lumps(TcpStream::connect(router.address).await?)?;
         let stream = TlsConnector::from(self.client.clone()).connect(tls::name(), tcp).await?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let certificate = certificate.map(|certificate| Sha256::digest(certificate).into());
         let certificate = certificate.ok_or(io::ErrorKind::InvalidData)?;
+        self.meet(Carrier::Tls(Box::new(stream.into())), certificate, router).await
+    }
+
+    /// Connects to the router, and to no other, by QUIC.
+    async fn connect_quic(&self, quic: &Quic, router: &Router) -> io::Result<(Carrier, Vec<u8>, Neighbour)> {
+        let neighbour = quic.connect(router.address).await?;
+        let certificate = neighbour.certificate().ok_or(io::ErrorKind::InvalidData)?;
+        let lane = Carrier::Quic(Box::new(neighbour.open().await?));
+        let (lane, _, rest) = within(QUICKLY, self.meet(lane, certificate, router)).await?;
+        Ok((lane, rest, neighbour))
+    }
+
+    /// Proves who both sides are, to the side that was called.
+    async fn meet(
+        &self,
+        carrier: Carrier,
+        certificate: [u8; 32],
+        router: &Router,
+    ) -> io::Result<(Carrier, Peer, Vec<u8>)> {
         let handshake = Handshake::initiator(self.start(router.address), Some(router.fingerprint));
-        let (stream, peer, rest) = shake(stream.into(), handshake, certificate).await?;
+        let (carrier, peer, rest) = shake(carrier, handshake, certificate).await?;
         let proved = peer.proved.as_ref().map(|proved| proved.ed25519);
         if router.ed25519.is_some() && router.ed25519 != proved {
             return Err(io::Error::other("the relay has another Ed25519 identity"));
         }
-        Ok((stream, peer, rest))
+        Ok((carrier, peer, rest))
     }
 
     /// Answers a connection.
@@ -122,23 +189,51 @@ impl Links {
             self.server.as_ref().zip(self.keys.as_ref()).ok_or(io::ErrorKind::Unsupported)?;
         within(PATIENCE, async {
             let stream = TlsAcceptor::from(server.clone()).accept(in_lumps(tcp)?).await?;
-            let handshake = Handshake::responder(self.start(address));
-            let (stream, peer, rest) = shake(stream.into(), handshake, keys.tls_digest).await?;
-            let relay = peer.proved.map(|proved| {
-                let ed25519 = Some(proved.ed25519);
-                self.names.borrow_mut().find(Router { address, fingerprint: proved.fingerprint, ed25519 })
-            });
-            Ok(Met { stream, rest, peer: relay, ours: peer.ours })
+            let carrier = Carrier::Tls(Box::new(stream.into()));
+            self.be_met(carrier, address, keys.tls_digest).await
         })
         .await
     }
+
+    /// Answers a QUIC connection; its first stream is the first channel.
+    ///
+    /// # Errors
+    /// If the handshake fails; why, in words.
+    pub async fn accept_quic(&self, incoming: Incoming) -> io::Result<(Met, Neighbour)> {
+        let (quic, keys) = self.quic.as_ref().zip(self.keys.as_ref()).ok_or(io::ErrorKind::Unsupported)?;
+        within(QUICKLY, async {
+            let neighbour = quic.answer(incoming).await?;
+            let lane = Carrier::Quic(Box::new(neighbour.accept().await?));
+            let met = self.be_met(lane, neighbour.address(), keys.tls_digest).await?;
+            if let Some(relay) = met.peer {
+                quic.keep(relay, &neighbour);
+            }
+            Ok((met, neighbour))
+        })
+        .await
+    }
+
+    async fn be_met(&self, carrier: Carrier, address: SocketAddr, certificate: [u8; 32]) -> io::Result<Met> {
+        let handshake = Handshake::responder(self.start(address));
+        let (carrier, peer, rest) = shake(carrier, handshake, certificate).await?;
+        let relay = peer.proved.map(|proved| {
+            let ed25519 = Some(proved.ed25519);
+            self.names.borrow_mut().met(Router { address, fingerprint: proved.fingerprint, ed25519 })
+        });
+        let shared = self.quic.is_some() && !peer.quic;
+        Ok(Met { carrier, rest, peer: relay, ours: peer.ours, shared })
+    }
+}
+
+fn over_quic(carrier: Carrier, rest: Vec<u8>, relay: RelayId) -> Met {
+    Met { carrier, rest, peer: Some(relay), ours: true, shared: false }
 }
 
 async fn shake(
-    mut stream: TlsStream<Tcp>,
+    mut stream: Carrier,
     mut handshake: Handshake,
     certificate: [u8; 32],
-) -> io::Result<(TlsStream<Tcp>, Peer, Vec<u8>)> {
+) -> io::Result<(Carrier, Peer, Vec<u8>)> {
     let mut buffer = [0; 4096];
     loop {
         stream.write_all(&handshake.output()).await?;
@@ -147,7 +242,7 @@ async fn shake(
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let binding = Binding { certificate, stream: &stream };
+        let binding = Binding { certificate, carrier: &stream };
         let met = handshake.receive(&buffer[..count], &binding).map_err(io::Error::other)?;
         if let Some(peer) = met {
             stream.write_all(&handshake.output()).await?;
@@ -160,8 +255,33 @@ async fn shake(
 impl Dial for std::rc::Rc<Links> {
     async fn dial(&self, relay: RelayId) -> io::Result<Met> {
         let router = self.names.borrow().router(relay).ok_or(io::ErrorKind::NotFound)?;
-        let (stream, peer, rest) = self.connect(&router).await?;
-        Ok(Met { stream, rest, peer: Some(relay), ours: peer.ours })
+        let mut shared = self.quic.is_some();
+        let turn = match &self.quic {
+            None => None,
+            Some(quic) => match quic.way(relay).await {
+                Way::Lane(lane) => return Ok(over_quic(Carrier::Quic(Box::new(lane)), Vec::new(), relay)),
+                Way::Ask(turn) => Some((quic, turn)),
+                Way::Plain => None,
+                Way::Full => {
+                    shared = false;
+                    None
+                }
+            },
+        };
+        let (carrier, peer, rest) = self.connect(&router).await?;
+        self.names.borrow_mut().reached(relay, router.address);
+        if let Some((quic, _turn)) = turn {
+            if peer.quic
+                && let Ok((lane, rest, neighbour)) = self.connect_quic(quic, &router).await
+            {
+                quic.keep(relay, &neighbour);
+                // Nobody takes them from a client.
+                let _ = self.opened.0.send((relay, neighbour));
+                return Ok(over_quic(lane, rest, relay));
+            }
+            quic.is_plain(relay);
+        }
+        Ok(Met { carrier, rest, peer: Some(relay), ours: peer.ours, shared })
     }
 
     fn opened(&self, relay: RelayId) {

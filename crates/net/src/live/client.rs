@@ -16,6 +16,7 @@ use tidegate_proto::crypto::names::{Router, SharedNames, Target};
 use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::links::Config;
 use tidegate_proto::node::{CircuitKey, Node as _, Output, StreamKey};
+use tidegate_proto::transport::Transport;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -154,7 +155,7 @@ pub async fn run(
 ) -> io::Result<()> {
     let Settings { directory: (at, key), config, hops, path } = settings;
     let names = SharedNames::default();
-    let links = Rc::new(Links::client(names.clone())?);
+    let links = Rc::new(Links::client(names.clone(), config.transport == Transport::Quic)?);
     let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names.clone(), None);
     let state = Rc::<State>::default();
     let (modern, wish) = (config.control.window().is_some(), config.conflux);

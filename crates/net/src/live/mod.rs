@@ -15,6 +15,7 @@ pub mod fetch;
 pub mod front;
 pub mod keys;
 pub mod policy;
+pub mod quic;
 pub mod relay;
 mod status;
 pub mod stream;

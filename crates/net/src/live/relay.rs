@@ -3,11 +3,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use tidegate_control::units::Span;
-use tidegate_proto::cell::EndReason;
+use tidegate_proto::cell::{EndReason, RelayId};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::{SharedNames, Target};
@@ -15,6 +15,7 @@ use tidegate_proto::crypto::ntor::RelaySecret;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::{Node as _, Output};
 use tidegate_proto::relay::Relay;
+use tidegate_proto::transport::Transport;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
@@ -24,12 +25,14 @@ use super::descriptor::{self, Facts};
 use super::directory::Entry;
 use super::exit::{self, Exit, Exiting};
 use super::fetch::fetch;
+use super::quic::Neighbour;
 use super::status;
 use super::stream::{Local, Locals};
 use crate::admission::{Admission, next_connection};
 use crate::clock;
-use crate::identity::random;
-use crate::overlay::{Handle, Overlay, Owner};
+use crate::identity::{Identity, random};
+use crate::link::Carrier;
+use crate::overlay::{Handle, Met, Overlay, Owner};
 
 /// Where a relay announces itself.
 #[derive(Clone, Debug)]
@@ -152,7 +155,13 @@ pub async fn run(
     let own = listener.local_addr()?;
     exit.policy.refuse(own);
     let names = SharedNames::default();
-    let links = Rc::new(Links::relay(&keys, names.clone(), address.ip())?);
+    // Stock tor wants RSA of a TLS certificate, whose signature costs half a millisecond for each connection.
+    let identity = match announce {
+        Announce::Overlay(..) => Identity::generate(),
+        Announce::None | Announce::Tor(_) => Identity::for_links(),
+    };
+    let quic = (config.transport == Transport::Quic).then_some(own);
+    let links = Rc::new(Links::relay(&keys, names.clone(), address.ip(), &identity, quic)?);
     let [secret, _] = keys.onion();
     let onion =
         Encrypted::new(Some(RelaySecret::new(keys.fingerprint(), secret)), Default::default(), random())
@@ -174,6 +183,8 @@ pub async fn run(
     let serving = async {
         tokio::select! {
             () = relay.accept(&listener) => {}
+            () = relay.accept_quic() => {}
+            () = relay.serve_opened() => {}
             () = relay.announce(&announced, &on_event) => {}
             () = relay.obey(&mut orders, own, &on_event) => {}
         }
@@ -187,6 +198,9 @@ pub async fn run(
     let end = clock::now() + DRAINING;
     while clock::now() < end && relay.overlay.with(|node, _| node.circuits()) > 0 {
         clock::until(clock::now() + Span::from_millis(50)).await;
+    }
+    if let Some(quic) = relay.links.quic() {
+        quic.close().await;
     }
     Ok(())
 }
@@ -368,11 +382,59 @@ impl RelayLoop {
                 };
                 tracing::debug!(relay = met.peer.is_some(), ours = met.ours, "connection");
                 // Others may have come meanwhile.
-                if !relay.overlay.with(|node, now| node.turns_away(now, from)) {
-                    let tell = |node: &mut Relay<_>, now, id| node.channel_is_from(now, id, from);
-                    relay.overlay.met_from(met, tell).await;
-                }
+                relay.serve(met, from).await;
             });
+        }
+    }
+
+    async fn accept_quic(&self) {
+        let Some(quic) = self.links.quic() else { return std::future::pending().await };
+        while let Some(incoming) = quic.incoming().await {
+            let from = incoming.remote_address().ip();
+            if self.overlay.with(|node, now| node.turns_away(now, from)) {
+                incoming.refuse();
+                continue;
+            }
+            let relay = self.clone();
+            tokio::task::spawn_local(async move {
+                let (met, neighbour) = match relay.handshakes.run(relay.links.accept_quic(incoming)).await {
+                    Some(Ok(met)) => met,
+                    Some(Err(cause)) => return tracing::debug!(%cause, "no handshake by QUIC"),
+                    None => return tracing::debug!(cause = "others came", "no handshake by QUIC"),
+                };
+                tracing::debug!(relay = met.peer.is_some(), "connection by QUIC");
+                let peer = met.peer;
+                tokio::join!(relay.serve(met, from), relay.serve_lanes(peer, &neighbour));
+            });
+        }
+    }
+
+    /// Serves what neighbours open on QUIC connections that we have made.
+    async fn serve_opened(&self) {
+        let Some(mut opened) = self.links.take_opened() else { return std::future::pending().await };
+        while let Some((relay, neighbour)) = opened.recv().await {
+            let this = self.clone();
+            tokio::task::spawn_local(async move { this.serve_lanes(Some(relay), &neighbour).await });
+        }
+    }
+
+    async fn serve_lanes(&self, peer: Option<RelayId>, neighbour: &Neighbour) {
+        let from = neighbour.address().ip();
+        while let Ok(lane) = neighbour.accept().await {
+            let relay = self.clone();
+            tokio::task::spawn_local(async move {
+                let carrier = Carrier::Quic(Box::new(lane));
+                let met = Met { carrier, rest: Vec::new(), peer, ours: true, shared: false };
+                relay.serve(met, from).await;
+            });
+        }
+    }
+
+    /// Serves a connection, or a stream of a QUIC connection, which counts as one.
+    async fn serve(&self, met: Met, from: IpAddr) {
+        if !self.overlay.with(|node, now| node.turns_away(now, from)) {
+            let tell = |node: &mut Relay<_>, now, id| node.channel_is_from(now, id, from);
+            self.overlay.met_from(met, tell).await;
         }
     }
 }

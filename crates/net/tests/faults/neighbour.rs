@@ -96,7 +96,7 @@ pub async fn shake(relay: Relay, keys: Option<&RouterKeys>, change: impl Fn(&mut
     let mut stream = connect(relay).await;
     let now = clock::unix();
     let keys = keys.map(|keys| keys.certify(now, &[], [random(), random()]).into());
-    let start = Start { keys, now, random: random(), address: relay.address.ip(), ours: None };
+    let start = Start { keys, now, random: random(), address: relay.address.ip(), ours: None, quic: true };
     let mut handshake = Handshake::initiator(start, Some(relay.fingerprint));
     let mut buffer = [0; 4096];
     loop {

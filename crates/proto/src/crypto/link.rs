@@ -25,6 +25,8 @@ const MAX_CELLS: u32 = 16;
 /// Starts a VPADDING cell, which others ignore, and says that the sender's circuits may move between connections and
 /// that it understands its neighbours' plans.
 const OURS: &[u8] = b"tidegate 1";
+/// Starts another: the sender answers QUIC at the address and port that it answers TLS at, or would like to use it.
+const QUIC: &[u8] = b"tidegate quic";
 
 /// What TLS tells of a connection.
 pub trait Tls {
@@ -41,6 +43,8 @@ pub struct Peer {
     pub proved: Option<Proved>,
     /// It understands this project's additions.
     pub ours: bool,
+    /// It speaks QUIC, too.
+    pub quic: bool,
     /// What is spoken from now on.
     pub version: u16,
     /// Our address as the peer sees it.
@@ -59,6 +63,8 @@ pub struct Start {
     pub address: IpAddr,
     /// A relay's own, where others reach it: a peer that finds it true uses the connection again.
     pub ours: Option<IpAddr>,
+    /// It speaks QUIC, too.
+    pub quic: bool,
 }
 
 /// Why a handshake failed.
@@ -111,6 +117,7 @@ pub struct Handshake {
     challenged: bool,
     authenticated: bool,
     ours: bool,
+    quic: bool,
     cells: u32,
 }
 
@@ -142,6 +149,7 @@ impl Handshake {
             challenged: false,
             authenticated: false,
             ours: false,
+            quic: false,
             cells: 0,
         }
     }
@@ -236,7 +244,7 @@ impl Handshake {
             self.say(command::CERTS, &keys.certs(false), true);
             let challenge = [&self.start.random[..], &[0, 1], &METHOD.to_be_bytes()].concat();
             self.say(command::AUTH_CHALLENGE, &challenge, true);
-            self.say(command::VPADDING, OURS, false);
+            self.say_additions();
             self.say_netinfo();
         }
         Ok(())
@@ -271,7 +279,10 @@ impl Handshake {
             }
             match command {
                 command::PADDING | command::PADDING_NEGOTIATE => {}
-                command::VPADDING => self.ours |= body == OURS,
+                command::VPADDING => {
+                    self.ours |= body == OURS;
+                    self.quic |= body == QUIC;
+                }
                 command::CERTS if self.certs.is_none() => {
                     self.heard(cell);
                     let certificate = tls.certificate();
@@ -311,9 +322,17 @@ impl Handshake {
             let body = [&METHOD.to_be_bytes()[..], &length.to_be_bytes(), &signed, &signature].concat();
             self.say(command::AUTHENTICATE, &body, false);
         }
-        self.say(command::VPADDING, OURS, false);
+        self.say_additions();
         self.say_netinfo();
         Ok(())
+    }
+
+    /// What we do beyond Tor's protocol.
+    fn say_additions(&mut self) {
+        self.say(command::VPADDING, OURS, false);
+        if self.start.quic {
+            self.say(command::VPADDING, QUIC, false);
+        }
     }
 
     /// What an AUTHENTICATE cell signs, up to its random bytes. `ends`: the initiator's identities, and the
@@ -366,6 +385,6 @@ impl Handshake {
             _ => None,
         };
         let version = self.version.expect("VERSIONS came first");
-        Ok(Peer { proved, ours: self.ours, version, address })
+        Ok(Peer { proved, ours: self.ours, quic: self.quic, version, address })
     }
 }

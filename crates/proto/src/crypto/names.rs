@@ -93,6 +93,11 @@ pub struct Names {
 #[derive(Debug)]
 struct Entry {
     router: Router,
+    /// Where it is connected to.
+    dial: SocketAddr,
+    /// It connected to us, from a port that it does not listen at: who names it last is believed, until a connection to there
+    /// has shown who it is.
+    came: bool,
     kept: bool,
     connections: u32,
 }
@@ -108,12 +113,36 @@ impl Names {
         id
     }
 
-    /// The number of a relay that a circuit names or that connected to us. One that is connected is the same
-    /// under any address.
+    /// The number of a relay that a circuit names. One that is connected is the same under any address.
     pub fn find(&mut self, router: Router) -> RelayId {
+        let Some(id) = self.connected_as(&router) else { return self.number(router) };
+        if let Some(entry) = self.routers.get_mut(&id).filter(|entry| entry.came) {
+            entry.dial = router.address;
+        }
+        id
+    }
+
+    /// The number of a relay that connected to us, from that address.
+    pub fn met(&mut self, router: Router) -> RelayId {
+        let connected = self.connected_as(&router);
+        connected.unwrap_or_else(|| {
+            let id = self.number(router);
+            let entry = self.routers.get_mut(&id).expect("it has a number");
+            entry.came = !entry.kept;
+            id
+        })
+    }
+
+    fn connected_as(&self, router: &Router) -> Option<RelayId> {
         let known = self.by_fingerprint.get(&router.fingerprint).into_iter().flatten();
-        let connected = known.copied().find(|id| self.routers[id].connections > 0);
-        connected.unwrap_or_else(|| self.number(router))
+        known.copied().find(|id| self.routers[id].connections > 0)
+    }
+
+    /// The relay has proved itself at that address, where we connected to it.
+    pub fn reached(&mut self, id: RelayId, at: SocketAddr) {
+        if let Some(entry) = self.routers.get_mut(&id).filter(|entry| entry.dial == at) {
+            entry.came = false;
+        }
     }
 
     fn number(&mut self, router: Router) -> RelayId {
@@ -122,7 +151,8 @@ impl Names {
         }
         self.last += 1;
         let id = RelayId(self.last);
-        self.routers.insert(id, Entry { router, kept: false, connections: 0 });
+        let entry = Entry { router, dial: router.address, came: false, kept: false, connections: 0 };
+        self.routers.insert(id, entry);
         self.numbers.insert(router, id);
         self.by_fingerprint.entry(router.fingerprint).or_default().push(id);
         id
@@ -130,7 +160,7 @@ impl Names {
 
     /// The relay behind a number.
     pub fn router(&self, id: RelayId) -> Option<Router> {
-        self.routers.get(&id).map(|entry| entry.router)
+        self.routers.get(&id).map(|entry| Router { address: entry.dial, ..entry.router })
     }
 
     /// Whether a connection to the relay is open.
@@ -187,6 +217,21 @@ mod tests {
         let kept = names.keep(router(2, 1));
         names.disconnected(kept, false);
         assert_eq!(names.router(kept), Some(router(2, 1)));
+    }
+
+    #[test]
+    fn who_connected_to_us_is_reached_where_circuits_say_it_listens() {
+        let mut names = Names::default();
+        let id = names.met(router(1, 50_000));
+        names.connected(id);
+        assert_eq!(names.find(router(1, 666)), id, "it is connected");
+        assert_eq!(names.find(router(1, 9001)), id);
+        assert_eq!(names.router(id), Some(router(1, 9001)), "nobody has shown who is there");
+        names.reached(id, router(1, 9001).address);
+        assert_eq!(names.find(router(1, 666)), id);
+        assert_eq!(names.router(id), Some(router(1, 9001)), "somebody has");
+        names.disconnected(id, true);
+        assert_eq!((names.router(id), names.numbers.len(), names.by_fingerprint.len()), (None, 0, 0));
     }
 
     #[test]

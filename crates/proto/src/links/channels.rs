@@ -12,11 +12,13 @@ use crate::transport::{LOUDNESS_HALF_LIFE, Sharing, Transport};
 
 impl<O: Onion> Links<O> {
     pub(super) fn add_channel(&mut self, peer: Option<RelayId>, ours: bool) -> ChannelId {
+        let own = peer.is_some_and(|peer| self.transport_to(peer) != Transport::Vanilla);
         let id = self.channels.insert(Channel {
             peer,
             ours,
             stock: false,
-            dedicated: ours && peer.is_some_and(|peer| self.transport_to(peer) != Transport::Vanilla),
+            shared: false,
+            transient: ours && (own || self.config.close_unused),
             open: !ours,
             filling: true,
             flushing: false,
@@ -40,15 +42,20 @@ impl<O: Onion> Links<O> {
 
     /// The transport between us and a relay.
     pub(super) fn transport_to(&self, peer: RelayId) -> Transport {
-        let stock = |channel: &Channel| channel.stock && channel.peer == Some(peer);
+        let shares = |channel: &Channel| (channel.stock || channel.shared) && channel.peer == Some(peer);
         let legacy =
-            self.config.legacy.contains(&peer) || self.channels.iter().any(|(_, channel)| stock(channel));
+            self.config.legacy.contains(&peer) || self.channels.iter().any(|(_, channel)| shares(channel));
         if legacy { Transport::Vanilla } else { self.config.transport }
     }
 
     /// The neighbour understands nothing beyond Tor's protocol.
     pub fn set_stock(&mut self, id: ChannelId) {
         self.channel(id).stock = true;
+    }
+
+    /// The neighbour does not speak our transport.
+    pub fn set_shared(&mut self, id: ChannelId) {
+        self.channel(id).shared = true;
     }
 
     /// The channel that a leg is on.
@@ -100,7 +107,7 @@ impl<O: Onion> Links<O> {
                 let least = known.iter().min_by(|a, b| quieter(&loudest(a), &loudest(b)));
                 *least.expect("a threshold is at least one connection")
             }
-            Transport::Vanilla | Transport::PerCircuit => known[0],
+            Transport::Vanilla | Transport::PerCircuit | Transport::Quic => known[0],
         }
     }
 
@@ -155,6 +162,6 @@ impl<O: Onion> Links<O> {
     /// Whether a channel has no circuits left and nothing to write, and is of the kind that is closed then.
     pub fn is_spent(&self, id: ChannelId) -> bool {
         let channel = &self.channels[id.0 as usize];
-        channel.dedicated && channel.circs.is_empty() && channel.out.is_empty()
+        channel.transient && channel.circs.is_empty() && channel.out.is_empty()
     }
 }

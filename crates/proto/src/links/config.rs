@@ -89,6 +89,9 @@ pub struct Config {
     pub transport: Transport,
     /// Relays that are not upgraded to `transport`: circuits to them share one connection.
     pub legacy: Arc<BTreeSet<RelayId>>,
+    /// Connections that this node opens close with their last circuit, as one of a circuit's own always does. Without
+    /// it shared ones stay.
+    pub close_unused: bool,
     /// Which circuit of a connection goes next.
     pub scheduler: Arc<dyn Discipline>,
     /// KIST decides when, and over all connections at once; without it each connection fills its output
@@ -132,6 +135,7 @@ impl Default for Config {
         Config {
             transport: Transport::Vanilla,
             legacy: Arc::default(),
+            close_unused: false,
             scheduler: Arc::new(RoundRobin),
             kist: None,
             control: Arc::new(FixedWindows),

@@ -27,8 +27,10 @@ pub(super) struct Channel {
     pub(super) ours: bool,
     /// The neighbour speaks Tor's protocol only.
     pub(super) stock: bool,
+    /// The neighbour does not speak our transport.
+    pub(super) shared: bool,
     /// Closes with its last circuit.
-    pub(super) dedicated: bool,
+    pub(super) transient: bool,
     pub(super) open: bool,
     /// The output buffer takes cells (it fell below the low mark since it was full).
     pub(super) filling: bool,

@@ -70,6 +70,10 @@ impl<O: Onion> Node<O> for Relay<O> {
         self.table.links.set_stock(channel);
     }
 
+    fn channel_is_shared(&mut self, channel: ChannelId) {
+        self.table.links.set_shared(channel);
+    }
+
     fn channel_opened(&mut self, now: Time, channel: ChannelId) {
         self.table.links.opened(now, channel);
     }

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use tidegate_control::random::Seed;
 use tidegate_control::units::Span;
 use tidegate_proto::cell::{Cell, CircId, Command, RelayId, StreamId};
+use tidegate_proto::client::Client;
 use tidegate_proto::links::{ChannelId, Config, kist};
 use tidegate_proto::node::{CircuitKey, Node, StreamKey};
 use tidegate_proto::onion::{Clear, ClearBody, ClearMessage, Onion, Stamp};
@@ -25,6 +26,7 @@ fn configs() -> impl Iterator<Item = Config> {
     let transports = [
         Transport::Vanilla,
         Transport::PerCircuit,
+        Transport::Quic,
         threshold(Sharing::RoundRobin),
         threshold(Sharing::ByClass),
     ];
@@ -41,7 +43,7 @@ fn configs() -> impl Iterator<Item = Config> {
 }
 
 /// How many there are.
-const CONFIGS: usize = 4 * 2 * SCHEDULERS.len() * CONTROLS.len();
+const CONFIGS: usize = 5 * 2 * SCHEDULERS.len() * CONTROLS.len();
 
 const PATH: [RelayId; 3] = [RelayId(0), RelayId(1), RelayId(2)];
 
@@ -54,7 +56,7 @@ fn downloads_arrive_whole_and_in_order_under_every_transport_and_scheduler() {
         assert_eq!(BTreeSet::from_iter(&net.built), BTreeSet::from_iter(&circuits));
         let expected = match config.transport {
             Transport::Vanilla => 3,
-            Transport::PerCircuit => 15,
+            Transport::PerCircuit | Transport::Quic => 15,
             Transport::Threshold { .. } => 6,
         };
         assert_eq!(net.seen_channels, expected);
@@ -246,6 +248,24 @@ fn a_pair_with_a_legacy_relay_shares_one_connection() {
     }
     net.settle();
     assert_eq!(net.wires.len(), 4, "shared connections stay, the client's own are gone");
+}
+
+#[test]
+fn a_shared_connection_stays_unless_its_opener_closes_unused_ones() {
+    for close_unused in [false, true] {
+        let mut net = Net::new(&Config::default());
+        let own = Config { close_unused, ..Config::default() };
+        net.client = Client::new(Clear::default(), own);
+        let circuits = [(); 2].map(|()| net.client.build(net.now, PATH.to_vec()));
+        net.settle();
+        assert_eq!((net.seen_channels, net.wires.len()), (3, 6), "both circuits share");
+        net.client.close(net.now, circuits[0]);
+        net.settle();
+        assert_eq!(net.wires.len(), 6, "one circuit is left");
+        net.client.close(net.now, circuits[1]);
+        net.settle();
+        assert_eq!(net.wires.len(), if close_unused { 4 } else { 6 });
+    }
 }
 
 proptest! {

@@ -88,6 +88,19 @@ impl Endpoint {
         Endpoint { sender, receiver, state: State::Idle, active, syn_owed: false }
     }
 
+    /// Both ends of a connection that has been there for long and idle: no handshake, no round trip known.
+    pub fn standing(config: &Config, now: Time) -> [Endpoint; 2] {
+        [true, false].map(|active| {
+            let mut end = Endpoint::new(config, active);
+            let mut offer = Segment::default();
+            end.receiver.offer_first_window(&mut offer);
+            end.sender.window_end = u64::from(offer.window);
+            end.sender.on_standing(config, now);
+            end.state = State::Established;
+            end
+        })
+    }
+
     /// Begins the handshake. Bytes may be written before it ends. Does nothing on a passive end.
     pub fn connect(&mut self, _now: Time) {
         if self.active && self.state == State::Idle {
@@ -277,6 +290,11 @@ impl Endpoint {
     /// Offset up to which the peer's bytes have arrived in order.
     pub fn delivered_in_order(&self) -> u64 {
         self.receiver.in_order()
+    }
+
+    /// Whether the peer's bytes between these offsets have arrived, in order or not.
+    pub fn has(&self, start: u64, end: u64) -> bool {
+        self.receiver.has(start, end)
     }
 
     /// Touches what a segment will need, see [`crate::world`]'s looking ahead.

@@ -100,6 +100,13 @@ impl Receiver {
         self.next - u64::from(self.next > self.fin)
     }
 
+    /// Whether everything between these offsets has arrived.
+    pub fn has(&self, start: u64, end: u64) -> bool {
+        let start = start.max(self.next);
+        let ranges = self.ahead.iter().flat_map(|ahead| &ahead.ranges);
+        start >= end || ranges.into_iter().any(|range| range.0 <= start && end <= range.1)
+    }
+
     /// Whether the peer's last byte has arrived in order.
     pub fn closed(&self) -> bool {
         self.next > self.fin

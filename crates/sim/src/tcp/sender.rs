@@ -144,6 +144,12 @@ impl Sender {
         self.tune_buffer(config);
     }
 
+    /// The connection was there before; nobody has measured it.
+    pub fn on_standing(&mut self, config: &Config, now: Time) {
+        self.last_sent = now;
+        self.tune_buffer(config);
+    }
+
     /// Bytes written (a FIN is none).
     pub fn written(&self) -> u64 {
         self.write_end - u64::from(self.fin)

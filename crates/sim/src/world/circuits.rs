@@ -224,7 +224,7 @@ impl<R: Recorder> World<'_, R> {
             return;
         }
         let (user, leg_of) = (circuit.user, circuit.leg_of);
-        self.users.choice(user).build_times.timed_out();
+        self.users.build_times(user).timed_out();
         if leg_of.is_some() {
             return self.close_circuit(host, key);
         }
@@ -258,10 +258,9 @@ impl<R: Recorder> World<'_, R> {
         let relays = path.into_iter().chain(service.into_iter().flatten()).map(RelayId);
         let key = self.client(host).build(now, relays.collect());
         let drawn = matches!(self.plan.users[user as usize].route, Route::Drawn { .. });
-        let choice = self.users.choice(user);
-        let deadline = match choice.build_timeout {
+        let deadline = match self.users.choice(user).build_timeout {
             BuildTimeout::After(timeout) if drawn => now + timeout,
-            BuildTimeout::Learnt if drawn => now + choice.build_times.timeout(),
+            BuildTimeout::Learnt(least) if drawn => now + self.users.build_times(user).timeout().max(least),
             _ => Time::NEVER,
         };
         if deadline < Time::NEVER {
@@ -303,10 +302,10 @@ impl<R: Recorder> World<'_, R> {
         circuit.built = true;
         let OwnCircuit { user, number, begun, deadline, standby_for, leg_of, legs, .. } = *circuit;
         let took = self.now.since(begun);
-        let choice = self.users.choice(user);
-        match choice.build_timeout {
-            BuildTimeout::Learnt if self.now < deadline => choice.build_times.built(took),
-            BuildTimeout::Learnt => choice.build_times.late(Some(took)),
+        let in_time = self.now < deadline;
+        match self.users.choice(user).build_timeout {
+            BuildTimeout::Learnt(_) if in_time => self.users.build_times(user).built(took),
+            BuildTimeout::Learnt(_) => self.users.build_times(user).late(Some(took)),
             BuildTimeout::Never | BuildTimeout::After(_) => {}
         }
         self.record(Observation::CircuitBuilt { circuit: Circuit(number), took });

@@ -1,94 +1,21 @@
 //! TCP connections between hosts, and the cells and bytes written to and read from them.
 
-use std::collections::VecDeque;
-
 use tidegate_control::units::Time;
-use tidegate_proto::cell::{CELL_BYTES, Cell, DATA_BYTES};
-use tidegate_proto::links::{ChannelId, Departure};
-use tidegate_proto::node::{Budget, Sink, StreamKey};
-use tidegate_proto::onion::{Clear, ClearMessage};
+use tidegate_proto::cell::{CELL_BYTES, DATA_BYTES};
+use tidegate_proto::links::ChannelId;
+use tidegate_proto::node::StreamKey;
+use tidegate_proto::onion::ClearMessage;
+use tidegate_proto::transport::Transport;
 
-use crate::observe::{Circuit, Host, Observation, Recorder};
-use crate::plan::System;
+use crate::observe::{Circuit, Host, Observation, Recorder, Seen};
 use crate::tcp;
 use crate::underlay::Packet;
 
-use super::ends::{Attached, Connection, ConnectionId, End, EndId, Record, TcpProfile, Wire};
-use super::follow::Follow;
-use super::host::Gate;
+use super::ends::{Attached, Connection, ConnectionId, End, EndId, TcpProfile, Wire};
 use super::measurement::session::Measuring;
+use super::records::Records;
 use super::sockets::Sockets;
 use super::state::World;
-
-/// A channel's cells on their way into TCP, in TLS records.
-struct Records<'a> {
-    now: Time,
-    system: &'a System,
-    side: u8,
-    end: &'a mut End,
-    cells: &'a mut VecDeque<(u64, Cell<Clear>)>,
-    follows: &'a mut Vec<Follow>,
-    gate: Option<&'a mut Gate>,
-    /// Bytes that the host's bucket lets this connection write in its turn.
-    share: u64,
-    /// The share is used up.
-    gated: bool,
-}
-
-impl Sink<Clear> for Records<'_> {
-    fn budget(&mut self) -> Budget {
-        if let Some(record) = &self.end.record {
-            return Budget::Cells(record.cells);
-        }
-        if self.end.tcp.send_space() == 0 {
-            self.end.wants_write = true;
-            return Budget::Blocked;
-        }
-        // Every cell counts as a full one here; few are shorter.
-        let cell = CELL_BYTES + self.system.tls.record_overhead;
-        let allowed = self.share.div_ceil(cell.into());
-        if allowed == 0 {
-            self.gated = true;
-            return Budget::Paused;
-        }
-        Budget::Cells(allowed.min(self.system.tls.record_cells.into()) as u32)
-    }
-
-    fn begin(&mut self, cells: u32, bytes: u64) -> bool {
-        let bytes = bytes + u64::from(self.system.tls.record_overhead);
-        let mut record = self.end.record.take().unwrap_or(Record { cells, bytes, left: bytes });
-        record.left -= self.end.tcp.write(record.left);
-        if record.left > 0 {
-            self.end.record = Some(record);
-            self.end.wants_write = true;
-            return false;
-        }
-        let bytes = record.bytes;
-        self.end.written += bytes;
-        self.share = self.share.saturating_sub(bytes);
-        if let Some(half_life) = self.system.connection_half_life {
-            self.end.loudness.add(self.now, half_life, cells);
-        }
-        if let Some(gate) = &mut self.gate {
-            gate.wrote(bytes);
-        }
-        true
-    }
-
-    fn write(&mut self, mut departure: Departure<Clear>) {
-        let end = &mut *self.end;
-        if let ClearMessage::Data { stamp, .. } = &mut departure.cell.body.message {
-            if stamp.departed == Time::ZERO {
-                stamp.departed = departure.buffered;
-            }
-            if stamp.trace != 0 {
-                let times = [departure.queued, departure.buffered, self.now];
-                self.follows.push(Follow::new(stamp.trace, self.side, end.written, times));
-            }
-        }
-        self.cells.push_back((end.written, departure.cell));
-    }
-}
 
 impl<R: Recorder> World<'_, R> {
     pub(super) fn connection(&mut self, id: ConnectionId) -> Option<&mut Connection> {
@@ -115,16 +42,29 @@ impl<R: Recorder> World<'_, R> {
         let secured = |host: u32| self.hosts[host as usize].secured;
         let profile = if self.machine(from) == self.machine(to) {
             TcpProfile::Loopback
+        } else if opener == Attached::Trunk {
+            TcpProfile::Quic
         } else if secured(from) && secured(to) {
             TcpProfile::Ipsec
         } else {
             TcpProfile::Internet
         };
         let config = &self.tcp_parameters[profile as usize];
-        let mut active = tcp::Endpoint::active(config);
-        active.connect(self.now);
-        let flights = if let Attached::Channel(_) = opener { 2 * self.system.tls.round_trips } else { 0 };
-        let ends = [End::new(from, active, opener), End::new(to, tcp::Endpoint::passive(config), accepted)];
+        let flights = match opener {
+            Attached::Channel(_) => 2 * self.system.tls.round_trips,
+            // The first round trip is TLS's as well.
+            Attached::Trunk => 2 * self.system.tls.round_trips.saturating_sub(1),
+            _ => 0,
+        };
+        let channel = matches!(opener, Attached::Channel(_) | Attached::Trunk);
+        let (flights, [active, passive]) = if channel && self.standing(from, to) {
+            (0, tcp::Endpoint::standing(config, self.now))
+        } else {
+            let mut active = tcp::Endpoint::active(config);
+            active.connect(self.now);
+            (flights, [active, tcp::Endpoint::passive(config)])
+        };
+        let ends = [End::new(from, active, opener), End::new(to, passive, accepted)];
         let id = EndId { connection: ConnectionId(self.connections.len() as u32), side: 0 };
         self.connections.push(Some(Box::new(Connection::new(ends, profile, flights))));
         self.live.push(id.connection);
@@ -137,8 +77,23 @@ impl<R: Recorder> World<'_, R> {
     }
 
     pub(super) fn open_channel(&mut self, host: u32, channel: ChannelId, to: u32) {
+        if [host, to].into_iter().all(|host| self.hosts[host as usize].speaks_quic) {
+            return self.open_lane(host, to, channel);
+        }
         let end = self.open(host, to, [Attached::Channel(channel), Attached::Pending]);
         self.hosts[host as usize].set_channel(channel, Some(end));
+        if self.standing(host, to) {
+            self.channel_opened(end.other());
+            self.channel_opened(end);
+        }
+    }
+
+    /// Whether the channel between them has been there before a circuit asks for it.
+    pub(super) fn standing(&self, from: u32, to: u32) -> bool {
+        let shared = matches!(self.system.transport, Transport::Vanilla | Transport::Quic);
+        self.system.tls.standing
+            && shared
+            && [from, to].iter().all(|end| self.hosts[*end as usize].is_relay())
     }
 
     /// Closes a channel's connection once what was written has arrived.
@@ -152,10 +107,12 @@ impl<R: Recorder> World<'_, R> {
         self.close_if_flushed(end);
     }
 
-    fn close_if_flushed(&mut self, id: EndId) {
+    pub(super) fn close_if_flushed(&mut self, id: EndId) {
+        let lane = self.lane_arrived(id);
         let Some(connection) = self.connection(id.connection) else { return };
         let end = &connection.ends[usize::from(id.side)];
-        if connection.closing && end.attached == Attached::Pending && end.tcp.acknowledged() >= end.written {
+        let flushed = lane.unwrap_or(end.tcp.acknowledged()) >= end.written;
+        if connection.closing && end.attached == Attached::Pending && flushed {
             self.kill(id.connection);
         }
     }
@@ -171,10 +128,17 @@ impl<R: Recorder> World<'_, R> {
     /// Breaks a connection: both sides' machines are told.
     pub(super) fn kill(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections[id.0 as usize].take() else { return };
-        for end in &connection.ends {
-            let host = &mut self.hosts[end.host as usize];
-            end.add_tcp_totals(&self.system.tcp, &mut host.totals);
-            host.descriptors -= 1;
+        if let Some(over) = connection.over {
+            self.lane_closed(id, over);
+        } else {
+            for end in &connection.ends {
+                let host = &mut self.hosts[end.host as usize];
+                end.add_tcp_totals(&self.system.tcp, &mut host.totals);
+                host.descriptors -= 1;
+            }
+        }
+        if connection.trunk.is_some() {
+            self.trunk_closed(&connection);
         }
         let now = self.now;
         for end in &connection.ends {
@@ -190,7 +154,7 @@ impl<R: Recorder> World<'_, R> {
                     host.node().stream_ended(now, stream);
                     self.drain(end.host);
                 }
-                Attached::Server(_) | Attached::Echo(_) | Attached::Pending => {}
+                Attached::Server(_) | Attached::Echo(_) | Attached::Pending | Attached::Trunk => {}
             }
         }
     }
@@ -201,6 +165,14 @@ impl<R: Recorder> World<'_, R> {
         let (to, segment) = (packet.payload.to(), packet.payload.segment());
         let id = EndId { connection: ConnectionId(packet.flow), side: to };
         let Some(connection) = self.connections[packet.flow as usize].as_deref_mut() else { return };
+        if R::WATCHES_PACKETS {
+            let [from, to] = [1 - to, to].map(|side| Host(connection.ends[usize::from(side)].host));
+            let bytes = segment.wire_bytes(&self.tcp_parameters[connection.profile as usize]);
+            self.recorder.packet(now, Seen { from, to, flow: packet.flow, bytes });
+        }
+        if connection.trunk.is_some() {
+            return self.trunk_packet(&packet);
+        }
         let config = &self.tcp_parameters[connection.profile as usize];
         for follow in connection.follows.iter_mut().filter(|follow| follow.writer != to) {
             let (sent, queue, propagation) = (packet.sent, packet.link_queue, packet.propagation);
@@ -276,12 +248,12 @@ impl<R: Recorder> World<'_, R> {
                 self.hosts[host as usize].node().stream_connected(now, stream);
                 self.drain(host);
             }
-            Attached::Pending | Attached::Server(_) | Attached::Echo(_) => {}
+            Attached::Pending | Attached::Server(_) | Attached::Echo(_) | Attached::Trunk => {}
         }
     }
 
-    /// TCP takes bytes again.
-    fn writable(&mut self, id: EndId) {
+    /// TCP, or a lane, takes bytes again.
+    pub(super) fn writable(&mut self, id: EndId) {
         let Some(end) = self.end(id) else { return };
         match end.attached {
             Attached::Channel(_) if end.wants_write => {
@@ -296,7 +268,7 @@ impl<R: Recorder> World<'_, R> {
     }
 
     /// Bytes can be read.
-    fn readable(&mut self, id: EndId) {
+    pub(super) fn readable(&mut self, id: EndId) {
         let Some(end) = self.end(id) else { return };
         let (host, attached) = (end.host, end.attached);
         match attached {
@@ -318,15 +290,17 @@ impl<R: Recorder> World<'_, R> {
                 self.drain(host);
             }
             Attached::Server(transfer) => self.server_read(transfer, id),
-            Attached::Echo(_) | Attached::Pending => {}
+            Attached::Echo(_) | Attached::Pending | Attached::Trunk => {}
         }
     }
 
     /// Whether the next cell has arrived whole (all of its TLS record).
     pub(super) fn can_read(&mut self, id: EndId) -> bool {
-        let Some(arrived) = self.end(id).map(|end| end.tcp.delivered_in_order()) else { return false };
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref() else { return false };
-        connection.cells[usize::from(1 - id.side)].front().is_some_and(|(end, _)| *end <= arrived)
+        let Some((end, _)) = connection.cells[usize::from(1 - id.side)].front() else { return false };
+        let tcp = &connection.ends[usize::from(id.side)].tcp;
+        let lane = connection.over.and_then(|_| self.lane_arrived(id.other()));
+        *end <= lane.unwrap_or_else(|| tcp.delivered_in_order())
     }
 
     /// Reads one cell on behalf of a gated host; gives its bytes, and the overhead of the record that it ends.
@@ -334,9 +308,10 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn read_one(&mut self, id: EndId) -> (u64, u64) {
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref() else { return (0, 0) };
         let next = connection.cells[usize::from(1 - id.side)].front();
+        let has_records = connection.over.is_none();
         let bytes = next.map_or(0, |(_, cell)| u64::from(cell.wire_bytes()));
         let record_done = self.deliver_cell(id);
-        (bytes, if record_done { u64::from(self.system.tls.record_overhead) } else { 0 })
+        (bytes, if record_done && has_records { u64::from(self.system.tls.record_overhead) } else { 0 })
     }
 
     /// Hands the next cell to the node; true if its TLS record ends with it.
@@ -344,6 +319,7 @@ impl<R: Recorder> World<'_, R> {
         let now = self.now;
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return true };
         let writer = 1 - id.side;
+        let is_lane = connection.over.is_some();
         let Some((offset, cell, record_done)) = connection.read_cell(writer) else { return true };
         if let ClearMessage::Data { stamp, .. } = &cell.body.message
             && stamp.trace != 0
@@ -355,7 +331,9 @@ impl<R: Recorder> World<'_, R> {
             let waits = follow.read(now);
             self.record(Observation::Waited { circuit: Circuit(circuit), hop, at, waits });
         }
-        if record_done && let Some((tcp, config)) = self.tcp(id) {
+        if is_lane {
+            self.lane_read(id, cell.wire_bytes().into());
+        } else if record_done && let Some((tcp, config)) = self.tcp(id) {
             let arrived = tcp.readable();
             let rest = tcp.delivered_in_order() - offset;
             tcp.read(config, now, arrived - rest);
@@ -371,8 +349,10 @@ impl<R: Recorder> World<'_, R> {
     /// Writes a channel's cells to TCP, in TLS records, as long as TCP and the host's bucket take them.
     pub(super) fn flush(&mut self, id: EndId) {
         let now = self.now;
+        let mut trunk = self.take_trunk(id.connection);
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
-        let Connection { ends, cells, follows, .. } = connection;
+        let Connection { ends, cells, follows, over, .. } = connection;
+        let over = *over;
         let end = &mut ends[usize::from(id.side)];
         let Attached::Channel(channel) = end.attached else { return self.stream_write(id, 0) };
         let index = end.host;
@@ -387,6 +367,9 @@ impl<R: Recorder> World<'_, R> {
             end,
             cells: &mut cells[usize::from(id.side)],
             follows,
+            lane: trunk.as_deref_mut().zip(over).map(|(trunk, over)| {
+                (&mut trunk.written_by[usize::from(over.side(id.side))], id.connection.0)
+            }),
             gate: gate.as_deref_mut(),
             share,
             gated: false,
@@ -397,6 +380,9 @@ impl<R: Recorder> World<'_, R> {
             gate.wait_to_write(now, id);
         }
         host.gate = gate;
+        if let Some((over, trunk)) = over.zip(trunk) {
+            self.put_trunk(over.trunk, trunk);
+        }
         if gated {
             self.pump_again(index);
         }
@@ -439,10 +425,11 @@ impl<R: Recorder> World<'_, R> {
         let mut bytes = vec![(0, 0); self.hosts.len()];
         self.live.retain(|id| self.connections[id.0 as usize].is_some());
         let live = self.live.iter().filter_map(|id| self.connections[id.0 as usize].as_deref());
-        for end in live.flat_map(|connection| &connection.ends) {
+        for (side, end, connection) in live.flat_map(Connection::sides) {
             let (unsent, held) = &mut bytes[end.host as usize];
-            *unsent += end.tcp.written() - end.tcp.transmitted();
-            *held += end.tcp.written() - end.tcp.acknowledged() + end.tcp.readable();
+            let waiting = connection.trunk.as_ref().map_or(0, |trunk| trunk.written_by[side].unsent());
+            *unsent += end.tcp.written() - end.tcp.transmitted() + waiting;
+            *held += end.tcp.written() - end.tcp.acknowledged() + end.tcp.readable() + waiting;
         }
         bytes
     }

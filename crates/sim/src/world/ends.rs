@@ -1,4 +1,4 @@
-//! A TCP connection of the run and its two ends.
+//! A connection of the run and its two ends: TCP, QUIC, or a lane (a stream) of a QUIC connection.
 
 use std::collections::VecDeque;
 
@@ -10,6 +10,7 @@ use tidegate_proto::transport::DecayingCount;
 
 use super::follow::Follow;
 use crate::observe::HostTotals;
+use crate::quic::Lanes;
 use crate::tcp::{self, Flags, Segment};
 
 /// A connection of the run, numbered in the order of opening.
@@ -94,6 +95,36 @@ pub(super) enum TcpProfile {
     Loopback,
     /// Between two relays that speak IPsec.
     Ipsec,
+    /// Between two nodes that speak QUIC: what carries its packets.
+    Quic,
+}
+
+/// What carries a lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Over {
+    pub trunk: ConnectionId,
+    /// Who accepted the QUIC connection opened the lane.
+    pub flipped: bool,
+}
+
+impl Over {
+    /// The other side of a lane's `side`, or of the trunk's, in the other's numbers.
+    pub fn side(self, side: u8) -> u8 {
+        side ^ u8::from(self.flipped)
+    }
+}
+
+/// What a QUIC connection has besides its packets.
+#[derive(Debug, Default)]
+pub(super) struct Trunk {
+    /// By the end that writes.
+    pub written_by: [Lanes; 2],
+    /// Whether an end's handshake is over.
+    pub open: [bool; 2],
+    /// Lanes whose opener waits for that.
+    pub waiting: Vec<EndId>,
+    /// An event is pending that tells an end's writers to go on.
+    pub waking: [bool; 2],
 }
 
 /// What both ends look at lies together and comes first: a packet's arrival looks at it and at one end.
@@ -109,6 +140,10 @@ pub(super) struct Connection {
     /// Flights of TLS and the link protocol that have still to arrive before cells may go: an even number while it
     /// is the acceptor who waits for one.
     pub flights: u32,
+    /// A lane's QUIC connection. The ends' own TCP stays idle then.
+    pub over: Option<Over>,
+    /// A QUIC connection's lanes.
+    pub trunk: Option<Box<Trunk>>,
     pub ends: [End; 2],
 }
 
@@ -125,6 +160,8 @@ pub(super) enum Attached {
     Server(u32),
     /// A measurement circuit: the measurer opened it.
     Echo(u32),
+    /// The lanes of a QUIC connection.
+    Trunk,
 }
 
 pub(super) struct End {
@@ -159,7 +196,8 @@ pub(super) struct Record {
 impl Connection {
     pub fn new(ends: [End; 2], profile: TcpProfile, flights: u32) -> Connection {
         let cells = [VecDeque::new(), VecDeque::new()];
-        Connection { cells, follows: Vec::new(), profile, closing: false, flights, ends }
+        let trunk = (ends[0].attached == Attached::Trunk).then(Box::default);
+        Connection { cells, follows: Vec::new(), profile, closing: false, flights, over: None, trunk, ends }
     }
 
     /// Takes the first cell that an end has written and the other may read, and whether its TLS record ends with it.
@@ -175,6 +213,17 @@ impl Connection {
             }
         }
         Some((offset, cell, record_done))
+    }
+
+    /// Both ends with their numbers.
+    pub fn sides(&self) -> impl Iterator<Item = (usize, &End, &Connection)> {
+        self.ends.iter().enumerate().map(move |(side, end)| (side, end, self))
+    }
+
+    /// Of a lane: cells that are followed and that the host at an end of its QUIC connection has written.
+    pub fn followed_by(&mut self, writer: EndId) -> impl Iterator<Item = &mut Follow> {
+        let side = self.over.map_or(writer.side, |over| over.side(writer.side));
+        self.follows.iter_mut().filter(move |follow| follow.writer == side)
     }
 
     /// The transfer that the accepting end serves.

@@ -12,6 +12,8 @@ pub(super) enum Event {
     Net(NetEvent),
     /// A TCP timer may be due.
     Tcp(EndId),
+    /// Lanes of a QUIC connection take bytes again.
+    Roomy(EndId),
     /// A host's bucket is refilled or its processor is free.
     Pump(u32),
     /// A timeout of a host's node may be due.

@@ -37,6 +37,8 @@ pub(super) struct HostState {
     pub descriptors: u64,
     /// A relay that speaks IPsec with others that do.
     pub secured: bool,
+    /// A node whose channels to others that do are lanes of QUIC connections.
+    pub speaks_quic: bool,
     /// The node's timeout is pending for this time.
     pub timer: Time,
     /// Levels and counts at the last sample.
@@ -76,7 +78,9 @@ pub(super) struct Gate {
 impl HostState {
     /// `measured`: it will be; then it needs a gate. `other`: a client that asks for other ends.
     pub fn new(role: &Role, config: &Config, measured: bool, other: bool) -> HostState {
-        let secured = matches!(role, Role::Relay(_)) && config.transport != Transport::Vanilla;
+        let speaks_quic = config.transport == Transport::Quic;
+        let plain = speaks_quic || config.transport == Transport::Vanilla;
+        let secured = matches!(role, Role::Relay(_)) && !plain;
         let (machine, gate) = match role {
             Role::Relay(limits) => {
                 let gated = measured || limits.bucket.is_some() || limits.cell_cost > Span::ZERO;
@@ -114,6 +118,7 @@ impl HostState {
             totals,
             descriptors: 0,
             secured,
+            speaks_quic,
             timer: Time::NEVER,
             sampled,
         }

@@ -65,7 +65,7 @@ impl<R: Recorder> World<'_, R> {
     }
 
     /// The end's node may use the channel.
-    fn channel_opened(&mut self, id: EndId) {
+    pub(super) fn channel_opened(&mut self, id: EndId) {
         let now = self.now;
         let Some(end) = self.end(id) else { return };
         let (host, attached) = (end.host, end.attached);
@@ -84,6 +84,7 @@ impl<R: Recorder> World<'_, R> {
                     end.attached = Attached::Channel(channel);
                 }
             }
+            Attached::Trunk => self.trunk_opened(id),
             _ => {}
         }
     }

@@ -1,7 +1,9 @@
 //! The world: pops an event, hands it to the machine it belongs to, and does what the machine asks.
 //!
 //! - here: the event loop, what nodes ask of their driver, faults and samples; [`state`]: what a run knows;
-//! - [`connection`]: what is written to TCP connections and read from them, [`ends`] of which are at hosts;
+//! - [`connection`]: what is written to TCP connections (in [`records`]) and read from them, [`ends`] of which are at
+//!   hosts;
+//! - [`quic`]: lanes of QUIC connections, as channels use them;
 //! - [`host`]: what runs on one; [`pump`]: what its token buckets and its processor let through;
 //! - [`circuits`]: when [`users`] want something, over which circuits; [`transfers`]: what is sent for their [`requests`];
 //! - [`standby`]: circuits built beforehand for others to switch to;
@@ -25,6 +27,8 @@ mod link_handshake;
 mod measurement;
 mod place;
 mod pump;
+mod quic;
+mod records;
 mod requests;
 mod second_leg;
 mod sockets;
@@ -34,7 +38,7 @@ mod steps;
 mod transfers;
 mod users;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -48,7 +52,7 @@ use tidegate_proto::node::Output;
 use crate::byzantine::Byzantine;
 use crate::faults;
 use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
-use crate::plan::{HostPlan, Plan, Role, System, Transport};
+use crate::plan::{HostPlan, Plan, Role, Route, System, Transport, UserPlan};
 use crate::queue::Queue;
 use crate::tcp;
 use crate::underlay::Underlay;
@@ -112,6 +116,13 @@ pub fn other_clients(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<u32> 
     clients.map(|(index, _)| index).filter(|index| drawn(*index)).collect()
 }
 
+/// Hosts whose circuits have a guard each. In a sample of relays they would often meet one that they had; among
+/// thousands, for which these stand, hardly ever: so their channels go with their circuits.
+fn fresh_guards(plan: &Plan) -> BTreeSet<u32> {
+    let fresh = |user: &&UserPlan| matches!(user.route, Route::Drawn { keep_guard: false, .. });
+    plan.users.iter().filter(fresh).map(|user| user.host).collect()
+}
+
 impl<'a, R: Recorder> World<'a, R> {
     fn new(plan: &'a Plan, system: &'a System, seed: Seed, recorder: R) -> World<'a, R> {
         let legacy = Arc::new(legacy_relays(plan, system, seed));
@@ -132,13 +143,15 @@ impl<'a, R: Recorder> World<'a, R> {
         };
         let old = links::Config { transport: Transport::Vanilla, ..config.clone() };
         let others = other_clients(plan, system, seed);
+        let fickle = fresh_guards(plan);
         let host = |(index, host): (u32, &HostPlan)| {
             let of_kind = if legacy.contains(&RelayId(index)) { &old } else { &config };
             let nonces = seed.fork("nonces").fork_index(index.into());
             let bandwidth = host.capacity();
             let clock = control::clock(system.control.as_ref(), &seed, index);
             let measured = plan.measurements.iter().any(|measurement| measurement.relay == index);
-            let config = links::Config { nonces, bandwidth, clock, ..of_kind.clone() };
+            let close_unused = fickle.contains(&index);
+            let config = links::Config { nonces, bandwidth, clock, close_unused, ..of_kind.clone() };
             HostState::new(&host.role, &config, measured, others.contains(&index))
         };
         let hosts = (0..).zip(&plan.hosts).map(host).collect();
@@ -171,7 +184,8 @@ impl<'a, R: Recorder> World<'a, R> {
             connections: Vec::new(),
             out_of_band: Slab::new(),
             live: Vec::new(),
-            tcp_parameters: [system.tcp.clone(), loopback, ipsec],
+            trunks: BTreeMap::new(),
+            tcp_parameters: [system.tcp.clone(), loopback, ipsec, quic::packets(&system.tcp)],
             users: Users::new(plan, system, &others, seed.fork("users")),
             byzantine: Byzantine::new(&plan.faults),
             measuring: Measuring::new(&plan.measurements, &plan.hosts, seed.fork("measurements")),
@@ -257,6 +271,7 @@ impl<'a, R: Recorder> World<'a, R> {
                 }
             }
             Event::Tcp(end) => self.tcp_timer(end),
+            Event::Roomy(end) => self.lanes_roomy(end),
             Event::Pump(host) => self.pump(host),
             Event::Node(host) => self.node_timer(host),
             Event::User(user) => self.user_turn(user),

@@ -10,7 +10,7 @@ impl<R: Recorder> World<'_, R> {
         let user = |user: u32| Host(self.plan.users[user as usize].host);
         match *event {
             Event::Net(event) => self.underlay.place(event),
-            Event::Tcp(end) => {
+            Event::Tcp(end) | Event::Roomy(end) => {
                 let connection = self.connections[end.connection.0 as usize].as_deref()?;
                 Some(Host(connection.ends[usize::from(end.side)].host))
             }

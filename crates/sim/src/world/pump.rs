@@ -43,6 +43,11 @@ impl<R: Recorder> World<'_, R> {
     /// Tells a host's node the state of a channel's socket.
     pub(super) fn inspect(&mut self, host: u32, channel: ChannelId) {
         let Some(end) = self.hosts[host as usize].channel(channel) else { return };
+        let now = self.now;
+        if self.lane_arrived(end).is_some() {
+            // A lane's share of the window is not known to anybody.
+            return self.hosts[host as usize].node().socket(now, channel, None);
+        }
         let Some((tcp, config)) = self.tcp(end) else { return };
         let info = tcp.info(config);
         let socket = Socket {
@@ -51,7 +56,6 @@ impl<R: Recorder> World<'_, R> {
             unsent_bytes: info.not_sent,
             segment_bytes: info.mss,
         };
-        let now = self.now;
         self.hosts[host as usize].node().socket(now, channel, Some(socket));
     }
 

@@ -2,7 +2,7 @@
 
 use tidegate_control::units::Time;
 
-use super::ends::{Connection, EndId, Wire};
+use super::ends::{Connection, EndId, Trunk, Wire};
 use super::event::Event;
 use crate::observe::Host;
 use crate::queue::Queue;
@@ -14,7 +14,7 @@ pub(super) struct Sockets<'w> {
     pub now: Time,
     pub connections: &'w mut [Option<Box<Connection>>],
     /// TCP on each [`super::ends::TcpProfile`].
-    pub parameters: &'w [tcp::Config; 3],
+    pub parameters: &'w [tcp::Config; 4],
     pub underlay: &'w mut Underlay<Wire>,
     pub queue: &'w mut Queue<Event>,
 }
@@ -27,17 +27,32 @@ impl Sockets<'_> {
         Some((&mut connection.ends[usize::from(id.side)].tcp, config))
     }
 
-    /// Sends what TCP may send now, and arms its timer.
-    pub fn transmit(&mut self, id: EndId) {
+    /// Sends what TCP may send now, and arms its timer. A lane's bytes leave with those of its QUIC connection.
+    pub fn transmit(&mut self, mut id: EndId) {
         let now = self.now;
+        if let Some(over) = self.connections[id.connection.0 as usize].as_deref().and_then(|lane| lane.over) {
+            id = EndId { connection: over.trunk, side: over.side(id.side) };
+        }
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
+        let mut trunk = connection.trunk.take();
+        let carries_lanes = trunk.is_some();
         let config = &self.parameters[connection.profile as usize];
         let to = connection.ends[1 - usize::from(id.side)].host;
         let follows = &mut connection.follows;
         let end = &mut connection.ends[usize::from(id.side)];
-        while let Some(segment) = end.tcp.poll_transmit(config, now) {
+        let mut sent = Vec::new();
+        let mut next = |tcp: &mut tcp::Endpoint| {
+            if let Some(trunk) = &mut trunk {
+                trunk.written_by[usize::from(id.side)].fill(tcp, config);
+            }
+            tcp.poll_transmit(config, now)
+        };
+        while let Some(segment) = next(&mut end.tcp) {
             for follow in follows.iter_mut().filter(|follow| follow.writer == id.side) {
                 follow.transmitted(now, segment.seq, segment.len);
+            }
+            if carries_lanes {
+                sent.push((segment.seq, segment.len));
             }
             let bytes = segment.wire_bytes(config);
             let wire = Wire::new(1 - id.side, &segment);
@@ -48,6 +63,28 @@ impl Sockets<'_> {
         if timeout < end.armed {
             end.armed = timeout.max(now);
             self.queue.push(end.armed, Event::Tcp(id));
+        }
+        if let Some(trunk) = trunk {
+            self.lanes_sent(id, trunk, &sent);
+        }
+    }
+
+    /// These segments of a QUIC connection have left: follows their cells, and has writers go on that have room now.
+    fn lanes_sent(&mut self, id: EndId, mut trunk: Box<Trunk>, sent: &[(u64, u32)]) {
+        let side = usize::from(id.side);
+        let lanes = &trunk.written_by[side];
+        for (lane, from, upto) in sent.iter().flat_map(|(seq, len)| lanes.within(*seq, *len)) {
+            let lane = self.connections[lane as usize].as_deref_mut();
+            for follow in lane.into_iter().flat_map(|lane| lane.followed_by(id)) {
+                follow.transmitted(self.now, from, (upto - from) as u32);
+            }
+        }
+        if lanes.any_roomy() && !trunk.waking[side] {
+            trunk.waking[side] = true;
+            self.queue.push(self.now, Event::Roomy(id));
+        }
+        if let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() {
+            connection.trunk = Some(trunk);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Everything a run knows, and what it waits for.
 
+use std::collections::BTreeMap;
+
 use slab::Slab;
 use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
@@ -30,10 +32,12 @@ pub(super) struct World<'a, R: Recorder> {
     pub connections: Vec<Option<Box<Connection>>>,
     /// Those of them that are open, and a few that no longer are.
     pub live: Vec<ConnectionId>,
+    /// QUIC connections by the two hosts, the lower number first.
+    pub trunks: BTreeMap<(u32, u32), ConnectionId>,
     /// Messages on their way out of band, and whom they go to.
     pub out_of_band: Slab<(EndId, Cell<Clear>)>,
     /// TCP on each [`super::ends::TcpProfile`].
-    pub tcp_parameters: [tcp::Config; 3],
+    pub tcp_parameters: [tcp::Config; 4],
     pub users: Users,
     pub byzantine: Byzantine,
     pub measuring: Measuring,

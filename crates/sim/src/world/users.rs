@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_control::markov::Walk;
 use tidegate_control::random::{Random, Seed};
-use tidegate_control::units::Time;
+use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{RelayId, StreamId};
 use tidegate_proto::node::{CircuitKey, StreamKey};
 use tidegate_proto::paths::{BuildTimeout, BuildTimes, PathSelection, Selector};
@@ -36,14 +36,16 @@ pub(super) struct Choice {
     /// Draws paths, if any user wants some.
     pub selector: Option<Selector>,
     pub build_timeout: BuildTimeout,
-    /// How long circuits took to build: of all users together, because in a run of minutes no user alone builds
-    /// the hundred that a real client learns from.
-    pub build_times: BuildTimes,
+    /// How long circuits took to build, by [`UserState::distance`]: of many users together, because in a run of minutes
+    /// no user alone builds the hundred that a real client learns from.
+    pub build_times: BTreeMap<u64, BuildTimes>,
 }
 
 pub(super) struct UserState {
     /// Index of its kind's choice.
     pub choice: usize,
+    /// How far from the relays it is, in steps of [`STEP`]: its circuits take as long as those of others who are.
+    pub distance: u64,
     pub random: Random,
     pub guard: Option<RelayId>,
     /// Of second circuits that are linked with others.
@@ -89,11 +91,33 @@ pub(super) enum Legs {
     Linking,
 }
 
+/// Clients whose round trips to relays differ by less learn the build time-out together.
+const STEP: Span = Span::from_millis(50);
+
+/// Of each place with clients: its round trip to the relays, the mean by their weights, in steps.
+fn distances(plan: &Plan) -> BTreeMap<u32, u64> {
+    let round_trip = |place: u32| {
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for relay in &plan.directory.relays {
+            let at = plan.hosts[relay.id.0 as usize].location;
+            let delay = plan.paths.get(place, at).delay + plan.paths.get(at, place).delay;
+            sum += relay.weight * delay.as_secs_f64();
+            weights += relay.weight;
+        }
+        if weights > 0.0 { sum / weights } else { 0.0 }
+    };
+    let places: BTreeSet<u32> =
+        plan.users.iter().map(|user| plan.hosts[user.host as usize].location).collect();
+    places.into_iter().map(|place| (place, (round_trip(place) / STEP.as_secs_f64()) as u64)).collect()
+}
+
 impl Users {
     /// `others`: hosts of the system's other clients.
     pub fn new(plan: &Plan, system: &System, others: &BTreeSet<u32>, seed: Seed) -> Users {
+        let distances = distances(plan);
         let state = |index: usize| UserState {
             choice: usize::from(others.contains(&plan.users[index].host)),
+            distance: distances[&plan.hosts[plan.users[index].host as usize].location],
             random: seed.fork_index(index as u64).random(),
             guard: None,
             second_guard: None,
@@ -108,7 +132,7 @@ impl Users {
             let selector =
                 || Selector::new(&plan.directory, paths).expect("the lab checks who can be chosen");
             let (selector, build_timeout) = (drawn.then(selector), paths.build_timeout);
-            Choice { selector, build_timeout, build_times: BuildTimes::default() }
+            Choice { selector, build_timeout, build_times: BTreeMap::new() }
         };
         let other_paths = system.other_clients.as_ref().map(|others| &others.paths);
         Users {
@@ -127,6 +151,12 @@ impl Users {
     /// How a user's kind of clients chooses paths.
     pub fn choice(&mut self, user: u32) -> &mut Choice {
         &mut self.choices[self.users[user as usize].choice]
+    }
+
+    /// What those who are as far from the relays as this user have learnt.
+    pub fn build_times(&mut self, user: u32) -> &mut BuildTimes {
+        let UserState { choice, distance, .. } = self.users[user as usize];
+        self.choices[choice].build_times.entry(distance).or_default()
     }
 
     /// The circuit of a followed cell and the hop it has just made; counts the hop.

@@ -8,7 +8,7 @@ use tidegate_control::units::Bytes;
 use tidegate_net::live::demo_page;
 
 use super::download::{fetch, fetch_over, report};
-use super::own::{Own, VANILLA, systems};
+use super::own::{Own, RELAYS, VANILLA, systems};
 use crate::failure::Failure;
 use crate::roles::serve_page;
 use crate::stage::{status_of, until_stopped};
@@ -41,7 +41,7 @@ const LOAD: Bytes = Bytes(1_000_000);
 
 /// Runs the demo.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let own = Own::start(&arguments.system, arguments.socks)?;
+    let own = Own::start(&arguments.system, arguments.socks, RELAYS)?;
     let Own { socks, file, directory, .. } = own;
     let pages: Vec<SocketAddr> = own.relays.iter().map(|relay| relay.status).collect();
     if let Some(bytes) = arguments.bytes {

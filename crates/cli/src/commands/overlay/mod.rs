@@ -1,5 +1,6 @@
 //! `tidegate overlay`: an overlay on this machine, of our own relays alone or among stock tor's.
 
+mod crowd;
 mod demo;
 mod download;
 mod own;
@@ -19,6 +20,7 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum What {
+    Crowd(crowd::Arguments),
     Demo(demo::Arguments),
     Soak(soak::Arguments),
     Tornet(tornet::Arguments),
@@ -27,6 +29,7 @@ enum What {
 /// Runs it.
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.what {
+        What::Crowd(arguments) => crowd::main(&arguments),
         What::Demo(arguments) => demo::main(&arguments),
         What::Soak(arguments) => soak::main(&arguments),
         What::Tornet(arguments) => tornet::main(&arguments),

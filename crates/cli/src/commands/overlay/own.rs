@@ -17,8 +17,8 @@ pub const VANILLA: &str = "vanilla";
 pub const CONFLUX: &str = "conflux";
 /// The clocks of relays on sockets are their own.
 const CLOCKS: &str = "predictor = { clocks = \"own\" }\n";
-/// How many relays there are.
-const RELAYS: usize = 5;
+/// How many relays a demo has.
+pub const RELAYS: usize = 5;
 /// What PredicTor's relays divide among their circuits.
 const BANDWIDTH: &str = "80 Mbit/s";
 
@@ -38,6 +38,8 @@ pub struct Relay {
     config: String,
     /// Its process.
     pub process: u32,
+    /// Where other nodes connect.
+    pub address: SocketAddr,
     /// Where it shows its circuits.
     pub status: SocketAddr,
 }
@@ -64,7 +66,7 @@ impl Own {
     ///
     /// # Errors
     /// What a role said, if it did not start.
-    pub fn start(name: &str, socks: SocketAddr) -> Result<Own, Failure> {
+    pub fn start(name: &str, socks: SocketAddr, relays: usize) -> Result<Own, Failure> {
         let chosen = alternatives().into_iter().find(|(known, _)| *known == name);
         let choice = match chosen {
             _ if name == CONFLUX => "conflux = \"throughput\"\ncontrol = \"vegas\"\n".to_owned(),
@@ -82,7 +84,7 @@ impl Own {
         let address = directory.address()?;
         let file = serve_file()?;
         let mut started = Vec::new();
-        for number in 0..RELAYS {
+        for number in 0..relays {
             let path = stage.directory.join(format!("relay{number}.keys"));
             keys::create(&path).map_err(Failure::Other)?;
             let config = format!(
@@ -128,7 +130,7 @@ impl Own {
 
 /// A relay that the directory knows.
 fn ready(config: String, events: &Events) -> Result<Relay, Failure> {
-    let status = events.address_of("status")?;
+    let (address, status) = (events.address()?, events.address_of("status")?);
     events.wait("announced")?;
-    Ok(Relay { config, process: events.process, status })
+    Ok(Relay { config, process: events.process, address, status })
 }

@@ -13,7 +13,7 @@ use tidegate_net::clock;
 use tidegate_net::os::memory_of;
 
 use super::download::fetch;
-use super::own::{Own, VANILLA, systems};
+use super::own::{Own, RELAYS, VANILLA, systems};
 use crate::failure::Failure;
 
 /// Download without end through five relays while one after another is killed, and see whether memory grows
@@ -52,7 +52,7 @@ struct Seen {
 
 /// Runs it.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut own = Own::start(&arguments.system, SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let mut own = Own::start(&arguments.system, SocketAddr::from(([127, 0, 0, 1], 0)), RELAYS)?;
     let (seen, over) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
     let users: Vec<_> = (0..USERS)
         .map(|user| {

@@ -24,7 +24,7 @@ use tidegate_lab::monitor::Monitor;
 use tidegate_lab::runs;
 use tidegate_lab::scenario::Scenario;
 use tidegate_lab::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
-use underlay::Underlay;
+use underlay::{Shaped, Underlay};
 
 use crate::failure::Failure;
 
@@ -75,7 +75,8 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     scenario.systems.retain(|system| wanted(&system.name));
     // Whether it can be done at all is known before anything is simulated.
     let rates: Vec<Rate> = plan.relay.iter().map(|relay| relay.link).chain([Rate(1_000_000_000)]).collect();
-    let underlay = || Underlay::new(&rates, plan.underlay.delay, &plan.every_system.tcp.congestion);
+    let underlay =
+        || Underlay::new(&rates, Shaped::Host, plan.underlay.delay, &plan.every_system.tcp.congestion);
     underlay().and_then(Underlay::end).map_err(|why| RunError::Unavailable(why.to_string()))?;
 
     let mut measured = Measured::default();

@@ -1,6 +1,6 @@
 //! Hosts of one machine with a network between them: each a network namespace with a TUN device, whose packets a forwarder
-//! carries to the others. What a host sends is shaped by the kernel (tbf); what it gets queues and takes time by
-//! [`Link`], the same object that the kernel's TCP is held against the model with. So the kernel's TCP sees rates and
+//! carries to the others. What a host sends is shaped by the kernel (tbf) or behind it; what it gets queues and takes time
+//! by [`Link`], the same object that the kernel's TCP is held against the model with. So the kernel's TCP sees rates and
 //! delays, and so do TCP_INFO and KIST.
 
 use std::collections::VecDeque;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::time::TimeSpec;
+use serde::Deserialize;
 use tappers::{Interface, Tun};
 use thread_priority::unix::{
     RealtimeThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
@@ -30,6 +31,16 @@ use tidegate_sim::tcp::pair::{Link, LinkRule};
 const QUEUE: usize = 1000;
 const MTU: u64 = 1500;
 const DEVICE: &str = "tide0";
+
+/// Where packets wait for a host's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shaped {
+    /// In the host's kernel (tbf). It lets each flow of TCP have but a few packets there ("small queues").
+    Host,
+    /// Behind the host, as before a modem, by a [`Link`]; what other hosts get does not queue again.
+    Network,
+}
 
 /// What is run in a host's namespace.
 type Job = Box<dyn FnOnce() + Send>;
@@ -71,7 +82,7 @@ impl Underlay {
     ///
     /// # Errors
     /// What the system says; without root, `/dev/net/tun`, `ip` and `tc` there is none.
-    pub fn new(rates: &[Rate], delay: Span, congestion: &str) -> io::Result<Underlay> {
+    pub fn new(rates: &[Rate], shaped: Shaped, delay: Span, congestion: &str) -> io::Result<Underlay> {
         let (mut hosts, mut ends) = (Vec::new(), Vec::new());
         for (number, rate) in (1..).zip(rates) {
             let address = Ipv4Addr::new(10, 77, 0, number);
@@ -79,19 +90,15 @@ impl Underlay {
             let (tell, told) = mpsc::channel();
             let (rate, congestion) = (*rate, congestion.to_owned());
             thread::spawn(move || {
-                let entered = enter(address, rate, &congestion);
+                let entered = enter(address, rate, shaped, &congestion);
                 let is_in = entered.is_ok();
                 if tell.send(entered).is_ok() && is_in {
                     asked.iter().for_each(|job| job());
                 }
             });
             let tun = told.recv().map_err(io::Error::other)??;
-            let rule = LinkRule::new(rate, delay, QUEUE);
-            ends.push(End {
-                tun,
-                link: Link::new(rule, Seed::root(number.into())),
-                under_way: VecDeque::new(),
-            });
+            let link = Link::new(LinkRule::new(rate, delay, QUEUE), Seed::root(number.into()));
+            ends.push(End { tun, shaped, link, under_way: VecDeque::new() });
             hosts.push(Host { address, jobs });
         }
         let stop = Arc::new(AtomicBool::new(false));
@@ -124,7 +131,7 @@ fn tool(line: &str) -> io::Result<()> {
 }
 
 /// Moves this thread into a namespace of its own with a device whose sending is shaped.
-fn enter(address: Ipv4Addr, rate: Rate, congestion: &str) -> io::Result<Tun> {
+fn enter(address: Ipv4Addr, rate: Rate, shaped: Shaped, congestion: &str) -> io::Result<Tun> {
     unshare(CloneFlags::CLONE_NEWNET)
         .map_err(|cause| io::Error::other(format!("no network namespace: {cause}")))?;
     let name = Interface::new(DEVICE).map_err(io::Error::other)?;
@@ -137,14 +144,18 @@ fn enter(address: Ipv4Addr, rate: Rate, congestion: &str) -> io::Result<Tun> {
     tool("ip link set lo up")?;
     tool(&format!("ip address add {address}/24 dev {DEVICE}"))?;
     tool(&format!("ip link set {DEVICE} mtu {MTU} txqueuelen 10000 up"))?;
-    let limit = QUEUE as u64 * MTU;
-    tool(&format!("tc qdisc add dev {DEVICE} root tbf rate {}bit burst {} limit {limit}", rate.0, 2 * MTU))?;
+    if shaped == Shaped::Host {
+        let (burst, limit) = (2 * MTU, QUEUE as u64 * MTU);
+        tool(&format!("tc qdisc add dev {DEVICE} root tbf rate {}bit burst {burst} limit {limit}", rate.0))?;
+    }
     Ok(tun)
 }
 
 /// A host as the forwarder sees it: what is under way to it arrives in order.
 struct End {
     tun: Tun,
+    shaped: Shaped,
+    /// Of what it gets, or of what it sends if that is shaped behind it.
     link: Link,
     under_way: VecDeque<(Time, Vec<u8>)>,
 }
@@ -193,9 +204,16 @@ fn carry(mut ends: Vec<End>, stop: &AtomicBool) -> io::Result<Duration> {
                 let packet = &buffer[..length];
                 // Devices also say hello in IPv6.
                 let to = packet.get(19).filter(|_| packet[0] >> 4 == 4).map(|last| usize::from(*last));
-                let Some(end) = to.and_then(|number| ends.get_mut(number.checked_sub(1)?)) else { continue };
-                if let [Some(due), _] = end.link.carry(clock::now(), length as u64) {
-                    end.under_way.push_back((due, packet.to_vec()));
+                let to = to.and_then(|number| number.checked_sub(1)).filter(|to| *to < ends.len());
+                let Some(to) = to else { continue };
+                let link = match ends[from].shaped {
+                    Shaped::Host => to,
+                    Shaped::Network => from,
+                };
+                if let [Some(due), _] = ends[link].link.carry(clock::now(), length as u64) {
+                    let under_way = &mut ends[to].under_way;
+                    let at = under_way.partition_point(|(before, _)| *before <= due);
+                    under_way.insert(at, (due, packet.to_vec()));
                 }
             }
         }

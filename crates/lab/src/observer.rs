@@ -1,0 +1,185 @@
+//! The runner `observer`: what somebody sees of circuits who sees the packets from one relay to another (their times,
+//! lengths, addresses and ports), and what arrives at each client.
+//!
+//! The relays are the middle and the guard of the first user. Quantities are `<scenario>.<system>.<quantity>`:
+//! `circuits`, that go over both and carry something; `flows`, connections whose packets can be told apart; and for flows
+//! apart, and (`together.`) for their sum, which is all that a tunnel such as IPsec shows: `laid_bare`, the share of these
+//! circuits whose bytes at the client correlate with those of one flow by more than .9; `correlation`, the mean of the best
+//! correlations; and `confirmed_auc`, the probability that a circuit over these relays correlates better than one that is
+//! elsewhere (0.5: no better than a coin). Delays up to `lag` are tried.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use tidegate_control::units::{Span, Time};
+use tidegate_sim::observe::{Circuit, Host, Observation, Recorder, Seen, User};
+
+use crate::confirmation::{auc, correlation, watch};
+use crate::monitor::Monitor;
+use crate::scenario::Scenario;
+use crate::scoreboard::sweep::Entry;
+use crate::scoreboard::{Experiment, Measured, RunError, Scale};
+
+/// From this correlation on a flow shows a circuit's rate.
+const PLAIN: f64 = 0.9;
+
+/// `[parameters]` of the runner.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct ObserverExperiment {
+    /// Scenario files by name; paths count from the experiment's folder.
+    scenarios: BTreeMap<String, Entry>,
+    #[serde(default)]
+    overrides: Vec<String>,
+    seeds: u32,
+    /// What bytes are counted over.
+    bin: Span,
+    /// The longest way from the relays to a client that is thought of.
+    lag: Span,
+}
+
+/// Measures an experiment.
+///
+/// # Errors
+/// [`RunError::Input`] for a scenario that cannot be read.
+pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
+    let parameters: ObserverExperiment = experiment.parameters(scale)?;
+    let lags = (parameters.lag.0 / parameters.bin.0.max(1)) as usize;
+    let of = (&parameters.scenarios, &parameters.overrides[..], parameters.seeds);
+    let begin = |scenario: &Scenario| Watch::new(parameters.bin, scenario.warmup(), scenario.duration());
+    watch(experiment, of, monitor, begin, |seen| seen.quantities(lags))
+}
+
+/// Bytes per bin, from the end of the warm-up on.
+type Series = Vec<f64>;
+
+struct Watch {
+    bin: Span,
+    from: Time,
+    bins: usize,
+    /// Middle and guard.
+    between: Option<(Host, Host)>,
+    /// Of each circuit, these two and what its client got.
+    circuits: BTreeMap<Circuit, ((Host, Host), Series)>,
+    flows: BTreeMap<u32, Series>,
+}
+
+impl Watch {
+    fn new(bin: Span, warmup: Span, duration: Span) -> Watch {
+        let bins = (duration.0.saturating_sub(warmup.0) / bin.0.max(1)) as usize;
+        let (circuits, flows) = (BTreeMap::new(), BTreeMap::new());
+        Watch { bin, from: Time::ZERO + warmup, bins, between: None, circuits, flows }
+    }
+
+    fn bin(&self, at: Time) -> Option<usize> {
+        let bin = (at >= self.from).then(|| (at.since(self.from).0 / self.bin.0.max(1)) as usize);
+        bin.filter(|bin| *bin < self.bins)
+    }
+
+    fn quantities(&self, lags: usize) -> Vec<(String, f64)> {
+        let used = |series: &Series| series.iter().any(|bytes| *bytes > 0.0);
+        let circuits = self.circuits.values().filter(|(_, arrived)| used(arrived));
+        let circuits: Vec<(bool, &Series)> =
+            circuits.map(|(relays, arrived)| (Some(*relays) == self.between, arrived)).collect();
+        let over = circuits.iter().filter(|(is_over, _)| *is_over).count();
+        let apart: Vec<Series> = self.flows.values().cloned().collect();
+        let sum = |bin| apart.iter().map(|flow| flow[bin]).sum();
+        let together = [(0..self.bins).map(sum).collect()];
+        let mut quantities =
+            vec![("circuits".into(), over as f64), ("flows".into(), self.flows.len() as f64)];
+        for (prefix, flows) in [("", &apart[..]), ("together.", &together)] {
+            let scored = circuits.iter().map(|(is_over, arrived)| (best(flows, arrived, lags), *is_over));
+            let scored: Vec<(f64, bool)> = scored.collect();
+            let own = || scored.iter().filter(|(_, is_over)| *is_over).map(|(score, _)| *score);
+            let mean = |sum: f64| sum / over.max(1) as f64;
+            let bare = own().filter(|score| *score > PLAIN).count();
+            quantities.push((format!("{prefix}laid_bare"), mean(bare as f64)));
+            quantities.push((format!("{prefix}correlation"), mean(own().sum())));
+            quantities.extend(auc(scored.clone()).map(|auc| (format!("{prefix}confirmed_auc"), auc)));
+        }
+        quantities
+    }
+}
+
+/// How well what arrived fits one of the flows, later by any of so many bins.
+fn best(flows: &[Series], arrived: &[f64], lags: usize) -> f64 {
+    let lags = lags.min(arrived.len().saturating_sub(1));
+    let fits = flows
+        .iter()
+        .flat_map(|flow| (0..=lags).map(|lag| correlation(&flow[..flow.len() - lag], &arrived[lag..])));
+    fits.fold(0.0, f64::max)
+}
+
+impl Recorder for Watch {
+    const WATCHES_PACKETS: bool = true;
+
+    fn packet(&mut self, now: Time, seen: Seen) {
+        if self.between != Some((seen.from, seen.to)) {
+            return;
+        }
+        if let Some(bin) = self.bin(now) {
+            let flow = self.flows.entry(seen.flow).or_insert_with(|| vec![0.0; self.bins]);
+            flow[bin] += f64::from(seen.bytes);
+        }
+    }
+
+    fn record(&mut self, now: Time, observation: &Observation) {
+        match observation {
+            Observation::CircuitBegun { circuit, user, path: [guard, middle, _] } => {
+                if *user == User(0) {
+                    self.between.get_or_insert((*middle, *guard));
+                }
+                self.circuits.insert(*circuit, ((*middle, *guard), vec![0.0; self.bins]));
+            }
+            Observation::Delivered { circuit, bytes, .. } => {
+                let bin = self.bin(now);
+                if let Some((bin, (_, arrived))) = bin.zip(self.circuits.get_mut(circuit)) {
+                    arrived[bin] += f64::from(*bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_control::random::Seed;
+
+    use super::*;
+
+    /// Four circuits over the watched relays and four elsewhere, in bursts of their own; a flow for each, or one for all.
+    fn watched(flow_of: impl Fn(u32) -> u32) -> BTreeMap<String, f64> {
+        let mut watch = Watch::new(Span::from_millis(100), Span::ZERO, Span::from_secs(20));
+        let [middle, guard, other] = [0, 1, 2].map(Host);
+        let mut random = Seed::root(7).random();
+        for circuit in 0..8 {
+            let guard = if circuit < 4 { guard } else { other };
+            let path = [guard, middle, Host(9)];
+            let begun = Observation::CircuitBegun { circuit: Circuit(circuit), user: User(circuit), path };
+            watch.record(Time::ZERO, &begun);
+            for bin in 0..200 {
+                let at = Time::ZERO + Span::from_millis(100 * bin + 50);
+                if random.chance(0.2) {
+                    let flow = flow_of(circuit);
+                    watch.packet(at, Seen { from: middle, to: guard, flow, bytes: 1500 });
+                    let arrived = &mut watch.circuits.get_mut(&Circuit(circuit)).unwrap().1;
+                    arrived[(bin as usize + 1).min(199)] += 1400.0;
+                }
+                // What goes the other way, or elsewhere, is not watched.
+                watch.packet(at, Seen { from: guard, to: middle, flow: 77, bytes: 60 });
+            }
+        }
+        watch.quantities(3).into_iter().collect()
+    }
+
+    #[test]
+    fn flows_of_their_own_lay_circuits_bare_and_one_for_all_hides_them() {
+        let apart = watched(|circuit| circuit);
+        assert_eq!((apart["circuits"], apart["flows"]), (4.0, 4.0));
+        assert_eq!((apart["laid_bare"], apart["together.laid_bare"]), (1.0, 0.0));
+        let one = watched(|_| 5);
+        assert_eq!((one["flows"], one["laid_bare"]), (1.0, 0.0));
+        assert!(one["correlation"] < 0.7 && one["correlation"] == one["together.correlation"]);
+    }
+}

@@ -1,0 +1,243 @@
+//! Neighbours that speak QUIC share a connection; with others there is TLS as ever.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tidegate_control::units::Span;
+use tidegate_net::clock;
+use tidegate_net::identity::{Identity, fill};
+use tidegate_net::lane::Lane;
+use tidegate_net::link::{Carrier, within};
+use tidegate_net::live::channel::Links;
+use tidegate_net::live::exit::Exit;
+use tidegate_net::live::policy::Policy;
+use tidegate_net::live::relay::{Announce, Settings, run};
+use tidegate_net::overlay::{Dial as _, Met};
+use tidegate_proto::cell::RelayId;
+use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::crypto::names::{Router, SharedNames};
+use tidegate_proto::links::{Config, Limits};
+use tidegate_proto::transport::Transport;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::{LocalSet, spawn_local};
+
+fn on_sockets<F: Future>(test: F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(LocalSet::new().run_until(test));
+}
+
+fn keys() -> RouterKeys {
+    RouterKeys::generate(&mut fill)
+}
+
+fn router(keys: &RouterKeys, address: SocketAddr) -> Router {
+    Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) }
+}
+
+/// A whole relay with that transport.
+async fn relay(transport: Transport) -> Router {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let keys = keys();
+    let router = router(&keys, address);
+    let settings = Settings {
+        nickname: "relay".into(),
+        address,
+        keys,
+        config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
+        exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
+        announce: Announce::None,
+        status: None,
+    };
+    let (orders, taken) = mpsc::channel(1);
+    spawn_local(async move {
+        let _orders = orders;
+        run(settings, listener, taken, |_| {}).await
+    });
+    router
+}
+
+/// The TLS side of a relay that says that it speaks QUIC, and answers that at another address.
+async fn with_quic_elsewhere(quic: SocketAddr) -> Router {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let keys = keys();
+    let links = Links::relay(&keys, SharedNames::default(), address.ip(), &Identity::for_links(), Some(quic))
+        .unwrap();
+    let router = router(&keys, address);
+    spawn_local(async move {
+        let mut met = Vec::new();
+        while let Ok((tcp, _)) = listener.accept().await {
+            met.push(links.accept(tcp).await.unwrap());
+        }
+    });
+    router
+}
+
+/// A client that speaks QUIC, and what it calls a relay.
+fn client(router: Router) -> (Rc<Links>, RelayId) {
+    let names = SharedNames::default();
+    let id = names.borrow_mut().keep(router);
+    (Rc::new(Links::client(names, true).unwrap()), id)
+}
+
+fn lane(met: &Met) -> &Lane {
+    match &met.carrier {
+        Carrier::Quic(lane) => lane,
+        Carrier::Tls(_) => panic!("over TLS"),
+    }
+}
+
+#[test]
+fn channels_with_a_neighbour_that_speaks_it_are_streams_of_one_connection() {
+    on_sockets(async {
+        let (links, id) = client(relay(Transport::Quic).await);
+        // All at once: the first finds out, the others wait for that.
+        let dialled = (0..20).map(|_| {
+            let links = links.clone();
+            spawn_local(async move { links.dial(id).await.unwrap() })
+        });
+        let dialled: Vec<_> = dialled.collect();
+        let mut connections = Vec::new();
+        for met in dialled {
+            let met = met.await.unwrap();
+            assert!(met.ours && !met.shared && met.peer == Some(id));
+            connections.push(lane(&met).connection().stable_id());
+        }
+        connections.dedup();
+        assert_eq!(connections.len(), 1);
+    });
+}
+
+#[test]
+fn both_relays_know_whom_they_met() {
+    on_sockets(async {
+        let at: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let (theirs, ours) = (keys(), keys());
+        let names = SharedNames::default();
+        // Its TCP and UDP are at one address, as a relay's.
+        let listener = TcpListener::bind(at).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let there = Rc::new(
+            Links::relay(&theirs, names.clone(), at.ip(), &Identity::for_links(), Some(address)).unwrap(),
+        );
+        let wanted = router(&theirs, address);
+        let answering = there.clone();
+        let answered = spawn_local(async move {
+            let tcp = listener.accept().await.unwrap().0;
+            let (over_tls, incoming) =
+                tokio::join!(answering.accept(tcp), answering.quic().unwrap().incoming());
+            let (met, neighbour) = answering.accept_quic(incoming.unwrap()).await.unwrap();
+            (over_tls.unwrap(), met, neighbour)
+        });
+        let own_names = SharedNames::default();
+        let id = own_names.borrow_mut().keep(wanted);
+        let here =
+            Rc::new(Links::relay(&ours, own_names, at.ip(), &Identity::for_links(), Some(at)).unwrap());
+        let met = here.dial(id).await.unwrap();
+        let (_, seen, _neighbour) = answered.await.unwrap();
+        let peer = names.borrow().router(seen.peer.expect("it has proved who it is")).unwrap();
+        assert_eq!(peer.fingerprint, ours.fingerprint());
+        // The one who was called opens streams on the same connection.
+        let back = there.dial(seen.peer.unwrap()).await.unwrap();
+        assert_eq!(lane(&back).connection().stable_id(), lane(&seen).connection().stable_id());
+        let (relay, neighbour) = here.take_opened().unwrap().recv().await.unwrap();
+        assert_eq!(relay, id);
+        let mut back = back;
+        back.carrier.write_all(b"!").await.unwrap();
+        let accepted = neighbour.accept().await.unwrap();
+        assert_eq!(accepted.connection().stable_id(), lane(&met).connection().stable_id());
+    });
+}
+
+#[test]
+fn a_neighbour_without_it_is_reached_by_tls_and_circuits_share_that() {
+    on_sockets(async {
+        for transport in [Transport::Vanilla, Transport::PerCircuit] {
+            let (links, id) = client(relay(transport).await);
+            for _ in 0..2 {
+                let met = links.dial(id).await.unwrap();
+                assert!(matches!(met.carrier, Carrier::Tls(_)) && met.ours && met.shared);
+            }
+        }
+        // And who does not speak it says nothing of it to one who does.
+        let names = SharedNames::default();
+        let router = relay(Transport::Quic).await;
+        let id = names.borrow_mut().keep(router);
+        let links = Rc::new(Links::client(names, false).unwrap());
+        let met = links.dial(id).await.unwrap();
+        assert!(matches!(met.carrier, Carrier::Tls(_)) && !met.shared);
+    });
+}
+
+#[test]
+fn where_udp_is_lost_or_answered_by_another_tls_will_do() {
+    on_sockets(async {
+        let elsewhere = "127.0.0.1:0".parse().unwrap();
+        let lost = with_quic_elsewhere(elsewhere).await;
+        let (links, id) = client(lost);
+        let before = clock::now();
+        let met = links.dial(id).await.unwrap();
+        assert!(matches!(met.carrier, Carrier::Tls(_)) && met.shared);
+        assert!(clock::now().since(before) < Span::from_secs(8));
+        let before = clock::now();
+        assert!(matches!(links.dial(id).await.unwrap().carrier, Carrier::Tls(_)));
+        assert!(clock::now().since(before) < Span::from_secs(1), "it is not tried again at once");
+
+        // Another relay, with keys of its own, has taken the port.
+        let wanted = with_quic_elsewhere(elsewhere).await;
+        let other = Links::relay(
+            &keys(),
+            SharedNames::default(),
+            wanted.address.ip(),
+            &Identity::for_links(),
+            Some(wanted.address),
+        );
+        let other = other.unwrap();
+        spawn_local(async move {
+            while let Some(incoming) = other.quic().unwrap().incoming().await {
+                let refused = other.accept_quic(incoming).await;
+                assert!(refused.is_err(), "nobody wants to meet it");
+            }
+        });
+        let (links, id) = client(wanted);
+        let met = links.dial(id).await.unwrap();
+        assert!(matches!(met.carrier, Carrier::Tls(_)), "it is not whom we want to meet");
+    });
+}
+
+#[test]
+fn a_stream_that_is_not_read_takes_no_more_than_its_window_and_stops_no_other() {
+    on_sockets(async {
+        let at: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let (theirs, names) = (keys(), SharedNames::default());
+        let listener = TcpListener::bind(at).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let there =
+            Rc::new(Links::relay(&theirs, names, at.ip(), &Identity::for_links(), Some(address)).unwrap());
+        let (links, id) = client(router(&theirs, address));
+        let answered = spawn_local(async move {
+            let _tls = there.accept(listener.accept().await.unwrap().0).await.unwrap();
+            let incoming = there.quic().unwrap().incoming().await.unwrap();
+            there.accept_quic(incoming).await.unwrap()
+        });
+        let mut unread = links.dial(id).await.unwrap();
+        let (_met, neighbour) = answered.await.unwrap();
+        let mut other = links.dial(id).await.unwrap();
+        let mut taken = 0;
+        let second = Span::from_secs(1);
+        while let Ok(count) = within(second, unread.carrier.write(&[0; 4096])).await {
+            taken += count;
+            assert!(taken <= 256 << 10, "more than the window: {taken} bytes");
+        }
+        assert!(taken > 128 << 10, "{taken} bytes");
+        other.carrier.write_all(b"heard").await.unwrap();
+        let mut heard = [0; 5];
+        let mut lane = within(second, neighbour.accept()).await.unwrap();
+        tokio::io::AsyncReadExt::read_exact(&mut lane, &mut heard).await.unwrap();
+        assert_eq!(&heard, b"heard");
+    });
+}
