@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tidegate_net::os::{self, Signal};
+use tidegate_net::ports;
 
 use crate::commands::more::directory::create;
 
@@ -40,9 +41,7 @@ fn text(error: impl std::fmt::Display) -> String {
 impl Processes {
     /// A directory of so many peers on free ports, none of which runs yet.
     pub fn new(peers: u16, common: Vec<String>) -> Result<Processes, String> {
-        let sockets: Result<Vec<UdpSocket>, _> = (0..peers).map(|_| UdpSocket::bind("127.0.0.1:0")).collect();
-        let addresses: Result<Vec<SocketAddr>, _> =
-            sockets.map_err(text)?.iter().map(UdpSocket::local_addr).collect();
+        let addresses: io::Result<Vec<SocketAddr>> = (0..peers).map(|_| ports::free()).collect();
         Processes::at(addresses.map_err(text)?, common)
     }
 
@@ -89,8 +88,7 @@ impl Processes {
     pub fn wait(&mut self) -> Result<(), String> {
         for at in 0..self.children.len() {
             let address = self.addresses[usize::from(self.children[at].0)];
-            // A port that cannot be bound has its peer.
-            while UdpSocket::bind(address).is_ok() {
+            while !is_there(address).map_err(text)? {
                 if self.children.iter_mut().any(|(_, child)| !matches!(child.try_wait(), Ok(None))) {
                     return Err("a peer ended before it began".into());
                 }
@@ -129,6 +127,16 @@ impl Processes {
     pub fn cpu_s(&self) -> f64 {
         self.children.iter().map(|(_, child)| os::cpu_s_of(child.id())).sum()
     }
+}
+
+/// Whether somebody has the UDP port of this address. To try to bind it would keep it from the peer that is about to.
+fn is_there(address: SocketAddr) -> io::Result<bool> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    socket.connect(address)?;
+    socket.set_read_timeout(Some(Duration::from_millis(20)))?;
+    // The system answers for a port that nobody has, at once.
+    let answer = socket.send(&[]).and_then(|_| socket.recv(&mut [0]));
+    Ok(!matches!(answer, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused))
 }
 
 pub(crate) fn pause(milliseconds: u64) {
@@ -205,11 +213,6 @@ impl Reader {
     }
 }
 
-/// A port of this machine that nobody listens on.
-pub(crate) fn free_port() -> io::Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0")?.local_addr()
-}
-
 /// Starts relays, a service that leads to `target` and a front to it; gives where the front listens.
 pub(crate) fn hidden_service(
     overlay: &mut Processes,
@@ -226,7 +229,7 @@ pub(crate) fn hidden_service(
     overlay.spawn("serve", last, &[&["--target", &target, "--publish", &publish][..], service].concat())?;
     overlay.wait()?;
     overlay.wait_for("hidden.toml")?;
-    let listen = free_port().map_err(text)?;
+    let listen = ports::free().map_err(text)?;
     let at = listen.to_string();
     overlay.spawn("socks", 0, &[&["--receiver", &publish, "--listen", &at][..], front].concat())?;
     while TcpStream::connect(listen).is_err() {

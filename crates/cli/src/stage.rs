@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -190,11 +190,6 @@ pub fn status_of(address: SocketAddr) -> io::Result<Value> {
     tcp.read_to_string(&mut answer)?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     serde_json::from_str(body).map_err(io::Error::other)
-}
-
-/// An address on loopback that was free a moment ago.
-pub fn free_address() -> Result<SocketAddr, Failure> {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(Failure::other)
 }
 
 /// Waits until somebody stops the stage.

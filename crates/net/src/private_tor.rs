@@ -2,15 +2,14 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tidegate_control::units::Span;
 
-use crate::clock;
 use crate::identity::{hex, random};
-use crate::os;
+use crate::{clock, os, ports};
 
 /// What all of tor's processes are told. Faults of the protocol are warnings, not hints.
 const COMMON: &str = "TestingTorNetwork 1\nAssumeReachable 1\nPathsNeededToBuildCircuits 0.25\nNumCPUs 1\n\
@@ -70,10 +69,6 @@ fn gencert(tor: &Path) -> PathBuf {
     tor.with_file_name("tor-gencert")
 }
 
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
-}
-
 impl Network {
     /// Draws the keys of so many authorities, below a directory that is there.
     ///
@@ -121,7 +116,7 @@ impl Network {
     pub fn relay(&self, name: &str) -> io::Result<Relay> {
         let directory = self.files_of(name);
         os::private_directory()?.recursive(true).create(directory.join("keys"))?;
-        let (or_port, dir_port) = (free_port()?, free_port()?);
+        let (or_port, dir_port) = (ports::free()?.port(), ports::free()?.port());
         let torrc = directory.join("torrc");
         fs::write(&torrc, "")?;
         let output = Command::new(&self.tor)

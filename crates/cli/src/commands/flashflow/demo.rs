@@ -1,7 +1,7 @@
 //! `tidegate flashflow demo`: a relay, three measurers and a coordinator as processes on loopback.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::flashflow::background::EXIT;
 use tidegate_net::identity::{Identity, hex};
+use tidegate_net::ports;
 
 use super::local::{Events, Processes, Scratch, identity, spawn, spawn_with, write};
 use super::path::PathArguments;
@@ -52,11 +53,6 @@ const LIARS_RATE: Rate = Rate(20_000_000);
 const MEASURERS: usize = 3;
 /// What the measurers of the demo are said to be able to send together: as much as loopback carries.
 const TEAM: Rate = Rate(60_000_000_000);
-
-/// An address on loopback that was free a moment ago.
-fn free_address() -> Result<SocketAddr, Failure> {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(Failure::other)
-}
 
 /// The demo's processes, and what they know of each other.
 struct Team<'a> {
@@ -198,7 +194,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let directory = &scratch.path;
     let coordinator = hex(&identity(directory, "coordinator")?.fingerprint());
     let exit = identity(directory, "exit")?;
-    let exit_address = free_address()?;
+    let exit_address = ports::free().map_err(Failure::other)?;
     let mut team = Team { arguments, rate, directory, processes: Processes(Vec::new()), coordinator };
     let relay = team.relay(&exit, exit_address)?;
     let measured_at = team.path_to(&relay)?;

@@ -12,12 +12,12 @@ use tidegate_control::units::Bytes;
 use tidegate_lab::input::InputError;
 use tidegate_net::identity::hex;
 use tidegate_net::live::keys;
-use tidegate_net::os;
 use tidegate_net::private_tor::{self, Network};
+use tidegate_net::{os, ports};
 
 use super::download::{fetch_over, report, serve_file};
 use crate::failure::Failure;
-use crate::stage::{Stage, free_address, status_of, until_stopped};
+use crate::stage::{Stage, status_of, until_stopped};
 
 /// Run a private Tor network on this machine: stock tor as authority and client, our relays between them
 #[derive(clap::Args)]
@@ -263,7 +263,7 @@ fn start_client(
     hops: Option<Hops<'_>>,
     options: &str,
 ) -> Result<SocketAddr, Failure> {
-    let socks = free_address()?;
+    let socks = ports::free().map_err(Failure::other)?;
     let control = network.files_of(name).join("control");
     let mut options = format!(
         "SocksPort {socks}\nControlSocket {}\nCookieAuthentication 1\nClientOnly 1\n{options}",
