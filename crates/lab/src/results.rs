@@ -75,7 +75,7 @@ impl<'a> Results<'a> {
                     .iter()
                     .map(|(label, q)| ((*label).to_owned(), json!(quantile(pick(download), *q))))
                     .collect();
-                (class_of("benchmark", 3, download.bytes), Value::Object(quantiles))
+                (class_of(self.scenario.benchmark(), 3, download.bytes), Value::Object(quantiles))
             })
             .collect()
         };
@@ -90,7 +90,8 @@ impl<'a> Results<'a> {
         if let Some([first, second]) = &inputs.compare_halves {
             parts.extend([("january-june", first), ("july-december", second)]);
         }
-        parts.into_iter().map(|(part, measured)| (part, score(&system.runs, measured))).collect()
+        let benchmark = self.scenario.benchmark();
+        parts.into_iter().map(|(part, measured)| (part, score(&system.runs, measured, benchmark))).collect()
     }
 
     /// What a [tor] run was made of and how busy it was, in a line that begins by saying so if the network was idle.

@@ -17,9 +17,6 @@ pub const QUANTILES: [(&str, f64); 4] = [("p25", 0.25), ("p50", 0.5), ("p75", 0.
 /// Fewer measured values have no 95th percentile. OnionPerf's analyses of a day have five downloads.
 const LEAST_MEASURED: usize = 20;
 
-/// The class of users who measure.
-const BENCHMARK: &str = "benchmark";
-
 /// One quantity's percentiles in seconds, those of [`QUANTILES`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
@@ -73,8 +70,8 @@ impl Score {
     }
 }
 
-/// Runs of one system, pooled, beside measurements; downloads are those of the class `benchmark`.
-pub fn score(runs: &[&Run], measured: &Measured) -> Score {
+/// Runs of one system, pooled, beside measurements; `benchmark`: the traffic of the users who measure.
+pub fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Score {
     let mut compared = Vec::new();
     let mut compare = |name, ours: Histogram, measured: &[f64]| {
         if measured.len() < LEAST_MEASURED {
@@ -99,16 +96,16 @@ pub fn score(runs: &[&Run], measured: &Measured) -> Score {
     };
     for (bytes, name) in SIZES.into_iter().zip(["50KiB", "1MiB", "5MiB"]) {
         if let Some(download) = measured.downloads.iter().find(|download| download.bytes == bytes) {
-            let label = class_of(BENCHMARK, SIZES.len(), bytes);
+            let label = class_of(benchmark, SIZES.len(), bytes);
             compare(name, merged(&|run| class(run, &label, |class| &class.last)), &download.ttlb_s);
         }
     }
-    let builds = |run: &Run| run.metrics.circuit_builds.get(BENCHMARK).cloned().unwrap_or_default();
+    let builds = |run: &Run| run.metrics.circuit_builds.get(benchmark).cloned().unwrap_or_default();
     compare("circuit-build", merged(&builds), &measured.circuit_build_s);
     let round_trips = |run: &Run| {
         let mut all = Histogram::default();
         for bytes in SIZES {
-            all.merge(&class(run, &class_of(BENCHMARK, SIZES.len(), bytes), |class| &class.round_trip));
+            all.merge(&class(run, &class_of(benchmark, SIZES.len(), bytes), |class| &class.round_trip));
         }
         all
     };

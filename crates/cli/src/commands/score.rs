@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// Simulate a Tor and say how far its download times are from measured ones
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The scenario file: a [tor] network with users of the class `benchmark`
+    /// The scenario file: a [tor] network with users named `benchmark`
     scenario: PathBuf,
     /// Measured downloads (torperf, OnionPerf), instead of the scenario's `compare`
     #[arg(long, value_name = "FILE")]

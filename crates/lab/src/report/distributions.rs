@@ -215,7 +215,8 @@ fn relays(results: &Results<'_>) -> Option<Section> {
 /// The distribution of measured downloads of a class.
 fn measured(results: &Results<'_>, class: &str, last: bool) -> Option<Curve> {
     let all = &results.scenario.inputs.compare.as_ref()?.downloads;
-    let download = all.iter().find(|download| class_of("benchmark", 3, download.bytes) == class)?;
+    let benchmark = results.scenario.benchmark();
+    let download = all.iter().find(|download| class_of(benchmark, 3, download.bytes) == class)?;
     let times = if last { &download.ttlb_s } else { &download.ttfb_s };
     let points = shares().filter_map(|share| Some((quantile(times, share)?, share)));
     let mut points: Vec<(f64, f64)> = points.collect();

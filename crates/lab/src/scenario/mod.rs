@@ -123,6 +123,13 @@ impl Scenario {
         self.file.duration
     }
 
+    /// The traffic of the users named `benchmark`, whose downloads are held against measured ones.
+    pub fn benchmark(&self) -> &str {
+        const NAME: &str = "benchmark";
+        let named = self.file.user.iter().find(|user| user.name.get_ref() == NAME);
+        named.map_or(NAME, |user| user.traffic.get_ref())
+    }
+
     /// Metrics count from here.
     pub fn warmup(&self) -> Span {
         *self.file.warmup

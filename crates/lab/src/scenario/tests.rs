@@ -239,6 +239,8 @@ fn tor_without_files_is_the_built_in_model() {
     let relays = plan.hosts.iter().filter(|host| host.name.starts_with("relay")).count();
     assert!((60..90).contains(&relays), "1 % of 7,195 relays: {relays}");
     assert_eq!(network.users.len(), 1330 + 133 + 60, "1 % of Tor's, and the benchmark");
+    let fetched = text.replace("traffic = \"benchmark\"", "traffic = \"download\"");
+    assert_eq!((scenario.benchmark(), parse(&fetched, &[]).unwrap().benchmark()), ("benchmark", "download"));
     assert_eq!(plan.directory.relays.len(), relays, "all are usable");
     assert!(plan.directory.relays.iter().all(|relay| (relay.id.0 as usize) < relays && relay.weight > 0.0));
     assert!(plan.paths.locations() > 5, "places in several countries");
