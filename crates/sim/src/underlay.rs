@@ -212,7 +212,8 @@ impl<T> Underlay<T> {
     }
 
     /// Sends a packet of `bytes` (IP header included) now. `flow` numbers the connection, from zero up without
-    /// large gaps; both directions may share a number. Packets of one flow and direction never overtake.
+    /// large gaps; both directions may share a number. Packets of one flow and direction never overtake. Gives when the packet will
+    /// have left the uplink: now, if it waits for none, is lost, or CoDel has yet to say.
     pub fn send<E: From<NetEvent>>(
         &mut self,
         queue: &mut Queue<E>,
@@ -220,7 +221,7 @@ impl<T> Underlay<T> {
         flow: u32,
         bytes: u32,
         payload: T,
-    ) {
+    ) -> Time {
         let now = queue.now();
         let packet = UnderWay { payload, sent: now, propagation: Span::ZERO, to, flow };
         let receiver_machine = self.sites[to.0 as usize].machine;
@@ -236,7 +237,10 @@ impl<T> Underlay<T> {
         } else if sender.is_linked(now, &mut self.under_way) {
             let id = self.under_way.insert(packet) as u32;
             match sender.up.offer(now, id, || flow, bytes) {
-                Offer::Departs(at) => self.depart(queue, access, (id, bytes), at),
+                Offer::Departs(at) => {
+                    self.depart(queue, access, (id, bytes), at);
+                    return at;
+                }
                 Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Uplink(access)).into()),
                 Offer::Waits(None) => {}
                 Offer::Dropped => drop(self.under_way.remove(id as usize)),
@@ -244,6 +248,7 @@ impl<T> Underlay<T> {
         } else {
             sender.lost += 1;
         }
+        now
     }
 
     /// Takes a step; gives the packet if it has reached its receiver.

@@ -254,6 +254,29 @@ fn established(config: &Config) -> Endpoint {
 }
 
 #[test]
+fn what_the_own_uplink_holds_of_a_connection_is_small() {
+    for (small_queues, most) in [(true, 6), (false, 10)] {
+        let config = Config { small_queues, ..Config::default() };
+        let mut end = established(&config);
+        end.write(30 * MSS);
+        // 4 Mbit/s: a segment leaves every 3 ms.
+        let (mut departs, mut sent, mut at_once) = (ms(950), 0, 0);
+        for now in 950..980 {
+            while let Some(segment) = end.poll_transmit(&config, ms(now)) {
+                departs = departs.max(ms(now)) + Span::from_millis(3);
+                end.queued(departs, segment.len);
+                (sent, at_once) = (sent + 1, at_once + u32::from(now == 950));
+            }
+            let held = departs.since(ms(now)).as_secs_f64() / 0.003;
+            assert!(held <= f64::from(most) + 1e-9, "{held} at {now} ms");
+            assert!(sent == 10 || end.next_timeout() <= departs, "it goes on when the uplink holds less");
+        }
+        // All of the window has left in the end.
+        assert_eq!((at_once, sent), (most, 10), "{small_queues}");
+    }
+}
+
+#[test]
 fn a_pause_restarts_the_window_unless_told_not_to() {
     for (idle_restart, cwnd_after) in [(true, 10), (false, 40)] {
         let config = Config { idle_restart, ..with(Congestion::Reno) };

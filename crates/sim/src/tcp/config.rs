@@ -31,6 +31,9 @@ pub struct Config {
     /// Gather segments into bursts of up to a millisecond's worth where acknowledgements come faster than
     /// that. Source: Linux's sizing of segmentation offload.
     pub bursts: bool,
+    /// Have at most two bursts, and the one that follows, in the uplink of the own host; more waits in the send buffer. Where the
+    /// uplink is first come, first served. Source: Linux's TCP small queues; off, as published simulators have none.
+    pub small_queues: bool,
     /// An acknowledgement may wait this long for a second segment; zero acknowledges every segment. Source: Linux.
     pub delayed_ack: Span,
     /// This many acknowledgements at the start of a connection do not wait. Source: Linux.
@@ -91,6 +94,7 @@ impl Default for Config {
             idle_restart: true,
             validate_window: true,
             bursts: true,
+            small_queues: false,
             delayed_ack: Span::from_millis(40),
             quick_acks: 16,
             send_buffer: Buffer::Auto { initial: 46_080, max: 4 << 20 },

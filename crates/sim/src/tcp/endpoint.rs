@@ -231,9 +231,17 @@ impl Endpoint {
         Some(segment)
     }
 
+    /// A segment of so many payload bytes will have left the host's uplink at `departs`.
+    pub fn queued(&mut self, departs: Time, bytes: u32) {
+        if let Some(uplink) = self.sender.uplink.as_mut().filter(|_| bytes > 0) {
+            uplink.push(departs, bytes);
+        }
+    }
+
     /// When [`Endpoint::on_timeout`] must be called; [`Time::NEVER`] if there is nothing to wait for.
     pub fn next_timeout(&self) -> Time {
-        self.sender.timer.min(self.receiver.ack_due)
+        let resumes = self.sender.uplink.as_ref().map_or(Time::NEVER, |uplink| uplink.resumes);
+        self.sender.timer.min(self.receiver.ack_due).min(resumes)
     }
 
     /// Time has passed. Calling it early does no harm.

@@ -13,6 +13,7 @@ mod recovery;
 mod rtt;
 mod segment;
 mod sender;
+mod small_queue;
 
 pub use config::{Buffer, Config, Congestion};
 pub use endpoint::{Arrival, Endpoint, Info, State};

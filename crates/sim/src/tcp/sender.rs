@@ -9,6 +9,7 @@ use super::receiver::millis;
 use super::recovery::{Phase, Recovery};
 use super::rtt::RttEstimator;
 use super::segment::{Flags, Segment};
+use super::small_queue::SmallQueue;
 
 /// What the sender waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,8 @@ pub(super) struct Sender {
     burst: u16,
     /// Something has left since the last time that nothing more could.
     sending: bool,
+    /// What the host's own uplink holds, where that is limited.
+    pub uplink: Option<Box<SmallQueue>>,
 }
 
 impl Sender {
@@ -105,6 +108,7 @@ impl Sender {
             limited: false,
             burst: 0,
             sending: false,
+            uplink: config.small_queues.then(|| Box::new(SmallQueue::new())),
         }
     }
 
@@ -247,7 +251,8 @@ impl Sender {
         }
         let forced = self.recovery.as_mut().is_some_and(|recovery| std::mem::take(&mut recovery.probe));
         let room = self.flight.in_network() < self.window.cwnd;
-        if !forced && room && self.flight.to_retransmit > 0 && !self.holds_retransmissions() {
+        let held_back = !forced && self.is_held_back(now, mss);
+        if !forced && room && !held_back && self.flight.to_retransmit > 0 && !self.holds_retransmissions() {
             let oldest = self.flight.una;
             let (start, end) = self.flight.retransmit_lost(now, mss)?;
             self.on_retransmission(now, end.saturating_sub(start), mss);
@@ -258,7 +263,7 @@ impl Sender {
             return Some(self.segment(start, end));
         }
         let mut gathering = false;
-        if (room || forced)
+        if (room && !held_back || forced)
             && let Some(end) = self.next_segment_end(mss)
             && {
                 gathering = config.bursts && !forced && self.gathers(now, mss);
@@ -288,6 +293,22 @@ impl Sender {
             self.set_timer(Timer::ZeroWindow, now + wait);
         }
         None
+    }
+
+    /// Whether the host's own uplink holds so much that what may leave waits for it.
+    fn is_held_back(&mut self, now: Time, mss: u64) -> bool {
+        if self.uplink.is_none() {
+            return false;
+        }
+        let smoothed = self.rtt.smoothed();
+        let limit = 2 * mss * self.burst_size(mss, smoothed);
+        let waits = self.flight.to_retransmit > 0 || self.flight.next < self.write_end;
+        // A burst is handed over as a whole.
+        let free = self.burst > 0 || smoothed == Span::ZERO || !waits;
+        let Some(uplink) = &mut self.uplink else { return false };
+        let resumes = uplink.above(now, limit).filter(|_| !free);
+        uplink.resumes = resumes.unwrap_or(Time::NEVER);
+        resumes.is_some()
     }
 
     /// Whether to wait for more acknowledgements, so that a larger burst can leave (Linux: TSO sizing and

@@ -57,7 +57,8 @@ impl Sockets<'_> {
             let bytes = segment.wire_bytes(config);
             let wire = Wire::new(1 - id.side, &segment);
             let hosts = (Host(end.host), Host(to));
-            self.underlay.send(self.queue, hosts, id.connection.0, bytes, wire);
+            let departs = self.underlay.send(self.queue, hosts, id.connection.0, bytes, wire);
+            end.tcp.queued(departs, segment.len);
         }
         let timeout = end.tcp.next_timeout();
         if timeout < end.armed {

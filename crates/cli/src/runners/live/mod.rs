@@ -62,6 +62,10 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let overrides = [("duration", parameters.duration), ("warmup", parameters.warmup)]
         .map(|(key, span)| format!("{key} = \"{span}\""));
     let mut scenario = Scenario::load(&file, &overrides)?;
+    if !plan.every_system.tcp.small_queues {
+        let cause = "`small-queues` of [every-system.tcp] is false";
+        return Err(InputError::new(&source.file, cause, "the kernel's are small: make it true").into());
+    }
     if let Some(user) = plan.user.iter().find(|user| user.path.is_empty()) {
         return Err(InputError::new(
             &source.file,
@@ -231,7 +235,7 @@ mod tests {
     #[test]
     fn latency_is_what_is_under_way_over_the_rate() {
         let plan: Plan = toml::from_str(
-            "title = \"\"\nevery-system = { tcp = { congestion = \"reno\" } }\nsystem = []\nrelay = []\nunderlay = { delay = \"1 ms\" }\n\
+            "title = \"\"\nevery-system = { tcp = { congestion = \"reno\", small-queues = true } }\nsystem = []\nrelay = []\nunderlay = { delay = \"1 ms\" }\n\
              user = [{ name = \"a\", path = [\"b\"], start = \"0 s\", traffic = \"bulk\" }]",
         )
         .unwrap();

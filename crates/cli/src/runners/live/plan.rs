@@ -25,9 +25,11 @@ pub struct EverySystem {
 
 /// The kernel's TCP. Other algorithms than Reno are for the first namespace alone on many machines.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Tcp {
     pub congestion: String,
+    /// The kernel has them always, so the simulator must have them, too.
+    pub small_queues: bool,
 }
 
 /// Between any two hosts.
