@@ -312,7 +312,7 @@ impl<O: Onion> Client<O> {
                 let blocked = self.links.is_blocked(circuit.leg);
                 match circuit.edge.sendme(now, message.stream, digest, blocked) {
                     Ok(()) => {
-                        self.leg_acknowledged(key);
+                        self.leg_acknowledged(now, key);
                         self.resume(key);
                     }
                     Err(_) => self.end(now, key, true),

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use tidegate_control::units::{Span, Time};
 
 use crate::cell::{DATA_BYTES, Digest, Message, Payload, StreamId};
+use crate::conflux::split::Capacity;
 use crate::control::windows::{Fixed, Windows};
 use crate::control::{Control, Violation, Window, XOFF_BYTES, vegas};
 use crate::links::Config;
@@ -44,6 +45,8 @@ struct Flow {
     delivered: u32,
     /// Cells that may be packaged in this step, where a controller says so.
     allowance: f64,
+    /// Cells per second that it has planned for the circuit, if it plans.
+    planned: Option<f64>,
     /// Cells packaged since the controller last asked.
     packaged: u32,
 }
@@ -89,6 +92,7 @@ impl Edge {
             expected: VecDeque::new(),
             delivered: 0,
             allowance,
+            planned: None,
             packaged: 0,
         };
         Edge { flow, streams: Vec::new(), held: 0 }
@@ -117,6 +121,16 @@ impl Edge {
     /// Cells that may be packaged now. `queue`: that the circuit queue takes.
     pub fn room(&self, queue: u32) -> u32 {
         self.flow.in_flight.room().min(queue).min(self.flow.allowed())
+    }
+
+    /// What it can send as one of several circuits. `queue`: cells that the circuit queue takes.
+    pub fn capacity(&self, queue: u32) -> Capacity {
+        Capacity {
+            room: self.room(queue),
+            window: self.flow.in_flight.room(),
+            planned: self.flow.planned,
+            increment: self.sendme_increment(),
+        }
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
@@ -244,19 +258,28 @@ impl Edge {
         }
     }
 
-    /// Lets so many cells be packaged until the controller says otherwise. With `carry` the part of a cell that is left
-    /// counts too; without, only if a stream had bytes for it.
-    pub fn allow(&mut self, cells: f64, carry: bool) {
-        let begun = carry || self.streams.iter().any(|stream| stream.starved);
+    /// Whether a stream had more bytes than could be packaged.
+    pub fn is_starved(&self) -> bool {
+        self.streams.iter().any(|stream| stream.starved)
+    }
+
+    /// Lets so many cells be packaged until the controller says otherwise; it has planned so many in each second. With
+    /// `begun` the part of a cell that is left counts too.
+    pub fn allow(&mut self, cells: f64, planned: Option<f64>, begun: bool) {
+        self.flow.planned = planned;
         let left = if begun && self.flow.allowance < 1.0 { self.flow.allowance } else { 0.0 };
         self.flow.allowance = cells + left;
     }
 
-    /// Cells that the streams' sources still have, as far as can be told: without limit if one was stopped
-    /// with bytes left; else as many as they had lately and as many again, to let them grow.
-    pub fn demand(&mut self) -> f64 {
+    /// Whether a stream was stopped with bytes left, and not by its peer.
+    pub fn is_backlogged(&self) -> bool {
+        self.streams.iter().any(|stream| stream.starved && stream.room() > 0)
+    }
+
+    /// Cells that the sources of its streams still have, as far as can be told: without limit if they are `backlogged`;
+    /// else as many as they had lately and as many again, to let them grow.
+    pub fn demand(&mut self, backlogged: bool) -> f64 {
         let packaged = std::mem::take(&mut self.flow.packaged);
-        let backlogged = self.streams.iter().any(|stream| stream.starved && stream.room() > 0);
         if backlogged { f64::INFINITY } else { 2.0 * f64::from(packaged) }
     }
 

@@ -14,6 +14,10 @@ use tidegate_control::balance::torflow::TorFlow;
 use tidegate_control::balance::truth::{Given, SelfReports, Truth};
 use tidegate_control::keys::{self, Wrong};
 
+use crate::conflux::Split;
+use crate::conflux::by_rate::ByRate;
+use crate::conflux::by_time::{MinLatency, Throughput};
+use crate::conflux::q_learning::Learnt;
 use crate::control::fixed_rate::FixedRate;
 use crate::control::windows::FixedWindows;
 use crate::control::{Control, predictor, vegas};
@@ -77,6 +81,14 @@ pub const CONTROLS: &[Part<dyn Control>] = &[
     part!("vegas", vegas::VegasParameters),
     part!("predictor", predictor::PredictorParameters),
     part!("fixed-rate", FixedRate),
+];
+
+/// How streams are divided among circuits that are linked (Conflux).
+pub const SPLITS: &[Part<dyn Split>] = &[
+    part!("min-latency" = MinLatency),
+    part!("throughput" = Throughput),
+    part!("by-rate" = ByRate),
+    part!("q-learning", Learnt),
 ];
 
 /// Where the weights come from that clients select relays by.

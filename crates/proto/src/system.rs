@@ -11,11 +11,11 @@ use tidegate_control::balance::survey::Survey;
 use tidegate_control::keys::{self, Parameters, Wrong};
 use tidegate_control::units::Span;
 
-use crate::conflux::Wish;
-use crate::control::Control;
+use crate::conflux::Split;
 use crate::control::windows::Windows;
+use crate::control::{Clock, Control, Place};
 use crate::links::{CircuitQueue, OutputBuffer, kist};
-use crate::registry::{BALANCES, CONTROLS, Part, SCHEDULERS};
+use crate::registry::{BALANCES, CONTROLS, Part, SCHEDULERS, SPLITS};
 use crate::scheduler::Discipline;
 use crate::switching::{Form, Switching};
 use crate::transport::{Pctcp, Transport};
@@ -35,8 +35,8 @@ pub struct SystemConfig {
     pub connection_half_life: Option<Span>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
-    /// What clients wish whose streams go over two circuits at once.
-    pub conflux: Option<Wish>,
+    /// How clients' streams go over two circuits at once, if they do.
+    pub conflux: Option<Arc<dyn Split>>,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
     /// What is in flight at most, unless `control` has windows of its own.
@@ -75,9 +75,12 @@ struct Choices {
     /// How circuits move away from congested connections.
     switching: SwitchingName,
     /// Clients' streams go over two circuits at once that have the exit in common (Conflux): always over that with the
-    /// least round-trip time, or over the other, too, while its window is full. Needs a `control` with congestion windows.
-    /// Users with a `path` need a `second-path`. Source: proposal 329.
-    conflux: ConfluxName,
+    /// least round-trip time (`min-latency`), or over the other, too, while its window is full (`throughput`), in
+    /// proportion to the rates that are planned for them (`by-rate`), or as far as their SENDMEs were in time
+    /// (`q-learning`). Needs a `control` with congestion windows or with rates. Users with a `path` need a `second-path`.
+    /// Source: proposal 329; `by-rate` and `q-learning` are ours.
+    #[schemars(extend("enum" = or_none(SPLITS)))]
+    conflux: String,
     /// How circuits' rates are controlled.
     #[schemars(extend("enum" = names(CONTROLS)))]
     control: String,
@@ -110,14 +113,6 @@ enum SwitchingName {
     Circuit,
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-enum ConfluxName {
-    None,
-    MinLatency,
-    Throughput,
-}
-
 impl Default for Choices {
     /// Tor as it was.
     fn default() -> Choices {
@@ -127,7 +122,7 @@ impl Default for Choices {
             channel_scheduler: ChannelScheduler::Vanilla,
             connection_half_life: None,
             switching: SwitchingName::None,
-            conflux: ConfluxName::None,
+            conflux: NONE.into(),
             control: "windows".into(),
             balance: "given".into(),
         }
@@ -138,6 +133,13 @@ impl Parameters for Choices {}
 
 fn names<T: ?Sized>(parts: &[Part<T>]) -> Vec<&'static str> {
     parts.iter().map(|part| part.name).collect()
+}
+
+/// Does without a part.
+const NONE: &str = "none";
+
+fn or_none<T: ?Sized>(parts: &[Part<T>]) -> Vec<&'static str> {
+    [NONE].into_iter().chain(names(parts)).collect()
 }
 
 /// Describes a table.
@@ -161,7 +163,8 @@ pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let schedulers = SCHEDULERS.iter().filter_map(|part| Some((part.name, part.schema?)));
     let controls = CONTROLS.iter().filter_map(|part| Some((part.name, part.schema?)));
     let balances = BALANCES.iter().filter_map(|part| Some((part.name, part.schema?)));
-    for (name, schema) in TABLES.into_iter().chain(schedulers).chain(controls).chain(balances) {
+    let splits = SPLITS.iter().filter_map(|part| Some((part.name, part.schema?)));
+    for (name, schema) in TABLES.into_iter().chain(schedulers).chain(controls).chain(splits).chain(balances) {
         let mut schema = schema();
         if let Value::Object(keywords) = &mut schema {
             keywords.retain(|keyword, _| keyword != "$schema" && keyword != "title");
@@ -208,17 +211,15 @@ impl SystemConfig {
             SwitchingName::Connection => Some(Form::Connection),
             SwitchingName::Circuit => Some(Form::Circuit),
         };
-        let conflux = match choices.conflux {
-            ConfluxName::None => None,
-            ConfluxName::MinLatency => Some(Wish::MinLatency),
-            ConfluxName::Throughput => Some(Wish::Throughput),
-        };
+        let conflux = find(SPLITS, &choices.conflux, table, &mut all)?;
         let wrong = |cause: String, cure: &str| {
             let path = vec!["conflux".to_owned()];
             Wrong { path, at_key: false, cause, cure: cure.to_owned() }
         };
         let control = choose(CONTROLS, &choices.control, table, &mut all)?;
-        if conflux.is_some() && control.window().is_none() {
+        // Where relays are steered the ends have Vegas besides.
+        let steers = || control.controller(&Place { bandwidth: f64::INFINITY, clock: Clock::default() });
+        if conflux.is_some() && control.window().is_none() && steers().is_none() {
             let cause =
                 format!("`conflux` with `control` = \"{}\", which has no congestion window", choices.control);
             return Err(wrong(cause, "control = \"vegas\""));
@@ -275,6 +276,16 @@ fn choose<T: ?Sized>(
     table: &Value,
     all: &mut Map<String, Value>,
 ) -> Result<Arc<T>, Wrong> {
+    Ok(find(parts, name, table, all)?.expect("the check knows the names"))
+}
+
+/// The same, of a part that can be done without.
+fn find<T: ?Sized>(
+    parts: &[Part<T>],
+    name: &str,
+    table: &Value,
+    all: &mut Map<String, Value>,
+) -> Result<Option<Arc<T>>, Wrong> {
     let mut chosen = None;
     for part in parts {
         let own = table.get(part.name).cloned().unwrap_or(json!({}));
@@ -286,7 +297,7 @@ fn choose<T: ?Sized>(
             chosen = Some(made);
         }
     }
-    Ok(chosen.expect("the check knows the names"))
+    Ok(chosen)
 }
 
 #[cfg(test)]
@@ -329,6 +340,8 @@ mod tests {
             (json!({ "ewma": { "half-life": "0 s" } }), "ewma.half-life", "`half-life` is not in 1 ns.."),
             (json!({ "vegas": { "alhpa": 7 } }), "vegas.alhpa", "unknown key `alhpa`"),
             (json!({ "switch": { "alpha": 0.9 } }), "switch", "`alpha` is above `beta`"),
+            (json!({ "q-learning": { "late": 1 } }), "q-learning.late", "`late` is not in 1.01.."),
+            (json!({ "q-learning": { "first": 9, "top": 3 } }), "q-learning", "`first` is above `top`"),
             (json!({ "kist": "fast" }), "kist", "`kist` is \"fast\", expected table"),
             (json!({ "conflux": "fast", "control": "vegas" }), "conflux", "there is no conflux `fast`"),
             (json!({ "conflux": "throughput" }), "conflux", "`conflux` with `control` = \"windows\""),
@@ -352,6 +365,10 @@ mod tests {
         }
         for name in names(CONTROLS) {
             SystemConfig::read(&json!({ "control": name })).unwrap();
+            for split in names(SPLITS) {
+                let table = json!({ "control": name, "conflux": split });
+                assert_eq!(SystemConfig::read(&table).is_ok(), name != "windows", "{table}");
+            }
         }
     }
 }

@@ -9,11 +9,14 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, CircId, Command, EndReason, Message, Payload, RelayId, StreamId};
 use tidegate_proto::client::Client;
-use tidegate_proto::conflux::{Broken, Link, MAX_LEGS, Refused, Set, Wish};
+use tidegate_proto::conflux::by_time::Throughput;
+use tidegate_proto::conflux::split::{Capacity, Offer};
+use tidegate_proto::conflux::{Broken, Link, MAX_LEGS, Refused, Set, Split, Wish};
 use tidegate_proto::control::vegas::VegasParameters;
 use tidegate_proto::links::{ChannelId, Config, Departure};
 use tidegate_proto::node::{Budget, CircuitKey, Node, Output, Sink};
 use tidegate_proto::onion::{Clear, ClearBody, ClearMessage, Onion as _, Stamp};
+use tidegate_proto::registry::SPLITS;
 use tidegate_proto::relay::Relay;
 
 /// What a set may hold.
@@ -38,7 +41,11 @@ fn a_link_goes_over_the_wire_as_proposal_329_has_it() {
 }
 
 fn set<M>(legs: u32) -> Set<M> {
-    let mut set = Set::new([0; 32]);
+    divided(legs, &Throughput)
+}
+
+fn divided<M>(legs: u32, split: &dyn Split) -> Set<M> {
+    let mut set = Set::new([0; 32], split.build(Seed::root(1)));
     for leg in 0..legs {
         set.add(Time::ZERO, CircuitKey(leg), 0).unwrap();
         let answered = Time::ZERO + Span::from_millis(10 + u64::from(leg));
@@ -47,18 +54,23 @@ fn set<M>(legs: u32) -> Set<M> {
     set
 }
 
+/// A leg that takes so many cells.
+fn room(room: u32) -> Capacity {
+    Capacity { room, window: room, planned: None, increment: 31 }
+}
+
 proptest! {
-    /// Legs of any speed, with rooms and round-trip times that change at any time: what is sent is received once and in
+    /// Legs of any speed, divided in any way, with rooms and round-trip times that change at any time: what is sent is received once and in
     /// order, and what waits is what has overtaken others.
     #[test]
     fn messages_keep_their_order_over_any_legs(
-        legs in 1u32..5, wish in 0usize..3,
+        legs in 1u32..5, wish in 0usize..3, split in 0..SPLITS.len(),
         steps in prop::collection::vec((0u32..4, 0u32..5, 0usize..4, 1u64..500), 1..400),
     ) {
-        let (mut sender, mut receiver) = (set::<()>(legs), set::<u64>(legs));
+        let (mut sender, mut receiver) = (divided::<()>(legs, &*SPLITS[split].by_default()), set(legs));
         sender.follow([Wish::None, Wish::MinLatency, Wish::Throughput][wish]);
         let mut wires = vec![VecDeque::new(); legs as usize];
-        let (mut sent, mut got) = (0u64, 0u64);
+        let (mut sent, mut got, mut now) = (0u64, 0u64, Time::ZERO);
         let mut deliver = |wire: &mut VecDeque<Result<u64, u32>>, leg, got: &mut u64, sent| {
             match wire.pop_front() {
                 Some(Err(missed)) => receiver.switched(leg, missed).unwrap(),
@@ -76,13 +88,18 @@ proptest! {
         };
         for (blocked, cells, wire, millis) in steps {
             let at = wire % wires.len();
-            sender.acknowledged(CircuitKey(at as u32), 31, Some(Span::from_millis(millis)));
+            now += Span::from_millis(millis);
+            sender.acknowledged(now, CircuitKey(at as u32), 31, Some(Span::from_millis(millis)));
             for _ in 0..cells {
-                let room = |leg: CircuitKey| u32::from(leg.0 != blocked);
+                let room = |leg: CircuitKey| room(u32::from(leg.0 != blocked));
                 let data = sender.choose(room).map(|(leg, _)| leg);
-                let Some(leg) = data.or_else(|| sender.choose_any(room)) else { continue };
+                let Some(leg) = sender.choose_any(room) else { continue };
+                let missed = match data {
+                    Some(leg) => sender.send_data(now, &leg),
+                    None => sender.send(leg),
+                };
                 let wire = &mut wires[leg.0 as usize];
-                wire.extend(sender.send(leg, data.is_some()).map(Err));
+                wire.extend(missed.map(Err));
                 sent += 1;
                 wire.push_back(Ok(sent));
             }
@@ -129,16 +146,17 @@ proptest! {
 fn one_leg_alone_waits_where_several_go_over_to_the_next() {
     let mut set = set::<()>(2);
     let (fast, slow) = (CircuitKey(0), CircuitKey(1));
-    let full = |leg| u32::from(leg == slow) * 7;
+    let (open, full) = (|_| room(7), |leg| room(u32::from(leg == slow) * 7));
+    let take = |(leg, cells): (Offer, u32)| (leg.circuit, cells);
     set.follow(Wish::Throughput);
-    assert_eq!((set.choose(|_| 7), set.room(|_| 7)), (Some((fast, 7)), 14));
-    assert_eq!(set.choose(full), Some((slow, 7)));
+    assert_eq!((set.choose(open).map(take), set.room(open)), (Some((fast, 7)), 14));
+    assert_eq!(set.choose(full).map(take), Some((slow, 7)));
     set.follow(Wish::MinLatency);
-    assert_eq!((set.choose(|_| 7), set.room(|_| 7)), (Some((fast, 7)), 7));
-    assert_eq!((set.choose(full), set.room(full)), (None, 0));
+    assert_eq!((set.choose(open).map(take), set.room(open)), (Some((fast, 7)), 7));
+    assert_eq!((set.choose(full).map(take), set.room(full)), (None, 0));
     assert_eq!(set.choose_any(full), Some(fast), "what no window bounds goes on");
-    set.acknowledged(fast, 31, Some(Span::from_millis(50)));
-    assert_eq!(set.choose(|_| 7), Some((slow, 7)), "the other is faster now");
+    set.acknowledged(Time::ZERO, fast, 31, Some(Span::from_millis(50)));
+    assert_eq!(set.choose(open).map(take), Some((slow, 7)), "the other is faster now");
 }
 
 #[test]
@@ -148,14 +166,15 @@ fn legs_go_as_tor_lets_them_go() {
     assert!(!set::<()>(1).remove(a, 31), "the last");
     let used = || {
         let mut used = set::<()>(2);
-        assert!((0..40).all(|_| used.send(a, true).is_none()));
-        assert_eq!(used.send(b, false), Some(40));
+        let (leg, _) = used.choose(|_| room(50)).expect("it has room");
+        assert!(leg.circuit == a && (0..40).all(|_| used.send_data(Time::ZERO, &leg).is_none()));
+        assert_eq!(used.send(b), Some(40));
         used
     };
     assert!(!used().remove(b, 31), "it was sent on last");
     assert!(!used().remove(a, 31), "40 cells of it are in flight");
     let mut quiet = used();
-    quiet.acknowledged(a, 31, None);
+    quiet.acknowledged(Time::ZERO, a, 31, None);
     assert!(quiet.remove(a, 31));
     let mut heard = set::<()>(2);
     heard.receive(Time::ZERO, a, ()).unwrap();
@@ -175,9 +194,9 @@ fn a_leg_that_comes_later_must_not_have_missed_anything() {
     let mut set = set::<()>(1);
     assert_eq!(set.add(Time::ZERO, CircuitKey(1), 1), Err(Refused::Lost));
     set.receive(Time::ZERO, CircuitKey(0), ()).unwrap();
-    set.send(CircuitKey(0), true);
+    set.send(CircuitKey(0));
     assert_eq!(set.add(Time::ZERO, CircuitKey(1), 1), Ok(()));
-    assert_eq!(set.send(CircuitKey(1), true), Some(0), "the receiver knows of the first by LINKED");
+    assert_eq!(set.send(CircuitKey(1)), Some(0), "the receiver knows of the first by LINKED");
     for leg in 2..MAX_LEGS as u32 {
         set.add(Time::ZERO, CircuitKey(leg), 1).unwrap();
     }

@@ -178,7 +178,7 @@ impl PythonController {
                 let view = view.borrow(py);
                 let send = cells(view.send_cells, "send_cells")?;
                 let package = cells(view.package_cells, "package_cells")?;
-                plant.allow(now, *key, &Allowance { send, share: 0.0, package, carry: true });
+                plant.allow(now, *key, &Allowance { send, share: 0.0, package, planned: None, carry: true });
             }
             Ok(())
         })

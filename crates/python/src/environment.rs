@@ -123,7 +123,9 @@ impl Controller for Exit {
 
     fn step(&mut self, now: Time, plant: &mut dyn Plant) {
         self.next = Timer { due: now + self.interval, set: now };
-        let allowance = Allowance { send: f64::INFINITY, share: 0.0, package: self.package(), carry: true };
+        let planned = Some(self.rates.get()[self.circuit] / PAYLOAD);
+        let package = self.package();
+        let allowance = Allowance { send: f64::INFINITY, share: 0.0, package, planned, carry: true };
         self.circuits.clear();
         plant.circuits(&mut self.circuits);
         self.circuits.iter().for_each(|circuit| plant.allow(now, *circuit, &allowance));

@@ -26,10 +26,11 @@ impl Digest {
     }
 }
 
-/// Of the opening of streams what follows tells: left out, so that digests of before it was recorded stay.
+/// Of the opening of streams, and of what is out of order, what follows tells: left out, so that digests of before they were
+/// recorded stay.
 impl Recorder for Digest {
     fn record(&mut self, now: Time, observation: &Observation) {
-        if !matches!(observation, Observation::StreamOpened { .. }) {
+        if !matches!(observation, Observation::StreamOpened { .. } | Observation::OutOfOrder { .. }) {
             self.word(now.0);
         }
         match observation {
@@ -42,7 +43,7 @@ impl Recorder for Digest {
             Observation::TransferBegun { transfer, user, circuit, bytes } => {
                 self.words(&[4, transfer.0.into(), user.0.into(), circuit.0.into(), *bytes]);
             }
-            Observation::StreamOpened { .. } => {}
+            Observation::StreamOpened { .. } | Observation::OutOfOrder { .. } => {}
             Observation::TransferConnected { transfer } => self.words(&[5, transfer.0.into()]),
             Observation::FirstByte { transfer, took } => self.words(&[6, transfer.0.into(), took.0]),
             Observation::LastByte { transfer, took } => self.words(&[7, transfer.0.into(), took.0]),

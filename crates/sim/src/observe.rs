@@ -58,6 +58,8 @@ pub enum Observation {
     Waited { circuit: Circuit, hop: u8, at: Host, waits: Waits },
     /// A regular sample of a relay's queues, the deltas since the last sample beside the levels.
     RelaySample { relay: Host, sample: RelaySample },
+    /// A regular sample of what a client holds of messages that have overtaken others on linked circuits (Conflux).
+    OutOfOrder { client: Host, bytes: u64 },
     /// The relay of a measurement (`Plan::measurements[i]`) begins to echo, or has ended.
     MeasurementFlows { measurement: u32, flows: bool },
     /// A relay's own count of what it echoed in a second.

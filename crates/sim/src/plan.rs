@@ -13,7 +13,7 @@ use tidegate_control::markov;
 use tidegate_control::units::{Bytes, Rate, Span, Time};
 
 pub use tidegate_proto::bucket::BucketPlan;
-pub use tidegate_proto::conflux::Wish;
+pub use tidegate_proto::conflux::{Split, by_rate, by_time, q_learning};
 pub use tidegate_proto::control::fixed_rate::FixedRate;
 pub use tidegate_proto::control::windows::{FixedWindows, Windows};
 pub use tidegate_proto::control::{Control, predictor, vegas};
@@ -427,8 +427,8 @@ pub struct System {
     pub connection_half_life: Option<Span>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
-    /// What clients wish whose streams go over two circuits at once ([`tidegate_proto::conflux`]).
-    pub conflux: Option<Wish>,
+    /// How clients' streams go over two circuits at once ([`tidegate_proto::conflux`]), if they do.
+    pub conflux: Option<Arc<dyn Split>>,
     /// Over which relays circuits go.
     pub paths: paths::PathSelection,
     /// Where the weights come from that clients select relays by; [`crate::balance`] makes them before a run.

@@ -10,7 +10,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::paths::{BuildTimeout, PathSelection};
-use tidegate_proto::registry::{CONTROLS, SCHEDULERS};
+use tidegate_proto::registry::{CONTROLS, SCHEDULERS, SPLITS};
 use tidegate_sim::observe::{Circuit, Observation, Transfer};
 use tidegate_sim::plan::*;
 use tidegate_sim::tcp;
@@ -170,10 +170,12 @@ fn systems() -> Vec<System> {
                             control: control.by_default(),
                             ..base.clone()
                         };
-                        let can_link = system.control.window().is_some() && form != Some(Form::Circuit);
-                        for wish in [Wish::MinLatency, Wish::Throughput].into_iter().filter(|_| can_link) {
-                            let name = format!("{} {wish:?}", system.name);
-                            systems.push(System { name, conflux: Some(wish), ..system.clone() });
+                        // All but the fixed windows alone.
+                        let can_link = control.name != "windows" && form != Some(Form::Circuit);
+                        for split in SPLITS.iter().filter(|_| can_link) {
+                            let name = format!("{} {}", system.name, split.name);
+                            let conflux = Some(split.by_default());
+                            systems.push(System { name, conflux, ..system.clone() });
                         }
                         systems.push(system);
                     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
+use tidegate_proto::registry::{CONTROLS, SPLITS};
 use tidegate_sim::observe::{Circuit, Host, Observation};
 use tidegate_sim::plan::*;
 use tidegate_sim::world;
@@ -66,13 +67,19 @@ fn plan(first: u64, second: u64, bytes: u64) -> Plan {
     }
 }
 
-fn system(conflux: Option<Wish>) -> System {
+fn system(conflux: Option<&str>) -> System {
+    let split = |name| SPLITS.iter().find(|part| part.name == name).expect("it is registered").by_default();
+    let conflux = conflux.map(split);
     System { control: Arc::new(vegas::VegasParameters::default()), conflux, ..System::default() }
 }
 
-fn observe(plan: &Plan, conflux: Option<Wish>) -> Vec<(Time, Observation)> {
+fn observe(plan: &Plan, conflux: Option<&str>) -> Vec<(Time, Observation)> {
+    run(plan, &system(conflux))
+}
+
+fn run(plan: &Plan, system: &System) -> Vec<(Time, Observation)> {
     let mut seen = Vec::new();
-    world::run(plan, &system(conflux), Seed::root(1), &mut seen, &mut |_| ControlFlow::Continue(()));
+    world::run(plan, system, Seed::root(1), &mut seen, &mut |_| ControlFlow::Continue(()));
     seen
 }
 
@@ -99,11 +106,11 @@ fn two_legs_carry_what_both_can_or_the_faster_one_alone() {
     let plan = plan(8, 4, ENDLESS);
     let (one, _, cells) = results(&observe(&plan, None));
     assert!(cells[1] == 0 && one > 0);
-    let (both, _, cells) = results(&observe(&plan, Some(Wish::Throughput)));
+    let (both, _, cells) = results(&observe(&plan, Some("throughput")));
     let share = cells[1] as f64 / (cells[0] + cells[1]) as f64;
     assert!((1.4..1.55).contains(&(both as f64 / one as f64)), "12 instead of 8 Mbit/s: {one}, {both}");
     assert!((0.3..0.37).contains(&share), "{share}");
-    let (fast, _, _) = results(&observe(&plan, Some(Wish::MinLatency)));
+    let (fast, _, _) = results(&observe(&plan, Some("min-latency")));
     assert!(fast < both, "one at a time: {fast} of {both}");
 }
 
@@ -111,7 +118,7 @@ fn two_legs_carry_what_both_can_or_the_faster_one_alone() {
 fn small_downloads_take_the_near_leg() {
     let plan = plan(8, 8, 20_000);
     let (_, one, _) = results(&observe(&plan, None));
-    let (_, near, cells) = results(&observe(&plan, Some(Wish::MinLatency)));
+    let (_, near, cells) = results(&observe(&plan, Some("min-latency")));
     assert!(near as f64 > 1.2 * one as f64, "{near}, {one}");
     assert!(cells[1] > 20 * cells[0], "{cells:?}");
 }
@@ -121,7 +128,7 @@ fn a_leg_that_fails_before_it_is_linked_is_done_without() {
     let mut plan = plan(8, 8, 20_000);
     let kind = FaultKind::HostDown { host: 3 };
     plan.faults = vec![Fault { kind, from: Time::ZERO, until: Time::ZERO + Span::from_secs(20) }];
-    let (_, done, cells) = results(&observe(&plan, Some(Wish::Throughput)));
+    let (_, done, cells) = results(&observe(&plan, Some("throughput")));
     assert!(done > 10 && cells[1] == 0, "{done}");
 }
 
@@ -131,7 +138,7 @@ fn a_relay_that_stops_costs_a_set_and_users_go_on() {
     let kind = FaultKind::HostDown { host: 3 };
     let (from, until) = (Time::ZERO + Span::from_secs(8), Time::ZERO + Span::from_secs(12));
     plan.faults = vec![Fault { kind, from, until }];
-    let seen = observe(&plan, Some(Wish::Throughput));
+    let seen = observe(&plan, Some("throughput"));
     let mut open: BTreeMap<Circuit, Time> = BTreeMap::new();
     for (at, what) in &seen {
         match what {
@@ -148,7 +155,81 @@ fn a_relay_that_stops_costs_a_set_and_users_go_on() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let plan = plan(8, 4, 300_000);
-    for wish in [Wish::MinLatency, Wish::Throughput] {
-        assert_eq!(observe(&plan, Some(wish)), observe(&plan, Some(wish)));
+    for split in SPLITS {
+        assert_eq!(observe(&plan, Some(split.name)), observe(&plan, Some(split.name)), "{}", split.name);
+    }
+}
+
+/// What of the whole run came after that, in Mbit/s, and most bytes that were out of order at a sample.
+fn later(seen: &[(Time, Observation)], user: u32, from: Span) -> (f64, u64) {
+    let (mut circuits, mut bytes, mut most) = (BTreeMap::new(), 0, 0);
+    let begin = Time::ZERO + from;
+    for (at, what) in seen {
+        match what {
+            Observation::CircuitBegun { circuit, user, .. } => drop(circuits.insert(*circuit, user.0)),
+            Observation::Delivered { circuit, bytes: more, .. }
+                if *at > begin && circuits[circuit] == user =>
+            {
+                bytes += u64::from(*more);
+            }
+            Observation::OutOfOrder { bytes, .. } if *at > begin => most = most.max(*bytes),
+            _ => {}
+        }
+    }
+    let seconds = seen.last().expect("totals").0.since(begin).as_secs_f64();
+    (bytes as f64 * 8e-6 / seconds, most)
+}
+
+/// Two legs of 16 and 8 Mbit/s; from the twentieth second on another user has the fast one, too, if there is one.
+fn two_to_one(divided: bool, slow: bool, crossed: bool) -> Plan {
+    let mut plan = plan(8, 16, ENDLESS);
+    plan.sample_every = Span::from_millis(50);
+    plan.duration = Span::from_secs(40);
+    let way = |middle| if middle == 2 { [0, 2, 4] } else { [1, 3, 4] };
+    if !divided {
+        plan.users[0].second_path = None;
+        plan.users[0].route = Route::Pinned(way(if slow { 2 } else { 3 }));
+    }
+    if crossed {
+        let start = Time::ZERO + Span::from_secs(20);
+        let other =
+            UserPlan { second_path: None, route: Route::Pinned(way(3)), start, ..plan.users[0].clone() };
+        plan.users.push(other);
+    }
+    plan
+}
+
+/// Every way to divide under both kinds of control: a name, and the rate of the user and bytes out of order after a while.
+fn divided(crossed: bool) -> Vec<(String, f64, u64, [f64; 2])> {
+    let controls = ["vegas", "predictor"].map(|name| CONTROLS.iter().find(|part| part.name == name).unwrap());
+    let from = Span::from_secs(if crossed { 24 } else { 10 });
+    let mut all = Vec::new();
+    for control in controls {
+        let of = |plan: &Plan, conflux: Option<Arc<dyn Split>>| {
+            let system = System { control: control.by_default(), conflux, ..System::default() };
+            later(&run(plan, &system), 0, from)
+        };
+        let alone = [false, true].map(|slow| of(&two_to_one(false, slow, crossed && !slow), None).0);
+        for split in SPLITS.iter().filter(|split| split.name != "min-latency") {
+            let (rate, held) = of(&two_to_one(true, false, crossed), Some(split.by_default()));
+            all.push((format!("{} {}", control.name, split.name), rate, held, alone));
+        }
+    }
+    all
+}
+
+#[test]
+fn however_divided_two_legs_carry_what_both_can() {
+    for (name, rate, held, [fast, slow]) in divided(false) {
+        assert!(rate > 1.3 * fast && rate > 0.9 * (fast + slow), "{name}: {rate} of {fast} + {slow}");
+        assert!(held > 0 && held < 400_000, "{name}: {held} bytes");
+    }
+}
+
+#[test]
+fn however_divided_half_of_a_leg_that_another_takes_is_lost_and_no_more() {
+    for (name, rate, held, [shared, slow]) in divided(true) {
+        assert!(rate > 1.4 * shared && rate > 0.8 * (shared + slow), "{name}: {rate} of {shared} + {slow}");
+        assert!(held > 0 && held < 400_000, "{name}: {held} bytes");
     }
 }

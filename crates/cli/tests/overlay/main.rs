@@ -27,7 +27,7 @@ fn documents(arguments: &[&str]) -> Vec<Value> {
 #[test]
 fn every_system_carries_a_file_byte_for_byte() {
     let parts = tidegate_proto::system::alternatives().into_iter().map(|(name, _)| name);
-    for system in parts.chain(["vanilla", "conflux"]) {
+    for system in parts.chain(["vanilla", "conflux", "conflux-by-rate", "conflux-q-learning"]) {
         let document = &documents(&["overlay", "demo", "--system", system, "--bytes", "300 kB", "--json"])[0];
         assert_eq!(document["exact"], true, "{document}");
         assert_eq!((&document["system"], &document["bytes"]), (&system.into(), &300_000.into()));
@@ -83,15 +83,19 @@ fn stock_tor_fetches_a_file_over_two_circuits_to_our_exit() {
     if Command::new("tor").arg("--version").output().is_err() {
         return skipped::skipped("stock tor links circuits to our exit", "tor");
     }
-    let arguments = ["overlay", "tornet", "--at", "exit", "--linked", "--bytes", "5 MB", "--json"];
-    let document = &documents(&arguments)[0];
-    assert_eq!(document["exact"], true, "{document}");
-    no_protocol_warnings(document);
-    let cells = document["linked_cells"].as_array().unwrap().iter().filter_map(Value::as_u64);
-    // Others have but answered.
-    let used: Vec<u64> = cells.filter(|cells| *cells > 100).collect();
-    let whole = 5_000_000 / 498;
-    assert!(used.len() >= 2 && used.iter().sum::<u64>() > whole, "{document}");
+    for system in ["vanilla", "conflux-by-rate", "conflux-q-learning"] {
+        let arguments = [
+            "overlay", "tornet", "--at", "exit", "--linked", "--system", system, "--bytes", "5 MB", "--json",
+        ];
+        let document = &documents(&arguments)[0];
+        assert_eq!(document["exact"], true, "{document}");
+        no_protocol_warnings(document);
+        let cells = document["linked_cells"].as_array().unwrap().iter().filter_map(Value::as_u64);
+        // Others have but answered.
+        let used: Vec<u64> = cells.filter(|cells| *cells > 100).collect();
+        let whole = 5_000_000 / 498;
+        assert!(used.len() >= 2 && used.iter().sum::<u64>() > whole, "{system}: {document}");
+    }
 }
 
 fn no_protocol_warnings(document: &Value) {

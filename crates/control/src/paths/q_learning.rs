@@ -101,6 +101,13 @@ impl QLearning {
         let parameters = QParameters { top: parameters.top.clamp(1, 0xf_ffff), ..parameters };
         QLearning { parameters, peers: vec![learner; peers], random: seed.fork("q-learning").random() }
     }
+
+    /// Every peer starts in the fast start with this state instead.
+    pub fn starting_with(mut self, state: u32) -> QLearning {
+        let state = state.clamp(1, self.parameters.top);
+        self.peers.iter_mut().for_each(|learner| learner.state = state);
+        self
+    }
 }
 
 impl QParameters {

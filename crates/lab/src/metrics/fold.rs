@@ -62,6 +62,8 @@ pub struct Fold<'a> {
     pub(super) backlog_sum: u128,
     pub(super) backlog_max: u64,
     pub(super) backlog_samples: u64,
+    /// Bytes out of order at clients: their sum, the most of one, and how often one was looked at.
+    pub(super) out_of_order: (u64, u64, u64),
     pub(super) sample: Span,
     pub(super) next_sample: Time,
     pub(super) anatomy: [Anatomy; 3],
@@ -119,6 +121,7 @@ impl<'a> Fold<'a> {
             backlog_sum: 0,
             backlog_max: 0,
             backlog_samples: 0,
+            out_of_order: (0, 0, 0),
             sample,
             next_sample: Time::ZERO + sample,
             anatomy: [Anatomy::default(); 3],
@@ -289,6 +292,10 @@ impl Recorder for Fold<'_> {
                 }
             }
             Observation::RelaySample { relay, sample } => self.relay_sample(now, *relay, sample),
+            Observation::OutOfOrder { bytes, .. } if now > self.warmup => {
+                let (sum, most, samples) = self.out_of_order;
+                self.out_of_order = (sum + bytes, most.max(*bytes), samples + 1);
+            }
             Observation::HostTotals { host, totals } => self.add_totals(*host, totals),
             Observation::RunTotals { events, cells_delivered, peak_pending_events } => {
                 self.run = (*events, *cells_delivered, *peak_pending_events);

@@ -84,6 +84,10 @@ fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     put("latency_from_departure_mean_by_circuit_s", per_user(users, UserRow::latency_from_departure_mean_s));
     put("backlog_mean_bytes", json!(fold.backlog_sum as f64 / fold.backlog_samples.max(1) as f64));
     put("backlog_max_bytes", json!(fold.backlog_max));
+    if let (sum, most, samples @ 1..) = fold.out_of_order {
+        put("out_of_order_mean_bytes", json!(sum as f64 / samples as f64));
+        put("out_of_order_max_bytes", json!(most));
+    }
     transfers(fold, &mut put);
     put("circuits_built", json!(fold.circuits_built));
     put("circuit_build_s", times(&fold.circuit_build));

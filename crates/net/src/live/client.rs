@@ -158,7 +158,8 @@ pub async fn run(
     let links = Rc::new(Links::client(names.clone(), config.transport == Transport::Quic)?);
     let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names.clone(), None);
     let state = Rc::<State>::default();
-    let (modern, wish) = (config.control.window().is_some(), config.conflux);
+    let wish = config.conflux.as_ref().map(|split| split.wish());
+    let modern = config.control.window().is_some() || wish.is_some();
     let node = Node::new(onion, config);
     let owner = |_: Handle<_, _, _>| owner(state.clone());
     let overlay = Overlay::with_dial(node, Open, links, owner);

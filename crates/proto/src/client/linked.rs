@@ -4,6 +4,7 @@ use tidegate_control::units::Time;
 
 use super::{Client, Switch};
 use crate::cell::{Command, Message, Payload, StreamId};
+use crate::conflux::split::Capacity;
 use crate::conflux::{Broken, Linked, MAX_LEGS, Set, Wish};
 use crate::node::{CircuitKey, Output, Source, StreamKey};
 use crate::onion::Onion;
@@ -28,7 +29,8 @@ impl<O: Onion> Client<O> {
         if !alike || !different || legs.len() > MAX_LEGS {
             return false;
         }
-        let mut set = Set::new(self.onion.secret(&mut self.nonces));
+        let nonce = self.onion.secret(&mut self.nonces);
+        let mut set = Set::new(nonce, self.links.config().split(&nonce));
         let link = set.link(wish);
         for key in legs {
             set.add(now, *key, 0).expect("there is room, and nothing was said");
@@ -64,14 +66,29 @@ impl<O: Onion> Client<O> {
         circuit.edge.room(self.links.room(circuit.leg))
     }
 
+    /// What a leg can send.
+    fn capacity(&self, leg: CircuitKey) -> Capacity {
+        let circuit = &self.circuits[leg.0 as usize];
+        circuit.edge.capacity(self.links.room(circuit.leg))
+    }
+
     /// The circuit under which the streams of this one are known, and cells that they may package.
     pub(super) fn room(&self, key: CircuitKey) -> (CircuitKey, u32) {
         let key = self.first(key);
         let cells = match &self.circuits[key.0 as usize].linked {
-            Linked::First(set) => set.room(|leg| self.room_of(leg)),
+            Linked::First(set) => set.room(|leg| self.capacity(leg)),
             _ => self.room_of(key),
         };
         (key, cells)
+    }
+
+    /// Bytes that messages on linked circuits take that wait for others before them.
+    pub fn held_bytes(&self) -> u64 {
+        let sets = self.circuits.iter().filter_map(|(_, circuit)| match &circuit.linked {
+            Linked::First(set) => Some(set.held_bytes()),
+            _ => None,
+        });
+        sets.sum()
     }
 
     /// A message came on a leg.
@@ -133,20 +150,20 @@ impl<O: Onion> Client<O> {
     }
 
     /// A leg's SENDME was right.
-    pub(super) fn leg_acknowledged(&mut self, key: CircuitKey) {
+    pub(super) fn leg_acknowledged(&mut self, now: Time, key: CircuitKey) {
         let edge = &self.circuits[key.0 as usize].edge;
         let (cells, round_trip) = (edge.sendme_increment(), edge.round_trip());
         let first = self.first(key);
         if let Some(set) = self.set(first) {
-            set.acknowledged(key, cells, round_trip);
+            set.acknowledged(now, key, cells, round_trip);
         }
     }
 
     /// The circuit that something about a stream goes over, after a SWITCH if one is due; `None` if it ended with that.
     pub(super) fn way(&mut self, now: Time, key: CircuitKey) -> Option<CircuitKey> {
         let Linked::First(set) = &self.circuits[key.0 as usize].linked else { return Some(key) };
-        let leg = set.choose_any(|leg| self.room_of(leg)).unwrap_or(key);
-        if let Some(missed) = self.set(key)?.send(leg, false) {
+        let leg = set.choose_any(|leg| self.capacity(leg)).unwrap_or(key);
+        if let Some(missed) = self.set(key)?.send(leg) {
             self.say(now, leg, StreamId(0), Payload::Switch(missed));
         }
         self.circuits.contains(leg.0 as usize).then_some(leg)
@@ -163,24 +180,28 @@ impl<O: Onion> Client<O> {
         let first = stream.circuit;
         loop {
             let Linked::First(set) = &self.circuits[first.0 as usize].linked else { return };
-            let leg = set.choose(|leg| self.room_of(leg)).map_or(first, |(leg, _)| leg);
+            let (offer, most) = set.choose(|leg| self.capacity(leg)).unzip();
+            let leg = offer.map_or(first, |offer| offer.circuit);
             self.exchange_edges(first, leg);
             let way = &mut self.circuits[leg.0 as usize];
             let (mut hops, id) = (std::mem::take(&mut way.hops), way.leg);
             let circuit = &mut self.circuits[first.0 as usize];
             let (Linked::First(set), links) = (&mut circuit.linked, &mut self.links) else { return };
             let (last, room) = (hops.len() - 1, links.room(id));
-            let sent = circuit.edge.package(now, stream.stream, cells, room, source, |message, digest| {
-                let mut push = |message| {
-                    let full = links.push(now, id, Command::Relay, O::seal(&mut hops, last, message));
-                    debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
-                };
-                if let Some(missed) = set.send(leg, true) {
-                    push(Message { stream: StreamId(0), payload: Payload::Switch(missed) });
-                }
-                push(message);
-                if digest { O::client_digests(&hops[last]).map(|[_, said]| said) } else { None }
-            });
+            let cells_now = cells.min(most.unwrap_or(0));
+            let sent =
+                circuit.edge.package(now, stream.stream, cells_now, room, source, |message, digest| {
+                    let mut push = |message| {
+                        let full = links.push(now, id, Command::Relay, O::seal(&mut hops, last, message));
+                        debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
+                    };
+                    let missed = offer.and_then(|offer| set.send_data(now, &offer));
+                    if let Some(missed) = missed {
+                        push(Message { stream: StreamId(0), payload: Payload::Switch(missed) });
+                    }
+                    push(message);
+                    if digest { O::client_digests(&hops[last]).map(|[_, said]| said) } else { None }
+                });
             links.note_packaged(id);
             self.circuits[leg.0 as usize].hops = hops;
             self.exchange_edges(first, leg);

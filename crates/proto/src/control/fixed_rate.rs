@@ -56,8 +56,9 @@ impl Controller for Pacer {
     fn step(&mut self, now: Time, plant: &mut dyn Plant) {
         let FixedRate { rate, interval } = self.rule;
         self.next = Timer { due: now + interval, set: now };
-        let package = rate.as_bytes_per_s() * interval.as_secs_f64() / f64::from(DATA_BYTES);
-        let allowance = Allowance { send: f64::INFINITY, share: 0.0, package, carry: true };
+        let cells_per_s = rate.as_bytes_per_s() / f64::from(DATA_BYTES);
+        let (package, planned) = (cells_per_s * interval.as_secs_f64(), Some(cells_per_s));
+        let allowance = Allowance { send: f64::INFINITY, share: 0.0, package, planned, carry: true };
         plant.circuits(&mut self.circuits);
         for circuit in &self.circuits {
             if plant.view(*circuit).enters {

@@ -153,6 +153,8 @@ pub struct Allowance {
     /// To be packaged from the circuit's streams; what is left of a cell there counts in the next step if a stream had
     /// more.
     pub package: f64,
+    /// Cells per second that its streams are planned to have, if they are.
+    pub planned: Option<f64>,
     /// The part of a cell that was left over before counts too; else it is lost, unless a cell waited, of which it then
     /// let that part go.
     pub carry: bool,

@@ -11,7 +11,9 @@ use tidegate_control::units::Bytes;
 
 use super::limits::Limits;
 use super::runs;
-use crate::conflux::Wish;
+use crate::conflux::Split;
+use crate::conflux::by_time::Throughput;
+use crate::conflux::split::Splitter;
 use crate::control::windows::{FixedWindows, Windows};
 use crate::control::{Clock, Control};
 use crate::ids::RelayId;
@@ -122,8 +124,8 @@ pub struct Config {
     pub limits: Option<Limits>,
     /// Whether and how circuits move away from congested connections.
     pub switching: Option<Switching>,
-    /// Clients' streams go over two circuits at once ([`crate::conflux`]), if they wish something for that.
-    pub conflux: Option<Wish>,
+    /// How clients' streams go over two circuits at once ([`crate::conflux`]), if they do.
+    pub conflux: Option<Arc<dyn Split>>,
     /// Where the nonces of moves come from; secret, and different for each node.
     pub nonces: Seed,
     /// When a controller takes its steps.
@@ -154,5 +156,14 @@ impl Default for Config {
             nonces: Seed::root(0),
             clock: Clock::default(),
         }
+    }
+}
+
+impl Config {
+    /// What divides among the legs of a set with this nonce what this node sends, if the other side lets it use several.
+    pub fn split(&self, nonce: &[u8; 32]) -> Box<dyn Splitter> {
+        let number = nonce.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
+        let seed = self.nonces.fork("split").fork_index(number);
+        self.conflux.as_ref().map_or_else(|| Throughput.build(seed), |split| split.build(seed))
     }
 }

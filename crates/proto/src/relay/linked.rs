@@ -24,7 +24,9 @@ impl<O: Onion> Relay<O> {
         }
         let first = *self.sets.entry(theirs.nonce).or_insert(key);
         if first == key {
-            circuit.linked = Linked::First(Box::new(Set::new(theirs.nonce)));
+            let split = self.table.links.config().split(&theirs.nonce);
+            let set = Box::new(Set::new(theirs.nonce, split));
+            self.table.circuit(key).linked = Linked::First(set);
         }
         let set = self.set(first).expect("it is listed");
         // Clients send little; tor's exits wish this, too.
@@ -105,12 +107,12 @@ impl<O: Onion> Relay<O> {
     }
 
     /// A leg's SENDME was right.
-    pub(super) fn leg_acknowledged(&mut self, key: CircuitKey) {
+    pub(super) fn leg_acknowledged(&mut self, now: Time, key: CircuitKey) {
         let Some(edge) = &self.table.circuit(key).edge else { return };
         let (cells, round_trip) = (edge.sendme_increment(), edge.round_trip());
         let first = self.table.first(key);
         if let Some(set) = self.set(first) {
-            set.acknowledged(key, cells, round_trip);
+            set.acknowledged(now, key, cells, round_trip);
         }
     }
 
@@ -118,7 +120,7 @@ impl<O: Onion> Relay<O> {
     pub(super) fn way(&mut self, now: Time, key: CircuitKey) -> Option<CircuitKey> {
         let leg = self.table.choose_any(key);
         let Some(set) = self.set(key) else { return Some(key) };
-        if let Some(missed) = set.send(leg, false) {
+        if let Some(missed) = set.send(leg) {
             self.say(now, leg, StreamId(0), Payload::Switch(missed));
         }
         self.table.contains(leg).then_some(leg)
@@ -134,7 +136,9 @@ impl<O: Onion> Relay<O> {
     ) {
         let first = stream.circuit;
         loop {
-            let leg = self.table.choose(first);
+            // Without room a turn of nothing is taken, by which the stream is known to wait.
+            let (offer, most) = self.table.choose(first).unzip();
+            let leg = offer.map_or(first, |offer| offer.circuit);
             let circuit = self.table.circuit(first);
             let linked = std::mem::replace(&mut circuit.linked, Linked::No);
             let (Linked::First(mut set), Some(mut edge)) = (linked, circuit.edge.take()) else { return };
@@ -145,12 +149,14 @@ impl<O: Onion> Relay<O> {
             exchange(&mut edge, circuit.edge.as_mut());
             let (hop, prev, links) = (&mut circuit.hop, circuit.prev, &mut self.table.links);
             let room = links.room(prev);
-            let sent = edge.package(now, stream.stream, cells, room, source, |message, digest| {
+            let cells_now = cells.min(most.unwrap_or(0));
+            let sent = edge.package(now, stream.stream, cells_now, room, source, |message, digest| {
                 let mut push = |message| {
                     let full = links.push(now, prev, Command::Relay, O::originate(hop, message));
                     debug_assert_eq!(full, Ok(()), "the high mark is below the limit");
                 };
-                if let Some(missed) = set.send(leg, true) {
+                let missed = offer.and_then(|offer| set.send_data(now, &offer));
+                if let Some(missed) = missed {
                     push(Message { stream: StreamId(0), payload: Payload::Switch(missed) });
                 }
                 push(message);

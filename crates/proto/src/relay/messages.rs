@@ -71,7 +71,7 @@ impl<O: Onion> Relay<O> {
             (Payload::Sendme(digest), Some(edge)) => {
                 let blocked = self.table.links.is_blocked(circuit.prev);
                 let taken = edge.sendme(now, message.stream, digest, blocked).is_ok();
-                self.leg_acknowledged(key);
+                self.leg_acknowledged(now, key);
                 self.resume_or_end(now, key, taken);
             }
             (ref payload @ (Payload::Xoff | Payload::Xon), Some(edge)) => {

@@ -8,6 +8,7 @@ use tidegate_control::units::Time;
 
 use crate::cell::Message;
 use crate::conflux::Linked;
+use crate::conflux::split::{Capacity, Offer};
 use crate::control::{Allowance, Plant, Route, View};
 use crate::edge::Edge;
 use crate::ids::{CircId, CircuitKey, LegId, Nonce, Side, StreamId, StreamKey};
@@ -75,18 +76,29 @@ impl<O: Onion> Table<O> {
         circuit.edge.as_ref().map_or(0, |edge| edge.room(self.links.room(circuit.prev)))
     }
 
-    /// The circuit that the next data cell of a first one's streams goes over, which has room or all must wait.
-    pub fn choose(&self, first: CircuitKey) -> CircuitKey {
+    /// What a leg can send.
+    fn capacity(&self, leg: CircuitKey) -> Capacity {
+        let circuit = &self.circuits[leg.0 as usize];
+        circuit.edge.as_ref().expect("legs have one").capacity(self.links.room(circuit.prev))
+    }
+
+    /// The leg that the next data cells of a first one's streams go over, and how many; `None`: they must wait.
+    pub fn choose(&self, first: CircuitKey) -> Option<(Offer, u32)> {
         match &self.circuits[first.0 as usize].linked {
-            Linked::First(set) => set.choose(|leg| self.room_of(leg)).map_or(first, |(leg, _)| leg),
-            _ => first,
+            Linked::First(set) => set.choose(|leg| self.capacity(leg)),
+            _ => None,
         }
+    }
+
+    /// The end here that has the streams of a circuit.
+    fn streams(&self, circuit: CircuitKey) -> Option<&Edge> {
+        self.circuits[self.first(circuit).0 as usize].edge.as_deref()
     }
 
     /// The circuit that goes over for what no window bounds.
     pub fn choose_any(&self, key: CircuitKey) -> CircuitKey {
         match &self.circuits[key.0 as usize].linked {
-            Linked::First(set) => set.choose_any(|leg| self.room_of(leg)).unwrap_or(key),
+            Linked::First(set) => set.choose_any(|leg| self.capacity(leg)).unwrap_or(key),
             _ => key,
         }
     }
@@ -96,7 +108,7 @@ impl<O: Onion> Table<O> {
         let key = self.first(key);
         let Some(circuit) = self.circuits.get(key.0 as usize) else { return };
         let cells = match &circuit.linked {
-            Linked::First(set) => set.room(|leg| self.room_of(leg)),
+            Linked::First(set) => set.room(|leg| self.capacity(leg)),
             _ => self.room_of(key),
         };
         let Some(edge) = self.circuit(key).edge.as_deref_mut() else { return };
@@ -133,9 +145,10 @@ impl<O: Onion> Plant for Table<O> {
     }
 
     fn demand(&mut self, circuit: CircuitKey) -> f64 {
+        let backlogged = self.streams(circuit).is_some_and(Edge::is_backlogged);
         let circuit = &mut self.circuits[circuit.0 as usize];
         match (circuit.edge.as_deref_mut(), circuit.next) {
-            (Some(edge), _) => edge.demand(),
+            (Some(edge), _) => edge.demand(backlogged),
             // As much again as waits here.
             (None, Some(_)) => 2.0 * self.links.backlog(circuit.prev) + 2.0,
             (None, None) => 0.0,
@@ -143,15 +156,16 @@ impl<O: Onion> Plant for Table<O> {
     }
 
     fn announced(&self, circuit: CircuitKey) -> f64 {
-        self.circuits[circuit.0 as usize].edge.as_deref().map_or(0.0, Edge::announced)
+        self.streams(circuit).map_or(0.0, Edge::announced)
     }
 
     fn allow(&mut self, now: Time, circuit: CircuitKey, allowance: &Allowance) {
-        let Allowance { send, share, package, carry } = *allowance;
+        let Allowance { send, share, package, planned, carry } = *allowance;
+        let begun = carry || self.streams(circuit).is_some_and(Edge::is_starved);
         let circuit = &mut self.circuits[circuit.0 as usize];
         self.links.allow(now, circuit.prev, send, share, carry);
         if let Some(edge) = circuit.edge.as_deref_mut() {
-            edge.allow(package, carry);
+            edge.allow(package, planned, begun);
         }
     }
 

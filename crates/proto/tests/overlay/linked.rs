@@ -9,6 +9,7 @@ use tidegate_proto::conflux::Wish;
 use tidegate_proto::control::vegas::VegasParameters;
 use tidegate_proto::links::{ChannelId, Config};
 use tidegate_proto::node::{CircuitKey, Node};
+use tidegate_proto::registry::SPLITS;
 
 use super::PATH;
 use super::net::{CLIENT, Net, Numbered};
@@ -17,6 +18,13 @@ const OTHER: [RelayId; 3] = [RelayId(3), RelayId(0), RelayId(2)];
 
 fn config(seed: u64) -> Config {
     Config { control: Arc::new(VegasParameters::default()), nonces: Seed::root(seed), ..Config::default() }
+}
+
+/// The same with one of the splits, and what clients wish then.
+fn dividing(seed: u64, split: usize) -> (Config, Wish) {
+    let split = SPLITS[split].by_default();
+    let wish = split.wish();
+    (Config { conflux: Some(split), ..config(seed) }, wish)
 }
 
 /// Two circuits that are linked.
@@ -54,12 +62,13 @@ proptest! {
     /// ways, and nothing is left over.
     #[test]
     fn linked_circuits_lose_double_and_reorder_nothing(
-        seed in any::<u64>(), throughput in any::<bool>(), capacity in 1usize..40,
+        seed in any::<u64>(), split in 0..SPLITS.len(), capacity in 1usize..40,
         sizes in proptest::collection::vec(1u64..200_000, 1..5), upload in 0u64..60_000,
     ) {
-        let mut net = Net::new(&config(seed));
+        let (config, wish) = dividing(seed, split);
+        let mut net = Net::new(&config);
         let mut random = Seed::root(seed).random();
-        let legs = pair(&mut net, if throughput { Wish::Throughput } else { Wish::MinLatency });
+        let legs = pair(&mut net, wish);
         net.capacity = capacity;
         let streams: Vec<_> =
             sizes.iter().map(|size| net.client.open(net.now, legs[0], *size).unwrap()).collect();
@@ -80,7 +89,7 @@ proptest! {
         }
         // The first window is 124 cells.
         let both = sent(&net).iter().all(|sent| *sent > 31);
-        prop_assert!(both || !throughput || sizes.iter().sum::<u64>() < 200_000, "{:?}", sent(&net));
+        prop_assert!(both || wish == Wish::MinLatency || sizes.iter().sum::<u64>() < 200_000, "{:?}", sent(&net));
         prop_assert_eq!(net.relays[2].memory(), 0);
         let now = net.now;
         net.client.close(now, legs[0]);
@@ -93,12 +102,13 @@ proptest! {
     /// A connection breaks at any moment: either all of the set is gone, at both ends, or it works on.
     #[test]
     fn a_leg_that_breaks_takes_the_set_or_nothing(
-        seed in any::<u64>(), throughput in any::<bool>(), stop in 0usize..400,
+        seed in any::<u64>(), split in 0..SPLITS.len(), stop in 0usize..400,
         wire in prop::sample::select(vec![(CLIENT, 0), (CLIENT, 3), (0, 1), (3, 0), (1, 2), (0, 2)]),
     ) {
-        let mut net = Net::new(&config(seed));
+        let (config, wish) = dividing(seed, split);
+        let mut net = Net::new(&config);
         let mut random = Seed::root(seed).random();
-        let legs = pair(&mut net, if throughput { Wish::Throughput } else { Wish::MinLatency });
+        let legs = pair(&mut net, wish);
         let stream = net.client.open(net.now, legs[0], 200_000).unwrap();
         for at in 0..=CLIENT {
             net.drain(at);

@@ -104,7 +104,10 @@ impl HostState {
                 (Machine::Relay(Box::new(Relay::new(Clear::default(), config.clone()))), gate)
             }
             Role::Client | Role::Server | Role::Measurer | Role::Coordinator => {
-                let onion = Clear { congestion_control: other.then_some(false) };
+                // Legs need it, be `control` without.
+                let links = config.conflux.is_some() && config.control.window().is_none();
+                let congestion_control = if other { Some(false) } else { links.then_some(true) };
+                let onion = Clear { congestion_control };
                 (Machine::Client(Box::new(Client::new(onion, config.clone()))), None)
             }
         };
@@ -144,6 +147,14 @@ impl HostState {
         match &self.machine {
             Machine::Relay(relay) => relay.cells_processed(),
             Machine::Client(_) => 0,
+        }
+    }
+
+    /// What a client's linked circuits hold until what precedes it has come; none of a relay.
+    pub fn held_bytes(&self) -> Option<u64> {
+        match &self.machine {
+            Machine::Relay(_) => None,
+            Machine::Client(client) => Some(client.held_bytes()),
         }
     }
 

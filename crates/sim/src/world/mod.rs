@@ -138,7 +138,7 @@ impl<'a, R: Recorder> World<'a, R> {
             queue_high: system.circuit_queue_high,
             queue_low: system.circuit_queue_low,
             switching: system.switching,
-            conflux: system.conflux,
+            conflux: system.conflux.clone(),
             ..links::Config::default()
         };
         let old = links::Config { transport: Transport::Vanilla, ..config.clone() };
@@ -358,6 +358,10 @@ impl<'a, R: Recorder> World<'a, R> {
         for (index, (tcp_unsent_bytes, kernel_bytes)) in self.socket_bytes().into_iter().enumerate() {
             let totals = &mut self.hosts[index].totals;
             totals.peak_kernel_bytes = totals.peak_kernel_bytes.max(kernel_bytes);
+            if self.system.conflux.is_some() && self.plan.hosts[index].role == Role::Client {
+                let bytes = self.hosts[index].held_bytes().unwrap_or(0);
+                self.record(Observation::OutOfOrder { client: Host(index as u32), bytes });
+            }
             if !matches!(self.plan.hosts[index].role, Role::Relay(_)) {
                 continue;
             }

@@ -63,7 +63,7 @@ impl<R: Recorder> World<'_, R> {
 
     /// Links two circuits once both are built. A client that cannot do without the second.
     pub(super) fn link_legs(&mut self, host: u32, first: CircuitKey) {
-        let (now, wish) = (self.now, self.system.conflux);
+        let (now, wish) = (self.now, self.system.conflux.as_ref().map(|split| split.wish()));
         let circuits = &mut self.users.circuits[host as usize];
         let is_built = |key: CircuitKey| circuits.get(&key).is_some_and(|circuit| circuit.built);
         let Some(Legs::Building(second)) = circuits.get(&first).map(|circuit| circuit.legs) else { return };

@@ -13,8 +13,13 @@ use crate::stage::{Events, Stage};
 
 /// The system without a name in the registry.
 pub const VANILLA: &str = "vanilla";
-/// And the one that needs two: streams over two circuits, which need congestion control.
-pub const CONFLUX: &str = "conflux";
+/// And those that need two: streams over two circuits, which need congestion control or, divided by explicit rates,
+/// PredicTor.
+const CONFLUX: [(&str, &str); 3] = [
+    ("conflux", "conflux = \"throughput\"\ncontrol = \"vegas\"\n"),
+    ("conflux-by-rate", "conflux = \"by-rate\"\ncontrol = \"predictor\"\n"),
+    ("conflux-q-learning", "conflux = \"q-learning\"\ncontrol = \"vegas\"\n"),
+];
 /// The clocks of relays on sockets are their own.
 const CLOCKS: &str = "predictor = { clocks = \"own\" }\n";
 /// How many relays a demo has.
@@ -29,8 +34,20 @@ pub fn systems() -> PossibleValuesParser {
         let alias = (name == "connection").then_some("switching");
         PossibleValue::new(name).aliases(alias)
     });
-    let more = [VANILLA, CONFLUX].map(PossibleValue::new);
-    PossibleValuesParser::new(more.into_iter().chain(other))
+    let more = [VANILLA].into_iter().chain(CONFLUX.map(|(name, _)| name)).map(PossibleValue::new);
+    PossibleValuesParser::new(more.chain(other))
+}
+
+/// The `[system]` table of one of them.
+pub fn system_table(name: &str) -> String {
+    let linked = CONFLUX.into_iter().find(|(known, _)| *known == name);
+    let chosen = alternatives().into_iter().find(|(known, _)| *known == name);
+    let choice = match (linked, chosen) {
+        (Some((_, table)), _) => table.to_owned(),
+        (None, Some((part, key))) => format!("{key} = \"{part}\"\n"),
+        (None, None) => String::new(),
+    };
+    format!("[system]\nname = \"{name}\"\n{choice}{CLOCKS}")
 }
 
 /// A relay.
@@ -67,13 +84,7 @@ impl Own {
     /// # Errors
     /// What a role said, if it did not start.
     pub fn start(name: &str, socks: SocketAddr, relays: usize) -> Result<Own, Failure> {
-        let chosen = alternatives().into_iter().find(|(known, _)| *known == name);
-        let choice = match chosen {
-            _ if name == CONFLUX => "conflux = \"throughput\"\ncontrol = \"vegas\"\n".to_owned(),
-            Some((part, key)) => format!("{key} = \"{part}\"\n"),
-            None => String::new(),
-        };
-        let system = format!("[system]\nname = \"{name}\"\n{choice}{CLOCKS}");
+        let system = system_table(name);
         let mut stage = Stage::new("overlay")?;
         let words = hex(&random::<16>());
         let token = stage.write("token", &words)?.display().to_string();

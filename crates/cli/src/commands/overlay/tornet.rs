@@ -16,6 +16,7 @@ use tidegate_net::private_tor::{self, Network};
 use tidegate_net::{os, ports};
 
 use super::download::{fetch_over, report, serve_file};
+use super::own::{VANILLA, system_table, systems};
 use crate::failure::Failure;
 use crate::stage::{Stage, status_of, until_stopped};
 
@@ -40,6 +41,9 @@ pub struct Arguments {
     /// Fetch once the client has linked circuits, over which its streams go in pairs (Conflux)
     #[arg(long, requires = "bytes", conflicts_with = "beside_stock")]
     linked: bool,
+    /// What our relays run
+    #[arg(long, default_value = VANILLA, value_parser = systems())]
+    system: String,
     /// One relay of ours in each place, then one of stock tor: what each forwards per second of processor time
     #[arg(long, requires = "bytes")]
     beside_stock: bool,
@@ -98,7 +102,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut network =
         Network::new(&arguments.tor, &stage.directory.join("tor"), 1).map_err(Failure::other)?;
     network.start("").map_err(Failure::other)?;
-    let ours = start_relays(&mut stage, network.authority())?;
+    let ours = start_relays(&mut stage, network.authority(), &arguments.system)?;
     let mut stock = Vec::new();
     if arguments.beside_stock || arguments.at.iter().any(|place| *place != Place::All) {
         for number in 0..RELAYS {
@@ -280,15 +284,15 @@ fn start_client(
 }
 
 /// Starts our relays.
-fn start_relays(stage: &mut Stage, authority: SocketAddr) -> Result<Vec<Ours>, Failure> {
-    let mut started = Vec::new();
+fn start_relays(stage: &mut Stage, authority: SocketAddr, system: &str) -> Result<Vec<Ours>, Failure> {
+    let (system, mut started) = (system_table(system), Vec::new());
     for number in 0..RELAYS {
         let name = format!("tide{number}");
         keys::create(&stage.directory.join(format!("{name}.keys"))).map_err(Failure::Other)?;
         let config = format!(
             "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}.keys\"\n\
              status = \"127.0.0.1:0\"\nshow-circuits = true\n\
-             exit-policy = [\"accept *:*\"]\nexit-to-private-addresses = true\n\n[tor]\nauthority = \"{authority}\"\n"
+             exit-policy = [\"accept *:*\"]\nexit-to-private-addresses = true\n\n[tor]\nauthority = \"{authority}\"\n\n{system}"
         );
         let config = stage.write(&format!("{name}.toml"), &config)?;
         started.push((name, stage.role(&["relay", "--config", &config.display().to_string()])?));

@@ -255,7 +255,8 @@ impl Predictor {
             } else {
                 take
             };
-            plant.allow(now, *circuit, &Allowance { send, share, package, carry });
+            let planned = plan.filter(|_| !self.left_to_windows).map(|plan| plan.output[0]);
+            plant.allow(now, *circuit, &Allowance { send, share, package, planned, carry });
         }
         for row in 0.. {
             let Some(plan) = self.planner.plan(row) else { break };

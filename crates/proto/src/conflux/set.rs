@@ -1,17 +1,11 @@
-//! Conflux: streams over several circuits to the same exit at once (proposal 329; tor-spec, "Conflux").
-//!
-//! The client builds circuits, the legs, which share no relay but the exit, and says LINK with the same nonce on each. The
-//! exit answers LINKED on each, the client LINKED_ACK; each side knows each leg's round-trip time by that, and follows it by
-//! SENDMEs later. From then on what concerns streams goes over whichever leg the sender chooses; SENDMEs and windows stay
-//! with each leg. Before a sender goes on over another leg it says SWITCH there, with the number of messages that went over
-//! other legs since the last on this one: by that the receiver numbers what comes, and puts it in order.
-//!
-//! A [`Set`] is one side's view of the legs of one client: the client and the exit have the same.
+//! One side's view of the legs of one client.
 
 use std::collections::BTreeMap;
 
 use tidegate_control::units::{Span, Time};
 
+use super::link::{Link, Wish};
+use super::split::{Capacity, Offer, Splitter};
 use crate::ids::CircuitKey;
 
 /// Legs of one set at most (tor: `cfx_max_legs_set`).
@@ -20,66 +14,6 @@ pub const MAX_LEGS: usize = 8;
 /// 100 Mbit/s sends while another takes a second longer.
 const HELD_COST: u64 = 640;
 const MAX_HELD: u64 = 16 << 20;
-
-/// What a side wishes for what the other sends (proposal 329, "DESIRED_UX").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// Nothing in particular.
-    None,
-    /// Little delay: on the leg with the least round-trip time alone.
-    MinLatency,
-    /// That, and few messages that wait for others.
-    MinLatencyLowMemory,
-    /// A high rate: over all legs, that with the least round-trip time first.
-    Throughput,
-    /// That, and few messages that wait for others.
-    ThroughputLowMemory,
-}
-
-/// What LINK and LINKED say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// What a set's legs have in common; who knows it can say something in its streams.
-    pub nonce: [u8; 32],
-    /// Messages that the speaker has sent over the set's other legs, and that it has delivered.
-    pub sent: u64,
-    /// See `sent`.
-    pub delivered: u64,
-    /// What it wishes.
-    pub wish: Wish,
-}
-
-impl Link {
-    /// Bytes of a message.
-    pub const BYTES: usize = 50;
-
-    /// As it goes over the wire: version 1.
-    pub fn write(&self) -> [u8; Link::BYTES] {
-        let mut bytes = [0; Link::BYTES];
-        bytes[0] = 1;
-        bytes[1..33].copy_from_slice(&self.nonce);
-        bytes[33..41].copy_from_slice(&self.sent.to_be_bytes());
-        bytes[41..49].copy_from_slice(&self.delivered.to_be_bytes());
-        bytes[49] = self.wish as u8;
-        bytes
-    }
-
-    /// What was written; `None` if it is short, or of another version.
-    pub fn read(bytes: &[u8]) -> Option<Link> {
-        let bytes: &[u8; Link::BYTES] = bytes.first_chunk()?;
-        let [1, ..] = bytes else { return None };
-        let number = |at: usize| Some(u64::from_be_bytes(*bytes[at..].first_chunk()?));
-        let wish = match bytes[49] {
-            0 => Wish::None,
-            1 => Wish::MinLatency,
-            2 => Wish::MinLatencyLowMemory,
-            3 => Wish::Throughput,
-            4 => Wish::ThroughputLowMemory,
-            _ => return None,
-        };
-        Some(Link { nonce: *bytes[1..].first_chunk()?, sent: number(33)?, delivered: number(41)?, wish })
-    }
-}
 
 /// The peer broke the rules: all legs of its set end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +45,7 @@ pub struct Set<M> {
     nonce: [u8; 32],
     /// By what the other side wishes, one leg alone.
     single: bool,
+    split: Box<dyn Splitter>,
     legs: Vec<Leg>,
     /// The one that was sent on last.
     current: Option<CircuitKey>,
@@ -134,11 +69,12 @@ struct Leg {
 }
 
 impl<M> Set<M> {
-    /// A set without legs.
-    pub fn new(nonce: [u8; 32]) -> Set<M> {
+    /// A set without legs, among which this divides what we send.
+    pub fn new(nonce: [u8; 32], split: Box<dyn Splitter>) -> Set<M> {
         Set {
             nonce,
             single: false,
+            split,
             legs: Vec::new(),
             current: None,
             delivered: 0,
@@ -212,53 +148,80 @@ impl<M> Set<M> {
 
     /// Legs that can be sent on, by their round-trip times. Those that are not known to be answered are slower than any
     /// (proposal 329, 2.2). A leg on which more than a SWITCH can say was missed is not gone back to.
-    fn usable(&self) -> impl Iterator<Item = (Span, CircuitKey)> + '_ {
+    fn usable(&self) -> impl Iterator<Item = (Span, &Leg)> + '_ {
         let sent = self.sent();
         let usable = move |leg: &&Leg| sent - leg.sent <= u64::from(u32::MAX);
         let known = self.legs.iter().filter(usable);
-        let by_time = known.filter_map(|leg| Some((leg.round_trip?, leg.circuit)));
-        let fastest = by_time.clone().min();
-        by_time.filter(move |known| !self.single || Some(*known) == fastest)
+        let by_time = known.filter_map(|leg| Some((leg.round_trip?, leg)));
+        let key = |(time, leg): &(Span, &Leg)| (*time, leg.circuit);
+        let fastest = by_time.clone().map(|leg| key(&leg)).min();
+        by_time.filter(move |leg| !self.single || Some(key(leg)) == fastest)
     }
 
-    /// The leg that a data cell goes over next, and its room in cells; `None`: it must wait. One leg alone is not left for
-    /// another while it has no room (proposal 329, 3.1); else it is that with the least round-trip time that has some (3.2).
-    pub fn choose(&self, room: impl Fn(CircuitKey) -> u32) -> Option<(CircuitKey, u32)> {
-        let rooms = self.usable().map(|(time, leg)| (time, leg, room(leg)));
-        rooms.filter(|(_, _, room)| *room > 0).min().map(|(_, leg, room)| (leg, room))
+    /// What usable legs offer, and their room.
+    fn offers(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> impl Iterator<Item = (Offer, u32)> {
+        self.usable().map(move |(round_trip, leg)| {
+            let Leg { circuit, in_flight, .. } = *leg;
+            let offer = Offer { circuit, capacity: capacity(circuit), in_flight, round_trip };
+            (offer, if self.single { offer.capacity.room } else { self.split.room(&offer) })
+        })
+    }
+
+    /// The leg that data cells go over next, and how many before it is time to choose again; `None`: they must wait. One leg
+    /// alone is not left for another while it has no room (proposal 329, 3.1); else that goes first which the split prefers,
+    /// and of several the one with the least round-trip time (3.2).
+    pub fn choose(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> Option<(Offer, u32)> {
+        let rank = |leg: &Offer| if self.single { 0.0 } else { self.split.rank(leg) };
+        let key = |leg: &Offer| (leg.round_trip, leg.circuit);
+        let open = self.offers(capacity).filter(|(_, room)| *room > 0);
+        let (leg, room) =
+            open.min_by(|(a, _), (b, _)| rank(a).total_cmp(&rank(b)).then_with(|| key(a).cmp(&key(b))))?;
+        Some((leg, if self.single { room } else { room.min(self.split.batch(&leg)) }))
     }
 
     /// Cells that may go over all legs that may be chosen.
-    pub fn room(&self, room: impl Fn(CircuitKey) -> u32) -> u32 {
-        self.usable().fold(0, |sum: u32, (_, leg)| sum.saturating_add(room(leg)))
+    pub fn room(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> u32 {
+        self.offers(capacity).fold(0, |sum: u32, (_, room)| sum.saturating_add(room))
     }
 
     /// The leg for what no window bounds: as [`choose`](Self::choose), or else the one that was sent on last.
-    pub fn choose_any(&self, room: impl Fn(CircuitKey) -> u32) -> Option<CircuitKey> {
-        let fastest = || self.usable().min().map(|(_, leg)| leg);
-        let chosen = self.choose(room).map(|(leg, _)| leg);
+    pub fn choose_any(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> Option<CircuitKey> {
+        let fastest = || self.usable().map(|(time, leg)| (time, leg.circuit)).min().map(|(_, leg)| leg);
+        let chosen = self.choose(capacity).map(|(leg, _)| leg.circuit);
         chosen.or(self.current).or_else(fastest).or(self.legs.first().map(|leg| leg.circuit))
     }
 
-    /// A message goes over that leg now, of `data` or not: what a SWITCH must say before it, if one is due.
+    /// A data cell goes over that leg now: what a SWITCH must say before it, if one is due.
     ///
     /// # Panics
     /// If the leg was not chosen.
-    pub fn send(&mut self, circuit: CircuitKey, data: bool) -> Option<u32> {
+    pub fn send_data(&mut self, now: Time, leg: &Offer) -> Option<u32> {
+        if !self.single {
+            self.split.sent(now, leg);
+        }
+        self.leg(leg.circuit).expect("it was chosen").in_flight += 1;
+        self.send(leg.circuit)
+    }
+
+    /// The same of something else that concerns a stream.
+    ///
+    /// # Panics
+    /// If the leg was not chosen.
+    pub fn send(&mut self, circuit: CircuitKey) -> Option<u32> {
         let sent = self.sent();
         let before = self.current.replace(circuit);
         let leg = self.leg(circuit).expect("it was chosen");
         let missed = sent - std::mem::replace(&mut leg.sent, sent + 1);
-        leg.in_flight += u32::from(data);
         let missed = u32::try_from(missed).expect("such a leg is not usable");
         (before.is_some_and(|before| before != circuit)).then_some(missed)
     }
 
     /// A SENDME came on a leg, for so many cells; its circuit has that round-trip time now.
-    pub fn acknowledged(&mut self, circuit: CircuitKey, cells: u32, round_trip: Option<Span>) {
+    pub fn acknowledged(&mut self, now: Time, circuit: CircuitKey, cells: u32, round_trip: Option<Span>) {
         if let Ok(leg) = self.leg(circuit) {
             leg.in_flight = leg.in_flight.saturating_sub(cells);
             leg.round_trip = round_trip.or(leg.round_trip);
+            self.split.acknowledged(now, circuit);
         }
     }
 
@@ -318,6 +281,7 @@ impl<M> Set<M> {
     pub fn remove(&mut self, circuit: CircuitKey, increment: u32) -> bool {
         let Some(at) = self.legs.iter().position(|leg| leg.circuit == circuit) else { return false };
         let gone = self.legs.remove(at);
+        self.split.removed(circuit);
         let used = self.current == Some(circuit) || gone.in_flight >= increment;
         let behind = |most: fn(&Leg) -> u64| self.legs.iter().map(most).max().unwrap_or(0) < most(&gone);
         let ahead = behind(|leg| leg.sent) || behind(|leg| leg.received);
@@ -328,6 +292,7 @@ impl<M> Set<M> {
     pub fn rename(&mut self, circuit: CircuitKey, to: CircuitKey) {
         if let Ok(leg) = self.leg(circuit) {
             leg.circuit = to;
+            self.split.renamed(circuit, to);
         }
         if self.current == Some(circuit) {
             self.current = Some(to);
