@@ -113,6 +113,34 @@ fn channels_with_a_neighbour_that_speaks_it_are_streams_of_one_connection() {
 }
 
 #[test]
+fn a_neighbour_that_says_nothing_any_more_is_missed_and_one_that_is_idle_is_not() {
+    let (told, heard) = std::sync::mpsc::channel();
+    let (die, dies) = tokio::sync::oneshot::channel();
+    // Another runtime: with it go its sockets, and nobody says so.
+    let other = std::thread::spawn(move || {
+        on_sockets(async {
+            told.send(relay(Transport::Quic).await).unwrap();
+            dies.await.unwrap();
+            // As SIGKILL does: nothing is closed in order.
+            std::thread::sleep(std::time::Duration::from_secs(8));
+        });
+    });
+    on_sockets(async {
+        let (links, id) = client(heard.recv().unwrap());
+        let met = links.dial(id).await.unwrap();
+        let connection = lane(&met).connection().clone();
+        let idle = within(Span::from_secs(4), async { Ok(connection.closed().await) }).await;
+        assert!(idle.is_err(), "{idle:?}");
+        die.send(()).unwrap();
+        let before = clock::now();
+        let missed = within(Span::from_secs(6), async { Ok(connection.closed().await) }).await;
+        let after = clock::now().since(before);
+        assert!(missed.is_ok() && after < Span::from_millis(4200), "{missed:?} after {after}");
+    });
+    other.join().unwrap();
+}
+
+#[test]
 fn both_relays_know_whom_they_met() {
     on_sockets(async {
         let at: SocketAddr = "127.0.0.1:0".parse().unwrap();

@@ -38,9 +38,10 @@ const CONNECTIONS: usize = 256;
 /// Handshakes that wait and their bytes; beyond half of them a peer must first show that it gets our packets.
 const HANDSHAKES: usize = 128;
 const HANDSHAKE_BYTES: u64 = 1 << 14;
-/// A connection without a word for so long is dead; how often there is one.
-const DEAD: Duration = Duration::from_secs(6);
-const ALIVE: Duration = Duration::from_secs(2);
+/// A connection without a word for so long is dead; how often there is one. Clients are to have another circuit five
+/// seconds after a relay was killed: two of them are for building it.
+const DEAD: Duration = Duration::from_secs(3);
+const ALIVE: Duration = Duration::from_millis(750);
 /// How long a connection, or another stream, may take; then TLS will do.
 pub const PATIENCE: Span = Span::from_secs(5);
 /// A neighbour with which it did not work is asked again after this.
