@@ -22,6 +22,8 @@ pub(super) fn packets(tcp: &tcp::Config) -> tcp::Config {
         mss: tcp.mss + tcp.header_bytes - HEADERS,
         header_bytes: HEADERS,
         bursts: false,
+        // Linux has them for TCP alone.
+        small_queues: false,
         delayed_ack: tcp.delayed_ack.min(MAX_ACK_DELAY),
         ..tcp.clone()
     }
