@@ -7,15 +7,12 @@
 /// The memory that lists share.
 #[derive(Debug)]
 pub struct Pool<T> {
-    nodes: Vec<Node<T>>,
-    /// First of the unused nodes, linked through `next`.
+    items: Vec<Option<T>>,
+    /// Which item follows: apart, so that what is appended does not fetch the item before it, which has long left the
+    /// processor's cache.
+    next: Vec<u32>,
+    /// First of the places without an item, linked in the same way.
     unused: u32,
-}
-
-#[derive(Debug)]
-struct Node<T> {
-    item: Option<T>,
-    next: u32,
 }
 
 /// One list of a pool. It means something only to the pool it was filled from.
@@ -48,22 +45,23 @@ impl List {
 
 impl<T> Default for Pool<T> {
     fn default() -> Pool<T> {
-        Pool { nodes: Vec::new(), unused: NONE }
+        Pool { items: Vec::new(), next: Vec::new(), unused: NONE }
     }
 }
 
 impl<T> Pool<T> {
     /// Appends an item.
     pub fn push_back(&mut self, list: &mut List, item: T) {
-        let node = Node { item: Some(item), next: NONE };
         let id = match self.unused {
             NONE => {
-                let id = u32::try_from(self.nodes.len()).expect("a pool holds fewer than 2^32 items");
-                self.nodes.push(node);
+                let id = u32::try_from(self.items.len()).expect("a pool holds fewer than 2^32 items");
+                self.items.push(Some(item));
+                self.next.push(NONE);
                 id
             }
             id => {
-                self.unused = std::mem::replace(&mut self.nodes[id as usize], node).next;
+                self.items[id as usize] = Some(item);
+                self.unused = std::mem::replace(&mut self.next[id as usize], NONE);
                 id
             }
         };
@@ -75,7 +73,7 @@ impl<T> Pool<T> {
         let rest = std::mem::take(list);
         self.push_back(list, item);
         if rest.head != NONE {
-            self.nodes[list.head as usize].next = rest.head;
+            self.next[list.head as usize] = rest.head;
             (list.tail, list.len) = (rest.tail, list.len + rest.len);
         }
     }
@@ -83,7 +81,7 @@ impl<T> Pool<T> {
     fn link(&mut self, list: &mut List, id: u32) {
         match list.tail {
             NONE => list.head = id,
-            tail => self.nodes[tail as usize].next = id,
+            tail => self.next[tail as usize] = id,
         }
         list.tail = id;
         list.len += 1;
@@ -94,7 +92,7 @@ impl<T> Pool<T> {
         if id == NONE {
             return None;
         }
-        list.head = std::mem::replace(&mut self.nodes[id as usize].next, NONE);
+        list.head = std::mem::replace(&mut self.next[id as usize], NONE);
         if list.head == NONE {
             list.tail = NONE;
         }
@@ -105,32 +103,31 @@ impl<T> Pool<T> {
     /// Takes the first item.
     pub fn pop_front(&mut self, list: &mut List) -> Option<T> {
         let id = self.unlink(list)?;
-        self.nodes[id as usize].next = std::mem::replace(&mut self.unused, id);
-        self.nodes[id as usize].item.take()
+        self.next[id as usize] = std::mem::replace(&mut self.unused, id);
+        self.items[id as usize].take()
     }
 
     /// The first item.
     pub fn front(&self, list: &List) -> Option<&T> {
-        self.nodes.get(list.head as usize)?.item.as_ref()
+        self.items.get(list.head as usize)?.as_ref()
     }
 
     /// The first item, to be changed.
     pub fn front_mut(&mut self, list: &List) -> Option<&mut T> {
-        self.nodes.get_mut(list.head as usize)?.item.as_mut()
+        self.items.get_mut(list.head as usize)?.as_mut()
     }
 
     /// The items in order.
     pub fn iter<'a>(&'a self, list: &List) -> impl Iterator<Item = &'a T> {
-        let first = self.nodes.get(list.head as usize);
-        std::iter::successors(first, |node| self.nodes.get(node.next as usize))
-            .filter_map(|node| node.item.as_ref())
+        let ids = std::iter::successors(Some(list.head), |id| self.next.get(*id as usize).copied());
+        ids.map_while(|id| self.items.get(id as usize)?.as_ref())
     }
 
     /// Moves the first item of one list to the end of another, and gives it to be changed there.
     pub fn move_front(&mut self, from: &mut List, to: &mut List) -> Option<&mut T> {
         let id = self.unlink(from)?;
         self.link(to, id);
-        self.nodes[id as usize].item.as_mut()
+        self.items[id as usize].as_mut()
     }
 
     /// Drops all items of a list.
@@ -180,7 +177,7 @@ mod tests {
                 }
                 peak = peak.max(oracle.iter().map(VecDeque::len).sum());
             }
-            prop_assert_eq!(pool.nodes.len(), peak, "no more memory than was ever needed at once");
+            prop_assert_eq!(pool.items.len(), peak, "no more memory than was ever needed at once");
             lists.iter_mut().for_each(|list| pool.clear(list));
             prop_assert!(lists.iter().all(List::is_empty));
         }
