@@ -219,8 +219,10 @@ impl Client {
 
     /// The packet that is due, if one can leave: to establish a route, or of the stream whose turn it is.
     fn packet(&mut self, now: Time) -> Option<(Peer, Vec<u8>)> {
-        if self.uses > 1
-            && self.needs_routes(now)
+        let wanted = self.uses > 1 && self.wants_routes(now);
+        // What is being established must not take the rate that established routes need.
+        if wanted
+            && (self.cells >= CELLS_BETWEEN || self.ready(now).count() < FEW)
             && let Some(sent) = self.message(now, None)
         {
             return Some(sent);
@@ -233,7 +235,8 @@ impl Client {
         let sent = match self.uses {
             _ if !self.window.has_room(self.flights.flying()) => None,
             1 => self.message(now, Some(stream)),
-            _ => self.cell(now, stream),
+            // Relays of established routes that have no rate left lose none to others.
+            _ => self.cell(now, stream).or_else(|| if wanted { self.message(now, None) } else { None }),
         };
         if sent.is_none() {
             self.flights.missed(now);
@@ -262,8 +265,13 @@ impl Client {
         });
     }
 
+    /// Routes over which cells can be expected to leave.
+    fn ready(&self, now: Time) -> impl Iterator<Item = &Route> {
+        self.routes.values().filter(move |route| route.until > now && !route.is_blocked(now))
+    }
+
     /// Whether routes should be established: for a second as busy as the busiest of the last two.
-    fn needs_routes(&mut self, now: Time) -> bool {
+    fn wants_routes(&mut self, now: Time) -> bool {
         if self.streams.is_empty() || self.store.is_empty() {
             return false;
         }
@@ -271,15 +279,9 @@ impl Client {
         while self.establishing.front().is_some_and(|sent| *sent + ESTABLISHING <= now) {
             self.establishing.pop_front();
         }
-        let live = self.routes.values().filter(|route| route.until > now);
-        let ready = live.clone().filter(|route| !route.is_blocked(now));
-        // What is being established must not take the rate that established routes need.
-        if ready.clone().count() >= FEW && self.cells < CELLS_BETWEEN {
-            return false;
-        }
         let (mut count, mut left) = (self.establishing.len(), self.establishing.len() as u32 * self.uses);
-        ready.for_each(|route| (count, left) = (count + 1, left + self.uses - route.number));
-        live.count() < ROUTES[1] && (count < ROUTES[0] || left < self.pace.busy())
+        self.ready(now).for_each(|route| (count, left) = (count + 1, left + self.uses - route.number));
+        self.routes(now) < ROUTES[1] && (count < ROUTES[0] || left < self.pace.busy())
     }
 
     /// Whether a route whose message was answered after so many seconds is much slower than those in use. A stream waits for
@@ -333,6 +335,10 @@ impl Client {
         let from = if live.is_empty() { return None } else { choices.below(live.len()) };
         let (id, drawn) = live[from..].iter().chain(&live[..from]).find_map(|id| {
             let route = self.routes.get_mut(id).expect("found there");
+            let receiver = route.path[self.hops + 2];
+            if !self.flights.sender.has_rate(receiver) {
+                return None;
+            }
             let drawn = self.flights.draw_again(now, route.path);
             route.tried(now, drawn.is_some());
             Some((*id, drawn?))

@@ -10,9 +10,9 @@ use crate::routes::{Inbound, Outbound, Tags};
 
 /// How long a route is used: shorter than relays keep it.
 const LIFE: Span = Span::from_secs(30);
-/// A route over which nothing could be sent for so long, although something waited, is not counted on: some relay of it
-/// is allowed next to nothing.
-const BLOCKED: Span = Span::from_secs(1);
+/// A route that could be used for less than this share of the time of late is not counted on: some relay of it is allowed next to
+/// nothing.
+const USABLE: f64 = 0.25;
 /// Cells in a row whose loss ends a route.
 const LOSSES: u32 = 2;
 
@@ -29,8 +29,7 @@ pub(crate) struct Route {
     pub flying: BTreeMap<u32, Tags>,
     /// Round trip and its deviation, seconds (4.3 and 4.4 of the thesis).
     round: [f64; 2],
-    /// Since when its relays have had no rate left for a cell that waited.
-    waits: Option<Time>,
+    tries: Tries,
     /// Losses since the last answer.
     losses: u32,
     /// When it would have ended, if losses ended it: an answer that comes after all takes that back.
@@ -55,7 +54,7 @@ impl Route {
             until: now + LIFE,
             flying: BTreeMap::new(),
             round: [seconds, seconds / 2.0],
-            waits: None,
+            tries: Tries::new(now),
             losses: 0,
             given_up: None,
         }
@@ -63,12 +62,12 @@ impl Route {
 
     /// A cell waited, and could be sent over it or not.
     pub fn tried(&mut self, now: Time, sent: bool) {
-        self.waits = if sent { None } else { self.waits.or(Some(now)) };
+        self.tries = Tries { at: now, sent, share: self.tries.share(now) };
     }
 
-    /// Whether no cell can be expected to leave over it.
+    /// Whether few cells can be expected to leave over it.
     pub fn is_blocked(&self, now: Time) -> bool {
-        self.waits.is_some_and(|since| now >= since + BLOCKED)
+        self.tries.share(now) < USABLE
     }
 
     /// Smoothed, seconds.
@@ -100,5 +99,58 @@ impl Route {
             self.until = until;
         }
         self.flying.remove(&number);
+    }
+}
+
+/// For how much of the time of late cells that waited could be sent over a route.
+#[derive(Clone, Copy, Debug)]
+struct Tries {
+    /// When a cell last waited, and whether it could be sent.
+    at: Time,
+    sent: bool,
+    /// The share until then.
+    share: f64,
+}
+
+impl Tries {
+    /// Older than so many seconds is not of late.
+    const OF_LATE: f64 = 1.0;
+    /// So much of a pause between two tries counts, seconds: in the rest of it nothing may have waited.
+    const PAUSE: f64 = 0.1;
+
+    fn new(now: Time) -> Tries {
+        Tries { at: now, sent: true, share: 1.0 }
+    }
+
+    fn share(&self, now: Time) -> f64 {
+        let weight = now.since(self.at).as_secs_f64().min(Tries::PAUSE) / Tries::OF_LATE;
+        self.share + weight * (f64::from(u8::from(self.sent)) - self.share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The share after five seconds of tries, each `every` ms, of which those in the first `open` ms of a second succeed.
+    fn share(every: u64, open: u64) -> f64 {
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        let mut tries = Tries::new(at(0));
+        for ms in (0..5000).step_by(every as usize) {
+            tries = Tries { at: at(ms), sent: ms % 1000 < open, share: tries.share(at(ms)) };
+        }
+        assert_eq!(
+            tries.share(at(5100)),
+            tries.share(at(60_000)),
+            "a long pause says no more than a short one"
+        );
+        tries.share(at(5000))
+    }
+
+    #[test]
+    fn a_route_that_sends_now_and_then_is_blocked_and_one_that_mostly_does_is_not() {
+        assert!(share(1, 3) < USABLE, "three packets a second");
+        assert!(share(60, 60) < USABLE, "the same beside others");
+        assert!(share(1, 650) > USABLE && share(60, 650) > USABLE);
     }
 }

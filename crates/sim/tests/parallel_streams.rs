@@ -55,6 +55,23 @@ fn aimd_is_not_slower_at_a_faster_pace() {
     assert!(paces[1] >= 0.8 * paces[0] && paces[2] >= 0.8 * paces[1], "{paces:?}");
 }
 
+/// A receiver that does not answer for .3 s while rates still climb. Each of those losses lowered all rates of Q-learning, which
+/// then grew by a packet per second: 31 kB/s after 20 s.
+#[test]
+fn q_learning_outlives_a_pause_at_any_pace() {
+    let at = |controller: &str, pace: u64| {
+        let (attempt_every, duration) = (Span::from_micros(pace), Span::from_secs(20));
+        let silent = vec![(9, Span::from_millis(1500), Span::from_millis(1800))];
+        let plan = Reading { attempt_every, duration, silent, ..reading(10) };
+        mean(&read(&plan, controller), 10..20)
+    };
+    let paces = [5000, 2000, 500, 200].map(|pace| at("q-signs", pace));
+    let each = at("q-learning", 500);
+    println!("every 5, 2, .5 and .2 ms: {paces:.0?} B/s; {each:.0} if each loss counts");
+    assert!(paces.iter().all(|goodput| *goodput >= 0.8 * paces[0]), "{paces:?}");
+    assert!(paces[0] > 200_000.0 && each < 0.5 * paces[2], "{paces:?}, {each}");
+}
+
 /// Before routes had a controller for the receiver, a faster pace made a stream slower: what the receiver could
 /// not take was lost, and with each lost packet a receiver path.
 #[test]
@@ -71,23 +88,32 @@ fn a_faster_pace_is_not_slower() {
     }
 }
 
-/// With seed 4 the stream all but stopped: routes whose relays were distrusted, and so allowed a packet a second, kept others
-/// from being established.
-#[test]
-fn silent_relays_cost_their_share_and_nothing_stops() {
-    let two = |seed| (seed, 12, vec![3, 8], 0.5);
-    let cases = [(1, 7, vec![3], 0.6), two(1), two(2), two(4), two(5)];
-    for (seed, peers, silent, least) in cases {
+/// Bytes per second before and after relays of `peers` fell silent.
+fn silence(peers: usize, silent: &[u16], least: f64) {
+    for seed in (1..=5).chain([21]) {
         let at = Span::from_secs(20);
-        let silent = silent.into_iter().map(|peer| (peer, at, Span::from_secs(1000))).collect();
+        let silent = silent.iter().map(|peer| (*peer, at, Span::from_secs(1000))).collect();
         let plan = Reading { silent, duration: Span::from_secs(35), ..reading(peers) };
-        let read = read_with(&plan, "explicit-or-aimd", seed);
+        let read = read_with(&plan, "explicit-or-signs", seed);
         let (before, after) = (mean(&read, 15..20), mean(&read, 25..35));
-        println!("{peers} peers: {before:.0} to {after:.0} B/s: {:?}", read.seconds);
-        assert!(mean(&read, 20..30) >= least * before, "{peers} peers: {:?}", read.seconds);
-        assert!(after >= least * before, "{peers} peers: {:?}", read.seconds);
-        assert!(read.seconds[22..].iter().all(|bytes| *bytes > 0), "{peers} peers: {:?}", read.seconds);
+        let said = format!("{peers} peers, seed {seed}: {before:.0} to {after:.0} B/s: {:?}", read.seconds);
+        println!("{said}");
+        assert!(mean(&read, 20..30) >= least * before, "{said}");
+        assert!(after >= least * before, "{said}");
+        assert!(read.seconds[22..].iter().all(|bytes| 10.0 * *bytes as f64 > before), "{said}");
     }
+}
+
+#[test]
+fn a_silent_relay_of_five_costs_its_share_and_nothing_stops() {
+    silence(7, &[3], 0.6);
+}
+
+/// Routes whose relays were distrusted, and so allowed a packet a second, kept others from being established: with seed 4 the
+/// stream all but stopped, with seed 3 it fell to three packets a second. With seed 21 most of the honest relays were distrusted.
+#[test]
+fn two_silent_relays_of_ten_cost_their_share_and_nothing_stops() {
+    silence(12, &[3, 8], 0.5);
 }
 
 /// A receiver over its limit loses many packets in one second. When each of those losses halved the rates, the stream fell

@@ -8,7 +8,7 @@
 //!
 //! * [`sender::Sender`] is the source: budgets, random paths, round-trip estimates, one [`Controller`].
 //! * [`relay::PolicingRelay`] counts what it forwards, drops the rest and may offer a rate.
-//! * A [`Controller`] turns feedback about packets into rates: [`random`], [`aimd`], [`q_learning`],
+//! * A [`Controller`] turns feedback about packets into rates: [`random`], [`aimd`], [`q_learning`], [`q_signs`],
 //!   [`cubic`], [`explicit`], [`guarded`], [`signs`].
 //! * [`perfect::Manager`] replaces all senders by one that knows everything.
 //! * [`parameters`] is the registry from name to controller.
@@ -21,6 +21,7 @@ pub mod latency;
 pub mod parameters;
 pub mod perfect;
 pub mod q_learning;
+pub mod q_signs;
 pub mod random;
 pub mod relay;
 pub mod sender;

@@ -9,18 +9,20 @@ use super::explicit::{Explicit, ExplicitParameters, FairShareParameters};
 use super::guarded::{GuardParameters, Guarded};
 use super::latency::Latencies;
 use super::q_learning::{Exploration, QLearning, QParameters};
+use super::q_signs::{self, QSigns};
 use super::random::Random;
 use super::signs::Signs;
 use crate::random::Seed;
 
 /// Every controller by name.
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 10] = [
     "random",
     "perfect",
     "aimd",
     "aimd-locating",
     "aimd-signs",
     "q-learning",
+    "q-signs",
     "cubic",
     "cubic-signs",
     "explicit",
@@ -48,6 +50,8 @@ pub enum ControllerKind {
     Aimd(AimdParameters),
     /// [`super::q_learning`]
     QLearning(QParameters),
+    /// [`super::q_signs`] behind [`super::signs`]
+    QSigns(QParameters),
     /// [`super::aimd`] behind [`super::signs`]
     AimdSigns(AimdParameters),
     /// [`super::cubic`]
@@ -58,6 +62,8 @@ pub enum ControllerKind {
     Explicit(ExplicitParameters, FairShareParameters),
     /// [`super::guarded`] with [`super::aimd`] for relays that lie
     ExplicitOrAimd(ExplicitParameters, FairShareParameters, GuardParameters, AimdParameters),
+    /// [`super::guarded`] with [`super::aimd`] behind [`super::signs`] for relays that lie
+    ExplicitOrSigns(ExplicitParameters, FairShareParameters, GuardParameters, AimdParameters),
     /// [`super::guarded`] with [`super::q_learning`] for relays that lie
     ExplicitOrQ(ExplicitParameters, FairShareParameters, GuardParameters, QParameters),
 }
@@ -119,6 +125,8 @@ impl ControllerParameters {
     /// [`ParameterError::UnknownController`].
     pub fn named(name: &str, packet: f64) -> Result<ControllerParameters, ParameterError> {
         let aimd = AimdParameters { packet, alpha: 1.5, beta: 1.4, locate: false };
+        // Bytes/s that grow by alpha packets/s per round trip, where 4.7 as printed has alpha bytes/s.
+        let signs = AimdParameters { alpha: aimd.alpha * packet, locate: true, ..aimd };
         let q = QParameters {
             packet,
             alpha: 0.25,
@@ -136,11 +144,9 @@ impl ControllerParameters {
             "perfect" => ControllerKind::Perfect,
             "aimd" => ControllerKind::Aimd(aimd),
             "aimd-locating" => ControllerKind::Aimd(AimdParameters { locate: true, ..aimd }),
-            // Bytes/s that grow by alpha packets/s per round trip, where 4.7 as printed has alpha bytes/s.
-            "aimd-signs" => {
-                ControllerKind::AimdSigns(AimdParameters { alpha: aimd.alpha * packet, locate: true, ..aimd })
-            }
+            "aimd-signs" => ControllerKind::AimdSigns(signs),
             "q-learning" => ControllerKind::QLearning(q),
+            "q-signs" => ControllerKind::QSigns(QParameters { packet: q_signs::STEP * packet, ..q }),
             "cubic" => ControllerKind::Cubic(CubicParameters { packet, c: 1e-4, beta: 0.7 }),
             // RFC 9438's C.
             "cubic-signs" => ControllerKind::CubicSigns(CubicParameters { packet, c: 0.4, beta: 0.7 }),
@@ -148,6 +154,7 @@ impl ControllerParameters {
             "explicit-or-aimd" => {
                 ControllerKind::ExplicitOrAimd(source, relay, guard, AimdParameters { locate: true, ..aimd })
             }
+            "explicit-or-signs" => ControllerKind::ExplicitOrSigns(source, relay, guard, signs),
             "explicit-or-q" => ControllerKind::ExplicitOrQ(source, relay, guard, q),
             _ => return Err(ParameterError::UnknownController(name.chars().take(40).collect())),
         };
@@ -168,7 +175,9 @@ impl ControllerParameters {
             });
         }
         let range = match symbol {
-            "gamma-rtt" | "alpha" if matches!(self.kind, ControllerKind::QLearning(_)) => {
+            "gamma-rtt" | "alpha"
+                if matches!(self.kind, ControllerKind::QLearning(_) | ControllerKind::QSigns(_)) =>
+            {
                 "a number above 0, at most 1"
             }
             "gamma-rtt" => "a number above 0, at most 1",
@@ -200,15 +209,19 @@ impl ControllerParameters {
             (_, "timeout-factor") => self.timeout_factor = value,
             (ControllerKind::Aimd(p) | ControllerKind::AimdSigns(p), "alpha") => p.alpha = value,
             (ControllerKind::Aimd(p) | ControllerKind::AimdSigns(p), "beta") => p.beta = value,
-            (ControllerKind::QLearning(p), "alpha") => p.alpha = value,
-            (ControllerKind::QLearning(p), "gamma") => p.gamma = value,
-            (ControllerKind::QLearning(p), "reward-ack") => p.reward_ack = value,
-            (ControllerKind::QLearning(p), "reward-timeout") => p.reward_timeout = value,
-            (ControllerKind::QLearning(p), "epsilon") => {
+            (ControllerKind::QLearning(p) | ControllerKind::QSigns(p), "alpha") => p.alpha = value,
+            (ControllerKind::QLearning(p) | ControllerKind::QSigns(p), "gamma") => p.gamma = value,
+            (ControllerKind::QLearning(p) | ControllerKind::QSigns(p), "reward-ack") => p.reward_ack = value,
+            (ControllerKind::QLearning(p) | ControllerKind::QSigns(p), "reward-timeout") => {
+                p.reward_timeout = value
+            }
+            (ControllerKind::QLearning(p) | ControllerKind::QSigns(p), "epsilon") => {
                 p.exploration = Exploration::Greedy { epsilon: value }
             }
-            (ControllerKind::QLearning(p), "tau") => p.exploration = Exploration::Softmax { tau: value },
-            (ControllerKind::QLearning(p), "top") => p.top = value as u32,
+            (ControllerKind::QLearning(p) | ControllerKind::QSigns(p), "tau") => {
+                p.exploration = Exploration::Softmax { tau: value }
+            }
+            (ControllerKind::QLearning(p) | ControllerKind::QSigns(p), "top") => p.top = value as u32,
             (ControllerKind::Cubic(p) | ControllerKind::CubicSigns(p), "c") => p.c = value,
             (ControllerKind::Cubic(p) | ControllerKind::CubicSigns(p), "beta") => p.beta = value,
             (kind, symbol) => {
@@ -235,6 +248,9 @@ impl ControllerParameters {
             ControllerKind::Perfect => return None,
             ControllerKind::Aimd(parameters) => Box::new(Aimd::new(peers, parameters)),
             ControllerKind::QLearning(parameters) => Box::new(QLearning::new(peers, parameters, seed)),
+            ControllerKind::QSigns(parameters) => {
+                Box::new(Signs::new(peers, Box::new(QSigns::new(peers, parameters, seed))))
+            }
             ControllerKind::AimdSigns(parameters) => {
                 Box::new(Signs::new(peers, Box::new(Aimd::new(peers, parameters))))
             }
@@ -245,6 +261,11 @@ impl ControllerParameters {
             ControllerKind::Explicit(parameters, _) => Box::new(Explicit::new(peers, parameters)),
             ControllerKind::ExplicitOrAimd(explicit, _, guard, aimd) => {
                 Box::new(Guarded::new(peers, explicit, guard, Box::new(move || Box::new(Aimd::new(1, aimd)))))
+            }
+            ControllerKind::ExplicitOrSigns(explicit, _, guard, aimd) => {
+                let fallback =
+                    move || Box::new(Signs::new(1, Box::new(Aimd::new(1, aimd)))) as Box<dyn Controller>;
+                Box::new(Guarded::new(peers, explicit, guard, Box::new(fallback)))
             }
             ControllerKind::ExplicitOrQ(explicit, _, guard, q) => {
                 let mut learners = 0;
@@ -267,6 +288,7 @@ impl ControllerParameters {
         match self.kind {
             ControllerKind::Explicit(_, relay)
             | ControllerKind::ExplicitOrAimd(_, relay, ..)
+            | ControllerKind::ExplicitOrSigns(_, relay, ..)
             | ControllerKind::ExplicitOrQ(_, relay, ..) => Some(relay),
             _ => None,
         }
@@ -279,6 +301,7 @@ impl ControllerParameters {
                 self.kind,
                 ControllerKind::Aimd(AimdParameters { locate: true, .. })
                     | ControllerKind::AimdSigns(_)
+                    | ControllerKind::QSigns(_)
                     | ControllerKind::CubicSigns(_)
             )
     }
@@ -289,14 +312,14 @@ impl ControllerKind {
         match self {
             ControllerKind::Random | ControllerKind::Perfect => &[],
             ControllerKind::Aimd(_) | ControllerKind::AimdSigns(_) => &["alpha", "beta"],
-            ControllerKind::QLearning(_) => {
+            ControllerKind::QLearning(_) | ControllerKind::QSigns(_) => {
                 &["alpha", "gamma", "reward-ack", "reward-timeout", "epsilon", "tau", "top"]
             }
             ControllerKind::Cubic(_) | ControllerKind::CubicSigns(_) => &["c", "beta"],
             ControllerKind::Explicit(..) => &["kappa", "lambda", "eta", "grain", "beta"],
-            ControllerKind::ExplicitOrAimd(..) | ControllerKind::ExplicitOrQ(..) => {
-                &["kappa", "lambda", "eta", "grain", "beta", "loss", "low"]
-            }
+            ControllerKind::ExplicitOrAimd(..)
+            | ControllerKind::ExplicitOrSigns(..)
+            | ControllerKind::ExplicitOrQ(..) => &["kappa", "lambda", "eta", "grain", "beta", "loss", "low"],
         }
     }
 
@@ -307,6 +330,7 @@ impl ControllerKind {
         match self {
             ControllerKind::Explicit(source, relay) => Some((source, relay, None)),
             ControllerKind::ExplicitOrAimd(source, relay, guard, _)
+            | ControllerKind::ExplicitOrSigns(source, relay, guard, _)
             | ControllerKind::ExplicitOrQ(source, relay, guard, _) => Some((source, relay, Some(guard))),
             _ => None,
         }

@@ -32,8 +32,8 @@ pub struct PeerArguments {
     /// Relays per packet
     #[arg(long, default_value_t = 3)]
     hops: usize,
-    /// How rates are controlled: aimd, q-learning, cubic, explicit, explicit-or-aimd, ...
-    #[arg(long, default_value = "explicit-or-aimd")]
+    /// How rates are controlled: aimd, q-learning, cubic, explicit, explicit-or-signs, ...
+    #[arg(long, default_value = "explicit-or-signs")]
     controller: String,
     /// A symbol of the controller, such as timeout-factor=3.33; may be repeated
     #[arg(long = "set", value_name = "SYMBOL=VALUE")]
