@@ -101,13 +101,15 @@ impl Processes {
     /// Waits until a peer has written a file.
     pub fn wait_for(&mut self, name: &str) -> Result<PathBuf, String> {
         let path = self.folder.join(name);
-        while !path.exists() {
+        loop {
             if self.children.iter_mut().any(|(_, child)| !matches!(child.try_wait(), Ok(None))) {
-                return Err(format!("a peer ended before there was {name}"));
+                return Err(format!("a peer ended while {name} was waited for"));
+            }
+            if path.exists() {
+                return Ok(path);
             }
             pause(20);
         }
-        Ok(path)
     }
 
     /// Stops a peer without telling anybody, as SIGSTOP does.

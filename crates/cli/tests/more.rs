@@ -179,6 +179,15 @@ fn shown(page: &str, answering: usize) -> Value {
 }
 
 #[test]
+fn a_demo_whose_front_cannot_begin_ends() {
+    let (text, code) = said(&tidegate(&["more", "demo", "--hops", "99"]));
+    assert!(code == Some(2) && text.contains("1..=4"), "{text}");
+    // What its peers refuse ends it, too.
+    let (text, code) = said(&tidegate(&["more", "demo", "--limit", "soon"]));
+    assert!(code.is_some_and(|code| code > 0) && text.contains("soon"), "{text}");
+}
+
+#[test]
 fn the_demos_page_shows_every_peer_and_one_that_was_stopped() {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(["more", "demo", "--limit", "400 kB/s"])

@@ -29,11 +29,11 @@ pub struct Arguments {
     #[arg(long, default_value = "4 MB/s")]
     limit: String,
     /// Relays of the reader's paths, and of the service's
-    #[arg(long, default_value_t = 2)]
-    hops: usize,
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=4))]
+    hops: u16,
     /// See `--hops`
-    #[arg(long, default_value_t = 2)]
-    service_hops: usize,
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=4))]
+    service_hops: u16,
     /// Where the page is
     #[arg(long, default_value = "127.0.0.1:0")]
     page: SocketAddr,
