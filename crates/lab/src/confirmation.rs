@@ -62,7 +62,7 @@ pub(crate) fn watch<R: Recorder>(
         for (system, part) in scenario.systems.iter().enumerate() {
             for seed in (1..).take(seeds as usize) {
                 let mut watcher = begin(&scenario);
-                if runs::run_with(&scenario, system, seed, monitor, &mut watcher)?.is_none() {
+                if runs::run_with(&scenario, (system, seed), 1, monitor, &mut watcher)?.is_none() {
                     return Err(RunError::Stopped);
                 }
                 for (quantity, value) in quantities(&watcher) {

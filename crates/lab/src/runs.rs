@@ -4,6 +4,7 @@
 //! threads, and what is finished when the user stops is worth keeping.
 
 use std::ops::ControlFlow;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
@@ -13,7 +14,7 @@ use tidegate_sim::balance;
 use tidegate_sim::digest::Digest;
 use tidegate_sim::observe::{Observation, Recorder};
 use tidegate_sim::plan::System;
-use tidegate_sim::world;
+use tidegate_sim::world::{self, Threads};
 
 use crate::input::InputError;
 use crate::jobs;
@@ -55,14 +56,14 @@ impl Runs {
     }
 }
 
-/// One run. `None` if it was stopped.
+/// One run, on one thread. `None` if it was stopped.
 pub fn run_once(
     scenario: &Scenario,
     system: usize,
     seed: u64,
     monitor: &dyn Monitor,
 ) -> Result<Option<Run>, InputError> {
-    run_with(scenario, system, seed, monitor, &mut Unwatched)
+    run_with(scenario, (system, seed), 1, monitor, &mut Unwatched)
 }
 
 /// Wants to know nothing.
@@ -72,11 +73,11 @@ impl Recorder for Unwatched {
     fn record(&mut self, _: Time, _: &Observation) {}
 }
 
-/// One run that somebody else watches too. `None` if it was stopped.
+/// One run that somebody else watches too. `None` if it was stopped. Threads are only used where it is divided.
 pub fn run_with(
     scenario: &Scenario,
-    system: usize,
-    seed: u64,
+    (system, seed): (usize, u64),
+    threads: usize,
     monitor: &dyn Monitor,
     watch: &mut impl Recorder,
 ) -> Result<Option<Run>, InputError> {
@@ -107,7 +108,14 @@ pub fn run_with(
         monitor.progress(&what, &label, now.as_secs_f64() / duration);
         if monitor.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let end = world::run(&network.plan, part, root.fork("run"), &mut recorder, &mut progress);
+    let others_cpu = Mutex::new(0.0);
+    let measured = |work: &mut dyn FnMut()| {
+        let before = monitor.cpu_s();
+        work();
+        *others_cpu.lock().expect("nobody panics holding it") += monitor.cpu_s() - before;
+    };
+    let threads = Threads { count: threads, around: &measured };
+    let end = world::run_on(&threads, &network.plan, part, root.fork("run"), &mut recorder, &mut progress);
     if end.stopped {
         return Ok(None);
     }
@@ -127,7 +135,8 @@ pub fn run_with(
         });
     }
     monitor.progress(&what, "done", 1.0);
-    let (wall_s, cpu_s) = (monitor.wall_s() - wall, monitor.cpu_s() - cpu);
+    let others_cpu = others_cpu.into_inner().expect("nobody panics holding it");
+    let (wall_s, cpu_s) = (monitor.wall_s() - wall, monitor.cpu_s() - cpu + others_cpu);
     Ok(Some(Run { system, seed, metrics, digest: digest.value(), wall_s, cpu_s }))
 }
 
@@ -160,11 +169,12 @@ pub fn run_tasks(
     keep: Keep<'_>,
 ) -> Result<Runs, InputError> {
     let failed = AtomicBool::new(false);
-    let done = jobs::each(&tasks, monitor, |_, (system, seed)| {
+    let threads = monitor.jobs() / tasks.len().clamp(1, monitor.jobs().max(1));
+    let done = jobs::each(&tasks, monitor, |_, task| {
         if failed.load(Ordering::SeqCst) {
             return Ok(None);
         }
-        let result = run_once(scenario, *system, *seed, monitor).and_then(|run| {
+        let result = run_with(scenario, *task, threads, monitor, &mut Unwatched).and_then(|run| {
             run.as_ref().map_or(Ok(()), keep)?;
             Ok(run)
         });

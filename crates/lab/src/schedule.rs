@@ -16,8 +16,9 @@ use std::ops::ControlFlow;
 use serde::Deserialize;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
+use tidegate_sim::division::near;
 use tidegate_sim::observe::{Host, Observation, Recorder};
-use tidegate_sim::plan::{Path, Plan};
+use tidegate_sim::plan::Plan;
 use tidegate_sim::world;
 
 use crate::monitor::Monitor;
@@ -75,27 +76,6 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
-/// No packet is faster on this path.
-fn least_delay(path: &Path) -> Span {
-    if path.jitter > Span::ZERO { path.least_delay() } else { path.delay }
-}
-
-/// The process of each location: those nearer than the window are together.
-fn processes(plan: &Plan, window: Span) -> Vec<usize> {
-    let locations = plan.paths.locations();
-    let mut process: Vec<usize> = (0..locations as usize).collect();
-    for a in 0..locations {
-        for b in a + 1..locations {
-            let near = least_delay(plan.paths.get(a, b)).min(least_delay(plan.paths.get(b, a))) < window;
-            let (from, to) = (process[b as usize], process[a as usize]);
-            if near && from != to {
-                process.iter_mut().filter(|other| **other == from).for_each(|other| *other = to);
-            }
-        }
-    }
-    process
-}
-
 /// All windows' schedules of one run.
 struct Schedules(Vec<Schedule>);
 
@@ -134,7 +114,7 @@ struct Workers {
 
 impl Schedule {
     fn new(plan: &Plan, window: Span, parameters: &ScheduleExperiment) -> Schedule {
-        let of_location = processes(plan, window);
+        let of_location = near(plan, window);
         let none = vec![0; of_location.len()];
         let workers = parameters.workers.iter().map(|count| Workers { count: *count, takes: 0, least: 0 });
         Schedule {
@@ -210,8 +190,6 @@ fn dealt(expected: &[u64], present: &[u64], workers: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_sim::plan::PathTable;
-
     use super::*;
 
     #[test]
@@ -220,21 +198,5 @@ mod tests {
         assert_eq!(dealt(&[5, 4, 3, 2], &[5, 4, 3, 2], 1), 14);
         assert_eq!(dealt(&[9, 1, 1], &[0, 8, 8], 2), 16, "dealt by the window before");
         assert_eq!(dealt(&[3], &[3], 8), 3);
-    }
-
-    #[test]
-    fn near_locations_are_one_process_through_others_too() {
-        let path = |from: u32, to: u32| Path {
-            delay: Span::from_millis(u64::from(from.abs_diff(to))),
-            ..Path::default()
-        };
-        let plan = Plan { paths: PathTable::from_fn(4, path), ..Plan::default() };
-        let count = |window| {
-            let mut all = processes(&plan, Span::from_millis(window));
-            all.sort_unstable();
-            all.dedup();
-            all.len()
-        };
-        assert_eq!([count(1), count(2)], [4, 1], "a chain of steps of 1 ms");
     }
 }

@@ -25,6 +25,7 @@ pub mod clients;
 pub mod codel;
 pub mod deployment;
 pub mod digest;
+pub mod division;
 pub mod faults;
 pub mod flashflow;
 pub mod link;

@@ -53,6 +53,9 @@ pub struct Plan {
     pub sample_every: Span,
     /// One data cell in this many is followed hop by hop; zero follows none.
     pub trace_one_in: u32,
+    /// The run is divided among so many processes at most ([`crate::division`]), which threads may run at once; zero or
+    /// one: it is not. Divided, equal times have another order, and what has no way to go takes a window.
+    pub processes: u32,
 }
 
 /// One machine with an access link.
@@ -179,13 +182,13 @@ impl Path {
 #[derive(Clone, Debug, Default)]
 pub struct PathTable {
     locations: u32,
-    paths: Vec<Path>,
+    paths: Arc<[Path]>,
 }
 
 impl PathTable {
     /// Every pair of `locations` locations (a location with itself included) has the same path.
     pub fn uniform(locations: u32, path: Path) -> PathTable {
-        PathTable { locations, paths: vec![path; (locations * locations) as usize] }
+        PathTable { locations, paths: vec![path; (locations * locations) as usize].into() }
     }
 
     /// From a function of (from, to).
@@ -194,7 +197,7 @@ impl PathTable {
         for from in 0..locations {
             paths.extend((0..locations).map(|to| path(from, to)));
         }
-        PathTable { locations, paths }
+        PathTable { locations, paths: paths.into() }
     }
 
     /// Number of locations.

@@ -29,6 +29,8 @@ pub struct Queue<E> {
     len: usize,
     peak: usize,
     popped: u64,
+    /// With so many pending, what comes soon is shown.
+    many: usize,
 }
 
 impl<E> Default for Queue<E> {
@@ -40,6 +42,11 @@ impl<E> Default for Queue<E> {
 impl<E> Queue<E> {
     /// An empty queue at time zero.
     pub fn new() -> Queue<E> {
+        Queue::share_of(1)
+    }
+
+    /// An empty queue that is one of so many, whose events share the processor's cache.
+    pub fn share_of(queues: u32) -> Queue<E> {
         Queue {
             now: Time::ZERO,
             current: VecDeque::new(),
@@ -48,6 +55,7 @@ impl<E> Queue<E> {
             len: 0,
             peak: 0,
             popped: 0,
+            many: MANY / queues as usize,
         }
     }
 
@@ -99,35 +107,35 @@ impl<E> Queue<E> {
 
     /// Takes the next event and moves [`Queue::now`] to its time.
     pub fn pop(&mut self) -> Option<(Time, E)> {
-        self.pop_after(|_| ())
+        self.pop_until(Time::NEVER, |_| ())
     }
 
-    /// As [`pop`](Queue::pop), and shows what will come soon, a few dozen events at a time, if many are pending: what
-    /// they are about has left the processor's cache then, and is loaded faster for many at once than for each in its
-    /// turn.
-    pub fn pop_after(&mut self, soon: impl FnMut(&E)) -> Option<(Time, E)> {
-        let event = self.current.pop_front().or_else(|| self.advance(soon))?;
+    /// As [`pop`](Queue::pop), if the event is due by `last`; and shows what will come soon, a few dozen events at a time,
+    /// if many are pending: what they are about has left the processor's cache then, and is loaded faster for many at
+    /// once than for each in its turn.
+    pub fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)> {
+        let event = if self.now <= last { self.current.pop_front() } else { None };
+        let event = event.or_else(|| self.advance(last, soon))?;
         self.len -= 1;
         self.popped += 1;
         Some((self.now, event))
     }
 
-    /// Moves `now` to the earliest pending time and takes its first event.
-    fn advance(&mut self, mut soon: impl FnMut(&E)) -> Option<E> {
+    /// Moves `now` to the earliest pending time, if that is not after `last`, and takes its first event.
+    fn advance(&mut self, last: Time, mut soon: impl FnMut(&E)) -> Option<E> {
         let lowest = self.lowest()?;
+        let first = earliest(&self.buckets[lowest]).filter(|first| *first <= last)?;
         self.filled &= self.filled - 1;
+        self.now = first;
         // Half of all buckets hold one event when their turn comes.
         if self.buckets[lowest].len() == 1 {
-            let (at, event) = self.buckets[lowest].pop()?;
-            self.now = at;
-            return Some(event);
+            return self.buckets[lowest].pop().map(|(_, event)| event);
         }
         // All go to lower buckets, so the emptied one is put back with its memory.
         let mut bucket = std::mem::take(&mut self.buckets[lowest]);
-        if self.len >= MANY && SOON.contains(&bucket.len()) {
+        if self.len >= self.many && SOON.contains(&bucket.len()) {
             bucket.iter().for_each(|(_, event)| soon(event));
         }
-        self.now = earliest(&bucket)?;
         for (at, event) in bucket.drain(..) {
             self.file(at, event);
         }
@@ -221,7 +229,7 @@ mod tests {
         (0..2 * MANY as u64).for_each(|event| queue.push(Time(100 * event), event));
         let (mut shown, mut unseen) = (BTreeSet::new(), 0);
         for expected in 0..MANY as u64 {
-            let taken = queue.pop_after(|event| {
+            let taken = queue.pop_until(Time::NEVER, |event| {
                 shown.insert(*event);
             });
             assert_eq!(taken, Some((Time(100 * expected), expected)));

@@ -6,11 +6,13 @@
 //! is unlimited. A CoDel link adds one for each packet that waits.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use slab::Slab;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 
+use crate::division::{Division, Local};
 use crate::faults::{Outages, PathFaults};
 use crate::link::{Link, LinkTotals, Offer};
 use crate::observe::Host;
@@ -86,10 +88,56 @@ impl<T> UnderWay<T> {
     }
 }
 
-/// All hosts' links and the paths between them, with packets that carry a `T`.
+/// A packet that has left its uplink for a host of another process' underlay.
 #[derive(Clone, Debug)]
+pub(crate) struct Leaving<T> {
+    /// When it comes to the receiver's downlink.
+    pub arrives: Time,
+    pub bytes: u32,
+    packet: UnderWay<T>,
+}
+
+impl<T> Leaving<T> {
+    /// See [`Underlay::send`].
+    pub fn flow(&mut self) -> &mut u32 {
+        &mut self.packet.flow
+    }
+
+    pub fn payload(&self) -> &T {
+        &self.packet.payload
+    }
+}
+
+/// What everybody's packets have to know of a host.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    location: u32,
+    machine: u32,
+    /// The host whose links it uses: its own, unless the machine's others share them.
+    access: u32,
+    unlimited_down: bool,
+}
+
+impl Place {
+    fn new(hosts: &[HostPlan], this: u32) -> Place {
+        let plan = &hosts[this as usize];
+        let machine = machine(hosts, this);
+        let access = if plan.up.queue == QueuePlan::Machine { machine } else { this };
+        let unlimited_down = Link::new(&hosts[access as usize].down).is_unlimited();
+        Place { location: plan.location, machine, access, unlimited_down }
+    }
+}
+
+/// All hosts' links and the paths between them, with packets that carry a `T`.
+#[derive(Debug)]
 pub struct Underlay<T> {
-    sites: Vec<Site>,
+    /// Of this process' hosts.
+    sites: Local<Site>,
+    places: Arc<[Place]>,
+    division: Arc<Division>,
+    process: u32,
+    /// What goes to hosts of other processes, since somebody last asked.
+    leaving: Vec<Leaving<T>>,
     paths: PathTable,
     faults: PathFaults,
     /// Packets under way; events and links name them by their key.
@@ -106,10 +154,6 @@ struct Site {
     /// The present or next period in which the links carry nothing, and whether they were cut for it.
     outage: (Time, Time),
     cut: bool,
-    location: u32,
-    machine: u32,
-    /// The site whose links it uses: its own, unless the machine's others share them.
-    access: u32,
     draws: Random,
     lost: u64,
     /// Where `outage` comes from.
@@ -130,9 +174,6 @@ impl Site {
             down: Link::new(&plan.down),
             outage: unlinked.period(),
             cut: false,
-            location: plan.location,
-            machine: machine(hosts, this),
-            access: if plan.up.queue == QueuePlan::Machine { machine(hosts, this) } else { this },
             draws: seed.fork("underlay").fork_index(u64::from(this)).random(),
             lost: 0,
             unlinked,
@@ -188,6 +229,18 @@ impl<T> Underlay<T> {
     /// # Panics
     /// If a location or a host that `hosts` or `faults` refer to does not exist.
     pub fn new(hosts: &[HostPlan], paths: PathTable, faults: &[Fault], seed: Seed) -> Underlay<T> {
+        Underlay::part(hosts, paths, faults, seed, &Division::whole(hosts.len() as u32, 0), 0)
+    }
+
+    /// As [`new`](Underlay::new), for the hosts of one process.
+    pub(crate) fn part(
+        hosts: &[HostPlan],
+        paths: PathTable,
+        faults: &[Fault],
+        seed: Seed,
+        division: &Arc<Division>,
+        process: u32,
+    ) -> Underlay<T> {
         for host in hosts {
             assert!(host.location < paths.locations(), "host {} has no location", host.name);
         }
@@ -203,7 +256,11 @@ impl<T> Underlay<T> {
             assert!(exists, "{kind:?} befalls nothing");
         }
         Underlay {
-            sites: (0..hosts.len() as u32).map(|this| Site::new(hosts, this, faults, seed)).collect(),
+            sites: division.hosts.local(process, |this| Site::new(hosts, this, faults, seed)),
+            places: (0..hosts.len() as u32).map(|this| Place::new(hosts, this)).collect(),
+            division: Arc::clone(division),
+            process,
+            leaving: Vec::new(),
             paths,
             faults: PathFaults::new(faults),
             under_way: Slab::new(),
@@ -224,10 +281,9 @@ impl<T> Underlay<T> {
     ) -> Time {
         let now = queue.now();
         let packet = UnderWay { payload, sent: now, propagation: Span::ZERO, to, flow };
-        let receiver_machine = self.sites[to.0 as usize].machine;
-        let access = self.sites[from.0 as usize].access;
+        let Place { access, machine, .. } = self.places[from.0 as usize];
         let sender = &mut self.sites[access as usize];
-        if sender.machine == receiver_machine {
+        if machine == self.places[to.0 as usize].machine {
             if !sender.stopped.cover(now) {
                 let id = self.under_way.insert(packet) as u32;
                 queue.push(now, NetEvent(Step::Looped { id, bytes }).into());
@@ -272,7 +328,7 @@ impl<T> Underlay<T> {
             }
             Step::Delivered { id, bytes } => {
                 let packet = self.under_way.remove(id as usize);
-                let access = self.sites[packet.to.0 as usize].access;
+                let access = self.places[packet.to.0 as usize].access;
                 let receiver = &mut self.sites[access as usize];
                 if !receiver.is_linked(now, &mut self.under_way) {
                     receiver.lost += 1;
@@ -353,26 +409,26 @@ impl<T> Underlay<T> {
         at: Time,
     ) {
         let packet = &mut self.under_way[id as usize];
-        let to = self.sites[packet.to.0 as usize].access;
-        let receiver = &self.sites[to as usize];
-        let next_step = if receiver.down.is_unlimited() {
+        let to = self.places[packet.to.0 as usize].access;
+        let Place { location: destination, unlimited_down, .. } = self.places[to as usize];
+        let next_step = if unlimited_down {
             Step::Delivered { id, bytes }
         } else {
             Step::Arrived { id, to, bytes }
         };
-        let destination = receiver.location;
+        let origin = self.places[from as usize].location;
         let sender = &mut self.sites[from as usize];
         if sender.is_cut_by(at) {
             // The outage finds it in the uplink, which will count it then.
             self.under_way.remove(id as usize);
             return;
         }
-        let path = self.paths.get(sender.location, destination);
+        let path = self.paths.get(origin, destination);
         let now = queue.now();
         let extra = if path.loss > 0.0 && sender.draws.chance(path.loss) {
             None
         } else {
-            self.faults.pass(now, at, (sender.location, destination), &mut sender.draws)
+            self.faults.pass(now, at, (origin, destination), &mut sender.draws)
         };
         let Some(extra) = extra else {
             sender.lost += 1;
@@ -394,7 +450,31 @@ impl<T> Underlay<T> {
             *earlier = arrives;
         }
         packet.propagation = arrives.since(at);
-        queue.push(arrives, NetEvent(next_step).into());
+        if self.division.hosts.process(to) == self.process {
+            queue.push(arrives, NetEvent(next_step).into());
+        } else {
+            let packet = self.under_way.remove(id as usize);
+            self.leaving.push(Leaving { arrives, bytes, packet });
+        }
+    }
+
+    /// What has left for hosts of other processes since it was last asked for, and to which process.
+    pub(crate) fn leaving(&mut self) -> impl Iterator<Item = (u32, Leaving<T>)> {
+        let hosts = &self.division.hosts;
+        self.leaving.drain(..).map(|leaving| (hosts.process(leaving.packet.to.0), leaving))
+    }
+
+    /// A packet from another process is on its way to one of this process' hosts.
+    pub(crate) fn arriving<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, leaving: Leaving<T>) {
+        let Leaving { arrives, bytes, packet } = leaving;
+        let to = self.places[packet.to.0 as usize].access;
+        let id = self.under_way.insert(packet) as u32;
+        let arrived = if self.places[to as usize].unlimited_down {
+            Step::Delivered { id, bytes }
+        } else {
+            Step::Arrived { id, to, bytes }
+        };
+        queue.push(arrives, NetEvent(arrived).into());
     }
 
     /// The packet's last bit leaves the downlink of `to` at `at`.
@@ -415,15 +495,16 @@ impl<T> Underlay<T> {
 
     /// What a host has sent and received up to `now`, which never decreases and is not before the last event.
     pub fn traffic(&mut self, host: Host, now: Time) -> HostTraffic {
-        let access = self.sites[host.0 as usize].access;
+        let access = self.places[host.0 as usize].access;
         let site = &mut self.sites[access as usize];
         site.is_linked(now, &mut self.under_way);
         HostTraffic { up: site.up.totals(now), down: site.down.totals(now), lost: site.lost }
     }
 
-    /// Whether a host is stopped at `now`, which never decreases.
+    /// Whether a host is stopped at `now`, which never decreases; none of another process is.
     pub fn is_stopped(&mut self, host: Host, now: Time) -> bool {
-        self.sites[host.0 as usize].stopped.cover(now)
+        let is_here = self.division.hosts.process(host.0) == self.process;
+        is_here && self.sites[host.0 as usize].stopped.cover(now)
     }
 
     /// Packets that are under way.

@@ -79,6 +79,7 @@ fn plan() -> Plan {
         duration: Span::from_secs(20),
         sample_every: Span::from_secs(1),
         trace_one_in: 0,
+        processes: 1,
         hosts,
     }
 }

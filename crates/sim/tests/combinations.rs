@@ -91,6 +91,7 @@ fn plan(loss: f64) -> Plan {
         duration: Span::from_secs(25),
         sample_every: Span::from_secs(1),
         trace_one_in: 0,
+        processes: 1,
         measurements: Vec::new(),
     }
 }

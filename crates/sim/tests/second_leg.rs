@@ -63,6 +63,7 @@ fn plan(first: u64, second: u64, bytes: u64) -> Plan {
         duration: Span::from_secs(30),
         sample_every: Span::from_secs(1),
         trace_one_in: 0,
+        processes: 1,
         measurements: Vec::new(),
     }
 }

@@ -68,6 +68,7 @@ fn bottleneck(bytes: u64) -> Plan {
         duration: Span::from_secs(20),
         sample_every: Span::from_millis(100),
         trace_one_in: 16,
+        processes: 1,
         measurements: Vec::new(),
     }
 }

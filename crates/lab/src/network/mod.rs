@@ -19,6 +19,7 @@ use tidegate_control::positions::Class;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
+use tidegate_sim::division::obstacle;
 use tidegate_sim::plan::paths::Selector;
 use tidegate_sim::plan::{Directory, Plan, RelayEntry, Role, Route, Traffic, UserPlan};
 
@@ -110,6 +111,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
         duration: scenario.duration(),
         sample_every: scenario.sample(),
         trace_one_in: file.trace_one_in,
+        processes: *file.processes,
         measurements: Vec::new(),
     };
     assert!(
@@ -117,6 +119,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
         "ends are checked"
     );
     check_paths(scenario, &plan)?;
+    check_division(scenario, &plan)?;
     Ok(Network { plan, users: names, listed })
 }
 
@@ -137,6 +140,21 @@ fn check_paths(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
             let cure = "raise [tor] `fraction`, or change the system's `paths`";
             scenario.source.error(table.span(), cause, cure)
         })?;
+    }
+    Ok(())
+}
+
+/// Whether a run can be divided, if that is asked for.
+fn check_division(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
+    if plan.processes <= 1 {
+        return Ok(());
+    }
+    for system in &scenario.systems {
+        if let Some(what) = obstacle(plan, system) {
+            let cause = format!("system `{}`: a run with {what} cannot be divided", system.name);
+            let cure = "leave `processes` out, or do without";
+            return Err(scenario.source.error(scenario.file.processes.span(), cause, cure));
+        }
     }
     Ok(())
 }

@@ -42,6 +42,11 @@ pub struct File {
     /// One data cell in this many is followed hop by hop (the anatomy of latency); 0: none.
     #[serde(default = "trace")]
     pub trace_one_in: u32,
+    /// A run is divided among so many processes at most, which threads may run at once: for networks of thousands of
+    /// relays. Locations less than 1 ms apart stay together. What comes out depends on this number, never on threads.
+    #[serde(default = "undivided")]
+    #[schemars(range(min = 1, max = 256))]
+    pub processes: Placed<u32>,
     /// What moves data: compared side by side on the same networks.
     pub system: Vec<Placed<SystemFile>>,
     /// The Internet between the hosts.
@@ -81,6 +86,9 @@ fn first_seed() -> u64 {
 }
 fn trace() -> u32 {
     20
+}
+fn undivided() -> Placed<u32> {
+    Placed::nowhere(1)
 }
 
 /// One system: its parts, and what is below them.

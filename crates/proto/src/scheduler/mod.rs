@@ -32,7 +32,7 @@ pub trait Circuits {
 }
 
 /// The order in which the circuits of one channel send. Keys are the channel's own and are reused.
-pub trait Scheduler: Debug {
+pub trait Scheduler: Debug + Send {
     /// Circuit `key`, which had none, has cells to send.
     fn activate(&mut self, now: Time, key: u32, circuits: &dyn Circuits);
     /// The circuit that sends the next cell; the caller sends exactly one and then says [`sent`](Self::sent).

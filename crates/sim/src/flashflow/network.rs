@@ -67,6 +67,7 @@ pub(super) fn world(plan: &Plan) -> plan::Plan {
         duration: plan.around * 2 + Span::from_secs(plan.seconds.into()) + PATIENCE,
         sample_every: Span::from_secs(1),
         trace_one_in: 0,
+        processes: 1,
         hosts,
     }
 }

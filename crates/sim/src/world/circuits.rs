@@ -19,10 +19,11 @@ use super::users::{Legs, OwnCircuit, UserState, Users};
 
 impl<R: Recorder> World<'_, R> {
     pub(super) fn start_users(&mut self) {
-        for (index, user) in self.plan.users.iter().enumerate() {
-            self.queue.push(user.start - user.circuit_lead, Event::User(index as u32));
+        for index in self.division.users.of(self.process).iter().copied() {
+            let user = &self.plan.users[index as usize];
+            self.queue.push(user.start - user.circuit_lead, Event::User(index));
             if user.stop < Time::ZERO + self.plan.duration {
-                self.queue.push(user.stop, Event::User(index as u32));
+                self.queue.push(user.stop, Event::User(index));
             }
         }
     }
@@ -252,8 +253,8 @@ impl<R: Recorder> World<'_, R> {
         service: Option<[u32; 3]>,
         standby_for: Option<CircuitKey>,
     ) -> (CircuitKey, u32) {
-        let number = self.users.circuits_begun;
-        self.users.circuits_begun += 1;
+        let number = self.users.next_circuit;
+        self.users.next_circuit += self.division.processes;
         let (now, host) = (self.now, self.plan.users[user as usize].host);
         let relays = path.into_iter().chain(service.into_iter().flatten()).map(RelayId);
         let key = self.client(host).build(now, relays.collect());

@@ -1,13 +1,15 @@
 //! TCP connections between hosts, and the cells and bytes written to and read from them.
 
 use tidegate_control::units::Time;
-use tidegate_proto::cell::{CELL_BYTES, DATA_BYTES};
+use tidegate_proto::cell::{CELL_BYTES, DATA_BYTES, RelayId};
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::StreamKey;
 use tidegate_proto::onion::ClearMessage;
 use tidegate_proto::transport::Transport;
 
+use crate::division::Local;
 use crate::observe::{Circuit, Host, Observation, Recorder, Seen};
+use crate::plan::Role;
 use crate::tcp;
 use crate::underlay::Packet;
 
@@ -39,7 +41,7 @@ impl<R: Recorder> World<'_, R> {
 
     /// Opens a connection and gives the opener's end.
     pub(super) fn open(&mut self, from: u32, to: u32, [opener, accepted]: [Attached; 2]) -> EndId {
-        let secured = |host: u32| self.hosts[host as usize].secured;
+        let secured = |host: u32| self.secured(host);
         let profile = if self.machine(from) == self.machine(to) {
             TcpProfile::Loopback
         } else if opener == Attached::Trunk {
@@ -64,16 +66,39 @@ impl<R: Recorder> World<'_, R> {
             active.connect(self.now);
             (flights, [active, tcp::Endpoint::passive(config)])
         };
+        let stands = passive.state() == tcp::State::Established;
         let ends = [End::new(from, active, opener), End::new(to, passive, accepted)];
-        let id = EndId { connection: ConnectionId(self.connections.len() as u32), side: 0 };
-        self.connections.push(Some(Box::new(Connection::new(ends, profile, flights))));
-        self.live.push(id.connection);
+        let connection = self.add_connection(Connection::new(ends, profile, flights));
         self.hosts[from as usize].totals.connections += 1;
-        for host in [from, to] {
-            self.hosts[host as usize].descriptor_opened();
+        if !self.is_here(to) {
+            self.open_across(connection, stands);
         }
+        let id = EndId { connection, side: 0 };
         self.transmit(id);
         id
+    }
+
+    /// Numbers a connection and counts its sockets.
+    pub(super) fn add_connection(&mut self, connection: Connection) -> ConnectionId {
+        let id = ConnectionId(self.connections.len() as u32);
+        for host in connection.ends.each_ref().map(|end| end.host) {
+            if self.is_here(host) {
+                self.hosts[host as usize].descriptor_opened();
+            }
+        }
+        self.connections.push(Some(Box::new(connection)));
+        self.live.push(id);
+        id
+    }
+
+    pub(super) fn is_relay(&self, host: u32) -> bool {
+        matches!(self.plan.hosts[host as usize].role, Role::Relay(_))
+    }
+
+    /// Whether the host is a relay that speaks IPsec with others that do.
+    fn secured(&self, host: u32) -> bool {
+        let plain = matches!(self.system.transport, Transport::Vanilla | Transport::Quic);
+        !plain && self.is_relay(host) && !self.legacy.contains(&RelayId(host))
     }
 
     pub(super) fn open_channel(&mut self, host: u32, channel: ChannelId, to: u32) {
@@ -83,7 +108,9 @@ impl<R: Recorder> World<'_, R> {
         let end = self.open(host, to, [Attached::Channel(channel), Attached::Pending]);
         self.hosts[host as usize].set_channel(channel, Some(end));
         if self.standing(host, to) {
-            self.channel_opened(end.other());
+            if self.is_here(to) {
+                self.channel_opened(end.other());
+            }
             self.channel_opened(end);
         }
     }
@@ -93,7 +120,7 @@ impl<R: Recorder> World<'_, R> {
         let shared = matches!(self.system.transport, Transport::Vanilla | Transport::Quic);
         self.system.tls.standing
             && shared
-            && [from, to].iter().all(|end| self.hosts[*end as usize].is_relay())
+            && [from, to].iter().all(|end| self.is_relay(*end))
     }
 
     /// Closes a channel's connection once what was written has arrived.
@@ -119,19 +146,28 @@ impl<R: Recorder> World<'_, R> {
 
     /// Exit: connects a stream to the server of its transfer.
     pub(super) fn connect_stream(&mut self, host: u32, stream: StreamKey, transfer: u32) {
-        let server = self.users.transfers[transfer as usize].server;
+        let Some(server) = self.users.transfers.get(transfer).map(|transfer| transfer.server) else {
+            // Its client has given it up meanwhile.
+            return self.hosts[host as usize].node().stream_ended(self.now, stream);
+        };
         let end = self.open(host, server, [Attached::Stream(stream), Attached::Server(transfer)]);
         self.hosts[host as usize].streams.insert(stream, end);
-        self.users.transfers[transfer as usize].exit = Some(end);
+        if let Some(transfer) = self.users.transfers.get(transfer) {
+            transfer.exit = Some(end);
+        }
     }
 
     /// Breaks a connection: both sides' machines are told.
     pub(super) fn kill(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections[id.0 as usize].take() else { return };
+        if let Some(transfer) = connection.server_transfer() {
+            self.users.transfers.forget(transfer);
+        }
+        self.close_across(&connection);
         if let Some(over) = connection.over {
             self.lane_closed(id, over);
         } else {
-            for end in &connection.ends {
+            for end in self.ends_here(&connection) {
                 let host = &mut self.hosts[end.host as usize];
                 end.add_tcp_totals(&self.system.tcp, &mut host.totals);
                 host.descriptors -= 1;
@@ -141,7 +177,7 @@ impl<R: Recorder> World<'_, R> {
             self.trunk_closed(&connection);
         }
         let now = self.now;
-        for end in &connection.ends {
+        for end in self.ends_here(&connection) {
             let host = &mut self.hosts[end.host as usize];
             match end.attached {
                 Attached::Channel(channel) => {
@@ -380,6 +416,9 @@ impl<R: Recorder> World<'_, R> {
             gate.wait_to_write(now, id);
         }
         host.gate = gate;
+        if let Some(across) = connection.across {
+            self.borders.cells(across, id.side, &mut connection.cells[usize::from(id.side)]);
+        }
         if let Some((over, trunk)) = over.zip(trunk) {
             self.put_trunk(over.trunk, trunk);
         }
@@ -421,11 +460,15 @@ impl<R: Recorder> World<'_, R> {
 
     /// Per host: bytes written to TCP and never sent, and bytes that the kernel holds for its sockets
     /// (written and not acknowledged, received and not read).
-    pub(super) fn socket_bytes(&mut self) -> Vec<(u64, u64)> {
-        let mut bytes = vec![(0, 0); self.hosts.len()];
+    pub(super) fn socket_bytes(&mut self) -> Local<(u64, u64)> {
+        let mut bytes = self.division.hosts.local(self.process, |_| (0, 0));
         self.live.retain(|id| self.connections[id.0 as usize].is_some());
         let live = self.live.iter().filter_map(|id| self.connections[id.0 as usize].as_deref());
+        let process = |host: u32| self.division.hosts.process(host);
         for (side, end, connection) in live.flat_map(Connection::sides) {
+            if process(end.host) != self.process {
+                continue;
+            }
             let (unsent, held) = &mut bytes[end.host as usize];
             let waiting = connection.trunk.as_ref().map_or(0, |trunk| trunk.written_by[side].unsent());
             *unsent += end.tcp.written() - end.tcp.transmitted() + waiting;

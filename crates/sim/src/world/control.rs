@@ -25,8 +25,10 @@ impl<R: Recorder> World<'_, R> {
     /// A message goes out of band.
     pub(super) fn send_out_of_band(&mut self, host: u32, channel: ChannelId, cell: Cell<Clear>, delay: Span) {
         let Some(end) = self.hosts[host as usize].channel(channel) else { return };
+        let at = self.now + delay;
+        let Some(cell) = self.out_of_band_across(end, at, cell) else { return };
         let message = self.out_of_band.insert((end.other(), cell));
-        self.queue.push(self.now + delay, Event::OutOfBand(message as u32));
+        self.queue.push(at, Event::OutOfBand(message as u32));
     }
 
     pub(super) fn out_of_band_arrives(&mut self, message: usize) {

@@ -8,6 +8,7 @@ use tidegate_proto::ids::{ChannelId, StreamKey};
 use tidegate_proto::onion::Clear;
 use tidegate_proto::transport::DecayingCount;
 
+use super::crossing::Across;
 use super::follow::Follow;
 use crate::observe::HostTotals;
 use crate::quic::Lanes;
@@ -140,6 +141,8 @@ pub(super) struct Connection {
     /// Flights of TLS and the link protocol that have still to arrive before cells may go: an even number while it
     /// is the acceptor who waits for one.
     pub flights: u32,
+    /// The other end is at a host of another process; here is a stand-in for it, of which only the host is true.
+    pub across: Option<Across>,
     /// A lane's QUIC connection. The ends' own TCP stays idle then.
     pub over: Option<Over>,
     /// A QUIC connection's lanes.
@@ -197,7 +200,17 @@ impl Connection {
     pub fn new(ends: [End; 2], profile: TcpProfile, flights: u32) -> Connection {
         let cells = [VecDeque::new(), VecDeque::new()];
         let trunk = (ends[0].attached == Attached::Trunk).then(Box::default);
-        Connection { cells, follows: Vec::new(), profile, closing: false, flights, over: None, trunk, ends }
+        Connection {
+            cells,
+            follows: Vec::new(),
+            profile,
+            closing: false,
+            flights,
+            across: None,
+            over: None,
+            trunk,
+            ends,
+        }
     }
 
     /// Takes the first cell that an end has written and the other may read, and whether its TLS record ends with it.

@@ -2,7 +2,7 @@
 
 use tidegate_proto::ids::CircuitKey;
 
-use super::ends::EndId;
+use super::ends::{ConnectionId, EndId};
 use crate::underlay::NetEvent;
 
 /// What the world waits for. Kept small: a run has as many pending as packets in flight.
@@ -30,6 +30,8 @@ pub(super) enum Event {
     Sample,
     /// A message that goes out of band arrives.
     OutOfBand(u32),
+    /// The other end of a connection was closed, at a host of another process.
+    Closed(ConnectionId),
     /// A host goes down: what runs on it starts afresh.
     HostDown(u32),
     /// Something that FlashFlow's roles wait for.

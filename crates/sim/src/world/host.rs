@@ -35,8 +35,6 @@ pub(super) struct HostState {
     pub totals: HostTotals,
     /// Sockets open now.
     pub descriptors: u64,
-    /// A relay that speaks IPsec with others that do.
-    pub secured: bool,
     /// A node whose channels to others that do are lanes of QUIC connections.
     pub speaks_quic: bool,
     /// The node's timeout is pending for this time.
@@ -79,8 +77,6 @@ impl HostState {
     /// `measured`: it will be; then it needs a gate. `other`: a client that asks for other ends.
     pub fn new(role: &Role, config: &Config, measured: bool, other: bool) -> HostState {
         let speaks_quic = config.transport == Transport::Quic;
-        let plain = speaks_quic || config.transport == Transport::Vanilla;
-        let secured = matches!(role, Role::Relay(_)) && !plain;
         let (machine, gate) = match role {
             Role::Relay(limits) => {
                 let gated = measured || limits.bucket.is_some() || limits.cell_cost > Span::ZERO;
@@ -120,7 +116,6 @@ impl HostState {
             gate,
             totals,
             descriptors: 0,
-            secured,
             speaks_quic,
             timer: Time::NEVER,
             sampled,
@@ -137,10 +132,6 @@ impl HostState {
             Machine::Relay(relay) => relay.as_mut(),
             Machine::Client(client) => client.as_mut(),
         }
-    }
-
-    pub fn is_relay(&self) -> bool {
-        matches!(self.machine, Machine::Relay(_))
     }
 
     pub fn cells_processed(&self) -> u64 {

@@ -57,9 +57,14 @@ impl<R: Recorder> World<'_, R> {
     }
 
     fn send_flight(&mut self, id: EndId, bytes: u64) {
-        if let Some(end) = self.end(id) {
+        if let Some(connection) = self.connection(id.connection) {
+            let end = &mut connection.ends[usize::from(id.side)];
             end.written += bytes;
             end.tcp.write(bytes);
+            // Nobody here will see what the other end does with it.
+            if connection.across.is_some() {
+                connection.flights -= 1;
+            }
         }
         self.transmit(id);
     }
@@ -77,7 +82,7 @@ impl<R: Recorder> World<'_, R> {
             Attached::Pending if id.side == 1 => {
                 let Some(opener) = self.end(id.other()) else { return };
                 let from = opener.host;
-                let peer = self.hosts[from as usize].is_relay().then_some(RelayId(from));
+                let peer = self.is_relay(from).then_some(RelayId(from));
                 let channel = self.hosts[host as usize].node().channel_accepted(peer);
                 self.hosts[host as usize].set_channel(channel, Some(id));
                 if let Some(end) = self.end(id) {

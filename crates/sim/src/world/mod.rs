@@ -13,12 +13,14 @@
 //! - [`ahead`]: what the next events need is loaded before their turn;
 //! - [`place`]: where events happen, for who counts them;
 //! - [`measurement`]: FlashFlow's roles, over [`sockets`];
-//! - [`steps`]: a run that somebody decides something in.
+//! - [`steps`]: a run that somebody decides something in;
+//! - [`windows`]: a run that is divided among processes, and [`crossing`]: what they tell each other.
 
 mod ahead;
 mod circuits;
 mod connection;
 mod control;
+mod crossing;
 mod ends;
 mod event;
 mod follow;
@@ -37,6 +39,7 @@ mod state;
 mod steps;
 mod transfers;
 mod users;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -50,19 +53,22 @@ use tidegate_proto::links;
 use tidegate_proto::node::Output;
 
 use crate::byzantine::Byzantine;
+use crate::division::{Division, obstacle};
 use crate::faults;
 use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
-use crate::plan::{HostPlan, Plan, Role, Route, System, Transport, UserPlan};
+use crate::plan::{Plan, Role, Route, System, Transport, UserPlan};
 use crate::queue::Queue;
 use crate::tcp;
 use crate::underlay::Underlay;
 
+use crossing::Borders;
 use ends::{Connection, ConnectionId};
 use event::Event;
 use host::HostState;
 use measurement::session::Measuring;
 use state::World;
 pub use steps::Steps;
+pub use windows::Threads;
 use users::Users;
 
 /// Events handled between two calls of the progress function.
@@ -94,7 +100,28 @@ pub fn run<R: Recorder>(
     recorder: &mut R,
     progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
 ) -> RunEnd {
-    let mut world = World::new(plan, system, seed, recorder);
+    run_on(&Threads::ONE, plan, system, seed, recorder, progress)
+}
+
+/// As [`run`], on so many threads, of which nothing depends but the time that it takes. One thread is used if the run is
+/// not divided ([`Plan::processes`]), or cannot be ([`obstacle`]).
+///
+/// # Panics
+/// As [`run`].
+pub fn run_on<R: Recorder>(
+    threads: &Threads<'_>,
+    plan: &Plan,
+    system: &System,
+    seed: Seed,
+    recorder: &mut R,
+    progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
+) -> RunEnd {
+    let watched = R::WATCHES_PACKETS || R::WATCHES_EVENTS;
+    if plan.processes > 1 && !watched && obstacle(plan, system).is_none() {
+        let division = Division::new(plan);
+        return windows::run((plan, system, seed), &division, threads, recorder, progress);
+    }
+    let mut world = World::undivided((plan, system, seed), recorder);
     let stopped = world.run(progress);
     world.finish(stopped)
 }
@@ -124,7 +151,17 @@ fn fresh_guards(plan: &Plan) -> BTreeSet<u32> {
 }
 
 impl<'a, R: Recorder> World<'a, R> {
-    fn new(plan: &'a Plan, system: &'a System, seed: Seed, recorder: R) -> World<'a, R> {
+    fn undivided(run: (&'a Plan, &'a System, Seed), recorder: R) -> World<'a, R> {
+        let division = Division::whole(run.0.hosts.len() as u32, run.0.users.len() as u32);
+        World::new(run, recorder, (&division, 0))
+    }
+
+    /// One process of a run.
+    fn new(
+        (plan, system, seed): (&'a Plan, &'a System, Seed),
+        recorder: R,
+        (division, process): (&Arc<Division>, u32),
+    ) -> World<'a, R> {
         let legacy = Arc::new(legacy_relays(plan, system, seed));
         let config = links::Config {
             transport: system.transport,
@@ -144,7 +181,8 @@ impl<'a, R: Recorder> World<'a, R> {
         let old = links::Config { transport: Transport::Vanilla, ..config.clone() };
         let others = other_clients(plan, system, seed);
         let fickle = fresh_guards(plan);
-        let host = |(index, host): (u32, &HostPlan)| {
+        let host = |index: u32| {
+            let host = &plan.hosts[index as usize];
             let of_kind = if legacy.contains(&RelayId(index)) { &old } else { &config };
             let nonces = seed.fork("nonces").fork_index(index.into());
             let bandwidth = host.capacity();
@@ -154,7 +192,7 @@ impl<'a, R: Recorder> World<'a, R> {
             let config = links::Config { nonces, bandwidth, clock, close_unused, ..of_kind.clone() };
             HostState::new(&host.role, &config, measured, others.contains(&index))
         };
-        let hosts = (0..).zip(&plan.hosts).map(host).collect();
+        let hosts = division.hosts.local(process, host);
         let first_window = match system.tcp.receive_buffer {
             tcp::Buffer::Fixed(bytes) => bytes,
             tcp::Buffer::Auto { initial, max } => initial.min(max),
@@ -178,15 +216,26 @@ impl<'a, R: Recorder> World<'a, R> {
             system,
             recorder,
             now: Time::ZERO,
-            queue: Queue::new(),
-            underlay: Underlay::new(&plan.hosts, plan.paths.clone(), &plan.faults, seed),
+            queue: Queue::share_of(division.processes),
+            underlay: Underlay::part(
+                &plan.hosts,
+                plan.paths.clone(),
+                &plan.faults,
+                seed,
+                division,
+                process,
+            ),
             hosts,
+            division: Arc::clone(division),
+            process,
+            borders: Borders::new(division.processes),
+            legacy,
             connections: Vec::new(),
             out_of_band: Slab::new(),
             live: Vec::new(),
             trunks: BTreeMap::new(),
             tcp_parameters: [system.tcp.clone(), loopback, ipsec, quic::packets(&system.tcp)],
-            users: Users::new(plan, system, &others, seed.fork("users")),
+            users: Users::new(plan, system, &others, seed.fork("users"), (division, process)),
             byzantine: Byzantine::new(&plan.faults),
             measuring: Measuring::new(&plan.measurements, &plan.hosts, seed.fork("measurements")),
             packaged: 0,
@@ -212,7 +261,7 @@ impl<'a, R: Recorder> World<'a, R> {
         self.begin();
         let mut countdown = PROGRESS_EVERY;
         while let Some((now, event)) =
-            self.queue.pop_after(|event| ahead::look(&self.underlay, &self.connections, event))
+            self.queue.pop_until(Time::NEVER, |event| ahead::look(&self.underlay, &self.connections, event))
         {
             if now > end {
                 break;
@@ -236,15 +285,26 @@ impl<'a, R: Recorder> World<'a, R> {
         false
     }
 
-    fn finish(mut self, stopped: bool) -> RunEnd {
+    /// A process' part of a run: everything that is due by then.
+    fn run_until(&mut self, last: Time) {
+        while let Some((now, event)) =
+            self.queue.pop_until(last, |event| ahead::look(&self.underlay, &self.connections, event))
+        {
+            self.now = now;
+            self.handle(event);
+        }
+        self.now = last;
+    }
+
+    fn host_totals(&mut self) {
         for connection in self.connections.iter().flatten() {
-            for end in &connection.ends {
+            for end in self.ends_here(connection) {
                 end.add_tcp_totals(&self.system.tcp, &mut self.hosts[end.host as usize].totals);
             }
         }
-        for index in 0..self.hosts.len() {
-            let net = self.underlay.traffic(Host(index as u32), self.now);
-            let host = &self.hosts[index];
+        for index in self.division.hosts.of(self.process).iter().copied() {
+            let net = self.underlay.traffic(Host(index), self.now);
+            let host = &self.hosts[index as usize];
             let totals = HostTotals {
                 cells_processed: host.cells_processed(),
                 sent_bytes: net.up.sent_bytes,
@@ -255,8 +315,12 @@ impl<'a, R: Recorder> World<'a, R> {
                 control: host.control_totals(),
                 ..host.totals
             };
-            self.record(Observation::HostTotals { host: Host(index as u32), totals });
+            self.record(Observation::HostTotals { host: Host(index), totals });
         }
+    }
+
+    fn finish(mut self, stopped: bool) -> RunEnd {
+        self.host_totals();
         let (events, cells_delivered) = (self.queue.popped(), self.cells_delivered);
         let peak_pending_events = self.queue.peak() as u64;
         self.record(Observation::RunTotals { events, cells_delivered, peak_pending_events });
@@ -280,6 +344,7 @@ impl<'a, R: Recorder> World<'a, R> {
             Event::Packet(transfer, from_server) => self.markov_packets(transfer, from_server),
             Event::Sample => self.sample(),
             Event::OutOfBand(message) => self.out_of_band_arrives(message as usize),
+            Event::Closed(connection) => self.closed_across(connection),
             Event::HostDown(host) => self.host_down(host),
             Event::Measurement(number) => self.measurement_due(number),
         }
@@ -328,8 +393,8 @@ impl<'a, R: Recorder> World<'a, R> {
     }
 
     fn start_timers(&mut self) {
-        for host in 0..self.hosts.len() {
-            self.set_timer(host as u32);
+        for host in self.division.hosts.of(self.process).iter().copied() {
+            self.set_timer(host);
         }
     }
 
@@ -355,7 +420,9 @@ impl<'a, R: Recorder> World<'a, R> {
     }
 
     fn sample(&mut self) {
-        for (index, (tcp_unsent_bytes, kernel_bytes)) in self.socket_bytes().into_iter().enumerate() {
+        let sockets = self.socket_bytes();
+        for index in self.division.hosts.of(self.process).iter().map(|host| *host as usize) {
+            let (tcp_unsent_bytes, kernel_bytes) = sockets[index];
             let totals = &mut self.hosts[index].totals;
             totals.peak_kernel_bytes = totals.peak_kernel_bytes.max(kernel_bytes);
             if self.system.conflux.is_some() && self.plan.hosts[index].role == Role::Client {

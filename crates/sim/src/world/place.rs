@@ -23,7 +23,7 @@ impl<R: Recorder> World<'_, R> {
                 Some(user(self.users.transfers[transfer as usize].user))
             }
             Event::Packet(transfer, true) => Some(Host(self.users.transfers[transfer as usize].server)),
-            Event::Sample | Event::OutOfBand(_) | Event::Measurement(_) => None,
+            Event::Sample | Event::OutOfBand(_) | Event::Closed(_) | Event::Measurement(_) => None,
         }
     }
 }

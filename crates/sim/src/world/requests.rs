@@ -1,5 +1,7 @@
 //! What a transfer carries, and how far it has come.
 
+use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use tidegate_control::markov::{self, Walk};
@@ -19,6 +21,74 @@ pub(super) enum Content {
     Markov(u64),
 }
 
+/// A run's transfers. Processes number theirs in turn, and know besides of those that their exits and servers have to do
+/// with.
+pub(super) struct Transfers {
+    own: Vec<TransferState>,
+    process: u32,
+    processes: u32,
+    others: BTreeMap<u32, TransferState>,
+}
+
+impl Transfers {
+    /// None yet.
+    pub fn new(process: u32, processes: u32) -> Transfers {
+        Transfers { own: Vec::new(), process, processes, others: BTreeMap::new() }
+    }
+
+    /// The number that the next one has.
+    pub fn next(&self) -> u32 {
+        self.own.len() as u32 * self.processes + self.process
+    }
+
+    /// A client of this process has begun it.
+    pub fn push(&mut self, transfer: TransferState) {
+        self.own.push(transfer);
+    }
+
+    /// A client of another process has begun it.
+    pub fn learn(&mut self, number: u32, transfer: TransferState) {
+        self.others.insert(number, transfer);
+    }
+
+    /// The connection that it went over is gone.
+    pub fn forget(&mut self, number: u32) {
+        self.others.remove(&number);
+    }
+
+    /// Its client has ended it. What has begun here ends with its connection.
+    pub fn over(&mut self, number: u32) {
+        if self.others.get(&number).is_some_and(|transfer| transfer.exit.is_none()) {
+            self.others.remove(&number);
+        }
+    }
+
+    /// Of this process or another, if it is known.
+    pub fn get(&mut self, number: u32) -> Option<&mut TransferState> {
+        if number % self.processes == self.process {
+            self.own.get_mut((number / self.processes) as usize)
+        } else {
+            self.others.get_mut(&number)
+        }
+    }
+}
+
+/// Those of this process' clients.
+impl Index<usize> for Transfers {
+    type Output = TransferState;
+
+    fn index(&self, number: usize) -> &TransferState {
+        &self.own[number / self.processes as usize]
+    }
+}
+
+impl IndexMut<usize> for Transfers {
+    fn index_mut(&mut self, number: usize) -> &mut TransferState {
+        &mut self.own[number / self.processes as usize]
+    }
+}
+
+#[derive(Clone)]
 pub(super) struct TransferState {
     pub user: u32,
     /// The number of the circuit that carries it.
@@ -27,6 +97,8 @@ pub(super) struct TransferState {
     pub server: u32,
     /// The exit's end of the connection to the server.
     pub exit: Option<EndId>,
+    /// Who has been told of it as its exit, where a run is divided.
+    pub exit_host: Option<u32>,
     pub begun: Time,
     pub over: bool,
     /// The server answers once it has so many bytes.
@@ -43,12 +115,14 @@ pub(super) struct TransferState {
 }
 
 /// When the two sides of a Markov stream write their packets.
+#[derive(Clone)]
 pub(super) struct Schedules {
     pub client: Schedule,
     pub server: Schedule,
 }
 
 /// One side's way through the packet chain, of which it writes only its own packets.
+#[derive(Clone)]
 pub(super) struct Schedule {
     pub model: Arc<markov::Model>,
     pub walk: Walk,

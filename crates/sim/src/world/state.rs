@@ -1,18 +1,21 @@
 //! Everything a run knows, and what it waits for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use slab::Slab;
 use tidegate_control::units::Time;
-use tidegate_proto::cell::Cell;
+use tidegate_proto::cell::{Cell, RelayId};
 use tidegate_proto::onion::Clear;
 
+use super::crossing::Borders;
 use super::ends::{Connection, ConnectionId, EndId, Wire};
 use super::event::Event;
 use super::host::HostState;
 use super::measurement::session::Measuring;
 use super::users::Users;
 use crate::byzantine::Byzantine;
+use crate::division::{Division, Local};
 use crate::observe::{Observation, Recorder};
 use crate::plan::{Plan, System};
 use crate::queue::Queue;
@@ -27,7 +30,13 @@ pub(super) struct World<'a, R: Recorder> {
     pub now: Time,
     pub queue: Queue<Event>,
     pub underlay: Underlay<Wire>,
-    pub hosts: Vec<HostState>,
+    pub hosts: Local<HostState>,
+    pub division: Arc<Division>,
+    /// Which of the run's processes this is.
+    pub process: u32,
+    pub borders: Borders,
+    /// Relays that are not upgraded to the system's transport.
+    pub legacy: Arc<BTreeSet<RelayId>>,
     /// Never reused, so that a late packet or timer finds nothing instead of another one.
     pub connections: Vec<Option<Box<Connection>>>,
     /// Those of them that are open, and a few that no longer are.

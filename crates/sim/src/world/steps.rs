@@ -21,7 +21,7 @@ impl<'a, R: Recorder> Steps<'a, R> {
     /// # Panics
     /// As [`run`](super::run).
     pub fn begin(plan: &'a Plan, system: &'a System, seed: Seed, recorder: R) -> Steps<'a, R> {
-        let mut world = World::new(plan, system, seed, recorder);
+        let mut world = World::undivided((plan, system, seed), recorder);
         world.begin();
         let next = world.queue.pop();
         Steps { world, next }

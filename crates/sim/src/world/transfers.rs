@@ -63,6 +63,7 @@ impl Source<Clear> for FromClient<'_> {
 }
 
 impl<R: Recorder> World<'_, R> {
+    /// Client: a transfer of its own.
     fn transfer(&mut self, transfer: u32) -> &mut TransferState {
         &mut self.users.transfers[transfer as usize]
     }
@@ -72,7 +73,7 @@ impl<R: Recorder> World<'_, R> {
         let plan = self.plan;
         let user_plan = &plan.users[user as usize];
         let circuit = self.fresh_circuit(user);
-        let transfer = self.users.transfers.len() as u32;
+        let transfer = self.users.transfers.next();
         let (request_bytes, response_bytes, timeout, markov) = match (content, &user_plan.traffic) {
             (Content::Markov(seed), Traffic::Markov(model, timeout)) => {
                 let schedule = |from_server| Schedule::new(model, seed, from_server);
@@ -94,6 +95,7 @@ impl<R: Recorder> World<'_, R> {
             stream: None,
             server: user_plan.servers[draws.below(user_plan.servers.len())],
             exit: None,
+            exit_host: None,
             begun: self.now,
             over: false,
             request_bytes,
@@ -122,9 +124,12 @@ impl<R: Recorder> World<'_, R> {
         match self.client(host).open(now, circuit, u64::from(transfer)) {
             Some(stream) => {
                 self.users.streams[host as usize].insert(stream, transfer);
+                let exit = self.users.circuits[host as usize].get(&circuit).map(|circuit| circuit.path[2]);
                 let state = self.transfer(transfer);
                 state.stream = Some(stream);
-                let (transfer, circuit) = (Transfer(transfer), Circuit(state.circuit));
+                let number = Circuit(state.circuit);
+                self.tell_of_transfer(transfer, exit);
+                let (transfer, circuit) = (Transfer(transfer), number);
                 self.record(Observation::StreamOpened { transfer, circuit });
                 self.drain(host);
             }
@@ -144,7 +149,7 @@ impl<R: Recorder> World<'_, R> {
 
     /// A side of a Markov stream writes what is due.
     pub(super) fn markov_packets(&mut self, transfer: u32, from_server: bool) {
-        let state = self.transfer(transfer);
+        let Some(state) = self.users.transfers.get(transfer) else { return };
         let (Some(markov), false, Some(stream)) = (&mut state.markov, state.over, state.stream) else {
             return;
         };
@@ -199,7 +204,7 @@ impl<R: Recorder> World<'_, R> {
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return 0 };
         let config = &self.tcp_parameters[connection.profile as usize];
         let Some(transfer) = connection.server_transfer() else { return 0 };
-        let circuit = self.users.transfers[transfer as usize].circuit;
+        let Some(circuit) = self.users.transfers.get(transfer).map(|transfer| transfer.circuit) else { return 0 };
         let end = &mut connection.ends[usize::from(id.side)];
         let mut source = FromServer {
             tcp: &mut end.tcp,
@@ -265,6 +270,7 @@ impl<R: Recorder> World<'_, R> {
         }
         state.over = true;
         let (user, begun) = (state.user, state.begun);
+        self.transfer_over(transfer);
         let took = self.now.since(begun);
         self.record(Observation::LastByte { transfer: Transfer(transfer), took });
         self.end_stream(transfer);
@@ -302,6 +308,7 @@ impl<R: Recorder> World<'_, R> {
         }
         state.over = true;
         let (user, received) = (state.user, state.received);
+        self.transfer_over(transfer);
         self.end_stream(transfer);
         self.record(Observation::TransferTimedOut { transfer: Transfer(transfer), received });
         self.after_transfer(user, transfer);
@@ -312,7 +319,7 @@ impl<R: Recorder> World<'_, R> {
         let now = self.now;
         let Some((tcp, config)) = self.tcp(id) else { return };
         let bytes = tcp.read(config, now, u64::MAX);
-        let state = self.transfer(transfer);
+        let Some(state) = self.users.transfers.get(transfer) else { return };
         let before = state.requested;
         state.requested += bytes;
         if state.markov.is_some() {
@@ -329,6 +336,12 @@ impl<R: Recorder> World<'_, R> {
 
     /// Tells an exit what its end of a connection to a server has still to get.
     fn announce(&mut self, exit: EndId, bytes: u64) {
+        if !self.announce_across(exit, bytes) {
+            self.announced(exit, bytes);
+        }
+    }
+
+    pub(super) fn announced(&mut self, exit: EndId, bytes: u64) {
         let Some(end) = self.end(exit) else { return };
         if let (Attached::Stream(stream), host) = (end.attached, end.host) {
             self.hosts[host as usize].node().announced(stream, bytes);
@@ -337,10 +350,12 @@ impl<R: Recorder> World<'_, R> {
 
     /// Server: writes as much of the response as TCP takes.
     pub(super) fn server_write(&mut self, transfer: u32, id: EndId) {
-        let left = self.transfer(transfer).to_respond;
-        let Some(end) = self.end(id) else { return };
+        let Some(end) = self.connections[id.connection.0 as usize].as_deref_mut() else { return };
+        let end = &mut end.ends[usize::from(id.side)];
+        let Some(state) = self.users.transfers.get(transfer) else { return };
+        let left = state.to_respond;
         let taken = end.tcp.write(left);
-        self.transfer(transfer).to_respond = if left == u64::MAX { left } else { left - taken };
+        state.to_respond = if left == u64::MAX { left } else { left - taken };
         self.transmit(id);
     }
 }

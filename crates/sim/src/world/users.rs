@@ -9,26 +9,28 @@ use tidegate_proto::cell::{RelayId, StreamId};
 use tidegate_proto::node::{CircuitKey, StreamKey};
 use tidegate_proto::paths::{BuildTimeout, BuildTimes, PathSelection, Selector};
 
+use crate::division::{Division, Local};
 use crate::plan::{Plan, Route, System};
 
 use super::follow::Trace;
-use super::requests::TransferState;
+use super::requests::Transfers;
 
 /// All users, their circuits and their transfers.
 pub(super) struct Users {
     pub seed: Seed,
-    pub users: Vec<UserState>,
+    pub users: Local<UserState>,
     /// How paths are chosen: by the system's clients, and by the others if there are some.
     pub choices: Vec<Choice>,
     /// The guards that onion services keep, by their host.
     pub service_guards: BTreeMap<u32, Option<RelayId>>,
-    pub transfers: Vec<TransferState>,
+    pub transfers: Transfers,
     pub traces: Vec<Trace>,
     /// Per host: the circuits that its users built.
-    pub circuits: Vec<BTreeMap<CircuitKey, OwnCircuit>>,
+    pub circuits: Local<BTreeMap<CircuitKey, OwnCircuit>>,
     /// Per host: the transfer that a client's stream carries.
-    pub streams: Vec<BTreeMap<StreamKey, u32>>,
-    pub circuits_begun: u32,
+    pub streams: Local<BTreeMap<StreamKey, u32>>,
+    /// The number of the next circuit; processes number theirs in turn.
+    pub next_circuit: u32,
 }
 
 /// How clients of a kind choose paths, and how long they wait for circuits.
@@ -113,12 +115,18 @@ fn distances(plan: &Plan) -> BTreeMap<u32, u64> {
 
 impl Users {
     /// `others`: hosts of the system's other clients.
-    pub fn new(plan: &Plan, system: &System, others: &BTreeSet<u32>, seed: Seed) -> Users {
+    pub fn new(
+        plan: &Plan,
+        system: &System,
+        others: &BTreeSet<u32>,
+        seed: Seed,
+        (division, process): (&Division, u32),
+    ) -> Users {
         let distances = distances(plan);
-        let state = |index: usize| UserState {
-            choice: usize::from(others.contains(&plan.users[index].host)),
-            distance: distances[&plan.hosts[plan.users[index].host as usize].location],
-            random: seed.fork_index(index as u64).random(),
+        let state = |index: u32| UserState {
+            choice: usize::from(others.contains(&plan.users[index as usize].host)),
+            distance: distances[&plan.hosts[plan.users[index as usize].host as usize].location],
+            random: seed.fork_index(index.into()).random(),
             guard: None,
             second_guard: None,
             circuit: None,
@@ -139,12 +147,12 @@ impl Users {
             choices: std::iter::once(&system.paths).chain(other_paths).map(choice).collect(),
             service_guards: BTreeMap::new(),
             seed,
-            users: (0..plan.users.len()).map(state).collect(),
-            transfers: Vec::new(),
+            users: division.users.local(process, state),
+            transfers: Transfers::new(process, division.processes),
             traces: Vec::new(),
-            circuits: vec![BTreeMap::new(); plan.hosts.len()],
-            streams: vec![BTreeMap::new(); plan.hosts.len()],
-            circuits_begun: 0,
+            circuits: division.hosts.local(process, |_| BTreeMap::new()),
+            streams: division.hosts.local(process, |_| BTreeMap::new()),
+            next_circuit: process,
         }
     }
 

@@ -37,6 +37,7 @@ pub fn plan(hosts: Vec<HostPlan>, users: Vec<UserPlan>, faults: Vec<Fault>, seco
         duration: Span::from_secs(seconds),
         sample_every: Span::ZERO,
         trace_one_in: 0,
+        processes: 1,
         measurements: Vec::new(),
     }
 }

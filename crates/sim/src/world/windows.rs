@@ -1,0 +1,220 @@
+//! A run that is divided among processes ([`crate::division`]), one window after the other: in each, every process does
+//! what is due at its hosts, on any thread; then they tell each other what has crossed. In which order they are told, and
+//! in which order their observations are recorded, threads do not matter.
+
+use std::cmp::Reverse;
+use std::iter::Peekable;
+use std::ops::ControlFlow;
+use std::slice::Iter;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, RwLock};
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::Time;
+
+use super::crossing::Told;
+use super::state::World;
+use super::{PROGRESS_EVERY, RunEnd};
+use crate::division::{Division, WINDOW};
+use crate::observe::{Observation, Recorder};
+use crate::plan::{Plan, System};
+
+/// What a process observed, in order.
+type Observed = Vec<(Time, Observation)>;
+
+/// A process and what it has been told.
+struct Process<'a> {
+    world: World<'a, Observed>,
+    /// Events that the last window had.
+    busy: u64,
+}
+
+/// What one process tells another in a window.
+type Mail = Mutex<Told>;
+
+/// What threads share.
+struct Shared<'a> {
+    processes: Vec<Mutex<Process<'a>>>,
+    /// Mail by who is told, and then by who tells, of the windows with even and odd numbers.
+    mail: [Vec<Vec<Mail>>; 2],
+    /// In which order processes are taken: who was busiest goes first.
+    order: RwLock<Vec<usize>>,
+    next: AtomicUsize,
+    over: AtomicBool,
+    barrier: Barrier,
+}
+
+/// Nobody panics while holding one, or the run is over.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread has panicked")
+}
+
+impl Shared<'_> {
+    /// Takes processes as long as there are any, and does what they have to do in a window.
+    fn work(&self, window: u64, last: Time) {
+        let begins = Time(window * WINDOW.0);
+        let ends = Time(begins.0 + WINDOW.0 - 1).min(last);
+        loop {
+            let at = self.next.fetch_add(1, Ordering::Relaxed);
+            let order = self.order.read().expect("no thread has panicked");
+            let Some(&number) = order.get(at) else { return };
+            let Process { world, busy } = &mut *lock(&self.processes[number]);
+            let [heard, sent] = [1 - window % 2, window % 2].map(|parity| &self.mail[parity as usize]);
+            for (from, told) in (0..).zip(&heard[number]) {
+                world.hear(from, begins, &mut lock(told));
+            }
+            let before = world.queue.popped();
+            world.run_until(ends);
+            *busy = world.queue.popped() - before;
+            for (told, mail) in world.told().iter_mut().zip(sent) {
+                std::mem::swap(told, &mut lock(&mail[number]));
+            }
+        }
+    }
+
+    /// What each thread but the first does.
+    fn follow(&self, last: Time) {
+        for window in 0.. {
+            self.barrier.wait();
+            if self.over.load(Ordering::Relaxed) {
+                return;
+            }
+            self.work(window, last);
+            self.barrier.wait();
+        }
+    }
+
+    /// Between two windows: nobody holds a process.
+    fn prepare(&self) -> u64 {
+        let busy: Vec<u64> = self.processes.iter().map(|process| lock(process).busy).collect();
+        let mut order = self.order.write().expect("no thread has panicked");
+        order.sort_by_key(|number| Reverse((busy[*number], *number)));
+        self.next.store(0, Ordering::Relaxed);
+        busy.iter().sum()
+    }
+
+    /// Exchanges what was observed in a window for memory that is free.
+    fn observed(&self, observed: &mut [Observed]) {
+        for (process, observed) in self.processes.iter().zip(observed) {
+            std::mem::swap(&mut lock(process).world.recorder, observed);
+        }
+    }
+}
+
+/// Records what all have observed in a window, in the order of time, and of processes.
+fn record<R: Recorder>(recorder: &mut R, observed: &mut [Observed]) {
+    let mut heads: Vec<_> = observed.iter().map(|observed| observed.iter().peekable()).collect();
+    let due = |head: &mut Peekable<Iter<'_, (Time, Observation)>>| head.peek().map(|(at, _)| *at);
+    loop {
+        let times = heads.iter_mut().enumerate().filter_map(|(process, head)| Some((due(head)?, process)));
+        let Some((_, first)) = times.min() else { break };
+        if let Some((at, observation)) = heads[first].next() {
+            recorder.record(*at, observation);
+        }
+    }
+    observed.iter_mut().for_each(Vec::clear);
+}
+
+/// The threads of a divided run, of which nothing depends but the time that it takes.
+#[derive(Clone, Copy)]
+pub struct Threads<'t> {
+    /// How many, the caller's included. More than there are processes have nothing to do.
+    pub count: usize,
+    /// Called on each of the others with its work, which it has to call: to measure the thread's time, for instance.
+    pub around: &'t (dyn Fn(&mut dyn FnMut()) + Sync),
+}
+
+impl Threads<'_> {
+    /// The caller's alone.
+    pub const ONE: Threads<'static> = Threads { count: 1, around: &|work| work() };
+}
+
+/// As [`run_on`](super::run_on), where the plan is divided.
+pub(super) fn run<R: Recorder>(
+    (plan, system, seed): (&Plan, &System, Seed),
+    division: &Arc<Division>,
+    threads: &Threads<'_>,
+    recorder: &mut R,
+    progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
+) -> RunEnd {
+    let last = Time::ZERO + plan.duration;
+    let numbers = 0..division.processes;
+    let process = |number| {
+        let mut world = World::new((plan, system, seed), Vec::new(), (division, number));
+        world.begin();
+        Mutex::new(Process { world, busy: 0 })
+    };
+    let each = || numbers.clone().map(|_| Mail::default()).collect();
+    let mail = || numbers.clone().map(|_| each()).collect();
+    let count = threads.count.clamp(1, numbers.len());
+    let shared = Shared {
+        processes: numbers.clone().map(process).collect(),
+        mail: [mail(), mail()],
+        order: RwLock::new((0..numbers.len()).collect()),
+        next: AtomicUsize::new(0),
+        over: AtomicBool::new(false),
+        barrier: Barrier::new(count),
+    };
+    let stopped = std::thread::scope(|scope| {
+        for _ in 1..count {
+            scope.spawn(|| (threads.around)(&mut || shared.follow(last)));
+        }
+        let stopped = direct(&shared, last, recorder, progress);
+        shared.over.store(true, Ordering::Relaxed);
+        shared.barrier.wait();
+        stopped
+    });
+    finish(shared, stopped, recorder)
+}
+
+/// The first thread's part: it also records, of the window before, and says when the run is over.
+fn direct<R: Recorder>(
+    shared: &Shared<'_>,
+    last: Time,
+    recorder: &mut R,
+    progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
+) -> bool {
+    let mut observed: Vec<Observed> = shared.processes.iter().map(|_| Observed::new()).collect();
+    let mut since_progress = 0;
+    for window in 0..=last.0 / WINDOW.0 {
+        shared.barrier.wait();
+        record(recorder, &mut observed);
+        shared.work(window, last);
+        shared.barrier.wait();
+        shared.observed(&mut observed);
+        since_progress += shared.prepare();
+        if since_progress >= u64::from(PROGRESS_EVERY) {
+            since_progress = 0;
+            if progress(Time(window * WINDOW.0)).is_break() {
+                return true;
+            }
+        }
+    }
+    record(recorder, &mut observed);
+    false
+}
+
+fn finish<R: Recorder>(shared: Shared<'_>, stopped: bool, recorder: &mut R) -> RunEnd {
+    let mut totals = Vec::new();
+    let mut end = RunEnd { reached: Time::ZERO, events: 0, cells_delivered: 0, stopped };
+    let mut peak_pending_events = 0;
+    for process in shared.processes {
+        let mut world = process.into_inner().expect("no thread has panicked").world;
+        world.host_totals();
+        end.reached = world.now;
+        end.events += world.queue.popped();
+        end.cells_delivered += world.cells_delivered;
+        peak_pending_events += world.queue.peak() as u64;
+        totals.append(&mut world.recorder);
+    }
+    totals.sort_by_key(|(_, totals)| match totals {
+        Observation::HostTotals { host, .. } => host.0,
+        _ => u32::MAX,
+    });
+    let RunEnd { reached, events, cells_delivered, .. } = end;
+    totals.push((reached, Observation::RunTotals { events, cells_delivered, peak_pending_events }));
+    for (at, observation) in totals {
+        recorder.record(at, &observation);
+    }
+    end
+}
