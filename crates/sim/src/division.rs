@@ -39,8 +39,7 @@ impl Division {
             return Division::whole(hosts, users);
         }
         let of_location = dealt(plan, &near(plan, WINDOW));
-        let of_host: Vec<u32> =
-            plan.hosts.iter().map(|host| of_location[host.location as usize]).collect();
+        let of_host: Vec<u32> = plan.hosts.iter().map(|host| of_location[host.location as usize]).collect();
         let of_user = plan.users.iter().map(|user| of_host[user.host as usize]).collect();
         let processes = of_location.iter().max().map_or(1, |last| last + 1);
         Arc::new(Division {
@@ -123,8 +122,7 @@ impl<T> IndexMut<usize> for Local<T> {
 
 /// What of a plan or system cannot be divided, because it acts at two places at one time, or watches all of them.
 pub fn obstacle(plan: &Plan, system: &System) -> Option<&'static str> {
-    let to_service =
-        |route: &Route| matches!(route, Route::Drawn { onion_service: true, .. });
+    let to_service = |route: &Route| matches!(route, Route::Drawn { onion_service: true, .. });
     let obstacles = [
         (system.transport == Transport::Quic, "QUIC"),
         (system.conflux.is_some(), "linked circuits (conflux)"),
@@ -150,7 +148,10 @@ pub fn near(plan: &Plan, window: Span) -> Vec<usize> {
         let (one, other) = (group[a as usize], group[b as usize]);
         if one != other {
             let low = one.min(other);
-            group.iter_mut().filter(|group| **group == one || **group == other).for_each(|group| *group = low);
+            group
+                .iter_mut()
+                .filter(|group| **group == one || **group == other)
+                .for_each(|group| *group = low);
         }
     };
     for a in 0..locations {

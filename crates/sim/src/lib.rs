@@ -30,6 +30,7 @@ pub mod faults;
 pub mod flashflow;
 pub mod link;
 pub mod observe;
+mod packet;
 pub mod parallel;
 pub mod plan;
 pub mod queue;

@@ -16,6 +16,8 @@ use crate::division::{Division, Local};
 use crate::faults::{Outages, PathFaults};
 use crate::link::{Link, LinkTotals, Offer};
 use crate::observe::Host;
+pub use crate::packet::Packet;
+use crate::packet::{Leaving, UnderWay};
 use crate::plan::{Fault, FaultKind, HostPlan, PathTable, QueuePlan};
 use crate::queue::Queue;
 
@@ -38,25 +40,6 @@ enum Step {
     Downlink(u32),
 }
 
-/// A packet and how it fared. `sent` + `link_queue` + `propagation` is the time of delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<T> {
-    /// The receiver.
-    pub to: Host,
-    /// The connection, see [`Underlay::send`].
-    pub flow: u32,
-    /// Size of the IP packet.
-    pub bytes: u32,
-    /// When it was given to the uplink.
-    pub sent: Time,
-    /// Time in the uplink and the downlink: waiting, and being sent.
-    pub link_queue: Span,
-    /// Time between the two links.
-    pub propagation: Span,
-    /// What the sender put in.
-    pub payload: T,
-}
-
 /// What a host has sent and received up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostTraffic {
@@ -66,46 +49,6 @@ pub struct HostTraffic {
     pub down: LinkTotals,
     /// Packets that left the uplink and were lost on their way, plus those that found this host down.
     pub lost: u64,
-}
-
-/// A packet under way. What can be told when it arrives is not kept until then: of these there are as many as a
-/// network has in flight, and each is looked at twice after it has left the processor's cache. With a payload of 40
-/// bytes it is one line of that.
-#[derive(Clone, Debug)]
-#[repr(align(64))]
-struct UnderWay<T> {
-    payload: T,
-    sent: Time,
-    propagation: Span,
-    to: Host,
-    flow: u32,
-}
-
-impl<T> UnderWay<T> {
-    fn delivered(self, bytes: u32, link_queue: Span) -> Packet<T> {
-        let UnderWay { payload, sent, propagation, to, flow } = self;
-        Packet { to, flow, bytes, sent, link_queue, propagation, payload }
-    }
-}
-
-/// A packet that has left its uplink for a host of another process' underlay.
-#[derive(Clone, Debug)]
-pub(crate) struct Leaving<T> {
-    /// When it comes to the receiver's downlink.
-    pub arrives: Time,
-    pub bytes: u32,
-    packet: UnderWay<T>,
-}
-
-impl<T> Leaving<T> {
-    /// See [`Underlay::send`].
-    pub fn flow(&mut self) -> &mut u32 {
-        &mut self.packet.flow
-    }
-
-    pub fn payload(&self) -> &T {
-        &self.packet.payload
-    }
 }
 
 /// What everybody's packets have to know of a host.
@@ -411,11 +354,8 @@ impl<T> Underlay<T> {
         let packet = &mut self.under_way[id as usize];
         let to = self.places[packet.to.0 as usize].access;
         let Place { location: destination, unlimited_down, .. } = self.places[to as usize];
-        let next_step = if unlimited_down {
-            Step::Delivered { id, bytes }
-        } else {
-            Step::Arrived { id, to, bytes }
-        };
+        let next_step =
+            if unlimited_down { Step::Delivered { id, bytes } } else { Step::Arrived { id, to, bytes } };
         let origin = self.places[from as usize].location;
         let sender = &mut self.sites[from as usize];
         if sender.is_cut_by(at) {

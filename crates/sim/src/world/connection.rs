@@ -118,9 +118,7 @@ impl<R: Recorder> World<'_, R> {
     /// Whether the channel between them has been there before a circuit asks for it.
     pub(super) fn standing(&self, from: u32, to: u32) -> bool {
         let shared = matches!(self.system.transport, Transport::Vanilla | Transport::Quic);
-        self.system.tls.standing
-            && shared
-            && [from, to].iter().all(|end| self.is_relay(*end))
+        self.system.tls.standing && shared && [from, to].iter().all(|end| self.is_relay(*end))
     }
 
     /// Closes a channel's connection once what was written has arrived.

@@ -1,11 +1,6 @@
-//! What one process tells another when a window is over: packets, and what an undivided run does at both ends of a
-//! connection at once.
-//!
-//! A connection between processes is kept by both, each with its own end. Who opened it numbers it among those between
-//! the two; who accepted it keeps their numbers in that order. What is said about a connection names it in the numbers of
-//! who opened it.
+//! What goes from one process to another ([`super::borders`]): said here, and heard there when the next window begins.
 
-use std::collections::VecDeque;
+use std::hint::black_box;
 
 use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
@@ -13,116 +8,11 @@ use tidegate_proto::onion::Clear;
 
 use crate::observe::Recorder;
 use crate::tcp;
-use crate::underlay::Leaving;
 
-use super::ends::{Attached, Connection, ConnectionId, End, EndId, TcpProfile, Wire};
+use super::borders::{News, Opening, Told, What, Written};
+use super::ends::{Across, Attached, Connection, ConnectionId, End, EndId};
 use super::event::Event;
-use super::requests::TransferState;
 use super::state::World;
-
-/// The other process of a connection, and the connection's number there: among those opened to it, or there.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Across {
-    process: u32,
-    number: u32,
-}
-
-/// What a process is told by another, in this order.
-#[derive(Default)]
-pub(super) struct Told {
-    news: Vec<News>,
-    cells: Vec<Written>,
-    /// A packet's flow is the connection's number.
-    packets: Vec<Leaving<Wire>>,
-}
-
-/// A cell that was written to a connection, to be read when everything up to `offset` has arrived.
-struct Written {
-    number: u32,
-    from_opener: bool,
-    offset: u64,
-    cell: Cell<Clear>,
-}
-
-/// What is told besides cells and packets.
-enum News {
-    /// A connection was opened, the next of those between the two.
-    Open(Box<Opening>),
-    /// Something about a connection.
-    About { number: u32, from_opener: bool, what: What },
-    /// A client has begun a transfer with an exit or a server here.
-    Begun(Box<(u32, TransferState)>),
-    /// It is over.
-    Over(u32),
-}
-
-/// About a connection.
-enum What {
-    /// A cell that goes out of band arrives then.
-    OutOfBand(Time, Box<Cell<Clear>>),
-    /// The server will write so many bytes.
-    Announced(u64),
-    /// The other end is closed.
-    Closed,
-}
-
-/// A connection as its acceptor needs to know it.
-struct Opening {
-    number: ConnectionId,
-    hosts: [u32; 2],
-    attached: [Attached; 2],
-    profile: TcpProfile,
-    flights: u32,
-    /// It has been there for long.
-    stands: bool,
-}
-
-/// What a process and the others have to do with each other.
-pub(super) struct Borders {
-    /// By process: what it is to be told at the end of the window,
-    pub told: Vec<Told>,
-    /// how many connections were opened to it,
-    opened: Vec<u32>,
-    /// and which here are those that it has opened.
-    accepted: Vec<Vec<ConnectionId>>,
-}
-
-impl Borders {
-    pub fn new(processes: u32) -> Borders {
-        let each = processes as usize;
-        Borders {
-            told: (0..each).map(|_| Told::default()).collect(),
-            opened: vec![0; each],
-            accepted: vec![Vec::new(); each],
-        }
-    }
-
-    fn tell(&mut self, across: Across, side: u8, what: What) {
-        let about = News::About { number: across.number, from_opener: side == 0, what };
-        self.news(across.process, about);
-    }
-
-    fn news(&mut self, process: u32, news: News) {
-        self.told[process as usize].news.push(news);
-    }
-
-    /// An end has written cells.
-    pub fn cells(&mut self, across: Across, side: u8, cells: &mut VecDeque<(u64, Cell<Clear>)>) {
-        let Across { process, number } = across;
-        let written = |(offset, cell)| Written { number, from_opener: side == 0, offset, cell };
-        self.told[process as usize].cells.extend(cells.drain(..).map(written));
-    }
-
-    /// A connection by its number in what `from` says, and the end of it that is here.
-    fn here(&self, from: u32, number: u32, from_opener: bool) -> EndId {
-        let connection = if from_opener {
-            self.accepted[from as usize][number as usize]
-        } else {
-            ConnectionId(number)
-        };
-        EndId { connection, side: u8::from(from_opener) }
-    }
-}
 
 impl<R: Recorder> World<'_, R> {
     /// Whether a host is this process' own.
@@ -131,7 +21,10 @@ impl<R: Recorder> World<'_, R> {
     }
 
     /// A connection's ends at hosts of this process.
-    pub(super) fn ends_here<'c>(&self, connection: &'c Connection) -> impl Iterator<Item = &'c End> + use<'c, R> {
+    pub(super) fn ends_here<'c>(
+        &self,
+        connection: &'c Connection,
+    ) -> impl Iterator<Item = &'c End> + use<'c, R> {
         let is_here = connection.ends.each_ref().map(|end| self.is_here(end.host));
         connection.ends.iter().zip(is_here).filter(|(_, is_here)| *is_here).map(|(end, _)| end)
     }
@@ -192,7 +85,12 @@ impl<R: Recorder> World<'_, R> {
     }
 
     /// Sends a cell out of band, if it goes to another process; gives it back otherwise.
-    pub(super) fn out_of_band_across(&mut self, end: EndId, at: Time, cell: Cell<Clear>) -> Option<Cell<Clear>> {
+    pub(super) fn out_of_band_across(
+        &mut self,
+        end: EndId,
+        at: Time,
+        cell: Cell<Clear>,
+    ) -> Option<Cell<Clear>> {
         let Some(across) = self.connection(end.connection).and_then(|connection| connection.across) else {
             return Some(cell);
         };
@@ -241,10 +139,10 @@ impl<R: Recorder> World<'_, R> {
     /// The window is over: what others are to be told of it is complete.
     pub(super) fn told(&mut self) -> &mut [Told] {
         for (process, mut leaving) in self.underlay.leaving() {
-            let connection = self.connections[*leaving.flow() as usize].as_deref();
+            let connection = self.connections[leaving.packet.flow as usize].as_deref();
             // Of a connection that is closed nobody waits for packets.
             if let Some(across) = connection.and_then(|connection| connection.across) {
-                *leaving.flow() = across.number;
+                leaving.packet.flow = across.number;
                 self.borders.told[process as usize].packets.push(leaving);
             }
         }
@@ -264,6 +162,13 @@ impl<R: Recorder> World<'_, R> {
                 News::Over(transfer) => self.users.transfers.over(transfer),
             }
         }
+        // All are loaded together before each is needed, as in [`super::ahead`].
+        for Written { number, from_opener, .. } in &told.cells {
+            let end = self.borders.here(from, *number, *from_opener);
+            let connection = self.connections[end.connection.0 as usize].as_deref();
+            let last = connection.and_then(|connection| connection.cells[usize::from(!from_opener)].back());
+            black_box(last.map_or(0, |(offset, _)| *offset));
+        }
         for Written { number, from_opener, offset, cell } in told.cells.drain(..) {
             let end = self.borders.here(from, number, from_opener);
             if let Some(connection) = self.connection(end.connection) {
@@ -271,8 +176,8 @@ impl<R: Recorder> World<'_, R> {
             }
         }
         for mut leaving in told.packets.drain(..) {
-            let from_opener = leaving.payload().to() == 1;
-            *leaving.flow() = self.borders.here(from, *leaving.flow(), from_opener).connection.0;
+            let from_opener = leaving.packet.payload.to() == 1;
+            leaving.packet.flow = self.borders.here(from, leaving.packet.flow, from_opener).connection.0;
             self.underlay.arriving(&mut self.queue, leaving);
         }
     }

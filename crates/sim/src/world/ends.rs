@@ -8,7 +8,6 @@ use tidegate_proto::ids::{ChannelId, StreamKey};
 use tidegate_proto::onion::Clear;
 use tidegate_proto::transport::DecayingCount;
 
-use super::crossing::Across;
 use super::follow::Follow;
 use crate::observe::HostTotals;
 use crate::quic::Lanes;
@@ -113,6 +112,13 @@ impl Over {
     pub fn side(self, side: u8) -> u8 {
         side ^ u8::from(self.flipped)
     }
+}
+
+/// The other process of a connection, and the connection's number there: among those opened to it, or there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Across {
+    pub process: u32,
+    pub number: u32,
 }
 
 /// What a QUIC connection has besides its packets.

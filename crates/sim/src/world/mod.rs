@@ -14,9 +14,10 @@
 //! - [`place`]: where events happen, for who counts them;
 //! - [`measurement`]: FlashFlow's roles, over [`sockets`];
 //! - [`steps`]: a run that somebody decides something in;
-//! - [`windows`]: a run that is divided among processes, and [`crossing`]: what they tell each other.
+//! - [`windows`]: a run that is divided among processes; [`borders`], [`crossing`]: what they tell each other.
 
 mod ahead;
+mod borders;
 mod circuits;
 mod connection;
 mod control;
@@ -61,31 +62,16 @@ use crate::queue::Queue;
 use crate::tcp;
 use crate::underlay::Underlay;
 
-use crossing::Borders;
+use borders::Borders;
 use ends::{Connection, ConnectionId};
 use event::Event;
 use host::HostState;
 use measurement::session::Measuring;
-use state::World;
+pub use state::RunEnd;
+use state::{PROGRESS_EVERY, World};
 pub use steps::Steps;
-pub use windows::Threads;
 use users::Users;
-
-/// Events handled between two calls of the progress function.
-const PROGRESS_EVERY: u32 = 1 << 14;
-
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunEnd {
-    /// Simulated time reached.
-    pub reached: Time,
-    /// Events handled.
-    pub events: u64,
-    /// Data cells that arrived at clients.
-    pub cells_delivered: u64,
-    /// Whether the run was stopped by the progress function.
-    pub stopped: bool,
-}
+pub use windows::Threads;
 
 /// Runs a plan under a system. The result depends on nothing but the first three arguments.
 ///
@@ -217,14 +203,7 @@ impl<'a, R: Recorder> World<'a, R> {
             recorder,
             now: Time::ZERO,
             queue: Queue::share_of(division.processes),
-            underlay: Underlay::part(
-                &plan.hosts,
-                plan.paths.clone(),
-                &plan.faults,
-                seed,
-                division,
-                process,
-            ),
+            underlay: Underlay::part(&plan.hosts, plan.paths.clone(), &plan.faults, seed, division, process),
             hosts,
             division: Arc::clone(division),
             process,

@@ -8,7 +8,7 @@ use tidegate_control::units::Time;
 use tidegate_proto::cell::{Cell, RelayId};
 use tidegate_proto::onion::Clear;
 
-use super::crossing::Borders;
+use super::borders::Borders;
 use super::ends::{Connection, ConnectionId, EndId, Wire};
 use super::event::Event;
 use super::host::HostState;
@@ -21,6 +21,22 @@ use crate::plan::{Plan, System};
 use crate::queue::Queue;
 use crate::tcp;
 use crate::underlay::Underlay;
+
+/// Events handled between two calls of the progress function.
+pub(super) const PROGRESS_EVERY: u32 = 1 << 14;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunEnd {
+    /// Simulated time reached.
+    pub reached: Time,
+    /// Events handled.
+    pub events: u64,
+    /// Data cells that arrived at clients.
+    pub cells_delivered: u64,
+    /// Whether the run was stopped by the progress function.
+    pub stopped: bool,
+}
 
 /// A run under way.
 pub(super) struct World<'a, R: Recorder> {

@@ -204,7 +204,9 @@ impl<R: Recorder> World<'_, R> {
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return 0 };
         let config = &self.tcp_parameters[connection.profile as usize];
         let Some(transfer) = connection.server_transfer() else { return 0 };
-        let Some(circuit) = self.users.transfers.get(transfer).map(|transfer| transfer.circuit) else { return 0 };
+        let Some(circuit) = self.users.transfers.get(transfer).map(|transfer| transfer.circuit) else {
+            return 0;
+        };
         let end = &mut connection.ends[usize::from(id.side)];
         let mut source = FromServer {
             tcp: &mut end.tcp,

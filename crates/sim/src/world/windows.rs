@@ -12,9 +12,8 @@ use std::sync::{Arc, Barrier, Mutex, MutexGuard, RwLock};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
 
-use super::crossing::Told;
-use super::state::World;
-use super::{PROGRESS_EVERY, RunEnd};
+use super::borders::Told;
+use super::state::{PROGRESS_EVERY, RunEnd, World};
 use crate::division::{Division, WINDOW};
 use crate::observe::{Observation, Recorder};
 use crate::plan::{Plan, System};

@@ -1,0 +1,112 @@
+//! What a process knows of the others, and what it has to tell them when a window is over: packets, and what an undivided
+//! run does at both ends of a connection at once.
+//!
+//! A connection between processes is kept by both, each with its own end. Who opened it numbers it among those between
+//! the two; who accepted it keeps their numbers in that order.
+
+use std::collections::VecDeque;
+
+use tidegate_control::units::Time;
+use tidegate_proto::cell::Cell;
+use tidegate_proto::onion::Clear;
+
+use super::ends::{Across, Attached, ConnectionId, EndId, TcpProfile, Wire};
+use super::requests::TransferState;
+use crate::packet::Leaving;
+
+/// What a process is told by another, in this order.
+#[derive(Default)]
+pub(super) struct Told {
+    pub news: Vec<News>,
+    pub cells: Vec<Written>,
+    /// A packet's flow is the connection's number.
+    pub packets: Vec<Leaving<Wire>>,
+}
+
+/// A cell that was written to a connection, to be read when everything up to `offset` has arrived.
+pub(super) struct Written {
+    pub number: u32,
+    pub from_opener: bool,
+    pub offset: u64,
+    pub cell: Cell<Clear>,
+}
+
+/// What is told besides cells and packets.
+pub(super) enum News {
+    /// A connection was opened, the next of those between the two.
+    Open(Box<Opening>),
+    /// Something about a connection.
+    About { number: u32, from_opener: bool, what: What },
+    /// A client has begun a transfer with an exit or a server here.
+    Begun(Box<(u32, TransferState)>),
+    /// It is over.
+    Over(u32),
+}
+
+/// About a connection.
+pub(super) enum What {
+    /// A cell that goes out of band arrives then.
+    OutOfBand(Time, Box<Cell<Clear>>),
+    /// The server will write so many bytes.
+    Announced(u64),
+    /// The other end is closed.
+    Closed,
+}
+
+/// A connection as its acceptor needs to know it.
+pub(super) struct Opening {
+    pub number: ConnectionId,
+    pub hosts: [u32; 2],
+    pub attached: [Attached; 2],
+    pub profile: TcpProfile,
+    pub flights: u32,
+    /// It has been there for long.
+    pub stands: bool,
+}
+
+/// What a process and the others have to do with each other.
+pub(super) struct Borders {
+    /// By process: what it is to be told at the end of the window,
+    pub told: Vec<Told>,
+    /// how many connections were opened to it,
+    pub opened: Vec<u32>,
+    /// and which here are those that it has opened.
+    pub accepted: Vec<Vec<ConnectionId>>,
+}
+
+impl Borders {
+    /// Nothing has been told yet.
+    pub fn new(processes: u32) -> Borders {
+        let each = processes as usize;
+        Borders {
+            told: (0..each).map(|_| Told::default()).collect(),
+            opened: vec![0; each],
+            accepted: vec![Vec::new(); each],
+        }
+    }
+
+    /// An end at `side` has something to tell the other.
+    pub fn tell(&mut self, across: Across, side: u8, what: What) {
+        let about = News::About { number: across.number, from_opener: side == 0, what };
+        self.news(across.process, about);
+    }
+
+    /// Tells a process something.
+    pub fn news(&mut self, process: u32, news: News) {
+        self.told[process as usize].news.push(news);
+    }
+
+    /// An end has written cells.
+    pub fn cells(&mut self, across: Across, side: u8, cells: &mut VecDeque<(u64, Cell<Clear>)>) {
+        let Across { process, number } = across;
+        let written = |(offset, cell)| Written { number, from_opener: side == 0, offset, cell };
+        self.told[process as usize].cells.extend(cells.drain(..).map(written));
+    }
+
+    /// A connection by its number in what `from` says, and the end of it that is here.
+    pub fn here(&self, from: u32, number: u32, from_opener: bool) -> EndId {
+        let connection =
+            if from_opener { self.accepted[from as usize][number as usize] } else { ConnectionId(number) };
+        EndId { connection, side: u8::from(from_opener) }
+    }
+}
