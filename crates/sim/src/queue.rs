@@ -143,11 +143,6 @@ impl<E> Queue<E> {
         self.current.pop_front()
     }
 
-    /// When the next event is due; costs a look at each event of one bucket, so not for every event.
-    pub fn next_time(&self) -> Option<Time> {
-        if self.current.is_empty() { earliest(&self.buckets[self.lowest()?]) } else { Some(self.now) }
-    }
-
     /// The bucket with the earliest events.
     fn lowest(&self) -> Option<usize> {
         (self.filled != 0).then(|| self.filled.trailing_zeros() as usize)
@@ -200,8 +195,11 @@ mod tests {
                     }
                     Step::Pop => {
                         let expected = oracle.pop().map(|Reverse(entry)| entry);
-                        prop_assert_eq!(queue.next_time(), expected.map(|(at, _)| at));
-                        prop_assert_eq!(queue.pop(), expected);
+                        if let Some(earlier) = expected.and_then(|(at, _)| at.0.checked_sub(1)) {
+                            prop_assert_eq!(queue.pop_until(Time(earlier), |_| ()), None);
+                        }
+                        let due = expected.map_or(Time::NEVER, |(at, _)| at);
+                        prop_assert_eq!(queue.pop_until(due, |_| ()), expected);
                         popped += u64::from(expected.is_some());
                         prop_assert_eq!(queue.now(), expected.map_or(queue.now(), |(at, _)| at));
                     }
@@ -213,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn looking_at_the_next_time_leaves_room_before_it() {
+    fn what_is_not_due_leaves_room_before_it() {
         let mut queue = Queue::new();
         queue.push(Time(1000), 'b');
-        assert_eq!(queue.next_time(), Some(Time(1000)));
+        assert_eq!(queue.pop_until(Time(999), |_| ()), None);
         queue.push(Time(10), 'a');
         assert_eq!(queue.pop(), Some((Time(10), 'a')));
         assert_eq!(queue.pop(), Some((Time(1000), 'b')));
-        assert_eq!((queue.pop(), queue.next_time()), (None, None));
+        assert_eq!(queue.pop(), None);
     }
 
     #[test]
