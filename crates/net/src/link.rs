@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -10,18 +10,14 @@ use rustls::{ClientConfig, ServerConfig};
 use tidegate_control::units::Span;
 use tidegate_proto::crypto::cert::Fingerprint;
 use tidegate_proto::crypto::wire::FIXED;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream, client, server};
 
 use crate::lane::Lane;
 use crate::{clock, tls};
 
-/// A TCP connection that is read in lumps: TLS alone asks the kernel for 4 KiB at a time, a quarter of a record.
-pub type Tcp = BufReader<TcpStream>;
-
-/// Bytes of a lump.
-const LUMP: usize = 1 << 14;
+pub use crate::lumps::Tcp;
 
 /// What a channel's cells go over.
 pub enum Carrier {
@@ -79,7 +75,7 @@ impl AsyncWrite for Carrier {
 /// If the kernel refuses.
 pub fn in_lumps(tcp: TcpStream) -> io::Result<Tcp> {
     tcp.set_nodelay(true)?;
-    Ok(BufReader::with_capacity(LUMP, tcp))
+    Ok(Tcp::new(tcp))
 }
 
 /// Connects and proves who both sides are.
@@ -125,6 +121,8 @@ pub async fn accept(
 /// The future's own, or [`io::ErrorKind::TimedOut`].
 pub async fn within<T>(limit: Span, future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::select! {
+        // The timer is not set for what is done at once.
+        biased;
         result = future => result,
         () = clock::until(clock::now() + limit) => Err(io::ErrorKind::TimedOut.into()),
     }
@@ -169,4 +167,29 @@ pub async fn read_some(stream: &mut (impl AsyncRead + Unpin), space: &mut [u8]) 
         }
     })
     .await
+}
+
+/// Lets the other tasks that are ready go first.
+pub async fn others_first() {
+    let mut went = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut went, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Runs a future, and says whether it had to wait.
+pub async fn waits<T>(future: impl Future<Output = T>) -> (T, bool) {
+    let (mut future, mut waited) = (pin!(future), false);
+    let result = poll_fn(|context| {
+        let polled = future.as_mut().poll(context);
+        waited |= polled.is_pending();
+        polled
+    })
+    .await;
+    (result, waited)
 }

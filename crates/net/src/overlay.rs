@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::crypto::encrypted::{self, Encrypted};
+use tidegate_proto::crypto::layer::Body;
 use tidegate_proto::crypto::wire::{FIXED, Splitter, command};
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::{Node, Output, Socket};
@@ -17,33 +18,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio_rustls::TlsStream;
 
-use crate::batch::{Batch, Waits};
+use crate::batch::{Batch, FOUR_RECORDS, ONE_RECORD, Waits};
 use crate::identity::{Contact, Identity};
 use crate::link::{Carrier, Tcp};
+use crate::lumps::LARGE;
 use crate::steps::Steps;
 use crate::{clock, link, os, tls};
+
+pub use crate::gate::{Gate, Open};
 
 /// How long a connection to a relay may take: as long as tor's. Where queues are seconds long, it takes many.
 const CONNECTING: Span = Span::from_secs(60);
 
 /// What a node's owner does with what the driver does not do itself: streams and circuits.
 pub type Owner<N> = Box<dyn FnMut(&mut N, Time, Output<Encrypted>)>;
-
-/// Leave to write, and word of what was read and written.
-pub trait Gate {
-    /// Waits until `bytes` may be written on a channel.
-    fn leave(&self, channel: ChannelId, bytes: u64) -> impl Future<Output = ()>;
-    /// Cells arrived.
-    fn received(&self, bytes: u64);
-}
-
-/// No limit.
-pub struct Open;
-
-impl Gate for Open {
-    async fn leave(&self, _: ChannelId, _: u64) {}
-    fn received(&self, _: u64) {}
-}
 
 /// A connection on which both sides know whom they met.
 pub struct Met {
@@ -119,6 +107,8 @@ struct Shared<N, G, D> {
     gate: G,
     timeouts: std::cell::Cell<Timeouts>,
     waits: std::cell::Cell<Waits>,
+    /// Of cells that were written, for those that come.
+    bodies: RefCell<Vec<Body>>,
     steps: RefCell<Steps>,
     /// The kernel is asked about connections.
     inspects: std::cell::Cell<bool>,
@@ -215,8 +205,8 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let shared = Rc::new_cyclic(|weak| {
             let owner = owner(Handle(weak.clone()));
             let state = RefCell::new(State { node, timer: Time::NEVER, owner, channels: BTreeMap::new() });
-            let (timeouts, waits, steps, inspects) = Default::default();
-            Shared { state, gate, timeouts, waits, steps, inspects, dial }
+            let (timeouts, waits, bodies, steps, inspects) = Default::default();
+            Shared { state, gate, timeouts, waits, bodies, steps, inspects, dial }
         });
         Overlay { shared }
     }
@@ -398,6 +388,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let mut splitter = Splitter::new(first);
         self.take(id, &mut splitter)?;
         channel.active.set(clock::now());
+        let mut taken = 0;
         loop {
             if channel.closed.get() {
                 // What is left to write is written, or its time passes.
@@ -423,6 +414,12 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
             channel.active.set(clock::now());
             splitter.filled(count);
             self.take(id, &mut splitter)?;
+            taken += count;
+            if taken >= LARGE {
+                // What came in a lump is written on while the processor has it at hand.
+                taken = 0;
+                link::others_first().await;
+            }
         }
     }
 
@@ -431,6 +428,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         let mut received = 0;
         {
             let mut state = self.shared.state.borrow_mut();
+            let mut bodies = self.shared.bodies.borrow_mut();
             // The node may close the channel on any cell.
             while state.channels.contains_key(&id) {
                 let cell = splitter.take().map_err(|_| io::ErrorKind::InvalidData)?;
@@ -442,7 +440,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
                     }
                     // Padding, and what others may know (tor-spec, "Cell packet format"), says nothing.
                     _ => {
-                        if let Some(cell) = encrypted::read_cell(circ, number, body) {
+                        if let Some(cell) = encrypted::read_cell(circ, number, body, &mut bodies) {
                             state.node.cell(now, id, cell);
                         }
                     }
@@ -460,22 +458,32 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         id: ChannelId,
         channel: &Channel,
     ) -> io::Result<()> {
-        let mut batch = Vec::new();
+        let (mut batch, mut most) = (Vec::new(), ONE_RECORD);
         loop {
             batch.clear();
             if !channel.closed.get() {
                 let mut waits = self.shared.waits.get();
                 self.with(|node, now| {
-                    node.drain(now, id, &mut Batch { bytes: &mut batch, waits: &mut waits, now });
+                    let bodies = &mut *self.shared.bodies.borrow_mut();
+                    node.drain(
+                        now,
+                        id,
+                        &mut Batch { bytes: &mut batch, most, bodies, waits: &mut waits, now },
+                    );
                     self.shared.waits.set(waits);
                 });
             }
             channel.unwritten.set(batch.len() as u64);
             if !batch.is_empty() {
-                self.shared.gate.leave(id, batch.len() as u64).await;
-                channel.writing.set(Some(clock::now()));
                 let unread = self.shared.timeouts.get().unread;
-                link::within(unread, link::write_cells(writer, &batch)).await?;
+                let written = async {
+                    self.shared.gate.leave(id, batch.len() as u64).await;
+                    channel.writing.set(Some(clock::now()));
+                    link::within(unread, link::write_cells(writer, &batch)).await
+                };
+                let (written, waited) = link::waits(written).await;
+                written?;
+                most = if waited { ONE_RECORD } else { FOUR_RECORDS };
                 channel.writing.set(None);
                 channel.unwritten.set(0);
                 channel.active.set(clock::now());

@@ -152,12 +152,19 @@ pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(said);
 }
 
-/// The cell with this number and body; `None` if it is not one of circuits.
-pub fn read_cell(circ: CircId, number: u8, said: &[u8]) -> Option<Cell<Encrypted>> {
+/// The cell with this number and body, which is put into a spare one if there is; `None` if it is not one of circuits.
+pub fn read_cell(circ: CircId, number: u8, said: &[u8], spare: &mut Vec<Body>) -> Option<Cell<Encrypted>> {
     let command = command(number, said)?;
     let body = match command {
         Command::Plan => Encrypted::from_plain(said.to_vec()),
-        _ => Body(Box::new(said.try_into().unwrap_or([0; BODY]))),
+        _ => {
+            let mut body = spare.pop().unwrap_or_else(Encrypted::empty);
+            match <&[u8; BODY]>::try_from(said) {
+                Ok(said) => *body.0 = *said,
+                Err(_) => body.0.fill(0),
+            }
+            body
+        }
     };
     Some(Cell { circ, command, body })
 }

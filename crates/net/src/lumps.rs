@@ -1,0 +1,126 @@
+//! TCP connections that are read in lumps: TLS alone asks the kernel for 4 KiB at a time, a quarter of a record.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Bytes of a lump: where a read got fewer than it could have, and where it did not.
+const SMALL: usize = 1 << 14;
+/// See [`SMALL`]. Its cells are written on at once ([`crate::batch`]).
+pub const LARGE: usize = 60 << 10;
+
+/// A connection and what was read of it. While nothing comes it holds no memory for that.
+pub struct Tcp {
+    stream: TcpStream,
+    lump: Vec<u8>,
+    taken: usize,
+    size: usize,
+}
+
+impl Tcp {
+    /// Nothing was read yet.
+    pub fn new(stream: TcpStream) -> Tcp {
+        Tcp { stream, lump: Vec::new(), taken: 0, size: SMALL }
+    }
+
+    /// The connection itself.
+    pub fn get_ref(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    fn poll_lump(&mut self, at: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.lump.clear();
+        self.taken = 0;
+        if self.stream.poll_read_ready(at)?.is_pending() {
+            self.lump = Vec::new();
+            return Poll::Pending;
+        }
+        self.lump.reserve_exact(self.size);
+        let room = self.lump.capacity();
+        let count = ready!(pin!(self.stream.read_buf(&mut self.lump)).poll(at))?;
+        self.size = if count == room { LARGE } else { SMALL };
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Tcp {
+    fn poll_read(self: Pin<&mut Self>, at: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.taken == this.lump.len() {
+            ready!(this.poll_lump(at))?;
+        }
+        let rest = &this.lump[this.taken..];
+        let count = rest.len().min(into.remaining());
+        into.put_slice(&rest[..count]);
+        this.taken += count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Tcp {
+    fn poll_write(self: Pin<&mut Self>, at: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(at, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        at: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(at, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, at: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(at)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, at: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn bytes_come_as_sent_and_silence_takes_no_memory() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let mut tcp = Tcp::new(listener.accept().await.unwrap().0);
+            let sent: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
+            let bytes = sent.clone();
+            let sending = tokio::spawn(async move {
+                peer.write_all(&bytes).await.unwrap();
+                peer
+            });
+            let mut came = vec![0; sent.len()];
+            for piece in came.chunks_mut(4096) {
+                tcp.read_exact(piece).await.unwrap();
+            }
+            assert!(came == sent);
+            let peer = sending.await.unwrap();
+            let mut byte = [0];
+            {
+                let mut waiting = pin!(tcp.read(&mut byte));
+                let polled = std::future::poll_fn(|at| Poll::Ready(waiting.as_mut().poll(at).is_pending()));
+                assert!(polled.await, "nothing comes");
+            }
+            assert_eq!(tcp.lump.capacity(), 0);
+            drop(peer);
+            assert_eq!(tcp.read(&mut byte).await.unwrap(), 0);
+        });
+    }
+}
