@@ -31,7 +31,7 @@ fn simulate(text: &str) -> Result<Value, InputError> {
     let source = Source { file: "the scenario".into(), text: text.to_owned() };
     let scenario = Scenario::parse(source, PathBuf::new(), &[])?;
     let mut samples = Samples::default();
-    let run = run_with(&scenario, 0, scenario.file.seed, &Page, &mut samples)?.expect("nobody stops it");
+    let run = run_with(&scenario, (0, scenario.file.seed), 1, &Page, &mut samples)?.expect("nobody stops it");
     let metrics = &run.metrics;
     let per_s = metrics.delivered.step.as_secs_f64();
     let rates = metrics.delivered.names.iter().zip(&metrics.delivered.curves).map(|(name, curve)| {
