@@ -227,6 +227,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
         if consensus.relays.is_empty() {
             return Err(self.fail("lists no relay", "give a whole consensus"));
         }
+        consensus.relays.shrink_to_fit();
         self.footer(&mut consensus, item)?;
         Ok(consensus)
     }

@@ -12,7 +12,7 @@ use tidegate_control::units::Time;
 use crate::cell::{Cell, Command, DestroyReason, Message, Nonce, Payload, RelayId, StreamId};
 use crate::conflux::Linked;
 use crate::edge::Edge;
-use crate::links::{ChannelId, Config, LegId, Links, Side};
+use crate::links::{ChannelId, Config, LegId, Links, Side, insert_few};
 use crate::node::{CircuitKey, Output, StreamKey};
 use crate::onion::Onion;
 use crate::switching::MoveStart;
@@ -96,7 +96,7 @@ impl<O: Onion> Client<O> {
         let (handshake, body) = self.onion.start(path[0]);
         let edge = Edge::agreed(None, self.links.config(), f64::INFINITY);
         let handshake = Some(handshake);
-        self.circuits.insert(Circuit {
+        let circuit = Circuit {
             leg,
             path,
             hops: Vec::new(),
@@ -106,7 +106,8 @@ impl<O: Onion> Client<O> {
             spare: None,
             switch: Switch::None,
             linked: Linked::No,
-        });
+        };
+        insert_few(&mut self.circuits, circuit);
         self.push(now, key, Command::Create, body);
         key
     }

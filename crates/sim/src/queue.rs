@@ -15,6 +15,8 @@ const MANY: usize = 8_192;
 /// Events in a bucket whose turn has come that are shown before they are taken: of fewer the first is needed before it
 /// is loaded, of more the last is gone again before it is needed.
 const SOON: RangeInclusive<usize> = 8..=96;
+/// Events that a piece of a bucket has room for.
+const PIECE: usize = 128;
 
 /// Pending events, the earliest first; among equal times the one pushed first.
 #[derive(Clone, Debug)]
@@ -23,7 +25,9 @@ pub struct Queue<E> {
     /// Events at `now`, in order.
     current: VecDeque<E>,
     /// `buckets[i]`: events whose time differs from `now` in bit `i` and in none above it.
-    buckets: Vec<Vec<(Time, E)>>,
+    buckets: Vec<Bucket<E>>,
+    /// Emptied pieces.
+    spare: Vec<Piece<E>>,
     /// Bit `i`: `buckets[i]` is not empty.
     filled: u64,
     len: usize,
@@ -31,6 +35,33 @@ pub struct Queue<E> {
     popped: u64,
     /// With so many pending, what comes soon is shown.
     many: usize,
+}
+
+type Piece<E> = Vec<(Time, E)>;
+
+/// Events in the order in which they were filed, in pieces: each bucket is at some time the one with nearly all that is
+/// pending, and what one gives up another takes.
+#[derive(Clone, Debug)]
+struct Bucket<E> {
+    /// Those that are full.
+    full: Vec<Piece<E>>,
+    /// Empty only if the bucket is.
+    last: Piece<E>,
+}
+
+impl<E> Bucket<E> {
+    fn push(&mut self, at: Time, event: E, spare: &mut Vec<Piece<E>>) {
+        if self.last.len() == PIECE {
+            let next = spare.pop().unwrap_or_else(|| Vec::with_capacity(PIECE));
+            self.full.push(std::mem::replace(&mut self.last, next));
+        }
+        self.last.push((at, event));
+    }
+
+    fn earliest(&self) -> Option<Time> {
+        let all = self.full.iter().flatten().chain(&self.last);
+        all.map(|(at, _)| *at).min()
+    }
 }
 
 impl<E> Default for Queue<E> {
@@ -50,7 +81,8 @@ impl<E> Queue<E> {
         Queue {
             now: Time::ZERO,
             current: VecDeque::new(),
-            buckets: (0..u64::BITS).map(|_| Vec::new()).collect(),
+            buckets: (0..u64::BITS).map(|_| Bucket { full: Vec::new(), last: Vec::new() }).collect(),
+            spare: Vec::new(),
             filled: 0,
             len: 0,
             peak: 0,
@@ -100,7 +132,7 @@ impl<E> Queue<E> {
             None => self.current.push_back(event),
             Some(bit) => {
                 self.filled |= 1 << bit;
-                self.buckets[bit as usize].push((at, event));
+                self.buckets[bit as usize].push(at, event, &mut self.spare);
             }
         }
     }
@@ -124,22 +156,26 @@ impl<E> Queue<E> {
     /// Moves `now` to the earliest pending time, if that is not after `last`, and takes its first event.
     fn advance(&mut self, last: Time, mut soon: impl FnMut(&E)) -> Option<E> {
         let lowest = self.lowest()?;
-        let first = earliest(&self.buckets[lowest]).filter(|first| *first <= last)?;
+        let bucket = &mut self.buckets[lowest];
+        let first = bucket.earliest().filter(|first| *first <= last)?;
         self.filled &= self.filled - 1;
         self.now = first;
+        let (many, few) = (self.len >= self.many, bucket.full.is_empty());
         // Half of all buckets hold one event when their turn comes.
-        if self.buckets[lowest].len() == 1 {
-            return self.buckets[lowest].pop().map(|(_, event)| event);
+        if few && bucket.last.len() == 1 {
+            return bucket.last.pop().map(|(_, event)| event);
         }
-        // All go to lower buckets, so the emptied one is put back with its memory.
-        let mut bucket = std::mem::take(&mut self.buckets[lowest]);
-        if self.len >= self.many && SOON.contains(&bucket.len()) {
-            bucket.iter().for_each(|(_, event)| soon(event));
+        // All go to lower buckets; memory that is not given to them is put back.
+        let (mut full, mut last) = (std::mem::take(&mut bucket.full), std::mem::take(&mut bucket.last));
+        if many && few && SOON.contains(&last.len()) {
+            last.iter().for_each(|(_, event)| soon(event));
         }
-        for (at, event) in bucket.drain(..) {
-            self.file(at, event);
+        for mut piece in full.drain(..) {
+            piece.drain(..).for_each(|(at, event)| self.file(at, event));
+            self.spare.push(piece);
         }
-        self.buckets[lowest] = bucket;
+        last.drain(..).for_each(|(at, event)| self.file(at, event));
+        (self.buckets[lowest].full, self.buckets[lowest].last) = (full, last);
         self.current.pop_front()
     }
 
@@ -147,10 +183,6 @@ impl<E> Queue<E> {
     fn lowest(&self) -> Option<usize> {
         (self.filled != 0).then(|| self.filled.trailing_zeros() as usize)
     }
-}
-
-fn earliest<E>(bucket: &[(Time, E)]) -> Option<Time> {
-    bucket.iter().map(|(at, _)| *at).min()
 }
 
 #[cfg(test)]

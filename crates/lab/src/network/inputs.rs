@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use tidegate_control::markov;
 use tidegate_data::consensus::{self, Consensus, Flags, Flavour, Identity, RouterStatus};
+use tidegate_data::country::Country;
 use tidegate_data::document::DataError;
-use tidegate_data::geoip::{self, GeoIp};
+use tidegate_data::geoip;
 use tidegate_data::latency::LatencyTable;
 use tidegate_data::relays::Capacity;
 use tidegate_data::tgen;
@@ -30,8 +31,8 @@ pub struct Inputs {
     pub relatives: BTreeMap<Identity, BTreeSet<Identity>>,
     /// `[tor]`: what is known of relays' capacities.
     pub capacities: Option<BTreeMap<Identity, Capacity>>,
-    /// `[tor]`: addresses to countries.
-    pub geoip: Option<GeoIp>,
+    /// `[tor]`: relays' addresses to countries, where the file of all addresses says; none without such a file.
+    pub countries: BTreeMap<Ipv4Addr, Country>,
     /// Paths between places: `[tor]`'s `latency`, or `[underlay]`'s `file`.
     pub latency: Option<LatencyTable>,
     /// `[tor]`: measured downloads to show beside ours.
@@ -67,7 +68,10 @@ impl Inputs {
                 inputs.read_families(&path(name))?;
             }
             if let Some(name) = &tor.geoip {
-                inputs.geoip = Some(geoip::read(&open::open(&path(name))?)?);
+                let all = geoip::read(&open::open(&path(name))?)?;
+                let relays = inputs.consensus.iter().flat_map(|consensus| &consensus.relays);
+                let known = relays.filter_map(|relay| Some((relay.address, all.country(relay.address)?)));
+                inputs.countries = known.collect();
             }
             if let Some(name) = &tor.latency {
                 inputs.latency = Some(detect::latency(&path(name))?);

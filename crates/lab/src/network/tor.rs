@@ -37,7 +37,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
     for (number, (relay, quantities)) in relays.iter().zip(&quantities).enumerate() {
         let mut draws = seed.fork("relays").fork_index(number as u64).random();
         let listed = inputs.capacities.as_ref().and_then(|table| table.get(&relay.identity)?.country);
-        let known = || inputs.geoip.as_ref().and_then(|geoip| geoip.country(relay.address));
+        let known = || inputs.countries.get(&relay.address).copied();
         let country = listed.or_else(known).unwrap_or_else(|| builtin::relay_country(&mut draws));
         let by_bucket = as_weight || table.limit_by_bucket;
         let (link, limits) =

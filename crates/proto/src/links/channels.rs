@@ -3,7 +3,7 @@
 use slab::Slab;
 use tidegate_control::units::Time;
 
-use super::state::{Channel, Links};
+use super::state::{Channel, Links, insert_few};
 use crate::cell::CELL_BYTES;
 use crate::ids::{ChannelId, CircuitKey, LegId, RelayId, Side};
 use crate::onion::Onion;
@@ -13,7 +13,7 @@ use crate::transport::{LOUDNESS_HALF_LIFE, Sharing, Transport};
 impl<O: Onion> Links<O> {
     pub(super) fn add_channel(&mut self, peer: Option<RelayId>, ours: bool) -> ChannelId {
         let own = peer.is_some_and(|peer| self.transport_to(peer) != Transport::Vanilla);
-        let id = self.channels.insert(Channel {
+        let channel = Channel {
             peer,
             ours,
             stock: false,
@@ -31,8 +31,8 @@ impl<O: Onion> Links<O> {
             occupancy: None,
             awaited: Vec::new(),
             joins: Vec::new(),
-        });
-        ChannelId(id as u32)
+        };
+        ChannelId(insert_few(&mut self.channels, channel) as u32)
     }
 
     /// A neighbour connected to us.

@@ -2,7 +2,7 @@
 
 use tidegate_control::units::Time;
 
-use super::state::{Leg, Links, Move, OPENER_BIT};
+use super::state::{Leg, Links, Move, OPENER_BIT, insert_few};
 use crate::cell::{Cell, Command, DestroyReason};
 use crate::ids::{ChannelId, CircId, CircuitKey, LegId, Side};
 use crate::onion::Onion;
@@ -49,7 +49,7 @@ impl<O: Onion> Links<O> {
     }
 
     pub(super) fn add_leg(&mut self, id: ChannelId, circ: CircId, circuit: CircuitKey, side: Side) -> LegId {
-        let leg = self.legs.insert(Leg {
+        let leg = Leg {
             channel: id,
             circ,
             key: 0,
@@ -69,10 +69,10 @@ impl<O: Onion> Links<O> {
             sent: 0,
             allowed: 0.0,
             queue: List::default(),
-        });
-        let leg = LegId(leg as u32);
+        };
+        let leg = LegId(insert_few(&mut self.legs, leg) as u32);
         let channel = &mut self.channels[id.0 as usize];
-        let key = channel.keys.insert(leg) as u32;
+        let key = insert_few(&mut channel.keys, leg) as u32;
         channel.scheduler.forget(key);
         let at = channel.circs.partition_point(|(other, _)| *other < circ);
         channel.circs.insert(at, (circ, leg));

@@ -26,6 +26,7 @@ pub use limits::Limits;
 pub use moves::Arrival;
 pub use queues::QueueFull;
 pub use state::Links;
+pub(crate) use state::insert_few;
 
 pub use crate::control::Clock;
 pub use crate::ids::{ChannelId, LegId, Side};

@@ -174,6 +174,14 @@ pub(super) struct Join<O: Onion> {
     pub(super) held: VecDeque<Cell<O>>,
 }
 
+/// Inserts into a slab that has one or two items at most nodes, which are clients: first it grows by one.
+pub(crate) fn insert_few<T>(slab: &mut Slab<T>, item: T) -> usize {
+    if slab.len() == slab.capacity() && slab.len() < 4 {
+        slab.reserve_exact(1);
+    }
+    slab.insert(item)
+}
+
 impl<O: Onion> Links<O> {
     /// No channels yet. Where a controller steers legs, each may send so many cells before it first does.
     pub fn new(config: Config, first_allowance: Option<f64>) -> Links<O> {

@@ -4,13 +4,11 @@
 //! A connection between processes is kept by both, each with its own end. Who opened it numbers it among those between
 //! the two; who accepted it keeps their numbers in that order.
 
-use std::collections::VecDeque;
-
 use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
 use tidegate_proto::onion::Clear;
 
-use super::ends::{Across, Attached, ConnectionId, EndId, TcpProfile, Wire};
+use super::ends::{Across, Attached, ConnectionId, EndId, TcpProfile, Unread, Wire};
 use super::requests::TransferState;
 use crate::packet::Leaving;
 
@@ -97,7 +95,7 @@ impl Borders {
     }
 
     /// An end has written cells.
-    pub fn cells(&mut self, across: Across, side: u8, cells: &mut VecDeque<(u64, Cell<Clear>)>) {
+    pub fn cells(&mut self, across: Across, side: u8, cells: &mut Unread) {
         let Across { process, number } = across;
         let written = |(offset, cell)| Written { number, from_opener: side == 0, offset, cell };
         self.told[process as usize].cells.extend(cells.drain(..).map(written));

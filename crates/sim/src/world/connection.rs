@@ -354,7 +354,8 @@ impl<R: Recorder> World<'_, R> {
         let Some(connection) = self.connections[id.connection.0 as usize].as_deref_mut() else { return true };
         let writer = 1 - id.side;
         let is_lane = connection.over.is_some();
-        let Some((offset, cell, record_done)) = connection.read_cell(writer) else { return true };
+        let read = connection.read_cell(writer, &mut self.spare);
+        let Some((offset, cell, record_done)) = read else { return true };
         if let ClearMessage::Data { stamp, .. } = &cell.body.message
             && stamp.trace != 0
             && let Some(at) = connection.follows.iter().position(|follow| follow.trace == stamp.trace)
@@ -400,6 +401,7 @@ impl<R: Recorder> World<'_, R> {
             side: id.side,
             end,
             cells: &mut cells[usize::from(id.side)],
+            spare: &mut self.spare,
             follows,
             lane: trunk.as_deref_mut().zip(over).map(|(trunk, over)| {
                 (&mut trunk.written_by[usize::from(over.side(id.side))], id.connection.0)
@@ -415,7 +417,9 @@ impl<R: Recorder> World<'_, R> {
         }
         host.gate = gate;
         if let Some(across) = connection.across {
-            self.borders.cells(across, id.side, &mut connection.cells[usize::from(id.side)]);
+            let cells = &mut connection.cells[usize::from(id.side)];
+            self.borders.cells(across, id.side, cells);
+            self.spare.take(cells);
         }
         if let Some((over, trunk)) = over.zip(trunk) {
             self.put_trunk(over.trunk, trunk);

@@ -171,8 +171,10 @@ impl<R: Recorder> World<'_, R> {
         }
         for Written { number, from_opener, offset, cell } in told.cells.drain(..) {
             let end = self.borders.here(from, number, from_opener);
-            if let Some(connection) = self.connection(end.connection) {
-                connection.cells[usize::from(end.other().side)].push_back((offset, cell));
+            if let Some(connection) = self.connections[end.connection.0 as usize].as_deref_mut() {
+                let cells = &mut connection.cells[usize::from(end.other().side)];
+                self.spare.give(cells);
+                cells.push_back((offset, cell));
             }
         }
         for mut leaving in told.packets.drain(..) {

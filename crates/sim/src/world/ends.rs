@@ -30,8 +30,39 @@ impl EndId {
     }
 }
 
-/// Cells that a direction keeps room for while none are under way.
-const IDLE_CELLS: usize = 64;
+/// Cells on their way from one end to the other, each with the offset after its TLS record.
+pub(super) type Unread = VecDeque<(u64, Cell<Clear>)>;
+
+/// Memory of directions in which nothing is under way, for those that begin: whoever had it last has it in the processor's
+/// cache.
+#[derive(Debug, Default)]
+pub(super) struct Spare(Vec<Unread>);
+
+impl Spare {
+    /// Cells that one has room for at most; more go back to the system.
+    const CELLS: usize = 64;
+
+    /// Before a cell is added. Many cells get room for a quarter more, not for twice as many.
+    pub fn give(&mut self, cells: &mut Unread) {
+        if cells.len() < cells.capacity() {
+            return;
+        }
+        if cells.is_empty() {
+            *cells = self.0.pop().unwrap_or_default();
+        } else if cells.len() >= Spare::CELLS {
+            cells.reserve_exact(cells.len() / 4);
+        }
+    }
+
+    /// All of it is gone.
+    pub fn take(&mut self, cells: &mut Unread) {
+        let mut spare = std::mem::take(cells);
+        if (1..=Spare::CELLS).contains(&spare.capacity()) {
+            spare.clear();
+            self.0.push(spare);
+        }
+    }
+}
 
 /// What a packet carries: a segment for one end of a connection (its number is the packet's flow), small, because a run
 /// has as many as packets are under way.
@@ -137,8 +168,8 @@ pub(super) struct Trunk {
 /// What both ends look at lies together and comes first: a packet's arrival looks at it and at one end.
 #[repr(C, align(64))]
 pub(super) struct Connection {
-    /// Of each end, the cells it has written and the other has not yet read, each with the offset after its TLS record.
-    pub cells: [VecDeque<(u64, Cell<Clear>)>; 2],
+    /// Of each end, the cells it has written and the other has not yet read.
+    pub cells: [Unread; 2],
     /// Those of them that are followed.
     pub follows: Vec<Follow>,
     pub profile: TcpProfile,
@@ -220,16 +251,12 @@ impl Connection {
     }
 
     /// Takes the first cell that an end has written and the other may read, and whether its TLS record ends with it.
-    pub fn read_cell(&mut self, writer: u8) -> Option<(u64, Cell<Clear>, bool)> {
+    pub fn read_cell(&mut self, writer: u8, spare: &mut Spare) -> Option<(u64, Cell<Clear>, bool)> {
         let cells = &mut self.cells[usize::from(writer)];
         let (offset, cell) = cells.pop_front()?;
         let record_done = cells.front().is_none_or(|(next, _)| *next > offset);
         if cells.is_empty() {
-            // Begins again where it is in the processor's cache.
-            cells.clear();
-            if cells.capacity() > IDLE_CELLS {
-                *cells = VecDeque::new();
-            }
+            spare.take(cells);
         }
         Some((offset, cell, record_done))
     }

@@ -63,7 +63,7 @@ use crate::tcp;
 use crate::underlay::Underlay;
 
 use borders::Borders;
-use ends::{Connection, ConnectionId};
+use ends::{Connection, ConnectionId, Spare};
 use event::Event;
 use host::HostState;
 use measurement::session::Measuring;
@@ -210,6 +210,7 @@ impl<'a, R: Recorder> World<'a, R> {
             borders: Borders::new(division.processes),
             legacy,
             connections: Vec::new(),
+            spare: Spare::default(),
             out_of_band: Slab::new(),
             live: Vec::new(),
             trunks: BTreeMap::new(),

@@ -1,14 +1,12 @@
 //! Cells as they are written to a connection.
 
-use std::collections::VecDeque;
-
 use tidegate_control::units::Time;
-use tidegate_proto::cell::{CELL_BYTES, Cell};
+use tidegate_proto::cell::CELL_BYTES;
 use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Sink};
 use tidegate_proto::onion::{Clear, ClearMessage};
 
-use super::ends::{End, Record};
+use super::ends::{End, Record, Spare, Unread};
 use super::follow::Follow;
 use super::host::Gate;
 use crate::plan::System;
@@ -20,7 +18,8 @@ pub(super) struct Records<'a> {
     pub system: &'a System,
     pub side: u8,
     pub end: &'a mut End,
-    pub cells: &'a mut VecDeque<(u64, Cell<Clear>)>,
+    pub cells: &'a mut Unread,
+    pub spare: &'a mut Spare,
     pub follows: &'a mut Vec<Follow>,
     /// Where the bytes go, if they go over QUIC.
     pub lane: Option<(&'a mut Lanes, u32)>,
@@ -102,6 +101,7 @@ impl Sink<Clear> for Records<'_> {
                 self.follows.push(Follow::new(stamp.trace, self.side, end.written, times));
             }
         }
+        self.spare.give(self.cells);
         self.cells.push_back((end.written, departure.cell));
     }
 }

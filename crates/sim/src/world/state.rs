@@ -9,7 +9,7 @@ use tidegate_proto::cell::{Cell, RelayId};
 use tidegate_proto::onion::Clear;
 
 use super::borders::Borders;
-use super::ends::{Connection, ConnectionId, EndId, Wire};
+use super::ends::{Connection, ConnectionId, EndId, Spare, Wire};
 use super::event::Event;
 use super::host::HostState;
 use super::measurement::session::Measuring;
@@ -57,6 +57,8 @@ pub(super) struct World<'a, R: Recorder> {
     pub connections: Vec<Option<Box<Connection>>>,
     /// Those of them that are open, and a few that no longer are.
     pub live: Vec<ConnectionId>,
+    /// Memory for their cells under way.
+    pub spare: Spare,
     /// QUIC connections by the two hosts, the lower number first.
     pub trunks: BTreeMap<(u32, u32), ConnectionId>,
     /// Messages on their way out of band, and whom they go to.
