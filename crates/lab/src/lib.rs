@@ -47,4 +47,5 @@ pub mod store;
 pub mod stream;
 pub mod study;
 pub mod sweep;
+pub mod threads;
 pub mod traffic;

@@ -67,7 +67,7 @@ pub fn run_once(
 }
 
 /// Wants to know nothing.
-struct Unwatched;
+pub(crate) struct Unwatched;
 
 impl Recorder for Unwatched {
     fn record(&mut self, _: Time, _: &Observation) {}

@@ -25,7 +25,7 @@ mod predictor_open_loop;
 mod stream_live;
 
 use tidegate_lab::scoreboard::{Runner, scenario_runner};
-use tidegate_lab::{archive, confirmation, flashflow, observer, parallel_paths, schedule, stream};
+use tidegate_lab::{archive, confirmation, flashflow, observer, parallel_paths, schedule, stream, threads};
 
 /// Everything that can measure an experiment: one line each.
 pub const RUNNERS: &[(&str, Runner)] = &[
@@ -49,4 +49,5 @@ pub const RUNNERS: &[(&str, Runner)] = &[
     ("predictor-open-loop", predictor_open_loop::run),
     ("archive", archive::runner::run),
     ("schedule", schedule::run),
+    ("threads", threads::run),
 ];
