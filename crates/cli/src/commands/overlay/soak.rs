@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate_control::units::{Span, Time};
+use tidegate_lab::monitor::Monitor as _;
 use tidegate_net::clock;
 use tidegate_net::os::memory_of;
 
 use super::download::fetch;
 use super::own::{Own, RELAYS, VANILLA, systems};
+use crate::console::Console;
 use crate::failure::Failure;
 
 /// Download without end through five relays while one after another is killed, and see whether memory grows
@@ -45,9 +47,24 @@ const GROWTH: f64 = 0.1;
 struct Seen {
     fetched: u64,
     wrong: u64,
-    /// Downloads that broke, and from then on until the next one was whole.
+    /// Downloads that broke, and from then on, or from the kill that they broke for, until the next one was whole.
     broken: u64,
     outages: Vec<Span>,
+    /// When a relay was killed last.
+    killed: Option<Time>,
+}
+
+impl Seen {
+    /// Since when a user whose download has just broken goes without: it may not have noticed at once.
+    fn since(&self) -> Time {
+        let now = clock::now();
+        self.killed.filter(|killed| now.since(*killed) <= AWAY).unwrap_or(now)
+    }
+
+    /// The longest.
+    fn outage(&self) -> Span {
+        self.outages.iter().copied().max().unwrap_or(Span::ZERO)
+    }
 }
 
 /// Runs it.
@@ -63,26 +80,39 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let begun = clock::now();
     let half = begun + Span(arguments.duration.0 / 2);
     let mut kills = 0;
+    let console = Console::new(1, 1);
+    let watch = |kills| {
+        let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = format!(
+            "{} downloads, {kills} kills, {:.1} s without at most",
+            seen.fetched,
+            seen.outage().as_secs_f64()
+        );
+        let done = clock::now().since(begun).as_secs_f64() / arguments.duration.as_secs_f64();
+        console.progress(&arguments.system, &state, done);
+    };
     while clock::now() + KILL_EVERY < half && !own.stage.is_stopped() {
-        pause(KILL_EVERY - AWAY, &own);
+        pause(KILL_EVERY - AWAY, &own, || watch(kills));
         let relay = kills % own.relays.len();
         own.stage.kill(own.relays[relay].process);
+        seen.lock().unwrap_or_else(PoisonError::into_inner).killed = Some(clock::now());
         kills += 1;
-        pause(AWAY, &own);
+        pause(AWAY, &own, || watch(kills));
         own.restart(relay)?;
     }
     // Buffers grow to what they need before anything is compared.
-    pause(Span(arguments.duration.0 / 6), &own);
+    pause(Span(arguments.duration.0 / 6), &own, || watch(kills));
     let processes: Vec<u32> = own.relays.iter().map(|relay| relay.process).chain(own.others).collect();
     let before: Vec<f64> = processes.iter().map(|process| resident(*process)).collect();
-    pause(Span((begun + arguments.duration).since(clock::now()).0), &own);
+    pause(Span((begun + arguments.duration).since(clock::now()).0), &own, || watch(kills));
     let pairs = processes.iter().zip(&before).map(|(process, before)| resident(*process) / before - 1.0);
     let growth = pairs.fold(0.0, f64::max);
     over.store(true, Ordering::Relaxed);
     users.into_iter().for_each(|user| user.join().expect("a user does not panic"));
+    console.finish();
 
     let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-    let outage = seen.outages.iter().copied().max().unwrap_or(Span::ZERO);
+    let outage = seen.outage();
     let fine = seen.wrong == 0 && seen.fetched > 0 && outage <= REBUILT && growth <= GROWTH;
     let kept = before.iter().copied().fold(0.0, f64::max);
     if arguments.json {
@@ -94,15 +124,17 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         );
     } else {
         println!("fetched   {} times {BYTES} bytes, {} not as sent", seen.fetched, seen.wrong);
-        println!("killed    {kills} relays: {} downloads broke, for {outage} at most", seen.broken);
+        let without = outage.as_secs_f64();
+        println!("killed    {kills} relays: {} downloads broke, for {without:.1} s at most", seen.broken);
         println!("memory    {:.1} MB in the largest process, grown by {:.1} %", kept / 1e6, 100.0 * growth);
     }
     Ok(ExitCode::from(u8::from(!fine)))
 }
 
-fn pause(span: Span, own: &Own) {
+fn pause(span: Span, own: &Own, watch: impl Fn()) {
     let end = clock::now() + span;
     while clock::now() < end && !own.stage.is_stopped() {
+        watch();
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -122,11 +154,15 @@ fn download(user: u16, (socks, file): (SocketAddr, SocketAddr), over: &AtomicBoo
             broken => {
                 seen.wrong += u64::from(broken.is_ok_and(|download| !download.right));
                 seen.broken += u64::from(broke.is_none());
-                broke.get_or_insert(clock::now());
+                broke.get_or_insert(seen.since());
                 drop(seen);
                 thread::sleep(Duration::from_millis(20));
             }
         }
+    }
+    if let Some(since) = broke {
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.outages.push(clock::now().since(since));
     }
 }
 
