@@ -28,6 +28,9 @@ use crate::{clock, tls};
 
 /// How long the whole handshake of a connection may take, as with tor.
 pub const PATIENCE: Span = Span::from_secs(60);
+/// How long QUIC may take where TLS stands already: so many times what that took, and one packet may be lost twice.
+const TIMES_TLS: u64 = 4;
+const LEAST_PATIENCE: Span = Span::from_millis(2500);
 
 /// What a node brings to its connections.
 pub struct Links {
@@ -159,7 +162,7 @@ impl Links {
         let neighbour = quic.connect(router.address).await?;
         let certificate = neighbour.certificate().ok_or(io::ErrorKind::InvalidData)?;
         let lane = Carrier::Quic(Box::new(neighbour.open().await?));
-        let (lane, _, rest) = within(QUICKLY, self.meet(lane, certificate, router)).await?;
+        let (lane, _, rest) = self.meet(lane, certificate, router).await?;
         Ok((lane, rest, neighbour))
     }
 
@@ -268,11 +271,13 @@ impl Dial for std::rc::Rc<Links> {
                 }
             },
         };
+        let begun = clock::now();
         let (carrier, peer, rest) = self.connect(&router).await?;
         self.names.borrow_mut().reached(relay, router.address);
         if let Some((quic, _turn)) = turn {
+            let patience = (clock::now().since(begun) * TIMES_TLS).max(LEAST_PATIENCE);
             if peer.quic
-                && let Ok((lane, rest, neighbour)) = self.connect_quic(quic, &router).await
+                && let Ok((lane, rest, neighbour)) = within(patience, self.connect_quic(quic, &router)).await
             {
                 quic.keep(relay, &neighbour);
                 // Nobody takes them from a client.

@@ -1,7 +1,9 @@
 //! Over which relays a client's circuits go.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
+use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 
 use crate::identity::random;
@@ -13,6 +15,27 @@ pub struct Known {
     pub nickname: String,
     pub bandwidth: u64,
     pub exit: bool,
+}
+
+/// Relays behind the guard of circuits that broke, by nickname, and until when paths do without, if there are others: one
+/// that is gone would break the next circuit, too.
+#[derive(Default)]
+pub struct Avoided(BTreeMap<String, Time>);
+
+impl Avoided {
+    const FOR: Span = Span::from_secs(10);
+
+    /// A circuit broke at one of them.
+    pub fn add(&mut self, now: Time, relays: &[String]) {
+        self.0.retain(|_, until| now < *until);
+        self.0.extend(relays.iter().map(|relay| (relay.clone(), now + Avoided::FOR)));
+    }
+
+    /// The others, and the guard.
+    pub fn others(&self, now: Time, relays: &[Known], guard: Option<RelayId>) -> Vec<Known> {
+        let avoided = |relay: &Known| self.0.get(&relay.nickname).is_some_and(|until| now < *until);
+        relays.iter().filter(|relay| Some(relay.id) == guard || !avoided(relay)).cloned().collect()
+    }
 }
 
 /// Draws an index by weight.
@@ -75,6 +98,20 @@ mod tests {
         let drawn: Vec<usize> = (0..1000).map(|_| draw(&[9, 1]).unwrap()).collect();
         let rare = drawn.iter().filter(|index| **index == 1).count();
         assert!((20..300).contains(&rare), "{rare} of 1000 at one in ten");
+    }
+
+    #[test]
+    fn a_circuit_that_broke_is_gone_around_for_a_while() {
+        let relay = |n: u32| Known { id: RelayId(n), nickname: format!("{n}"), bandwidth: 5, exit: true };
+        let relays: Vec<Known> = (0..5).map(relay).collect();
+        let mut avoided = Avoided::default();
+        avoided.add(Time::ZERO + Span::from_secs(1), &["1".into(), "2".into()]);
+        let ids = |at: u64| {
+            let others = avoided.others(Time::ZERO + Span::from_secs(at), &relays, Some(RelayId(2)));
+            others.iter().map(|relay| relay.id.0).collect::<Vec<u32>>()
+        };
+        assert_eq!(ids(10), [0, 2, 3, 4], "the guard stays");
+        assert_eq!(ids(11), [0, 1, 2, 3, 4]);
     }
 
     #[test]

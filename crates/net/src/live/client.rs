@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use super::channel::Links;
-use super::choice::{self, Known};
+use super::choice::{self, Avoided, Known};
 use super::directory::{self, Directory};
 use super::fetch::fetch;
 use super::front::{self, Handshake, Outcome, Speech, Step};
@@ -129,6 +129,7 @@ struct State {
     guard: Cell<Option<RelayId>>,
     /// Of second circuits.
     second_guard: Cell<Option<RelayId>>,
+    avoided: RefCell<Avoided>,
 }
 
 /// A running client. Clones are handles to the same client.
@@ -220,6 +221,8 @@ fn owner(state: Rc<State>) -> Owner<Node<Encrypted>> {
         }
         Output::CircuitClosed(key) => {
             if let Some(circuit) = state.circuits.borrow_mut().remove(&key) {
+                let behind = circuit.path.get(1..).unwrap_or_default();
+                state.avoided.borrow_mut().add(clock::now(), behind);
                 circuit.enter(Stage::Gone);
             }
             // Its streams are gone with it.
@@ -281,7 +284,12 @@ impl Client {
                 let named = |name: &String| relays.iter().find(|relay| relay.nickname == *name).cloned();
                 chosen.iter().map(named).collect()
             }
-            None => choice::path(&relays, self.hops, &self.state.guard, &[]),
+            None => {
+                let guard = &self.state.guard;
+                let others = self.state.avoided.borrow().others(clock::now(), &relays, guard.get());
+                let path = choice::path(&others, self.hops, guard, &[]);
+                path.or_else(|| choice::path(&relays, self.hops, guard, &[]))
+            }
         }
     }
 

@@ -38,10 +38,11 @@ const CONNECTIONS: usize = 256;
 /// Handshakes that wait and their bytes; beyond half of them a peer must first show that it gets our packets.
 const HANDSHAKES: usize = 128;
 const HANDSHAKE_BYTES: u64 = 1 << 14;
-/// A connection without a word for so long is dead; how often there is one. Clients are to have another circuit five
-/// seconds after a relay was killed: two of them are for building it.
-const DEAD: Duration = Duration::from_secs(3);
-const ALIVE: Duration = Duration::from_millis(750);
+/// A connection without a word for so long is dead, and for three times as long as an acknowledgement may take on slow paths; how
+/// often there is a word. Clients are to have another circuit five seconds after a relay was killed: neighbours may
+/// find out a while after each other, and circuits are built after that.
+const DEAD: Duration = Duration::from_secs(2);
+const ALIVE: Duration = Duration::from_millis(500);
 /// How long a connection, or another stream, may take; then TLS will do.
 pub const PATIENCE: Span = Span::from_secs(5);
 /// A neighbour with which it did not work is asked again after this.
