@@ -287,6 +287,28 @@ fn the_scoreboard_has_exactly_its_keys() {
 }
 
 #[test]
+fn experiments_find_measured_inputs_wherever_their_scenario_is() {
+    let scratch = Scratch::new("measured-inputs");
+    let folder = scratch.0.join("experiments/ours/threads");
+    std::fs::create_dir_all(&folder).unwrap();
+    let scenario = root().canonicalize().unwrap().join("scenarios/bottleneck.toml");
+    let experiment = format!(
+        "title = \"t\"\nsource = \"s\"\nrunner = \"threads\"\n[parameters]\nscenario = {scenario:?}\n\
+         overrides = [\"underlay.file = '{{data}}/none.gml'\"]\nprocesses = 2\nthreads = 1\nrounds = 1\n\
+         [[row]]\nquantity = \"q\"\nrelation = \"same >= 1\"\n"
+    );
+    std::fs::write(folder.join("experiment.toml"), experiment).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["reproduce", "--experiments", "experiments", "--out", "o"])
+        .current_dir(&scratch.0)
+        .env("TIDEGATE_DATA", "measured")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&scratch.path("measured/none.gml")), "{said}");
+}
+
+#[test]
 fn flashflow_experiments_run_in_simulated_time() {
     let scratch = Scratch::new("flashflow-experiments");
     let output = tidegate(&["reproduce", "flashflow/figure-7", "--json", "--out", &scratch.path("o")]);

@@ -219,7 +219,8 @@ fn print_table(outcomes: &[Outcome]) {
     }
 }
 
-/// Where measured inputs lie.
+/// Where measured inputs lie. It is told from the working directory, and scenarios name their files from where they are.
 pub fn data_folder() -> PathBuf {
-    std::env::var_os("TIDEGATE_DATA").map_or_else(|| PathBuf::from("../shared/data"), PathBuf::from)
+    let told = std::env::var_os("TIDEGATE_DATA").unwrap_or_else(|| "../shared/data".into());
+    std::path::absolute(&told).unwrap_or_else(|_| told.into())
 }
