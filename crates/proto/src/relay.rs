@@ -195,8 +195,11 @@ impl<O: Onion> Relay<O> {
     /// What is due next, and whether it is a step of the controller.
     fn next_timer(&self) -> Option<(Timer, bool)> {
         let step = self.controller.as_ref().and_then(|controller| controller.next_step());
-        let run = self.table.links.next_run();
-        [run.map(|run| (run, false)), step.map(|step| (step, true))].into_iter().flatten().min()
+        match (self.table.links.next_run(), step) {
+            (Some(run), Some(step)) if step < run => Some((step, true)),
+            (Some(run), _) => Some((run, false)),
+            (None, step) => step.map(|step| (step, true)),
+        }
     }
 
     /// A neighbour's message for the controller.

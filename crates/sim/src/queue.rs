@@ -3,8 +3,10 @@
 //! A radix heap (Ahuja, Mehlhorn, Orlin, Tarjan 1990): simulated time never goes back, so an event is
 //! filed by the highest bit in which its time differs from the time of the last event taken. All events
 //! of one time are always in one bucket, and buckets are appended to and emptied in order: equal times
-//! leave in the order they came, without a sequence number to store or compare.
+//! leave in the order they came, without a sequence number to store or compare. A bucket with few events is sorted when
+//! its turn comes, instead of being filed again bit by bit.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
@@ -17,13 +19,19 @@ const MANY: usize = 8_192;
 const SOON: RangeInclusive<usize> = 8..=96;
 /// Events that a piece of a bucket has room for.
 const PIECE: usize = 128;
+/// So many are sorted, at most; and with so many more, that came in between, they are filed again.
+const SORTED: usize = 48;
 
 /// Pending events, the earliest first; among equal times the one pushed first.
 #[derive(Clone, Debug)]
 pub struct Queue<E> {
     now: Time,
-    /// Events at `now`, in order.
+    /// Events that were filed at `now` for the same time, in order.
     current: VecDeque<E>,
+    /// Everything that is pending up to `sorted_until` and was not filed at its own time, the last first; among equal times
+    /// the one pushed last.
+    sorted: Piece<E>,
+    sorted_until: Time,
     /// `buckets[i]`: events whose time differs from `now` in bit `i` and in none above it.
     buckets: Vec<Bucket<E>>,
     /// Emptied pieces.
@@ -47,20 +55,20 @@ struct Bucket<E> {
     full: Vec<Piece<E>>,
     /// Empty only if the bucket is.
     last: Piece<E>,
+    /// The time of the first to come, if there are any.
+    earliest: Time,
 }
 
 impl<E> Bucket<E> {
+    const EMPTY: Bucket<E> = Bucket { full: Vec::new(), last: Vec::new(), earliest: Time::NEVER };
+
     fn push(&mut self, at: Time, event: E, spare: &mut Vec<Piece<E>>) {
+        self.earliest = self.earliest.min(at);
         if self.last.len() == PIECE {
             let next = spare.pop().unwrap_or_else(|| Vec::with_capacity(PIECE));
             self.full.push(std::mem::replace(&mut self.last, next));
         }
         self.last.push((at, event));
-    }
-
-    fn earliest(&self) -> Option<Time> {
-        let all = self.full.iter().flatten().chain(&self.last);
-        all.map(|(at, _)| *at).min()
     }
 }
 
@@ -81,7 +89,9 @@ impl<E> Queue<E> {
         Queue {
             now: Time::ZERO,
             current: VecDeque::new(),
-            buckets: (0..u64::BITS).map(|_| Bucket { full: Vec::new(), last: Vec::new() }).collect(),
+            sorted: Vec::new(),
+            sorted_until: Time::ZERO,
+            buckets: (0..u64::BITS).map(|_| Bucket::EMPTY).collect(),
             spare: Vec::new(),
             filled: 0,
             len: 0,
@@ -130,10 +140,24 @@ impl<E> Queue<E> {
     fn file(&mut self, at: Time, event: E) {
         match (at.0 ^ self.now.0).checked_ilog2() {
             None => self.current.push_back(event),
+            Some(_) if at <= self.sorted_until && !self.sorted.is_empty() => self.sort_in(at, event),
             Some(bit) => {
                 self.filled |= 1 << bit;
                 self.buckets[bit as usize].push(at, event, &mut self.spare);
             }
+        }
+    }
+
+    /// Files an event among those that are sorted.
+    fn sort_in(&mut self, at: Time, event: E) {
+        let sooner = self.sorted.iter().rev().take_while(|(other, _)| *other <= at).count();
+        self.sorted.insert(self.sorted.len() - sooner, (at, event));
+        if self.sorted.len() > 2 * SORTED {
+            let mut sorted = std::mem::take(&mut self.sorted);
+            let later = std::mem::take(&mut self.current);
+            sorted.drain(..).rev().for_each(|(at, event)| self.file(at, event));
+            self.current.extend(later);
+            self.sorted = sorted;
         }
     }
 
@@ -146,8 +170,17 @@ impl<E> Queue<E> {
     /// if many are pending: what they are about has left the processor's cache then, and is loaded faster for many at
     /// once than for each in its turn.
     pub fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)> {
-        let event = if self.now <= last { self.current.pop_front() } else { None };
-        let event = event.or_else(|| self.advance(last, soon))?;
+        let event = match self.sorted.last() {
+            Some((at, _)) if *at == self.now || self.current.is_empty() => {
+                let due = *at <= last;
+                let (at, event) = self.sorted.pop_if(|_| due)?;
+                self.now = at;
+                event
+            }
+            _ if self.now <= last && !self.current.is_empty() => self.current.pop_front()?,
+            Some(_) => return None,
+            None => self.advance(last, soon)?,
+        };
         self.len -= 1;
         self.popped += 1;
         Some((self.now, event))
@@ -157,7 +190,11 @@ impl<E> Queue<E> {
     fn advance(&mut self, last: Time, mut soon: impl FnMut(&E)) -> Option<E> {
         let lowest = self.lowest()?;
         let bucket = &mut self.buckets[lowest];
-        let first = bucket.earliest().filter(|first| *first <= last)?;
+        let first = std::mem::replace(&mut bucket.earliest, Time::NEVER);
+        if first > last {
+            bucket.earliest = first;
+            return None;
+        }
         self.filled &= self.filled - 1;
         self.now = first;
         let (many, few) = (self.len >= self.many, bucket.full.is_empty());
@@ -165,11 +202,19 @@ impl<E> Queue<E> {
         if few && bucket.last.len() == 1 {
             return bucket.last.pop().map(|(_, event)| event);
         }
+        if many && few && SOON.contains(&bucket.last.len()) {
+            bucket.last.iter().for_each(|(_, event)| soon(event));
+        }
+        if few && bucket.last.len() <= SORTED {
+            std::mem::swap(&mut self.sorted, &mut bucket.last);
+            self.sorted.reverse();
+            self.sorted.sort_by_key(|(at, _)| Reverse(*at));
+            // The last time that belongs into the bucket: those below it are empty.
+            self.sorted_until = Time(first.0 | ((1 << lowest) - 1));
+            return self.sorted.pop().map(|(_, event)| event);
+        }
         // All go to lower buckets; memory that is not given to them is put back.
         let (mut full, mut last) = (std::mem::take(&mut bucket.full), std::mem::take(&mut bucket.last));
-        if many && few && SOON.contains(&last.len()) {
-            last.iter().for_each(|(_, event)| soon(event));
-        }
         for mut piece in full.drain(..) {
             piece.drain(..).for_each(|(at, event)| self.file(at, event));
             self.spare.push(piece);
@@ -187,7 +232,6 @@ impl<E> Queue<E> {
 
 #[cfg(test)]
 mod tests {
-    use std::cmp::Reverse;
     use std::collections::{BTreeSet, BinaryHeap};
 
     use proptest::prelude::*;
@@ -240,6 +284,27 @@ mod tests {
             }
             prop_assert_eq!((queue.peak(), queue.popped()), (peak, popped));
         }
+    }
+
+    #[test]
+    fn many_that_come_between_few_are_in_order() {
+        let mut queue = Queue::new();
+        let mut expected = Vec::new();
+        let mut push = |queue: &mut Queue<u64>, at: u64| {
+            let event = expected.len() as u64;
+            queue.push(Time(at), event);
+            expected.push((Time(at), event));
+        };
+        (1..=10).for_each(|step| push(&mut queue, 1 << 20 | step << 16));
+        let first = queue.pop();
+        for step in 0..5_000 {
+            let now = queue.now().0;
+            push(&mut queue, now + (step * 7919) % 500_000 / 8 * 8);
+            push(&mut queue, now);
+        }
+        expected.sort();
+        let left: Vec<_> = first.into_iter().chain(std::iter::from_fn(|| queue.pop())).collect();
+        assert_eq!(left, expected);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(super) struct Hosts {
     alone: BTreeSet<usize>,
     /// Locations of a map, instead of the star.
     map: Option<Map>,
+    /// Of a latency file's locations, those for hosts of a country that has come up.
+    near: BTreeMap<Country, Vec<usize>>,
 }
 
 /// Where hosts can be, if not in a star.
@@ -76,7 +78,13 @@ impl Hosts {
                 (None, Some(_)) => Some(Map::Countries(Vec::new())),
                 (None, None) => None,
             },
+            near: BTreeMap::new(),
         }
+    }
+
+    /// Where hosts of a country can be in a latency file's map.
+    pub(super) fn in_or_near(&mut self, latency: &LatencyTable, country: Country) -> &[usize] {
+        self.near.entry(country).or_insert_with(|| latency.in_or_near(country))
     }
 
     /// The hosts that the file names.

@@ -6,7 +6,6 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span};
 use tidegate_data::consensus::{Identity, RouterStatus};
 use tidegate_data::country::Country;
-use tidegate_data::latency::LatencyTable;
 use tidegate_data::sample::{Representative, sample};
 use tidegate_data::weights::{class_of, is_usable, networks, positions};
 use tidegate_proto::cell::RelayId;
@@ -151,12 +150,10 @@ fn server(table: &TorFile, hosts: &mut Hosts, name: &str, place: u32) -> u32 {
 /// A location in (or near) a country.
 fn place(inputs: &Inputs, country: Country, hosts: &mut Hosts, draws: &mut Random) -> u32 {
     match &inputs.latency {
-        Some(latency) => pick(latency, country, draws),
+        Some(latency) => {
+            let near = hosts.in_or_near(latency, country);
+            near[draws.below(near.len())] as u32
+        }
         None => hosts.country(country),
     }
-}
-
-fn pick(latency: &LatencyTable, country: Country, draws: &mut Random) -> u32 {
-    let near = latency.in_or_near(country);
-    near[draws.below(near.len())] as u32
 }

@@ -35,7 +35,10 @@ impl<O: Onion> Machine for Relay<O> {
     fn next_timeout(&self) -> Option<Time> {
         let watched = self.watch.as_ref().and_then(Watch::next_timeout);
         let timer = self.next_timer().map(|(timer, _)| timer.due);
-        [watched, timer].into_iter().flatten().min()
+        match (watched, timer) {
+            (Some(watched), Some(timer)) => Some(watched.min(timer)),
+            (one, other) => one.or(other),
+        }
     }
 
     fn timeout(&mut self, now: Time) {

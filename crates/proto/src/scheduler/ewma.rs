@@ -46,6 +46,7 @@ impl Discipline for Ewma {
 struct Order {
     half_life: Span,
     epoch: Time,
+    powers: Powers,
     /// Decayed count of each key, in cells at the epoch.
     counts: Vec<f64>,
     /// Active keys, least count first; entries whose ticket is stale are skipped.
@@ -53,6 +54,23 @@ struct Order {
     /// The ticket of each key's live heap entry; zero if it is not active.
     tickets: Vec<u64>,
     next_ticket: u64,
+}
+
+/// What a cell counts for at a time, and by how much counts have decayed since the epoch: several cells are sent at one
+/// time.
+#[derive(Clone, Copy, Debug)]
+struct Powers {
+    at: Time,
+    half_lives: f64,
+    grown: f64,
+    decayed: f64,
+}
+
+impl Powers {
+    /// At the epoch.
+    fn none(epoch: Time) -> Powers {
+        Powers { at: epoch, half_lives: 0.0, grown: 1.0, decayed: 1.0 }
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -81,7 +99,17 @@ impl Order {
     fn new(half_life: Span) -> Order {
         assert!(half_life > Span::ZERO, "a half-life of zero remembers nothing");
         let (counts, tickets, heap) = (Vec::new(), Vec::new(), BinaryHeap::new());
-        Order { half_life, epoch: Time::ZERO, counts, heap, tickets, next_ticket: 1 }
+        let powers = Powers::none(Time::ZERO);
+        Order { half_life, epoch: Time::ZERO, powers, counts, heap, tickets, next_ticket: 1 }
+    }
+
+    fn powers(&mut self, now: Time) -> Powers {
+        if self.powers.at != now {
+            let half_lives = now.since(self.epoch).as_secs_f64() / self.half_life.as_secs_f64();
+            let (grown, decayed) = (libm::exp2(half_lives), libm::exp2(-half_lives));
+            self.powers = Powers { at: now, half_lives, grown, decayed };
+        }
+        self.powers
     }
 
     fn enqueue(&mut self, key: u32) {
@@ -91,9 +119,9 @@ impl Order {
         self.heap.push(Entry { count: self.counts[key as usize], ticket, key });
     }
 
-    fn rescale(&mut self, now: Time, half_lives: f64) {
-        let factor = libm::exp2(-half_lives);
+    fn rescale(&mut self, now: Time, factor: f64) {
         self.epoch = now;
+        self.powers = Powers::none(now);
         for count in &mut self.counts {
             *count *= factor;
         }
@@ -128,19 +156,17 @@ impl Scheduler for Order {
 
     fn load(&mut self, now: Time, circuits: &dyn Circuits) -> Option<f64> {
         let key = self.next(now, circuits)?;
-        let half_lives = now.since(self.epoch).as_secs_f64() / self.half_life.as_secs_f64();
-        Some(self.counts[key as usize] * libm::exp2(-half_lives))
+        Some(self.counts[key as usize] * self.powers(now).decayed)
     }
 
     fn sent(&mut self, now: Time, key: u32, more: bool, _: &dyn Circuits) {
-        let mut half_lives = now.since(self.epoch).as_secs_f64() / self.half_life.as_secs_f64();
+        let Powers { half_lives, decayed, .. } = self.powers(now);
         if half_lives > RESCALE_HALF_LIVES {
-            self.rescale(now, half_lives);
-            half_lives = 0.0;
+            self.rescale(now, decayed);
         }
         let first = self.heap.pop();
         debug_assert_eq!(first.map(|entry| entry.key), Some(key));
-        self.counts[key as usize] += libm::exp2(half_lives);
+        self.counts[key as usize] += self.powers(now).grown;
         self.tickets[key as usize] = 0;
         if more {
             self.enqueue(key);

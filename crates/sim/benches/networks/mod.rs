@@ -28,7 +28,8 @@ fn network(relays: u32, paths: &[[u32; 3]], mbit: impl Fn(u32) -> u64, duration:
         let at = hosts.len() as u32;
         hosts.push(end(format!("client{index}"), Role::Client, path[0]));
         hosts.push(end(format!("server{index}"), Role::Server, path[2]));
-        let start = Span::from_millis(500 + index as u64);
+        // All have begun after a second and a half.
+        let start = Span::from_micros(500_000 + 1_000_000 * index as u64 / paths.len() as u64);
         users.push(endless::download(at, *path, at + 1, start, start));
     }
     Plan { duration, sample_every: Span::from_millis(100), ..endless::plan(hosts, users, vec![], 0) }
