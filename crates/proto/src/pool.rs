@@ -7,13 +7,18 @@
 /// The memory that lists share.
 #[derive(Debug)]
 pub struct Pool<T> {
-    items: Vec<Option<T>>,
+    items: Vec<Place<T>>,
     /// Which item follows: apart, so that what is appended does not fetch the item before it, which has long left the
     /// processor's cache.
     next: Vec<u32>,
     /// First of the places without an item, linked in the same way.
     unused: u32,
 }
+
+/// A simulated cell is as large as a line of the processor's cache: it lies in one, not across two.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Place<T>(Option<T>);
 
 /// One list of a pool. It means something only to the pool it was filled from.
 #[derive(Debug)]
@@ -55,12 +60,12 @@ impl<T> Pool<T> {
         let id = match self.unused {
             NONE => {
                 let id = u32::try_from(self.items.len()).expect("a pool holds fewer than 2^32 items");
-                self.items.push(Some(item));
+                self.items.push(Place(Some(item)));
                 self.next.push(NONE);
                 id
             }
             id => {
-                self.items[id as usize] = Some(item);
+                self.items[id as usize].0 = Some(item);
                 self.unused = std::mem::replace(&mut self.next[id as usize], NONE);
                 id
             }
@@ -104,30 +109,30 @@ impl<T> Pool<T> {
     pub fn pop_front(&mut self, list: &mut List) -> Option<T> {
         let id = self.unlink(list)?;
         self.next[id as usize] = std::mem::replace(&mut self.unused, id);
-        self.items[id as usize].take()
+        self.items[id as usize].0.take()
     }
 
     /// The first item.
     pub fn front(&self, list: &List) -> Option<&T> {
-        self.items.get(list.head as usize)?.as_ref()
+        self.items.get(list.head as usize)?.0.as_ref()
     }
 
     /// The first item, to be changed.
     pub fn front_mut(&mut self, list: &List) -> Option<&mut T> {
-        self.items.get_mut(list.head as usize)?.as_mut()
+        self.items.get_mut(list.head as usize)?.0.as_mut()
     }
 
     /// The items in order.
     pub fn iter<'a>(&'a self, list: &List) -> impl Iterator<Item = &'a T> {
         let ids = std::iter::successors(Some(list.head), |id| self.next.get(*id as usize).copied());
-        ids.map_while(|id| self.items.get(id as usize)?.as_ref())
+        ids.map_while(|id| self.items.get(id as usize)?.0.as_ref())
     }
 
     /// Moves the first item of one list to the end of another, and gives it to be changed there.
     pub fn move_front(&mut self, from: &mut List, to: &mut List) -> Option<&mut T> {
         let id = self.unlink(from)?;
         self.link(to, id);
-        self.items[id as usize].as_mut()
+        self.items[id as usize].0.as_mut()
     }
 
     /// Drops all items of a list.

@@ -8,7 +8,7 @@ use tidegate_proto::node::CircuitKey;
 use tidegate_proto::onion::Clear;
 use tidegate_proto::paths::{BuildTimeout, draw};
 
-use crate::observe::{Circuit, Host, Observation, Recorder, User};
+use crate::observe::{Circuit, Host, Observation, User};
 use crate::plan::{Route, Traffic, UserPlan};
 
 use super::event::Event;
@@ -17,7 +17,7 @@ use super::requests::Content;
 use super::state::World;
 use super::users::{Legs, OwnCircuit, UserState, Users};
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     pub(super) fn start_users(&mut self) {
         for index in self.division.users.of(self.process).iter().copied() {
             let user = &self.plan.users[index as usize];

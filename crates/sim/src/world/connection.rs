@@ -8,7 +8,7 @@ use tidegate_proto::onion::ClearMessage;
 use tidegate_proto::transport::Transport;
 
 use crate::division::Local;
-use crate::observe::{Circuit, Host, Observation, Recorder, Seen};
+use crate::observe::{Circuit, Host, Observation, Seen};
 use crate::plan::Role;
 use crate::tcp;
 use crate::underlay::Packet;
@@ -19,7 +19,7 @@ use super::records::Records;
 use super::sockets::Sockets;
 use super::state::World;
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     pub(super) fn connection(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections[id.0 as usize].as_deref_mut()
     }
@@ -199,10 +199,10 @@ impl<R: Recorder> World<'_, R> {
         let (to, segment) = (packet.payload.to(), packet.payload.segment());
         let id = EndId { connection: ConnectionId(packet.flow), side: to };
         let Some(connection) = self.connections[packet.flow as usize].as_deref_mut() else { return };
-        if R::WATCHES_PACKETS {
+        if self.watches_packets {
             let [from, to] = [1 - to, to].map(|side| Host(connection.ends[usize::from(side)].host));
             let bytes = segment.wire_bytes(&self.tcp_parameters[connection.profile as usize]);
-            self.recorder.packet(now, Seen { from, to, flow: packet.flow, bytes });
+            self.seen = Some(Seen { from, to, flow: packet.flow, bytes });
         }
         if connection.trunk.is_some() {
             return self.trunk_packet(&packet);

@@ -11,7 +11,7 @@ use tidegate_proto::onion::{Clear, Onion};
 use super::ends::{Attached, EndId};
 use super::event::Event;
 use super::state::World;
-use crate::observe::{Host, Recorder};
+use crate::observe::Host;
 
 /// The clock of a host's controller.
 pub(super) fn clock(control: &dyn Control, seed: &Seed, host: u32) -> Clock {
@@ -21,7 +21,7 @@ pub(super) fn clock(control: &dyn Control, seed: &Seed, host: u32) -> Clock {
     Clock { phase: if random_phases { phase } else { 0.0 }, slow }
 }
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     /// A message goes out of band.
     pub(super) fn send_out_of_band(&mut self, host: u32, channel: ChannelId, cell: Cell<Clear>, delay: Span) {
         let Some(end) = self.hosts[host as usize].channel(channel) else { return };

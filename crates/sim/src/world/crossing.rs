@@ -6,7 +6,6 @@ use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
 use tidegate_proto::onion::Clear;
 
-use crate::observe::Recorder;
 use crate::tcp;
 
 use super::borders::{News, Opening, Told, What, Written};
@@ -14,7 +13,7 @@ use super::ends::{Across, Attached, Connection, ConnectionId, End, EndId};
 use super::event::Event;
 use super::state::World;
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     /// Whether a host is this process' own.
     pub(super) fn is_here(&self, host: u32) -> bool {
         self.division.hosts.process(host) == self.process
@@ -24,7 +23,7 @@ impl<R: Recorder> World<'_, R> {
     pub(super) fn ends_here<'c>(
         &self,
         connection: &'c Connection,
-    ) -> impl Iterator<Item = &'c End> + use<'c, R> {
+    ) -> impl Iterator<Item = &'c End> + use<'c> {
         let is_here = connection.ends.each_ref().map(|end| self.is_here(end.host));
         connection.ends.iter().zip(is_here).filter(|(_, is_here)| *is_here).map(|(end, _)| end)
     }
@@ -129,7 +128,7 @@ impl<R: Recorder> World<'_, R> {
     }
 
     /// The other processes that have an exit or a server.
-    fn concerned(&self, exit: Option<u32>, server: u32) -> impl Iterator<Item = u32> + use<R> {
+    fn concerned(&self, exit: Option<u32>, server: u32) -> impl Iterator<Item = u32> + use<> {
         let own = self.process;
         let server = self.division.hosts.process(server);
         let exit = exit.map(|exit| self.division.hosts.process(exit)).filter(|exit| *exit != server);

@@ -2,8 +2,6 @@
 
 use tidegate_proto::cell::RelayId;
 
-use crate::observe::Recorder;
-
 use super::ends::{Attached, EndId};
 use super::state::World;
 
@@ -12,7 +10,7 @@ const ASKS: u64 = 400;
 /// A ServerHello with its certificate; VERSIONS, CERTS, AUTH_CHALLENGE and NETINFO.
 const ANSWERS: u64 = 1_900;
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     /// TCP is established at an end: the opener sends the first flight, or none is asked for.
     pub(super) fn begin_link_handshake(&mut self, id: EndId) {
         match self.connection(id.connection) {

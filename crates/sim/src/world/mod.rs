@@ -107,9 +107,10 @@ pub fn run_on<R: Recorder>(
         let division = Division::new(plan);
         return windows::run((plan, system, seed), &division, threads, recorder, progress);
     }
-    let mut world = World::undivided((plan, system, seed), recorder);
-    let stopped = world.run(progress);
-    world.finish(stopped)
+    let mut world = World::undivided((plan, system, seed));
+    world.watches_packets = R::WATCHES_PACKETS;
+    let stopped = world.run(recorder, progress);
+    world.finish(stopped, recorder)
 }
 
 /// Relays that are not upgraded to the system's transport.
@@ -136,18 +137,17 @@ fn fresh_guards(plan: &Plan) -> BTreeSet<u32> {
     plan.users.iter().filter(fresh).map(|user| user.host).collect()
 }
 
-impl<'a, R: Recorder> World<'a, R> {
-    fn undivided(run: (&'a Plan, &'a System, Seed), recorder: R) -> World<'a, R> {
+impl<'a> World<'a> {
+    fn undivided(run: (&'a Plan, &'a System, Seed)) -> World<'a> {
         let division = Division::whole(run.0.hosts.len() as u32, run.0.users.len() as u32);
-        World::new(run, recorder, (&division, 0))
+        World::new(run, (&division, 0))
     }
 
     /// One process of a run.
     fn new(
         (plan, system, seed): (&'a Plan, &'a System, Seed),
-        recorder: R,
         (division, process): (&Arc<Division>, u32),
-    ) -> World<'a, R> {
+    ) -> World<'a> {
         let legacy = Arc::new(legacy_relays(plan, system, seed));
         let config = links::Config {
             transport: system.transport,
@@ -200,7 +200,9 @@ impl<'a, R: Recorder> World<'a, R> {
         World {
             plan,
             system,
-            recorder,
+            observed: Vec::new(),
+            seen: None,
+            watches_packets: false,
             now: Time::ZERO,
             queue: Queue::share_of(division.processes),
             underlay: Underlay::part(&plan.hosts, plan.paths.clone(), &plan.faults, seed, division, process),
@@ -236,13 +238,16 @@ impl<'a, R: Recorder> World<'a, R> {
         self.start_measurements();
     }
 
-    fn run(&mut self, progress: &mut dyn FnMut(Time) -> ControlFlow<()>) -> bool {
+    fn run<R: Recorder>(
+        &mut self,
+        recorder: &mut R,
+        progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
+    ) -> bool {
         let end = Time::ZERO + self.plan.duration;
         self.begin();
         let mut countdown = PROGRESS_EVERY;
-        while let Some((now, event)) =
-            self.queue.pop_until(Time::NEVER, |event| ahead::look(&self.underlay, &self.connections, event))
-        {
+        self.tell(recorder);
+        while let Some((now, event)) = self.next_event(Time::NEVER) {
             if now > end {
                 break;
             }
@@ -250,9 +255,10 @@ impl<'a, R: Recorder> World<'a, R> {
             if R::WATCHES_EVENTS
                 && let Some(host) = self.place(&event)
             {
-                self.recorder.event(now, host);
+                recorder.event(now, host);
             }
             self.handle(event);
+            self.tell(recorder);
             countdown -= 1;
             if countdown == 0 {
                 countdown = PROGRESS_EVERY;
@@ -265,11 +271,14 @@ impl<'a, R: Recorder> World<'a, R> {
         false
     }
 
+    /// The next event that is due by then.
+    fn next_event(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.queue.pop_until(last, |event| ahead::look(&self.underlay, &self.connections, event))
+    }
+
     /// A process' part of a run: everything that is due by then.
     fn run_until(&mut self, last: Time) {
-        while let Some((now, event)) =
-            self.queue.pop_until(last, |event| ahead::look(&self.underlay, &self.connections, event))
-        {
+        while let Some((now, event)) = self.next_event(last) {
             self.now = now;
             self.handle(event);
         }
@@ -299,11 +308,12 @@ impl<'a, R: Recorder> World<'a, R> {
         }
     }
 
-    fn finish(mut self, stopped: bool) -> RunEnd {
+    fn finish(mut self, stopped: bool, recorder: &mut impl Recorder) -> RunEnd {
         self.host_totals();
         let (events, cells_delivered) = (self.queue.popped(), self.cells_delivered);
         let peak_pending_events = self.queue.peak() as u64;
         self.record(Observation::RunTotals { events, cells_delivered, peak_pending_events });
+        self.tell(recorder);
         RunEnd { reached: self.now, events, cells_delivered, stopped }
     }
 

@@ -2,9 +2,9 @@
 
 use super::event::Event;
 use super::state::World;
-use crate::observe::{Host, Recorder};
+use crate::observe::Host;
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     /// The host that an event concerns; none for what concerns all, or nobody any more.
     pub(super) fn place(&self, event: &Event) -> Option<Host> {
         let user = |user: u32| Host(self.plan.users[user as usize].host);

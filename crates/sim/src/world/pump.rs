@@ -9,9 +9,8 @@ use super::ends::{Attached, EndId};
 use super::event::Event;
 use super::host::share;
 use super::state::World;
-use crate::observe::Recorder;
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     /// Lets a gated host read and write what its buckets and its processor allow now.
     pub(super) fn pump(&mut self, host: u32) {
         let now = self.now;

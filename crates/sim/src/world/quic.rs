@@ -6,7 +6,6 @@ use tidegate_proto::ids::ChannelId;
 
 use super::ends::{Attached, Connection, ConnectionId, End, EndId, Over, TcpProfile, Trunk, Wire};
 use super::state::World;
-use crate::observe::Recorder;
 use crate::tcp;
 use crate::underlay::Packet;
 
@@ -29,7 +28,7 @@ pub(super) fn packets(tcp: &tcp::Config) -> tcp::Config {
     }
 }
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     /// Opens a lane for a channel between two nodes that speak QUIC, and first their connection if there is none.
     pub(super) fn open_lane(&mut self, from: u32, to: u32, channel: ChannelId) {
         let pair = (from.min(to), from.max(to));

@@ -7,7 +7,6 @@ use tidegate_control::units::Span;
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::node::CircuitKey;
 
-use crate::observe::Recorder;
 use crate::plan::Route;
 
 use super::event::Event;
@@ -17,7 +16,7 @@ use super::users::Legs;
 /// Times as long as the first that a second circuit may take to be built.
 const PATIENCE: u64 = 4;
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     /// Begins the second of a user's circuit that was just begun, if its clients link two.
     pub(super) fn begin_second_leg(&mut self, user: u32, first: CircuitKey) {
         if self.system.conflux.is_none() {

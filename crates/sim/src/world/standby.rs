@@ -6,12 +6,11 @@
 use tidegate_proto::cell::RelayId;
 use tidegate_proto::node::CircuitKey;
 
-use crate::observe::Recorder;
 use crate::plan::{Form, Route};
 
 use super::state::World;
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     /// Begins a standby circuit for a circuit that has been built, if circuits switch that way.
     pub(super) fn build_standby(&mut self, host: u32, key: CircuitKey) {
         if self.system.switching.is_none_or(|rules| rules.form != Form::Circuit) {

@@ -16,7 +16,7 @@ use super::measurement::session::Measuring;
 use super::users::Users;
 use crate::byzantine::Byzantine;
 use crate::division::{Division, Local};
-use crate::observe::{Observation, Recorder};
+use crate::observe::{Observation, Recorder, Seen};
 use crate::plan::{Plan, System};
 use crate::queue::Queue;
 use crate::tcp;
@@ -38,11 +38,18 @@ pub struct RunEnd {
     pub stopped: bool,
 }
 
+/// What was observed, and when.
+pub(super) type Observed = Vec<(Time, Observation)>;
+
 /// A run under way.
-pub(super) struct World<'a, R: Recorder> {
+pub(super) struct World<'a> {
     pub plan: &'a Plan,
     pub system: &'a System,
-    pub recorder: R,
+    /// What was observed since somebody last asked, in order.
+    pub observed: Observed,
+    /// The packet that has just come through, if packets are watched.
+    pub seen: Option<Seen>,
+    pub watches_packets: bool,
     pub now: Time,
     pub queue: Queue<Event>,
     pub underlay: Underlay<Wire>,
@@ -73,8 +80,18 @@ pub(super) struct World<'a, R: Recorder> {
     pub cells_delivered: u64,
 }
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     pub(super) fn record(&mut self, observation: Observation) {
-        self.recorder.record(self.now, &observation);
+        self.observed.push((self.now, observation));
+    }
+
+    /// Tells a recorder what was observed, and forgets it.
+    pub(super) fn tell(&mut self, recorder: &mut impl Recorder) {
+        if let Some(seen) = self.seen.take() {
+            recorder.packet(self.now, seen);
+        }
+        for (at, observation) in self.observed.drain(..) {
+            recorder.record(at, &observation);
+        }
     }
 }

@@ -10,7 +10,8 @@ use crate::plan::{Plan, System};
 
 /// A run under way. It ends when it is dropped, or never: the plan's duration does not count.
 pub struct Steps<'a, R: Recorder> {
-    world: World<'a, R>,
+    world: World<'a>,
+    recorder: R,
     /// What is due next, already taken from the queue.
     next: Option<(Time, Event)>,
 }
@@ -21,10 +22,13 @@ impl<'a, R: Recorder> Steps<'a, R> {
     /// # Panics
     /// As [`run`](super::run).
     pub fn begin(plan: &'a Plan, system: &'a System, seed: Seed, recorder: R) -> Steps<'a, R> {
-        let mut world = World::undivided((plan, system, seed), recorder);
+        let mut world = World::undivided((plan, system, seed));
+        world.watches_packets = R::WATCHES_PACKETS;
         world.begin();
         let next = world.queue.pop();
-        Steps { world, next }
+        let mut steps = Steps { world, recorder, next };
+        steps.world.tell(&mut steps.recorder);
+        steps
     }
 
     /// Lets everything happen that is due before `time`.
@@ -32,12 +36,13 @@ impl<'a, R: Recorder> Steps<'a, R> {
         while let Some((now, event)) = self.next.take_if(|(due, _)| *due < time) {
             self.world.now = now;
             self.world.handle(event);
+            self.world.tell(&mut self.recorder);
             self.next = self.world.queue.pop();
         }
     }
 
     /// Who watches it.
     pub fn recorder(&mut self) -> &mut R {
-        &mut self.world.recorder
+        &mut self.recorder
     }
 }

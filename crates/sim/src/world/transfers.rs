@@ -4,7 +4,7 @@ use tidegate_control::units::Time;
 use tidegate_proto::node::{CircuitKey, Source, StreamKey};
 use tidegate_proto::onion::{Clear, Stamp};
 
-use crate::observe::{Circuit, Observation, Recorder, Transfer, User};
+use crate::observe::{Circuit, Observation, Transfer, User};
 use crate::plan::{Packaging, Traffic};
 use crate::tcp;
 
@@ -62,7 +62,7 @@ impl Source<Clear> for FromClient<'_> {
     }
 }
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     /// Client: a transfer of its own.
     fn transfer(&mut self, transfer: u32) -> &mut TransferState {
         &mut self.users.transfers[transfer as usize]

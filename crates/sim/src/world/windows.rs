@@ -13,17 +13,14 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
 
 use super::borders::Told;
-use super::state::{PROGRESS_EVERY, RunEnd, World};
+use super::state::{Observed, PROGRESS_EVERY, RunEnd, World};
 use crate::division::{Division, WINDOW};
 use crate::observe::{Observation, Recorder};
 use crate::plan::{Plan, System};
 
-/// What a process observed, in order.
-type Observed = Vec<(Time, Observation)>;
-
 /// A process and what it has been told.
 struct Process<'a> {
-    world: World<'a, Observed>,
+    world: World<'a>,
     /// Events that the last window had.
     busy: u64,
 }
@@ -95,7 +92,7 @@ impl Shared<'_> {
     /// Exchanges what was observed in a window for memory that is free.
     fn observed(&self, observed: &mut [Observed]) {
         for (process, observed) in self.processes.iter().zip(observed) {
-            std::mem::swap(&mut lock(process).world.recorder, observed);
+            std::mem::swap(&mut lock(process).world.observed, observed);
         }
     }
 }
@@ -139,7 +136,7 @@ pub(super) fn run<R: Recorder>(
     let last = Time::ZERO + plan.duration;
     let numbers = 0..division.processes;
     let process = |number| {
-        let mut world = World::new((plan, system, seed), Vec::new(), (division, number));
+        let mut world = World::new((plan, system, seed), (division, number));
         world.begin();
         Mutex::new(Process { world, busy: 0 })
     };
@@ -204,7 +201,7 @@ fn finish<R: Recorder>(shared: Shared<'_>, stopped: bool, recorder: &mut R) -> R
         end.events += world.queue.popped();
         end.cells_delivered += world.cells_delivered;
         peak_pending_events += world.queue.peak() as u64;
-        totals.append(&mut world.recorder);
+        totals.append(&mut world.observed);
     }
     totals.sort_by_key(|(_, totals)| match totals {
         Observation::HostTotals { host, .. } => host.0,

@@ -23,13 +23,13 @@ use self::session::{Asks, COORDINATOR, Due, Who, measurer_fingerprint};
 use super::ends::{Attached, EndId};
 use super::event::Event;
 use super::state::World;
-use crate::observe::{Host, Observation, Recorder};
+use crate::observe::{Host, Observation};
 use crate::tcp::Arrival;
 
 /// How often a relay says how much it echoed.
 const SECOND: Span = Span::from_secs(1);
 
-impl<R: Recorder> World<'_, R> {
+impl World<'_> {
     pub(super) fn start_measurements(&mut self) {
         for (number, plan) in self.plan.measurements.iter().enumerate() {
             self.wait(plan.start, Due::Begin(number));
