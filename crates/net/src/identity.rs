@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use tidegate_proto::crypto::cert::{Fingerprint, tls_identity};
+use tidegate_proto::crypto::cert::Fingerprint;
 use tidegate_proto::crypto::ntor::{RelayPublic, RelaySecret};
+use tidegate_proto::crypto::rsa_keys::tls_identity;
 use zeroize::Zeroizing;
 
 use crate::private;
@@ -159,6 +160,11 @@ impl Identity {
             onion: unhex(&file.onion_key)
                 .ok_or_else(|| error("onion_key is not 32 bytes of hexadecimal".into()))?,
         })
+    }
+
+    /// The certificate, in DER.
+    pub fn certificate(&self) -> &[u8] {
+        &self.certificate
     }
 
     /// What others pin.

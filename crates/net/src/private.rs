@@ -1,8 +1,9 @@
 //! Files that their owner alone can read: keys.
 
-use std::fs;
-use std::io::Write as _;
-use std::path::Path;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
@@ -17,6 +18,37 @@ pub fn write(path: &Path, text: &str) -> Result<(), String> {
         .and_then(|mut options| options.write(true).create_new(true).open(path))
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
         .map_err(|cause| format!("cannot be written: {cause}"))
+}
+
+/// Where the text of [`replace`] is until it is whole.
+pub fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().map_or(OsString::new(), OsString::from);
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+/// Puts another text into a file that exists. Whatever happens meanwhile, it holds the one or the other, whole and on
+/// disk.
+///
+/// # Errors
+/// If it cannot be written; the cause in words. Then it holds what it held.
+pub fn replace(path: &Path, text: &str) -> Result<(), String> {
+    let write = || {
+        // A link stays one.
+        let path = fs::canonicalize(path)?;
+        let new = beside(&path);
+        // What is left of an attempt that was cut short is worth nothing.
+        match fs::remove_file(&new) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
+            _ => {}
+        }
+        let mut file = os::private_file()?.write(true).create_new(true).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    };
+    write().map_err(|cause: io::Error| format!("cannot be replaced: {cause}"))
 }
 
 /// Reads one.

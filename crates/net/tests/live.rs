@@ -28,7 +28,7 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
         let settings = Settings {
             nickname: "relay".into(),
             address,
-            keys,
+            keys: keys.into(),
             config: Config { limits: Some(limits), ..Config::default() },
             exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
             announce: Announce::None,

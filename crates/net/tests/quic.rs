@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tidegate_control::units::Span;
 use tidegate_net::clock;
-use tidegate_net::identity::{Identity, fill};
+use tidegate_net::identity::{Identity, fill, random};
 use tidegate_net::lane::Lane;
 use tidegate_net::link::{Carrier, within};
 use tidegate_net::live::channel::Links;
@@ -15,7 +15,8 @@ use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, Settings, run};
 use tidegate_net::overlay::{Dial as _, Met};
 use tidegate_proto::cell::RelayId;
-use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::crypto::cert::{RouterKeys, Signing};
+use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::transport::Transport;
@@ -46,7 +47,7 @@ async fn relay(transport: Transport) -> Router {
     let settings = Settings {
         nickname: "relay".into(),
         address,
-        keys,
+        keys: keys.into(),
         config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
         exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
         announce: Announce::None,
@@ -60,13 +61,21 @@ async fn relay(transport: Transport) -> Router {
     router
 }
 
+/// What a relay at that address brings to connections; it answers QUIC there.
+fn links_of(keys: &RouterKeys, names: SharedNames, address: SocketAddr, quic: SocketAddr) -> Links {
+    let identity = Identity::for_links();
+    let [signing, link] = KeyLifetimes::default().certified(clock::unix());
+    let signing = Signing::new(random(), signing);
+    let certified = keys.certify(signing, link, identity.certificate(), random());
+    Links::relay(certified, names, address.ip(), &identity, Some(quic)).unwrap()
+}
+
 /// The TLS side of a relay that says that it speaks QUIC, and answers that at another address.
 async fn with_quic_elsewhere(quic: SocketAddr) -> Router {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let keys = keys();
-    let links = Links::relay(&keys, SharedNames::default(), address.ip(), &Identity::for_links(), Some(quic))
-        .unwrap();
+    let links = links_of(&keys, SharedNames::default(), address, quic);
     let router = router(&keys, address);
     spawn_local(async move {
         let mut met = Vec::new();
@@ -149,9 +158,7 @@ fn both_relays_know_whom_they_met() {
         // Its TCP and UDP are at one address, as a relay's.
         let listener = TcpListener::bind(at).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let there = Rc::new(
-            Links::relay(&theirs, names.clone(), at.ip(), &Identity::for_links(), Some(address)).unwrap(),
-        );
+        let there = Rc::new(links_of(&theirs, names.clone(), at, address));
         let wanted = router(&theirs, address);
         let answering = there.clone();
         let answered = spawn_local(async move {
@@ -163,8 +170,7 @@ fn both_relays_know_whom_they_met() {
         });
         let own_names = SharedNames::default();
         let id = own_names.borrow_mut().keep(wanted);
-        let here =
-            Rc::new(Links::relay(&ours, own_names, at.ip(), &Identity::for_links(), Some(at)).unwrap());
+        let here = Rc::new(links_of(&ours, own_names, at, at));
         let met = here.dial(id).await.unwrap();
         let (_, seen, _neighbour) = answered.await.unwrap();
         let peer = names.borrow().router(seen.peer.expect("it has proved who it is")).unwrap();
@@ -217,14 +223,7 @@ fn where_udp_is_lost_or_answered_by_another_tls_will_do() {
 
         // Another relay, with keys of its own, has taken the port.
         let wanted = with_quic_elsewhere(elsewhere).await;
-        let other = Links::relay(
-            &keys(),
-            SharedNames::default(),
-            wanted.address.ip(),
-            &Identity::for_links(),
-            Some(wanted.address),
-        );
-        let other = other.unwrap();
+        let other = links_of(&keys(), SharedNames::default(), wanted.address, wanted.address);
         spawn_local(async move {
             while let Some(incoming) = other.quic().unwrap().incoming().await {
                 let refused = other.accept_quic(incoming).await;
@@ -244,8 +243,7 @@ fn a_stream_that_is_not_read_takes_no_more_than_its_window_and_stops_no_other() 
         let (theirs, names) = (keys(), SharedNames::default());
         let listener = TcpListener::bind(at).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let there =
-            Rc::new(Links::relay(&theirs, names, at.ip(), &Identity::for_links(), Some(address)).unwrap());
+        let there = Rc::new(links_of(&theirs, names, at, address));
         let (links, id) = client(router(&theirs, address));
         let answered = spawn_local(async move {
             let _tls = there.accept(listener.accept().await.unwrap().0).await.unwrap();

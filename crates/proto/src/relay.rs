@@ -72,6 +72,11 @@ impl<O: Onion> Relay<O> {
         }
     }
 
+    /// The keys of this relay.
+    pub fn onion(&mut self) -> &mut O {
+        &mut self.onion
+    }
+
     /// What neighbours may make it hold and do.
     pub fn limits(&self) -> Option<&Limits> {
         self.watch.as_ref().map(|watch| &watch.limits)

@@ -135,7 +135,7 @@ fn named(address: [u8; 4]) -> Router {
 
 fn relay(config: Config) -> Relay<Encrypted> {
     let onion = Encrypted::new(Some(RelaySecret::new(RELAY, [2; 32])), BTreeMap::new(), [3; 32]);
-    Relay::new(onion.with_names(SharedNames::default(), None), config)
+    Relay::new(onion.with_names(SharedNames::default()), config)
 }
 
 fn limited(limits: Limits) -> Config {

@@ -5,8 +5,11 @@ use std::sync::{Arc, LazyLock};
 
 use sha2::{Digest as _, Sha256};
 use tidegate_control::random::Seed;
-use tidegate_proto::crypto::cert::{Certified, RouterKeys};
+use tidegate_control::units::Span;
+use tidegate_proto::crypto::cert::{Certified, Renewal, RouterKeys, Signing};
+use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::link::{Handshake, LinkError, Peer, Start, Tls};
+use tidegate_proto::crypto::rsa_keys::Invalid;
 
 const NOW: u64 = 1_800_000_000;
 const HOUR: u64 = 3600;
@@ -25,7 +28,9 @@ static KEYS: LazyLock<[RouterKeys; 2]> = LazyLock::new(|| {
 
 /// A relay's everyday keys, certified then.
 fn certified(which: usize, then: u64) -> Arc<Certified> {
-    Arc::new(KEYS[which].certify(then, CERTIFICATE, [[which as u8 + 1; 32], [which as u8 + 11; 32]]))
+    let [signing, link] = KeyLifetimes::default().certified(then);
+    let signing = Signing::new([which as u8 + 1; 32], signing);
+    Arc::new(KEYS[which].certify(signing, link, CERTIFICATE, [which as u8 + 11; 32]))
 }
 
 struct Session {
@@ -163,6 +168,40 @@ fn a_clock_an_hour_off_does_no_harm_and_one_that_is_months_off_does() {
         assert!(answered(Some(certified(0, then)), &HONEST, |cells| cells).is_ok(), "{then}");
     }
     assert!(answered(Some(certified(0, NOW - 60 * 24 * HOUR)), &HONEST, |cells| cells).is_err());
+}
+
+/// Seconds since 1970, a signing key until `NOW + 100 h`, and a TLS key until `NOW + 10 h`.
+const LIFETIMES: KeyLifetimes = KeyLifetimes {
+    signing: Span::from_secs(100 * HOUR),
+    link: Span::from_secs(10 * HOUR),
+    onion: Span::from_secs(100 * HOUR),
+    onion_grace: Span::from_secs(HOUR),
+};
+
+#[test]
+fn everyday_keys_are_renewed_before_they_end() {
+    let [signing, link] = LIFETIMES.certified(NOW);
+    let first = KEYS[0].certify(Signing::new([1; 32], signing), link, CERTIFICATE, [2; 32]);
+    assert_eq!(first.renewal(&LIFETIMES), (NOW + 9 * HOUR, Renewal::Link));
+    // The TLS key's time is over; under the same signing key there is another.
+    let later = NOW + 85 * HOUR;
+    let next = KEYS[0].certify(first.signing().clone(), later + 10 * HOUR, CERTIFICATE, [3; 32]);
+    assert_eq!(next.renewal(&LIFETIMES), (NOW + 90 * HOUR, Renewal::Signing));
+    assert_eq!(next.signing_certificate, first.signing_certificate);
+    let at = |keys: Certified, now| {
+        let keys = Some(Arc::new(keys));
+        let mut initiator = Handshake::initiator(Start { now, ..start(keys) }, Some(KEYS[1].fingerprint()));
+        let mut responder = Handshake::responder(Start { now, ..start(Some(certified(1, now))) });
+        responder.receive(&initiator.output(), &HONEST)?;
+        initiator.receive(&responder.output(), &HONEST)?;
+        responder.receive(&initiator.output(), &HONEST)
+    };
+    let of_date = Err(LinkError::Invalid(Invalid("a certificate is out of date")));
+    assert_eq!(at(first, later), of_date);
+    let fingerprint = |met: Met| met.unwrap().unwrap().proved.unwrap().fingerprint;
+    assert_eq!(fingerprint(at(next, later)), KEYS[0].fingerprint(), "the identity stays");
+    let next = KEYS[0].certify(Signing::new([1; 32], signing), later + 10 * HOUR, CERTIFICATE, [3; 32]);
+    assert_eq!(at(next, NOW + 101 * HOUR), of_date, "nor does the signing key last for ever");
 }
 
 #[test]

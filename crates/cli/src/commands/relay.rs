@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use serde::Deserialize;
 use serde_json::Value;
+use tidegate_control::keys::{Parameters, read};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, Source};
@@ -16,7 +17,8 @@ use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
 use tidegate_net::live::policy::{Policy, Rule};
 use tidegate_net::live::relay::{Announce, Changes, Event, Order, Settings, Status, run};
-use tidegate_net::os;
+use tidegate_net::live::renewal::{Change, Keys};
+use tidegate_net::{clock, os};
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::system::SystemConfig;
 use tokio::net::TcpListener;
@@ -64,6 +66,8 @@ struct File {
     tor: Option<TorFile>,
     system: Option<Spanned<Value>>,
     limits: Option<Spanned<Value>>,
+    /// For how long its keys are used.
+    key_lifetimes: Option<Spanned<Value>>,
     /// Where its operator looks at it: on loopback.
     status: Option<Spanned<SocketAddr>>,
     /// Show circuits one by one there: for demonstrations.
@@ -126,15 +130,23 @@ pub fn links(system: Option<&Spanned<Value>>, source: &Source) -> Result<Config,
     })
 }
 
+/// A table of that name whose keys its type describes.
+fn table<T: Parameters>(
+    name: &str,
+    table: Option<&Spanned<Value>>,
+    source: &Source,
+) -> Result<T, InputError> {
+    let Some(table) = table else { return Ok(T::default()) };
+    read(table.get_ref()).map_err(|wrong| {
+        let place =
+            [name].into_iter().chain(wrong.path.iter().map(String::as_str)).collect::<Vec<_>>().join(".");
+        source.error(table.span(), format!("{place}: {}", wrong.cause), wrong.cure)
+    })
+}
+
 /// The `[limits]` table, within what the operating system allows.
-fn limits(table: Option<&Spanned<Value>>, source: &Source) -> Result<Limits, InputError> {
-    let read = |table: &Spanned<Value>| {
-        tidegate_control::keys::read(table.get_ref()).map_err(|wrong| {
-            let place = wrong.path.join(".");
-            source.error(table.span(), format!("limits.{place}: {}", wrong.cause), wrong.cure)
-        })
-    };
-    let mut limits: Limits = table.map_or(Ok(Limits::default()), read)?;
+fn limits(given: Option<&Spanned<Value>>, source: &Source) -> Result<Limits, InputError> {
+    let mut limits: Limits = table("limits", given, source)?;
     let descriptors = u32::try_from(os::raise_descriptors().unwrap_or(1024)).unwrap_or(u32::MAX);
     // The rest is for streams, for connections that we open, and for files.
     limits.connections = limits.connections.min(descriptors / 2);
@@ -207,9 +219,11 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
         config.bandwidth = rate.0 as f64 / 8.0;
     }
     let path = folder.join(&file.keys);
-    let keys = keys::load(&path).map_err(|why| {
+    let router = keys::load(&path, clock::unix()).map_err(|why| {
         InputError::new(path.display().to_string(), why, "`tidegate relay --keygen FILE` makes one")
     })?;
+    let lifetimes = table("key-lifetimes", file.key_lifetimes.as_ref(), &source)?;
+    let keys = Keys { router, file: Some(path), lifetimes };
     let directory = file.tor.as_ref().map(|tor| *tor.authority.get_ref());
     let (nickname, exit) = (nickname.clone(), Exit { policy, directory });
     let settings = Settings { nickname, address, keys, config, exit, announce, status: None };
@@ -248,6 +262,11 @@ fn say(event: &Event) {
         Event::Refused(why) => tracing::warn!(cause = why, "refused"),
         Event::Reloaded => tracing::info!("reloaded"),
         Event::Draining => tracing::info!("draining"),
+        Event::Keys(Change::Onion) => tracing::info!(key = "onion", "renewed"),
+        Event::Keys(Change::Forgotten) => tracing::info!(key = "onion", "forgotten"),
+        Event::Keys(Change::Signing) => tracing::info!(key = "signing", "renewed"),
+        Event::Keys(Change::Link) => tracing::info!(key = "link", "renewed"),
+        Event::Keys(Change::Failed(why)) => tracing::warn!(cause = why, "keys not renewed"),
     }
 }
 
@@ -284,7 +303,8 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let last = RefCell::new(None);
         let hear = |event: Event| {
             // A directory that is asked again and again says the same again and again.
-            if last.borrow().as_ref() != Some(&event) || event == Event::Reloaded {
+            let again = last.borrow().as_ref() == Some(&event);
+            if !again || !matches!(event, Event::Announced | Event::Refused(_)) {
                 say(&event);
             }
             last.replace(Some(event));

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use roles::{Overlay, ask, greeter};
+use roles::{Overlay, ask, ask_as, greeter};
 use serde_json::Value;
 
 fn tidegate(arguments: &[&str]) -> Output {
@@ -192,6 +192,9 @@ fn mistakes_are_told_with_place_and_cure() {
         ("[system]\nconflux = \"throughput\"\n", "which has no congestion window"),
         ("[limits]\nmemroy = \"1 MB\"\n", "did you mean `memory`?"),
         ("[limits]\nconnections = 0\n", "limits.connections"),
+        ("[key-lifetimes]\nonoin = \"1 h\"\n", "did you mean `onion`?"),
+        ("[key-lifetimes]\nonion = \"1 d\"\n", "`onion-grace` is longer than `onion`"),
+        ("[key-lifetimes]\nonion = \"0 s\"\n", "`onion` is not in 1 s..="),
     ] {
         let said = refused(&format!("{good}{line}"));
         assert!(said.contains(cause), "{said}");
@@ -201,6 +204,14 @@ fn mistakes_are_told_with_place_and_cure() {
     assert_eq!(twice.status.code(), Some(2), "a path names a relay twice");
     assert!(refused(&good.replace("\"a\"", "\"a b\"")).contains("no nickname"));
     assert!(refused(&good.replace("relay.keys", "none.keys")).contains("--keygen"));
+    let keys = std::fs::read_to_string(at("relay.keys")).unwrap();
+    for (text, cause) in [
+        (keys[..keys.len() / 2].to_owned(), "is no file of keys"),
+        (format!("{keys}onion-key-since = 99999999999\n"), "the clock is wrong, or was"),
+    ] {
+        std::fs::write(at("relay.keys"), text).unwrap();
+        assert!(refused(good).contains(cause), "{cause}");
+    }
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(Path::new(&at("relay.keys")), mode).unwrap();
     assert!(refused(good).contains("can be read by others (mode 644)"));
@@ -346,6 +357,31 @@ fn a_client_learns_at_once_where_relays_have_moved() {
             "it asks the directory each half minute, and when a circuit fails"
         );
     }
+}
+
+/// Every circuit is a new one. The client asks the directory each half minute, and when a circuit fails: for a while all
+/// are built with keys that are not announced any more.
+#[test]
+fn circuits_are_built_while_relays_renew_their_keys() {
+    let lifetimes =
+        "[key-lifetimes]\nonion = \"6 s\"\nonion-grace = \"6 s\"\nsigning = \"8 s\"\nlink = \"3 s\"\n";
+    let overlay = Overlay::of_three_with("renewed", [lifetimes; 3], "");
+    let client = overlay.listening().pop().unwrap();
+    let port = greeter();
+    let renewed = |key: &str| {
+        let event = format!("\"event\":\"renewed\",\"key\":\"{key}\"");
+        overlay.lines().iter().filter(|line| line.contains(&event)).count()
+    };
+    let mut asked = 0;
+    while renewed("onion") < 6 || renewed("signing") < 3 || renewed("link") < 6 {
+        assert_eq!(ask_as(&format!("{asked}"), &client, "localhost", port), (0, b"hello".to_vec()));
+        asked += 1;
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(asked < 600, "{:#?}", overlay.lines());
+    }
+    assert!(!overlay.lines().iter().any(|line| line.contains("not renewed")));
+    let keys = std::fs::read_to_string(overlay.at("a")).unwrap();
+    assert!(keys.contains("onion-key-since = ") && keys.contains("previous-until = "));
 }
 
 /// The third relay does not speak it: whoever is next to it meets it by TLS.

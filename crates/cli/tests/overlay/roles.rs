@@ -115,13 +115,22 @@ pub fn greeter() -> u16 {
 
 /// Asks a SOCKS port for that port of a name; what it answers, and what came then.
 pub fn ask(socks: &str, name: &str, port: u16) -> (u8, Vec<u8>) {
-    let mut stream = TcpStream::connect(socks).unwrap();
+    ask_after(TcpStream::connect(socks).unwrap(), &[5, 1, 0], 2, name, port)
+}
+
+/// The same as a user, whose streams share no circuit with others'.
+pub fn ask_as(user: &str, socks: &str, name: &str, port: u16) -> (u8, Vec<u8>) {
+    let named = [&[5, 1, 2, 1, user.len() as u8], user.as_bytes(), &[1, b'x']].concat();
+    ask_after(TcpStream::connect(socks).unwrap(), &named, 4, name, port)
+}
+
+fn ask_after(mut stream: TcpStream, greeting: &[u8], greeted: usize, name: &str, port: u16) -> (u8, Vec<u8>) {
     let length = [name.len() as u8];
     stream
-        .write_all(&[&[5, 1, 0, 5, 1, 0, 3][..], &length, name.as_bytes(), &port.to_be_bytes()].concat())
+        .write_all(&[greeting, &[5, 1, 0, 3], &length, name.as_bytes(), &port.to_be_bytes()].concat())
         .unwrap();
-    let (mut answer, mut rest) = ([0; 12], Vec::new());
+    let (mut answer, mut rest) = (vec![0; greeted + 10], Vec::new());
     stream.read_exact(&mut answer).unwrap();
     let _ = stream.read_to_end(&mut rest);
-    (answer[3], rest)
+    (answer[greeted + 1], rest)
 }

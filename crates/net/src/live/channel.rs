@@ -12,7 +12,7 @@ use rustls::{ClientConfig, ServerConfig};
 use sha2::{Digest as _, Sha256};
 use tidegate_control::units::Span;
 use tidegate_proto::cell::RelayId;
-use tidegate_proto::crypto::cert::{Certified, RouterKeys};
+use tidegate_proto::crypto::cert::Certified;
 use tidegate_proto::crypto::link::{EXPORTER, Handshake, Peer, Start, Tls};
 use tidegate_proto::crypto::names::{Router, SharedNames};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use super::quic::{Neighbour, PATIENCE as QUICKLY, Quic, Way};
+use super::quic::{self, Neighbour, PATIENCE as QUICKLY, Quic, Way};
 use crate::identity::{Identity, random};
 use crate::link::{Carrier, in_lumps, within};
 use crate::overlay::{Dial, Met};
@@ -32,10 +32,17 @@ pub const PATIENCE: Span = Span::from_secs(60);
 const TIMES_TLS: u64 = 4;
 const LEAST_PATIENCE: Span = Span::from_millis(2500);
 
+/// What a relay shows of itself on new connections: certificates of one TLS key. Connections that stand keep theirs.
+#[derive(Clone)]
+struct Shown {
+    keys: Arc<Certified>,
+    server: Arc<ServerConfig>,
+    quic: Option<Arc<quinn::ServerConfig>>,
+}
+
 /// What a node brings to its connections.
 pub struct Links {
-    keys: Option<Arc<Certified>>,
-    server: Option<Arc<ServerConfig>>,
+    shown: RefCell<Option<Shown>>,
     client: Arc<ClientConfig>,
     names: SharedNames,
     address: Option<IpAddr>,
@@ -85,24 +92,36 @@ impl Links {
     /// # Errors
     /// If TLS cannot be set up, or the port is in use.
     pub fn relay(
-        keys: &RouterKeys,
+        certified: Certified,
         names: SharedNames,
         address: IpAddr,
         identity: &Identity,
         quic: Option<SocketAddr>,
     ) -> io::Result<Links> {
         let quic = quic.map(|at| Quic::relay(identity, at, names.clone())).transpose()?;
-        let certified = keys.certify(clock::unix(), &identity.certificate, [random(), random()]);
         let (tell, told) = mpsc::unbounded_channel();
-        Ok(Links {
-            keys: Some(Arc::new(certified)),
-            server: Some(tls::any_client(identity).map_err(io::Error::other)?),
+        let links = Links {
+            shown: RefCell::new(None),
             client: tls::any_server().map_err(io::Error::other)?,
             names,
             address: Some(address),
             quic,
             opened: (tell, RefCell::new(Some(told))),
-        })
+        };
+        links.show(certified, identity)?;
+        Ok(links)
+    }
+
+    /// Shows these everyday keys from now on, which certify this TLS certificate.
+    ///
+    /// # Errors
+    /// If TLS cannot be set up.
+    pub fn show(&self, certified: Certified, identity: &Identity) -> io::Result<()> {
+        let server = tls::any_client(identity).map_err(io::Error::other)?;
+        let quic = self.quic.is_some().then(|| quic::server(identity)).transpose()?;
+        *self.shown.borrow_mut() =
+            Some(Shown { keys: Arc::new(certified), server, quic: quic.map(Arc::new) });
+        Ok(())
     }
 
     /// A client's, which proves nothing; `quic`: whether it speaks that.
@@ -113,8 +132,7 @@ impl Links {
         let client = tls::any_server().map_err(io::Error::other)?;
         let quic = quic.then(|| Quic::client(names.clone())).transpose()?;
         Ok(Links {
-            keys: None,
-            server: None,
+            shown: RefCell::new(None),
             client,
             names,
             address: None,
@@ -134,12 +152,12 @@ impl Links {
     }
 
     /// What a relay shows of itself.
-    pub fn certified(&self) -> Option<&Arc<Certified>> {
-        self.keys.as_ref()
+    pub fn certified(&self) -> Option<Arc<Certified>> {
+        self.shown.borrow().as_ref().map(|shown| shown.keys.clone())
     }
 
-    fn start(&self, address: SocketAddr) -> Start {
-        let (keys, ours) = (self.keys.clone(), self.address);
+    fn start(&self, keys: Option<Arc<Certified>>, address: SocketAddr) -> Start {
+        let ours = self.address;
         let quic = self.quic.is_some();
         Start { keys, now: clock::unix(), random: random(), address: address.ip(), ours, quic }
     }
@@ -173,7 +191,8 @@ impl Links {
         certificate: [u8; 32],
         router: &Router,
     ) -> io::Result<(Carrier, Peer, Vec<u8>)> {
-        let handshake = Handshake::initiator(self.start(router.address), Some(router.fingerprint));
+        let handshake =
+            Handshake::initiator(self.start(self.certified(), router.address), Some(router.fingerprint));
         let (carrier, peer, rest) = shake(carrier, handshake, certificate).await?;
         let proved = peer.proved.as_ref().map(|proved| proved.ed25519);
         if router.ed25519.is_some() && router.ed25519 != proved {
@@ -188,12 +207,12 @@ impl Links {
     /// If the handshake fails; why, in words.
     pub async fn accept(&self, tcp: TcpStream) -> io::Result<Met> {
         let address = tcp.peer_addr()?;
-        let (server, keys) =
-            self.server.as_ref().zip(self.keys.as_ref()).ok_or(io::ErrorKind::Unsupported)?;
+        // They may be others before the handshake is over.
+        let Shown { keys, server, .. } = self.shown.borrow().clone().ok_or(io::ErrorKind::Unsupported)?;
         within(PATIENCE, async {
-            let stream = TlsAcceptor::from(server.clone()).accept(in_lumps(tcp)?).await?;
+            let stream = TlsAcceptor::from(server).accept(in_lumps(tcp)?).await?;
             let carrier = Carrier::Tls(Box::new(stream.into()));
-            self.be_met(carrier, address, keys.tls_digest).await
+            self.be_met(carrier, address, keys).await
         })
         .await
     }
@@ -203,11 +222,14 @@ impl Links {
     /// # Errors
     /// If the handshake fails; why, in words.
     pub async fn accept_quic(&self, incoming: Incoming) -> io::Result<(Met, Neighbour)> {
-        let (quic, keys) = self.quic.as_ref().zip(self.keys.as_ref()).ok_or(io::ErrorKind::Unsupported)?;
+        let shown = self.shown.borrow().clone();
+        let (quic, Shown { keys, quic: config, .. }) =
+            self.quic.as_ref().zip(shown).ok_or(io::ErrorKind::Unsupported)?;
+        let config = config.ok_or(io::ErrorKind::Unsupported)?;
         within(QUICKLY, async {
-            let neighbour = quic.answer(incoming).await?;
+            let neighbour = quic.answer(incoming, config).await?;
             let lane = Carrier::Quic(Box::new(neighbour.accept().await?));
-            let met = self.be_met(lane, neighbour.address(), keys.tls_digest).await?;
+            let met = self.be_met(lane, neighbour.address(), keys).await?;
             if let Some(relay) = met.peer {
                 quic.keep(relay, &neighbour);
             }
@@ -216,8 +238,9 @@ impl Links {
         .await
     }
 
-    async fn be_met(&self, carrier: Carrier, address: SocketAddr, certificate: [u8; 32]) -> io::Result<Met> {
-        let handshake = Handshake::responder(self.start(address));
+    async fn be_met(&self, carrier: Carrier, address: SocketAddr, keys: Arc<Certified>) -> io::Result<Met> {
+        let certificate = keys.tls_digest;
+        let handshake = Handshake::responder(self.start(Some(keys), address));
         let (carrier, peer, rest) = shake(carrier, handshake, certificate).await?;
         let relay = peer.proved.map(|proved| {
             let ed25519 = Some(proved.ed25519);

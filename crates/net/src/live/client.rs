@@ -157,7 +157,7 @@ pub async fn run(
     let Settings { directory: (at, key), config, hops, path } = settings;
     let names = SharedNames::default();
     let links = Rc::new(Links::client(names.clone(), config.transport == Transport::Quic)?);
-    let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names.clone(), None);
+    let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names.clone());
     let state = Rc::<State>::default();
     let wish = config.conflux.as_ref().map(|split| split.wish());
     let modern = config.control.window().is_some() || wish.is_some();

@@ -62,7 +62,7 @@ fn write(text: &mut String, keys: &RouterKeys, certified: &Certified, facts: &Fa
     write!(text, "signing-key\n{}", armour("RSA PUBLIC KEY", &identity))?;
     write!(text, "onion-key-crosscert\n{}", armour("CROSSCERT", &keys.tap_cross_certificate()))?;
     write!(text, "ntor-onion-key-crosscert {sign}\n{}", armour("ED25519 CERT", &onion_cross))?;
-    writeln!(text, "ntor-onion-key {}", STANDARD_NO_PAD.encode(keys.onion()[1]))?;
+    writeln!(text, "ntor-onion-key {}", STANDARD_NO_PAD.encode(keys.onion()))?;
     for rule in facts.policy.rules() {
         writeln!(text, "{rule}")?;
     }

@@ -83,7 +83,7 @@ impl Entry {
             address,
             fingerprint: keys.fingerprint(),
             ed25519: keys.ed25519(),
-            onion: keys.onion()[1],
+            onion: keys.onion(),
             bandwidth,
             exit,
             published,

@@ -17,5 +17,6 @@ pub mod keys;
 pub mod policy;
 pub mod quic;
 pub mod relay;
+pub mod renewal;
 mod status;
 pub mod stream;

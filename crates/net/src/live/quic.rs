@@ -178,19 +178,28 @@ fn transport() -> Arc<TransportConfig> {
     Arc::new(config)
 }
 
+/// How a relay answers with that certificate.
+///
+/// # Errors
+/// If TLS cannot be set up.
+pub fn server(identity: &Identity) -> io::Result<ServerConfig> {
+    let mut tls = (*tls::any_client(identity).map_err(wrong)?).clone();
+    tls.alpn_protocols = vec![PROTOCOL.into()];
+    let crypto = QuicServerConfig::try_from(tls).map_err(wrong)?;
+    let mut server = ServerConfig::with_crypto(Arc::new(crypto));
+    // Neighbours are counted by address.
+    server.migration(false).transport_config(transport());
+    server.max_incoming(HANDSHAKES).incoming_buffer_size(HANDSHAKE_BYTES);
+    Ok(server)
+}
+
 impl Quic {
     /// A relay's, which answers at that address with its certificate for links.
     ///
     /// # Errors
     /// If the port is in use, or TLS cannot be set up.
     pub fn relay(identity: &Identity, at: SocketAddr, names: SharedNames) -> io::Result<Quic> {
-        let mut tls = (*tls::any_client(identity).map_err(wrong)?).clone();
-        tls.alpn_protocols = vec![PROTOCOL.into()];
-        let crypto = QuicServerConfig::try_from(tls).map_err(wrong)?;
-        let mut server = ServerConfig::with_crypto(Arc::new(crypto));
-        // Neighbours are counted by address.
-        server.migration(false).transport_config(transport());
-        server.max_incoming(HANDSHAKES).incoming_buffer_size(HANDSHAKE_BYTES);
+        let server = server(identity)?;
         let socket = UdpSocket::bind(at).map_err(|cause| {
             io::Error::new(cause.kind(), format!("UDP {at}: {cause}; QUIC needs the port that TLS has"))
         })?;
@@ -239,12 +248,12 @@ impl Quic {
         }
     }
 
-    /// Answers a connection, before anybody has proved anything.
+    /// Answers a connection in that way, before anybody has proved anything.
     ///
     /// # Errors
     /// If its handshake fails, or takes too long.
-    pub async fn answer(&self, incoming: Incoming) -> io::Result<Neighbour> {
-        within(PATIENCE, async { Ok(Neighbour::new(incoming.accept()?.await?)) }).await
+    pub async fn answer(&self, incoming: Incoming, config: Arc<ServerConfig>) -> io::Result<Neighbour> {
+        within(PATIENCE, async { Ok(Neighbour::new(incoming.accept_with(config)?.await?)) }).await
     }
 
     /// Connects, before anybody has proved anything.

@@ -8,10 +8,8 @@ use std::rc::Rc;
 
 use tidegate_control::units::Span;
 use tidegate_proto::cell::{EndReason, RelayId};
-use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::names::{SharedNames, Target};
-use tidegate_proto::crypto::ntor::RelaySecret;
 use tidegate_proto::links::{Config, Limits};
 use tidegate_proto::node::{Node as _, Output};
 use tidegate_proto::relay::Relay;
@@ -26,11 +24,12 @@ use super::directory::Entry;
 use super::exit::{self, Exit, Exiting};
 use super::fetch::fetch;
 use super::quic::Neighbour;
+use super::renewal::{Change, Keys, Renewed};
 use super::status;
 use super::stream::{Local, Locals};
 use crate::admission::{Admission, next_connection};
 use crate::clock;
-use crate::identity::{Identity, random};
+use crate::identity::random;
 use crate::link::Carrier;
 use crate::overlay::{Handle, Met, Overlay, Owner};
 
@@ -52,7 +51,7 @@ pub struct Settings {
     /// Where others reach it.
     pub address: SocketAddr,
     /// Its keys.
-    pub keys: RouterKeys,
+    pub keys: Keys,
     /// How it moves cells.
     pub config: Config,
     /// What it lets out.
@@ -91,6 +90,8 @@ pub enum Event {
     Reloaded,
     /// It ends with its last circuit.
     Draining,
+    /// Keys of its own are others now, or should be.
+    Keys(Change),
 }
 
 /// What a directory says: code, words, body.
@@ -131,14 +132,17 @@ struct RelayLoop {
     switched: Rc<Cell<u64>>,
     exit: Rc<RefCell<Rc<Exit>>>,
     announce: Rc<RefCell<Announce>>,
+    /// It is to be announced again at once.
     changed: Rc<Notify>,
+    /// When its last descriptor is of: the next is of a later second, or an authority takes it for the same.
+    published: Rc<Cell<u64>>,
 }
 
 /// Who announces itself.
 struct Announced {
     nickname: String,
     address: SocketAddr,
-    keys: RouterKeys,
+    keys: Renewed,
 }
 
 /// Runs a relay until dropped, or until it has drained. Must run inside a [`tokio::task::LocalSet`].
@@ -155,17 +159,14 @@ pub async fn run(
     let own = listener.local_addr()?;
     exit.policy.refuse(own);
     let names = SharedNames::default();
-    // Stock tor wants RSA of a TLS certificate, whose signature costs half a millisecond for each connection.
-    let identity = match announce {
-        Announce::Overlay(..) => Identity::generate(),
-        Announce::None | Announce::Tor(_) => Identity::for_links(),
-    };
+    let keys = Renewed::new(keys, !matches!(announce, Announce::Overlay(..)));
+    // One whose time is over was announced before.
+    keys.renew_onion().await.into_iter().for_each(|change| on_event(Event::Keys(change)));
+    let (identity, certified) = keys.everyday(None).await;
     let quic = (config.transport == Transport::Quic).then_some(own);
-    let links = Rc::new(Links::relay(&keys, names.clone(), address.ip(), &identity, quic)?);
-    let [secret, _] = keys.onion();
-    let onion =
-        Encrypted::new(Some(RelaySecret::new(keys.fingerprint(), secret)), Default::default(), random())
-            .with_names(names, Some((keys.ed25519(), secret)));
+    let links = Rc::new(Links::relay(certified, names.clone(), address.ip(), &identity, quic)?);
+    let mut onion = Encrypted::new(None, Default::default(), random()).with_names(names);
+    onion.answer_with(keys.own());
     let (limit, inspects) = (Limit::new(config.bandwidth), config.kist.is_some());
     let relay = RelayLoop::new(Relay::new(onion, config), limit, links, exit, announce);
     if inspects {
@@ -186,6 +187,7 @@ pub async fn run(
             () = relay.accept_quic() => {}
             () = relay.serve_opened() => {}
             () = relay.announce(&announced, &on_event) => {}
+            () = relay.renew(&announced.keys, &on_event) => {}
             () = relay.obey(&mut orders, own, &on_event) => {}
         }
     };
@@ -273,6 +275,7 @@ impl RelayLoop {
             exit,
             announce,
             changed: Rc::default(),
+            published: Rc::default(),
         }
     }
 
@@ -304,6 +307,20 @@ impl RelayLoop {
         }
         // Nobody gives orders any more.
         std::future::pending().await
+    }
+
+    /// Renews its keys. Who asks the directory is told of the new ones at once.
+    async fn renew(&self, keys: &Renewed, on_event: &impl Fn(Event)) {
+        let hear = |change: Change| {
+            if matches!(change, Change::Onion | Change::Forgotten) {
+                self.overlay.with(|node, _| node.onion().answer_with(keys.own()));
+            }
+            if matches!(change, Change::Onion | Change::Signing) {
+                self.changed.notify_one();
+            }
+            on_event(Event::Keys(change));
+        };
+        keys.run(&self.links, hear).await;
     }
 
     /// Announces itself again and again, at once after a change.
@@ -345,23 +362,24 @@ impl RelayLoop {
 
     async fn join(&self, who: &Announced, at: SocketAddr, token: Option<&str>) -> io::Result<Answer> {
         let facts = (self.bandwidth(), self.exit.borrow().policy.is_exit(), clock::unix());
-        let line = Entry::new(&who.nickname, who.address, &who.keys, facts).line();
+        let line = Entry::new(&who.nickname, who.address, &who.keys.router(), facts).line();
         let token = token.map_or(String::new(), |token| format!("token {token}\n"));
         fetch(at, "/relay", Some(format!("{token}{line}\n").as_bytes())).await
     }
 
     async fn publish(&self, who: &Announced, at: SocketAddr) -> io::Result<Answer> {
         let exit = self.exit.borrow().clone();
+        self.published.set(clock::unix().max(self.published.get() + 1));
         let facts = Facts {
             nickname: &who.nickname,
             address: who.address,
             bandwidth: self.bandwidth(),
             policy: &exit.policy,
             directory: exit.directory.is_some(),
-            published: clock::unix(),
+            published: self.published.get(),
         };
         let certified = self.links.certified().expect("a relay has keys");
-        let text = descriptor::build(&who.keys, certified, &facts);
+        let text = descriptor::build(&who.keys.router(), &certified, &facts);
         fetch(at, "/tor/", Some(text.as_bytes())).await
     }
 

@@ -46,8 +46,15 @@ async fn ours() -> Relay {
     spawn_local(directory(behind));
     let config = Config { limits: Some(Limits::default()), ..Config::default() };
     let nickname = "ours".into();
-    let settings =
-        Settings { nickname, address, keys, config, exit, announce: Announce::Tor(authority), status: None };
+    let settings = Settings {
+        nickname,
+        address,
+        keys: keys.into(),
+        config,
+        exit,
+        announce: Announce::Tor(authority),
+        status: None,
+    };
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {
         let _orders = orders;

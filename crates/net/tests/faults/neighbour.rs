@@ -8,9 +8,10 @@ use sha2::{Digest as _, Sha256};
 use tidegate_net::clock;
 use tidegate_net::identity::random;
 use tidegate_net::{link, tls};
-use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::crypto::cert::{RouterKeys, Signing};
 use tidegate_proto::crypto::fast;
 use tidegate_proto::crypto::layer::{BODY, Layer};
+use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::link::{EXPORTER, Handshake, Start, Tls};
 use tidegate_proto::crypto::wire::{self, Splitter, command};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -95,7 +96,9 @@ pub async fn connect(relay: Relay) -> TlsStream<link::Tcp> {
 pub async fn shake(relay: Relay, keys: Option<&RouterKeys>, change: impl Fn(&mut Vec<u8>)) -> Option<Link> {
     let mut stream = connect(relay).await;
     let now = clock::unix();
-    let keys = keys.map(|keys| keys.certify(now, &[], [random(), random()]).into());
+    let [signing, link] = KeyLifetimes::default().certified(now);
+    let certify = |keys: &RouterKeys| keys.certify(Signing::new(random(), signing), link, &[], random());
+    let keys = keys.map(|keys| certify(keys).into());
     let start = Start { keys, now, random: random(), address: relay.address.ip(), ours: None, quic: true };
     let mut handshake = Handshake::initiator(start, Some(relay.fingerprint));
     let mut buffer = [0; 4096];

@@ -3,17 +3,18 @@
 
 use ed25519_dalek::hazmat::{ExpandedSecretKey, raw_sign};
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
-use rsa::pkcs1::{DecodeRsaPrivateKey as _, EncodeRsaPrivateKey as _, EncodeRsaPublicKey as _};
-use rsa::pkcs8::{DecodePublicKey as _, EncodePrivateKey as _, EncodePublicKey as _};
-use rsa::rand_core::{CryptoRng, Error, RngCore};
+use rsa::pkcs1::EncodeRsaPublicKey as _;
+use rsa::pkcs8::DecodePublicKey as _;
 use rsa::traits::PublicKeyParts as _;
 use rsa::{Pkcs1v15Sign, RsaPrivateKey, RsaPublicKey};
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256, Sha512};
-use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::der;
+use super::lifetimes::{KeyLifetimes, seconds};
+use super::onion_keys::{OnionKey, OnionKeys, array};
+use super::rsa_keys::{self, Invalid};
 
 /// SHA-256 of a TLS certificate: who is at the other end.
 pub type Fingerprint = [u8; 32];
@@ -37,48 +38,15 @@ const X509: u8 = 3;
 /// The extension that holds the signing key.
 const SIGNED_WITH: u8 = 4;
 const CROSS_PREFIX: &[u8] = b"Tor TLS RSA/Ed25519 cross-certificate";
-/// DigestInfo of SHA-256 (RFC 8017).
-const SHA256_INFO: [u8; 19] =
-    [0x30, 0x31, 0x30, 0x0d, 6, 9, 0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 1, 5, 0, 4, 0x20];
-/// Bits of an RSA identity, and of a TLS key.
-const RSA_BITS: usize = 1024;
-const TLS_BITS: usize = 2048;
 const HOUR: u64 = 3600;
-/// For how long everyday keys are certified.
-const VALIDITY: u64 = 30 * 24 * HOUR;
+/// For how long an onion key certifies the identity: until well after the next descriptor.
+const CROSSED: u64 = 30 * 24 * HOUR;
 
-/// A certificate or a key is not what it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Invalid(pub &'static str);
-
-impl std::fmt::Display for Invalid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-/// A router's long-term secrets.
+/// A router's secrets that are kept: its identity, which stays, and its onion keys.
 pub struct RouterKeys {
     rsa: RsaPrivateKey,
     identity: SigningKey,
-    /// The ntor onion key.
-    onion: [u8; 32],
-    /// The onion key of the old handshake, which descriptors must name.
-    tap: RsaPrivateKey,
-}
-
-impl Drop for RouterKeys {
-    fn drop(&mut self) {
-        self.onion.zeroize();
-    }
-}
-
-fn public_der(key: &RsaPrivateKey) -> Vec<u8> {
-    key.to_public_key().to_pkcs1_der().expect("a public key can be written").into_vec()
-}
-
-fn sign_raw(key: &RsaPrivateKey, digest: &[u8]) -> Vec<u8> {
-    key.sign(Pkcs1v15Sign::new_unprefixed(), digest).expect("a digest is shorter than the key")
+    onion: OnionKeys,
 }
 
 fn sha256(bytes: &[u8]) -> [u8; 32] {
@@ -88,46 +56,30 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
 impl RouterKeys {
     /// New keys, from a source of randomness that fills memory.
     pub fn generate(fill: &mut dyn FnMut(&mut [u8])) -> RouterKeys {
-        let (mut identity, mut onion) = (Zeroizing::new([0; 32]), [0; 32]);
+        let mut identity = Zeroizing::new([0; 32]);
         fill(&mut identity[..]);
-        fill(&mut onion);
-        let mut random = Filled(fill);
-        let mut key = || RsaPrivateKey::new(&mut random, RSA_BITS).expect("a key of this size can be made");
-        RouterKeys { rsa: key(), tap: key(), identity: SigningKey::from_bytes(&identity), onion }
+        let onion = OnionKeys::new(OnionKey::generate(fill));
+        RouterKeys { rsa: rsa_keys::draw(fill), identity: SigningKey::from_bytes(&identity), onion }
     }
 
-    /// The secrets as bytes, to be kept: RSA identity, Ed25519 identity, ntor onion key, old onion key.
-    pub fn to_bytes(&self) -> [Zeroizing<Vec<u8>>; 4] {
-        let rsa = |key: &RsaPrivateKey| {
-            let der = key.to_pkcs1_der().expect("a private key can be written");
-            Zeroizing::new(der.as_bytes().to_vec())
-        };
-        let ed25519 = Zeroizing::new(self.identity.to_bytes().to_vec());
-        [rsa(&self.rsa), ed25519, Zeroizing::new(self.onion.to_vec()), rsa(&self.tap)]
+    /// The identity as bytes, to be kept: RSA in PKCS #1, Ed25519.
+    pub fn to_bytes(&self) -> [Zeroizing<Vec<u8>>; 2] {
+        [rsa_keys::write(&self.rsa), Zeroizing::new(self.identity.to_bytes().to_vec())]
     }
 
-    /// From what [`to_bytes`](Self::to_bytes) gave.
+    /// From what [`to_bytes`](Self::to_bytes) gave, and onion keys.
     ///
     /// # Errors
     /// If that is not keys.
-    pub fn from_bytes(secrets: &[Zeroizing<Vec<u8>>; 4]) -> Result<RouterKeys, Invalid> {
-        let rsa = |der: &[u8]| match RsaPrivateKey::from_pkcs1_der(der) {
-            Ok(key) if key.size() * 8 == RSA_BITS => Ok(key),
-            _ => Err(Invalid("an RSA key is not a PKCS #1 key of 1024 bits")),
-        };
-        let array = |bytes: &[u8]| bytes.try_into().map_err(|_| Invalid("a key is not 32 bytes"));
-        let [identity, ed25519, onion, tap] = secrets;
-        Ok(RouterKeys {
-            rsa: rsa(identity)?,
-            identity: SigningKey::from_bytes(&array(ed25519)?),
-            onion: array(onion)?,
-            tap: rsa(tap)?,
-        })
+    pub fn from_bytes(identity: [&[u8]; 2], onion: OnionKeys) -> Result<RouterKeys, Invalid> {
+        let [rsa, ed25519] = identity;
+        let identity = SigningKey::from_bytes(&array(ed25519)?);
+        Ok(RouterKeys { rsa: rsa_keys::read(rsa)?, identity, onion })
     }
 
     /// SHA-1 of the RSA identity: what names the router.
     pub fn fingerprint(&self) -> [u8; 20] {
-        Sha1::digest(public_der(&self.rsa)).into()
+        Sha1::digest(rsa_keys::public(&self.rsa)).into()
     }
 
     /// The Ed25519 identity.
@@ -135,19 +87,29 @@ impl RouterKeys {
         self.identity.verifying_key().to_bytes()
     }
 
-    /// The ntor onion key: secret and public.
-    pub fn onion(&self) -> [[u8; 32]; 2] {
-        [self.onion, x25519(self.onion, X25519_BASEPOINT_BYTES)]
+    /// The onion keys.
+    pub fn onion_keys(&self) -> &OnionKeys {
+        &self.onion
     }
 
-    /// The public key of the identity and of the old onion key, in PKCS #1.
+    /// Goes on with other onion keys.
+    pub fn set_onion_keys(&mut self, onion: OnionKeys) {
+        self.onion = onion;
+    }
+
+    /// The ntor onion key that is announced: its public half.
+    pub fn onion(&self) -> [u8; 32] {
+        self.onion.current().ntor()[1]
+    }
+
+    /// The public key of the identity and of the old handshake's onion key, in PKCS #1.
     pub fn rsa_public(&self) -> [Vec<u8>; 2] {
-        [public_der(&self.rsa), public_der(&self.tap)]
+        [rsa_keys::public(&self.rsa), rsa_keys::public(&self.onion.current().tap)]
     }
 
     /// Signs with the RSA identity, as descriptors are signed: the digest alone, padded.
     pub fn sign_rsa(&self, digest: &[u8]) -> Vec<u8> {
-        sign_raw(&self.rsa, digest)
+        rsa_keys::sign(&self.rsa, digest)
     }
 
     /// Signs with the Ed25519 identity.
@@ -155,107 +117,80 @@ impl RouterKeys {
         self.identity.sign(message).to_bytes()
     }
 
-    /// The old onion key's signature over both identities.
+    /// The old handshake's onion key's signature over both identities.
     pub fn tap_cross_certificate(&self) -> Vec<u8> {
-        sign_raw(&self.tap, &[&self.fingerprint()[..], &self.ed25519()].concat())
+        rsa_keys::sign(&self.onion.current().tap, &[&self.fingerprint()[..], &self.ed25519()].concat())
     }
 
     /// The ntor onion key, as an Ed25519 key, certifies the Ed25519 identity; and that key's sign bit.
     pub fn onion_cross_certificate(&self, now: u64) -> (Vec<u8>, u8) {
-        let half: [u8; 32] = Sha512::digest([&self.onion[..], b"tidegate"].concat())[32..]
-            .try_into()
-            .expect("half of a SHA-512");
-        let secret = [self.onion, half].concat().try_into().expect("64 bytes");
-        let secret = ExpandedSecretKey::from_bytes(&secret);
+        let secret = ExpandedSecretKey::from_bytes(&self.onion.current().ntor.expanded());
         let public = VerifyingKey::from(&secret);
         let sign = |body: &[u8]| raw_sign::<Sha512>(&secret, body, &public);
-        let body = body(ONION, ED25519, &self.ed25519(), now, None);
+        let body = body(ONION, ED25519, &self.ed25519(), now + CROSSED, None);
         ([&body[..], &sign(&body).to_bytes()].concat(), public.to_bytes()[31] >> 7)
     }
 
-    /// Certifies fresh everyday keys, from two seeds, for a connection's TLS certificate.
-    pub fn certify(&self, now: u64, tls_certificate: &[u8], seeds: [[u8; 32]; 2]) -> Certified {
-        let [signing, auth] = seeds.map(|seed| SigningKey::from_bytes(&seed));
+    /// Certifies everyday keys: a signing key, and under it until `link_until` (seconds since 1970) a connection's TLS
+    /// certificate and a fresh key, from a seed, for AUTHENTICATE.
+    pub fn certify(
+        &self,
+        signing: Signing,
+        link_until: u64,
+        tls_certificate: &[u8],
+        seed: [u8; 32],
+    ) -> Certified {
+        let auth = SigningKey::from_bytes(&seed);
         let identity = self.ed25519();
-        let by_identity = |kind, key: &SigningKey| {
-            let body = body(kind, ED25519, key.verifying_key().as_bytes(), now, Some(&identity));
-            [&body[..], &self.identity.sign(&body).to_bytes()].concat()
-        };
+        let signing_body =
+            body(SIGNING, ED25519, signing.key.verifying_key().as_bytes(), signing.until, Some(&identity));
         let by_signing = |kind, key_type, key: &[u8; 32]| {
-            let body = body(kind, key_type, key, now, None);
-            [&body[..], &signing.sign(&body).to_bytes()].concat()
+            let body = body(kind, key_type, key, link_until, None);
+            [&body[..], &signing.key.sign(&body).to_bytes()].concat()
         };
-        let expires = (((now + VALIDITY) / HOUR) as u32).to_be_bytes();
-        let crossed = sha256(&[CROSS_PREFIX, &identity, &expires].concat());
-        let signature = sign_raw(&self.rsa, &crossed);
-        let cross = [&identity[..], &expires, &[signature.len() as u8], &signature].concat();
+        let crossed = [&identity[..], &hours(signing.until)].concat();
+        let signature = self.sign_rsa(&sha256(&[CROSS_PREFIX, &crossed].concat()));
         let tls_digest = sha256(tls_certificate);
         Certified {
             fingerprint: self.fingerprint(),
-            rsa_digest: sha256(&public_der(&self.rsa)),
+            rsa_digest: sha256(&rsa_keys::public(&self.rsa)),
             ed25519: identity,
             tls_digest,
-            rsa_certificate: self.certificate(),
-            signing_certificate: by_identity(SIGNING, &signing),
+            rsa_certificate: rsa_keys::self_signed(&self.rsa),
+            signing_certificate: [&signing_body[..], &self.sign_ed25519(&signing_body)].concat(),
             link_certificate: by_signing(LINK, X509, &tls_digest),
             auth_certificate: by_signing(AUTH, ED25519, auth.verifying_key().as_bytes()),
-            cross_certificate: cross,
+            cross_certificate: [&crossed[..], &[signature.len() as u8], &signature].concat(),
+            link_until,
             signing,
             auth,
         }
     }
+}
 
-    /// The RSA identity as an X.509 certificate of its own.
-    fn certificate(&self) -> Vec<u8> {
-        self_signed(&self.rsa)
+/// A key for every day, which the identity certifies until then (seconds since 1970).
+#[derive(Clone)]
+pub struct Signing {
+    key: SigningKey,
+    until: u64,
+}
+
+impl Signing {
+    /// From a fresh random seed.
+    pub fn new(seed: [u8; 32], until: u64) -> Signing {
+        Signing { key: SigningKey::from_bytes(&seed), until }
     }
 }
 
-fn self_signed(key: &RsaPrivateKey) -> Vec<u8> {
-    let info = key.to_public_key().to_public_key_der().expect("a public key can be written");
-    let signed = der::to_be_signed(1, ["200101000000Z", "491231235959Z"], info.as_bytes());
-    let scheme = Pkcs1v15Sign { hash_len: Some(32), prefix: SHA256_INFO.into() };
-    let signature = key.sign(scheme, &sha256(&signed)).expect("a digest is shorter than the key");
-    der::certificate(&signed, &signature)
+/// Certificates say their end in whole hours, which no key outlives.
+fn hours(until: u64) -> [u8; 4] {
+    (until.div_ceil(HOUR) as u32).to_be_bytes()
 }
-
-/// A fresh certificate for TLS, and its key in PKCS #8. It is RSA's as tor's own are: tor says `expecting an rsa key`
-/// of others.
-pub fn tls_identity(fill: &mut dyn FnMut(&mut [u8])) -> (Vec<u8>, Zeroizing<Vec<u8>>) {
-    let key = RsaPrivateKey::new(&mut Filled(fill), TLS_BITS).expect("a key of this size can be made");
-    let secret = key.to_pkcs8_der().expect("a private key can be written");
-    (self_signed(&key), Zeroizing::new(secret.as_bytes().to_vec()))
-}
-
-/// A source of randomness as RSA's implementation wants it.
-struct Filled<'a>(&'a mut dyn FnMut(&mut [u8]));
-
-impl RngCore for Filled<'_> {
-    fn next_u32(&mut self) -> u32 {
-        let mut bytes = [0; 4];
-        (self.0)(&mut bytes);
-        u32::from_le_bytes(bytes)
-    }
-    fn next_u64(&mut self) -> u64 {
-        let mut bytes = [0; 8];
-        (self.0)(&mut bytes);
-        u64::from_le_bytes(bytes)
-    }
-    fn fill_bytes(&mut self, bytes: &mut [u8]) {
-        (self.0)(bytes);
-    }
-    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
-        (self.0)(bytes);
-        Ok(())
-    }
-}
-
-impl CryptoRng for Filled<'_> {}
 
 /// An Ed25519 certificate without its signature.
-fn body(kind: u8, key_type: u8, key: &[u8; 32], now: u64, signed_with: Option<&[u8; 32]>) -> Vec<u8> {
-    let expires = (((now + VALIDITY) / HOUR) as u32).to_be_bytes();
-    let mut body = [&[1, kind], &expires[..], &[key_type], key, &[u8::from(signed_with.is_some())]].concat();
+fn body(kind: u8, key_type: u8, key: &[u8; 32], until: u64, signed_with: Option<&[u8; 32]>) -> Vec<u8> {
+    let mut body =
+        [&[1, kind], &hours(until)[..], &[key_type], key, &[u8::from(signed_with.is_some())]].concat();
     if let Some(signer) = signed_with {
         body.extend_from_slice(&[0, 32, SIGNED_WITH, 0]);
         body.extend_from_slice(signer);
@@ -279,11 +214,34 @@ pub struct Certified {
     link_certificate: Vec<u8>,
     auth_certificate: Vec<u8>,
     cross_certificate: Vec<u8>,
-    signing: SigningKey,
+    link_until: u64,
+    signing: Signing,
     auth: SigningKey,
 }
 
+/// What is to be certified anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// The TLS key, by the same signing key.
+    Link,
+    /// The signing key, and all that it certifies.
+    Signing,
+}
+
 impl Certified {
+    /// When everyday keys are to be renewed, before they end, and which; seconds since 1970.
+    pub fn renewal(&self, lifetimes: &KeyLifetimes) -> (u64, Renewal) {
+        let before = |until: u64, span| until.saturating_sub(seconds(span) / 10);
+        let (signing, link) =
+            (before(self.signing.until, lifetimes.signing), before(self.link_until, lifetimes.link));
+        if signing <= link { (signing, Renewal::Signing) } else { (link, Renewal::Link) }
+    }
+
+    /// The signing key, to certify more with it.
+    pub fn signing(&self) -> &Signing {
+        &self.signing
+    }
+
     /// The body of a CERTS cell.
     pub fn certs(&self, initiator: bool) -> Vec<u8> {
         let third = if initiator { (AUTH, &self.auth_certificate) } else { (LINK, &self.link_certificate) };
@@ -304,7 +262,7 @@ impl Certified {
 
     /// Signs a descriptor.
     pub fn sign(&self, message: &[u8]) -> [u8; 64] {
-        self.signing.sign(message).to_bytes()
+        self.signing.key.sign(message).to_bytes()
     }
 
     /// Signs an AUTHENTICATE cell.
@@ -414,11 +372,10 @@ fn rsa_identity(certificate: &[u8]) -> Result<RsaPublicKey, Invalid> {
     let invalid = Invalid("the RSA identity's certificate is wrong");
     let parts = der::parse(certificate).ok_or(invalid)?;
     let rsa = RsaPublicKey::from_public_key_der(parts.public_key_info).map_err(|_| invalid)?;
-    if rsa.size() * 8 != RSA_BITS {
+    if rsa.size() * 8 != rsa_keys::BITS {
         return Err(Invalid("the RSA identity is not 1024 bits long"));
     }
-    let scheme = Pkcs1v15Sign { hash_len: Some(32), prefix: SHA256_INFO.into() };
-    rsa.verify(scheme, &sha256(parts.to_be_signed), parts.signature).map_err(|_| invalid)?;
+    rsa.verify(rsa_keys::scheme(), &sha256(parts.to_be_signed), parts.signature).map_err(|_| invalid)?;
     Ok(rsa)
 }
 

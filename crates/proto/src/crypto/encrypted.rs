@@ -15,6 +15,7 @@ use super::message::{read, write};
 use super::names::{Peer, SharedNames, Target};
 use super::ntor::{self, HopKeys, RelayPublic, RelaySecret};
 use super::ntor_v3;
+use super::own_keys::OwnKeys;
 use super::wire;
 use crate::cell::{Cell, CircId, Command, DATA_BYTES, DestroyReason, Digest, Message, Nonce, RelayId};
 use crate::onion::{Malformed, Onion};
@@ -32,9 +33,7 @@ const NO_EXTENSIONS: &[u8] = &[0];
 /// One node's keys, and those of the relays it knows.
 #[derive(Clone)]
 pub struct Encrypted {
-    ours: Option<RelaySecret>,
-    /// The keys by which ntor-v3 knows us.
-    ours_v3: Option<(ntor_v3::Public, [u8; 32])>,
+    ours: Option<OwnKeys>,
     directory: BTreeMap<RelayId, RelayPublic>,
     /// Relays that are asked for congestion control, by ntor-v3.
     modern: BTreeMap<RelayId, ntor_v3::Public>,
@@ -90,18 +89,19 @@ impl Encrypted {
         directory: BTreeMap<RelayId, RelayPublic>,
         seed: [u8; 32],
     ) -> Encrypted {
-        let modern = BTreeMap::new();
-        Encrypted { ours, ours_v3: None, directory, modern, names: None, seed, drawn: 0 }
+        let ours = ours.map(OwnKeys::from);
+        Encrypted { ours, directory, modern: BTreeMap::new(), names: None, seed, drawn: 0 }
     }
 
-    /// With names of Tor's kind for relays. A relay is also known by its Ed25519 identity, and shares the secret
-    /// half of its onion key with ntor.
-    pub fn with_names(mut self, names: SharedNames, identity: Option<([u8; 32], [u8; 32])>) -> Encrypted {
+    /// With names of Tor's kind for relays.
+    pub fn with_names(mut self, names: SharedNames) -> Encrypted {
         self.names = Some(names);
-        self.ours_v3 = self.ours.as_ref().zip(identity).map(|(ours, (identity, secret))| {
-            (ntor_v3::Public { identity, onion: ours.public().onion }, secret)
-        });
         self
+    }
+
+    /// Answers with these keys from now on.
+    pub fn answer_with(&mut self, keys: OwnKeys) {
+        self.ours = Some(keys);
     }
 
     /// Client: learns of a relay; with an Ed25519 identity it is asked for congestion control.
@@ -258,8 +258,7 @@ impl Onion for Encrypted {
         match (peer, &self.names) {
             (Peer::Number(number), None) => Some(*number),
             (Peer::Router(router), Some(names)) => {
-                let ours =
-                    self.ours.as_ref().is_some_and(|ours| ours.public().identity == router.fingerprint);
+                let ours = self.ours.as_ref().is_some_and(|ours| ours.fingerprint() == router.fingerprint);
                 // Tor refuses to extend to the relay itself, and to no port.
                 (!ours && router.address.port() != 0).then(|| names.borrow_mut().find(*router))
             }
@@ -294,18 +293,16 @@ impl Onion for Encrypted {
         let skin = measured(rest)?;
         match u16::from_be_bytes(*kind) {
             NTOR => {
-                let (keys, reply) =
-                    ntor::answer(self.ours.as_ref()?, skin.try_into().ok()?, ephemeral).ok()?;
+                let (keys, reply) = self.ours.as_ref()?.answer(skin.try_into().ok()?, ephemeral).ok()?;
                 Some((Hop::new(&keys, false), body(&[&(ntor::REPLY as u16).to_be_bytes(), &reply])))
             }
             NTOR_V3 => {
-                let (public, onion) = self.ours_v3.as_ref()?;
                 let mut granted = false;
                 let grant = |asked: &[u8]| {
                     granted = ntor_v3::asks_congestion_control(asked);
                     if granted { GRANT_CONGESTION_CONTROL.to_vec() } else { NO_EXTENSIONS.to_vec() }
                 };
-                let (keys, reply) = ntor_v3::answer(public, onion, skin, &ephemeral, grant).ok()?;
+                let (keys, reply) = self.ours.as_ref()?.answer_v3(skin, &ephemeral, grant).ok()?;
                 Some((Hop::new(&keys, granted), body(&[&(reply.len() as u16).to_be_bytes(), &reply])))
             }
             _ => None,

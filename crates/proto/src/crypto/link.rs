@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::cert::{self, Certified, Invalid, Proved};
+use super::cert::{self, Certified, Proved};
+use super::rsa_keys::Invalid;
 use super::wire::{self, Splitter, command};
 
 /// The link protocols we speak; the highest that both do is spoken.

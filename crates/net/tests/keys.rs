@@ -1,0 +1,287 @@
+//! A relay renews its keys while circuits come and go.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use tidegate_control::units::Span;
+use tidegate_net::clock;
+use tidegate_net::identity::{hex, random};
+use tidegate_net::link::Carrier;
+use tidegate_net::live::channel::Links;
+use tidegate_net::live::exit::Exit;
+use tidegate_net::live::keys;
+use tidegate_net::live::policy::Policy;
+use tidegate_net::live::relay::{Announce, Event, Settings, run};
+use tidegate_net::live::renewal::{Change, Keys};
+use tidegate_net::overlay::{Dial as _, Handle, Open, Overlay, Owner};
+use tidegate_proto::cell::RelayId;
+use tidegate_proto::client::Client;
+use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_proto::crypto::lifetimes::KeyLifetimes;
+use tidegate_proto::crypto::names::{Router, SharedNames};
+use tidegate_proto::crypto::ntor::RelayPublic;
+use tidegate_proto::links::{Config, Limits};
+use tidegate_proto::node::{CircuitKey, Output};
+use tidegate_proto::transport::Transport;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::{LocalSet, spawn_local};
+
+fn on_sockets<F: Future>(test: F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(LocalSet::new().run_until(test));
+}
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = std::env::temp_dir().join(format!("tidegate-renewed-{}", hex(&random::<8>())));
+        std::fs::create_dir(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn keys(&self) -> PathBuf {
+        self.0.join("relay.keys")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The onion key that a file has now.
+fn onion(path: &Path) -> [u8; 32] {
+    keys::load(path, clock::unix()).unwrap().onion()
+}
+
+/// A relay with the keys of that file, and what it says of them.
+async fn relay(
+    path: &Path,
+    lifetimes: KeyLifetimes,
+    transport: Transport,
+    announce: Announce,
+) -> (Router, Rc<RefCell<Vec<Change>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = keys::load(path, clock::unix()).unwrap();
+    let known = Router { address, fingerprint: router.fingerprint(), ed25519: Some(router.ed25519()) };
+    let settings = Settings {
+        nickname: "relay".into(),
+        address,
+        keys: Keys { router, file: Some(path.into()), lifetimes },
+        config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
+        exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
+        announce,
+        status: None,
+    };
+    let said = Rc::<RefCell<Vec<Change>>>::default();
+    let heard = said.clone();
+    spawn_local(async move {
+        let (_orders, taken) = mpsc::channel(1);
+        let hear = move |event| {
+            if let Event::Keys(change) = event {
+                heard.borrow_mut().push(change);
+            }
+        };
+        run(settings, listener, taken, hear).await
+    });
+    (known, said)
+}
+
+/// Waits until it has said so often that this has changed.
+async fn wait_for(said: &RefCell<Vec<Change>>, what: Change, times: usize) {
+    let end = clock::now() + Span::from_secs(20);
+    while said.borrow().iter().filter(|change| **change == what).count() < times {
+        assert!(clock::now() < end, "{what:?} is not among {:?}", said.borrow());
+        clock::until(clock::now() + Span::from_millis(10)).await;
+    }
+}
+
+type Node = Overlay<Client<Encrypted>, Open, Rc<Links>>;
+
+/// A client of one relay.
+struct OneHop {
+    node: Node,
+    relay: RelayId,
+    identity: Router,
+    /// How circuits have turned out: built, or gone.
+    ends: Rc<RefCell<BTreeMap<CircuitKey, bool>>>,
+}
+
+impl OneHop {
+    fn new(router: Router) -> OneHop {
+        let names = SharedNames::default();
+        let relay = names.borrow_mut().keep(router);
+        let links = Rc::new(Links::client(names.clone(), false).unwrap());
+        let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names);
+        let ends = Rc::<RefCell<BTreeMap<CircuitKey, bool>>>::default();
+        let seen = ends.clone();
+        let owner = move |_: Handle<_, _, _>| -> Owner<Client<Encrypted>> {
+            Box::new(move |_, _, output| match output {
+                Output::CircuitBuilt(key) => drop(seen.borrow_mut().insert(key, true)),
+                Output::CircuitClosed(key) => drop(seen.borrow_mut().insert(key, false)),
+                _ => {}
+            })
+        };
+        let node = Overlay::with_dial(Client::new(onion, Config::default()), Open, links, owner);
+        OneHop { node, relay, identity: router, ends }
+    }
+
+    /// Whether a circuit stands that was begun with this onion key, by ntor and by ntor-v3.
+    async fn builds(&self, onion: [u8; 32]) -> [bool; 2] {
+        let mut built = [false; 2];
+        for (built, ed25519) in built.iter_mut().zip([None, self.identity.ed25519]) {
+            let public = RelayPublic { identity: self.identity.fingerprint, onion };
+            self.node.with(|node, _| node.onion().learn(self.relay, public, ed25519));
+            let key = self.node.with(|node, now| node.build(now, vec![self.relay]));
+            self.ends.borrow_mut().remove(&key);
+            *built = loop {
+                if let Some(end) = self.ends.borrow().get(&key) {
+                    break *end;
+                }
+                clock::until(clock::now() + Span::from_millis(2)).await;
+            };
+        }
+        built
+    }
+}
+
+fn seconds(onion: u64, onion_grace: u64, signing: u64, link: u64) -> KeyLifetimes {
+    let [onion, onion_grace, signing, link] = [onion, onion_grace, signing, link].map(Span::from_secs);
+    KeyLifetimes { onion, onion_grace, signing, link }
+}
+
+#[test]
+fn circuits_go_on_across_onion_keys() {
+    on_sockets(async {
+        let folder = Folder::new();
+        let first = keys::create(&folder.keys()).unwrap().onion();
+        let (router, said) =
+            relay(&folder.keys(), seconds(6, 4, 60, 60), Transport::Vanilla, Announce::None).await;
+        let client = OneHop::new(router);
+        assert_eq!(client.builds(first).await, [true; 2]);
+        let standing = *client.ends.borrow().keys().next().unwrap();
+
+        wait_for(&said, Change::Onion, 1).await;
+        let second = onion(&folder.keys());
+        assert_ne!(first, second, "it is on disk by the time that anybody hears of it");
+        for key in [first, second] {
+            assert_eq!(client.builds(key).await, [true; 2], "clients hear of it later");
+        }
+        wait_for(&said, Change::Forgotten, 1).await;
+        assert_eq!(client.builds(first).await, [false; 2]);
+        assert_eq!(client.builds(second).await, [true; 2]);
+
+        wait_for(&said, Change::Onion, 2).await;
+        assert_eq!(client.builds(second).await, [true; 2]);
+        assert!(client.ends.borrow()[&standing], "who stands is not touched");
+        assert!(!said.borrow().iter().any(|change| matches!(change, Change::Failed(_))), "{said:?}");
+    });
+}
+
+/// SHA-256 of the certificate that a relay shows by TLS, and whether it was met by QUIC after that.
+async fn meets(router: Router) -> (Vec<u8>, bool) {
+    let names = SharedNames::default();
+    let id = names.borrow_mut().keep(router);
+    let links = Rc::new(Links::client(names, true).unwrap());
+    let (carrier, ..) = links.connect(&router).await.unwrap();
+    let Carrier::Tls(stream) = carrier else { panic!("it is TLS") };
+    let certificate = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
+    (certificate, matches!(links.dial(id).await.unwrap().carrier, Carrier::Quic(_)))
+}
+
+#[test]
+fn connections_are_shown_fresh_certificates_by_tls_and_by_quic() {
+    on_sockets(async {
+        let folder = Folder::new();
+        keys::create(&folder.keys()).unwrap();
+        let (router, said) =
+            relay(&folder.keys(), seconds(60, 60, 9, 4), Transport::Quic, Announce::None).await;
+        let mut shown = vec![meets(router).await];
+        for (change, times) in [(Change::Link, 1), (Change::Signing, 1)] {
+            wait_for(&said, change, times).await;
+            shown.push(meets(router).await);
+        }
+        assert!(shown.iter().all(|(_, quic)| *quic), "whoever is met proves itself by the certificate shown");
+        assert!(shown.windows(2).all(|pair| pair[0].0 != pair[1].0));
+    });
+}
+
+/// An authority that takes everything; the onion key and the time of each descriptor.
+async fn authority(seen: Rc<RefCell<Vec<(String, String)>>>, listener: TcpListener) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        let mut text = String::new();
+        while !text.contains("-----END SIGNATURE-----\n") {
+            let mut buffer = [0; 4096];
+            let count = stream.read(&mut buffer).await.unwrap();
+            assert!(count > 0, "{text}");
+            text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+        }
+        let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+        seen.borrow_mut().push((line("ntor-onion-key "), line("published ")));
+        stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    }
+}
+
+#[test]
+fn a_new_key_is_announced_at_once_and_later_than_the_one_before() {
+    on_sockets(async {
+        let folder = Folder::new();
+        keys::create(&folder.keys()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at: SocketAddr = listener.local_addr().unwrap();
+        let seen = Rc::<RefCell<Vec<(String, String)>>>::default();
+        spawn_local(authority(seen.clone(), listener));
+        let (_, said) =
+            relay(&folder.keys(), seconds(2, 2, 60, 60), Transport::Vanilla, Announce::Tor(at)).await;
+        wait_for(&said, Change::Onion, 2).await;
+        clock::until(clock::now() + Span::from_millis(500)).await;
+        let seen = seen.borrow();
+        assert!(seen.len() >= 3, "it tells nothing else for a quarter of an hour: {seen:?}");
+        assert!(seen.windows(2).all(|pair| pair[0].0 != pair[1].0 && pair[0].1 < pair[1].1), "{seen:?}");
+    });
+}
+
+#[test]
+fn a_key_whose_time_was_over_while_the_relay_was_off_is_replaced_before_it_is_announced() {
+    on_sockets(async {
+        let folder = Folder::new();
+        let kept = keys::create(&folder.keys()).unwrap();
+        let (long_ago, lifetimes) = (clock::unix() - 1000, seconds(500, 100, 60, 60));
+        let then = kept.onion_keys().advanced(long_ago, &lifetimes, None).unwrap();
+        keys::replace(&folder.keys(), &kept, &then).unwrap();
+        let (router, said) = relay(&folder.keys(), lifetimes, Transport::Vanilla, Announce::None).await;
+        let client = OneHop::new(router);
+        assert_eq!(client.builds(kept.onion()).await, [true; 2], "clients may know it yet");
+        assert_eq!(*said.borrow(), [Change::Onion]);
+        assert_ne!(onion(&folder.keys()), kept.onion());
+    });
+}
+
+#[test]
+fn a_key_that_cannot_be_kept_is_not_used() {
+    on_sockets(async {
+        let folder = Folder::new();
+        let kept = keys::create(&folder.keys()).unwrap();
+        // Nothing can be written beside it.
+        std::fs::create_dir(folder.0.join("relay.keys.new")).unwrap();
+        let lifetimes = seconds(1, 1, 60, 60);
+        let (router, said) = relay(&folder.keys(), lifetimes, Transport::Vanilla, Announce::None).await;
+        let client = OneHop::new(router);
+        clock::until(clock::now() + Span::from_secs(3)).await;
+        assert_eq!(client.builds(kept.onion()).await, [true; 2]);
+        let said = said.borrow();
+        assert!(
+            matches!(&said[..], [Change::Failed(why), ..] if why.contains("relay.keys cannot be replaced")),
+            "{said:?}"
+        );
+    });
+}
