@@ -1,11 +1,13 @@
 //! A relay renews its keys while circuits come and go.
 
+mod one_hop;
+
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use one_hop::{OneHop, on_sockets};
 use tidegate_control::units::Span;
 use tidegate_net::clock;
 use tidegate_net::identity::{hex, random};
@@ -16,25 +18,15 @@ use tidegate_net::live::keys;
 use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, Event, Settings, run};
 use tidegate_net::live::renewal::{Change, Keys};
-use tidegate_net::overlay::{Dial as _, Handle, Open, Overlay, Owner};
-use tidegate_proto::cell::RelayId;
-use tidegate_proto::client::Client;
-use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_net::overlay::Dial as _;
 use tidegate_proto::crypto::lifetimes::KeyLifetimes;
 use tidegate_proto::crypto::names::{Router, SharedNames};
-use tidegate_proto::crypto::ntor::RelayPublic;
 use tidegate_proto::links::{Config, Limits};
-use tidegate_proto::node::{CircuitKey, Output};
 use tidegate_proto::transport::Transport;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::{LocalSet, spawn_local};
-
-fn on_sockets<F: Future>(test: F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(LocalSet::new().run_until(test));
-}
+use tokio::task::spawn_local;
 
 /// A folder that goes with the test.
 struct Folder(PathBuf);
@@ -105,55 +97,6 @@ async fn wait_for(said: &RefCell<Vec<Change>>, what: Change, times: usize) {
     }
 }
 
-type Node = Overlay<Client<Encrypted>, Open, Rc<Links>>;
-
-/// A client of one relay.
-struct OneHop {
-    node: Node,
-    relay: RelayId,
-    identity: Router,
-    /// How circuits have turned out: built, or gone.
-    ends: Rc<RefCell<BTreeMap<CircuitKey, bool>>>,
-}
-
-impl OneHop {
-    fn new(router: Router) -> OneHop {
-        let names = SharedNames::default();
-        let relay = names.borrow_mut().keep(router);
-        let links = Rc::new(Links::client(names.clone(), false).unwrap());
-        let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names);
-        let ends = Rc::<RefCell<BTreeMap<CircuitKey, bool>>>::default();
-        let seen = ends.clone();
-        let owner = move |_: Handle<_, _, _>| -> Owner<Client<Encrypted>> {
-            Box::new(move |_, _, output| match output {
-                Output::CircuitBuilt(key) => drop(seen.borrow_mut().insert(key, true)),
-                Output::CircuitClosed(key) => drop(seen.borrow_mut().insert(key, false)),
-                _ => {}
-            })
-        };
-        let node = Overlay::with_dial(Client::new(onion, Config::default()), Open, links, owner);
-        OneHop { node, relay, identity: router, ends }
-    }
-
-    /// Whether a circuit stands that was begun with this onion key, by ntor and by ntor-v3.
-    async fn builds(&self, onion: [u8; 32]) -> [bool; 2] {
-        let mut built = [false; 2];
-        for (built, ed25519) in built.iter_mut().zip([None, self.identity.ed25519]) {
-            let public = RelayPublic { identity: self.identity.fingerprint, onion };
-            self.node.with(|node, _| node.onion().learn(self.relay, public, ed25519));
-            let key = self.node.with(|node, now| node.build(now, vec![self.relay]));
-            self.ends.borrow_mut().remove(&key);
-            *built = loop {
-                if let Some(end) = self.ends.borrow().get(&key) {
-                    break *end;
-                }
-                clock::until(clock::now() + Span::from_millis(2)).await;
-            };
-        }
-        built
-    }
-}
-
 fn seconds(onion: u64, onion_grace: u64, signing: u64, link: u64) -> KeyLifetimes {
     let [onion, onion_grace, signing, link] = [onion, onion_grace, signing, link].map(Span::from_secs);
     KeyLifetimes { onion, onion_grace, signing, link }
@@ -166,9 +109,9 @@ fn circuits_go_on_across_onion_keys() {
         let first = keys::create(&folder.keys()).unwrap().onion();
         let (router, said) =
             relay(&folder.keys(), seconds(6, 4, 60, 60), Transport::Vanilla, Announce::None).await;
-        let client = OneHop::new(router);
+        let client = OneHop::new(router, Transport::Vanilla);
         assert_eq!(client.builds(first).await, [true; 2]);
-        let standing = *client.ends.borrow().keys().next().unwrap();
+        let standing = client.standing();
 
         wait_for(&said, Change::Onion, 1).await;
         let second = onion(&folder.keys());
@@ -182,7 +125,7 @@ fn circuits_go_on_across_onion_keys() {
 
         wait_for(&said, Change::Onion, 2).await;
         assert_eq!(client.builds(second).await, [true; 2]);
-        assert!(client.ends.borrow()[&standing], "who stands is not touched");
+        assert!(standing.iter().all(|key| client.standing().contains(key)), "who stands is not touched");
         assert!(!said.borrow().iter().any(|change| matches!(change, Change::Failed(_))), "{said:?}");
     });
 }
@@ -259,7 +202,7 @@ fn a_key_whose_time_was_over_while_the_relay_was_off_is_replaced_before_it_is_an
         let then = kept.onion_keys().advanced(long_ago, &lifetimes, None).unwrap();
         keys::replace(&folder.keys(), &kept, &then).unwrap();
         let (router, said) = relay(&folder.keys(), lifetimes, Transport::Vanilla, Announce::None).await;
-        let client = OneHop::new(router);
+        let client = OneHop::new(router, Transport::Vanilla);
         assert_eq!(client.builds(kept.onion()).await, [true; 2], "clients may know it yet");
         assert_eq!(*said.borrow(), [Change::Onion]);
         assert_ne!(onion(&folder.keys()), kept.onion());
@@ -275,7 +218,7 @@ fn a_key_that_cannot_be_kept_is_not_used() {
         std::fs::create_dir(folder.0.join("relay.keys.new")).unwrap();
         let lifetimes = seconds(1, 1, 60, 60);
         let (router, said) = relay(&folder.keys(), lifetimes, Transport::Vanilla, Announce::None).await;
-        let client = OneHop::new(router);
+        let client = OneHop::new(router, Transport::Vanilla);
         clock::until(clock::now() + Span::from_secs(3)).await;
         assert_eq!(client.builds(kept.onion()).await, [true; 2]);
         let said = said.borrow();

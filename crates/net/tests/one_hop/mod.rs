@@ -1,0 +1,81 @@
+//! A client whose circuits have one relay.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tidegate_control::units::Span;
+use tidegate_net::clock;
+use tidegate_net::identity::random;
+use tidegate_net::live::channel::Links;
+use tidegate_net::overlay::{Handle, Open, Overlay, Owner};
+use tidegate_proto::cell::RelayId;
+use tidegate_proto::client::Client;
+use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_proto::crypto::names::{Router, SharedNames};
+use tidegate_proto::crypto::ntor::RelayPublic;
+use tidegate_proto::links::Config;
+use tidegate_proto::node::{CircuitKey, Output};
+use tidegate_proto::transport::Transport;
+use tokio::task::LocalSet;
+
+pub fn on_sockets<F: Future>(test: F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(LocalSet::new().run_until(test));
+}
+
+pub struct OneHop {
+    pub node: Overlay<Client<Encrypted>, Open, Rc<Links>>,
+    relay: RelayId,
+    identity: Router,
+    /// How circuits have turned out: built, or gone.
+    ends: Rc<RefCell<BTreeMap<CircuitKey, bool>>>,
+}
+
+impl OneHop {
+    pub fn new(router: Router, transport: Transport) -> OneHop {
+        let names = SharedNames::default();
+        let relay = names.borrow_mut().keep(router);
+        let links = Rc::new(Links::client(names.clone(), transport == Transport::Quic).unwrap());
+        let onion = Encrypted::new(None, BTreeMap::new(), random()).with_names(names);
+        let ends = Rc::<RefCell<BTreeMap<CircuitKey, bool>>>::default();
+        let seen = ends.clone();
+        let owner = move |_: Handle<_, _, _>| -> Owner<Client<Encrypted>> {
+            Box::new(move |_, _, output| match output {
+                Output::CircuitBuilt(key) => drop(seen.borrow_mut().insert(key, true)),
+                Output::CircuitClosed(key) => drop(seen.borrow_mut().insert(key, false)),
+                _ => {}
+            })
+        };
+        let config = Config { transport, ..Config::default() };
+        OneHop {
+            node: Overlay::with_dial(Client::new(onion, config), Open, links, owner),
+            relay,
+            identity: router,
+            ends,
+        }
+    }
+
+    /// Whether a circuit stands that was begun with this onion key, by ntor and by ntor-v3.
+    pub async fn builds(&self, onion: [u8; 32]) -> [bool; 2] {
+        let mut built = [false; 2];
+        for (built, ed25519) in built.iter_mut().zip([None, self.identity.ed25519]) {
+            let public = RelayPublic { identity: self.identity.fingerprint, onion };
+            self.node.with(|node, _| node.onion().learn(self.relay, public, ed25519));
+            let key = self.node.with(|node, now| node.build(now, vec![self.relay]));
+            self.ends.borrow_mut().remove(&key);
+            *built = loop {
+                if let Some(end) = self.ends.borrow().get(&key) {
+                    break *end;
+                }
+                clock::until(clock::now() + Span::from_millis(2)).await;
+            };
+        }
+        built
+    }
+
+    /// The circuits that stand.
+    pub fn standing(&self) -> Vec<CircuitKey> {
+        self.ends.borrow().iter().filter(|(_, built)| **built).map(|(key, _)| *key).collect()
+    }
+}

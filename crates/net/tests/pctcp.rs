@@ -1,0 +1,97 @@
+//! PCTCP's clients: a connection for each circuit to a guard that is ours, one for all to a stock guard.
+
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
+
+mod one_hop;
+
+use std::path::Path;
+
+use one_hop::{OneHop, on_sockets};
+use tidegate_control::units::Span;
+use tidegate_net::clock;
+use tidegate_net::identity::{fill, unhex};
+use tidegate_net::live::exit::Exit;
+use tidegate_net::live::policy::Policy;
+use tidegate_net::live::relay::{Announce, Settings, run};
+use tidegate_net::private_tor::{self, Network};
+use tidegate_proto::crypto::cert::RouterKeys;
+use tidegate_proto::crypto::names::Router;
+use tidegate_proto::links::{Config, Limits};
+use tidegate_proto::transport::{Sharing, Transport};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::spawn_local;
+
+/// Builds four circuits, one after the other: the connections that the client has then, and once it has closed two of them,
+/// and all.
+async fn connections(router: Router, onion: [u8; 32], transport: Transport) -> [usize; 3] {
+    let client = OneHop::new(router, transport);
+    for _ in 0..2 {
+        assert_eq!(client.builds(onion).await, [true; 2]);
+    }
+    let all = client.node.connections();
+    let circuits = client.standing();
+    let mut after = Vec::new();
+    for some in circuits.chunks(2) {
+        some.iter().for_each(|key| client.node.with(|node, now| node.close(now, *key)));
+        clock::until(clock::now() + Span::from_millis(100)).await;
+        after.push(client.node.connections());
+    }
+    [all, after[0], after[1]]
+}
+
+#[test]
+fn a_client_has_a_connection_per_circuit_to_a_guard_of_ours() {
+    on_sockets(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let keys = RouterKeys::generate(&mut fill);
+        let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
+        let onion = keys.onion();
+        let config =
+            Config { transport: Transport::PerCircuit, limits: Some(Limits::default()), ..Config::default() };
+        let settings = Settings {
+            nickname: "guard".into(),
+            address,
+            keys: keys.into(),
+            config,
+            exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
+            announce: Announce::None,
+            status: None,
+        };
+        spawn_local(async move {
+            let (_orders, taken) = mpsc::channel(1);
+            run(settings, listener, taken, |_| {}).await
+        });
+        assert_eq!(connections(router, onion, Transport::PerCircuit).await, [4, 2, 0]);
+        assert_eq!(connections(router, onion, Transport::Vanilla).await, [1, 1, 1]);
+        let threshold = Transport::Threshold { connections: 3, beyond: Sharing::RoundRobin };
+        assert_eq!(connections(router, onion, threshold).await[0], 3);
+    });
+}
+
+#[test]
+fn a_client_has_one_connection_to_a_stock_guard() {
+    if !private_tor::is_installed(Path::new("tor")) {
+        return skipped::skipped("a client has one connection to a stock guard", "tor");
+    }
+    let directory = std::env::temp_dir().join(format!("tidegate-pctcp-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let mut network = Network::new(Path::new("tor"), &directory, 1).unwrap();
+    network.start("").unwrap();
+    let stock = network.relay("stock").unwrap();
+    network.run_relay(&stock, private_tor::RELAY).unwrap();
+    network.wait_for(&["\nr stock ".into()]).unwrap();
+    let keys = |file: &str| std::fs::read(network.files_of("stock").join("keys").join(file)).unwrap();
+    // A file of tor's ends with the key's public half, and one of its identity with all of it.
+    let last = |bytes: Vec<u8>| <[u8; 32]>::try_from(&bytes[bytes.len() - 32..]).unwrap();
+    let (onion, ed25519) = (last(keys("secret_onion_key_ntor")), last(keys("ed25519_master_id_public_key")));
+    let fingerprint = unhex(&stock.fingerprint).unwrap();
+    let router = Router { address: stock.address(), fingerprint, ed25519: Some(ed25519) };
+    on_sockets(async {
+        assert_eq!(connections(router, onion, Transport::PerCircuit).await, [1, 1, 0]);
+    });
+    drop(network);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
