@@ -6,8 +6,8 @@ use std::thread;
 
 use serde_json::Value;
 use tidegate_net::live::demo_page::{self, Look};
-use tidegate_net::os;
-use tokio::net::{TcpListener, TcpSocket};
+use tidegate_net::{os, sockets};
+use tokio::net::TcpListener;
 
 use crate::failure::Failure;
 
@@ -32,17 +32,18 @@ pub fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Resu
     })
 }
 
-/// Connections that wait to be accepted: a crowd that comes at once fits.
-const BACKLOG: u32 = 4096;
-
 /// Listens, and says where.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-    let listener = socket.and_then(|socket| {
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        socket.listen(BACKLOG)
-    });
+    listen_at(address, false)
+}
+
+/// Listens at all of these, and says where.
+pub fn listen_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Failure> {
+    addresses.iter().map(|address| listen_at(*address, addresses.len() > 1)).collect()
+}
+
+fn listen_at(address: SocketAddr, apart: bool) -> Result<TcpListener, Failure> {
+    let listener = sockets::listen(address, apart);
     let listener =
         listener.map_err(|cause| Failure::other(format!("cannot listen on {address}: {cause}")))?;
     let address = listener.local_addr().map_err(Failure::other)?;

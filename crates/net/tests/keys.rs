@@ -67,7 +67,7 @@ async fn relay(
     let known = Router { address, fingerprint: router.fingerprint(), ed25519: Some(router.ed25519()) };
     let settings = Settings {
         nickname: "relay".into(),
-        address,
+        address: address.into(),
         keys: Keys { router, file: Some(path.into()), lifetimes },
         config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
         exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
@@ -83,7 +83,7 @@ async fn relay(
                 heard.borrow_mut().push(change);
             }
         };
-        run(settings, listener, taken, hear).await
+        run(settings, vec![listener], taken, hear).await
     });
     (known, said)
 }
@@ -111,7 +111,7 @@ fn circuits_go_on_across_onion_keys() {
             relay(&folder.keys(), seconds(6, 4, 60, 60), Transport::Vanilla, Announce::None).await;
         let client = OneHop::new(router, Transport::Vanilla);
         assert_eq!(client.builds(first).await, [true; 2]);
-        let standing = client.standing();
+        let standing = *client.ends.borrow().keys().next().unwrap();
 
         wait_for(&said, Change::Onion, 1).await;
         let second = onion(&folder.keys());
@@ -125,7 +125,7 @@ fn circuits_go_on_across_onion_keys() {
 
         wait_for(&said, Change::Onion, 2).await;
         assert_eq!(client.builds(second).await, [true; 2]);
-        assert!(standing.iter().all(|key| client.standing().contains(key)), "who stands is not touched");
+        assert!(client.ends.borrow()[&standing], "who stands is not touched");
         assert!(!said.borrow().iter().any(|change| matches!(change, Change::Failed(_))), "{said:?}");
     });
 }
@@ -135,7 +135,7 @@ async fn meets(router: Router) -> (Vec<u8>, bool) {
     let names = SharedNames::default();
     let id = names.borrow_mut().keep(router);
     let links = Rc::new(Links::client(names, true).unwrap());
-    let (carrier, ..) = links.connect(&router).await.unwrap();
+    let (carrier, ..) = links.connect(&router, None).await.unwrap();
     let Carrier::Tls(stream) = carrier else { panic!("it is TLS") };
     let certificate = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
     (certificate, matches!(links.dial(id).await.unwrap().carrier, Carrier::Quic(_)))

@@ -46,7 +46,7 @@ fn relays(authority: SocketAddr, said: Said) {
                 let policy = Policy::new(vec!["accept *:*".parse().unwrap()], true, Vec::new());
                 let settings = Settings {
                     nickname: name.into(),
-                    address,
+                    address: address.into(),
                     keys: Keys { lifetimes: LIFETIMES, ..RouterKeys::generate(&mut fill).into() },
                     config: Config { limits: Some(Limits::default()), ..Config::default() },
                     exit: Exit { policy, directory: Some(authority) },
@@ -61,7 +61,7 @@ fn relays(authority: SocketAddr, said: Said) {
                 };
                 spawn_local(async move {
                     let (_orders, taken) = mpsc::channel(1);
-                    run(settings, listener, taken, hear).await
+                    run(settings, vec![listener], taken, hear).await
                 });
             }
             std::future::pending::<()>().await;

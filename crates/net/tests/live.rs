@@ -27,7 +27,7 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
         let router = Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) };
         let settings = Settings {
             nickname: "relay".into(),
-            address,
+            address: address.into(),
             keys: keys.into(),
             config: Config { limits: Some(limits), ..Config::default() },
             exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
@@ -35,7 +35,7 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
             status: None,
         };
         let (_orders, taken) = mpsc::channel(1);
-        spawn_local(run(settings, listener, taken, |_| {}));
+        spawn_local(run(settings, vec![listener], taken, |_| {}));
         client(router).await;
     }));
 }
@@ -52,7 +52,7 @@ fn silent_strangers_keep_nobody_out() {
             silent.push(TcpStream::connect(router.address).await.unwrap());
         }
         let before = clock::now();
-        assert!(client().connect(&router).await.is_ok());
+        assert!(client().connect(&router, None).await.is_ok());
         assert!(clock::now().since(before) < Span::from_secs(5), "it did not wait for their time to be over");
         assert_eq!(silent[0].read(&mut [0; 8]).await.unwrap_or(0), 0, "the oldest went");
     });
@@ -64,12 +64,12 @@ fn an_address_has_so_many_connections_and_no_more() {
     against_a_relay(limits, |router| async move {
         let mut open = Vec::new();
         for _ in 0..3 {
-            open.push(client().connect(&router).await.unwrap());
+            open.push(client().connect(&router, None).await.unwrap());
         }
-        assert!(client().connect(&router).await.is_err());
+        assert!(client().connect(&router, None).await.is_err());
         open.pop();
         let end = clock::now() + Span::from_secs(10);
-        while client().connect(&router).await.is_err() {
+        while client().connect(&router, None).await.is_err() {
             assert!(clock::now() < end, "a place is free again");
             clock::until(clock::now() + Span::from_millis(20)).await;
         }

@@ -18,6 +18,7 @@ use tidegate_net::private_tor::{self, Network};
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::Router;
 use tidegate_proto::links::{Config, Limits};
+use tidegate_proto::node::CircuitKey;
 use tidegate_proto::transport::{Sharing, Transport};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -31,7 +32,7 @@ async fn connections(router: Router, onion: [u8; 32], transport: Transport) -> [
         assert_eq!(client.builds(onion).await, [true; 2]);
     }
     let all = client.node.connections();
-    let circuits = client.standing();
+    let circuits: Vec<CircuitKey> = client.ends.borrow().keys().copied().collect();
     let mut after = Vec::new();
     for some in circuits.chunks(2) {
         some.iter().for_each(|key| client.node.with(|node, now| node.close(now, *key)));
@@ -53,7 +54,7 @@ fn a_client_has_a_connection_per_circuit_to_a_guard_of_ours() {
             Config { transport: Transport::PerCircuit, limits: Some(Limits::default()), ..Config::default() };
         let settings = Settings {
             nickname: "guard".into(),
-            address,
+            address: address.into(),
             keys: keys.into(),
             config,
             exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
@@ -62,7 +63,7 @@ fn a_client_has_a_connection_per_circuit_to_a_guard_of_ours() {
         };
         spawn_local(async move {
             let (_orders, taken) = mpsc::channel(1);
-            run(settings, listener, taken, |_| {}).await
+            run(settings, vec![listener], taken, |_| {}).await
         });
         assert_eq!(connections(router, onion, Transport::PerCircuit).await, [4, 2, 0]);
         assert_eq!(connections(router, onion, Transport::Vanilla).await, [1, 1, 1]);

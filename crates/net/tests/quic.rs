@@ -46,7 +46,7 @@ async fn relay(transport: Transport) -> Router {
     let router = router(&keys, address);
     let settings = Settings {
         nickname: "relay".into(),
-        address,
+        address: address.into(),
         keys: keys.into(),
         config: Config { transport, limits: Some(Limits::default()), ..Config::default() },
         exit: Exit { policy: Policy::new(Vec::new(), false, Vec::new()), directory: None },
@@ -56,7 +56,7 @@ async fn relay(transport: Transport) -> Router {
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {
         let _orders = orders;
-        run(settings, listener, taken, |_| {}).await
+        run(settings, vec![listener], taken, |_| {}).await
     });
     router
 }
@@ -67,7 +67,7 @@ fn links_of(keys: &RouterKeys, names: SharedNames, address: SocketAddr, quic: So
     let [signing, link] = KeyLifetimes::default().certified(clock::unix());
     let signing = Signing::new(random(), signing);
     let certified = keys.certify(signing, link, identity.certificate(), random());
-    Links::relay(certified, names, address.ip(), &identity, Some(quic)).unwrap()
+    Links::relay(certified, names, vec![address.ip()], &identity, &[quic]).unwrap()
 }
 
 /// The TLS side of a relay that says that it speaks QUIC, and answers that at another address.

@@ -12,6 +12,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::Rate;
 use tidegate_lab::input::{InputError, Source};
 use tidegate_net::identity::{hex, random};
+use tidegate_net::live::addresses::Addresses;
 use tidegate_net::live::directory::is_nickname;
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::keys;
@@ -26,7 +27,7 @@ use tokio::sync::mpsc;
 use toml::Spanned;
 
 use crate::failure::Failure;
-use crate::roles::{end_with_parent, listen, run_on_this_thread};
+use crate::roles::{end_with_parent, listen_all, run_on_this_thread};
 
 /// Run a relay of an overlay: guard, middle, exit by policy (see docs/live.md)
 #[derive(clap::Args)]
@@ -50,9 +51,10 @@ pub struct Arguments {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
     nickname: Spanned<String>,
-    listen: SocketAddr,
-    /// Where others reach it, if that is another address than `listen`.
-    address: Option<SocketAddr>,
+    /// An address, or a list of one of IPv4 and one of IPv6.
+    listen: Spanned<Value>,
+    /// Where others reach it, if that is elsewhere than `listen`.
+    address: Option<Spanned<Value>>,
     /// Made by `tidegate relay --keygen`.
     keys: PathBuf,
     /// What it forwards at most.
@@ -162,9 +164,29 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
+/// An address, or one of IPv4 and one of IPv6.
+fn addresses(given: &Spanned<Value>, source: &Source) -> Result<Addresses, InputError> {
+    let wrong = |cause: String| {
+        let cure = "\"192.0.2.1:9001\", or [\"192.0.2.1:9001\", \"[2001:db8::1]:9001\"]";
+        source.error(given.span(), cause, cure)
+    };
+    let texts = match given.get_ref() {
+        Value::Array(several) => several.iter().collect(),
+        one => vec![one],
+    };
+    let read = |text: &Value| match text.as_str().map(|text| (text, text.parse::<SocketAddr>())) {
+        Some((_, Ok(address))) => Ok(address),
+        Some((text, Err(_))) => Err(wrong(format!("`{}` is no address with a port", text.escape_debug()))),
+        None => Err(wrong("an address is a string".into())),
+    };
+    let all = texts.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    Addresses::new(&all)
+        .ok_or_else(|| wrong("that is not one address, or one of IPv4 and one of IPv6".into()))
+}
+
 /// A relay's configuration, checked.
 struct Loaded {
-    listen: SocketAddr,
+    listen: Addresses,
     status: Option<(SocketAddr, bool)>,
     settings: Settings,
 }
@@ -183,8 +205,20 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
         rule.get_ref().parse::<Rule>().map_err(|cause| source.error(rule.span(), cause, "or `reject *:*`"))
     });
     let rules = rules.collect::<Result<Vec<Rule>, InputError>>()?;
-    let address = file.address.unwrap_or(file.listen);
-    let policy = Policy::new(rules, file.exit_to_private_addresses, vec![file.listen, address]);
+    let listen = addresses(&file.listen, &source)?;
+    let reached = file.address.as_ref().unwrap_or(&file.listen);
+    let address = addresses(reached, &source)?;
+    if let Some(nobodys) = address.all().into_iter().find(|address| address.ip().is_unspecified())
+        && (file.directory.is_some() || file.tor.is_some())
+    {
+        let cause = format!("{nobodys} is nobody's address");
+        return Err(source.error(reached.span(), cause, "say where others reach this relay: `address = ..`"));
+    }
+    if file.tor.is_some() && address.first().is_ipv6() {
+        let cause = "in a Tor network every relay has an address of IPv4";
+        return Err(source.error(reached.span(), cause, "name one beside that of IPv6"));
+    }
+    let policy = Policy::new(rules, file.exit_to_private_addresses, [listen.all(), address.all()].concat());
     let status = file.status.as_ref().map(|status| match status.get_ref() {
         address if address.ip().is_loopback() => Ok((*address, file.show_circuits)),
         address => Err(source.error(
@@ -227,7 +261,7 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let directory = file.tor.as_ref().map(|tor| *tor.authority.get_ref());
     let (nickname, exit) = (nickname.clone(), Exit { policy, directory });
     let settings = Settings { nickname, address, keys, config, exit, announce, status: None };
-    Ok(Loaded { listen: file.listen, status, settings })
+    Ok(Loaded { listen, status, settings })
 }
 
 /// Gives orders as the process gets signals: SIGHUP, and SIGTERM or Ctrl-C, of which the second ends it at once.
@@ -285,12 +319,13 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let path = arguments.config.as_deref().expect("clap asks for it");
-    let Loaded { listen: address, status, mut settings } = load(path, arguments.allow_public_authority)?;
+    let Loaded { listen, status, mut settings } = load(path, arguments.allow_public_authority)?;
     end_with_parent(arguments.owned);
     run_on_this_thread(async {
-        let listener = listen(address).await?;
-        if settings.address.port() == 0 {
-            settings.address = listener.local_addr().map_err(other)?;
+        let listeners = listen_all(&listen.all())?;
+        let bound: Vec<_> = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        if let Some(bound) = Addresses::new(&bound) {
+            settings.address = settings.address.with_ports(&bound);
         }
         if let Some((address, circuits)) = status {
             let listener = TcpListener::bind(address).await;
@@ -311,7 +346,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         };
         let (orders, taken) = mpsc::channel(1);
         tokio::select! {
-            result = run(settings, listener, taken, hear) => result.map_err(other),
+            result = run(settings, listeners, taken, hear) => result.map_err(other),
             result = obey(arguments, path, orders) => result,
         }
     })?;

@@ -1,5 +1,6 @@
 //! `tidegate overlay`: files fetched through overlays of processes on loopback, and among stock tor's.
 
+mod reached;
 mod roles;
 #[path = "../../../../tests/skipped.rs"]
 mod skipped;
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use roles::{Overlay, ask, ask_as, greeter};
+use roles::{Overlay, ask, greeter};
 use serde_json::Value;
 
 fn tidegate(arguments: &[&str]) -> Output {
@@ -199,6 +200,17 @@ fn mistakes_are_told_with_place_and_cure() {
         let said = refused(&format!("{good}{line}"));
         assert!(said.contains(cause), "{said}");
     }
+    for (at, table, cause) in [
+        ("\"127.0.0.1\"", "", "no address with a port"),
+        ("9001", "", "an address is a string"),
+        ("[\"127.0.0.1:0\", \"127.0.0.2:0\"]", "", "not one address, or one of IPv4 and one of IPv6"),
+        ("[]", "", "not one address"),
+        ("\"[::1]:0\"", "[tor]\nauthority = \"127.0.0.1:80\"\n", "every relay has an address of IPv4"),
+        ("\"0.0.0.0:0\"", "[directory]\naddress = \"127.0.0.1:80\"\n", "nobody's address"),
+    ] {
+        let said = refused(&format!("{}{table}", good.replace("\"127.0.0.1:0\"", at)));
+        assert!(said.contains(cause), "{at}: {said}");
+    }
     let key = "00".repeat(32);
     let twice = tidegate(&["client", "--directory", "127.0.0.1:1", "--authority", &key, "--path", "a,b,a"]);
     assert_eq!(twice.status.code(), Some(2), "a path names a relay twice");
@@ -356,48 +368,6 @@ fn a_client_learns_at_once_where_relays_have_moved() {
             killed.elapsed() < Duration::from_secs(10),
             "it asks the directory each half minute, and when a circuit fails"
         );
-    }
-}
-
-/// Every circuit is a new one. The client asks the directory each half minute, and when a circuit fails: for a while all
-/// are built with keys that are not announced any more.
-#[test]
-fn circuits_are_built_while_relays_renew_their_keys() {
-    let lifetimes =
-        "[key-lifetimes]\nonion = \"6 s\"\nonion-grace = \"6 s\"\nsigning = \"8 s\"\nlink = \"3 s\"\n";
-    let overlay = Overlay::of_three_with("renewed", [lifetimes; 3], "");
-    let client = overlay.listening().pop().unwrap();
-    let port = greeter();
-    let renewed = |key: &str| {
-        let event = format!("\"event\":\"renewed\",\"key\":\"{key}\"");
-        overlay.lines().iter().filter(|line| line.contains(&event)).count()
-    };
-    let mut asked = 0;
-    while renewed("onion") < 6 || renewed("signing") < 3 || renewed("link") < 6 {
-        assert_eq!(ask_as(&format!("{asked}"), &client, "localhost", port), (0, b"hello".to_vec()));
-        asked += 1;
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(asked < 600, "{:#?}", overlay.lines());
-    }
-    assert!(!overlay.lines().iter().any(|line| line.contains("not renewed")));
-    let keys = std::fs::read_to_string(overlay.at("a")).unwrap();
-    assert!(keys.contains("onion-key-since = ") && keys.contains("previous-until = "));
-}
-
-/// The third relay does not speak it: whoever is next to it meets it by TLS.
-#[test]
-fn neighbours_meet_by_quic_where_both_speak_it() {
-    let quic = "transport = \"quic\"";
-    let overlay = Overlay::of_three_with("quic", [quic, quic, ""], quic);
-    let client = overlay.listening().pop().unwrap();
-    let port = greeter();
-    for _ in 0..5 {
-        assert_eq!(ask(&client, "localhost", port), (0, b"hello".to_vec()));
-    }
-    let lines = overlay.lines();
-    for event in ["connection by QUIC", "connection"] {
-        let event = format!("\"event\":\"{event}\"");
-        assert!(lines.iter().any(|line| line.contains(&event)), "{event}: {lines:#?}");
     }
 }
 

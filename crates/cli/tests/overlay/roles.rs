@@ -35,23 +35,26 @@ impl Overlay {
 
     /// The same, with these keys in the relays' `[system]`, and in the client's.
     pub fn of_three_with(name: &str, systems: [&str; 3], own: &str) -> Overlay {
+        Overlay::of_three_at(name, ["127.0.0.1:0", "\"127.0.0.1:0\""], systems, own)
+    }
+
+    /// The same, where the directory, and the relays, listen there.
+    pub fn of_three_at(name: &str, at: [&str; 2], systems: [&str; 3], own: &str) -> Overlay {
         let folder = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let mut overlay = Overlay { folder, roles: Vec::new(), lines: Arc::default() };
         let [key, token] = ["key", "token"].map(|name| overlay.at(name));
         std::fs::write(&token, "0123456789abcdef").unwrap();
-        overlay.start(
-            &["directory", "--listen", "127.0.0.1:0", "--key", &key, "--token-file", &token],
-            "listening",
-        );
+        overlay.start(&["directory", "--listen", at[0], "--key", &key, "--token-file", &token], "listening");
         let listening = overlay.listening().remove(0);
         let key: Value = serde_json::from_str(&overlay.lines()[0]).unwrap();
         for (name, system) in ["a", "b", "c"].into_iter().zip(systems) {
             assert!(tidegate(&["relay", "--keygen", &overlay.at(name)]).status.success());
             let config = format!(
-                "nickname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nkeys = \"{name}\"\nexit-policy = [\"accept *:*\"]\n\
+                "nickname = \"{name}\"\nlisten = {}\nkeys = \"{name}\"\nexit-policy = [\"accept *:*\"]\n\
                  exit-to-private-addresses = true\n[directory]\naddress = \"{listening}\"\ntoken = \"0123456789abcdef\"\n\
-                 [system]\nname = \"test\"\n{system}\n"
+                 [system]\nname = \"test\"\n{system}\n",
+                at[1]
             );
             let file = overlay.at(&format!("{name}.toml"));
             std::fs::write(&file, config).unwrap();

@@ -24,7 +24,7 @@ use super::quic::{self, Neighbour, PATIENCE as QUICKLY, Quic, Way};
 use crate::identity::{Identity, random};
 use crate::link::{Carrier, in_lumps, within};
 use crate::overlay::{Dial, Met};
-use crate::{clock, tls};
+use crate::{clock, sockets, tls};
 
 /// How long the whole handshake of a connection may take, as with tor.
 pub const PATIENCE: Span = Span::from_secs(60);
@@ -45,7 +45,7 @@ pub struct Links {
     shown: RefCell<Option<Shown>>,
     client: Arc<ClientConfig>,
     names: SharedNames,
-    address: Option<IpAddr>,
+    addresses: Vec<IpAddr>,
     quic: Option<Quic>,
     /// QUIC connections that we have opened and the neighbour may open streams on: who runs the node takes them.
     opened: (mpsc::UnboundedSender<(RelayId, Neighbour)>, RefCell<Opened>),
@@ -86,25 +86,25 @@ impl Tls for Binding<'_> {
 }
 
 impl Links {
-    /// A relay's, with everyday keys certified for this TLS certificate, a fresh one. `quic`: where it answers QUIC, if it
-    /// does.
+    /// A relay's, which others reach at these addresses, with everyday keys certified for this TLS certificate, a fresh
+    /// one. `quic`: where it answers QUIC, if it does.
     ///
     /// # Errors
     /// If TLS cannot be set up, or the port is in use.
     pub fn relay(
         certified: Certified,
         names: SharedNames,
-        address: IpAddr,
+        addresses: Vec<IpAddr>,
         identity: &Identity,
-        quic: Option<SocketAddr>,
+        quic: &[SocketAddr],
     ) -> io::Result<Links> {
-        let quic = quic.map(|at| Quic::relay(identity, at, names.clone())).transpose()?;
+        let quic = (!quic.is_empty()).then(|| Quic::relay(identity, quic, names.clone())).transpose()?;
         let (tell, told) = mpsc::unbounded_channel();
         let links = Links {
             shown: RefCell::new(None),
             client: tls::any_server().map_err(io::Error::other)?,
             names,
-            address: Some(address),
+            addresses,
             quic,
             opened: (tell, RefCell::new(Some(told))),
         };
@@ -135,7 +135,7 @@ impl Links {
             shown: RefCell::new(None),
             client,
             names,
-            address: None,
+            addresses: Vec::new(),
             quic,
             opened: (mpsc::unbounded_channel().0, RefCell::new(None)),
         })
@@ -157,22 +157,28 @@ impl Links {
     }
 
     fn start(&self, keys: Option<Arc<Certified>>, address: SocketAddr) -> Start {
-        let ours = self.address;
+        let ours = self.addresses.clone();
         let quic = self.quic.is_some();
         Start { keys, now: clock::unix(), random: random(), address: address.ip(), ours, quic }
     }
 
-    /// Connects to the router, and to no other.
+    /// Connects to the router, and to no other, wherever it answers first.
     ///
     /// # Errors
     /// If that fails; why, in words.
-    pub async fn connect(&self, router: &Router) -> io::Result<(Carrier, Peer, Vec<u8>)> {
-        let tcp = in_lumps(TcpStream::connect(router.address).await?)?;
+    pub async fn connect(
+        &self,
+        router: &Router,
+        also: Option<SocketAddr>,
+    ) -> io::Result<(Carrier, Peer, Vec<u8>)> {
+        let tcp = sockets::connect(router.address, also).await?;
+        let router = Router { address: tcp.peer_addr()?, ..*router };
+        let tcp = in_lumps(tcp)?;
         let stream = TlsConnector::from(self.client.clone()).connect(tls::name(), tcp).await?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let certificate = certificate.map(|certificate| Sha256::digest(certificate).into());
         let certificate = certificate.ok_or(io::ErrorKind::InvalidData)?;
-        self.meet(Carrier::Tls(Box::new(stream.into())), certificate, router).await
+        self.meet(Carrier::Tls(Box::new(stream.into())), certificate, &router).await
     }
 
     /// Connects to the router, and to no other, by QUIC.
@@ -280,7 +286,10 @@ async fn shake(
 
 impl Dial for std::rc::Rc<Links> {
     async fn dial(&self, relay: RelayId) -> io::Result<Met> {
-        let router = self.names.borrow().router(relay).ok_or(io::ErrorKind::NotFound)?;
+        let (router, also) = {
+            let names = self.names.borrow();
+            (names.router(relay).ok_or(io::ErrorKind::NotFound)?, names.other_address(relay))
+        };
         let mut shared = self.quic.is_some();
         let turn = match &self.quic {
             None => None,
@@ -295,8 +304,11 @@ impl Dial for std::rc::Rc<Links> {
             },
         };
         let begun = clock::now();
-        let (carrier, peer, rest) = self.connect(&router).await?;
-        self.names.borrow_mut().reached(relay, router.address);
+        let (carrier, peer, rest) = self.connect(&router, also).await?;
+        let address = carrier.tcp().map_or(Ok(router.address), TcpStream::peer_addr)?;
+        self.names.borrow_mut().reached(relay, address);
+        // What the way to one address bears the way to another may not.
+        let router = Router { address, ..router };
         if let Some((quic, _turn)) = turn {
             let patience = (clock::now().since(begun) * TIMES_TLS).max(LEAST_PATIENCE);
             if peer.quic

@@ -264,11 +264,12 @@ impl Client {
     fn know(&self, directory: &Directory, modern: bool) {
         let known = directory.relays.iter().map(|entry| {
             let router = Router {
-                address: entry.address,
+                address: entry.address.first(),
                 fingerprint: entry.fingerprint,
                 ed25519: Some(entry.ed25519),
             };
             let id = self.names.borrow_mut().keep(router);
+            self.names.borrow_mut().also(id, entry.address.second());
             let public = RelayPublic { identity: entry.fingerprint, onion: entry.onion };
             self.overlay.with(|node, _| node.onion().learn(id, public, modern.then_some(entry.ed25519)));
             Known { id, nickname: entry.nickname.clone(), bandwidth: entry.bandwidth, exit: entry.exit }

@@ -1,7 +1,6 @@
 //! A relay's descriptor as Tor's authorities take it (dir-spec, "Server descriptor format").
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
@@ -9,6 +8,7 @@ use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 use tidegate_proto::crypto::cert::{Certified, RouterKeys};
 
+use super::addresses::Addresses;
 use super::policy::Policy;
 
 /// What we speak. More of `Relay` would let clients use cryptography (CGO) that circuits here do not have.
@@ -20,8 +20,8 @@ const ED25519_PREFIX: &[u8] = b"Tor router descriptor signature v1";
 pub struct Facts<'a> {
     /// 1 to 19 letters and digits.
     pub nickname: &'a str,
-    /// Where clients and relays connect; IPv4.
-    pub address: SocketAddr,
+    /// Where clients and relays connect: by IPv4, and by IPv6, too, if that is said.
+    pub address: Addresses,
     /// Bytes per second.
     pub bandwidth: u64,
     /// What it lets out.
@@ -45,12 +45,16 @@ pub fn build(keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> Str
 }
 
 fn write(text: &mut String, keys: &RouterKeys, certified: &Certified, facts: &Facts<'_>) -> std::fmt::Result {
-    let Facts { nickname, address, bandwidth, published, .. } = *facts;
+    let Facts { nickname, bandwidth, published, .. } = *facts;
+    let address = facts.address.first();
     let [identity, tap] = keys.rsa_public();
     let (onion_cross, sign) = keys.onion_cross_certificate(published);
     writeln!(text, "router {nickname} {} {} 0 0", address.ip(), address.port())?;
     write!(text, "identity-ed25519\n{}", armour("ED25519 CERT", &certified.signing_certificate))?;
     writeln!(text, "master-key-ed25519 {}", STANDARD_NO_PAD.encode(keys.ed25519()))?;
+    if let Some(second) = facts.address.second() {
+        writeln!(text, "or-address {second}")?;
+    }
     writeln!(text, "platform Tidegate {}", env!("CARGO_PKG_VERSION"))?;
     writeln!(text, "proto {PROTOCOLS}")?;
     writeln!(text, "published {}", calendar(published))?;
@@ -63,10 +67,14 @@ fn write(text: &mut String, keys: &RouterKeys, certified: &Certified, facts: &Fa
     write!(text, "onion-key-crosscert\n{}", armour("CROSSCERT", &keys.tap_cross_certificate()))?;
     write!(text, "ntor-onion-key-crosscert {sign}\n{}", armour("ED25519 CERT", &onion_cross))?;
     writeln!(text, "ntor-onion-key {}", STANDARD_NO_PAD.encode(keys.onion()))?;
-    for rule in facts.policy.rules() {
+    for rule in facts.policy.rules().iter().filter(|rule| !rule.is_of_ipv6()) {
         writeln!(text, "{rule}")?;
     }
     writeln!(text, "reject *:*")?;
+    let ports = facts.policy.ports_by_ipv6();
+    if !ports.is_empty() {
+        writeln!(text, "ipv6-policy accept {ports}")?;
+    }
     if facts.directory {
         writeln!(text, "tunnelled-dir-server")?;
     }

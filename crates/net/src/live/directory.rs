@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 
 use ed25519_dalek::{Signer as _, SigningKey};
 use tidegate_proto::crypto::cert::{self, RouterKeys};
 
+use super::addresses::Addresses;
 use crate::identity::{hex, unhex};
 
 const HEAD: &str = "tidegate-overlay 1";
@@ -25,7 +25,7 @@ pub struct Entry {
     /// Its name for people.
     pub nickname: String,
     /// Where it listens.
-    pub address: SocketAddr,
+    pub address: Addresses,
     /// SHA-1 of its RSA identity.
     pub fingerprint: [u8; 20],
     /// Its Ed25519 identity, which signs the line.
@@ -76,7 +76,7 @@ impl std::error::Error for DirectoryError {}
 
 impl Entry {
     /// A relay's own entry, signed. `facts`: its bandwidth, whether it is an exit, and the time.
-    pub fn new(nickname: &str, address: SocketAddr, keys: &RouterKeys, facts: (u64, bool, u64)) -> Entry {
+    pub fn new(nickname: &str, address: Addresses, keys: &RouterKeys, facts: (u64, bool, u64)) -> Entry {
         let (bandwidth, exit, published) = facts;
         let mut entry = Entry {
             nickname: nickname.to_owned(),

@@ -2,6 +2,7 @@
 //! that stock tor is at home among them; neighbours that are both ours also plan, move and share as the parts of
 //! [`tidegate_proto`] do.
 
+pub mod addresses;
 pub mod authority;
 pub mod bandwidth;
 pub mod channel;

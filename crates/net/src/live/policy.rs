@@ -75,6 +75,16 @@ impl fmt::Display for Rule {
 }
 
 impl Rule {
+    /// Whether it is about addresses of IPv6 alone.
+    pub fn is_of_ipv6(&self) -> bool {
+        self.network.is_some_and(|(network, _)| network.is_ipv6())
+    }
+
+    /// Whether it is about all addresses of IPv6.
+    fn is_of_all_ipv6(&self) -> bool {
+        self.network.is_none_or(|(network, bits)| network.is_ipv6() && bits == 0)
+    }
+
     fn matches(&self, address: &SocketAddr) -> bool {
         let within = self.network.is_none_or(|(network, bits)| same_prefix(network, address.ip(), bits));
         within && (self.ports.0..=self.ports.1).contains(&address.port())
@@ -158,6 +168,32 @@ impl Policy {
         self.rules.iter().any(|rule| rule.accept)
     }
 
+    /// The ports that every public address of IPv6 may be reached at, as descriptors list them: `80,443,1000-2000`.
+    pub fn ports_by_ipv6(&self) -> String {
+        // Ports of which no rule has said anything, and those that are accepted.
+        let (mut open, mut accepted) = (vec![(1u16, u16::MAX)], Vec::new());
+        for rule in
+            self.rules.iter().filter(|rule| rule.is_of_all_ipv6() || rule.is_of_ipv6() && !rule.accept)
+        {
+            let (low, high) = rule.ports;
+            let mut rest = Vec::new();
+            for (from, to) in open {
+                let (first, last) = (from.max(low), to.min(high));
+                if first > last {
+                    rest.push((from, to));
+                    continue;
+                }
+                accepted.extend(rule.accept.then_some((first, last)));
+                rest.extend((from < first).then(|| (from, first - 1)));
+                rest.extend((last < to).then(|| (last + 1, to)));
+            }
+            open = rest;
+        }
+        accepted.sort_unstable();
+        let range = |(low, high)| if low == high { format!("{low}") } else { format!("{low}-{high}") };
+        accepted.into_iter().map(range).collect::<Vec<_>>().join(",")
+    }
+
     /// The rules, in order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -210,6 +246,20 @@ mod tests {
         for never in ["127.0.0.1:9001", "[::ffff:127.0.0.1]:9001", "169.254.169.254:80", "[fd00:ec2::254]:80"]
         {
             assert!(!private.allows(never.parse().unwrap()), "{never}");
+        }
+    }
+
+    #[test]
+    fn ports_by_ipv6_are_those_of_every_address() {
+        for (rules, ports) in [
+            (&[][..], ""),
+            (&["accept *:*"], "1-65535"),
+            (&["reject *:25", "accept *:1-100"], "1-24,26-100"),
+            (&["accept 192.0.2.0/24:*", "accept *:443", "accept [::]/0:80"], "80,443"),
+            // Some of them will do for a refusal, not for a promise.
+            (&["reject [2001:db8::]/32:80", "accept [2001:db8::]/32:22", "accept *:79-81"], "79,81"),
+        ] {
+            assert_eq!(policy(rules, false).ports_by_ipv6(), ports, "{rules:?}");
         }
     }
 

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use crate::identity::Identity;
 use crate::lane::Lane;
 use crate::link::within;
-use crate::{clock, tls};
+use crate::{clock, sockets, tls};
 
 /// Names the version of what streams carry.
 const PROTOCOL: &[u8] = b"tidegate-link/1";
@@ -151,7 +151,8 @@ fn forget(neighbours: &Neighbours, relay: RelayId, gone: &Neighbour) {
 
 /// A node's QUIC.
 pub struct Quic {
-    endpoint: Endpoint,
+    /// One, or one of IPv4 and one of IPv6.
+    endpoints: Vec<Endpoint>,
     client: ClientConfig,
     names: SharedNames,
     neighbours: Rc<Neighbours>,
@@ -194,16 +195,19 @@ pub fn server(identity: &Identity) -> io::Result<ServerConfig> {
 }
 
 impl Quic {
-    /// A relay's, which answers at that address with its certificate for links.
+    /// A relay's, which answers at these addresses with its certificate for links.
     ///
     /// # Errors
     /// If the port is in use, or TLS cannot be set up.
-    pub fn relay(identity: &Identity, at: SocketAddr, names: SharedNames) -> io::Result<Quic> {
-        let server = server(identity)?;
-        let socket = UdpSocket::bind(at).map_err(|cause| {
-            io::Error::new(cause.kind(), format!("UDP {at}: {cause}; QUIC needs the port that TLS has"))
-        })?;
-        Quic::new(socket, Some(server), names)
+    pub fn relay(identity: &Identity, at: &[SocketAddr], names: SharedNames) -> io::Result<Quic> {
+        let (server, apart) = (server(identity)?, at.len() > 1);
+        let bind = |at: &SocketAddr| {
+            sockets::datagrams(*at, apart).map_err(|cause| {
+                io::Error::new(cause.kind(), format!("UDP {at}: {cause}; QUIC needs the port that TLS has"))
+            })
+        };
+        let bound = at.iter().map(bind).collect::<io::Result<Vec<_>>>()?;
+        Quic::new(bound, Some(&server), names)
     }
 
     /// A client's, which answers nobody.
@@ -211,18 +215,27 @@ impl Quic {
     /// # Errors
     /// If there is no socket to be had, or TLS cannot be set up.
     pub fn client(names: SharedNames) -> io::Result<Quic> {
-        Quic::new(UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?, None, names)
+        let v4 = sockets::datagrams((Ipv4Addr::UNSPECIFIED, 0).into(), true);
+        let v6 = sockets::datagrams((Ipv6Addr::UNSPECIFIED, 0).into(), true);
+        // A machine may have one of the two alone.
+        let bound = match (v4, v6) {
+            (Err(cause), Err(_)) => return Err(cause),
+            (v4, v6) => v4.into_iter().chain(v6).collect(),
+        };
+        Quic::new(bound, None, names)
     }
 
-    fn new(socket: UdpSocket, server: Option<ServerConfig>, names: SharedNames) -> io::Result<Quic> {
+    fn new(bound: Vec<UdpSocket>, server: Option<&ServerConfig>, names: SharedNames) -> io::Result<Quic> {
         let mut tls = (*tls::any_server().map_err(wrong)?).clone();
         tls.alpn_protocols = vec![PROTOCOL.into()];
         let crypto = QuicClientConfig::try_from(tls).map_err(wrong)?;
         let mut client = ClientConfig::new(Arc::new(crypto));
         client.transport_config(transport());
-        let endpoint = Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime))?;
+        let endpoint = |socket| {
+            Endpoint::new(EndpointConfig::default(), server.cloned(), socket, Arc::new(TokioRuntime))
+        };
         Ok(Quic {
-            endpoint,
+            endpoints: bound.into_iter().map(endpoint).collect::<io::Result<_>>()?,
             client,
             names,
             neighbours: Rc::default(),
@@ -235,8 +248,14 @@ impl Quic {
     /// The next who wants to connect and may; the others hear so.
     pub async fn incoming(&self) -> Option<Incoming> {
         loop {
-            let incoming = self.endpoint.accept().await?;
-            let open = self.endpoint.open_connections();
+            let incoming = match &self.endpoints[..] {
+                [first, second] => tokio::select! {
+                    incoming = first.accept() => incoming,
+                    incoming = second.accept() => incoming,
+                },
+                endpoints => endpoints.first()?.accept().await,
+            }?;
+            let open = self.endpoints.iter().map(Endpoint::open_connections).sum::<usize>();
             if open >= CONNECTIONS {
                 incoming.refuse();
             } else if open >= HANDSHAKES / 2 && !incoming.remote_address_validated() {
@@ -262,7 +281,12 @@ impl Quic {
     /// If nobody answers in time.
     pub async fn connect(&self, at: SocketAddr) -> io::Result<Neighbour> {
         let name = tls::name().to_str().into_owned();
-        let connecting = self.endpoint.connect_with(self.client.clone(), at, &name).map_err(wrong)?;
+        let fits =
+            |endpoint: &&Endpoint| endpoint.local_addr().is_ok_and(|own| own.is_ipv4() == at.is_ipv4());
+        // One of IPv6 that is alone may reach both.
+        let endpoint =
+            self.endpoints.iter().find(fits).or(self.endpoints.first()).ok_or(io::ErrorKind::Unsupported)?;
+        let connecting = endpoint.connect_with(self.client.clone(), at, &name).map_err(wrong)?;
         within(PATIENCE, async { Ok(Neighbour::new(connecting.await?)) }).await
     }
 
@@ -313,9 +337,13 @@ impl Quic {
 
     /// Tells all neighbours that it is over.
     pub async fn close(&self) {
-        self.endpoint.close(VarInt::from_u32(0), b"");
+        for endpoint in &self.endpoints {
+            endpoint.close(VarInt::from_u32(0), b"");
+        }
         let told = async {
-            self.endpoint.wait_idle().await;
+            for endpoint in &self.endpoints {
+                endpoint.wait_idle().await;
+            }
             Ok(())
         };
         // Who has not heard it by then finds out.

@@ -17,6 +17,7 @@ use tidegate_proto::transport::Transport;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
+use super::addresses::Addresses;
 use super::bandwidth::Limit;
 use super::channel::Links;
 use super::descriptor::{self, Facts};
@@ -49,7 +50,7 @@ pub struct Settings {
     /// Its name.
     pub nickname: String,
     /// Where others reach it.
-    pub address: SocketAddr,
+    pub address: Addresses,
     /// Its keys.
     pub keys: Keys,
     /// How it moves cells.
@@ -141,7 +142,7 @@ struct RelayLoop {
 /// Who announces itself.
 struct Announced {
     nickname: String,
-    address: SocketAddr,
+    address: Addresses,
     keys: Renewed,
 }
 
@@ -151,20 +152,21 @@ struct Announced {
 /// If TLS cannot be set up, or the status page not be served.
 pub async fn run(
     settings: Settings,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     mut orders: mpsc::Receiver<Order>,
     on_event: impl Fn(Event),
 ) -> io::Result<()> {
     let Settings { nickname, address, keys, config, mut exit, announce, status } = settings;
-    let own = listener.local_addr()?;
-    exit.policy.refuse(own);
+    let own = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+    own.iter().for_each(|own| exit.policy.refuse(*own));
     let names = SharedNames::default();
     let keys = Renewed::new(keys, !matches!(announce, Announce::Overlay(..)));
     // One whose time is over was announced before.
     keys.renew_onion().await.into_iter().for_each(|change| on_event(Event::Keys(change)));
     let (identity, certified) = keys.everyday(None).await;
-    let quic = (config.transport == Transport::Quic).then_some(own);
-    let links = Rc::new(Links::relay(certified, names.clone(), address.ip(), &identity, quic)?);
+    let quic = if config.transport == Transport::Quic { &own[..] } else { &[] };
+    let named = address.all().iter().map(SocketAddr::ip).collect();
+    let links = Rc::new(Links::relay(certified, names.clone(), named, &identity, quic)?);
     let mut onion = Encrypted::new(None, Default::default(), random()).with_names(names);
     onion.answer_with(keys.own());
     let (limit, inspects) = (Limit::new(config.bandwidth), config.kist.is_some());
@@ -183,12 +185,12 @@ pub async fn run(
     let announced = Announced { nickname: nickname.clone(), address, keys };
     let serving = async {
         tokio::select! {
-            () = relay.accept(&listener) => {}
+            () = relay.accept_all(&listeners) => {}
             () = relay.accept_quic() => {}
             () = relay.serve_opened() => {}
             () = relay.announce(&announced, &on_event) => {}
             () = relay.renew(&announced.keys, &on_event) => {}
-            () = relay.obey(&mut orders, own, &on_event) => {}
+            () = relay.obey(&mut orders, &own, &on_event) => {}
         }
     };
     tokio::select! {
@@ -196,7 +198,7 @@ pub async fn run(
         result = shown => return result,
     }
     // Nobody connects any more, and who waits finds another relay.
-    drop(listener);
+    drop(listeners);
     let end = clock::now() + DRAINING;
     while clock::now() < end && relay.overlay.with(|node, _| node.circuits()) > 0 {
         clock::until(clock::now() + Span::from_millis(50)).await;
@@ -286,11 +288,11 @@ impl RelayLoop {
     }
 
     /// Follows orders until one is to drain.
-    async fn obey(&self, orders: &mut mpsc::Receiver<Order>, own: SocketAddr, on_event: &impl Fn(Event)) {
+    async fn obey(&self, orders: &mut mpsc::Receiver<Order>, own: &[SocketAddr], on_event: &impl Fn(Event)) {
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Reload(Changes { mut exit, bandwidth, limits, announce }) => {
-                    exit.policy.refuse(own);
+                    own.iter().for_each(|own| exit.policy.refuse(*own));
                     *self.exit.borrow_mut() = Rc::new(exit);
                     *self.announce.borrow_mut() = announce;
                     self.overlay.gate().set(bandwidth);
@@ -381,6 +383,10 @@ impl RelayLoop {
         let certified = self.links.certified().expect("a relay has keys");
         let text = descriptor::build(&who.keys.router(), &certified, &facts);
         fetch(at, "/tor/", Some(text.as_bytes())).await
+    }
+
+    async fn accept_all(&self, listeners: &[TcpListener]) {
+        futures_util::future::join_all(listeners.iter().map(|listener| self.accept(listener))).await;
     }
 
     async fn accept(&self, listener: &TcpListener) {

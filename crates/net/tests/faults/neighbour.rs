@@ -99,7 +99,8 @@ pub async fn shake(relay: Relay, keys: Option<&RouterKeys>, change: impl Fn(&mut
     let [signing, link] = KeyLifetimes::default().certified(now);
     let certify = |keys: &RouterKeys| keys.certify(Signing::new(random(), signing), link, &[], random());
     let keys = keys.map(|keys| certify(keys).into());
-    let start = Start { keys, now, random: random(), address: relay.address.ip(), ours: None, quic: true };
+    let start =
+        Start { keys, now, random: random(), address: relay.address.ip(), ours: Vec::new(), quic: true };
     let mut handshake = Handshake::initiator(start, Some(relay.fingerprint));
     let mut buffer = [0; 4096];
     loop {

@@ -29,7 +29,7 @@ pub struct OneHop {
     relay: RelayId,
     identity: Router,
     /// How circuits have turned out: built, or gone.
-    ends: Rc<RefCell<BTreeMap<CircuitKey, bool>>>,
+    pub ends: Rc<RefCell<BTreeMap<CircuitKey, bool>>>,
 }
 
 impl OneHop {
@@ -72,10 +72,5 @@ impl OneHop {
             };
         }
         built
-    }
-
-    /// The circuits that stand.
-    pub fn standing(&self) -> Vec<CircuitKey> {
-        self.ends.borrow().iter().filter(|(_, built)| **built).map(|(key, _)| *key).collect()
     }
 }

@@ -62,8 +62,8 @@ pub struct Start {
     pub random: [u8; 32],
     /// The peer's address.
     pub address: IpAddr,
-    /// A relay's own, where others reach it: a peer that finds it true uses the connection again.
-    pub ours: Option<IpAddr>,
+    /// A relay's own, where others reach it: a peer that finds one true uses the connection again.
+    pub ours: Vec<IpAddr>,
     /// It speaks QUIC, too.
     pub quic: bool,
 }
@@ -256,7 +256,8 @@ impl Handshake {
             IpAddr::V4(address) => [&[4, 4], &address.octets()[..]].concat(),
             IpAddr::V6(address) => [&[6, 16], &address.octets()[..]].concat(),
         };
-        let ours = self.start.ours.map_or(vec![0], |ours| [&[1], &encode(ours)[..]].concat());
+        let mut ours = vec![self.start.ours.len() as u8];
+        self.start.ours.iter().for_each(|address| ours.extend(encode(*address)));
         // A client says no time.
         let now = if self.start.keys.is_some() { self.start.now as u32 } else { 0 };
         self.say(

@@ -95,6 +95,8 @@ struct Entry {
     router: Router,
     /// Where it is connected to.
     dial: SocketAddr,
+    /// Where else it is reached, by IPv6.
+    also: Option<SocketAddr>,
     /// It connected to us, from a port that it does not listen at: who names it last is believed, until a connection to there
     /// has shown who it is.
     came: bool,
@@ -111,6 +113,18 @@ impl Names {
         let id = self.number(router);
         self.routers.get_mut(&id).expect("it has a number").kept = true;
         id
+    }
+
+    /// A relay of our directory is reached at another address, too, or no longer.
+    pub fn also(&mut self, id: RelayId, at: Option<SocketAddr>) {
+        if let Some(entry) = self.routers.get_mut(&id) {
+            entry.also = at;
+        }
+    }
+
+    /// Where else it is reached.
+    pub fn other_address(&self, id: RelayId) -> Option<SocketAddr> {
+        self.routers.get(&id)?.also
     }
 
     /// The number of a relay that a circuit names. One that is connected is the same under any address.
@@ -151,7 +165,8 @@ impl Names {
         }
         self.last += 1;
         let id = RelayId(self.last);
-        let entry = Entry { router, dial: router.address, came: false, kept: false, connections: 0 };
+        let entry =
+            Entry { router, dial: router.address, also: None, came: false, kept: false, connections: 0 };
         self.routers.insert(id, entry);
         self.numbers.insert(router, id);
         self.by_fingerprint.entry(router.fingerprint).or_default().push(id);

@@ -1,0 +1,120 @@
+//! Where relays are reached.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+/// Where a relay is reached, or listens: an address, or one of IPv4 and one of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// Of IPv4, if there is one.
+    first: SocketAddr,
+    second: Option<SocketAddr>,
+}
+
+impl From<SocketAddr> for Addresses {
+    fn from(first: SocketAddr) -> Addresses {
+        Addresses { first, second: None }
+    }
+}
+
+impl Addresses {
+    /// These, in any order; `None` if there is none, or two of a kind.
+    pub fn new(all: &[SocketAddr]) -> Option<Addresses> {
+        match *all {
+            [one] => Some(one.into()),
+            [v4, v6] if v4.is_ipv4() && v6.is_ipv6() => Some(Addresses { first: v4, second: Some(v6) }),
+            [v6, v4] if v4.is_ipv4() && v6.is_ipv6() => Some(Addresses { first: v4, second: Some(v6) }),
+            _ => None,
+        }
+    }
+
+    /// The one by which others name it: of IPv4, if there is one.
+    pub fn first(&self) -> SocketAddr {
+        self.first
+    }
+
+    /// The one of IPv6 beside one of IPv4.
+    pub fn second(&self) -> Option<SocketAddr> {
+        self.second
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<SocketAddr> {
+        [Some(self.first), self.second].into_iter().flatten().collect()
+    }
+
+    /// With these ports, where they leave that to the system.
+    pub fn with_ports(mut self, bound: &Addresses) -> Addresses {
+        let fill = |own: &mut SocketAddr| {
+            let same = bound.all().into_iter().find(|other| other.is_ipv4() == own.is_ipv4());
+            if own.port() == 0 {
+                own.set_port(same.unwrap_or(bound.first).port());
+            }
+        };
+        fill(&mut self.first);
+        self.second.as_mut().map(fill);
+        self
+    }
+}
+
+impl FromStr for Addresses {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Addresses, ()> {
+        let read = |text: &str| text.parse::<SocketAddr>().map_err(drop);
+        match text.split_once(',') {
+            None => read(text).map(Addresses::from),
+            Some((first, second)) => match [read(first)?, read(second)?] {
+                // Signed lines are written in one way.
+                all if all[0].is_ipv4() => Addresses::new(&all).ok_or(()),
+                _ => Err(()),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.first.fmt(f)?;
+        self.second.map_or(Ok(()), |second| write!(f, ",{second}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn there_is_one_address_or_one_of_each_kind() {
+        let (v4, v6) = (at("192.0.2.1:1"), at("[2001:db8::1]:2"));
+        let both = Addresses::new(&[v6, v4]).unwrap();
+        assert_eq!((both.first(), both.second(), both.all()), (v4, Some(v6), vec![v4, v6]));
+        assert_eq!(Addresses::new(&[v6]).unwrap().first(), v6);
+        for bad in [&[][..], &[v4, v4], &[v6, v6], &[v4, v6, v6]] {
+            assert_eq!(Addresses::new(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn they_are_read_as_they_are_written_and_in_no_other_way() {
+        for text in ["192.0.2.1:1", "[2001:db8::1]:2", "192.0.2.1:1,[2001:db8::1]:2"] {
+            assert_eq!(text.parse::<Addresses>().unwrap().to_string(), text);
+        }
+        for bad in ["", ",", "192.0.2.1:1,", "[2001:db8::1]:2,192.0.2.1:1", "192.0.2.1:1,192.0.2.1:2", "::1"]
+        {
+            assert_eq!(bad.parse::<Addresses>(), Err(()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ports_are_those_that_the_system_gave() {
+        let bound = Addresses::new(&[at("0.0.0.0:5"), at("[::]:6")]).unwrap();
+        let said = Addresses::new(&[at("192.0.2.1:0"), at("[2001:db8::1]:7")]).unwrap();
+        assert_eq!(said.with_ports(&bound).to_string(), "192.0.2.1:5,[2001:db8::1]:7");
+    }
+}
