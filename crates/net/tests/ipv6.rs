@@ -152,6 +152,33 @@ fn forward(listener: std::net::TcpListener, to: SocketAddr, open: Arc<AtomicBool
     });
 }
 
+/// Whether a client of stock tor gets what a server there says, over these relays; and its log.
+fn hello(network: &mut Network, name: &str, path: [&str; 3], options: &str, at: &str) -> (bool, String) {
+    let (socks, [guard, middle, exit]) = (ports::free().unwrap(), path);
+    let nodes = format!("EntryNodes {guard}\nMiddleNodes {middle}\nExitNodes {exit}\n");
+    network.run(name, &format!("SocksPort {socks}\nClientOnly 1\n{nodes}{options}")).unwrap();
+    let server = std::net::TcpListener::bind(at).unwrap();
+    let (port, asked) = match server.local_addr().unwrap() {
+        SocketAddr::V4(at) => (at.port(), [&[1][..], &at.ip().octets()].concat()),
+        SocketAddr::V6(at) => (at.port(), [&[4][..], &at.ip().octets()].concat()),
+    };
+    std::thread::spawn(move || {
+        server.incoming().for_each(|stream| drop(stream.unwrap().write_all(b"hello")));
+    });
+    for _ in 0..600 {
+        if network.log(name).contains("Bootstrapped 100%") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let mut stream = TcpStream::connect(socks).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all(&[&[5, 1, 0, 5, 1, 0][..], &asked, &port.to_be_bytes()].concat()).unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    (said.ends_with(b"hello"), network.log(name))
+}
+
 /// The authority tries our relay by IPv4 and by IPv6. Then stock tor's client connects to it: by IPv4 nobody answers any
 /// more.
 #[test]
@@ -189,31 +216,14 @@ fn stock_tor_finds_it_in_the_descriptor() {
     let named = format!("\na {}", address.second().unwrap());
     let all = [named, "\nr relay ".into(), "\nr stock0 ".into(), "\nr stock1 ".into()];
     network.wait_for(&all).unwrap();
+    // As an exit first, which says that it lets out to IPv6.
+    let through_exit = hello(&mut network, "first", ["stock0", "stock1", "relay"], "", "[::1]:0");
     open.store(false, Ordering::Relaxed);
-    let socks = ports::free().unwrap();
-    let options = format!(
-        "SocksPort {socks}\nClientOnly 1\nClientUseIPv6 1\nClientPreferIPv6ORPort 1\nEntryNodes relay\n\
-         MiddleNodes stock0\nExitNodes stock1\n"
-    );
-    network.run("client", &options).unwrap();
-    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = server.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        server.incoming().for_each(|stream| drop(stream.unwrap().write_all(b"hello")))
-    });
-    for _ in 0..600 {
-        if network.log("client").contains("Bootstrapped 100%") {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let mut stream = TcpStream::connect(socks).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    stream.write_all(&[&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1][..], &port.to_be_bytes()].concat()).unwrap();
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).unwrap();
-    let log = network.log("client");
+    let preferred = "ClientUseIPv6 1\nClientPreferIPv6ORPort 1\n";
+    let through_guard =
+        hello(&mut network, "second", ["relay", "stock0", "stock1"], preferred, "127.0.0.1:0");
     drop(network);
     std::fs::remove_dir_all(&directory).unwrap();
-    assert!(said.ends_with(b"hello"), "{said:?} {log}");
+    assert!(through_exit.0, "{}", through_exit.1);
+    assert!(through_guard.0, "{}", through_guard.1);
 }
