@@ -247,6 +247,8 @@ pub trait Onion: Sized + Clone + Debug + PartialEq {
     /// Client: ends one; `None` if the answer does not check.
     fn finish(&mut self, handshake: Self::Handshake, created: &Self::Body) -> Option<Self::ClientHop>;
 
+    /// Relay: gives back what memory it can if no cell has come by since the last call.
+    fn rest(_: &mut Self::RelayHop) {}
     /// Relay: takes off a layer from the client; the message if it is for this hop, `Err` if it was for
     /// this hop and malformed, `Ok(None)` if it goes on.
     fn peel(hop: &mut Self::RelayHop, body: &mut Self::Body) -> Result<Option<Message<Self>>, Malformed>;

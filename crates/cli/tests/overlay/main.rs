@@ -1,5 +1,6 @@
 //! `tidegate overlay`: files fetched through overlays of processes on loopback, and among stock tor's.
 
+mod memory;
 mod reached;
 mod roles;
 #[path = "../../../../tests/skipped.rs"]

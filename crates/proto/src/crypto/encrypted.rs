@@ -338,6 +338,11 @@ impl Onion for Encrypted {
         Some([hop.backward.digest(), hop.forward.digest()])
     }
 
+    fn rest(hop: &mut Hop) {
+        hop.forward.rest();
+        hop.backward.rest();
+    }
+
     fn peel(hop: &mut Hop, body: &mut Body) -> Result<Option<Message<Encrypted>>, Malformed> {
         hop.forward.pass(&mut body.0);
         if hop.forward.recognises(&body.0) { read(&body.0).map(Some) } else { Ok(None) }

@@ -5,8 +5,9 @@
 use std::fmt;
 
 use aes::Aes128;
-use ctr::cipher::{KeyIvInit as _, StreamCipher as _};
+use ctr::cipher::{KeyIvInit as _, StreamCipher as _, StreamCipherSeek as _};
 use sha1::{Digest as _, Sha1};
+use zeroize::Zeroizing;
 
 /// Bytes of a relay cell's body.
 pub const BODY: usize = 509;
@@ -40,16 +41,50 @@ impl Keystream {
     }
 }
 
+/// A key stream that gives its memory back while nothing goes over it: AES keeps ten keys for each, 700 bytes.
+struct Resting {
+    key: Zeroizing<[u8; 16]>,
+    /// Bytes that have gone, and how many had at the last [`rest`](Self::rest).
+    at: u64,
+    seen: u64,
+    running: Option<Box<Keystream>>,
+}
+
+impl Resting {
+    fn apply(&mut self, bytes: &mut [u8]) {
+        let (key, at) = (&self.key, self.at);
+        let running = self.running.get_or_insert_with(|| {
+            let mut stream = Keystream::new(key);
+            stream.0.seek(at);
+            Box::new(stream)
+        });
+        running.apply(bytes);
+        self.at += bytes.len() as u64;
+    }
+
+    fn rest(&mut self) {
+        if std::mem::replace(&mut self.seen, self.at) == self.at {
+            self.running = None;
+        }
+    }
+}
+
 /// One direction of one hop: its key stream and its digest.
 pub struct Layer {
-    keystream: Keystream,
+    keystream: Resting,
     digest: Sha1,
 }
 
 impl Layer {
     /// From the hop's key and digest seed for this direction.
     pub fn new(key: &[u8; 16], digest_seed: &[u8; 20]) -> Layer {
-        Layer { keystream: Keystream::new(key), digest: Sha1::new_with_prefix(digest_seed) }
+        let keystream = Resting { key: Zeroizing::new(*key), at: 0, seen: 0, running: None };
+        Layer { keystream, digest: Sha1::new_with_prefix(digest_seed) }
+    }
+
+    /// Gives back what memory it can if no cell has come since the last call.
+    pub fn rest(&mut self) {
+        self.keystream.rest();
     }
 
     /// At the end that speaks: writes the digest into the header (whose "recognized" must be zero) and
@@ -98,6 +133,23 @@ mod tests {
         let mut body = [fill; BODY];
         body[RECOGNIZED].fill(0);
         body
+    }
+
+    #[test]
+    fn who_has_rested_goes_on_where_it_was() {
+        let layer = || Layer::new(&[1; 16], &[2; 20]);
+        let (mut speaker, mut hop) = (layer(), layer());
+        for fill in 0..20 {
+            let mut cell = body(fill);
+            speaker.seal(&mut cell);
+            hop.pass(&mut cell);
+            assert!(hop.recognises(&cell));
+            assert!(hop.keystream.running.is_some());
+            for rests in 0..fill % 4 {
+                hop.rest();
+                assert_eq!(hop.keystream.running.is_none(), rests > 0, "the first sees that a cell has come");
+            }
+        }
     }
 
     /// NIST SP 800-38A, F.5.1, moved to a zero counter: E(K, 0) from FIPS 197-style AES-128 with a zero key

@@ -153,6 +153,13 @@ impl<O: Onion> Links<O> {
         self.channels.get(id.0 as usize).is_some_and(|channel| channel.circs.is_empty())
     }
 
+    /// The circuits whose client is in the direction of a channel.
+    pub fn circuits_from(&self, id: ChannelId) -> impl Iterator<Item = CircuitKey> {
+        let circs = self.channels.get(id.0 as usize).map_or(&[][..], |channel| &channel.circs);
+        let legs = circs.iter().map(|(_, leg)| &self.legs[leg.0 as usize]);
+        legs.filter(|leg| leg.side == Side::Prev).map(|leg| leg.circuit)
+    }
+
     /// Whether the neighbour leaves more unread than it may.
     pub fn is_flooded(&self, id: ChannelId) -> bool {
         let full = self.config.output_buffer.high_bytes / CELL_BYTES;

@@ -48,6 +48,7 @@ impl<O: Onion> Machine for Relay<O> {
             }
             if let Some(channel) = watch.due_look(now) {
                 let is_bare = self.table.links.is_bare(channel);
+                self.table.rest(channel);
                 if watch.looked(now, channel, is_bare) {
                     self.close_channel(now, channel);
                 }

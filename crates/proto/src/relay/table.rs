@@ -12,7 +12,7 @@ use crate::conflux::split::{Capacity, Offer};
 use crate::control::{Allowance, Plant, Route, View};
 use crate::edge::Edge;
 use crate::ids::{CircId, CircuitKey, LegId, Nonce, Side, StreamId, StreamKey};
-use crate::links::Links;
+use crate::links::{ChannelId, Links};
 use crate::node::Output;
 use crate::onion::Onion;
 
@@ -67,6 +67,15 @@ impl<O: Onion> Table<O> {
         match self.circuits.get(key.0 as usize) {
             Some(Circuit { linked: Linked::With(first), .. }) => *first,
             _ => key,
+        }
+    }
+
+    /// Lets the circuits from a channel that are idle give memory back.
+    pub fn rest(&mut self, channel: ChannelId) {
+        for key in self.links.circuits_from(channel) {
+            if let Some(circuit) = self.circuits.get_mut(key.0 as usize) {
+                O::rest(&mut circuit.hop);
+            }
         }
     }
 

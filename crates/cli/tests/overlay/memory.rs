@@ -1,0 +1,138 @@
+//! What connections and circuits that do nothing take of a relay's memory.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tidegate_control::units::Span;
+use tidegate_net::identity::random;
+use tidegate_net::live::channel::Links;
+use tidegate_net::live::keys;
+use tidegate_net::overlay::{Handle, Open, Overlay, Owner};
+use tidegate_net::{clock, os};
+use tidegate_proto::cell::RelayId;
+use tidegate_proto::client::Client;
+use tidegate_proto::crypto::encrypted::Encrypted;
+use tidegate_proto::crypto::names::{Router, SharedNames, Target};
+use tidegate_proto::crypto::ntor::RelayPublic;
+use tidegate_proto::links::Config;
+use tidegate_proto::node::{CircuitKey, Output};
+use tokio::task::LocalSet;
+
+use super::{Role, skipped, tidegate};
+
+const CONNECTIONS: usize = 500;
+const CIRCUITS: usize = 5000;
+/// In this a circuit is found idle twice.
+const REST: Span = Span::from_millis(3500);
+
+type Node = Overlay<Client<Encrypted>, Open, Rc<Links>>;
+
+/// What a client has seen: circuits that stand, and how many streams the relay has refused.
+#[derive(Default)]
+struct Seen {
+    built: RefCell<Vec<CircuitKey>>,
+    refused: Cell<usize>,
+}
+
+/// A client that knows a relay.
+fn client(router: Router, onion: [u8; 32]) -> (Node, RelayId, Rc<Seen>) {
+    let names = SharedNames::default();
+    let relay = names.borrow_mut().keep(router);
+    let links = Rc::new(Links::client(names.clone(), false).unwrap());
+    let encrypted = Encrypted::new(None, BTreeMap::new(), random()).with_names(names);
+    let all = Rc::<Seen>::default();
+    let seen = all.clone();
+    let owner = move |_: Handle<_, _, _>| -> Owner<Client<Encrypted>> {
+        Box::new(move |_, _, output| match output {
+            Output::CircuitBuilt(key) => seen.built.borrow_mut().push(key),
+            Output::CircuitClosed(_) => panic!("a circuit is gone"),
+            Output::StreamClosed(..) => seen.refused.set(seen.refused.get() + 1),
+            _ => {}
+        })
+    };
+    let node = Overlay::with_dial(Client::new(encrypted, Config::default()), Open, links, owner);
+    let public = RelayPublic { identity: router.fingerprint, onion };
+    node.with(|node, _| node.onion().learn(relay, public, router.ed25519));
+    (node, relay, all)
+}
+
+async fn pause(span: Span) {
+    clock::until(clock::now() + span).await;
+}
+
+/// Bytes that a connection takes of a relay's memory.
+async fn of_a_connection(router: Router, memory: impl Fn() -> f64) -> f64 {
+    let links = Links::client(SharedNames::default(), false).unwrap();
+    let mut open = Vec::new();
+    // What the first take, it takes once.
+    for _ in 0..50 {
+        open.push(links.connect(&router, None).await.unwrap());
+    }
+    let before = memory();
+    for _ in 0..CONNECTIONS {
+        open.push(links.connect(&router, None).await.unwrap());
+    }
+    pause(Span::from_millis(300)).await;
+    (memory() - before) / CONNECTIONS as f64
+}
+
+/// And a circuit that was used, and is idle since.
+async fn of_a_circuit(router: Router, onion: [u8; 32], memory: impl Fn() -> f64) -> f64 {
+    let (node, id, seen) = client(router, onion);
+    let Seen { built, refused } = &*seen;
+    let build = async |all: usize| {
+        while built.borrow().len() < all {
+            node.with(|node, now| node.build(now, vec![id]));
+            let begun = built.borrow().len();
+            while built.borrow().len() == begun {
+                pause(Span::from_micros(200)).await;
+            }
+            // The policy lets nothing out.
+            let (key, target) = (built.borrow()[begun], Target::parse("192.0.2.1:80", 0).unwrap());
+            node.with(|node, now| node.open(now, key, target)).unwrap();
+            while refused.get() == begun {
+                pause(Span::from_micros(200)).await;
+            }
+        }
+        pause(REST).await;
+    };
+    build(200).await;
+    let before = memory();
+    build(200 + CIRCUITS).await;
+    (memory() - before) / CIRCUITS as f64
+}
+
+#[test]
+fn idle_circuits_take_two_kibibytes_and_idle_connections_64_at_most() {
+    let directory = std::env::temp_dir().join(format!("tidegate-memory-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let at = |name: &str| directory.join(name).display().to_string();
+    assert!(tidegate(&["relay", "--keygen", &at("relay.keys")]).status.success());
+    let keys = keys::load(&directory.join("relay.keys"), clock::unix()).unwrap();
+    let start = |limits: &str| {
+        let config =
+            format!("nickname = \"a\"\nlisten = \"127.0.0.1:0\"\nkeys = \"relay.keys\"\n[limits]\n{limits}");
+        std::fs::write(at("relay.toml"), config).unwrap();
+        let mut relay = Role::relay(&at("relay.toml"));
+        let address = relay.wait("listening")["address"].as_str().unwrap().parse().unwrap();
+        (relay, Router { address, fingerprint: keys.fingerprint(), ed25519: Some(keys.ed25519()) })
+    };
+    let memory = |relay: &Role| os::memory_of(relay.process.id()).map(|bytes| bytes as f64);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let local = LocalSet::new();
+    let (relay, router) = start("");
+    if memory(&relay).is_none() {
+        return skipped::skipped("memory of idle circuits", "/proc");
+    }
+    let used = || memory(&relay).unwrap();
+    let connection = runtime.block_on(local.run_until(of_a_connection(router, used)));
+    let (relay, router) = start("without-circuits = \"2 s\"\nhandshakes-per-second = 100000\n");
+    let used = || memory(&relay).unwrap();
+    let circuit = runtime.block_on(local.run_until(of_a_circuit(router, keys.onion(), used)));
+    drop(relay);
+    std::fs::remove_dir_all(&directory).unwrap();
+    eprintln!("an idle connection takes {connection:.0} bytes, an idle circuit {circuit:.0}");
+    assert!(connection < 65536.0, "a connection: {connection:.0} bytes");
+    assert!(circuit < 2048.0, "a circuit: {circuit:.0} bytes");
+}
