@@ -1,6 +1,5 @@
-//! Onion routing with its cryptography: ntor and AES-CTR layers under the machines of this crate. Relay
-//! messages are Tor's (tor-spec, "Relay cells"), but for relays' names, which are the numbers that our
-//! directory gives them.
+//! Onion routing with its cryptography: ntor and AES-CTR layers under the machines of this crate. Relay messages are
+//! Tor's (tor-spec, "Relay cells"), but for relays' names where a directory of ours gives them numbers.
 
 use std::collections::BTreeMap;
 use std::fmt;
