@@ -1,12 +1,13 @@
 //! What every role on sockets does: run on one thread until told to stop, and listen.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::mpsc;
 use std::thread;
 
 use serde_json::Value;
 use tidegate_net::live::demo_page::{self, Look};
-use tidegate_net::{os, sockets};
+use tidegate_net::{os, role, sockets};
 use tokio::net::TcpListener;
 
 use crate::failure::Failure;
@@ -15,10 +16,9 @@ use crate::failure::Failure;
 pub fn run_on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     // Fewer than we could have do as well, for as long as they last.
     let _ = os::raise_descriptors();
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::other)?;
-    let local = tokio::task::LocalSet::new();
-    runtime.block_on(local.run_until(role))
+    let mut result = None;
+    role::on_this_thread(pin!(async { result = Some(role.await) })).map_err(Failure::other)?;
+    result.expect("a role that has ended has come to a result")
 }
 
 /// Runs a role on this thread until it ends or the process is told to.

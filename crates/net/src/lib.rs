@@ -49,6 +49,7 @@ pub mod overlay;
 pub mod ports;
 pub mod private;
 pub mod private_tor;
+pub mod role;
 pub mod sockets;
 pub mod steps;
 pub mod stream;

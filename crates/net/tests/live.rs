@@ -35,7 +35,7 @@ fn against_a_relay<F: Future>(limits: Limits, client: impl FnOnce(Router) -> F) 
             status: None,
         };
         let (_orders, taken) = mpsc::channel(1);
-        spawn_local(run(settings, vec![listener], taken, |_| {}));
+        spawn_local(run(settings, vec![listener], taken, &|_| {}));
         client(router).await;
     }));
 }

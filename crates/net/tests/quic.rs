@@ -56,7 +56,7 @@ async fn relay(transport: Transport) -> Router {
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {
         let _orders = orders;
-        run(settings, vec![listener], taken, |_| {}).await
+        run(settings, vec![listener], taken, &|_| {}).await
     });
     router
 }

@@ -1,8 +1,10 @@
 //! `tidegate client`: SOCKS5 and HTTP CONNECT into an overlay of one's own.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -72,7 +74,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     end_with_parent(arguments.owned);
     on_this_thread(async {
         let listener = listen(arguments.socks).await?;
-        let last = std::cell::RefCell::new(None);
+        let last = RefCell::new(None);
         let hear = move |event: Event| {
             if last.borrow().as_ref() == Some(&event) {
                 return;
@@ -84,7 +86,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
             }
             last.replace(Some(event));
         };
-        run(settings, listener, hear).await.map_err(Failure::other)
+        run(settings, listener, Rc::new(hear)).await.map_err(Failure::other)
     })?;
     Ok(ExitCode::SUCCESS)
 }

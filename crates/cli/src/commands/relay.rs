@@ -346,7 +346,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         };
         let (orders, taken) = mpsc::channel(1);
         tokio::select! {
-            result = run(settings, listeners, taken, hear) => result.map_err(other),
+            result = run(settings, listeners, taken, &hear) => result.map_err(other),
             result = obey(arguments, path, orders) => result,
         }
     })?;

@@ -32,6 +32,7 @@ use crate::clock;
 use crate::identity::random;
 use crate::link::within;
 use crate::overlay::{Handle, Open, Overlay, Owner};
+use crate::role::Running;
 
 type OnSockets = Overlay<Node<Encrypted>, Open, Rc<Links>>;
 
@@ -149,11 +150,11 @@ struct Client {
 ///
 /// # Errors
 /// If TLS cannot be set up.
-pub async fn run(
-    settings: Settings,
-    listener: TcpListener,
-    on_event: impl Fn(Event) + 'static,
-) -> io::Result<()> {
+pub fn run(settings: Settings, listener: TcpListener, on_event: Rc<dyn Fn(Event)>) -> Running<'static> {
+    Box::pin(run_on(settings, listener, on_event))
+}
+
+async fn run_on(settings: Settings, listener: TcpListener, on_event: Rc<dyn Fn(Event)>) -> io::Result<()> {
     let Settings { directory: (at, key), config, hops, path } = settings;
     let names = SharedNames::default();
     let links = Rc::new(Links::client(names.clone(), config.transport == Transport::Quic)?);
@@ -164,7 +165,7 @@ pub async fn run(
     let node = Node::new(onion, config);
     let owner = |_: Handle<_, _, _>| owner(state.clone());
     let overlay = Overlay::with_dial(node, Open, links, owner);
-    let (chosen, on_event) = (path.map(Rc::from), Rc::new(on_event));
+    let chosen = path.map(Rc::from);
     let client = Client { overlay, names, state, hops, chosen, wish, on_event };
     let learning = async {
         let mut seen = 0;

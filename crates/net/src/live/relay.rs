@@ -33,6 +33,7 @@ use crate::clock;
 use crate::identity::random;
 use crate::link::Carrier;
 use crate::overlay::{Handle, Met, Overlay, Owner};
+use crate::role::Running;
 
 /// Where a relay announces itself.
 #[derive(Clone, Debug)]
@@ -150,11 +151,20 @@ struct Announced {
 ///
 /// # Errors
 /// If TLS cannot be set up, or the status page not be served.
-pub async fn run(
+pub fn run<'a>(
+    settings: Settings,
+    listeners: Vec<TcpListener>,
+    orders: mpsc::Receiver<Order>,
+    on_event: &'a dyn Fn(Event),
+) -> Running<'a> {
+    Box::pin(run_on(settings, listeners, orders, on_event))
+}
+
+async fn run_on(
     settings: Settings,
     listeners: Vec<TcpListener>,
     mut orders: mpsc::Receiver<Order>,
-    on_event: impl Fn(Event),
+    on_event: &dyn Fn(Event),
 ) -> io::Result<()> {
     let Settings { nickname, address, keys, config, mut exit, announce, status } = settings;
     let own = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
@@ -188,9 +198,9 @@ pub async fn run(
             () = relay.accept_all(&listeners) => {}
             () = relay.accept_quic() => {}
             () = relay.serve_opened() => {}
-            () = relay.announce(&announced, &on_event) => {}
-            () = relay.renew(&announced.keys, &on_event) => {}
-            () = relay.obey(&mut orders, &own, &on_event) => {}
+            () = relay.announce(&announced, on_event) => {}
+            () = relay.renew(&announced.keys, on_event) => {}
+            () = relay.obey(&mut orders, &own, on_event) => {}
         }
     };
     tokio::select! {
@@ -288,7 +298,7 @@ impl RelayLoop {
     }
 
     /// Follows orders until one is to drain.
-    async fn obey(&self, orders: &mut mpsc::Receiver<Order>, own: &[SocketAddr], on_event: &impl Fn(Event)) {
+    async fn obey(&self, orders: &mut mpsc::Receiver<Order>, own: &[SocketAddr], on_event: &dyn Fn(Event)) {
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Reload(Changes { mut exit, bandwidth, limits, announce }) => {
@@ -312,7 +322,7 @@ impl RelayLoop {
     }
 
     /// Renews its keys. Who asks the directory is told of the new ones at once.
-    async fn renew(&self, keys: &Renewed, on_event: &impl Fn(Event)) {
+    async fn renew(&self, keys: &Renewed, on_event: &dyn Fn(Event)) {
         let hear = |change: Change| {
             if matches!(change, Change::Onion | Change::Forgotten) {
                 self.overlay.with(|node, _| node.onion().answer_with(keys.own()));
@@ -326,7 +336,7 @@ impl RelayLoop {
     }
 
     /// Announces itself again and again, at once after a change.
-    async fn announce(&self, who: &Announced, on_event: &impl Fn(Event)) {
+    async fn announce(&self, who: &Announced, on_event: &dyn Fn(Event)) {
         loop {
             let announce = self.announce.borrow().clone();
             let (said, good) = match &announce {

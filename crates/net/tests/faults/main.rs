@@ -58,7 +58,7 @@ async fn ours() -> Relay {
     let (orders, taken) = mpsc::channel(1);
     spawn_local(async move {
         let _orders = orders;
-        run(settings, vec![listener], taken, |_| {}).await
+        run(settings, vec![listener], taken, &|_| {}).await
     });
     Relay { address, fingerprint }
 }
