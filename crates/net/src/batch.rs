@@ -10,8 +10,10 @@ use tidegate_proto::node::{Budget, Sink};
 /// Cells written at once to a connection that makes us wait: as many as one TLS record has room for. More would only
 /// wait for the kernel instead of in circuit queues.
 pub const ONE_RECORD: usize = 31;
-/// And to one that takes all at once: as many as TLS takes at once (64 KiB), and the kernel hands over in one piece.
-pub const FOUR_RECORDS: usize = 127;
+/// And to one that takes all at once: as many as come in a lump.
+pub const EIGHT_RECORDS: usize = 8 * ONE_RECORD;
+/// Bytes that TLS may hold of them.
+pub const HELD: usize = 256 << 10;
 
 /// Bodies of cells kept for the next ones: as many as come in a few lumps.
 const KEPT: usize = 512;

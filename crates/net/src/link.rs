@@ -35,6 +35,17 @@ impl Carrier {
             Carrier::Quic(_) => None,
         }
     }
+
+    /// So many bytes may be written at once.
+    pub fn may_hold(&mut self, bytes: usize) {
+        match self {
+            Carrier::Tls(stream) => match &mut **stream {
+                TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(bytes)),
+                TlsStream::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(bytes)),
+            },
+            Carrier::Quic(_) => {}
+        }
+    }
 }
 
 impl AsyncRead for Carrier {

@@ -18,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio_rustls::TlsStream;
 
-use crate::batch::{Batch, FOUR_RECORDS, ONE_RECORD, Waits};
+use crate::batch::{Batch, EIGHT_RECORDS, HELD, ONE_RECORD, Waits};
 use crate::identity::{Contact, Identity};
 use crate::link::{Carrier, Tcp};
-use crate::lumps::LARGE;
+use crate::lumps::LUMP;
 use crate::steps::Steps;
 use crate::{clock, link, os, tls};
 
@@ -352,7 +352,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
         peer.inspect(|peer| self.shared.dial.ended(*peer, true));
     }
 
-    async fn run(&self, met: Met, id: ChannelId) {
+    async fn run(&self, mut met: Met, id: ChannelId) {
         let channel = self.shared.state.borrow().channels.get(&id).cloned();
         let Some(channel) = channel else { return };
         if self.shared.inspects.get()
@@ -362,6 +362,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
             // It is set once.
             let _ = channel.socket.set(socket);
         }
+        met.carrier.may_hold(HELD);
         let (mut reader, mut writer) = tokio::io::split(met.carrier);
         // However it ends, the channel is gone.
         let _ = tokio::select! {
@@ -415,7 +416,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
             splitter.filled(count);
             self.take(id, &mut splitter)?;
             taken += count;
-            if taken >= LARGE {
+            if taken >= LUMP {
                 // What came in a lump is written on while the processor has it at hand.
                 taken = 0;
                 link::others_first().await;
@@ -483,7 +484,7 @@ impl<N: Node<Encrypted> + 'static, G: Gate + 'static, D: Dial + 'static> Overlay
                 };
                 let (written, waited) = link::waits(written).await;
                 written?;
-                most = if waited { ONE_RECORD } else { FOUR_RECORDS };
+                most = if waited { ONE_RECORD } else { EIGHT_RECORDS };
                 channel.writing.set(None);
                 channel.unwritten.set(0);
                 channel.active.set(clock::now());
