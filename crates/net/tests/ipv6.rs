@@ -75,7 +75,7 @@ fn relay(listeners: Vec<TcpListener>, transport: Transport) -> (Router, [u8; 32]
     let settings = settings(keys, address, transport, Announce::None);
     spawn_local(async move {
         let (_orders, taken) = mpsc::channel(1);
-        run(settings, listeners, taken, |_| {}).await
+        run(settings, listeners, taken, &|_| {}).await
     });
     (router, onion)
 }

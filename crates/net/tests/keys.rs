@@ -83,7 +83,7 @@ async fn relay(
                 heard.borrow_mut().push(change);
             }
         };
-        run(settings, vec![listener], taken, hear).await
+        run(settings, vec![listener], taken, &hear).await
     });
     (known, said)
 }

@@ -63,7 +63,7 @@ fn a_client_has_a_connection_per_circuit_to_a_guard_of_ours() {
         };
         spawn_local(async move {
             let (_orders, taken) = mpsc::channel(1);
-            run(settings, vec![listener], taken, |_| {}).await
+            run(settings, vec![listener], taken, &|_| {}).await
         });
         assert_eq!(connections(router, onion, Transport::PerCircuit).await, [4, 2, 0]);
         assert_eq!(connections(router, onion, Transport::Vanilla).await, [1, 1, 1]);
