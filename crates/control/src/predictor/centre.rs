@@ -24,7 +24,13 @@ pub(super) fn load<const M: usize, const O: usize>(
     fill_costs(core, problem);
     core.steps.clear();
     core.steps.resize(blocks(n) * steps, Step::EMPTY);
-    fill_rates(core, problem, limits);
+    inner_rates(problem, limits, START, |circuit, step, rates: [f64; M], free| {
+        let at = &mut core.steps[circuit / LANES * steps + step];
+        for m in 0..M {
+            at.rate[m].0[circuit % LANES] = rates[m];
+            at.free[m].0[circuit % LANES] = f64::from(u8::from(free[m]));
+        }
+    });
     for circuit in 0..n {
         for step in 0..steps {
             let goals = goals(weights, middle.get(circuit * steps + step));
@@ -40,7 +46,10 @@ pub(super) fn load<const M: usize, const O: usize>(
     let overflow = overflow.min(EXACT * (weights.input + weights.output));
     core.coupling.clear();
     core.coupling.resize(M * steps, Row::ABSENT);
-    let press = pressure(core, problem, limits, overflow);
+    let press = pressure(problem, limits, overflow, |circuit, step| {
+        let rate = &core.steps[circuit / LANES * steps + step].rate;
+        rate[0].0[circuit % LANES] - rate[1].0[circuit % LANES]
+    });
     core.scale.gap = END_GAP / (1.0 + press[0] / weights.output);
     for block in 0..blocks(n) {
         for lane in 0..LANES {
@@ -118,22 +127,21 @@ fn weigh<const M: usize, const O: usize>(core: &mut Interior<M, O>) {
 }
 
 /// What the queues that start near or above their bound press with on the rates of each step: the most
-/// that their penalties add up to from there on.
-fn pressure<const M: usize, const O: usize>(
-    core: &Interior<M, O>,
+/// that their penalties add up to from there on. `net`: what a circuit's queue grows by in a step at the start.
+pub(super) fn pressure(
     problem: &Problem,
     limits: &Limits,
     overflow: f64,
+    net: impl Fn(usize, usize) -> f64,
 ) -> [f64; STATES] {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let mut press = [0.0f64; STATES];
     for circuit in 0..n {
         let room = limits.of(circuit).queue_room;
-        let block_steps = &core.steps[circuit / LANES * steps..][..steps];
-        let (mut net, mut near) = (0.0, [false; STATES]);
-        for (step, at) in block_steps.iter().enumerate() {
-            net += at.rate[0].0[circuit % LANES] - at.rate[1].0[circuit % LANES];
-            near[step] = room - net < 1.0 / n as f64;
+        let (mut grown, mut near) = (0.0, [false; STATES]);
+        for (step, near) in near.iter_mut().enumerate().take(steps) {
+            grown += net(circuit, step);
+            *near = room - grown < 1.0 / n as f64;
         }
         let mut own = 0.0;
         for step in (0..steps).rev() {
@@ -157,54 +165,60 @@ fn set(pair: &mut Pair, lane: usize, slack: f64, weight: f64) {
     pair.weight.0[lane] = weight;
 }
 
-/// The centre of a bound that may be exceeded at a linear cost: slack `h` and excess `e` with `h - e = room`
-/// whose multipliers `t/h` and `t/e` add up to the cost.
 fn put_soft(out: &mut Out, lane: usize, room: f64, weight: f64, cost: f64) {
-    let aim = weight;
-    let root = (cost * room).hypot(2.0 * aim);
-    // Of h and e the one that is not a difference of large numbers, then the other.
-    let (slack, excess) = if room >= 0.0 {
-        let slack = (cost * room + 2.0 * aim + root) / (2.0 * cost);
-        (slack, aim / (cost - aim / slack))
-    } else {
-        let excess = (-cost * room + 2.0 * aim + root) / (2.0 * cost);
-        (aim / (cost - aim / excess), excess)
-    };
+    let (slack, excess) = soft_centre(room, weight, cost);
     set(&mut out.high, lane, slack, weight);
     set(&mut out.over, lane, excess, weight);
 }
 
-/// Gives every free rate its fair share of the capacity, short of every bound, leaving room for the
-/// later steps.
-fn fill_rates<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem, limits: &Limits) {
+/// The centre of a bound that may be exceeded at a linear cost: slack `h` and excess `e` with `h - e = room`
+/// whose multipliers `weight/h` and `weight/e` add up to the cost.
+pub(super) fn soft_centre(room: f64, weight: f64, cost: f64) -> (f64, f64) {
+    let root = (cost * room).hypot(2.0 * weight);
+    // Of h and e the one that is not a difference of large numbers, then the other.
+    if room >= 0.0 {
+        let slack = (cost * room + 2.0 * weight + root) / (2.0 * cost);
+        (slack, weight / (cost - weight / slack))
+    } else {
+        let excess = (-cost * room + 2.0 * weight + root) / (2.0 * cost);
+        (weight / (cost - weight / excess), excess)
+    }
+}
+
+/// Gives every free rate a part of its fair share of the capacity, short of every bound, leaving room for the
+/// later steps; `put` hears of each circuit and step, and whether the rates are free.
+pub(super) fn inner_rates<const M: usize>(
+    problem: &Problem,
+    limits: &Limits,
+    part: f64,
+    mut put: impl FnMut(usize, usize, [f64; M], [bool; M]),
+) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let share = 1.0 / n as f64;
     let left = left_by_fixed(problem);
     for circuit in 0..n {
         let bounds = limits.of(circuit);
-        let (first, lane) = (circuit / LANES * steps, circuit % LANES);
         let mut queues = [0.0; M];
         for step in 0..steps {
-            let at = &mut core.steps[first + step];
             // What has room is free, and takes the smaller of its fair share and its room.
             let later = (steps - step + 1) as f64;
             let take = |fair: f64, room: f64, own: f64| match room.min(own) > ROOM {
-                false => (0.0, 0.0),
-                true => (START * fair.min(own).min(room / later), 1.0),
+                false => (0.0, false),
+                true => (part * fair.min(own).min(room / later), true),
             };
+            let (mut rates, mut free) = ([0.0; M], [false; M]);
             for m in 0..M {
-                let (rate, free) = match (m, bounds.steps[step].fixed) {
-                    (0, Some(rate)) => (rate, 0.0),
+                (rates[m], free[m]) = match (m, bounds.steps[step].fixed) {
+                    (0, Some(rate)) => (rate, false),
                     (0, None) => {
                         take(share * left[step], bounds.steps[step].least_source - queues[0], left[step])
                     }
                     (1, _) => take(share, bounds.queue + queues[0] - queues[1], bounds.steps[step].limit),
                     _ => take(share, bounds.queue + queues[0] - queues[m], 1.0),
                 };
-                at.rate[m].0[lane] = rate;
-                at.free[m].0[lane] = free;
-                queues[m] += rate;
+                queues[m] += rates[m];
             }
+            put(circuit, step, rates, free);
         }
     }
 }

@@ -177,7 +177,7 @@ impl<const M: usize> Dual<M> {
         self.shift.clear();
         for (i, &(k, a)) in self.rows.iter().enumerate() {
             for (j, &(l, b)) in self.rows[..=i].iter().enumerate() {
-                self.schur[i * size + j] = self.inverse[block_index(k, l)][a][b].sum();
+                self.schur[j * size + i] = self.inverse[block_index(k, l)][a][b].sum();
             }
             // Held back, so that a price to which few answer stays where they do.
             let circuits = (self.starts.len() * LANES) as f64;

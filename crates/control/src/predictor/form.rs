@@ -12,7 +12,7 @@ use super::problem::{Formulation, Problem, Solution, Weights};
 /// A rate with less room than this, relative to the capacity, is fixed at zero.
 pub(super) const ROOM: f64 = 1e-10;
 /// A queue that exceeds its bound by less than this, in units of what the capacity moves in a step, would not.
-const HAIR: f64 = 1e-6;
+pub(super) const HAIR: f64 = 1e-6;
 /// Stiffness of constraints, relative to the largest curvature of the rates.
 const STIFF: f64 = 1e4;
 /// Where the penalty on queues above their bound is exact whatever else is traded for it, relative to the
@@ -37,6 +37,18 @@ pub(super) struct Bounds<'a> {
     pub steps: &'a [Bound],
     pub queue: f64,
     pub queue_room: f64,
+}
+
+impl Bounds<'_> {
+    /// How large rate `m` of a step may be, given the sums of the rates before it, and that of incoming ones with it.
+    pub fn room<const M: usize>(&self, step: usize, m: usize, sums: &[f64; M]) -> f64 {
+        match (m, self.steps[step].fixed) {
+            (0, Some(rate)) => rate,
+            (0, None) => self.steps[step].least_source - sums[0],
+            (1, _) => (self.queue + sums[0] - sums[1]).min(self.steps[step].limit),
+            _ => self.queue + sums[0] - sums[m],
+        }
+    }
 }
 
 /// All circuits' bounds: asked for several times in a solve, and the same each time.
@@ -232,14 +244,8 @@ pub(super) fn settle<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limi
         let mut queues = [0.0; M];
         for (step, at) in dual.steps[circuit / LANES * steps..][..steps].iter_mut().enumerate() {
             for m in 0..M {
-                let room = match (m, bounds.steps[step].fixed) {
-                    (0, Some(rate)) => rate,
-                    (0, None) => bounds.steps[step].least_source - queues[0],
-                    (1, _) => (bounds.queue + queues[0] - queues[1]).min(bounds.steps[step].limit),
-                    _ => bounds.queue + queues[0] - queues[m],
-                };
                 let rate = &mut at.rate[m].0[lane];
-                *rate = rate.min(room).max(0.0);
+                *rate = rate.min(bounds.room(step, m, &queues)).max(0.0);
                 queues[m] += *rate;
             }
         }

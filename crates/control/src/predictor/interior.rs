@@ -1,5 +1,5 @@
-//! Mehrotra's predictor-corrector method, shaped to the problem: for the problems that [`super::dual`] does
-//! not get hold of.
+//! Mehrotra's predictor-corrector method with slacks of its own and one step length for all: for the problems that
+//! neither [`super::path`] nor [`super::dual`] gets hold of.
 //!
 //! Circuits touch each other only in the rows that bound the sums of their rates. Per iteration every
 //! circuit's Hessian is factored along its horizon ([`super::riccati`]), the sum of the inverses is the
@@ -219,7 +219,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
                 let block = &self.inverse[block_index(k, j)];
                 for a in 0..M {
                     for b in 0..M {
-                        self.schur[(k * M + a) * size + j * M + b] = block[a][b].sum();
+                        self.schur[(j * M + b) * size + k * M + a] = block[a][b].sum();
                     }
                 }
             }

@@ -16,9 +16,13 @@ mod circuit;
 mod dual;
 pub mod exchange;
 mod form;
+mod four;
+mod inside;
 mod interior;
 mod iterate;
 mod lane;
+mod path;
+mod point;
 mod problem;
 mod refine;
 mod riccati;
@@ -26,6 +30,7 @@ mod riccati;
 use dual::{Dual, FIRM, Manner, QUICK};
 use form::Limits;
 use iterate::{Care, Interior};
+use path::Path;
 pub use problem::{Formulation, Problem, Refusal, Residuals, Solution, Weights};
 
 /// Answers after which the middles of real and virtual rates are taken as they are, and how little they move where they
@@ -49,20 +54,14 @@ const FEASIBLE: f64 = 1e-9;
 /// Up to how many circuits an exact answer is looked for at any price.
 const FEW: usize = 16;
 
-/// Most solves in a row for which the quick search is left out.
-const LONGEST_PAUSE: u32 = 63;
-
-/// The quick method and the sure one, for problems with `M` rates per circuit and step, `O = M - 1` of them
+/// The method for nearly all problems, and the two for those it does not get hold of, for problems with `M` rates per circuit and step, `O = M - 1` of them
 /// outgoing.
 #[derive(Debug, Default)]
 struct Method<const M: usize, const O: usize> {
     limits: Limits,
     dual: Dual<M>,
     interior: Interior<M, O>,
-    /// Solves for which the quick search is left out, and for how many it was after it last failed: a
-    /// relay whose queues are full meets one problem like another.
-    pause: u32,
-    last_pause: u32,
+    path: Path<M, O>,
 }
 
 impl<const M: usize, const O: usize> Method<M, O> {
@@ -72,21 +71,27 @@ impl<const M: usize, const O: usize> Method<M, O> {
             problem.complete(solution);
             return;
         }
+        self.limits.load(problem);
+        if let Some(residuals) = self.path.solve(problem, &self.limits, &mut solution.iterations) {
+            self.path.store(problem, &self.limits, solution);
+            problem.complete(solution);
+            solution.residuals = residuals;
+            return;
+        }
+        self.solve_degenerate(problem, solution);
+    }
+
+    /// For problems that the interior point method does not get hold of.
+    fn solve_degenerate(&mut self, problem: &Problem, solution: &mut Solution) {
         self.dual.middle.clear();
         if problem.kind == Formulation::Journal && problem.weights.deviation > 0.0 {
             // Near what a circuit gets: the nearer the first middles, the less the answers move.
             let share = 1.0 / problem.circuits() as f64;
             self.dual.middle.resize(problem.circuits() * problem.horizon, share);
         }
-        self.limits.load(problem);
         form::load(&mut self.dual, problem, &self.limits);
-        for round in 0..ROUNDS {
-            let found = match round {
-                0 => self.search(solution) && self.answer(problem, solution),
-                // Only the middles have moved: the last answer's prices are near.
-                _ => self.clear(&QUICK, problem, solution),
-            };
-            let found = found || self.solve_surely(problem, solution);
+        for _ in 0..ROUNDS {
+            let found = self.clear(&QUICK, problem, solution) || self.solve_surely(problem, solution);
             if !found {
                 form::safe_rates(&mut self.dual, problem, &self.limits);
                 form::store(&self.dual, problem, solution);
@@ -111,19 +116,6 @@ impl<const M: usize, const O: usize> Method<M, O> {
             let before = std::mem::replace(middle, now);
             most.max((now - before).abs())
         })
-    }
-
-    /// The quick search, unless it has failed lately.
-    fn search(&mut self, solution: &mut Solution) -> bool {
-        if self.pause > 0 {
-            self.pause -= 1;
-            return false;
-        }
-        let exact;
-        (solution.residuals, exact) = self.dual.clear(&QUICK, &mut solution.iterations);
-        self.last_pause = if exact { 0 } else { (2 * self.last_pause + 1).min(LONGEST_PAUSE) };
-        self.pause = self.last_pause;
-        exact
     }
 
     /// For problems whose prices are not found quickly: the interior point method, if need be with refined

@@ -1,0 +1,155 @@
+//! A strictly feasible, exactly centred start for the interior point method.
+
+use super::centre::{inner_rates, pressure, soft_centre};
+use super::circuit::Start;
+use super::form::{EXACT, Limits, STATES, blocks};
+use super::four::Scratch;
+use super::lane::{LANES, Lane};
+use super::path::{Path, Row};
+use super::point::{Common, Pace, Place, Point};
+use super::problem::Problem;
+use super::riccati::{Factor, block_index};
+
+/// How much of its fair share a rate gets at the start.
+const START: f64 = 0.85;
+/// Complementarity at the end, relative to the weights of the rates.
+const END: f64 = 1e-10;
+
+/// Loads a checked problem with circuits and a capacity above zero.
+pub(super) fn load<const M: usize, const O: usize>(
+    path: &mut Path<M, O>,
+    problem: &Problem,
+    limits: &Limits,
+) {
+    let (n, weights) = (problem.circuits(), &problem.weights);
+    let overflow = weights.overflow * problem.dt * problem.scaling * n as f64 / problem.capacity;
+    path.overflow = overflow.min(EXACT * (weights.input + weights.output));
+    prepare(path, problem);
+    let (points, places) = (&mut path.points, &mut path.places);
+    inner_rates(problem, limits, START, |circuit, step, rates: [f64; M], free| {
+        let (at, lane) = (circuit / LANES * problem.horizon + step, circuit % LANES);
+        for m in 0..M {
+            points[at].rate[m].0[lane] = rates[m];
+            places[at].free[m].0[lane] = f64::from(u8::from(free[m]));
+        }
+    });
+    let press = pressure(problem, limits, path.overflow, |circuit, step| {
+        let rate = &path.points[circuit / LANES * problem.horizon + step].rate;
+        rate[0].0[circuit % LANES] - rate[1].0[circuit % LANES]
+    });
+    path.end = END / (1.0 + press[0] / weights.output);
+    fill_costs(path, problem, &press);
+    for circuit in 0..n {
+        fill_prices(path, problem, limits, circuit);
+    }
+    for (index, row) in path.rows.iter_mut().enumerate().filter(|(_, row)| row.weight > 0.0) {
+        path.common[index / M].price[index % M] = row.weight;
+        row.weight *= row.slack;
+    }
+}
+
+/// Memory, in which nothing moves.
+fn prepare<const M: usize, const O: usize>(path: &mut Path<M, O>, problem: &Problem) {
+    let (steps, blocks) = (problem.horizon, blocks(problem.circuits()));
+    let all = blocks * steps;
+    path.horizon = steps;
+    path.starts.clear();
+    path.starts.resize(blocks, Start { queue: Lane::ZERO, room: Lane::ONE });
+    path.paces.clear();
+    path.paces.resize(blocks, Pace::BEGIN);
+    path.places.clear();
+    path.places.resize(all, Place { free: [Lane::ZERO; M], limit: Lane::ONE, source: Lane::ONE });
+    path.points.clear();
+    path.points.resize(all, Point::ZERO);
+    path.moves.clear();
+    path.moves.resize(all, Point::ZERO);
+    path.factors.resize(all, Factor::NONE);
+    path.opens.resize(all, [Lane::ZERO; M]);
+    path.rows.clear();
+    path.rows.resize(M * steps, Row::EMPTY);
+    let sums = &mut path.sums;
+    sums.scratch.resize(steps, Scratch::EMPTY);
+    sums.rates.resize(steps, [Lane::ZERO; M]);
+    sums.moved.resize(steps, [Lane::ZERO; M]);
+    sums.inverse.resize(block_index(steps, 0), [[Lane::ZERO; M]; M]);
+    sums.transfer.resize(steps, [[Lane::ZERO; M]; M]);
+}
+
+/// What is the same for all circuits, step by step.
+fn fill_costs<const M: usize, const O: usize>(
+    path: &mut Path<M, O>,
+    problem: &Problem,
+    press: &[f64; STATES],
+) {
+    let weights = &problem.weights;
+    let drawn = [weights.input, weights.output, weights.virtual_output];
+    path.common.clear();
+    for step in 0..problem.horizon {
+        let discount = 2.0 * weights.discount(step);
+        let curvature = std::array::from_fn(|m| discount * weights.rates()[m]);
+        path.common.push(Common {
+            curvature,
+            pull: std::array::from_fn(|m| discount * drawn[m]),
+            middle: 2.0 * discount * weights.deviation,
+            weight: curvature.map(|curvature| (curvature + press[step]) / problem.circuits() as f64),
+            price: [0.0; M],
+            shift: [0.0; M],
+        });
+    }
+}
+
+/// A circuit's bounds, and their prices: all products are the weights.
+fn fill_prices<const M: usize, const O: usize>(
+    path: &mut Path<M, O>,
+    problem: &Problem,
+    limits: &Limits,
+    circuit: usize,
+) {
+    let bounds = limits.of(circuit);
+    let (block, lane) = (circuit / LANES, circuit % LANES);
+    path.starts[block].queue.0[lane] = bounds.queue;
+    path.starts[block].room.0[lane] = bounds.queue_room;
+    let weights = &mut path.paces[block].weight.0[lane];
+    let (mut sums, mut moving) = ([0.0; M], [false; M]);
+    for (step, bound) in bounds.steps.iter().enumerate() {
+        let at = block * path.horizon + step;
+        let (point, place) = (&mut path.points[at], &mut path.places[at]);
+        place.limit.0[lane] = bound.limit;
+        place.source.0[lane] = bound.source;
+        let weight = path.common[step].weight;
+        let mut put = |price: &mut Lane, weight: f64, slack: f64| {
+            price.0[lane] = weight / slack;
+            *weights += weight;
+        };
+        for m in 0..M {
+            let (rate, row) = (point.rate[m].0[lane], &mut path.rows[step * M + m]);
+            sums[m] += rate;
+            row.slack -= rate;
+            if place.free[m].0[lane] > 0.0 {
+                moving[m] = true;
+                row.weight = weight[m] * problem.circuits() as f64;
+                put(&mut point.lower[m], weight[m], rate);
+            }
+        }
+        // What rates of at most one cannot reach in so many steps is no bound.
+        let reach = (step + 1) as f64;
+        if place.free[1].0[lane] > 0.0 && bound.limit < 1.0 {
+            put(&mut point.limit, weight[1], bound.limit - point.rate[1].0[lane]);
+        }
+        if moving[0] && bound.source < reach {
+            put(&mut point.source, weight[0], bound.source - sums[0]);
+        }
+        for o in 0..O {
+            let net = sums[0] - sums[o + 1];
+            if moving[o + 1] && bounds.queue < reach {
+                put(&mut point.low[o], weight[o + 1], bounds.queue + net);
+            }
+            if bounds.queue_room < reach.min(bound.least_source) {
+                let (slack, over) = soft_centre(bounds.queue_room - net, weight[o + 1], path.overflow);
+                put(&mut point.high[o], weight[o + 1], slack);
+                put(&mut point.spare[o], weight[o + 1], over);
+                point.over[o].0[lane] = over;
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The interior point method: Mehrotra's predictor-corrector, shaped to the problem.
+//!
+//! Circuits touch each other only in the rows that bound the sums of their rates. Per iteration every circuit's Hessian
+//! is factored along its horizon ([`super::riccati`]), the sum of the inverses is the system of the rows' prices, and
+//! every circuit's step follows from these. Work is linear in the number of circuits, four of which are computed side
+//! by side ([`super::four`]).
+//!
+//! Among hundreds of circuits some are always about to hit a bound, and would cut everyone's step short. So the few that
+//! can go least far stay behind the others; that the rates' sums are then off is put right by the next steps.
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::cholesky::{cholesky, solve_cholesky};
+use super::circuit::Start;
+use super::form::{HAIR, Limits};
+use super::four::{Four, SHORT, Sums};
+use super::inside;
+use super::lane::{LANES, Lane};
+use super::point::{Common, Pace, Place, Point};
+use super::problem::{Problem, Residuals, Solution};
+use super::riccati::{Factor, Vector, block_index};
+
+/// Iterations after which another method is tried; a solve needs 10 to 35.
+const ITERATIONS: u32 = 60;
+/// Share of the circuits that stay behind.
+const FEW: f64 = 0.1;
+/// Duality gap, relative to the objective, at which a solve ends, and the least complementarity.
+const OBJECTIVE: f64 = 1e-7;
+const LEAST: f64 = 1e-16;
+/// Gradient of the Lagrangian, relative to the curvature, at which a solve ends, or the largest step of a rate in units
+/// of the capacity: rounding can keep the prices, and so the gradient, from coming as near as the rates do.
+const GRADIENT: f64 = 1e-6;
+const STILL: f64 = 1e-7;
+/// How far the rates' sums may be off.
+const EXCESS: f64 = 1e-12;
+/// Shortest step.
+const STUCK: f64 = 1e-9;
+
+/// A coupling row: the circuits' rates add up to at most one. Its price lies in [`Common::price`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub slack: f64,
+    /// Share of `mu` that slack times price is driven to; zero if no rate in the row is free.
+    pub weight: f64,
+    slack_step: f64,
+    price_step: f64,
+    /// Second-order term of the affine step.
+    second: f64,
+    /// By how much rates and slack add up to more than one.
+    excess: f64,
+}
+
+impl Row {
+    pub const EMPTY: Row =
+        Row { slack: 1.0, weight: 0.0, slack_step: 0.0, price_step: 0.0, second: 0.0, excess: 0.0 };
+}
+
+/// The method's memory for problems with `M` rates per circuit and step, `O = M - 1` of them outgoing.
+#[derive(Debug, Default)]
+pub(super) struct Path<const M: usize, const O: usize> {
+    pub horizon: usize,
+    /// Largest price of a queue above its bound.
+    pub overflow: f64,
+    pub common: Vec<Common<M>>,
+    /// The coupling rows, rate by rate in a step, step after step.
+    pub rows: Vec<Row>,
+    /// Blocks of [`LANES`] circuits,
+    pub starts: Vec<Start>,
+    pub paces: Vec<Pace>,
+    /// and their steps.
+    pub places: Vec<Place<M>>,
+    pub points: Vec<Point<M, O>>,
+    pub moves: Vec<Point<M, O>>,
+    pub factors: Vec<Factor<M>>,
+    pub opens: Vec<Vector<M>>,
+    pub sums: Sums<M, O>,
+    schur: Vec<f64>,
+    shift: Vec<f64>,
+    lengths: Vec<f64>,
+    /// Sum of all weights.
+    weights: f64,
+    /// Complementarity at which the solve ends.
+    pub end: f64,
+}
+
+impl<const M: usize, const O: usize> Path<M, O> {
+    /// Solves a checked problem with circuits and a capacity above zero: how far from optimal it ends; `None` if it does
+    /// not come near. Counts `iterations` up.
+    pub fn solve(&mut self, problem: &Problem, limits: &Limits, iterations: &mut u32) -> Option<Residuals> {
+        inside::load(self, problem, limits);
+        let size = self.rows.len();
+        self.schur.resize(size * size, 0.0);
+        self.shift.resize(size, 0.0);
+        self.weights = self.rows.iter().map(|row| row.weight).sum::<f64>()
+            + self.paces.iter().map(|pace| pace.weight.sum()).sum::<f64>();
+        let (mut along, mut moved) = (0.0, f64::INFINITY);
+        for _ in 0..ITERATIONS {
+            let gradient = self.advance(along);
+            let product = self.product();
+            let mu = product / self.weights;
+            let value: f64 = self.paces.iter().map(|pace| pace.value.sum()).sum();
+            self.end = self.end.min((OBJECTIVE * value / self.weights).max(LEAST));
+            let excess = self.rows.iter().fold(0.0f64, |most, row| most.max(row.excess.abs()));
+            if mu <= self.end && excess <= EXCESS && (gradient <= GRADIENT || moved <= STILL) {
+                return Some(Residuals { dual: excess.max(moved.min(gradient)), complementarity: mu });
+            }
+            *iterations += 1;
+            if mu.is_nan() || !self.factor() {
+                return None;
+            }
+            self.direct(0.0);
+            Arch::new().dispatch(Foresee(self));
+            let left = self.foresee_rows() + self.paces.iter().map(|pace| pace.left.sum()).sum::<f64>();
+            let left = (left / product).min(1.0);
+            let target = (left * left.sqrt() * mu).max(0.3 * self.end);
+            Arch::new().dispatch(Correct(self, target));
+            self.direct(target);
+            moved = Arch::new().dispatch(Go(self, target)).largest();
+            along = self.keep_pace(problem.circuits());
+            if along.is_nan() || along < STUCK {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Takes the last step, the prices of the capacity `along` it; finds factors and the circuits' way without barriers.
+    /// Returns the largest gradient.
+    fn advance(&mut self, along: f64) -> f64 {
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            self.common[index / M].price[index % M] += along * row.price_step;
+            row.slack += along * row.slack_step;
+        }
+        let gradient = Arch::new().dispatch(Advance(self)).largest();
+        for (index, row) in self.rows.iter_mut().enumerate().filter(|(_, row)| row.weight > 0.0) {
+            row.second = 0.0;
+            row.excess = self.sums.rates[index / M][index % M].sum() + row.slack - 1.0;
+        }
+        gradient
+    }
+
+    /// Sum of all products of slacks and prices.
+    fn product(&self) -> f64 {
+        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.weight > 0.0);
+        let rows = rows.map(|(index, row)| row.slack * self.common[index / M].price[index % M]);
+        rows.sum::<f64>() + self.paces.iter().map(|pace| pace.product.sum()).sum::<f64>()
+    }
+
+    /// Cholesky factor of the rows' system.
+    fn factor(&mut self) -> bool {
+        let size = self.rows.len();
+        for k in 0..self.horizon {
+            for j in 0..=k {
+                let block = &self.sums.inverse[block_index(k, j)];
+                for a in 0..M {
+                    for b in 0..M {
+                        self.schur[(j * M + b) * size + k * M + a] = block[a][b].sum();
+                    }
+                }
+            }
+        }
+        for (index, row) in self.rows.iter().enumerate() {
+            let price = self.common[index / M].price[index % M];
+            self.schur[index * size + index] += if row.weight > 0.0 { row.slack / price } else { 1.0 };
+        }
+        cholesky(&mut self.schur, size)
+    }
+
+    /// The rows' step to products of `mu` times their weights.
+    fn direct(&mut self, mu: f64) {
+        let off = |row: &Row, price: f64| row.slack * price - mu * row.weight + row.second;
+        for (index, row) in self.rows.iter().enumerate() {
+            let (k, m) = (index / M, index % M);
+            let price = self.common[k].price[m];
+            let moved = self.sums.moved[k][m].sum() + row.excess;
+            self.shift[index] = if row.weight > 0.0 { moved - off(row, price) / price } else { 0.0 };
+        }
+        solve_cholesky(&self.schur, &mut self.shift);
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            let common = &mut self.common[index / M];
+            let (price, shift) = (common.price[index % M], self.shift[index]);
+            common.shift[index % M] = shift;
+            if row.weight > 0.0 {
+                row.price_step = shift;
+                row.slack_step = -(off(row, price) + row.slack * shift) / price;
+            }
+        }
+    }
+
+    /// What the affine step would leave of the rows' products; notes its second-order terms.
+    fn foresee_rows(&mut self) -> f64 {
+        let (mut shrink, mut constant, mut linear, mut quadratic) = (1.0f64, 0.0, 0.0, 0.0);
+        for (index, row) in self.rows.iter_mut().enumerate().filter(|(_, row)| row.weight > 0.0) {
+            let price = self.common[index / M].price[index % M];
+            shrink = shrink.max(-row.slack_step / row.slack).max(-row.price_step / price);
+            row.second = row.slack_step * row.price_step;
+            constant += row.slack * price;
+            linear += row.slack * row.price_step + price * row.slack_step;
+            quadratic += row.second;
+        }
+        let length = 1.0 / shrink;
+        (constant + length * linear + length * length * quadratic).max(0.0)
+    }
+
+    /// How far the step is taken: as far as the rows can go, and all circuits but a few; these go as far as they can.
+    fn keep_pace(&mut self, circuits: usize) -> f64 {
+        let mut shrink = SHORT;
+        for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.weight > 0.0) {
+            let price = self.common[index / M].price[index % M];
+            for part in [row.slack_step / row.slack, row.price_step / price] {
+                shrink = if part.is_nan() { f64::NAN } else { shrink.max(-part) };
+            }
+        }
+        self.lengths.clear();
+        self.lengths.extend(self.paces.iter().flat_map(|pace| pace.along.0).take(circuits));
+        let few = (FEW * circuits as f64) as usize;
+        let (_, most, _) = self.lengths.select_nth_unstable_by(few, f64::total_cmp);
+        let along = most.min(SHORT / shrink);
+        for pace in &mut self.paces {
+            pace.along = pace.along.min(Lane::all(along));
+        }
+        along
+    }
+
+    /// Writes the rates, moved into their circuits' bounds, as the solution. A queue above its bound by a hair is the
+    /// barrier's doing, but dearly paid for: what comes in is less by so much.
+    pub fn store(&self, problem: &Problem, limits: &Limits, solution: &mut Solution) {
+        let Solution { v_in, v_out, vv_out, .. } = solution;
+        for circuit in 0..problem.circuits() {
+            let (bounds, lane) = (limits.of(circuit), circuit % LANES);
+            let mut sums = [0.0; M];
+            let points = &self.points[circuit / LANES * self.horizon..][..self.horizon];
+            for (step, point) in points.iter().enumerate() {
+                let mut rates = point.rate.map(|rate| rate.0[lane]);
+                let least = (1..M).map(|m| sums[m] + rates[m]).fold(f64::INFINITY, f64::min);
+                let above = sums[0] + rates[0] - least - bounds.queue_room;
+                if above > 0.0 && above < HAIR {
+                    rates[0] -= above;
+                }
+                let at = circuit * self.horizon + step;
+                for m in 0..M {
+                    let room = bounds.room(step, m, &sums);
+                    let fixed = m == 0 && bounds.steps[step].fixed.is_some();
+                    let rate = if fixed { room } else { rates[m].min(room).max(0.0) };
+                    sums[m] += rate;
+                    [&mut *v_in, v_out, vv_out][m][at] = rate * problem.capacity;
+                }
+            }
+        }
+    }
+}
+
+/// A pass over all circuits, four by four, as a thing that can be compiled for several kinds of processor. No
+/// closures: what the compiler does not inline it compiles for any.
+macro_rules! passes {
+    ($($pass:ident($($argument:ident: $kind:ty)?), $four:ident, $sums:ident: $begin:block $work:expr;)*) => {$(
+        struct $pass<'a, const M: usize, const O: usize>(&'a mut Path<M, O> $(, $kind)?);
+
+        impl<const M: usize, const O: usize> WithSimd for $pass<'_, M, O> {
+            type Output = Lane;
+
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, _: S) -> Lane {
+                let $pass(path $(, $argument)?) = self;
+                let $sums = &mut path.sums;
+                $begin
+                let mut largest = Lane::ZERO;
+                for (block, start) in path.starts.iter().enumerate() {
+                    let steps = block * path.horizon..(block + 1) * path.horizon;
+                    let mut $four = Four {
+                        start,
+                        pace: &mut path.paces[block],
+                        places: &path.places[steps.clone()],
+                        points: &mut path.points[steps.clone()],
+                        moves: &mut path.moves[steps.clone()],
+                        factors: &mut path.factors[steps.clone()],
+                        opens: &mut path.opens[steps],
+                        common: &path.common,
+                        overflow: path.overflow,
+                    };
+                    largest = largest.max($work);
+                }
+                largest
+            }
+        }
+    )*};
+}
+passes! {
+    Advance(), four, sums: { sums.clear(); } four.advance(sums);
+    Foresee(), four, _sums: {} four.foresee();
+    Correct(mu: f64), four, sums: { sums.moved.fill([Lane::ZERO; M]); } four.correct(mu, sums);
+    Go(mu: f64), four, _sums: {} four.step(mu);
+}
