@@ -61,7 +61,7 @@ fn relays(authority: SocketAddr, said: Said) {
                 };
                 spawn_local(async move {
                     let (_orders, taken) = mpsc::channel(1);
-                    run(settings, vec![listener], taken, hear).await
+                    run(settings, vec![listener], taken, &hear).await
                 });
             }
             std::future::pending::<()>().await;
