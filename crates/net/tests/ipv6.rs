@@ -210,7 +210,7 @@ fn stock_tor_finds_it_in_the_descriptor() {
             let (_orders, taken) = mpsc::channel(1);
             let listeners = vec![TcpListener::from_std(v6).unwrap()];
             let hear = |event| assert!(!matches!(event, Event::Refused(_)), "{event:?}");
-            run(settings, listeners, taken, hear).await.unwrap();
+            run(settings, listeners, taken, &hear).await.unwrap();
         });
     });
     let named = format!("\na {}", address.second().unwrap());
