@@ -31,15 +31,7 @@ pub(super) fn load<const M: usize, const O: usize>(
             at.free[m].0[circuit % LANES] = f64::from(u8::from(free[m]));
         }
     });
-    for circuit in 0..n {
-        for step in 0..steps {
-            let goals = goals(weights, middle.get(circuit * steps + step));
-            let at = &mut core.steps[circuit / LANES * steps + step];
-            for (goal, value) in at.goal.iter_mut().zip(goals) {
-                goal.0[circuit % LANES] = value;
-            }
-        }
-    }
+    fill_goals(core, problem, middle);
     core.ahead = 1.0;
 
     let overflow = weights.overflow * problem.dt * problem.scaling * n as f64 / problem.capacity;
@@ -97,6 +89,20 @@ pub(super) fn load<const M: usize, const O: usize>(
         }
     }
     weigh(core);
+}
+
+/// What each circuit's rates are drawn to, step by step.
+fn fill_goals<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem, middle: &[f64]) {
+    let steps = problem.horizon;
+    for circuit in 0..problem.circuits() {
+        for step in 0..steps {
+            let goals = goals(&problem.weights, middle.get(circuit * steps + step));
+            let at = &mut core.steps[circuit / LANES * steps + step];
+            for (goal, value) in at.goal.iter_mut().zip(goals) {
+                goal.0[circuit % LANES] = value;
+            }
+        }
+    }
 }
 
 /// The curvature of the objective, step by step.

@@ -54,8 +54,8 @@ const FEASIBLE: f64 = 1e-9;
 /// Up to how many circuits an exact answer is looked for at any price.
 const FEW: usize = 16;
 
-/// The method for nearly all problems, and the two for those it does not get hold of, for problems with `M` rates per circuit and step, `O = M - 1` of them
-/// outgoing.
+/// The method for nearly all problems, and the two for those that it gives up, for problems with `M` rates per circuit and
+/// step, `O = M - 1` of them outgoing.
 #[derive(Debug, Default)]
 struct Method<const M: usize, const O: usize> {
     limits: Limits,
@@ -72,7 +72,8 @@ impl<const M: usize, const O: usize> Method<M, O> {
             return;
         }
         self.limits.load(problem);
-        if let Some(residuals) = self.path.solve(problem, &self.limits, &mut solution.iterations) {
+        inside::load(&mut self.path, problem, &self.limits);
+        if let Some(residuals) = self.path.solve(problem.circuits(), &mut solution.iterations) {
             self.path.store(problem, &self.limits, solution);
             problem.complete(solution);
             solution.residuals = residuals;

@@ -14,7 +14,6 @@ use super::cholesky::{cholesky, solve_cholesky};
 use super::circuit::Start;
 use super::form::{HAIR, Limits};
 use super::four::{Four, SHORT, Sums};
-use super::inside;
 use super::lane::{LANES, Lane};
 use super::point::{Common, Pace, Place, Point};
 use super::problem::{Problem, Residuals, Solution};
@@ -84,10 +83,9 @@ pub(super) struct Path<const M: usize, const O: usize> {
 }
 
 impl<const M: usize, const O: usize> Path<M, O> {
-    /// Solves a checked problem with circuits and a capacity above zero: how far from optimal it ends; `None` if it does
-    /// not come near. Counts `iterations` up.
-    pub fn solve(&mut self, problem: &Problem, limits: &Limits, iterations: &mut u32) -> Option<Residuals> {
-        inside::load(self, problem, limits);
+    /// Solves a checked problem with so many circuits that has been [loaded](super::inside::load): how far from optimal it
+    /// ends; `None` if it does not come near. Counts `iterations` up.
+    pub fn solve(&mut self, circuits: usize, iterations: &mut u32) -> Option<Residuals> {
         let size = self.rows.len();
         self.schur.resize(size * size, 0.0);
         self.shift.resize(size, 0.0);
@@ -116,7 +114,7 @@ impl<const M: usize, const O: usize> Path<M, O> {
             Arch::new().dispatch(Correct(self, target));
             self.direct(target);
             moved = Arch::new().dispatch(Go(self, target)).largest();
-            along = self.keep_pace(problem.circuits());
+            along = self.keep_pace(circuits);
             if along.is_nan() || along < STUCK {
                 return None;
             }
