@@ -4,6 +4,7 @@
 mod skipped;
 
 mod one_hop;
+mod stock_relay;
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use tidegate_net::identity::{fill, unhex};
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, Settings, run};
-use tidegate_net::private_tor::{self, Network};
+use tidegate_net::private_tor;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::crypto::names::Router;
 use tidegate_proto::links::{Config, Limits};
@@ -77,13 +78,7 @@ fn a_client_has_one_connection_to_a_stock_guard() {
     if !private_tor::is_installed(Path::new("tor")) {
         return skipped::skipped("a client has one connection to a stock guard", "tor");
     }
-    let directory = std::env::temp_dir().join(format!("tidegate-pctcp-{}", std::process::id()));
-    std::fs::create_dir(&directory).unwrap();
-    let mut network = Network::new(Path::new("tor"), &directory, 1).unwrap();
-    network.start("").unwrap();
-    let stock = network.relay("stock").unwrap();
-    network.run_relay(&stock, private_tor::RELAY).unwrap();
-    network.wait_for(&["\nr stock ".into()]).unwrap();
+    let (network, stock, directory) = stock_relay::network("pctcp");
     let keys = |file: &str| std::fs::read(network.files_of("stock").join("keys").join(file)).unwrap();
     // A file of tor's ends with the key's public half, and one of its identity with all of it.
     let last = |bytes: Vec<u8>| <[u8; 32]>::try_from(&bytes[bytes.len() - 32..]).unwrap();

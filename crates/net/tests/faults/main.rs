@@ -5,6 +5,8 @@
 mod skipped;
 
 mod neighbour;
+#[path = "../stock_relay/mod.rs"]
+mod stock_relay;
 mod table;
 
 use std::path::Path;
@@ -15,7 +17,7 @@ use tidegate_net::identity::{fill, unhex};
 use tidegate_net::live::exit::Exit;
 use tidegate_net::live::policy::Policy;
 use tidegate_net::live::relay::{Announce, Settings, run};
-use tidegate_net::private_tor::{self, Network};
+use tidegate_net::private_tor;
 use tidegate_proto::crypto::cert::RouterKeys;
 use tidegate_proto::links::{Config, Limits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -68,13 +70,7 @@ fn faults_are_answered_as_stock_tor_does() {
     if !private_tor::is_installed(Path::new("tor")) {
         return skipped::skipped("faults are answered as stock tor does", "tor");
     }
-    let directory = std::env::temp_dir().join(format!("tidegate-faults-{}", std::process::id()));
-    std::fs::create_dir(&directory).unwrap();
-    let mut network = Network::new(Path::new("tor"), &directory, 1).unwrap();
-    network.start("").unwrap();
-    let stock = network.relay("stock").unwrap();
-    network.run_relay(&stock, private_tor::RELAY).unwrap();
-    network.wait_for(&["\nr stock ".into()]).unwrap();
+    let (network, stock, directory) = stock_relay::network("faults");
     let stock = Relay { address: stock.address(), fingerprint: unhex(&stock.fingerprint).unwrap() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let differ = runtime.block_on(LocalSet::new().run_until(async {
