@@ -36,7 +36,6 @@ pub mod links;
 pub mod node;
 pub mod onion;
 pub mod paths;
-pub mod pool;
 pub mod registry;
 pub mod relay;
 pub mod scheduler;

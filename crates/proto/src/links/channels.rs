@@ -4,10 +4,10 @@ use slab::Slab;
 use tidegate_control::units::Time;
 
 use super::state::{Channel, Links, insert_few};
+use super::waiting::Waiting;
 use crate::cell::CELL_BYTES;
 use crate::ids::{ChannelId, CircuitKey, LegId, RelayId, Side};
 use crate::onion::Onion;
-use crate::pool::List;
 use crate::transport::{LOUDNESS_HALF_LIFE, Sharing, Transport};
 
 impl<O: Onion> Links<O> {
@@ -26,7 +26,7 @@ impl<O: Onion> Links<O> {
             scheduler: self.config.scheduler.build(),
             keys: Slab::new(),
             circs: Vec::new(),
-            out: List::default(),
+            out: Waiting::default(),
             news: Vec::new(),
             occupancy: None,
             awaited: Vec::new(),
@@ -42,7 +42,7 @@ impl<O: Onion> Links<O> {
 
     /// The transport between us and a relay.
     pub(super) fn transport_to(&self, peer: RelayId) -> Transport {
-        let shares = |channel: &Channel| (channel.stock || channel.shared) && channel.peer == Some(peer);
+        let shares = |channel: &Channel<O>| (channel.stock || channel.shared) && channel.peer == Some(peer);
         let legacy =
             self.config.legacy.contains(&peer) || self.channels.iter().any(|(_, channel)| shares(channel));
         if legacy { Transport::Vanilla } else { self.config.transport }
@@ -74,7 +74,7 @@ impl<O: Onion> Links<O> {
         if let Some(limit) = transport.limit() {
             let most = self.config.circuits_per_channel as usize;
             // A connection that the peer opened for a circuit of its own closes with that circuit.
-            let usable = |channel: &Channel| channel.ours || transport == Transport::Vanilla;
+            let usable = |channel: &Channel<O>| channel.ours || transport == Transport::Vanilla;
             let known = (self.channels.iter())
                 .filter(|(_, channel)| channel.peer == Some(peer) && usable(channel))
                 .filter(|(_, channel)| channel.circs.len() < most)
@@ -120,17 +120,15 @@ impl<O: Onion> Links<O> {
 
     /// Forgets a channel and its legs; returns the circuits that were on it.
     pub fn closed(&mut self, now: Time, id: ChannelId) -> Vec<(CircuitKey, Side)> {
-        let mut channel = self.channels.remove(id.0 as usize);
+        let channel = self.channels.remove(id.0 as usize);
         self.flushable.retain(|other| *other != id);
         self.runs.remove(id);
         self.buffered_cells -= u64::from(channel.out.len());
-        self.cells.clear(&mut channel.out);
         self.abandon_moves_to(id, &channel);
         let mut orphans = Vec::new();
         for (_, leg_id) in channel.circs {
-            let mut leg = self.legs.remove(leg_id.0 as usize);
+            let leg = self.legs.remove(leg_id.0 as usize);
             self.queued_cells -= u64::from(leg.queue.len());
-            self.cells.clear(&mut leg.queue);
             if leg.channel != id {
                 let other = &mut self.channels[leg.channel.0 as usize];
                 other.scheduler.forget(leg.key);

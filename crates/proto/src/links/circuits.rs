@@ -3,10 +3,10 @@
 use tidegate_control::units::Time;
 
 use super::state::{Leg, Links, Move, OPENER_BIT, insert_few};
+use super::waiting::Waiting;
 use crate::cell::{Cell, Command, DestroyReason};
 use crate::ids::{ChannelId, CircId, CircuitKey, LegId, Side};
 use crate::onion::Onion;
-use crate::pool::List;
 use crate::sink::Departure;
 use crate::transport::DecayingCount;
 
@@ -68,7 +68,7 @@ impl<O: Onion> Links<O> {
             buffered: 0,
             sent: 0,
             allowed: 0.0,
-            queue: List::default(),
+            queue: Waiting::default(),
         };
         let leg = LegId(insert_few(&mut self.legs, leg) as u32);
         let channel = &mut self.channels[id.0 as usize];
@@ -88,9 +88,8 @@ impl<O: Onion> Links<O> {
     /// Removes a leg, drops what waits in its queue, and tells the neighbour why if `destroy` says. Returns its
     /// channel.
     pub fn remove_leg(&mut self, now: Time, id: LegId, destroy: Option<DestroyReason>) -> ChannelId {
-        let mut leg = self.legs.remove(id.0 as usize);
+        let leg = self.legs.remove(id.0 as usize);
         self.queued_cells -= u64::from(leg.queue.len());
-        self.cells.clear(&mut leg.queue);
         let channel = &mut self.channels[leg.channel.0 as usize];
         channel.scheduler.forget(leg.key);
         channel.keys.remove(leg.key as usize);
@@ -109,7 +108,7 @@ impl<O: Onion> Links<O> {
     pub fn refuse(&mut self, now: Time, id: ChannelId, circ: CircId, reason: DestroyReason) {
         let cell = Cell { circ, command: Command::Destroy, body: O::destroy(reason) };
         let channel = &mut self.channels[id.0 as usize];
-        self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
+        channel.out.push_back(Departure { cell, queued: now, buffered: now });
         self.buffered_cells += 1;
         self.want_flush(id);
     }

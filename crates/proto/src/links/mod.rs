@@ -5,7 +5,7 @@
 //! order of the channel's scheduler, and from there to the driver's connection in order.
 //!
 //! - [`config`]: how a node moves cells; [`limits`]: what neighbours may make it do; [`state`]: what it keeps;
-//! - [`channels`], [`circuits`]: they come and go; [`queues`]: cells move through;
+//! - [`channels`], [`circuits`]: they come and go; [`queues`]: cells move through, and wait ([`waiting`]);
 //! - [`pacing`]: how many a controller lets go; [`neighbours`]: what controllers tell each other;
 //! - [`moves`]: circuits move from channel to channel; [`kist`], [`runs`]: all channels at once, at intervals.
 
@@ -20,6 +20,7 @@ mod pacing;
 mod queues;
 mod runs;
 mod state;
+mod waiting;
 
 pub use config::{CircuitQueue, Config, Ends, OutputBuffer};
 pub use limits::Limits;

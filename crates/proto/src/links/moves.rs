@@ -31,7 +31,7 @@ pub enum Arrival<O: Onion> {
     Done,
 }
 
-impl Channel {
+impl<O: Onion> Channel<O> {
     fn list(&mut self, circ: CircId, leg: LegId) {
         let at = self.circs.partition_point(|(other, _)| *other < circ);
         self.circs.insert(at, (circ, leg));
@@ -112,7 +112,7 @@ impl<O: Onion> Links<O> {
         let circ = self.legs[leg.0 as usize].circ;
         let cell = Cell { circ, command: Command::Congested, body: O::with_notice(notice) };
         let out = &mut self.channels[id.0 as usize].out;
-        self.cells.push_front(out, Departure { cell, queued: now, buffered: now });
+        out.push_front(Departure { cell, queued: now, buffered: now });
         self.buffered_cells += 1;
         self.want_flush(id);
     }
@@ -121,7 +121,7 @@ impl<O: Onion> Links<O> {
     fn signal(&mut self, now: Time, id: ChannelId, circ: CircId, command: Command) {
         let cell = Cell { circ, command, body: O::empty() };
         let out = &mut self.channels[id.0 as usize].out;
-        self.cells.push_back(out, Departure { cell, queued: now, buffered: now });
+        out.push_back(Departure { cell, queued: now, buffered: now });
         self.buffered_cells += 1;
         self.want_flush(id);
     }
@@ -308,7 +308,7 @@ impl<O: Onion> Links<O> {
         }
     }
 
-    fn drop_join(&mut self, nonce: Nonce, when: impl Fn(&Join<O>, &slab::Slab<Channel>) -> bool) {
+    fn drop_join(&mut self, nonce: Nonce, when: impl Fn(&Join<O>, &slab::Slab<Channel<O>>) -> bool) {
         if self.joins.get(&nonce).is_some_and(|join| when(join, &self.channels)) {
             let join = self.joins.remove(&nonce).expect("looked at above");
             self.held_cells -= join.held.len() as u64;
@@ -368,7 +368,7 @@ impl<O: Onion> Links<O> {
     }
 
     /// Forgets the moves that a closed channel was the aim of.
-    pub(super) fn abandon_moves_to(&mut self, id: ChannelId, channel: &Channel) {
+    pub(super) fn abandon_moves_to(&mut self, id: ChannelId, channel: &Channel<O>) {
         for (_, nonce) in &channel.joins {
             let join = self.joins.remove(nonce);
             self.held_cells -= join.map_or(0, |join| join.held.len() as u64);

@@ -19,7 +19,7 @@ impl<O: Onion> Links<O> {
         if self.first_allowance.is_none() {
             return u64::from(cells * CELL_BYTES);
         }
-        let front = self.cells.iter(&self.channels[id.0 as usize].out).take(cells as usize);
+        let front = self.channels[id.0 as usize].out.iter().take(cells as usize);
         front.map(|departure| u64::from(departure.cell.wire_bytes())).sum()
     }
 
@@ -82,7 +82,7 @@ impl<O: Onion> Links<O> {
         match route {
             Route::OutOfBand(delay) => self.out_of_band.push_back((id, cell, delay)),
             Route::InBand => {
-                self.cells.push_back(&mut channel.out, Departure { cell, queued: now, buffered: now });
+                channel.out.push_back(Departure { cell, queued: now, buffered: now });
                 self.buffered_cells += 1;
                 self.want_flush(id);
             }

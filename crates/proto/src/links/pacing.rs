@@ -65,7 +65,7 @@ impl<O: Onion> Links<O> {
         if !leg.cuts || leg.may_send() || leg.allowance <= 0.0 {
             return;
         }
-        let Some(first) = self.cells.front_mut(&leg.queue) else { return };
+        let Some(first) = leg.queue.front_mut() else { return };
         if leg.cut == 0.0 {
             first.buffered = now;
         }

@@ -21,7 +21,7 @@ impl<O: Onion> Links<O> {
             return Err(QueueFull);
         }
         let cell = Cell { circ: leg.circ, command, body };
-        self.cells.push_back(&mut leg.queue, Departure { cell, queued: now, buffered: now });
+        leg.queue.push_back(Departure { cell, queued: now, buffered: now });
         self.queued_cells += 1;
         let (channel, key) = (leg.channel, leg.key);
         if leg.queue.len() == 1 {
@@ -111,7 +111,7 @@ impl<O: Onion> Links<O> {
         let Some(key) = self.next_key(now, id) else { return false };
         let channel = &mut self.channels[id.0 as usize];
         let leg = &mut self.legs[channel.keys[key as usize].0 as usize];
-        let moved = self.cells.move_front(&mut leg.queue, &mut channel.out);
+        let moved = leg.queue.move_front(&mut channel.out);
         let moved = moved.expect("an active leg has cells");
         // The leg may have moved while the cell waited.
         moved.cell.circ = leg.circ;
@@ -179,7 +179,7 @@ impl<O: Onion> Links<O> {
         let low = self.config.output_buffer.low_bytes / CELL_BYTES;
         self.note_occupancy(now, id);
         let channel = &mut self.channels[id.0 as usize];
-        let departure = self.cells.pop_front(&mut channel.out).expect("it has as many as were begun");
+        let departure = channel.out.pop_front().expect("it has as many as were begun");
         let refill = !channel.filling && channel.out.len() <= low;
         self.buffered_cells -= 1;
         if self.first_allowance.is_some()
@@ -221,7 +221,7 @@ impl<O: Onion> Links<O> {
     /// Since when a leg's first cell has waited, in the queue or for the end of a move.
     pub fn oldest(&self, id: LegId) -> Option<Time> {
         let leg = &self.legs[id.0 as usize];
-        let queued = self.cells.front(&leg.queue).map(|departure| departure.queued);
+        let queued = leg.queue.front().map(|departure| departure.queued);
         let held = match leg.moving.as_deref() {
             Some(Move::Leaving { first, .. }) => *first,
             _ => None,
@@ -232,7 +232,7 @@ impl<O: Onion> Links<O> {
     /// The channel whose output buffer has waited longest for its neighbour to read.
     pub fn oldest_unread(&self) -> Option<ChannelId> {
         let unread = self.channels.iter().filter_map(|(id, channel)| {
-            self.cells.front(&channel.out).map(|departure| (departure.buffered, ChannelId(id as u32)))
+            channel.out.front().map(|departure| (departure.buffered, ChannelId(id as u32)))
         });
         unread.min().map(|(_, id)| id)
     }

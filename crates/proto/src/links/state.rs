@@ -8,12 +8,11 @@ use tidegate_control::units::{Span, Time};
 
 use super::config::Config;
 use super::runs::Runs;
+use super::waiting::Waiting;
 use crate::cell::Cell;
 use crate::ids::{ChannelId, CircId, CircuitKey, LegId, Nonce, RelayId, Side};
 use crate::onion::Onion;
-use crate::pool::{List, Pool};
 use crate::scheduler::{Circuits, Scheduler};
-use crate::sink::Departure;
 use crate::switching::{MoveStart, MoveTimes, Occupancy};
 use crate::transport::{DecayingCount, LOUDNESS_HALF_LIFE};
 
@@ -22,7 +21,7 @@ pub(super) const OPENER_BIT: u32 = 1 << 31;
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct Channel<O: Onion> {
     pub(super) peer: Option<RelayId>,
     pub(super) ours: bool,
     /// The neighbour speaks Tor's protocol only.
@@ -42,7 +41,7 @@ pub(super) struct Channel {
     pub(super) keys: Slab<LegId>,
     /// Circuit id -> leg, ordered by id.
     pub(super) circs: Vec<(CircId, LegId)>,
-    pub(super) out: List,
+    pub(super) out: Waiting<O>,
     /// Trajectories for the neighbour that are not in a cell yet.
     pub(super) news: Vec<u8>,
     /// How full `out` has been, where circuits may move away.
@@ -84,7 +83,7 @@ pub(super) struct Leg<O: Onion> {
     /// Cells that have left the queue, and as many as a controller let go, if one steers it.
     pub(super) sent: u64,
     pub(super) allowed: f64,
-    pub(super) queue: List,
+    pub(super) queue: Waiting<O>,
 }
 
 /// A channel's circuits as its scheduler sees them.
@@ -126,10 +125,8 @@ pub struct Links<O: Onion> {
     pub(super) spare: Vec<Vec<u8>>,
     /// The channel that round robin beyond a threshold chose last.
     pub(super) last_shared: Option<ChannelId>,
-    pub(super) channels: Slab<Channel>,
+    pub(super) channels: Slab<Channel<O>>,
     pub(super) legs: Slab<Leg<O>>,
-    /// The cells of all circuit queues and output buffers.
-    pub(super) cells: Pool<Departure<O>>,
     pub(super) flushable: VecDeque<ChannelId>,
     pub(super) runs: Runs,
     pub(super) drained: VecDeque<(CircuitKey, Side)>,
@@ -198,7 +195,6 @@ impl<O: Onion> Links<O> {
             config,
             channels: Slab::new(),
             legs: Slab::new(),
-            cells: Pool::default(),
             flushable: VecDeque::new(),
             runs: Runs::default(),
             drained: VecDeque::new(),
@@ -219,7 +215,7 @@ impl<O: Onion> Links<O> {
         &self.config
     }
 
-    pub(super) fn channel(&mut self, id: ChannelId) -> &mut Channel {
+    pub(super) fn channel(&mut self, id: ChannelId) -> &mut Channel<O> {
         &mut self.channels[id.0 as usize]
     }
 }
