@@ -37,6 +37,12 @@ pub(crate) struct UnderWay<T> {
 }
 
 impl<T> UnderWay<T> {
+    /// At its receiver, without delay behind the downlink.
+    pub fn in_time(self, now: Time, bytes: u32) -> Packet<T> {
+        let link_queue = Span(now.since(self.sent).0 - self.propagation.0);
+        self.delivered(bytes, link_queue)
+    }
+
     /// At its receiver, after so long in links.
     pub fn delivered(self, bytes: u32, link_queue: Span) -> Packet<T> {
         let UnderWay { payload, sent, propagation, to, flow } = self;

@@ -27,10 +27,10 @@ pub struct NetEvent(Step);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The packet reached its receiver's downlink. Receiver and size are here to spare a look at the packet,
-    /// which has long left the processor's cache.
+    /// The packet reached its receiver's downlink, and so its receiver if that is unlimited. Receiver and size are here to
+    /// spare a look at the packet, which has long left the processor's cache.
     Arrived { id: u32, to: u32, bytes: u32 },
-    /// The packet reached its receiver on another machine,
+    /// The packet left the downlink of its receiver, on another machine,
     Delivered { id: u32, bytes: u32 },
     /// or on the same machine.
     Looped { id: u32, bytes: u32 },
@@ -58,7 +58,6 @@ struct Place {
     machine: u32,
     /// The host whose links it uses: its own, unless the machine's others share them.
     access: u32,
-    unlimited_down: bool,
 }
 
 impl Place {
@@ -66,8 +65,7 @@ impl Place {
         let plan = &hosts[this as usize];
         let machine = machine(hosts, this);
         let access = if plan.up.queue == QueuePlan::Machine { machine } else { this };
-        let unlimited_down = Link::new(&hosts[access as usize].down).is_unlimited();
-        Place { location: plan.location, machine, access, unlimited_down }
+        Place { location: plan.location, machine, access }
     }
 }
 
@@ -261,6 +259,11 @@ impl<T> Underlay<T> {
                     self.under_way.remove(id as usize);
                     return None;
                 }
+                if receiver.down.is_unlimited() {
+                    let packet = self.under_way.remove(id as usize);
+                    receiver.down.offer(now, id, || packet.flow, bytes);
+                    return Some(packet.in_time(now, bytes));
+                }
                 match receiver.down.offer(now, id, || self.under_way[id as usize].flow, bytes) {
                     Offer::Departs(at) => self.deliver(queue, to, (id, bytes), at),
                     Offer::Waits(Some(wake)) => queue.push(wake, NetEvent(Step::Downlink(to)).into()),
@@ -270,18 +273,9 @@ impl<T> Underlay<T> {
                 None
             }
             Step::Delivered { id, bytes } => {
+                // An outage would have found it in the downlink.
                 let packet = self.under_way.remove(id as usize);
-                let access = self.places[packet.to.0 as usize].access;
-                let receiver = &mut self.sites[access as usize];
-                if !receiver.is_linked(now, &mut self.under_way) {
-                    receiver.lost += 1;
-                    return None;
-                }
-                if receiver.down.is_unlimited() {
-                    receiver.down.offer(now, id, || packet.flow, bytes);
-                }
-                let link_queue = Span(now.since(packet.sent).0 - packet.propagation.0);
-                Some(packet.delivered(bytes, link_queue))
+                Some(packet.in_time(now, bytes))
             }
             Step::Looped { id, bytes } => {
                 let packet = self.under_way.remove(id as usize);
@@ -320,12 +314,15 @@ impl<T> Underlay<T> {
     /// Flow and payload of the packet that a step delivers. It changes nothing; the link that a step is at is looked at,
     /// too.
     pub fn look(&self, event: NetEvent) -> Option<(u32, &T)> {
+        let packet = |id: u32| self.under_way.get(id as usize).map(|packet| (packet.flow, &packet.payload));
         match event.0 {
-            Step::Delivered { id, .. } | Step::Looped { id, .. } => {
-                self.under_way.get(id as usize).map(|packet| (packet.flow, &packet.payload))
-            }
-            Step::Arrived { to, .. } => {
-                black_box(self.sites[to as usize].down.next_departure());
+            Step::Delivered { id, .. } | Step::Looped { id, .. } => packet(id),
+            Step::Arrived { id, to, .. } => {
+                let down = &self.sites[to as usize].down;
+                if down.is_unlimited() {
+                    return packet(id);
+                }
+                black_box(down.next_departure());
                 None
             }
             Step::Uplink(_) | Step::Downlink(_) => None,
@@ -353,9 +350,7 @@ impl<T> Underlay<T> {
     ) {
         let packet = &mut self.under_way[id as usize];
         let to = self.places[packet.to.0 as usize].access;
-        let Place { location: destination, unlimited_down, .. } = self.places[to as usize];
-        let next_step =
-            if unlimited_down { Step::Delivered { id, bytes } } else { Step::Arrived { id, to, bytes } };
+        let destination = self.places[to as usize].location;
         let origin = self.places[from as usize].location;
         let sender = &mut self.sites[from as usize];
         if sender.is_cut_by(at) {
@@ -391,7 +386,7 @@ impl<T> Underlay<T> {
         }
         packet.propagation = arrives.since(at);
         if self.division.hosts.process(to) == self.process {
-            queue.push(arrives, NetEvent(next_step).into());
+            queue.push(arrives, NetEvent(Step::Arrived { id, to, bytes }).into());
         } else {
             let packet = self.under_way.remove(id as usize);
             self.leaving.push(Leaving { arrives, bytes, packet });
@@ -409,12 +404,7 @@ impl<T> Underlay<T> {
         let Leaving { arrives, bytes, packet } = leaving;
         let to = self.places[packet.to.0 as usize].access;
         let id = self.under_way.insert(packet) as u32;
-        let arrived = if self.places[to as usize].unlimited_down {
-            Step::Delivered { id, bytes }
-        } else {
-            Step::Arrived { id, to, bytes }
-        };
-        queue.push(arrives, NetEvent(arrived).into());
+        queue.push(arrives, NetEvent(Step::Arrived { id, to, bytes }).into());
     }
 
     /// The packet's last bit leaves the downlink of `to` at `at`.
