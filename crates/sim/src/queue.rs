@@ -8,15 +8,13 @@
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
-use std::ops::RangeInclusive;
 
 use tidegate_control::units::Time;
 
 /// With fewer pending, what they are about stays in the processor's cache.
 const MANY: usize = 8_192;
-/// Events in a bucket whose turn has come that are shown before they are taken: of fewer the first is needed before it
-/// is loaded, of more the last is gone again before it is needed.
-const SOON: RangeInclusive<usize> = 8..=96;
+/// Events in a bucket that are shown before it is sorted, at least: of fewer the first is needed before it is loaded.
+const SHOWN: usize = 8;
 /// Events that a piece of a bucket has room for.
 const PIECE: usize = 128;
 /// So many are sorted, at most; and with so many more, that came in between, they are filed again.
@@ -202,10 +200,10 @@ impl<E> Queue<E> {
         if few && bucket.last.len() == 1 {
             return bucket.last.pop().map(|(_, event)| event);
         }
-        if many && few && SOON.contains(&bucket.last.len()) {
-            bucket.last.iter().for_each(|(_, event)| soon(event));
-        }
         if few && bucket.last.len() <= SORTED {
+            if many && bucket.last.len() >= SHOWN {
+                bucket.last.iter().for_each(|(_, event)| soon(event));
+            }
             std::mem::swap(&mut self.sorted, &mut bucket.last);
             self.sorted.reverse();
             self.sorted.sort_by_key(|(at, _)| Reverse(*at));
