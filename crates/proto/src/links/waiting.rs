@@ -60,7 +60,8 @@ impl<O: Onion> Waiting<O> {
     /// Moves the first cell to the end of another list, and gives it to be changed there.
     pub fn move_front<'to>(&mut self, to: &'to mut Waiting<O>) -> Option<&'to mut Departure<O>> {
         let first = self.pop_front()?;
-        Some(to.0.push_back_mut(first))
+        to.0.push_back(first);
+        to.0.back_mut()
     }
 }
 
