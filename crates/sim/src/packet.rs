@@ -37,8 +37,8 @@ pub(crate) struct UnderWay<T> {
 }
 
 impl<T> UnderWay<T> {
-    /// At its receiver, without delay behind the downlink.
-    pub fn in_time(self, now: Time, bytes: u32) -> Packet<T> {
+    /// At its receiver now: in links for as long as it was not between them.
+    pub fn delivered_at(self, now: Time, bytes: u32) -> Packet<T> {
         let link_queue = Span(now.since(self.sent).0 - self.propagation.0);
         self.delivered(bytes, link_queue)
     }

@@ -262,7 +262,7 @@ impl<T> Underlay<T> {
                 if receiver.down.is_unlimited() {
                     let packet = self.under_way.remove(id as usize);
                     receiver.down.offer(now, id, || packet.flow, bytes);
-                    return Some(packet.in_time(now, bytes));
+                    return Some(packet.delivered_at(now, bytes));
                 }
                 match receiver.down.offer(now, id, || self.under_way[id as usize].flow, bytes) {
                     Offer::Departs(at) => self.deliver(queue, to, (id, bytes), at),
@@ -275,7 +275,7 @@ impl<T> Underlay<T> {
             Step::Delivered { id, bytes } => {
                 // An outage would have found it in the downlink.
                 let packet = self.under_way.remove(id as usize);
-                Some(packet.in_time(now, bytes))
+                Some(packet.delivered_at(now, bytes))
             }
             Step::Looped { id, bytes } => {
                 let packet = self.under_way.remove(id as usize);
