@@ -247,44 +247,28 @@ impl<'a> World<'a> {
         self.begin();
         let mut countdown = PROGRESS_EVERY;
         self.tell(recorder);
-        let mut goes_on = true;
-        while goes_on && let Some(event) = self.due(end) {
+        while let Some((now, event)) = self.next_event(Time::NEVER) {
+            if now > end {
+                break;
+            }
+            self.now = now;
             if R::WATCHES_EVENTS
                 && let Some(host) = self.place(&event)
             {
-                recorder.event(self.now, host);
+                recorder.event(now, host);
             }
             self.handle(event);
-            countdown -= 1;
-            goes_on = R::WATCHES_EVENTS || self.go_on(end, &mut countdown);
             self.tell(recorder);
+            countdown -= 1;
             if countdown == 0 {
                 countdown = PROGRESS_EVERY;
-                if progress(self.now).is_break() {
+                if progress(now).is_break() {
                     return true;
                 }
             }
         }
         self.now = end;
         false
-    }
-
-    /// Handles events until there is something to tell or so many are done; false if none is left by `end`. It knows no
-    /// recorder: so it is compiled here, as fast as what it calls.
-    fn go_on(&mut self, end: Time, countdown: &mut u32) -> bool {
-        while *countdown > 0 && self.observed.is_empty() && self.seen.is_none() {
-            let Some(event) = self.due(end) else { return false };
-            self.handle(event);
-            *countdown -= 1;
-        }
-        true
-    }
-
-    /// The next event, at whose time it is now, if that is not after `end`.
-    fn due(&mut self, end: Time) -> Option<Event> {
-        let (now, event) = self.next_event(Time::NEVER).filter(|(now, _)| *now <= end)?;
-        self.now = now;
-        Some(event)
     }
 
     /// The next event that is due by then.
