@@ -36,10 +36,10 @@ pub enum Command {
     Early,
     /// End the circuit.
     Destroy,
-    /// The circuit goes on elsewhere: this is its last cell here.
-    Leave(Nonce),
+    /// The circuit goes on elsewhere: this is its last cell here. The body says a nonce, as a JOIN's does.
+    Leave,
     /// The circuit goes on here.
-    Join(Nonce),
+    Join,
     /// Please move the circuit: the connection is congested.
     Congested,
     /// What a relay plans for circuits that pass between the two ([`crate::control::predictor`]). It is about the

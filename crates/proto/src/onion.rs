@@ -22,26 +22,19 @@ pub struct Clear {
     pub congestion_control: Option<bool>,
 }
 
-/// A [`Clear`] body.
+/// A [`Clear`] body. Half a line of the cache: most of a simulation's memory is cells.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ClearBody {
-    /// From the client: layers still on. Towards the client: relays passed, the speaker included.
-    pub layers: u8,
-    /// What it says; boxed unless it is the frequent kind.
-    pub message: ClearMessage,
-}
-
-/// The message of a [`ClearBody`], small for the frequent kinds.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ClearMessage {
+pub enum ClearBody {
     /// A key exchange, and whether its circuit has congestion control; or nothing.
     Handshake(Option<bool>),
     /// Application bytes.
     Data {
-        /// On this stream.
-        stream: StreamId,
+        /// From the client: layers still on. Towards the client: relays passed, the speaker included.
+        layers: u8,
         /// So many.
         bytes: u16,
+        /// On this stream.
+        stream: StreamId,
         /// Which.
         stamp: Stamp,
     },
@@ -49,8 +42,13 @@ pub enum ClearMessage {
     Plain(Vec<u8>),
     /// Why a circuit should move, for the neighbour.
     Notice(CongestionNotice),
-    /// Everything else.
-    Other(Box<Message<Clear>>),
+    /// Every other message.
+    Other {
+        /// As of data.
+        layers: u8,
+        /// What it says.
+        message: Box<Message<Clear>>,
+    },
 }
 
 /// What stands for application bytes in simulation: when they went where.
@@ -66,22 +64,28 @@ pub struct Stamp {
 
 impl ClearBody {
     fn new(layers: u8, message: Message<Clear>) -> ClearBody {
-        let message = match message {
+        match message {
             Message { stream, payload: Payload::Data(bytes, stamp) } => {
-                ClearMessage::Data { stream, bytes, stamp }
+                ClearBody::Data { layers, bytes, stream, stamp }
             }
-            other => ClearMessage::Other(Box::new(other)),
-        };
-        ClearBody { layers, message }
+            other => ClearBody::Other { layers, message: Box::new(other) },
+        }
+    }
+
+    fn layers(&mut self) -> Result<&mut u8, Malformed> {
+        match self {
+            ClearBody::Data { layers, .. } | ClearBody::Other { layers, .. } => Ok(layers),
+            ClearBody::Handshake(_) | ClearBody::Plain(_) | ClearBody::Notice(_) => Err(Malformed),
+        }
     }
 
     fn message(self) -> Result<Message<Clear>, Malformed> {
-        match self.message {
-            ClearMessage::Handshake(_) | ClearMessage::Plain(_) | ClearMessage::Notice(_) => Err(Malformed),
-            ClearMessage::Data { stream, bytes, stamp } => {
+        match self {
+            ClearBody::Handshake(_) | ClearBody::Plain(_) | ClearBody::Notice(_) => Err(Malformed),
+            ClearBody::Data { bytes, stream, stamp, .. } => {
                 Ok(Message { stream, payload: Payload::Data(bytes, stamp) })
             }
-            ClearMessage::Other(message) => Ok(*message),
+            ClearBody::Other { message, .. } => Ok(*message),
         }
     }
 }
@@ -97,22 +101,22 @@ impl Onion for Clear {
     type Handshake = Option<bool>;
 
     fn empty() -> ClearBody {
-        ClearBody { layers: 0, message: ClearMessage::Handshake(None) }
+        ClearBody::Handshake(None)
     }
     fn from_plain(bytes: Vec<u8>) -> ClearBody {
-        ClearBody { layers: 0, message: ClearMessage::Plain(bytes) }
+        ClearBody::Plain(bytes)
     }
     fn plain(body: &ClearBody) -> &[u8] {
-        if let ClearMessage::Plain(bytes) = &body.message { bytes } else { &[] }
+        if let ClearBody::Plain(bytes) = body { bytes } else { &[] }
     }
     fn recycle(body: ClearBody) -> Vec<u8> {
-        if let ClearMessage::Plain(bytes) = body.message { bytes } else { Vec::new() }
+        if let ClearBody::Plain(bytes) = body { bytes } else { Vec::new() }
     }
     fn with_notice(notice: CongestionNotice) -> ClearBody {
-        ClearBody { layers: 0, message: ClearMessage::Notice(notice) }
+        ClearBody::Notice(notice)
     }
     fn notice(body: &ClearBody) -> Option<CongestionNotice> {
-        if let ClearMessage::Notice(notice) = &body.message { Some(*notice) } else { None }
+        if let ClearBody::Notice(notice) = body { Some(*notice) } else { None }
     }
     fn peer(&self, relay: RelayId) -> RelayId {
         relay
@@ -127,24 +131,27 @@ impl Onion for Clear {
     }
     fn start(&mut self, _: RelayId) -> (Option<bool>, ClearBody) {
         let asked = self.congestion_control;
-        (asked, ClearBody { layers: 0, message: ClearMessage::Handshake(asked) })
+        (asked, ClearBody::Handshake(asked))
     }
     fn accept(&mut self, create: &ClearBody, _: bool) -> Option<(Option<bool>, ClearBody)> {
-        let ClearMessage::Handshake(asked) = create.message else { return None };
+        let ClearBody::Handshake(asked) = *create else { return None };
         Some((asked, Clear::empty()))
     }
     fn finish(&mut self, asked: Option<bool>, created: &ClearBody) -> Option<Option<bool>> {
-        matches!(created.message, ClearMessage::Handshake(_)).then_some(asked)
+        matches!(created, ClearBody::Handshake(_)).then_some(asked)
     }
     fn peel(_: &mut Option<bool>, body: &mut ClearBody) -> Result<Option<Message<Clear>>, Malformed> {
-        body.layers = body.layers.checked_sub(1).ok_or(Malformed)?;
-        if body.layers > 0 {
+        let layers = body.layers()?;
+        *layers = layers.checked_sub(1).ok_or(Malformed)?;
+        if *layers > 0 {
             return Ok(None);
         }
         std::mem::replace(body, Clear::empty()).message().map(Some)
     }
     fn wrap(_: &mut Option<bool>, body: &mut ClearBody) {
-        body.layers = body.layers.saturating_add(1);
+        if let Ok(layers) = body.layers() {
+            *layers = layers.saturating_add(1);
+        }
     }
     fn originate(_: &mut Option<bool>, message: Message<Clear>) -> ClearBody {
         ClearBody::new(1, message)
@@ -164,8 +171,9 @@ impl Onion for Clear {
     fn seal(_: &mut [Option<bool>], to: usize, message: Message<Clear>) -> ClearBody {
         ClearBody::new(to as u8 + 1, message)
     }
-    fn open(hops: &mut [Option<bool>], body: ClearBody) -> Result<(usize, Message<Clear>), Malformed> {
-        let hop = usize::from(body.layers).checked_sub(1).filter(|hop| *hop < hops.len()).ok_or(Malformed)?;
+    fn open(hops: &mut [Option<bool>], mut body: ClearBody) -> Result<(usize, Message<Clear>), Malformed> {
+        let layers = usize::from(*body.layers()?);
+        let hop = layers.checked_sub(1).filter(|hop| *hop < hops.len()).ok_or(Malformed)?;
         body.message().map(|message| (hop, message))
     }
 }
@@ -192,6 +200,6 @@ mod tests {
 
     #[test]
     fn bodies_stay_small() {
-        assert!(size_of::<ClearBody>() <= 40, "{}", size_of::<ClearBody>());
+        assert!(size_of::<ClearBody>() <= 32, "{}", size_of::<ClearBody>());
     }
 }

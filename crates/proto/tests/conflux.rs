@@ -15,7 +15,7 @@ use tidegate_proto::conflux::{Broken, Link, MAX_LEGS, Refused, Set, Split, Wish}
 use tidegate_proto::control::vegas::VegasParameters;
 use tidegate_proto::links::{ChannelId, Config, Departure};
 use tidegate_proto::node::{Budget, CircuitKey, Node, Output, Sink};
-use tidegate_proto::onion::{Clear, ClearBody, ClearMessage, Onion as _, Stamp};
+use tidegate_proto::onion::{Clear, ClearBody, Onion as _, Stamp};
 use tidegate_proto::registry::SPLITS;
 use tidegate_proto::relay::Relay;
 
@@ -218,7 +218,7 @@ impl Sink<Clear> for Wire {
     }
     fn write(&mut self, departure: Departure<Clear>) {
         let Cell { circ, command, body } = departure.cell;
-        let said = if let ClearMessage::Other(message) = body.message { Some(message.payload) } else { None };
+        let said = if let ClearBody::Other { message, .. } = body { Some(message.payload) } else { None };
         self.0.push((circ, command, said));
     }
 }
@@ -247,8 +247,7 @@ impl<N: Node<Clear>> Peer<N> {
         wire.0
     }
 
-    fn cell(&mut self, circ: CircId, command: Command, message: ClearMessage) -> Vec<Said> {
-        let body = ClearBody { layers: 1, message };
+    fn cell(&mut self, circ: CircId, command: Command, body: ClearBody) -> Vec<Said> {
         self.node.cell(Time(1), self.channel, Cell { circ, command, body });
         self.heard()
     }
@@ -258,12 +257,12 @@ impl<N: Node<Clear>> Peer<N> {
         // Others that extend are dropped.
         let extends = matches!(message.payload, Payload::Extend(..));
         let command = if extends { Command::Early } else { Command::Relay };
-        self.cell(circ, command, ClearMessage::Other(Box::new(message)))
+        self.cell(circ, command, ClearBody::Other { layers: 1, message: Box::new(message) })
     }
 
     fn data(&mut self, circ: CircId, stream: u16) -> Vec<Said> {
         let (stream, stamp) = (StreamId(stream), Stamp::default());
-        self.cell(circ, Command::Relay, ClearMessage::Data { stream, bytes: 498, stamp })
+        self.cell(circ, Command::Relay, ClearBody::Data { layers: 1, bytes: 498, stream, stamp })
     }
 }
 
@@ -282,7 +281,7 @@ fn exit(circuits: &[CircId]) -> Peer<Relay<Clear>> {
     let channel = node.channel_accepted(None);
     let mut peer = Peer { node, channel, outputs: Vec::new() };
     for circ in circuits {
-        let created = peer.cell(*circ, Command::Create, ClearMessage::Handshake(None));
+        let created = peer.cell(*circ, Command::Create, ClearBody::Handshake(None));
         assert_eq!(created[0].1, Command::Created);
     }
     peer
@@ -328,7 +327,7 @@ fn an_exit_ends_what_breaks_the_rules_of_linking() {
         assert_eq!(peer.node.memory(), 0);
     }
     let mut old = exit(&[]);
-    old.cell(A, Command::Create, ClearMessage::Handshake(Some(false)));
+    old.cell(A, Command::Create, ClearBody::Handshake(Some(false)));
     assert_eq!(destroyed(&old.say(A, 0, link(1))), [A], "legs need congestion control");
 }
 
@@ -436,7 +435,7 @@ fn client() -> (Peer<Client<Clear>>, [CircuitKey; 2], [u8; 32]) {
     let circs: Vec<CircId> = peer.heard().iter().map(|(circ, ..)| *circ).collect();
     assert_eq!(circs, [A, B]);
     for circ in circs {
-        peer.cell(circ, Command::Created, ClearMessage::Handshake(None));
+        peer.cell(circ, Command::Created, ClearBody::Handshake(None));
     }
     assert!(peer.node.link(Time(1), &legs, Wish::MinLatency));
     let said = peer.heard();
@@ -476,7 +475,7 @@ fn a_client_ends_what_breaks_the_rules_of_linking() {
     let (mut peer, legs, nonce) = client();
     peer.say(A, 0, answer(nonce));
     assert!(!peer.outputs.contains(&Output::Linked(legs[0])), "the other is due");
-    peer.cell(B, Command::Destroy, ClearMessage::Handshake(None));
+    peer.cell(B, Command::Destroy, ClearBody::Handshake(None));
     assert!(peer.outputs.contains(&Output::Linked(legs[0])), "it goes on without the other");
     assert!(peer.node.open(Time(3), legs[0], 1).is_some());
 }

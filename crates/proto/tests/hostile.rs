@@ -6,13 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use proptest::prelude::*;
 use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Bytes, Span, Time};
-use tidegate_proto::cell::{CELL_BYTES, Cell, CircId, Command, Nonce};
+use tidegate_proto::cell::{CELL_BYTES, Cell, CircId, Command};
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::layer::{Body, Layer};
 use tidegate_proto::crypto::names::{Router, SharedNames};
 use tidegate_proto::crypto::ntor::{ClientHandshake, RelaySecret};
 use tidegate_proto::links::{ChannelId, Config, Limits};
 use tidegate_proto::node::{Node as _, Output};
+use tidegate_proto::onion::Onion as _;
 use tidegate_proto::relay::Relay;
 
 use taken::Taken;
@@ -50,7 +51,10 @@ fn flooded(mut next: impl FnMut(u32) -> (u32, Command, Body)) -> (u64, usize) {
     let mut most = 0;
     let mut begun = 0;
     for n in 0..FLOOD {
-        let (circ, command, body) = next(n);
+        let (circ, command, mut body) = next(n);
+        if matches!(command, Command::Leave | Command::Join) {
+            body = Encrypted::from_plain(vec![7; 8]);
+        }
         begun = begun.max(relay.circuits());
         relay.cell(Time(u64::from(n)), channel, Cell { circ: CircId(circ), command, body });
         let (queued, buffered) = relay.waiting();
@@ -79,8 +83,8 @@ const COMMANDS: [Command; 7] = [
     Command::Created,
     Command::Relay,
     Command::Destroy,
-    Command::Leave(Nonce([7; 8])),
-    Command::Join(Nonce([7; 8])),
+    Command::Leave,
+    Command::Join,
     Command::Congested,
 ];
 

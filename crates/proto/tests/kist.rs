@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{Cell, Command};
+use tidegate_proto::cell::{Cell, Command, StreamId};
 use tidegate_proto::links::kist::{KistParameters, Socket};
 use tidegate_proto::links::{ChannelId, Config, Departure, LegId, Links, Side};
 use tidegate_proto::node::{Budget, CircuitKey, Sink};
-use tidegate_proto::onion::{Clear, ClearBody, Onion};
+use tidegate_proto::onion::{Clear, ClearBody, Onion, Stamp};
 use tidegate_proto::scheduler::Discipline;
 use tidegate_proto::scheduler::ewma::Ewma;
 use tidegate_proto::scheduler::round_robin::RoundRobin;
@@ -90,7 +90,7 @@ proptest! {
                 for _ in 0..cells {
                     let layers = sent[channel][circuit];
                     sent[channel][circuit] = layers.wrapping_add(1);
-                    let body = ClearBody { layers, ..Clear::empty() };
+                    let body = ClearBody::Data { layers, bytes: 498, stream: StreamId(1), stamp: Stamp::default() };
                     prop_assert!(links.push(now, legs[channel][circuit], Command::Relay, body).is_ok());
                     queued[channel] += 1;
                 }
@@ -122,7 +122,8 @@ proptest! {
                 for cell in take(&mut links, now, *id, drain) {
                     // Circuit ids are given in the order of legs, from 1 on.
                     let circuit = (cell.circ.0 & 0xff) as usize - 1;
-                    prop_assert_eq!(cell.body.layers, seen[c][circuit], "in order");
+                    let ClearBody::Data { layers, .. } = cell.body else { panic!("{:?}", cell.body) };
+                    prop_assert_eq!(layers, seen[c][circuit], "in order");
                     seen[c][circuit] = seen[c][circuit].wrapping_add(1);
                 }
             }

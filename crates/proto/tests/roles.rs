@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tidegate_control::flashflow::Percent;
 use tidegate_control::machine::Machine;
 use tidegate_control::units::{Span, Time};
-use tidegate_proto::cell::{CELL_BYTES, Cell, CircId, Command, Nonce, RelayId};
+use tidegate_proto::cell::{CELL_BYTES, Cell, CircId, Command, RelayId};
 use tidegate_proto::client::Client;
 use tidegate_proto::crypto::encrypted::Encrypted;
 use tidegate_proto::crypto::layer::{Body, Layer};
@@ -20,6 +20,7 @@ use tidegate_proto::flashflow::message::{MeasurerId, Message, Open, Params, Reas
 use tidegate_proto::flashflow::relay::{self, Target};
 use tidegate_proto::links::{ChannelId, Config};
 use tidegate_proto::node::{Node as _, Output};
+use tidegate_proto::onion::Onion as _;
 
 use taken::Taken;
 
@@ -228,8 +229,8 @@ const COMMANDS: [Command; 12] = [
     Command::Relay,
     Command::Early,
     Command::Destroy,
-    Command::Leave(Nonce([7; 8])),
-    Command::Join(Nonce([7; 8])),
+    Command::Leave,
+    Command::Join,
     Command::Congested,
     Command::Plan,
     Command::Relay,
@@ -276,7 +277,11 @@ proptest! {
                 Does::Sends(which, ours, data) => {
                     body[..data.len()].copy_from_slice(data);
                     let circ = if *ours { circ } else { CircId(circ.0 ^ 5) };
-                    Cell { circ, command: COMMANDS[*which], body: Body(Box::new(body)) }
+                    let (command, body) = match COMMANDS[*which] {
+                        command @ (Command::Leave | Command::Join) => (command, Encrypted::from_plain(vec![7; 8])),
+                        command => (command, Body(Box::new(body))),
+                    };
+                    Cell { circ, command, body }
                 }
             };
             client.cell(now, channel, cell);

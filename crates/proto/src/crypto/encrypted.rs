@@ -138,8 +138,8 @@ pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
         Command::Early => (9, &cell.body.0[..]),
         Command::Create => (10, &cell.body.0[..]),
         Command::Created => (11, &cell.body.0[..]),
-        Command::Leave(Nonce(nonce)) => (LEAVE, nonce),
-        Command::Join(Nonce(nonce)) => (JOIN, nonce),
+        Command::Leave => (LEAVE, Encrypted::plain(&cell.body)),
+        Command::Join => (JOIN, Encrypted::plain(&cell.body)),
         Command::Congested => (CONGESTED, &[]),
         Command::Plan => (PLAN, Encrypted::plain(&cell.body)),
     };
@@ -155,7 +155,7 @@ pub fn write_cell(cell: &Cell<Encrypted>, bytes: &mut Vec<u8>) {
 pub fn read_cell(circ: CircId, number: u8, said: &[u8], spare: &mut Vec<Body>) -> Option<Cell<Encrypted>> {
     let command = command(number, said)?;
     let body = match command {
-        Command::Plan => Encrypted::from_plain(said.to_vec()),
+        Command::Plan | Command::Leave | Command::Join => Encrypted::from_plain(said.to_vec()),
         _ => {
             let mut body = spare.pop().unwrap_or_else(Encrypted::empty);
             match <&[u8; BODY]>::try_from(said) {
@@ -170,7 +170,7 @@ pub fn read_cell(circ: CircId, number: u8, said: &[u8], spare: &mut Vec<Body>) -
 
 /// The command of a cell with this number and body; `None` if it is not one of circuits.
 pub fn command(number: u8, body: &[u8]) -> Option<Command> {
-    let nonce = || Some(Nonce(body.first_chunk().copied()?));
+    let has_nonce = body.len() >= size_of::<Nonce>();
     match number {
         3 => Some(Command::Relay),
         4 => Some(Command::Destroy),
@@ -179,8 +179,8 @@ pub fn command(number: u8, body: &[u8]) -> Option<Command> {
         9 => Some(Command::Early),
         10 => Some(Command::Create),
         11 => Some(Command::Created),
-        LEAVE => nonce().map(Command::Leave),
-        JOIN => nonce().map(Command::Join),
+        LEAVE if has_nonce => Some(Command::Leave),
+        JOIN if has_nonce => Some(Command::Join),
         CONGESTED => Some(Command::Congested),
         PLAN => Some(Command::Plan),
         _ => None,

@@ -31,6 +31,17 @@ pub enum Arrival<O: Onion> {
     Done,
 }
 
+/// The body of a LEAVE or JOIN.
+fn saying<O: Onion>(nonce: Nonce) -> O::Body {
+    O::from_plain(nonce.0.to_vec())
+}
+
+/// The nonce that a LEAVE or JOIN says.
+fn said<O: Onion>(cell: &Cell<O>) -> Option<Nonce> {
+    let moves = matches!(cell.command, Command::Leave | Command::Join);
+    if moves { O::plain(&cell.body).first_chunk().copied().map(Nonce) } else { None }
+}
+
 impl<O: Onion> Channel<O> {
     fn list(&mut self, circ: CircId, leg: LegId) {
         let at = self.circs.partition_point(|(other, _)| *other < circ);
@@ -118,8 +129,8 @@ impl<O: Onion> Links<O> {
     }
 
     /// Says something about a circuit to the neighbour, after what is in the output buffer.
-    fn signal(&mut self, now: Time, id: ChannelId, circ: CircId, command: Command) {
-        let cell = Cell { circ, command, body: O::empty() };
+    fn signal(&mut self, now: Time, id: ChannelId, circ: CircId, command: Command, body: O::Body) {
+        let cell = Cell { circ, command, body };
         let out = &mut self.channels[id.0 as usize].out;
         out.push_back(Departure { cell, queued: now, buffered: now });
         self.buffered_cells += 1;
@@ -175,8 +186,8 @@ impl<O: Onion> Links<O> {
         let nonce = Nonce(self.nonces.bits().to_le_bytes());
         let leg = &self.legs[id.0 as usize];
         let old = (leg.channel, leg.circ);
-        self.signal(now, old.0, old.1, Command::Leave(nonce));
-        self.signal(now, to, circ, Command::Join(nonce));
+        self.signal(now, old.0, old.1, Command::Leave, saying::<O>(nonce));
+        self.signal(now, to, circ, Command::Join, saying::<O>(nonce));
         let moving = Move::Leaving { nonce, old, held: VecDeque::new(), begun, left: now, first: None };
         self.legs[id.0 as usize].moving = Some(Box::new(moving));
         self.rebind(now, id, to, circ);
@@ -211,10 +222,12 @@ impl<O: Onion> Links<O> {
         let limit = self.config.queue_limit as usize;
         let leg = &mut self.legs[leg_id.0 as usize];
         let (key, side) = (leg.circuit, leg.side);
-        match (cell.command, leg.moving.as_deref_mut()) {
-            (Command::Leave(nonce), Some(Move::Leaving { nonce: own, old, held, begun, left, first }))
-                if nonce == *own && *old == (id, cell.circ) =>
-            {
+        match (cell.command, said(&cell), leg.moving.as_deref_mut()) {
+            (
+                Command::Leave,
+                Some(nonce),
+                Some(Move::Leaving { nonce: own, old, held, begun, left, first }),
+            ) if nonce == *own && *old == (id, cell.circ) => {
                 self.held_cells -= held.len() as u64;
                 self.released.extend(held.drain(..).map(|cell| (leg_id, cell)));
                 self.switched.push_back((key, begun.over(*left, *first, now)));
@@ -224,14 +237,14 @@ impl<O: Onion> Links<O> {
                 Arrival::Done
             }
             // Only the side that opened a channel moves away from it, so that never both do.
-            (Command::Leave(nonce), None) if !ours && !self.leaves.contains_key(&nonce) => {
+            (Command::Leave, Some(nonce), None) if !ours && !self.leaves.contains_key(&nonce) => {
                 leg.moving = Some(Box::new(Move::Left { nonce }));
                 self.leaves.insert(nonce, leg_id);
                 self.follow(now, nonce);
                 Arrival::Done
             }
-            (Command::Leave(_) | Command::Join(_), _) => Arrival::Violation(key),
-            (Command::Congested, _) => match self.config.switching {
+            (Command::Leave | Command::Join, ..) => Arrival::Violation(key),
+            (Command::Congested, ..) => match self.config.switching {
                 Some(rules) if rules.form == Form::Connection => {
                     if leg.moving.is_none() {
                         self.begin_move(
@@ -246,7 +259,7 @@ impl<O: Onion> Links<O> {
                 Some(_) => Arrival::Congested(key, O::notice(&cell.body)),
                 None => Arrival::Done,
             },
-            (_, Some(Move::Leaving { old, held, first, .. })) if *old != (id, cell.circ) => {
+            (_, _, Some(Move::Leaving { old, held, first, .. })) if *old != (id, cell.circ) => {
                 if held.len() >= limit {
                     return Arrival::Violation(key);
                 }
@@ -255,16 +268,16 @@ impl<O: Onion> Links<O> {
                 self.held_cells += 1;
                 Arrival::Done
             }
-            (Command::Destroy, _) => Arrival::Cell(key, side, cell),
-            (_, Some(Move::Left { .. })) => Arrival::Violation(key),
+            (Command::Destroy, ..) => Arrival::Cell(key, side, cell),
+            (_, _, Some(Move::Left { .. })) => Arrival::Violation(key),
             _ => Arrival::Cell(key, side, cell),
         }
     }
 
     /// A cell with a circuit id that stands for no leg.
     fn unknown_circuit(&mut self, now: Time, id: ChannelId, cell: Cell<O>) -> Arrival<O> {
-        match cell.command {
-            Command::Join(nonce) => {
+        match (cell.command, said(&cell)) {
+            (Command::Join, Some(nonce)) => {
                 let channel = &mut self.channels[id.0 as usize];
                 let theirs =
                     (cell.circ.0 & OPENER_BIT != 0) != channel.ours && cell.circ.0 & !OPENER_BIT != 0;
@@ -282,13 +295,13 @@ impl<O: Onion> Links<O> {
                 Arrival::Done
             }
             // The circuit ended here before its peer knew: the move is off.
-            Command::Leave(nonce) => {
+            (Command::Leave, Some(nonce)) => {
                 self.drop_join(nonce, |join, channels| {
                     channels[join.channel.0 as usize].peer == channels[id.0 as usize].peer
                 });
                 Arrival::Done
             }
-            Command::Congested => Arrival::Done,
+            (Command::Leave | Command::Join | Command::Congested, _) => Arrival::Done,
             _ => {
                 let channel = &self.channels[id.0 as usize];
                 let Some((_, nonce)) = channel.joins.iter().find(|(circ, _)| *circ == cell.circ) else {
@@ -336,7 +349,7 @@ impl<O: Onion> Links<O> {
         let join = self.joins.remove(&nonce).expect("looked at above");
         self.leaves.remove(&nonce);
         self.channels[join.channel.0 as usize].joins.retain(|(_, other)| *other != nonce);
-        self.signal(now, old, old_circ, Command::Leave(nonce));
+        self.signal(now, old, old_circ, Command::Leave, saying::<O>(nonce));
         self.channels[old.0 as usize].unlist(old_circ);
         let leg = &mut self.legs[id.0 as usize];
         leg.moving = None;
@@ -356,7 +369,7 @@ impl<O: Onion> Links<O> {
                 for (channel, circ) in [*old, (leg.channel, leg.circ)] {
                     if Some(channel) != gone {
                         self.channels[channel.0 as usize].unlist(circ);
-                        self.signal(now, channel, circ, Command::Destroy);
+                        self.signal(now, channel, circ, Command::Destroy, O::empty());
                     }
                 }
             }

@@ -13,7 +13,7 @@ use tidegate_proto::cell::{Cell, CircId, Command, RelayId, StreamId};
 use tidegate_proto::client::Client;
 use tidegate_proto::links::{ChannelId, Config, kist};
 use tidegate_proto::node::{CircuitKey, Node, StreamKey};
-use tidegate_proto::onion::{Clear, ClearBody, ClearMessage, Onion, Stamp};
+use tidegate_proto::onion::{Clear, ClearBody, Onion, Stamp};
 use tidegate_proto::registry::{CONTROLS, SCHEDULERS};
 use tidegate_proto::relay::Relay;
 use tidegate_proto::switching::{Form, Switching};
@@ -137,7 +137,7 @@ fn a_peer_that_floods_a_circuit_loses_it() {
     // The middle's connection onwards takes nothing; its neighbour sends on regardless.
     let (&(_, from_client), _) =
         net.wires.iter().find(|((at, _), (to, _))| (*at, *to) == (0, CLIENT)).unwrap();
-    let body = ClearBody { layers: 9, ..Clear::empty() };
+    let body = ClearBody::Data { layers: 9, bytes: 498, stream: StreamId(1), stamp: Stamp::default() };
     let now = net.now;
     for _ in 0..1000 {
         let cell = Cell { circ: CircId(1 | 1 << 31), command: Command::Relay, body: body.clone() };
@@ -153,12 +153,10 @@ fn a_peer_that_floods_a_circuit_loses_it() {
 fn any_body() -> impl Strategy<Value = ClearBody> {
     (0u8..5, 0u16..4, any::<bool>()).prop_map(|(layers, stream, data)| {
         let stamp = Stamp::default();
-        let message = if data {
-            ClearMessage::Data { stream: StreamId(stream), bytes: 498, stamp }
-        } else {
-            ClearMessage::Handshake(None)
-        };
-        ClearBody { layers, message }
+        match data {
+            true => ClearBody::Data { layers, bytes: 498, stream: StreamId(stream), stamp },
+            false => ClearBody::Handshake(None),
+        }
     })
 }
 

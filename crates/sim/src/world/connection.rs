@@ -4,7 +4,7 @@ use tidegate_control::units::Time;
 use tidegate_proto::cell::{CELL_BYTES, DATA_BYTES, RelayId};
 use tidegate_proto::links::ChannelId;
 use tidegate_proto::node::StreamKey;
-use tidegate_proto::onion::ClearMessage;
+use tidegate_proto::onion::ClearBody;
 use tidegate_proto::transport::Transport;
 
 use crate::division::Local;
@@ -356,7 +356,7 @@ impl World<'_> {
         let is_lane = connection.over.is_some();
         let read = connection.read_cell(writer, &mut self.spare);
         let Some((offset, cell, record_done)) = read else { return true };
-        if let ClearMessage::Data { stamp, .. } = &cell.body.message
+        if let ClearBody::Data { stamp, .. } = &cell.body
             && stamp.trace != 0
             && let Some(at) = connection.follows.iter().position(|follow| follow.trace == stamp.trace)
         {

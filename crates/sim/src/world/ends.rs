@@ -33,6 +33,8 @@ impl EndId {
 /// Cells on their way from one end to the other, each with the offset after its TLS record.
 pub(super) type Unread = VecDeque<(u64, Cell<Clear>)>;
 
+const _: () = assert!(size_of::<(u64, Cell<Clear>)>() == 48);
+
 /// Memory of directions in which nothing is under way, for those that begin: whoever had it last has it in the processor's
 /// cache.
 #[derive(Debug, Default)]

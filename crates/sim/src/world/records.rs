@@ -4,7 +4,7 @@ use tidegate_control::units::Time;
 use tidegate_proto::cell::CELL_BYTES;
 use tidegate_proto::links::Departure;
 use tidegate_proto::node::{Budget, Sink};
-use tidegate_proto::onion::{Clear, ClearMessage};
+use tidegate_proto::onion::{Clear, ClearBody};
 
 use super::ends::{End, Record, Spare, Unread};
 use super::follow::Follow;
@@ -92,7 +92,7 @@ impl Sink<Clear> for Records<'_> {
 
     fn write(&mut self, mut departure: Departure<Clear>) {
         let end = &mut *self.end;
-        if let ClearMessage::Data { stamp, .. } = &mut departure.cell.body.message {
+        if let ClearBody::Data { stamp, .. } = &mut departure.cell.body {
             if stamp.departed == Time::ZERO {
                 stamp.departed = departure.buffered;
             }
