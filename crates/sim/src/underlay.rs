@@ -164,6 +164,14 @@ fn machine(hosts: &[HostPlan], host: u32) -> u32 {
     panic!("hosts share a machine in a circle")
 }
 
+/// Puts a packet where there is room. When there is none, there comes to be a quarter more, not twice as much.
+fn insert<T>(packets: &mut Slab<UnderWay<T>>, packet: UnderWay<T>) -> u32 {
+    if packets.len() == packets.capacity() {
+        packets.reserve_exact(packets.len() / 4 + 64);
+    }
+    packets.insert(packet) as u32
+}
+
 impl<T> Underlay<T> {
     /// An idle network. Each host draws losses and jitter for what it sends from its own branch of `seed`.
     ///
@@ -226,13 +234,13 @@ impl<T> Underlay<T> {
         let sender = &mut self.sites[access as usize];
         if machine == self.places[to.0 as usize].machine {
             if !sender.stopped.cover(now) {
-                let id = self.under_way.insert(packet) as u32;
+                let id = insert(&mut self.under_way, packet);
                 queue.push(now, NetEvent(Step::Looped { id, bytes }).into());
             } else {
                 sender.lost += 1;
             }
         } else if sender.is_linked(now, &mut self.under_way) {
-            let id = self.under_way.insert(packet) as u32;
+            let id = insert(&mut self.under_way, packet);
             match sender.up.offer(now, id, || flow, bytes) {
                 Offer::Departs(at) => {
                     self.depart(queue, access, (id, bytes), at);
@@ -403,7 +411,7 @@ impl<T> Underlay<T> {
     pub(crate) fn arriving<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, leaving: Leaving<T>) {
         let Leaving { arrives, bytes, packet } = leaving;
         let to = self.places[packet.to.0 as usize].access;
-        let id = self.under_way.insert(packet) as u32;
+        let id = insert(&mut self.under_way, packet);
         queue.push(arrives, NetEvent(Step::Arrived { id, to, bytes }).into());
     }
 
