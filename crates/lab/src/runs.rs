@@ -104,7 +104,12 @@ pub fn run_with(
     let duration = scenario.duration().as_secs_f64();
     let mut progress = |now: Time| {
         let speed = now.as_secs_f64() / (monitor.wall_s() - wall).max(1e-9);
-        let label = format!("{:.1} of {duration:.1} s simulated, {speed:.1} x real time", now.as_secs_f64());
+        let pace = if speed < 1.0 {
+            format!("each takes {:.1} s", 1.0 / speed)
+        } else {
+            format!("{speed:.1} x real time")
+        };
+        let label = format!("{:.1} of {duration:.1} s simulated, {pace}", now.as_secs_f64());
         monitor.progress(&what, &label, now.as_secs_f64() / duration);
         if monitor.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
