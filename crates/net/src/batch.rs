@@ -91,8 +91,8 @@ mod tests {
         batch.write(departure());
         assert_eq!(batch.budget(), Budget::Blocked);
         assert_eq!((bytes.len(), bodies.len()), (2 * FIXED, 2));
-        // One of our own cells, shorter than others: LEAVE.
-        let cell = encrypted::read_cell(CircId(1), 241, &[1; 8], &mut bodies).unwrap();
+        // One of our own cells, shorter than others: CONGESTED.
+        let cell = encrypted::read_cell(CircId(1), 243, &[], &mut bodies).unwrap();
         assert_eq!((*cell.body.0, bodies.len()), ([0; 509], 1));
         let cell = encrypted::read_cell(CircId(1), 3, &[9; 509], &mut bodies).unwrap();
         assert_eq!((*cell.body.0, bodies.len()), ([9; 509], 0));
