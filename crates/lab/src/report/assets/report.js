@@ -60,6 +60,8 @@
       ticks: { stroke: () => colour("--line"), width: 1 },
       values: (_, splits) => splits.map((v) => (v === null ? "" : String(+v.toPrecision(6)))),
     });
+    // Numbers of more than six digits need more room beside the axis' name.
+    const room = (_, numbers) => Math.max(58, 24 + 7.5 * Math.max(0, ...(numbers || []).map((text) => text.length)));
     const mark = spec.mark === null ? [] : [{
       hooks: { draw: [(u) => {
         const x = Math.round(u.valToPos(spec.mark, "x", true));
@@ -103,7 +105,7 @@
       width: width(), height: 270, plugins: [band, ...mark],
       cursor: { sync: spec.group === "none" ? undefined : { key: spec.group }, drag: { x: true, y: false } },
       scales: { x: { time: false }, y },
-      axes: [Object.assign(axis(spec.x), { size: 34 }), Object.assign(axis(spec.y), { size: 58 }, shares)],
+      axes: [Object.assign(axis(spec.x), { size: 34 }), Object.assign(axis(spec.y), { size: room }, shares)],
       series: [{ label: spec.x, value: (_, v) => digits(v) }].concat(curves.map((curve, n) => ({
         label: curve.name, stroke: () => colour("--c" + (n % 12)), width: 1.8, spanGaps: true,
         dash: n >= 12 ? [6, 4] : undefined, points: { show: curve.points.length < 12 }, value: (_, v) => (spec.tail ? share(v) : digits(v)),
