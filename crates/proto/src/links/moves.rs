@@ -32,12 +32,12 @@ pub enum Arrival<O: Onion> {
 }
 
 /// The body of a LEAVE or JOIN.
-fn saying<O: Onion>(nonce: Nonce) -> O::Body {
+fn nonce_body<O: Onion>(nonce: Nonce) -> O::Body {
     O::from_plain(nonce.0.to_vec())
 }
 
 /// The nonce that a LEAVE or JOIN says.
-fn said<O: Onion>(cell: &Cell<O>) -> Option<Nonce> {
+fn nonce_of<O: Onion>(cell: &Cell<O>) -> Option<Nonce> {
     let moves = matches!(cell.command, Command::Leave | Command::Join);
     if moves { O::plain(&cell.body).first_chunk().copied().map(Nonce) } else { None }
 }
@@ -186,8 +186,8 @@ impl<O: Onion> Links<O> {
         let nonce = Nonce(self.nonces.bits().to_le_bytes());
         let leg = &self.legs[id.0 as usize];
         let old = (leg.channel, leg.circ);
-        self.signal(now, old.0, old.1, Command::Leave, saying::<O>(nonce));
-        self.signal(now, to, circ, Command::Join, saying::<O>(nonce));
+        self.signal(now, old.0, old.1, Command::Leave, nonce_body::<O>(nonce));
+        self.signal(now, to, circ, Command::Join, nonce_body::<O>(nonce));
         let moving = Move::Leaving { nonce, old, held: VecDeque::new(), begun, left: now, first: None };
         self.legs[id.0 as usize].moving = Some(Box::new(moving));
         self.rebind(now, id, to, circ);
@@ -222,7 +222,7 @@ impl<O: Onion> Links<O> {
         let limit = self.config.queue_limit as usize;
         let leg = &mut self.legs[leg_id.0 as usize];
         let (key, side) = (leg.circuit, leg.side);
-        match (cell.command, said(&cell), leg.moving.as_deref_mut()) {
+        match (cell.command, nonce_of(&cell), leg.moving.as_deref_mut()) {
             (
                 Command::Leave,
                 Some(nonce),
@@ -276,7 +276,7 @@ impl<O: Onion> Links<O> {
 
     /// A cell with a circuit id that stands for no leg.
     fn unknown_circuit(&mut self, now: Time, id: ChannelId, cell: Cell<O>) -> Arrival<O> {
-        match (cell.command, said(&cell)) {
+        match (cell.command, nonce_of(&cell)) {
             (Command::Join, Some(nonce)) => {
                 let channel = &mut self.channels[id.0 as usize];
                 let theirs =
@@ -349,7 +349,7 @@ impl<O: Onion> Links<O> {
         let join = self.joins.remove(&nonce).expect("looked at above");
         self.leaves.remove(&nonce);
         self.channels[join.channel.0 as usize].joins.retain(|(_, other)| *other != nonce);
-        self.signal(now, old, old_circ, Command::Leave, saying::<O>(nonce));
+        self.signal(now, old, old_circ, Command::Leave, nonce_body::<O>(nonce));
         self.channels[old.0 as usize].unlist(old_circ);
         let leg = &mut self.legs[id.0 as usize];
         leg.moving = None;
