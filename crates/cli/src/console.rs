@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate_lab::input::InputError;
@@ -154,15 +154,9 @@ impl Monitor for Console {
         let message = format!("{title}{work}: {state}");
         let mut next = self.next_line_s.lock().unwrap_or_else(PoisonError::into_inner);
         if self.wall_s() >= *next && !std::io::stderr().is_terminal() {
-            let spent = self.wall_s();
-            *next = spent + LINE_EVERY_S;
-            let left = match share {
-                0.0 => String::new(),
-                _ => format!(
-                    "{} left  ",
-                    HumanDuration(Duration::from_secs_f64(spent * (1.0 - share) / share))
-                ),
-            };
+            *next = self.wall_s() + LINE_EVERY_S;
+            let left =
+                if share > 0.0 { format!("{} left  ", HumanDuration(self.bar.eta())) } else { String::new() };
             eprintln!("{:.0} %  {left}{message}", 100.0 * share);
         }
         self.bar.set_message(message);
