@@ -67,7 +67,7 @@ impl Sweep {
 
     /// What the user should know of the scenario.
     pub fn notices(&self) -> &[String] {
-        &self.first.notices
+        &self.first.inputs.notices
     }
 
     /// What the folder is of: every point's values, and the scenario at the first.

@@ -54,9 +54,9 @@ fn families_of_a_file_keep_relays_apart() {
     assert_eq!(related.relays.iter().map(stripped).collect::<Vec<_>>(), alone.relays, "nothing else changes");
     assert_eq!(paths_with_relatives(&with, &related, &related), 0);
     assert!(paths_with_relatives(&without, &alone, &related) > 0);
-    let said = with.notices.join("\n");
+    let said = with.inputs.notices.join("\n");
     assert!(said.contains("not of 7 of 12 relays") && said.contains("1 broken microdescriptors"), "{said}");
-    assert!(without.notices.is_empty(), "{:?}", without.notices);
+    assert!(without.inputs.notices.is_empty(), "{:?}", without.inputs.notices);
     let key = "tor.microdescriptors".to_owned();
     assert!(with.input_files().contains(&(key, microdescriptors)), "its digest goes into the manifest");
 }
@@ -93,7 +93,7 @@ fn no_path_of_the_real_network_has_two_relatives() {
     let with = tor(&consensus, Some(&joined), 0.2);
     std::fs::remove_file(&joined).unwrap();
     let (with, without) = (with.unwrap(), tor(&consensus, None, 0.2).unwrap());
-    assert!(with.notices.is_empty(), "all are there: {:?}", with.notices);
+    assert!(with.inputs.notices.is_empty(), "all are there: {:?}", with.inputs.notices);
     let related = directory(&with);
     assert!(related.relays.iter().filter(|relay| !relay.relatives.is_empty()).count() > 50);
     assert_eq!(paths_with_relatives(&with, &related, &related), 0);

@@ -97,7 +97,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
 fn read(arguments: &Arguments) -> Result<Scenario, Failure> {
     let overrides = [tor_keys(arguments)?, arguments.overrides.clone()].concat();
     let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
-    scenario.notices.iter().for_each(|text| console::notice(text));
+    scenario.inputs.notices.iter().for_each(|text| console::notice(text));
     if let Some(seed) = arguments.seed {
         scenario.file.seed = seed;
     }

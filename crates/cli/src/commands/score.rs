@@ -42,7 +42,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         overrides.push(format!("tor.compare = {}", Value::from(absolute.to_string_lossy().into_owned())));
     }
     let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
-    scenario.notices.iter().for_each(|text| notice(text));
+    scenario.inputs.notices.iter().for_each(|text| notice(text));
     if scenario.inputs.compare.is_none() {
         let cause = "has nothing to be compared with";
         let cure = "name measured downloads with --measured or [tor] `compare`";

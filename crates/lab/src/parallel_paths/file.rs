@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use tidegate_control::paths::parameters::{ControllerParameters, renamed};
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::{MAX_HOPS, Peer};
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, Traffic};
@@ -119,12 +119,6 @@ pub struct Job {
 const MAX_JOBS: usize = 10_000;
 
 impl ParallelPathsExperiment {
-    /// Symbols that have new names.
-    pub fn notices(&self) -> Vec<String> {
-        let set = self.case.values().flat_map(|case| case.set.keys());
-        set.chain(self.sweep.as_ref().map(|sweep| &sweep.over)).filter_map(|symbol| renamed(symbol)).collect()
-    }
-
     /// All runs, checked.
     ///
     /// # Errors
@@ -159,7 +153,7 @@ impl ParallelPathsExperiment {
                 true => Ok(value),
                 false => Err(format!("sweep value {value} must be a whole number up to {most}")),
             };
-            match sweep.over.replace('_', "-").as_str() {
+            match sweep.over.as_str() {
                 "peers" => overlay.peers = Some(whole(1000.0)? as usize),
                 "hops" => overlay.hops = Some(whole(MAX_HOPS as f64)? as usize),
                 "limit" => overlay.limit = Some(whole(f64::from(u32::MAX))? as u32),

@@ -25,7 +25,6 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let parameters: ParallelPathsExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let jobs = parameters.jobs(&place)?;
-    parameters.notices().iter().for_each(|notice| monitor.notice(&format!("{place}: {notice}")));
     let reports: Vec<Report> = run_all(
         &jobs,
         monitor,

@@ -42,8 +42,6 @@ pub struct Scenario {
     pub systems: Vec<System>,
     /// The data files it names.
     pub inputs: Inputs,
-    /// To be told to the user: keys that have new names, what is missing in the data.
-    pub notices: Vec<String>,
 }
 
 impl Scenario {
@@ -62,7 +60,7 @@ impl Scenario {
 
     /// The same for a text at hand.
     pub fn parse(source: Source, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
-        let (mut file, mut notices) = match read(&source, overrides) {
+        let mut file = match read(&source, overrides) {
             Err(error) if !overrides.is_empty() => {
                 // Places are the file's own only if the file alone has the mistake. Else the first override
                 // with which it has that mistake is the place: what others only break together may be right in the end.
@@ -81,7 +79,6 @@ impl Scenario {
             other => other?,
         };
         let inputs = Inputs::load(&file, &folder)?;
-        notices.extend(inputs.notices.iter().cloned());
         tor::settle_fraction(&mut file, &inputs);
         tor::obey_consensus(&mut file, &source, &inputs)?;
         let mut systems = check::check(&file, &source)?;
@@ -90,7 +87,7 @@ impl Scenario {
         }
         clients::mix(&mut systems, &file, &source)?;
         check::check_locations(&file, &source, &inputs)?;
-        Ok(Scenario { file, source, folder, systems, inputs, notices })
+        Ok(Scenario { file, source, folder, systems, inputs })
     }
 
     /// The files that it names, by key.
@@ -161,8 +158,8 @@ fn path_selection(file: &PathsFile, source: &Source, folder: &Path) -> Result<Pa
     })
 }
 
-/// The file, and what to tell the user about it.
-fn read(source: &Source, overrides: &[String]) -> Result<(File, Vec<String>), InputError> {
+/// Reads the file, applies the overrides and checks the result.
+fn read(source: &Source, overrides: &[String]) -> Result<File, InputError> {
     if source.text.trim().is_empty() {
         return Err(InputError::new(&source.file, "is empty", "the README shows a complete scenario"));
     }
@@ -183,8 +180,6 @@ fn read(source: &Source, overrides: &[String]) -> Result<(File, Vec<String>), In
             .map_err(|(cause, cure)| InputError::new(&place, cause, cure))?;
     }
     systems::spread(document.get_mut(), source)?;
-    let mut notices = Vec::new();
-    systems::rename(document.get_mut(), source, &mut notices)?;
     let (places, value) = Places::of(&document);
     let fail_at =
         |wrong: Wrong| source.error(places.find(&wrong.path, wrong.at_key), wrong.cause, wrong.cure);
@@ -195,7 +190,7 @@ fn read(source: &Source, overrides: &[String]) -> Result<(File, Vec<String>), In
         system.parts = parts;
     }
     check::check(&file, source)?;
-    Ok((file, notices))
+    Ok(file)
 }
 
 #[cfg(test)]

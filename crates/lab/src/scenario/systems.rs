@@ -1,10 +1,9 @@
-//! Systems as tables, before serde reads them: `[[combine]]`, `[every-system]`, renamed keys, and the parts.
+//! Systems as tables, before serde reads them: `[[combine]]`, `[every-system]`, and the parts of systems.
 //!
 //! Each `[[combine]]` is one choice: alternatives by name, each the keys of a system that it sets. A combination
 //! takes one alternative of each, in the order of the file, and is named after them: `pctcp-ewma-vegas`.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use serde_json::Value;
 use tidegate_control::keys::Wrong;
@@ -150,60 +149,6 @@ fn name_of<'a>(entry: &'a DeValue<'_>) -> Option<&'a str> {
         DeValue::String(name) => Some(name.as_ref()),
         _ => None,
     }
-}
-
-/// Keys of a system that had other names: the old path and the new.
-const RENAMED: &[([&str; 1], [&str; 2])] = &[(["half-life"], ["ewma", "half-life"])];
-
-/// Gives keys and values their new names, with a notice for the user.
-pub(super) fn rename(
-    document: &mut DeTable<'_>,
-    source: &Source,
-    notices: &mut Vec<String>,
-) -> Result<(), InputError> {
-    let mut tell = |span: Range<usize>, old: &str, new: &str| {
-        let (line, column) = source.position(span.start);
-        let notice = format!("{}:{line}:{column}: `{old}` is now `{new}`", source.file);
-        if !notices.contains(&notice) {
-            notices.push(notice);
-        }
-    };
-    for fault in tables(document, "fault") {
-        if let Some(kind) = fault.get_mut("kind")
-            && matches!(kind.get_ref(), DeValue::String(name) if name == "lies")
-        {
-            tell(kind.span(), "kind = \"lies\"", "kind = \"byzantine\"");
-            *kind.get_mut() = DeValue::String(Cow::Borrowed("byzantine"));
-        }
-    }
-    for system in tables(document, "system") {
-        for ([old], [part, key]) in RENAMED {
-            let Some((place, _)) = system.get_key_value(*old) else { continue };
-            let (span, new) = (place.span(), format!("{part}.{key}"));
-            let value = system.remove(*old).expect("looked at");
-            let name = |text: &'static str| Spanned::new(span.clone(), Cow::Borrowed(text));
-            let table = || Spanned::new(span.clone(), DeValue::Table(DeTable::new()));
-            if !system.contains_key(*part) {
-                system.insert(name(part), table());
-            }
-            if let Some(DeValue::Table(part)) = system.get_mut(*part).map(Spanned::get_mut) {
-                if part.contains_key(*key) {
-                    let cause = format!("`{old}` is the old name of `{new}`, which is given too");
-                    return Err(source.error(span, cause, format!("drop `{old}`")));
-                }
-                part.insert(name(key), value);
-            }
-            tell(span, old, &new);
-        }
-        if let Some(DeValue::Table(predictor)) = system.get_mut("predictor").map(Spanned::get_mut)
-            && let Some(problem) = predictor.get_mut("problem")
-            && matches!(problem.get_ref(), DeValue::String(name) if name == "2020")
-        {
-            tell(problem.span(), "problem = \"2020\"", "problem = \"prototype\"");
-            *problem.get_mut() = DeValue::String(Cow::Borrowed("prototype"));
-        }
-    }
-    Ok(())
 }
 
 /// Reads the parts of every system of a checked document, and leaves the other keys in it.

@@ -152,38 +152,6 @@ fn every_combination_is_a_system() {
 }
 
 #[test]
-fn renamed_keys_are_read_with_a_notice() {
-    let old = bottleneck().replacen(
-        "name = \"vanilla\"",
-        "name = \"vanilla\"\nscheduler = \"ewma\"\nhalf-life = \"5 s\"",
-        1,
-    );
-    let scenario = parse(&old, &[]).unwrap();
-    assert_eq!(scenario.file.system[0].parts.table["ewma"]["half-life"], "5 s");
-    assert_eq!(scenario.notices.len(), 1, "{:?}", scenario.notices);
-    assert!(scenario.notices[0].ends_with(": `half-life` is now `ewma.half-life`"), "{:?}", scenario.notices);
-    let both = old.replacen("half-life = \"5 s\"", "half-life = \"5 s\"\newma = { half-life = \"6 s\" }", 1);
-    let said = parse(&both, &[]).unwrap_err().to_string();
-    assert!(said.contains("`half-life` is the old name of `ewma.half-life`, which is given too"), "{said}");
-    assert!(said.contains("help: drop `half-life`"), "{said}");
-    let problem = bottleneck().replacen(
-        "control = \"predictor\"",
-        "control = \"predictor\"\npredictor = { problem = \"2020\" }",
-        1,
-    );
-    let scenario = parse(&problem, &[]).unwrap();
-    assert!(scenario.notices[0].contains("`problem = \"prototype\"`"), "{:?}", scenario.notices);
-    let fault = "[[fault]]\nkind = \"lies\"\nhost = \"btlnk\"\nlie = \"greedy\"\n\n[underlay]";
-    let scenario = parse(&bottleneck().replacen("[underlay]", fault, 1), &[]).unwrap();
-    assert!(
-        scenario.notices[0].ends_with("`kind = \"lies\"` is now `kind = \"byzantine\"`"),
-        "{:?}",
-        scenario.notices
-    );
-    assert_eq!(parse(&bottleneck(), &[]).unwrap().notices, [""; 0]);
-}
-
-#[test]
 fn overrides_replace_and_merge() {
     let scenario = parse(&bottleneck(), &["duration = \"30 s\"", "underlay.fuzziness = 0.5"]).unwrap();
     assert_eq!(scenario.duration(), Span::from_secs(30));

@@ -71,7 +71,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let mut measured = Measured::default();
     for (name, entry) in &parameters.scenarios {
         let mut scenario = entry.load(experiment, &parameters.overrides)?;
-        scenario.notices.iter().for_each(|notice| monitor.notice(notice));
+        scenario.inputs.notices.iter().for_each(|notice| monitor.notice(notice));
         load::settle(&mut scenario, monitor)?;
         let tasks = tasks(&scenario, entry.seeds().unwrap_or(parameters.seeds));
         let runs = match &experiment.keep {
