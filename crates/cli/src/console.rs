@@ -58,7 +58,7 @@ pub fn command_line() -> String {
 /// Writes results into `out`, or into a new numbered folder below `base`, which `latest` then names. Gives the
 /// folder.
 pub fn write_results(
-    files: Vec<folder::File>,
+    files: Vec<folder::ResultFile>,
     contents: &folder::Contents,
     more: serde_json::Value,
     out: Option<PathBuf>,

@@ -17,7 +17,7 @@ use tidegate_sim::observe::{Circuit, Host, Observation, Recorder};
 use crate::monitor::Monitor;
 use crate::runs;
 use crate::scenario::Scenario;
-use crate::scoreboard::sweep::Entry;
+use crate::scoreboard::sweep::ScenarioEntry;
 use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 
 /// `[parameters]` of the runner.
@@ -25,7 +25,7 @@ use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ConfirmationExperiment {
     /// Scenario files by name; paths count from the experiment's folder.
-    scenarios: BTreeMap<String, Entry>,
+    scenarios: BTreeMap<String, ScenarioEntry>,
     #[serde(default)]
     overrides: Vec<String>,
     seeds: u32,
@@ -44,14 +44,15 @@ struct ConfirmationExperiment {
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: ConfirmationExperiment = experiment.parameters(scale)?;
     let of = (&parameters.scenarios, &parameters.overrides[..], parameters.seeds);
-    let begin = |scenario: &Scenario| Seen::new(parameters.bin, scenario.warmup(), scenario.duration());
+    let begin =
+        |scenario: &Scenario| CircuitFlows::new(parameters.bin, scenario.warmup(), scenario.duration());
     watch(experiment, of, monitor, begin, |seen| seen.quantities(&parameters))
 }
 
 /// Runs every system of scenarios with so many seeds, each before a watcher of its own, and offers the quantities that it gives.
 pub(crate) fn watch<R: Recorder>(
     experiment: &Experiment,
-    (scenarios, overrides, seeds): (&BTreeMap<String, Entry>, &[String], u32),
+    (scenarios, overrides, seeds): (&BTreeMap<String, ScenarioEntry>, &[String], u32),
     monitor: &dyn Monitor,
     begin: impl Fn(&Scenario) -> R,
     quantities: impl Fn(&R) -> Vec<(String, f64)>,
@@ -83,17 +84,17 @@ struct Flow {
 }
 
 /// What was seen of all circuits, from the end of the warm-up on.
-struct Seen {
+struct CircuitFlows {
     bin: Span,
     from: Time,
     bins: usize,
     flows: BTreeMap<Circuit, Flow>,
 }
 
-impl Seen {
-    fn new(bin: Span, warmup: Span, duration: Span) -> Seen {
+impl CircuitFlows {
+    fn new(bin: Span, warmup: Span, duration: Span) -> CircuitFlows {
         let bins = (duration.0.saturating_sub(warmup.0) / bin.0) as usize;
-        Seen { bin, from: Time::ZERO + warmup, bins, flows: BTreeMap::new() }
+        CircuitFlows { bin, from: Time::ZERO + warmup, bins, flows: BTreeMap::new() }
     }
 
     fn bin(&self, at: Time) -> Option<usize> {
@@ -136,7 +137,7 @@ impl Seen {
     }
 }
 
-impl Recorder for Seen {
+impl Recorder for CircuitFlows {
     fn record(&mut self, now: Time, observation: &Observation) {
         match observation {
             Observation::CircuitBegun { circuit, path, .. } => {
@@ -249,7 +250,7 @@ mod tests {
 
     #[test]
     fn circuits_that_meet_are_those_with_a_middle_or_exit_in_common() {
-        let mut seen = Seen::new(Span::from_millis(100), Span::ZERO, Span::from_secs(4));
+        let mut seen = CircuitFlows::new(Span::from_millis(100), Span::ZERO, Span::from_secs(4));
         for (number, relays) in (0..).zip([[0, 1, 2], [3, 2, 4], [0, 5, 6]]) {
             // The first two have the same rate, the third has half of it.
             let mut flow = flow(0, relays);

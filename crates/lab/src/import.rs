@@ -277,7 +277,7 @@ fn actions(graph: &Graph, name: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::Source;
+    use crate::input::SourceFile;
     use crate::scenario::Scenario;
 
     const ACTIONS: &str = r#"<graphml><key id="a" for="node" attr.name="time" attr.type="string"/>
@@ -323,7 +323,7 @@ mod tests {
         let de = tidegate_data::country::Country::from_code("DE");
         let relays = detect::relays(&folder).unwrap();
         assert!(relays.values().any(|relay| relay.name == "relay1exitguard" && relay.country == de));
-        let source = Source { file: "imported".into(), text: imported.text.clone() };
+        let source = SourceFile { file: "imported".into(), text: imported.text.clone() };
         let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
         let counts: Vec<_> =
             scenario.file.user.iter().map(|user| (user.name.get_ref().as_str(), user.count)).collect();
@@ -349,7 +349,7 @@ mod tests {
             "{:?}",
             imported.left
         );
-        let source = Source { file: "imported".into(), text: imported.text.clone() };
+        let source = SourceFile { file: "imported".into(), text: imported.text.clone() };
         let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();
         let traffic = &scenario.file.traffic["perf"];
         assert_eq!(traffic.requests.len(), 2);

@@ -45,7 +45,7 @@ impl InputError {
 
 /// A text being read, for turning byte offsets into lines and columns.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct SourceFile {
     /// The file as the user named it.
     pub file: String,
     /// Its text.
@@ -55,9 +55,9 @@ pub struct Source {
 /// No file a person writes by hand is longer than this.
 const MAX_BYTES: u64 = 4 << 20;
 
-impl Source {
+impl SourceFile {
     /// Reads a file a person wrote: UTF-8, at most 4 MiB.
-    pub fn read(path: &Path) -> Result<Source, InputError> {
+    pub fn read(path: &Path) -> Result<SourceFile, InputError> {
         let file = path.display().to_string();
         let fail = |cause: String, cure: &str| Err(InputError::new(file.clone(), cause, cure));
         // Looked at before it is opened: opening a FIFO waits for a writer, a device never ends.
@@ -79,7 +79,7 @@ impl Source {
             Ok(Ok(text)) if text.len() as u64 > MAX_BYTES => {
                 fail(format!("is longer than the limit is, {MAX_BYTES} bytes"), "is this the right file?")
             }
-            Ok(Ok(text)) => Ok(Source { file, text }),
+            Ok(Ok(text)) => Ok(SourceFile { file, text }),
             Ok(Err(_)) => fail("is not UTF-8 text".into(), "is this the right file?"),
             Err(error) => fail(format!("cannot be read: {error}"), "check the permissions"),
         }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn places_count_lines_and_characters() {
-        let source = Source { file: "x".into(), text: "a\nµb = 1\n".into() };
+        let source = SourceFile { file: "x".into(), text: "a\nµb = 1\n".into() };
         assert_eq!(source.position(0), (1, 1));
         assert_eq!(source.position(4), (2, 2), "µ is two bytes, one column");
         assert_eq!(source.position(999), (3, 1));

@@ -17,7 +17,7 @@ use tidegate_sim::observe::{Circuit, Host, Observation, Recorder, Seen, User};
 use crate::confirmation::{auc, correlation, watch};
 use crate::monitor::Monitor;
 use crate::scenario::Scenario;
-use crate::scoreboard::sweep::Entry;
+use crate::scoreboard::sweep::ScenarioEntry;
 use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 
 /// From this correlation on a flow shows a circuit's rate.
@@ -28,7 +28,7 @@ const PLAIN: f64 = 0.9;
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ObserverExperiment {
     /// Scenario files by name; paths count from the experiment's folder.
-    scenarios: BTreeMap<String, Entry>,
+    scenarios: BTreeMap<String, ScenarioEntry>,
     #[serde(default)]
     overrides: Vec<String>,
     seeds: u32,
@@ -46,14 +46,15 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let parameters: ObserverExperiment = experiment.parameters(scale)?;
     let lags = (parameters.lag.0 / parameters.bin.0.max(1)) as usize;
     let of = (&parameters.scenarios, &parameters.overrides[..], parameters.seeds);
-    let begin = |scenario: &Scenario| Watch::new(parameters.bin, scenario.warmup(), scenario.duration());
+    let begin =
+        |scenario: &Scenario| PacketObserver::new(parameters.bin, scenario.warmup(), scenario.duration());
     watch(experiment, of, monitor, begin, |seen| seen.quantities(lags))
 }
 
 /// Bytes per bin, from the end of the warm-up on.
 type Series = Vec<f64>;
 
-struct Watch {
+struct PacketObserver {
     bin: Span,
     from: Time,
     bins: usize,
@@ -64,11 +65,11 @@ struct Watch {
     flows: BTreeMap<u32, Series>,
 }
 
-impl Watch {
-    fn new(bin: Span, warmup: Span, duration: Span) -> Watch {
+impl PacketObserver {
+    fn new(bin: Span, warmup: Span, duration: Span) -> PacketObserver {
         let bins = (duration.0.saturating_sub(warmup.0) / bin.0.max(1)) as usize;
         let (circuits, flows) = (BTreeMap::new(), BTreeMap::new());
-        Watch { bin, from: Time::ZERO + warmup, bins, between: None, circuits, flows }
+        PacketObserver { bin, from: Time::ZERO + warmup, bins, between: None, circuits, flows }
     }
 
     fn bin(&self, at: Time) -> Option<usize> {
@@ -110,7 +111,7 @@ fn best(flows: &[Series], arrived: &[f64], lags: usize) -> f64 {
     fits.fold(0.0, f64::max)
 }
 
-impl Recorder for Watch {
+impl Recorder for PacketObserver {
     const WATCHES_PACKETS: bool = true;
 
     fn packet(&mut self, now: Time, seen: Seen) {
@@ -150,7 +151,7 @@ mod tests {
 
     /// Four circuits over the watched relays and four elsewhere, in bursts of their own; a flow for each, or one for all.
     fn watched(flow_of: impl Fn(u32) -> u32) -> BTreeMap<String, f64> {
-        let mut watch = Watch::new(Span::from_millis(100), Span::ZERO, Span::from_secs(20));
+        let mut watch = PacketObserver::new(Span::from_millis(100), Span::ZERO, Span::from_secs(20));
         let [middle, guard, other] = [0, 1, 2].map(Host);
         let mut random = Seed::root(7).random();
         for circuit in 0..8 {

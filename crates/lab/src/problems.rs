@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 use tidegate_control::maxmin::{FairnessError, Sharing};
 use tidegate_control::predictor::{Formulation, Problem, Solution};
 
-use crate::input::{InputError, Source};
+use crate::input::{InputError, SourceFile};
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Input {
+enum OneOrMany {
     Many(Vec<Value>),
     One(Value),
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Fields {
+struct ProblemFile {
     problem: String,
     capacity: f64,
     s_max: f64,
@@ -38,10 +38,10 @@ struct Fields {
 ///
 /// # Errors
 /// Which problem is wrong, and how.
-pub fn control_problems(source: &Source) -> Result<(Vec<Problem>, bool), InputError> {
+pub fn control_problems(source: &SourceFile) -> Result<(Vec<Problem>, bool), InputError> {
     let (values, listed) = match source.parse_json("see examples/predictor and `--help` for the format")? {
-        Input::Many(values) => (values, true),
-        Input::One(value) => (vec![value], false),
+        OneOrMany::Many(values) => (values, true),
+        OneOrMany::One(value) => (vec![value], false),
     };
     let problem = |(index, value)| {
         serde_json::from_value(value)
@@ -53,7 +53,7 @@ pub fn control_problems(source: &Source) -> Result<(Vec<Problem>, bool), InputEr
 }
 
 /// What is wrong with a problem, by its number where there is a list.
-pub fn wrong(source: &Source, number: Option<usize>, cause: String) -> InputError {
+pub fn wrong(source: &SourceFile, number: Option<usize>, cause: String) -> InputError {
     let place = number.map_or_else(String::new, |number| format!("problem {number}: "));
     let cure = "see examples/predictor for a problem that works";
     InputError::new(source.file.clone(), format!("{place}{cause}"), cure)
@@ -65,13 +65,13 @@ pub fn wrong(source: &Source, number: Option<usize>, cause: String) -> InputErro
 /// The names that there are.
 pub fn kind_named(name: &str) -> Result<Formulation, String> {
     match name {
-        "2020" | "predictor-2020" => Ok(Formulation::Prototype),
-        "journal" | "predictor" => Ok(Formulation::Journal),
+        "2020" => Ok(Formulation::Prototype),
+        "journal" => Ok(Formulation::Journal),
         other => Err(format!("`problem` is \"{other}\"; it is \"2020\" or \"journal\"")),
     }
 }
 
-fn problem_of(fields: Fields) -> Result<Problem, String> {
+fn problem_of(fields: ProblemFile) -> Result<Problem, String> {
     let kind = kind_named(&fields.problem)?;
     let (n, steps) = (fields.s0.len(), fields.horizon);
     let flat = |name: &str, rows: Vec<Vec<f64>>| {
@@ -131,7 +131,7 @@ pub fn solution(problem: &Problem, solution: &Solution) -> Value {
 /// Circuits that share resources.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Network {
+struct SharedResources {
     capacities: BTreeMap<String, f64>,
     circuits: Vec<Vec<String>>,
 }
@@ -140,8 +140,8 @@ struct Network {
 ///
 /// # Errors
 /// Which resource or circuit is wrong, and how.
-pub fn sharing(source: &Source) -> Result<(Sharing, Vec<String>), InputError> {
-    let network: Network = source.parse_json("see examples/fairness and `--help` for the format")?;
+pub fn sharing(source: &SourceFile) -> Result<(Sharing, Vec<String>), InputError> {
+    let network: SharedResources = source.parse_json("see examples/fairness and `--help` for the format")?;
     let capacities: Vec<f64> = network.capacities.values().copied().collect();
     let names: Vec<String> = network.capacities.into_keys().collect();
     let wrong = |place: String, cause: String, cure: String| {

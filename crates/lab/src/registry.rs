@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_control::flashflow::bandwidth_file::read_weights;
 use tidegate_sim::plan::paths::{self as policies, Policy};
 
-use crate::input::{InputError, Source, suggest};
+use crate::input::{InputError, SourceFile, suggest};
 use crate::scenario::paths::PathsFile;
 
 /// How clients weigh relays; parameters come from the system's `paths` table.
@@ -18,15 +18,19 @@ const POLICIES: &[(&str, MakePolicy)] = &[
 ];
 
 /// Makes a policy from a system's `paths` table; files count from the folder.
-type MakePolicy = fn(&PathsFile, &Source, &Path) -> Result<Arc<dyn Policy>, InputError>;
+type MakePolicy = fn(&PathsFile, &SourceFile, &Path) -> Result<Arc<dyn Policy>, InputError>;
 
-fn bandwidth_file(paths: &PathsFile, source: &Source, folder: &Path) -> Result<Arc<dyn Policy>, InputError> {
+fn bandwidth_file(
+    paths: &PathsFile,
+    source: &SourceFile,
+    folder: &Path,
+) -> Result<Arc<dyn Policy>, InputError> {
     let Some(name) = &paths.file else {
         let cause = "`policy = \"bandwidth-file\"` without a `file`";
         return Err(source.error(paths.policy.span(), cause, "name the bandwidth file"));
     };
     let path = folder.join(name.get_ref());
-    let text = Source::read(&path)?;
+    let text = SourceFile::read(&path)?;
     let weights = read_weights(&text.text).map_err(|error| InputError {
         at: Some((error.line, 1)),
         ..InputError::new(&text.file, error.cause, "give a file that directory authorities read")
@@ -34,7 +38,7 @@ fn bandwidth_file(paths: &PathsFile, source: &Source, folder: &Path) -> Result<A
     Ok(Arc::new(policies::BandwidthFile { weights }))
 }
 
-fn pinned(paths: &PathsFile, source: &Source, _: &Path) -> Result<Arc<dyn Policy>, InputError> {
+fn pinned(paths: &PathsFile, source: &SourceFile, _: &Path) -> Result<Arc<dyn Policy>, InputError> {
     let Some(relays) = &paths.relays else {
         let cause = "`policy = \"pinned\"` without `relays`";
         return Err(source.error(paths.policy.span(), cause, "name guard, middle and exit"));
@@ -43,7 +47,7 @@ fn pinned(paths: &PathsFile, source: &Source, _: &Path) -> Result<Arc<dyn Policy
 }
 
 /// The policy that a system's `paths` table names.
-pub fn policy(paths: &PathsFile, source: &Source, folder: &Path) -> Result<Arc<dyn Policy>, InputError> {
+pub fn policy(paths: &PathsFile, source: &SourceFile, folder: &Path) -> Result<Arc<dyn Policy>, InputError> {
     let name = paths.policy.as_str();
     match POLICIES.iter().find(|(known, _)| *known == name) {
         Some((_, make)) => make(paths, source, folder),

@@ -146,7 +146,7 @@ pub fn run_with(
 }
 
 /// Called with each run the moment it ends; an error stops the rest.
-pub type Keep<'a> = &'a (dyn Fn(&Run) -> Result<(), InputError> + Sync);
+pub type KeepRun<'a> = &'a (dyn Fn(&Run) -> Result<(), InputError> + Sync);
 
 /// Every system on `seeds` networks, from the scenario's seed on: (index of the system, seed).
 pub fn tasks(scenario: &Scenario, seeds: u32) -> Vec<(usize, u64)> {
@@ -171,7 +171,7 @@ pub fn run_tasks(
     scenario: &Scenario,
     tasks: Vec<(usize, u64)>,
     monitor: &dyn Monitor,
-    keep: Keep<'_>,
+    keep: KeepRun<'_>,
 ) -> Result<Runs, InputError> {
     let failed = AtomicBool::new(false);
     let threads = monitor.jobs() / tasks.len().clamp(1, monitor.jobs().max(1));

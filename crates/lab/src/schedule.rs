@@ -22,7 +22,7 @@ use tidegate_sim::plan::Plan;
 use tidegate_sim::world;
 
 use crate::monitor::Monitor;
-use crate::scoreboard::sweep::Entry;
+use crate::scoreboard::sweep::ScenarioEntry;
 use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 use crate::{load, network};
 
@@ -31,7 +31,7 @@ use crate::{load, network};
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ScheduleExperiment {
     /// The scenario, of which the first system is run.
-    scenario: Entry,
+    scenario: ScenarioEntry,
     #[serde(default)]
     overrides: Vec<String>,
     seeds: u64,

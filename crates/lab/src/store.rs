@@ -87,7 +87,7 @@ impl Record {
     }
 
     /// What is kept of it: the record, and its rows of each table.
-    pub fn files(&self, scenario: &Scenario) -> Vec<folder::File> {
+    pub fn files(&self, scenario: &Scenario) -> Vec<folder::ResultFile> {
         let text = serde_json::to_vec(self).expect("records can be written");
         let runs = Runs { finished: self.clone().run(scenario).into_iter().collect(), missing: Vec::new() };
         let tables = tables::all(&Results::new(scenario, &runs));
@@ -145,7 +145,7 @@ impl Store {
     ///
     /// # Errors
     /// If it cannot be written; nothing of it is left then.
-    pub fn keep(&self, name: &str, files: &[folder::File]) -> Result<(), InputError> {
+    pub fn keep(&self, name: &str, files: &[folder::ResultFile]) -> Result<(), InputError> {
         let fresh = self.records.join(format!(".{name}.{}", std::process::id()));
         let place = self.records.join(name);
         let write = || -> io::Result<()> {
@@ -242,7 +242,7 @@ fn read(path: &Path) -> Result<Record, InputError> {
 }
 
 /// One table of all runs of a study: a row per run and metric, with a column for each key of the sweep.
-pub fn merged(records: &[Record]) -> Vec<folder::File> {
+pub fn merged(records: &[Record]) -> Vec<folder::ResultFile> {
     let mut keys: Vec<&String> = records.iter().flat_map(|record| record.point.keys()).collect();
     keys.sort_unstable();
     keys.dedup();

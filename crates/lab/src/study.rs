@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
-use crate::input::{InputError, Source, suggest};
+use crate::input::{InputError, SourceFile, suggest};
 use crate::scenario::Scenario;
 
 /// More points than this are a mistake.
@@ -27,7 +27,7 @@ const MAX_POINTS: usize = 1_000_000;
 /// The file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct File {
+struct StudyFile {
     #[serde(default)]
     name: String,
     scenario: String,
@@ -36,7 +36,7 @@ struct File {
     #[serde(default)]
     overrides: Vec<String>,
     #[serde(default)]
-    mode: Mode,
+    mode: PointMode,
     vary: Spanned<toml::Table>,
 }
 
@@ -47,7 +47,7 @@ fn one() -> u32 {
 /// How values make points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Mode {
+enum PointMode {
     /// Every combination.
     #[default]
     Grid,
@@ -58,7 +58,7 @@ enum Mode {
 /// `{ from, to, step }` or `{ from, to, count }`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Range {
+struct ValueRange {
     from: f64,
     to: f64,
     step: Option<f64>,
@@ -111,8 +111,8 @@ impl Study {
     /// # Errors
     /// What is wrong with the file, and where.
     pub fn load(path: &Path) -> Result<Study, InputError> {
-        let source = Source::read(path)?;
-        let file: File = source.parse_toml()?;
+        let source = SourceFile::read(path)?;
+        let file: StudyFile = source.parse_toml()?;
         let fail = |cause: String, cure: &str| source.error(file.vary.span(), cause, cure);
         let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
         axes_of("", file.vary.get_ref(), &mut axes).map_err(|(key, cause)| {
@@ -126,9 +126,9 @@ impl Study {
         }
         let lengths: Vec<usize> = axes.iter().map(|(_, values)| values.len()).collect();
         let count = match file.mode {
-            Mode::Grid => lengths.iter().try_fold(1usize, |product, n| product.checked_mul(*n)),
-            Mode::List if lengths.iter().all(|n| *n == lengths[0]) => Some(lengths[0]),
-            Mode::List => {
+            PointMode::Grid => lengths.iter().try_fold(1usize, |product, n| product.checked_mul(*n)),
+            PointMode::List if lengths.iter().all(|n| *n == lengths[0]) => Some(lengths[0]),
+            PointMode::List => {
                 let cause = format!("the keys have {lengths:?} values");
                 return Err(fail(
                     cause,
@@ -141,7 +141,7 @@ impl Study {
         let points = (0..count).map(|index| {
             let mut rest = index;
             let chosen = axes.iter().rev().map(|(key, values)| {
-                let at = if file.mode == Mode::List { index } else { rest % values.len() };
+                let at = if file.mode == PointMode::List { index } else { rest % values.len() };
                 rest /= values.len();
                 (key.as_str(), &values[at])
             });
@@ -222,8 +222,8 @@ fn axes_of(
             Value::Array(values) if !values.is_empty() => into.push((path, values.clone())),
             Value::Array(_) => return Err((path, "has no values".into())),
             Value::Table(inner) if inner.contains_key("from") || inner.contains_key("to") => {
-                let range =
-                    Range::deserialize(inner.clone()).map_err(|error| (path.clone(), error.to_string()))?;
+                let range = ValueRange::deserialize(inner.clone())
+                    .map_err(|error| (path.clone(), error.to_string()))?;
                 into.push((path.clone(), range.values().map_err(|cause| (path, cause))?));
             }
             Value::Table(inner) => axes_of(&path, inner, into)?,
@@ -233,7 +233,7 @@ fn axes_of(
     Ok(())
 }
 
-impl Range {
+impl ValueRange {
     fn values(&self) -> Result<Vec<Value>, String> {
         let count = match (self.step, self.count) {
             (Some(step), None) if step > 0.0 && self.to >= self.from && !self.log => {

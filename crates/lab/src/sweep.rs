@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::input::InputError;
 use crate::load;
 use crate::monitor::Monitor;
-use crate::report::folder::{self, Contents, File};
+use crate::report::folder::{self, Contents, ResultFile};
 use crate::results::VERSION;
 use crate::runs::run_once;
 use crate::scenario::Scenario;
@@ -24,14 +24,14 @@ pub struct Sweep {
     /// As its file says.
     pub study: Study,
     /// Every run: point by point, seed by seed.
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<SweepTask>,
     /// The scenario at the first point.
     first: Scenario,
 }
 
 /// One run to be made.
 #[derive(Clone, Debug)]
-pub struct Task {
+pub struct SweepTask {
     /// Its name in the store.
     pub name: String,
     /// Index of its point.
@@ -42,7 +42,7 @@ pub struct Task {
 
 /// All that whoever makes a run needs besides the scenario's files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct RunOrder {
     scenario: PathBuf,
     overrides: Vec<String>,
     values: BTreeMap<String, String>,
@@ -87,9 +87,9 @@ impl Sweep {
     }
 
     /// What to tell whoever makes this run.
-    pub fn order(&self, task: &Task) -> Order {
+    pub fn order(&self, task: &SweepTask) -> RunOrder {
         let point = &self.study.points[task.point];
-        Order {
+        RunOrder {
             scenario: self.study.scenario.clone(),
             overrides: self.study.overrides(point),
             values: point.values.clone(),
@@ -123,12 +123,12 @@ impl Sweep {
     }
 }
 
-impl Order {
+impl RunOrder {
     /// Makes the run: the files of its record. The scenario is read for each: a thousand of them would not fit into memory.
     ///
     /// # Errors
     /// What is wrong with the scenario here; [`RunError::Stopped`] if the monitor stopped it.
-    pub fn make(&self, commit: &str, monitor: &dyn Monitor) -> Result<Vec<File>, RunError> {
+    pub fn make(&self, commit: &str, monitor: &dyn Monitor) -> Result<Vec<ResultFile>, RunError> {
         let read = Scenario::load(&self.scenario, &self.overrides);
         let mut scenario = read.map_err(|error| at_point(error, &self.values))?;
         load::settle(&mut scenario, monitor)?;
@@ -149,7 +149,7 @@ fn at_point(error: InputError, values: &BTreeMap<String, String>) -> InputError 
     InputError { cause: format!("{} (at the point {})", error.cause, values.join(", ")), ..error }
 }
 
-fn tasks(study: &Study) -> Result<Vec<Task>, InputError> {
+fn tasks(study: &Study) -> Result<Vec<SweepTask>, InputError> {
     let mut all = Vec::new();
     // Points differ in systems, if at all, by `systems`: the first point with each tells the rest.
     let mut known: BTreeMap<Option<&str>, (u64, Vec<String>)> = BTreeMap::new();
@@ -164,7 +164,7 @@ fn tasks(study: &Study) -> Result<Vec<Task>, InputError> {
         };
         let first = point.seed().unwrap_or(*seed);
         for seed in (0..u64::from(study.seeds)).map(|k| first.wrapping_add(k)) {
-            all.extend(systems.iter().map(|system| Task {
+            all.extend(systems.iter().map(|system| SweepTask {
                 name: run_name(&point.name, system, seed),
                 point: index,
                 system: system.clone(),

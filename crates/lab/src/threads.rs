@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::monitor::Monitor;
 use crate::runs::{Run, Unwatched, run_with};
-use crate::scoreboard::sweep::Entry;
+use crate::scoreboard::sweep::ScenarioEntry;
 use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 
 /// `[parameters]` of the runner.
@@ -17,7 +17,7 @@ use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ThreadsExperiment {
     /// The scenario, of which the first system is run.
-    scenario: Entry,
+    scenario: ScenarioEntry,
     #[serde(default)]
     overrides: Vec<String>,
     /// Among how many it is divided.

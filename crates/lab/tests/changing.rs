@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use tidegate_lab::input::Source;
+use tidegate_lab::input::SourceFile;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::runs::{Run, run_once};
 use tidegate_lab::scenario::Scenario;
@@ -13,7 +13,7 @@ struct Nobody;
 impl Monitor for Nobody {}
 
 fn parse(text: &str) -> Result<Scenario, String> {
-    let source = Source { file: "x.toml".into(), text: text.into() };
+    let source = SourceFile { file: "x.toml".into(), text: text.into() };
     Scenario::parse(source, PathBuf::new(), &[]).map_err(|error| error.to_string())
 }
 

@@ -6,7 +6,7 @@ mod skipped;
 use std::path::{Path, PathBuf};
 
 use tidegate_control::random::Seed;
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::network;
 use tidegate_lab::scenario::Scenario;
 use tidegate_sim::plan::paths::{PathSelection, Selector};
@@ -18,7 +18,7 @@ fn tor(consensus: &Path, microdescriptors: Option<&Path>, fraction: f64) -> Resu
     let mut overrides =
         vec![format!("tor.fraction = {fraction:?}"), format!("tor.consensus = {consensus:?}")];
     overrides.extend(microdescriptors.map(|file| format!("tor.microdescriptors = {file:?}")));
-    Scenario::parse(Source { file: "tor.toml".into(), text }, PathBuf::new(), &overrides)
+    Scenario::parse(SourceFile { file: "tor.toml".into(), text }, PathBuf::new(), &overrides)
 }
 
 fn directory(scenario: &Scenario) -> Directory {
@@ -73,7 +73,7 @@ fn files_that_do_not_fit_are_refused() {
         assert!(error.contains(said) && error.starts_with(&file.display().to_string()), "{error}");
     }
     let text = include_str!("../../../scenarios/tor.toml").into();
-    let source = Source { file: "tor.toml".into(), text };
+    let source = SourceFile { file: "tor.toml".into(), text };
     let alone = [format!("tor.microdescriptors = {microdescriptors:?}")];
     let error = Scenario::parse(source, PathBuf::new(), &alone).unwrap_err().to_string();
     assert!(error.contains("without the `consensus`"), "{error}");

@@ -146,7 +146,7 @@ self_cell!(
 
 /// A circuit as the agent knows it.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct LatencyHistory {
     /// The least latency so far, in seconds.
     least: f64,
     /// Mean latency of the last interval in which something came; 0 before.
@@ -161,7 +161,7 @@ struct Session {
     link: f64,
     /// The end of the next step.
     until: Time,
-    known: Vec<Known>,
+    known: Vec<LatencyHistory>,
 }
 
 impl Session {
@@ -316,7 +316,7 @@ impl Bottlenecks {
             let meter = Meter { users: Vec::new(), seen: vec![[0.0; 3]; self.circuits] };
             Steps::begin(plan, system, root.fork("run"), meter)
         });
-        let unknown = Known { least: f64::INFINITY, before: 0.0 };
+        let unknown = LatencyHistory { least: f64::INFINITY, before: 0.0 };
         let (until, known) = (Time::ZERO + self.interval, vec![unknown; self.circuits]);
         let mut session = Session { running, rates, link, until, known };
         let size = self.size();

@@ -7,19 +7,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use serde_json::{Value, json};
 use tidegate_control::predictor::{Solution, Solver};
-use tidegate_lab::input::Source;
+use tidegate_lab::input::SourceFile;
 use tidegate_lab::problems;
 
 use crate::errors::input_error;
 
 /// A JSON file, or the same as Python's tables and lists.
-fn source(what: &Bound<'_, PyAny>) -> PyResult<Source> {
+fn source(what: &Bound<'_, PyAny>) -> PyResult<SourceFile> {
     if what.is_instance_of::<PyDict>() || what.is_instance_of::<PyList>() {
         let value: Value = pythonize::depythonize(what)?;
-        return Ok(Source { file: "the problem".into(), text: value.to_string() });
+        return Ok(SourceFile { file: "the problem".into(), text: value.to_string() });
     }
     let path: PathBuf = what.extract().map_err(|_| PyTypeError::new_err("give a path, a dict or a list"))?;
-    Source::read(&path).map_err(input_error)
+    SourceFile::read(&path).map_err(input_error)
 }
 
 /// Solves PredicTor's optimal control problem, open loop: a dict (or a JSON file) with `problem` ("2020" or "journal"),

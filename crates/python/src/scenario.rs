@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use serde_json::Value;
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::scenario;
 
 use crate::errors::input_error;
@@ -65,11 +65,11 @@ impl Scenario {
             }
             // Its own replaced values stand in the file with every default; its text would lack them.
             let all = toml::to_string(&old.file).map_err(|error| PyTypeError::new_err(error.to_string()))?;
-            let source = Source { file: old.source.file.clone(), text: all };
+            let source = SourceFile { file: old.source.file.clone(), text: all };
             return scenario::Scenario::parse(source, old.folder.clone(), &set).map_err(input_error);
         }
         if what.is_instance_of::<PyDict>() {
-            let source = Source { file: "the scenario".into(), text: toml_of(what)? };
+            let source = SourceFile { file: "the scenario".into(), text: toml_of(what)? };
             return scenario::Scenario::parse(source, PathBuf::new(), &set).map_err(input_error);
         }
         let path: PathBuf = what
@@ -91,7 +91,7 @@ impl Scenario {
     #[staticmethod]
     #[pyo3(signature = (text, *, folder=PathBuf::new(), set=None))]
     fn parse(text: String, folder: PathBuf, set: Option<&Bound<'_, PyAny>>) -> PyResult<Scenario> {
-        let source = Source { file: "the scenario".into(), text };
+        let source = SourceFile { file: "the scenario".into(), text };
         let checked = scenario::Scenario::parse(source, folder, &overrides(set)?).map_err(input_error)?;
         Ok(Scenario { checked })
     }

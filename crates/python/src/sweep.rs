@@ -59,7 +59,7 @@ impl Sweep {
 
     /// Keeps a run: what `make` gave for it. When this returns, it survives a power cut.
     fn keep(&self, py: Python<'_>, name: &str, files: BTreeMap<String, Vec<u8>>) -> PyResult<()> {
-        let files: Vec<folder::File> = files.into_iter().collect();
+        let files: Vec<folder::ResultFile> = files.into_iter().collect();
         py.detach(|| self.store.keep(name, &files)).map_err(input_error)
     }
 
@@ -73,7 +73,7 @@ impl Sweep {
 /// Makes a run of `Sweep.missing`: the files of its record.
 #[pyfunction]
 pub fn make(py: Python<'_>, order: &str) -> PyResult<BTreeMap<String, Vec<u8>>> {
-    let order: sweep::Order =
+    let order: sweep::RunOrder =
         serde_json::from_str(order).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let watch = Watch::new(1, 1);
     match py.detach(|| order.make(COMMIT, &watch)) {

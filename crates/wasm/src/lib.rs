@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::runs::run_with;
 use tidegate_lab::scenario::Scenario;
@@ -28,7 +28,7 @@ pub fn answer(text: &str) -> Value {
 }
 
 fn simulate(text: &str) -> Result<Value, InputError> {
-    let source = Source { file: "the scenario".into(), text: text.to_owned() };
+    let source = SourceFile { file: "the scenario".into(), text: text.to_owned() };
     let scenario = Scenario::parse(source, PathBuf::new(), &[])?;
     let mut samples = Samples::default();
     let run = run_with(&scenario, (0, scenario.file.seed), 1, &Page, &mut samples)?.expect("nobody stops it");

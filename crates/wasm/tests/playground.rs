@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tidegate_lab::input::Source;
+use tidegate_lab::input::SourceFile;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::runs::run_once;
 use tidegate_lab::scenario::Scenario;
@@ -45,7 +45,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 
 #[test]
 fn answers_are_those_of_the_tool() {
-    let source = Source { file: "test".into(), text: TEXT.into() };
+    let source = SourceFile { file: "test".into(), text: TEXT.into() };
     let scenario = Scenario::parse(source, PathBuf::new(), &[]).expect("a scenario");
     let run = run_once(&scenario, 0, 1, &Nobody).expect("it runs").expect("to its end");
     let answer = answer(TEXT);

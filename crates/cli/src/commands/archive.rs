@@ -50,7 +50,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     let mut summary = tables::summary(&collected, &analysis);
     summary["cpu_s"] = json!(console.cpu_s());
-    let mut files: Vec<folder::File> =
+    let mut files: Vec<folder::ResultFile> =
         tables::all(&collected, &analysis).iter().flat_map(table_files).collect();
     files.push(("summary.json".into(), format!("{summary:#}\n").into_bytes()));
     let pictures = drawings::all(&analysis);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_net::identity::unhex;
 use tidegate_net::live::client::{Event, Settings, run};
 use toml::Spanned;
@@ -58,11 +58,11 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     })?;
     let config = match &arguments.system {
         Some(path) => {
-            let source = Source::read(path)?;
+            let source = SourceFile::read(path)?;
             let file: File = source.parse_toml()?;
             relay::links(Some(&file.system), &source)?
         }
-        None => relay::links(None, &Source { file: String::new(), text: String::new() })?,
+        None => relay::links(None, &SourceFile { file: String::new(), text: String::new() })?,
     };
     let path = arguments.path.clone();
     if path.as_ref().is_some_and(|path| path.iter().enumerate().any(|(at, name)| path[..at].contains(name))) {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tidegate_control::maxmin::FairnessError;
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::problems;
 
 use crate::failure::Failure;
@@ -27,7 +27,7 @@ pub struct Arguments {
 }
 
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let source = Source::read(&arguments.file).map_err(Failure::Input)?;
+    let source = SourceFile::read(&arguments.file).map_err(Failure::Input)?;
     let (sharing, names) = problems::sharing(&source)?;
     let fair = sharing.max_min();
     let bottlenecks: Vec<&str> = fair.bottlenecks.iter().map(|&resource| names[resource].as_str()).collect();

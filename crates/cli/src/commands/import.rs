@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tidegate_lab::import::import;
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::scenario::Scenario;
 
 use crate::failure::Failure;
@@ -32,7 +32,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     imported.taken.iter().for_each(|line| eprintln!("taken: {line}"));
     imported.left.iter().for_each(|line| eprintln!("left out: {line}"));
     // Better refused now than by the next command.
-    let source = Source { file: place.clone(), text: imported.text.clone() };
+    let source = SourceFile { file: place.clone(), text: imported.text.clone() };
     Scenario::parse(source, out.parent().unwrap_or(Path::new("")).to_owned(), &[])?;
     fs::write(out, imported.text).map_err(|cause| {
         InputError::new(&place, format!("cannot be written: {cause}"), "choose another place")

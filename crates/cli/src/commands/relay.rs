@@ -10,7 +10,7 @@ use serde_json::Value;
 use tidegate_control::keys::{Parameters, read};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Rate;
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_net::identity::{hex, random};
 use tidegate_net::live::addresses::Addresses;
 use tidegate_net::live::directory::is_nickname;
@@ -101,7 +101,7 @@ const SIMULATED: [&str; 6] = ["name", "of-consensus", "packaging", "paths", "tcp
 const REFUSED: [&str; 4] = ["attack", "balance", "connection-half-life", "survey"];
 
 /// What of a system moves cells: the `[system]` table, which is a scenario's `[[system]]` key for key.
-pub fn links(system: Option<&Spanned<Value>>, source: &Source) -> Result<Config, InputError> {
+pub fn links(system: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Config, InputError> {
     let nonces = Seed::root(u64::from_le_bytes(random()));
     let Some(table) = system else { return Ok(Config { nonces, ..Config::default() }) };
     let mut parts = table.get_ref().clone();
@@ -136,7 +136,7 @@ pub fn links(system: Option<&Spanned<Value>>, source: &Source) -> Result<Config,
 fn table<T: Parameters>(
     name: &str,
     table: Option<&Spanned<Value>>,
-    source: &Source,
+    source: &SourceFile,
 ) -> Result<T, InputError> {
     let Some(table) = table else { return Ok(T::default()) };
     read(table.get_ref()).map_err(|wrong| {
@@ -147,7 +147,7 @@ fn table<T: Parameters>(
 }
 
 /// The `[limits]` table, within what the operating system allows.
-fn limits(given: Option<&Spanned<Value>>, source: &Source) -> Result<Limits, InputError> {
+fn limits(given: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Limits, InputError> {
     let mut limits: Limits = table("limits", given, source)?;
     let descriptors = u32::try_from(os::raise_descriptors().unwrap_or(1024)).unwrap_or(u32::MAX);
     // The rest is for streams, for connections that we open, and for files.
@@ -165,7 +165,7 @@ fn is_private(address: IpAddr) -> bool {
 }
 
 /// An address, or one of IPv4 and one of IPv6.
-fn addresses(given: &Spanned<Value>, source: &Source) -> Result<Addresses, InputError> {
+fn addresses(given: &Spanned<Value>, source: &SourceFile) -> Result<Addresses, InputError> {
     let wrong = |cause: String| {
         let cure = "\"192.0.2.1:9001\", or [\"192.0.2.1:9001\", \"[2001:db8::1]:9001\"]";
         source.error(given.span(), cause, cure)
@@ -193,7 +193,7 @@ struct Loaded {
 
 /// Reads a configuration.
 fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
-    let source = Source::read(path)?;
+    let source = SourceFile::read(path)?;
     let file: File = source.parse_toml()?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let nickname = file.nickname.get_ref();

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use serde_json::json;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder::{self, Contents};
-use tidegate_lab::report::{Illustrated, outcome_table, page_of_outcomes, svg};
-use tidegate_lab::scoreboard::experiment::{self, Keep, Row};
+use tidegate_lab::report::{IllustratedExperiment, outcome_table, page_of_outcomes, svg};
+use tidegate_lab::scoreboard::experiment::{self, KeptRuns, PublishedRow};
 use tidegate_lab::scoreboard::record::{self, Cost, Recorded};
 use tidegate_lab::scoreboard::{Experiment, Measured, Outcome, RunError, Runner, Scale, Verdict, verdict};
 use tidegate_net::os::{peak_memory, process_cpu_s};
@@ -61,7 +61,7 @@ enum ScaleName {
 }
 
 /// An experiment, its checked rows, and what measures it.
-type Planned = (Experiment, Vec<Row>, Runner);
+type Planned = (Experiment, Vec<PublishedRow>, Runner);
 
 /// Runs the subcommand.
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
@@ -73,7 +73,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let what = arguments.what.as_deref();
     let mut experiments = experiment::find(&arguments.experiments, &data_folder(), what)?;
     if let Some(place) = &arguments.keep {
-        let keep = Keep { place: place.clone(), commit: COMMIT.into() };
+        let keep = KeptRuns { place: place.clone(), commit: COMMIT.into() };
         experiments.iter_mut().for_each(|experiment| experiment.keep = Some(keep.clone()));
     }
     let planned = plan(experiments, arguments.record)?;
@@ -135,9 +135,9 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
 #[derive(Default)]
 struct Board {
     outcomes: Vec<Outcome>,
-    illustrated: Vec<Illustrated>,
+    illustrated: Vec<IllustratedExperiment>,
     /// Drawings, for the folder of the report.
-    files: Vec<folder::File>,
+    files: Vec<folder::ResultFile>,
     stopped: bool,
 }
 
@@ -159,7 +159,7 @@ impl Board {
         let stopped = matches!(measured, Err(RunError::Stopped));
         self.stopped |= stopped;
         if let Some(cost) = record.filter(|_| !stopped) {
-            let rows = judged.iter().map(record::Row::from).collect();
+            let rows = judged.iter().map(record::RecordedRow::from).collect();
             let recorded = Recorded { scale, commit: COMMIT.into(), cost, rows };
             let kept = record::write(&experiment.folder, &recorded)?;
             eprintln!("recorded {}", kept.display());
@@ -179,7 +179,7 @@ impl Board {
                 (format!("{file}-{number}.svg"), drawing.clone().into_bytes())
             };
             self.files.extend(drawings.iter().zip(1..).map(svg));
-            self.illustrated.push(Illustrated {
+            self.illustrated.push(IllustratedExperiment {
                 name: format!("{}/{}", experiment.paper, experiment.figure),
                 text: text.join(" "),
                 drawings,

@@ -9,7 +9,7 @@ use tidegate_lab::jobs::run_all;
 use tidegate_lab::report::folder;
 use tidegate_lab::scoreboard::RunError;
 use tidegate_lab::store::Store;
-use tidegate_lab::sweep::{Sweep, Task};
+use tidegate_lab::sweep::{Sweep, SweepTask};
 
 use crate::console::{COMMIT, Console, command_line, notice};
 use crate::failure::Failure;
@@ -61,13 +61,13 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     folder::check_place(&place, &contents, false)?;
     let store = Store::open(&place, &contents)?;
     let (k, n) = arguments.shard.unwrap_or((1, 1));
-    let mut tasks: Vec<&Task> = sweep.tasks.iter().skip(k - 1).step_by(n).collect();
+    let mut tasks: Vec<&SweepTask> = sweep.tasks.iter().skip(k - 1).step_by(n).collect();
     let kept: BTreeSet<String> = store.names()?.into_iter().collect();
     let wanted = tasks.len();
     tasks.retain(|task| !kept.contains(&task.name));
     eprintln!("{wanted} runs, {} of them kept already", wanted - tasks.len());
     let console = Console::new(0, arguments.jobs);
-    let make = |task: &&Task, _: &dyn Fn(f64) -> bool| -> Result<(), RunError> {
+    let make = |task: &&SweepTask, _: &dyn Fn(f64) -> bool| -> Result<(), RunError> {
         Ok(store.keep(&task.name, &sweep.order(task).make(COMMIT, &console)?)?)
     };
     let made = run_all(&tasks, &console, |task| &task.name, make);

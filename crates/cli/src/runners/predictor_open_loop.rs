@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use tidegate_control::predictor::{Formulation, Problem, Solution, Solver};
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::problems::{control_problems, kind_named};
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
@@ -28,7 +28,7 @@ struct OpenLoopExperiment {
 /// Measures an experiment.
 pub fn run(experiment: &Experiment, scale: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
     let OpenLoopExperiment { file, problems } = experiment.parameters(scale)?;
-    let source = Source::read(&experiment.folder.join(file))?;
+    let source = SourceFile::read(&experiment.folder.join(file))?;
     let wrong =
         |cause: String| RunError::Input(InputError::new(&source.file, cause, "see examples/predictor"));
     let (instances, _) = control_problems(&source)?;

@@ -11,7 +11,7 @@ use tidegate_proto::cell::CELL_BYTES;
 
 use crate::input::InputError;
 use crate::metrics::transfers::Record as Transfer;
-use crate::report::folder::File;
+use crate::report::folder::ResultFile;
 use crate::store::Record;
 
 use super::clients;
@@ -20,7 +20,7 @@ use super::clients;
 ///
 /// # Errors
 /// If no user is of that class.
-pub fn files(record: &Record, parameters: &Value, class: &str) -> Result<Vec<File>, InputError> {
+pub fn files(record: &Record, parameters: &Value, class: &str) -> Result<Vec<ResultFile>, InputError> {
     let transfers = clients(record, class)?;
     let goodput = |span: usize| -> Value {
         let rates = transfers.iter().filter_map(|transfer| transfer.goodput_bytes_per_s[span]);

@@ -11,7 +11,7 @@ use tidegate_sim::flashflow::{BackgroundPlan, MeasurerPlan, Plan, RelayPlan};
 use tidegate_sim::plan::{LinkPlan, QueuePlan};
 use tidegate_sim::tcp::{Buffer, Config};
 
-use crate::input::{InputError, Source, suggest};
+use crate::input::{InputError, SourceFile, suggest};
 
 /// `[parameters]`.
 #[derive(Clone, Debug, Deserialize)]
@@ -189,7 +189,7 @@ impl Hosts {
     /// # Errors
     /// [`InputError`] saying what is wrong.
     pub fn load(path: &Path) -> Result<Hosts, InputError> {
-        let source = Source::read(path)?;
+        let source = SourceFile::read(path)?;
         let file: HostsFile = source.parse_toml()?;
         let fail = |cause: String, cure: &str| Err(InputError::new(source.file.clone(), cause, cure));
         if !(1..=MAX_MEASURERS).contains(&file.measurer.len()) {

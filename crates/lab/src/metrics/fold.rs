@@ -14,7 +14,7 @@ use super::histogram::Histogram;
 use super::known::RelayAbout;
 use super::measured::{Anatomy, RelayRow, UserRow};
 use super::series::Series;
-use super::transfers::{Followed, On, Over, Transfers};
+use super::transfers::{FollowedTransfer, OpenedCircuit, TransferPlace, Transfers};
 use crate::network::Network;
 
 /// Users up to this number have curves of their own.
@@ -30,7 +30,7 @@ pub(super) struct CircuitState {
     begun: Time,
     built: Option<Time>,
     outstanding: u64,
-    followed: Followed,
+    followed: FollowedTransfer,
 }
 
 /// The recorder: observations in, [`super::Metrics`] out.
@@ -256,16 +256,20 @@ impl Recorder for Fold<'_> {
             Observation::TransferBegun { transfer, user, circuit, bytes } if measured => {
                 let state = self.circuits.entry(circuit.0).or_default();
                 state.followed.begin(*transfer);
-                let on = On { user: user.0, circuit: circuit.0, path: state.path };
+                let on = TransferPlace { user: user.0, circuit: circuit.0, path: state.path };
                 self.transfers.begin(now, *transfer, on, &self.users[user.0 as usize].class, *bytes);
             }
             Observation::TransferBegun { circuit, .. } => {
-                self.circuits.entry(circuit.0).or_default().followed = Followed::Several;
+                self.circuits.entry(circuit.0).or_default().followed = FollowedTransfer::Several;
             }
             Observation::StreamOpened { transfer, circuit } => {
                 if let Some(state) = self.circuits.get(&circuit.0) {
-                    let over =
-                        Over { circuit: circuit.0, path: state.path, begun: state.begun, built: state.built };
+                    let over = OpenedCircuit {
+                        circuit: circuit.0,
+                        path: state.path,
+                        begun: state.begun,
+                        built: state.built,
+                    };
                     self.transfers.opened(now, *transfer, over);
                 }
             }

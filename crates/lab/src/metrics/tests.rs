@@ -3,13 +3,13 @@ use tidegate_control::units::{Span, Time};
 use tidegate_sim::observe::{Circuit, Host, Observation, Recorder as _, RelaySample, Transfer, User, Waits};
 
 use super::*;
-use crate::input::Source;
+use crate::input::SourceFile;
 use crate::scenario::Scenario;
 
 fn scenario(overrides: &[&str]) -> Scenario {
     let text = include_str!("../../../../scenarios/bottleneck.toml").to_owned();
     let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
-    Scenario::parse(Source { file: "x".into(), text }, std::path::PathBuf::new(), &overrides).unwrap()
+    Scenario::parse(SourceFile { file: "x".into(), text }, std::path::PathBuf::new(), &overrides).unwrap()
 }
 
 const fn at(ms: u64) -> Time {

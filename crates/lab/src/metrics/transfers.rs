@@ -63,7 +63,7 @@ pub const SPANS: [(u64, u64); 2] = [(500 << 10, 1 << 20), (4 << 20, 5 << 20)];
 
 /// The transfer whose bytes a circuit carries.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum Followed {
+pub enum FollowedTransfer {
     /// None yet.
     #[default]
     None,
@@ -73,23 +73,27 @@ pub enum Followed {
     Several,
 }
 
-impl Followed {
+impl FollowedTransfer {
     /// A transfer begins on the circuit.
     pub fn begin(&mut self, transfer: Transfer) {
-        *self = if let Followed::None = self { Followed::One(transfer, 0) } else { Followed::Several };
+        *self = if let FollowedTransfer::None = self {
+            FollowedTransfer::One(transfer, 0)
+        } else {
+            FollowedTransfer::Several
+        };
     }
 
     /// A transfer's last byte has arrived: the next may be told apart again.
     pub fn end(&mut self, transfer: Transfer) {
-        if matches!(self, Followed::One(one, _) if *one == transfer) {
-            *self = Followed::None;
+        if matches!(self, FollowedTransfer::One(one, _) if *one == transfer) {
+            *self = FollowedTransfer::None;
         }
     }
 }
 
 /// Whose transfer it is, and over which circuit.
 #[derive(Clone, Copy, Debug)]
-pub struct On {
+pub struct TransferPlace {
     /// Index of the user.
     pub user: u32,
     /// The circuit.
@@ -100,7 +104,7 @@ pub struct On {
 
 /// The circuit that a stream is opened on.
 #[derive(Clone, Copy, Debug)]
-pub struct Over {
+pub struct OpenedCircuit {
     /// Its number.
     pub circuit: u32,
     /// Hosts of its relays, guard first.
@@ -165,8 +169,8 @@ impl Transfers {
     }
 
     /// A transfer begins.
-    pub fn begin(&mut self, now: Time, transfer: Transfer, on: On, class: &str, bytes: u64) {
-        let On { user, circuit, path } = on;
+    pub fn begin(&mut self, now: Time, transfer: Transfer, on: TransferPlace, class: &str, bytes: u64) {
+        let TransferPlace { user, circuit, path } = on;
         let name = class_of(class, self.sizes[user as usize], bytes);
         let classes = &mut self.classes;
         let class = *self.by_name.entry(name).or_insert_with_key(|name| {
@@ -197,10 +201,10 @@ impl Transfers {
     }
 
     /// Bytes of its response arrive.
-    pub fn received(&mut self, now: Time, followed: &mut Followed, bytes: u64) {
-        let Followed::One(transfer, before) = *followed else { return };
+    pub fn received(&mut self, now: Time, followed: &mut FollowedTransfer, bytes: u64) {
+        let FollowedTransfer::One(transfer, before) = *followed else { return };
         let after = before + bytes;
-        *followed = Followed::One(transfer, after);
+        *followed = FollowedTransfer::One(transfer, after);
         let passes = |mark: u64| (before + 1..=after).contains(&mark);
         let Some((span, (from, to))) = (0..).zip(SPANS).find(|(_, (from, to))| passes(*from) || passes(*to))
         else {
@@ -216,7 +220,7 @@ impl Transfers {
     }
 
     /// Its stream is opened.
-    pub fn opened(&mut self, now: Time, transfer: Transfer, over: Over) {
+    pub fn opened(&mut self, now: Time, transfer: Transfer, over: OpenedCircuit) {
         if let Some(record) = self.under_way.get_mut(&transfer.0) {
             let from_request = |time: Time| time.0.cast_signed() - record.begun.0.cast_signed();
             record.circuit_begun_ns = Some(from_request(over.begun));

@@ -5,14 +5,14 @@ use tidegate_control::units::{Span, Time};
 use tidegate_sim::plan::{Fault, FaultKind as Planned};
 
 use super::hosts::Hosts;
-use crate::input::{InputError, Source};
-use crate::scenario::file::{File, Name};
+use crate::input::{InputError, SourceFile};
+use crate::scenario::file::{Name, ScenarioFile};
 use crate::scenario::users::{ChurnFile, FaultFile, FaultKind};
 
 /// The faults of a plan. A generated network may lack a host that a fault names.
 pub(super) fn plan(
-    file: &File,
-    source: &Source,
+    file: &ScenarioFile,
+    source: &SourceFile,
     hosts: &Hosts,
     seed: Seed,
 ) -> Result<Vec<Fault>, InputError> {

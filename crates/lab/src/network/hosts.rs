@@ -10,7 +10,7 @@ use tidegate_sim::plan::{BucketPlan, HostPlan, LinkPlan, Path, PathTable, QueueP
 
 use super::builtin;
 use crate::scenario::Scenario;
-use crate::scenario::file::{File, Name};
+use crate::scenario::file::{Name, ScenarioFile};
 use crate::scenario::tables::{BandwidthFile, HostFile};
 use crate::scenario::users::UserFile;
 
@@ -88,7 +88,7 @@ impl Hosts {
     }
 
     /// The hosts that the file names.
-    pub(super) fn add_named(&mut self, file: &File) {
+    pub(super) fn add_named(&mut self, file: &ScenarioFile) {
         for relay in &file.relay {
             let limits = RelayLimits { cell_cost: relay.cell_cost, ..limits(relay.bandwidth.as_ref()) };
             self.add_file(relay, Role::Relay(limits));

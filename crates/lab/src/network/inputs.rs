@@ -18,7 +18,7 @@ use tidegate_data::{detect, microdescriptor, open};
 
 use super::{builtin, privcount};
 use crate::input::InputError;
-use crate::scenario::file::{File, Name, Placed};
+use crate::scenario::file::{Name, Placed, ScenarioFile};
 use crate::scenario::users::UserFile;
 use crate::traffic::PRIVCOUNT;
 
@@ -54,7 +54,7 @@ impl From<DataError> for InputError {
 
 impl Inputs {
     /// Reads everything that the scenario names.
-    pub fn load(file: &File, folder: &Path) -> Result<Inputs, InputError> {
+    pub fn load(file: &ScenarioFile, folder: &Path) -> Result<Inputs, InputError> {
         let path = |name: &Name| folder.join(name.get_ref());
         let mut inputs = Inputs::default();
         if let Some(tor) = file.tor.as_ref().map(|tor| tor.get_ref()) {

@@ -1,7 +1,7 @@
 //! What a reader wants to know first: which system is better for whom, by how much, how sure, how loaded.
 
-use super::number::short;
 use super::page::Ratio;
+use crate::number::format_number;
 use crate::results::{Results, SystemResult, flatten};
 use crate::statistics::Estimate;
 
@@ -35,7 +35,7 @@ impl Aspect {
 
     /// A value as it is shown.
     pub fn shown(&self, value: f64) -> String {
-        short(value * self.scale)
+        format_number(value * self.scale)
     }
 
     /// A system's value, with its interval if wanted.
@@ -161,7 +161,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         Some(width) => {
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
             let sure = if low > 1.0 || high < 1.0 { "sure" } else { "not sure" };
-            format!("{} to {}: {sure}", short(low), short(high))
+            format!("{} to {}: {sure}", format_number(low), format_number(high))
         }
     };
     let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
@@ -170,7 +170,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         aspect.label,
         winner.name,
         aspect.shown(value),
-        short(ratio.mean),
+        format_number(ratio.mean),
         other.name
     ))
 }

@@ -2,10 +2,10 @@
 
 use tidegate_data::torperf::quantile;
 
-use super::number::short;
 use super::page::{Band, Chart, HtmlTable, Section};
 use crate::metrics::histogram::Histogram;
 use crate::metrics::transfers::Class;
+use crate::number::format_number;
 use crate::results::{Results, SystemResult};
 use crate::runs::Run;
 use crate::scoreboard::{Curve, Figure};
@@ -167,9 +167,9 @@ fn errors(results: &Results<'_>, classes: &[String]) -> Option<Section> {
     let cell = |system: &SystemResult<'_>, class: &str| {
         let number = |key: &str| system.number(&["transfers", class, key]);
         let width = system.half_width(&["transfers", class, "timed_out_share"]);
-        let width = width.map(|width| format!(" ± {}", short(100.0 * width))).unwrap_or_default();
-        let share = short(100.0 * number("timed_out_share")?);
-        Some(format!("{share}{width} % of {}", short(number("begun")?)))
+        let width = width.map(|width| format!(" ± {}", format_number(100.0 * width))).unwrap_or_default();
+        let share = format_number(100.0 * number("timed_out_share")?);
+        Some(format!("{share}{width} % of {}", format_number(number("begun")?)))
     };
     let row = |class: &String| {
         let mut row = vec![class.clone()];

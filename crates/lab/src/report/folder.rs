@@ -27,7 +27,7 @@ pub struct Contents {
 }
 
 /// A file of results: its name in the folder, and its bytes.
-pub type File = (String, Vec<u8>);
+pub type ResultFile = (String, Vec<u8>);
 
 fn error(place: &Path, cause: impl Into<String>) -> InputError {
     InputError::new(place.display().to_string(), cause, "choose another place with --out")
@@ -129,7 +129,12 @@ pub fn point_latest(place: &Path) {
 ///
 /// # Errors
 /// If the place holds something that is not ours under a name that is needed, or cannot be written.
-pub fn write(files: Vec<File>, contents: &Contents, more: Value, place: &Path) -> Result<(), InputError> {
+pub fn write(
+    files: Vec<ResultFile>,
+    contents: &Contents,
+    more: Value,
+    place: &Path,
+) -> Result<(), InputError> {
     // A link to a folder, such as `latest`, stands for the folder.
     let place = &fs::canonicalize(place).unwrap_or_else(|_| place.to_owned());
     let name = place.file_name().map_or("results".into(), |name| name.to_string_lossy().into_owned());
@@ -164,7 +169,7 @@ pub fn write(files: Vec<File>, contents: &Contents, more: Value, place: &Path) -
 
 /// Makes a folder of new files, and of whatever stays of the old folder.
 fn prepare<'a>(
-    files: impl Iterator<Item = &'a File>,
+    files: impl Iterator<Item = &'a ResultFile>,
     old: &BTreeSet<String>,
     fresh: &Path,
     place: &Path,

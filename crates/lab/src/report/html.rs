@@ -2,10 +2,10 @@
 
 use super::answer::{answer, every_ratio, ratios};
 use super::distributions;
-use super::number::short;
 use super::page::{Bar, Bars, Chart, Forest, HtmlTable, Page, Section, render};
 use crate::metrics::series::Series;
 use crate::metrics::{CAUSES, HOPS};
+use crate::number::format_number;
 use crate::results::{Results, SystemResult, VERSION};
 use crate::scoreboard::experiment::Published;
 use crate::scoreboard::verdict::{Outcome, count};
@@ -44,8 +44,8 @@ pub fn page(results: &Results<'_>) -> String {
         subtitle: format!(
             "{}{} s simulated, measured from {} s on; {runs}{missing}",
             conditions,
-            short(scenario.duration().as_secs_f64()),
-            short(scenario.warmup().as_secs_f64())
+            format_number(scenario.duration().as_secs_f64()),
+            format_number(scenario.warmup().as_secs_f64())
         ),
         version: VERSION,
         lead: Some(comparison(results)),
@@ -82,8 +82,8 @@ fn summary(results: &Results<'_>) -> HtmlTable {
         let cell = |system: &SystemResult<'_>| {
             let value = system.number(&path)?;
             let width = system.half_width(&path);
-            let width = width.map(|width| format!(" ± {}", short(width * scale))).unwrap_or_default();
-            Some(format!("{}{width} {unit}", short(value * scale)).trim_end().to_owned())
+            let width = width.map(|width| format!(" ± {}", format_number(width * scale))).unwrap_or_default();
+            Some(format!("{}{width} {unit}", format_number(value * scale)).trim_end().to_owned())
         };
         let cells: Vec<Option<String>> = results.systems.iter().map(cell).collect();
         cells.iter().any(Option::is_some).then(|| {
@@ -202,7 +202,7 @@ fn anatomy(results: &Results<'_>) -> Option<Section> {
 }
 
 /// An experiment in the scoreboard's report.
-pub struct Illustrated {
+pub struct IllustratedExperiment {
     /// `paper/figure`.
     pub name: String,
     /// Title, source and notes.
@@ -214,15 +214,15 @@ pub struct Illustrated {
 }
 
 /// The scoreboard's report: all rows, and the figures of each experiment.
-pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[Illustrated], scale: Scale) -> String {
+pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[IllustratedExperiment], scale: Scale) -> String {
     let header = ["figure", "quantity", "unit", "published", "ours", "tolerance", "verdict", "note"];
     let row = |outcome: &Outcome| {
         let published = match &outcome.published {
-            Published::Number(number) => short(*number),
+            Published::Number(number) => format_number(*number),
             Published::Statement(text) => text.clone(),
         };
-        let ours = outcome.ours.map(short).unwrap_or_else(|| "–".into());
-        let width = outcome.ci95.map(|width| format!(" ± {}", short(width))).unwrap_or_default();
+        let ours = outcome.ours.map(format_number).unwrap_or_else(|| "–".into());
+        let width = outcome.ci95.map(|width| format!(" ± {}", format_number(width))).unwrap_or_default();
         vec![
             format!("{}/{}", outcome.paper, outcome.figure),
             outcome.quantity.clone(),

@@ -4,7 +4,6 @@ mod answer;
 mod distributions;
 pub mod folder;
 mod html;
-mod number;
 mod page;
 pub mod parquet;
 pub(crate) mod places;
@@ -13,7 +12,7 @@ mod svg;
 mod table;
 pub mod tables;
 
-pub use html::{Illustrated, page, page_of_outcomes};
+pub use html::{IllustratedExperiment, page, page_of_outcomes};
 pub use svg::svg;
 pub use table::{COLUMNS, full_table, outcome_table, summary_table};
 
@@ -21,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::results::{Results, VERSION, whole_summary};
 use crate::scenario::Scenario;
-use folder::{Contents, File};
+use folder::{Contents, ResultFile};
 use parquet::parquet;
 
 /// What a scenario's results are of: every key, the inputs' contents and the tool. Seeds are no part of it: a
@@ -34,7 +33,7 @@ pub fn contents(scenario: &Scenario, inputs: Value, commit: &str) -> Contents {
 }
 
 /// Report, tables and JSON of results.
-pub fn files(results: &Results<'_>) -> Vec<File> {
+pub fn files(results: &Results<'_>) -> Vec<ResultFile> {
     let document = format!("{:#}\n", results.document()).into_bytes();
     let mut files =
         vec![("report.html".to_owned(), page(results).into_bytes()), ("summary.json".to_owned(), document)];
@@ -43,7 +42,7 @@ pub fn files(results: &Results<'_>) -> Vec<File> {
 }
 
 /// A table as CSV and as Parquet.
-pub fn table_files(table: &tables::Table) -> [File; 2] {
+pub fn table_files(table: &tables::Table) -> [ResultFile; 2] {
     [(format!("{}.csv", table.name), table.csv()), (format!("{}.parquet", table.name), parquet(table))]
 }
 

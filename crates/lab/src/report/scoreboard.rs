@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::number::short;
 use crate::input::InputError;
+use crate::number::format_number;
 use crate::scoreboard::experiment::{Experiment, Published, RowKind};
 use crate::scoreboard::record::{self, Recorded};
 use crate::scoreboard::verdict::Verdict;
@@ -39,7 +39,7 @@ impl Tally {
 }
 
 /// The page, and a sentence of it for a README.
-pub struct Page {
+pub struct ScoreboardPage {
     /// Markdown.
     pub text: String,
     /// How many published numbers hold.
@@ -50,7 +50,7 @@ pub struct Page {
 ///
 /// # Errors
 /// If an experiment or a record is wrong.
-pub fn page(experiments: &[Experiment]) -> Result<Page, InputError> {
+pub fn page(experiments: &[Experiment]) -> Result<ScoreboardPage, InputError> {
     let mut sections = String::new();
     let mut papers: Vec<(&str, [Tally; 2])> = Vec::new();
     for experiment in experiments {
@@ -90,7 +90,7 @@ pub fn page(experiments: &[Experiment]) -> Result<Page, InputError> {
          | paper | whose | rows | hold | differ | not comparable | no data | not recorded |\n\
          |---|---|---|---|---|---|---|---|\n{overview}{sections}"
     );
-    Ok(Page { text, sentence })
+    Ok(ScoreboardPage { text, sentence })
 }
 
 /// One experiment's table; how its published rows and its own goals fared.
@@ -130,15 +130,15 @@ fn section(
         let theirs = match row.published() {
             Published::Number(number) => {
                 let tolerance = row.file.tolerance.map(|width| format!(" ± {width}")).unwrap_or_default();
-                format!("{}{tolerance}", short(number))
+                format!("{}{tolerance}", format_number(number))
             }
             Published::Statement(statement) => format!("`{statement}`"),
         };
         let ours = match found.map(|found| (found.ours, found.interval)) {
             Some((Some(ours), Some([low, high]))) => {
-                format!("{} ({} to {})", short(ours), short(low), short(high))
+                format!("{} ({} to {})", format_number(ours), format_number(low), format_number(high))
             }
-            Some((Some(ours), None)) => short(ours),
+            Some((Some(ours), None)) => format_number(ours),
             _ => "–".into(),
         };
         let unit = if row.file.unit.is_empty() { String::new() } else { format!(", {}", row.file.unit) };

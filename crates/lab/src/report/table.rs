@@ -3,34 +3,11 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use super::answer::{Aspect, answer, aspects, undrawn};
-use super::number::short;
+use crate::number::format_number;
 use crate::results::{Results, SystemResult, look_up};
 use crate::scoreboard::experiment::Published;
 use crate::scoreboard::verdict::Outcome;
 use crate::statistics::Estimate;
-
-/// How a number is shown: scale and decimals.
-#[derive(Clone, Copy)]
-enum Show {
-    Milliseconds,
-    Seconds,
-    Kilobytes,
-    Count,
-    Share,
-}
-
-impl Show {
-    fn text(self, value: f64) -> String {
-        match self {
-            Show::Milliseconds => format!("{:.1}", value * 1e3),
-            Show::Seconds => format!("{value:.3}"),
-            Show::Kilobytes => format!("{:.1}", value / 1e3),
-            Show::Share => format!("{value:.3}"),
-            Show::Count if value.abs() >= 1e6 => format!("{:.2} M", value / 1e6),
-            Show::Count => format!("{value:.0}"),
-        }
-    }
-}
 
 /// More circuits than this are not listed one by one.
 const MAX_CIRCUITS: usize = 12;
@@ -145,70 +122,70 @@ pub fn full_table(results: &Results<'_>) -> String {
     let measured = results.measured();
     header.extend(measured.iter().map(|_| right("measured".into())));
     table.set_header(header);
-    let mut row = |label: &str, path: &[&str], show: Show| {
+    let mut row = |label: &str, path: &[&str], scale: f64| {
         let values: Vec<Option<String>> =
-            results.systems.iter().map(|system| number(system, path, show)).collect();
+            results.systems.iter().map(|system| number(system, path, scale)).collect();
         if values.iter().any(Option::is_some) {
             let mut cells = vec![Cell::new(label)];
             cells.extend(values.into_iter().map(|value| right(value.unwrap_or_else(|| "-".into()))));
             cells.extend(measured.iter().map(|measured| {
-                right(look_up(measured, path).map_or(String::new(), |value| show.text(value)))
+                right(look_up(measured, path).map_or(String::new(), |value| format_number(value * scale)))
             }));
             table.add_row(cells);
         }
     };
     for (label, key) in [("mean", "latency_mean_s"), ("p50", "latency_p50_s"), ("p95", "latency_p95_s")] {
-        row(&format!("latency {label}, ms"), &[key], Show::Milliseconds);
+        row(&format!("latency {label}, ms"), &[key], 1e3);
     }
-    row("  from the exit's queue on, mean, ms", &["latency_from_departure_mean_s"], Show::Milliseconds);
-    row("throughput, kB/s", &["throughput_total_bytes_per_s"], Show::Kilobytes);
+    row("  from the exit's queue on, mean, ms", &["latency_from_departure_mean_s"], 1e3);
+    row("throughput, kB/s", &["throughput_total_bytes_per_s"], 1e-3);
     for name in keys(results, "throughput_bytes_per_s", MAX_CIRCUITS) {
-        row(&format!("  {name}"), &["throughput_bytes_per_s", &name], Show::Kilobytes);
+        row(&format!("  {name}"), &["throughput_bytes_per_s", &name], 1e-3);
     }
     let classes = keys(results, "throughput_by_class_bytes_per_s", MAX_CIRCUITS);
     if classes.len() > 1 {
         for name in classes {
-            row(&format!("  all of {name}"), &["throughput_by_class_bytes_per_s", &name], Show::Kilobytes);
+            row(&format!("  all of {name}"), &["throughput_by_class_bytes_per_s", &name], 1e-3);
         }
     }
-    row("fairness, share of traffic (sum of rates)", &["fairness_index_by_rates"], Show::Share);
-    row("fairness, share of max-min rates", &["fairness_index_by_max_min"], Show::Share);
+    row("fairness, share of traffic (sum of rates)", &["fairness_index_by_rates"], 1.0);
+    row("fairness, share of max-min rates", &["fairness_index_by_max_min"], 1.0);
     for (label, key) in [("connect", "connect_s"), ("first byte", "ttfb_s"), ("last byte", "ttlb_s")] {
         for class in keys(results, key, MAX_CIRCUITS) {
             for quantile in ["p50", "p95"] {
-                row(&format!("{label} {quantile}, {class}, s"), &[key, &class, quantile], Show::Seconds);
+                row(&format!("{label} {quantile}, {class}, s"), &[key, &class, quantile], 1.0);
             }
         }
     }
     for class in keys(results, "transfers", MAX_CIRCUITS) {
         if results.systems.iter().any(|system| system.number(&["transfers", &class, "timed_out"]) > Some(0.0))
         {
-            row(&format!("given up, share, {class}"), &["transfers", &class, "timed_out_share"], Show::Share);
+            row(&format!("given up, share, {class}"), &["transfers", &class, "timed_out_share"], 1.0);
         }
     }
     for part in keys(results, "utilisation", MAX_CIRCUITS) {
-        row(&format!("utilisation, {}", part.replace('_', " ")), &["utilisation", &part], Show::Share);
+        row(&format!("utilisation, {}", part.replace('_', " ")), &["utilisation", &part], 1.0);
     }
-    row("backlog mean, kB", &["backlog_mean_bytes"], Show::Kilobytes);
-    row("cells in circuit queues, mean per relay", &["queue_mean_cells_per_relay"], Show::Count);
-    row("retransmissions", &["retransmissions"], Show::Count);
-    row("TCP timeouts", &["tcp_timeouts"], Show::Count);
-    row("controllers' solves", &["control", "solves"], Show::Count);
-    row("  that ended in safe rates", &["control", "fallbacks"], Show::Count);
-    row("  steps left to the windows", &["control", "left_to_windows"], Show::Count);
-    row("  circuits in each, mean", &["control", "circuits_per_solve"], Show::Count);
-    row("  trajectories refused", &["control", "refused_trajectories"], Show::Count);
-    row("  messages sent, kB", &["control", "message_bytes"], Show::Kilobytes);
-    row("cells delivered", &["cells_delivered"], Show::Count);
-    row("cells per CPU-second", &["cells_per_cpu_s"], Show::Count);
+    row("backlog mean, kB", &["backlog_mean_bytes"], 1e-3);
+    row("cells in circuit queues, mean per relay", &["queue_mean_cells_per_relay"], 1.0);
+    row("retransmissions", &["retransmissions"], 1.0);
+    row("TCP timeouts", &["tcp_timeouts"], 1.0);
+    row("controllers' solves", &["control", "solves"], 1.0);
+    row("  that ended in safe rates", &["control", "fallbacks"], 1.0);
+    row("  steps left to the windows", &["control", "left_to_windows"], 1.0);
+    row("  circuits in each, mean", &["control", "circuits_per_solve"], 1.0);
+    row("  trajectories refused", &["control", "refused_trajectories"], 1.0);
+    row("  messages sent, kB", &["control", "message_bytes"], 1e-3);
+    row("cells delivered", &["cells_delivered"], 1.0);
+    row("cells per CPU-second", &["cells_per_cpu_s"], 1.0);
     let conditions = results.conditions();
     if conditions.is_empty() { table.to_string() } else { format!("{conditions}\n{table}") }
 }
 
-fn number(system: &SystemResult<'_>, path: &[&str], show: Show) -> Option<String> {
-    let value = show.text(system.number(path)?);
+fn number(system: &SystemResult<'_>, path: &[&str], scale: f64) -> Option<String> {
+    let value = format_number(system.number(path)? * scale);
     Some(match system.half_width(path) {
-        Some(width) => format!("{value} ± {}", show.text(width)),
+        Some(width) => format!("{value} ± {}", format_number(width * scale)),
         None => value,
     })
 }
@@ -238,13 +215,13 @@ pub fn outcome_table(outcomes: &[Outcome], width: Option<u16>) -> String {
     table.set_header(["figure", "quantity", "unit", "published", "ours", "tolerance", "verdict"]);
     for outcome in outcomes {
         let published = match &outcome.published {
-            Published::Number(number) => short(*number),
+            Published::Number(number) => format_number(*number),
             Published::Statement(text) => text.clone(),
         };
         let ours = match (outcome.ours, outcome.ci95) {
             (None, _) => "-".into(),
-            (Some(ours), None) => short(ours),
-            (Some(ours), Some(ci95)) => format!("{} ± {}", short(ours), short(ci95)),
+            (Some(ours), None) => format_number(ours),
+            (Some(ours), Some(ci95)) => format!("{} ± {}", format_number(ours), format_number(ci95)),
         };
         table.add_row([
             Cell::new(format!("{}/{}", outcome.paper, outcome.figure)),

@@ -7,11 +7,11 @@ use tidegate_control::units::Rate;
 use tidegate_data::country::Country;
 use tidegate_sim::plan::System;
 
-use super::file::{File, Name, Placed, SystemFile, file_name_character};
+use super::file::{Name, Placed, ScenarioFile, SystemFile, file_name_character};
 use super::quantity::{Between, Size, Timeout};
 use super::tables::{BandwidthFile, HostFile};
 use super::users::{TrafficFile, UserFile};
-use crate::input::{InputError, Source, suggest};
+use crate::input::{InputError, SourceFile, suggest};
 use crate::network::builtin::YEARS;
 use crate::network::inputs::Inputs;
 use crate::traffic;
@@ -19,7 +19,7 @@ use crate::traffic;
 /// More hosts or users than this in one scenario are a slip of the pen.
 const MAX_ENTITIES: u32 = 1_000_000;
 
-pub(super) fn check(file: &File, source: &Source) -> Result<Vec<System>, InputError> {
+pub(super) fn check(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<System>, InputError> {
     let fail = |span: Range<usize>, cause: &str, cure: &str| Err(source.error(span, cause, cure));
     let (warmup, sample) = (&file.warmup, &file.sample);
     if **warmup >= file.duration {
@@ -40,7 +40,11 @@ pub(super) fn check(file: &File, source: &Source) -> Result<Vec<System>, InputEr
 }
 
 /// Locations of hosts are places of the underlay's file.
-pub(super) fn check_locations(file: &File, source: &Source, inputs: &Inputs) -> Result<(), InputError> {
+pub(super) fn check_locations(
+    file: &ScenarioFile,
+    source: &SourceFile,
+    inputs: &Inputs,
+) -> Result<(), InputError> {
     for host in [&file.relay, &file.server, &file.client].into_iter().flatten() {
         let Some(name) = &host.location else { continue };
         let Some(table) = &inputs.latency else {
@@ -56,7 +60,7 @@ pub(super) fn check_locations(file: &File, source: &Source, inputs: &Inputs) -> 
     Ok(())
 }
 
-fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError> {
+fn check_systems(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<System>, InputError> {
     if file.system.is_empty() {
         return Err(InputError::new(&source.file, "has no [[system]]", "add one with a name"));
     }
@@ -70,7 +74,7 @@ fn check_systems(file: &File, source: &Source) -> Result<Vec<System>, InputError
 }
 
 /// One `[[system]]` table as the simulator wants it.
-fn check_system(system: &Placed<SystemFile>, source: &Source) -> Result<System, InputError> {
+fn check_system(system: &Placed<SystemFile>, source: &SourceFile) -> Result<System, InputError> {
     let (tcp, parts) = (&system.tcp, &system.parts);
     let fail = |cause: &str, cure: &str| {
         Err(source.error(system.span(), format!("system `{}`: {cause}", system.name.get_ref()), cure))
@@ -112,7 +116,7 @@ fn plan(file: &SystemFile) -> System {
     }
 }
 
-fn check_hosts(file: &File, source: &Source) -> Result<(), InputError> {
+fn check_hosts(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputError> {
     let made = usize::from(!file.relay.is_empty())
         + usize::from(file.random.is_some())
         + usize::from(file.tor.is_some());
@@ -155,7 +159,7 @@ fn check_hosts(file: &File, source: &Source) -> Result<(), InputError> {
     Ok(())
 }
 
-fn check_host(host: &HostFile, kind: &str, relays: &[&str], source: &Source) -> Result<(), InputError> {
+fn check_host(host: &HostFile, kind: &str, relays: &[&str], source: &SourceFile) -> Result<(), InputError> {
     let name = &host.name;
     let fail = |cause: &str, cure: &str| {
         Err(source.error(name.span(), format!("{kind} `{}` {cause}", name.get_ref()), cure))
@@ -179,14 +183,14 @@ fn check_host(host: &HostFile, kind: &str, relays: &[&str], source: &Source) -> 
     }
 }
 
-fn check_bandwidth(bucket: &BandwidthFile, source: &Source) -> Result<(), InputError> {
+fn check_bandwidth(bucket: &BandwidthFile, source: &SourceFile) -> Result<(), InputError> {
     if *bucket.rate == Rate::UNLIMITED {
         return Err(source.error(bucket.rate.span(), "a token bucket needs a finite rate", "leave it out"));
     }
     Ok(())
 }
 
-fn check_users(file: &File, source: &Source) -> Result<(), InputError> {
+fn check_users(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputError> {
     if file.user.is_empty() {
         return Err(InputError::new(&source.file, "has no [[user]]", "add one with a name and a traffic"));
     }
@@ -238,7 +242,7 @@ fn check_users(file: &File, source: &Source) -> Result<(), InputError> {
 }
 
 /// Where a user and its server are.
-fn check_place(file: &File, user: &Placed<UserFile>, source: &Source) -> Result<(), InputError> {
+fn check_place(file: &ScenarioFile, user: &Placed<UserFile>, source: &SourceFile) -> Result<(), InputError> {
     let known = |code: &str| Country::from_code(code).is_some();
     if let Some(code) = user.countries.iter().find(|code| !known(code.get_ref())) {
         let cause = format!("there is no country `{}`", code.get_ref().escape_debug());
@@ -251,7 +255,12 @@ fn check_place(file: &File, user: &Placed<UserFile>, source: &Source) -> Result<
     Ok(())
 }
 
-fn check_route(file: &File, user: &UserFile, span: Range<usize>, source: &Source) -> Result<(), InputError> {
+fn check_route(
+    file: &ScenarioFile,
+    user: &UserFile,
+    span: Range<usize>,
+    source: &SourceFile,
+) -> Result<(), InputError> {
     let known = |hosts: &[HostFile], name: &Name, kind: &str| {
         let names: Vec<&str> = hosts.iter().map(|host| host.name.get_ref().as_str()).collect();
         if names.contains(&name.get_ref().as_str()) {
@@ -307,7 +316,12 @@ fn check_route(file: &File, user: &UserFile, span: Range<usize>, source: &Source
 }
 
 /// A user who shares another's circuits sits at the same client, and the other builds circuits.
-fn check_shared(file: &File, user: &UserFile, name: &Name, source: &Source) -> Result<(), InputError> {
+fn check_shared(
+    file: &ScenarioFile,
+    user: &UserFile,
+    name: &Name,
+    source: &SourceFile,
+) -> Result<(), InputError> {
     let text = |user: &UserFile| user.name.get_ref().clone();
     let before: Vec<&UserFile> =
         (file.user.iter().map(Placed::get_ref)).take_while(|other| text(other) != text(user)).collect();
@@ -335,14 +349,14 @@ fn check_shared(file: &File, user: &UserFile, name: &Name, source: &Source) -> R
 }
 
 /// In a network of named hosts a user without `path` draws relays, but its ends must be named.
-fn known_ends(user: &UserFile, span: Range<usize>, source: &Source) -> Result<(), InputError> {
+fn known_ends(user: &UserFile, span: Range<usize>, source: &SourceFile) -> Result<(), InputError> {
     if user.client.is_some() && user.server.is_some() {
         return Ok(());
     }
     Err(source.error(span, "a user without `path` needs a `client` and a `server`", "name both"))
 }
 
-fn check_traffic(kind: &TrafficFile, source: &Source) -> Result<(), InputError> {
+fn check_traffic(kind: &TrafficFile, source: &SourceFile) -> Result<(), InputError> {
     if kind.requests.iter().any(|request| request.size != Size::ENDLESS && request.size.0 > 1 << 50) {
         return Err(InputError::new(&source.file, "a response is above 1 PiB", "write \"endless\""));
     }
@@ -361,7 +375,7 @@ fn check_name<'a>(
     name: &'a Name,
     kind: &str,
     seen: &mut BTreeSet<&'a str>,
-    source: &Source,
+    source: &SourceFile,
 ) -> Result<(), InputError> {
     let text = name.get_ref().as_str();
     if text.is_empty() || text.len() > 64 || !text.chars().all(file_name_character) || text.starts_with('.') {
@@ -376,7 +390,7 @@ fn check_name<'a>(
 }
 
 /// Where relays come and go, circuits over one that is down must be given up some time.
-fn check_churn(file: &File, source: &Source) -> Result<(), InputError> {
+fn check_churn(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputError> {
     let Some(churn) = &file.relay_churn else { return Ok(()) };
     for system in &file.system {
         let paths = &system.paths;
@@ -391,7 +405,7 @@ fn check_churn(file: &File, source: &Source) -> Result<(), InputError> {
 }
 
 /// Hosts and times of all faults.
-fn check_faults(file: &File, source: &Source) -> Result<(), InputError> {
+fn check_faults(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputError> {
     let hosts: Vec<&str> = [&file.relay, &file.server, &file.client]
         .into_iter()
         .flatten()

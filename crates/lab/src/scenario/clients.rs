@@ -7,16 +7,20 @@ use tidegate_proto::control::{Clock, Place};
 use tidegate_proto::registry::CONTROLS;
 use tidegate_sim::plan::{Ends, FixedWindows, OtherClients, System};
 
-use super::file::{File, OtherClientsFile, SystemFile};
+use super::file::{OtherClientsFile, ScenarioFile, SystemFile};
 use super::place::Placed;
-use crate::input::{InputError, Source, suggest};
+use crate::input::{InputError, SourceFile, suggest};
 
 /// Keys of what is at the ends of circuits, or says who is there; controls' own tables are the others.
 const AT_THE_ENDS: [&str; 7] =
     ["name", "of-consensus", "old-clients", "other-clients", "control", "windows", "paths"];
 
 /// Gives systems their other clients. What the tor of a consensus decides is known by now.
-pub(super) fn mix(systems: &mut [System], file: &File, source: &Source) -> Result<(), InputError> {
+pub(super) fn mix(
+    systems: &mut [System],
+    file: &ScenarioFile,
+    source: &SourceFile,
+) -> Result<(), InputError> {
     for (index, table) in file.system.iter().enumerate() {
         let others = match &table.other_clients {
             Some(wanted) if wanted.share > 0.0 => Some(of_system(table, wanted, systems, file, source)?),
@@ -28,7 +32,7 @@ pub(super) fn mix(systems: &mut [System], file: &File, source: &Source) -> Resul
     Ok(())
 }
 
-fn old(table: &Placed<SystemFile>, system: &System, source: &Source) -> Result<OtherClients, InputError> {
+fn old(table: &Placed<SystemFile>, system: &System, source: &SourceFile) -> Result<OtherClients, InputError> {
     if system.control.window().is_none() {
         let cause = format!(
             "system `{}`: `old-clients` are like the others: `control` has no windows of its own",
@@ -44,8 +48,8 @@ fn of_system(
     table: &Placed<SystemFile>,
     wanted: &OtherClientsFile,
     systems: &[System],
-    file: &File,
-    source: &Source,
+    file: &ScenarioFile,
+    source: &SourceFile,
 ) -> Result<OtherClients, InputError> {
     let (own, name) = (table.name.get_ref(), wanted.of.get_ref());
     let fail = |cause: String, cure: String| {

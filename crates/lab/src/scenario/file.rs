@@ -19,7 +19,7 @@ use super::users::{ChurnFile, FaultFile, TrafficFile, UserFile};
 /// A scenario.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct File {
+pub struct ScenarioFile {
     /// Name of the output folder; the file's own name by default.
     #[serde(default)]
     pub name: String,

@@ -6,11 +6,11 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 use tidegate_control::keys::{self, Key};
 
-use super::file::File;
+use super::file::ScenarioFile;
 
 /// What a scenario may hold after `[every-system]` and `[[combine]]` were worked in.
 pub(super) static WHOLE: LazyLock<Value> = LazyLock::new(|| {
-    let mut whole = keys::schema::<File>();
+    let mut whole = keys::schema::<ScenarioFile>();
     let system = &mut whole["properties"]["system"]["items"]["properties"];
     for (key, schema) in tidegate_proto::system::SCHEMA["properties"].as_object().into_iter().flatten() {
         system[key] = schema.clone();

@@ -21,10 +21,10 @@ use tidegate_sim::plan::System;
 use tidegate_sim::plan::paths::{BuildTimeout, PathSelection};
 use toml::de::DeTable;
 
-use crate::input::{InputError, Source, explain};
+use crate::input::{InputError, SourceFile, explain};
 use crate::network::inputs::Inputs;
 use crate::registry;
-use file::{File, file_name_character};
+use file::{ScenarioFile, file_name_character};
 use paths::PathsFile;
 use place::Places;
 use quantity::Timeout;
@@ -33,9 +33,9 @@ use quantity::Timeout;
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The file with every default spelled out.
-    pub file: File,
+    pub file: ScenarioFile,
     /// Its text, for messages about what only the network shows.
-    pub source: Source,
+    pub source: SourceFile,
     /// Paths in the file count from here.
     pub folder: PathBuf,
     /// What is compared.
@@ -48,7 +48,7 @@ impl Scenario {
     /// Reads and checks a scenario file. `overrides` are TOML texts, such as `duration = "30 s"`, whose
     /// keys replace those of the file (tables are merged key by key).
     pub fn load(path: &Path, overrides: &[String]) -> Result<Scenario, InputError> {
-        let source = Source::read(path)?;
+        let source = SourceFile::read(path)?;
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
         let mut scenario = Scenario::parse(source, folder, overrides)?;
         if scenario.file.name.is_empty() {
@@ -59,7 +59,7 @@ impl Scenario {
     }
 
     /// The same for a text at hand.
-    pub fn parse(source: Source, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
+    pub fn parse(source: SourceFile, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
         let mut file = match read(&source, overrides) {
             Err(error) if !overrides.is_empty() => {
                 // Places are the file's own only if the file alone has the mistake. Else the first override
@@ -139,7 +139,7 @@ impl Scenario {
 }
 
 /// How a system's clients select paths; files count from the folder.
-fn path_selection(file: &PathsFile, source: &Source, folder: &Path) -> Result<PathSelection, InputError> {
+fn path_selection(file: &PathsFile, source: &SourceFile, folder: &Path) -> Result<PathSelection, InputError> {
     let build_timeout = match file.build_timeout {
         _ if file.learn_build_timeout => BuildTimeout::Learnt(file.least_build_timeout),
         Timeout::NEVER => BuildTimeout::Never,
@@ -159,7 +159,7 @@ fn path_selection(file: &PathsFile, source: &Source, folder: &Path) -> Result<Pa
 }
 
 /// Reads the file, applies the overrides and checks the result.
-fn read(source: &Source, overrides: &[String]) -> Result<File, InputError> {
+fn read(source: &SourceFile, overrides: &[String]) -> Result<ScenarioFile, InputError> {
     if source.text.trim().is_empty() {
         return Err(InputError::new(&source.file, "is empty", "the README shows a complete scenario"));
     }
@@ -185,7 +185,7 @@ fn read(source: &Source, overrides: &[String]) -> Result<File, InputError> {
         |wrong: Wrong| source.error(places.find(&wrong.path, wrong.at_key), wrong.cause, wrong.cure);
     tidegate_control::keys::check(&keys::WHOLE, &value).map_err(fail_at)?;
     let parts = systems::take_parts(document.get_mut(), &value).map_err(fail_at)?;
-    let mut file = File::deserialize(toml::Deserializer::from(document)).map_err(fail)?;
+    let mut file = ScenarioFile::deserialize(toml::Deserializer::from(document)).map_err(fail)?;
     for (system, parts) in file.system.iter_mut().zip(parts) {
         system.parts = parts;
     }

@@ -11,20 +11,20 @@ use tidegate_proto::system::{SCHEMA, SystemConfig};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::input::{InputError, Source, suggest};
+use crate::input::{InputError, SourceFile, suggest};
 
 /// More systems than this are a slip of the pen.
 const MAX_COMBINATIONS: usize = 1000;
 
 /// Makes a `[[system]]` of each combination, and gives all the keys of `[every-system]` that they do not have.
-pub(super) fn spread(document: &mut DeTable<'_>, source: &Source) -> Result<(), InputError> {
+pub(super) fn spread(document: &mut DeTable<'_>, source: &SourceFile) -> Result<(), InputError> {
     combine(document, source)?;
     share_system_keys(document);
     Ok(())
 }
 
 /// Adds a `[[system]]` for each combination.
-fn combine<'a>(document: &mut DeTable<'a>, source: &Source) -> Result<(), InputError> {
+fn combine<'a>(document: &mut DeTable<'a>, source: &SourceFile) -> Result<(), InputError> {
     let Some(choices) = document.remove("combine") else { return Ok(()) };
     let span = choices.span();
     let no_alternatives = |span| {

@@ -19,7 +19,7 @@ fn place(text: &str) -> String {
 }
 
 fn parse(text: &str, overrides: &[&str]) -> Result<Scenario, InputError> {
-    let source = Source { file: "x.toml".into(), text: text.into() };
+    let source = SourceFile { file: "x.toml".into(), text: text.into() };
     let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
     Scenario::parse(source, PathBuf::new(), &overrides)
 }

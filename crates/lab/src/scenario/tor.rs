@@ -4,11 +4,11 @@ use serde_json::Value;
 use tidegate_control::units::Span;
 use tidegate_proto::system::SystemConfig;
 
-use super::file::File;
+use super::file::ScenarioFile;
 use super::place::Name;
 use super::tables::TorFile;
 use super::users::UserFile;
-use crate::input::{InputError, Source};
+use crate::input::{InputError, SourceFile};
 use crate::network::inputs::Inputs;
 
 impl TorFile {
@@ -24,7 +24,7 @@ impl TorFile {
 }
 
 /// A number of relays says which share of the network they are.
-pub(super) fn settle_fraction(file: &mut File, inputs: &Inputs) {
+pub(super) fn settle_fraction(file: &mut ScenarioFile, inputs: &Inputs) {
     let (Some(tor), Some(consensus)) = (&mut file.tor, &inputs.consensus) else { return };
     let tor = tor.get_mut();
     if let Some(relays) = &tor.relays {
@@ -65,7 +65,11 @@ const VEGAS: [(&str, &str, i32, i32); 18] = [
 ];
 
 /// Systems `of-consensus` become what the consensus makes of tor.
-pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) -> Result<(), InputError> {
+pub(super) fn obey_consensus(
+    file: &mut ScenarioFile,
+    source: &SourceFile,
+    inputs: &Inputs,
+) -> Result<(), InputError> {
     for system in &mut file.system {
         let span = system.span();
         let system = system.get_mut();
@@ -107,7 +111,7 @@ pub(super) fn obey_consensus(file: &mut File, source: &Source, inputs: &Inputs) 
     Ok(())
 }
 
-impl File {
+impl ScenarioFile {
     /// How many users of this kind a run has.
     pub fn users(&self, user: &UserFile) -> u32 {
         let (Some(of_tor), Some(tor)) = (&user.of_tor, &self.tor) else { return user.count };

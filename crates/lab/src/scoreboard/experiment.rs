@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use super::drawing::FigureFile;
 use super::expression::{Expression, Relation};
-use crate::input::{InputError, Source, suggest};
+use crate::input::{InputError, SourceFile, suggest};
 
 /// How much effort a reproduction makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -73,15 +73,15 @@ pub struct Experiment {
     /// Where measured inputs lie.
     pub data: PathBuf,
     /// The file.
-    pub file: File,
+    pub file: ExperimentFile,
     /// Where finished runs of its scenarios are kept, if they are.
-    pub keep: Option<Keep>,
-    source: Source,
+    pub keep: Option<KeptRuns>,
+    source: SourceFile,
 }
 
 /// A place for finished runs.
 #[derive(Clone, Debug)]
-pub struct Keep {
+pub struct KeptRuns {
     /// The folder of all experiments' runs.
     pub place: PathBuf,
     /// The commit that the tool was built from: runs of another are not these.
@@ -91,7 +91,7 @@ pub struct Keep {
 /// `experiment.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct File {
+pub struct ExperimentFile {
     /// What it shows.
     pub title: String,
     /// Where it was published.
@@ -131,7 +131,7 @@ pub struct File {
 pub struct RowFile {
     /// What it is, for readers.
     pub quantity: String,
-    /// Whose number it is, if not the experiment's [`File::kind`].
+    /// Whose number it is, if not the experiment's [`ExperimentFile::kind`].
     pub kind: Option<RowKind>,
     /// Its unit, for readers.
     #[serde(default)]
@@ -157,7 +157,7 @@ pub struct RowFile {
 
 /// A checked row.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct PublishedRow {
     /// The row as written.
     pub file: RowFile,
     /// What is compared.
@@ -190,7 +190,7 @@ pub enum Published {
     Statement(String),
 }
 
-impl Row {
+impl PublishedRow {
     /// What was published.
     pub fn published(&self) -> Published {
         match &self.check {
@@ -260,7 +260,7 @@ impl Experiment {
     /// Reads `experiments/<paper>/<figure>/experiment.toml` and checks its rows.
     pub fn load(root: &Path, data: &Path, paper: &str, figure: &str) -> Result<Experiment, InputError> {
         let folder = root.join(paper).join(figure);
-        let source = Source::read(&folder.join("experiment.toml"))?;
+        let source = SourceFile::read(&folder.join("experiment.toml"))?;
         let file = source.parse_toml()?;
         let experiment = Experiment {
             paper: paper.into(),
@@ -281,11 +281,11 @@ impl Experiment {
     }
 
     /// The checked rows.
-    pub fn rows(&self) -> Result<Vec<Row>, InputError> {
+    pub fn rows(&self) -> Result<Vec<PublishedRow>, InputError> {
         self.file.row.iter().map(|row| self.check(row)).collect()
     }
 
-    fn check(&self, spanned: &Spanned<RowFile>) -> Result<Row, InputError> {
+    fn check(&self, spanned: &Spanned<RowFile>) -> Result<PublishedRow, InputError> {
         let file = spanned.get_ref().clone();
         let fail = |cause: String, cure: &str| {
             Err(self.source.error(spanned.span(), format!("row `{}`: {cause}", file.quantity), cure))
@@ -306,7 +306,7 @@ impl Experiment {
                 );
             }
         };
-        Ok(Row { file, check })
+        Ok(PublishedRow { file, check })
     }
 
     /// The runner's parameters at a scale, as the runner's own type. Unknown keys are refused if that type

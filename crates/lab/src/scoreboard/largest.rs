@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::Measured;
+use crate::number::format_number;
 use crate::statistics::Estimate;
 
 /// Which metrics, over which groups of scenarios.
@@ -39,8 +40,10 @@ impl Largest {
                     found.insert(system, (mean, scenario, values));
                 }
             }
-            let said: Vec<String> =
-                found.iter().map(|(system, (mean, by, _))| format!("{system} {mean:.2} by {by}")).collect();
+            let said: Vec<String> = found
+                .iter()
+                .map(|(system, (mean, by, _))| format!("{system} {} by {by}", format_number(*mean)))
+                .collect();
             let note = format!("{group}, the largest {metric}: {}.", said.join(", "));
             let values: Vec<(String, Vec<f64>)> = (found.into_iter())
                 .map(|(system, (_, _, values))| (format!("{group}.{system}.{metric}"), values.to_vec()))
@@ -72,6 +75,6 @@ mod tests {
             (&*measured.values["p1.x.m"], &*measured.values["p1.y.m"]),
             (&[3.0, 1.0][..], &[5.0, 5.0][..])
         );
-        assert_eq!(measured.notes, ["p1, the largest m: x 2.00 by b, y 5.00 by a."]);
+        assert_eq!(measured.notes, ["p1, the largest m: x 2 by b, y 5 by a."]);
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::number::format_number;
 use crate::statistics::Estimate;
 
 /// What systems are ranked by.
@@ -57,8 +58,8 @@ pub(super) fn notes(scenario: &str, places: &[Place]) -> Vec<String> {
     let chosen = places.iter().enumerate().filter(|(at, _)| *at < 5 || *at + 1 == places.len());
     let note = |(at, place): (usize, &Place)| {
         let values = place.values.iter().map(|(metric, value)| match value.ci95 {
-            Some(ci95) => format!("{metric} {:.4} +- {ci95:.4}", value.mean),
-            None => format!("{metric} {:.4}", value.mean),
+            Some(ci95) => format!("{metric} {} ± {}", format_number(value.mean), format_number(ci95)),
+            None => format!("{metric} {}", format_number(value.mean)),
         });
         let values: Vec<String> = values.collect();
         let (of, rank) = (places.len(), place.mean_rank);
@@ -94,6 +95,6 @@ mod tests {
         assert_eq!(found, [("b", 1.5), ("a", 2.0), ("c", 2.0)]);
         let notes = notes("heavy", &ranked);
         assert_eq!(notes.len(), 3);
-        assert!(notes[1].starts_with("heavy: 2 of 3, mean rank 2.0: a: wait 2.0000 +- "), "{}", notes[1]);
+        assert!(notes[1].starts_with("heavy: 2 of 3, mean rank 2.0: a: wait 2 ± "), "{}", notes[1]);
     }
 }

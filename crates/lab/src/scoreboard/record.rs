@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::experiment::{Published, RowKind, Scale};
 use super::verdict::{Outcome, Verdict};
-use crate::input::{InputError, Source};
+use crate::input::{InputError, SourceFile};
 
 /// A recorded measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct Recorded {
     /// What it took.
     pub cost: Cost,
     /// Its rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<RecordedRow>,
 }
 
 /// What a measurement took.
@@ -39,7 +39,7 @@ pub struct Cost {
 /// A recorded row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Row {
+pub struct RecordedRow {
     /// What it is.
     pub quantity: String,
     /// Theirs.
@@ -56,9 +56,9 @@ pub struct Row {
     pub note: String,
 }
 
-impl From<&Outcome> for Row {
-    fn from(outcome: &Outcome) -> Row {
-        Row {
+impl From<&Outcome> for RecordedRow {
+    fn from(outcome: &Outcome) -> RecordedRow {
+        RecordedRow {
             quantity: outcome.quantity.clone(),
             published: outcome.published.clone(),
             ours: outcome.ours,
@@ -86,7 +86,7 @@ pub fn read(folder: &Path) -> Result<Option<Recorded>, InputError> {
     if fs::symlink_metadata(&path).is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound) {
         return Ok(None);
     }
-    let source = Source::read(&path)?;
+    let source = SourceFile::read(&path)?;
     serde_json::from_str(&source.text).map(Some).map_err(|error| InputError {
         at: Some((error.line(), error.column())),
         ..InputError::new(
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn recorded(scale: Scale, ours: f64) -> Recorded {
-        let row = Row {
+        let row = RecordedRow {
             quantity: "rate".into(),
             published: Published::Number(2.0),
             ours: Some(ours),

@@ -26,10 +26,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::experiment::Keep;
+use super::experiment::KeptRuns;
 use super::largest::Largest;
 use super::ranking::{self, Criteria};
-use super::sweep::{Entry, Sweep};
+use super::sweep::{ScenarioEntry, Sweep};
 use super::{Curve, Experiment, Figure, Measured, RunError, Scale};
 use crate::input::InputError;
 use crate::load;
@@ -46,7 +46,7 @@ use crate::store::{Store, input_digests};
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ScenarioExperiment {
     /// Scenario files by name; paths count from the experiment's folder.
-    pub scenarios: BTreeMap<String, Entry>,
+    pub scenarios: BTreeMap<String, ScenarioEntry>,
     /// Overrides of every scenario, as TOML text.
     #[serde(default)]
     pub overrides: Vec<String>,
@@ -129,7 +129,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
 fn kept(
     scenario: &Scenario,
     tasks: Vec<(usize, u64)>,
-    keep: &Keep,
+    keep: &KeptRuns,
     folder: &Path,
     monitor: &dyn Monitor,
 ) -> Result<Runs, InputError> {
@@ -231,7 +231,7 @@ mod tests {
             }
             let parameters: ScenarioExperiment = experiment.parameters(Scale::Smoke).unwrap();
             let texts = parameters.scenarios.values().map(|entry| {
-                let (Entry::File(file) | Entry::Varied { file, .. }) = entry;
+                let (ScenarioEntry::File(file) | ScenarioEntry::Varied { file, .. }) = entry;
                 std::fs::read_to_string(experiment.folder.join(file)).unwrap()
             });
             let texts: String = texts.collect();

@@ -22,7 +22,7 @@ use crate::scenario::Scenario;
 /// A scenario of an experiment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Entry {
+pub enum ScenarioEntry {
     /// A file.
     File(String),
     /// A file with overrides of its own, which come after those of all.
@@ -36,20 +36,20 @@ pub enum Entry {
     },
 }
 
-impl Entry {
+impl ScenarioEntry {
     /// Number of seeds, if it has its own.
     pub fn seeds(&self) -> Option<u32> {
         match self {
-            Entry::File(_) => None,
-            Entry::Varied { seeds, .. } => *seeds,
+            ScenarioEntry::File(_) => None,
+            ScenarioEntry::Varied { seeds, .. } => *seeds,
         }
     }
 
     /// Reads it; paths count from the experiment's folder, and `{data}` in overrides is its data folder.
     pub fn load(&self, experiment: &Experiment, overrides: &[String]) -> Result<Scenario, InputError> {
         let (file, own) = match self {
-            Entry::File(file) => (file, &[][..]),
-            Entry::Varied { file, overrides, .. } => (file, &overrides[..]),
+            ScenarioEntry::File(file) => (file, &[][..]),
+            ScenarioEntry::Varied { file, overrides, .. } => (file, &overrides[..]),
         };
         let data = experiment.data.display().to_string();
         let overrides: Vec<String> =

@@ -4,8 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::experiment::{Check, Experiment, Published, Row, RowKind, Scale};
+use super::experiment::{Check, Experiment, Published, PublishedRow, RowKind, Scale};
 use super::{Measured, RunError};
+use crate::number::format_number;
 use crate::statistics::Estimate;
 
 /// How a published number fared. Its text is the one of the scoreboard's JSON.
@@ -73,7 +74,7 @@ impl Outcome {
 /// Judges all rows of an experiment.
 pub fn judge(
     experiment: &Experiment,
-    rows: &[Row],
+    rows: &[PublishedRow],
     measured: &Result<Measured, RunError>,
     scale: Scale,
 ) -> Vec<Outcome> {
@@ -99,7 +100,7 @@ pub fn count(outcomes: &[Outcome]) -> String {
 
 fn judge_row(
     experiment: &Experiment,
-    row: &Row,
+    row: &PublishedRow,
     measured: &Result<Measured, RunError>,
     scale: Scale,
 ) -> Outcome {
@@ -140,7 +141,7 @@ fn judge_row(
 }
 
 /// Fills in ours; gives whether the row holds, or what was not measured.
-fn compare(row: &Row, measured: &Measured, outcome: &mut Outcome) -> Result<bool, String> {
+fn compare(row: &PublishedRow, measured: &Measured, outcome: &mut Outcome) -> Result<bool, String> {
     let mut set_ours = |values: &[f64]| {
         let estimate = Estimate::of(values);
         outcome.ours = Some(estimate.mean).filter(|mean| mean.is_finite());
@@ -161,7 +162,7 @@ fn compare(row: &Row, measured: &Measured, outcome: &mut Outcome) -> Result<bool
             if !(left.is_finite() && right.is_finite()) {
                 return Err("nothing was measured".into());
             }
-            outcome.add_note(&format!("here {left:.4} against {right:.4}"));
+            outcome.add_note(&format!("here {} against {}", format_number(left), format_number(right)));
             Ok(relation.holds(left, right))
         }
     }
@@ -180,13 +181,13 @@ mod tests {
     }
 
     /// The verdict of a row that nothing excuses, where every quantity has the value that `of` gives it.
-    fn verdict(experiment: &Experiment, row: &Row, of: impl Fn(&str) -> f64) -> Verdict {
+    fn verdict(experiment: &Experiment, row: &PublishedRow, of: impl Fn(&str) -> f64) -> Verdict {
         let names = match &row.check {
             Check::Number { measure, .. } => measure.names(),
             Check::Statement(relation) => [relation.left.names(), relation.right.names()].concat(),
         };
         let values = names.into_iter().map(|name| (name.to_owned(), vec![of(name)])).collect();
-        let row = Row {
+        let row = PublishedRow {
             file: RowFile { not_comparable: None, not_comparable_at_smoke: None, ..row.file.clone() },
             check: row.check.clone(),
         };

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use tidegate_control::units::Span;
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_more::directory::{Directory, DirectoryError, Hex, MAX_EPOCHS, PeerEntry, authority_key};
 use tidegate_more::keys::PeerKeys;
 use tidegate_net::more_peer::entropy;
@@ -207,7 +207,7 @@ fn draw_authority(out: &Path) -> Result<(), InputError> {
 }
 
 fn add(path: &Path, peer: &Path, epoch: Option<&str>) -> Result<(), InputError> {
-    let source = Source::read(peer)?;
+    let source = SourceFile::read(peer)?;
     let entry: PeerEntry = toml::from_str(&source.text).map_err(|error| {
         InputError::new(&source.file, format!("is no peer: {error}"), "write it with `tidegate more keygen`")
     })?;
@@ -220,7 +220,7 @@ fn add(path: &Path, peer: &Path, epoch: Option<&str>) -> Result<(), InputError> 
             return Err(InputError::new("--epoch", cause, "leave it out"));
         }
         (true, None) => {
-            Directory::parse_unsigned(&Source::read(path)?.text).map_err(|error| wrong(path, &error))?.0
+            Directory::parse_unsigned(&SourceFile::read(path)?.text).map_err(|error| wrong(path, &error))?.0
         }
     };
     let known = |other: &PeerEntry| other.key == entry.key || other.address == entry.address;
@@ -241,7 +241,8 @@ fn add(path: &Path, peer: &Path, epoch: Option<&str>) -> Result<(), InputError> 
 
 fn sign(path: &Path, authority: &Path) -> Result<(), InputError> {
     let authority = read_secret(authority)?;
-    let read = Directory::parse_unsigned(&Source::read(path)?.text).map_err(|error| wrong(path, &error))?;
+    let read =
+        Directory::parse_unsigned(&SourceFile::read(path)?.text).map_err(|error| wrong(path, &error))?;
     let text = read.0.write(Some(&authority.0));
     Directory::parse(&text, &authority_key(&authority.0)).map_err(|error| wrong(path, &error))?;
     replace(path, &text)
@@ -249,7 +250,7 @@ fn sign(path: &Path, authority: &Path) -> Result<(), InputError> {
 
 /// Reads a directory and checks its signature.
 pub(crate) fn read_directory(path: &Path, authority: &Hex<32>) -> Result<Directory, InputError> {
-    Directory::parse(&Source::read(path)?.text, &authority.0).map_err(|error| wrong(path, &error))
+    Directory::parse(&SourceFile::read(path)?.text, &authority.0).map_err(|error| wrong(path, &error))
 }
 
 fn wrong(path: &Path, error: &DirectoryError) -> InputError {
@@ -286,7 +287,7 @@ pub(crate) fn write(path: &Path, text: &str, secret: bool) -> Result<(), InputEr
 
 /// A public key in a file.
 pub(crate) fn read(path: &Path) -> Result<Hex<32>, InputError> {
-    let source = Source::read(path)?;
+    let source = SourceFile::read(path)?;
     source
         .text
         .parse()

@@ -9,7 +9,7 @@ use tidegate_control::paths::Peer;
 use tidegate_control::paths::parameters::{ControllerParameters, renamed};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_more::wire::PACKET;
 use tidegate_net::more::{Settings, Summary};
 
@@ -115,7 +115,7 @@ impl PeerArguments {
             }
             write(&path, &format!("{}\n", drawn.join(" ")), false)?;
         }
-        let source = Source::read(&path)?;
+        let source = SourceFile::read(&path)?;
         let guards: Result<Vec<Peer>, _> = source.text.split_whitespace().map(str::parse::<Peer>).collect();
         guards.map_err(|_| {
             InputError::new(

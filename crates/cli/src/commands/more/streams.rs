@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use tidegate_control::units::Span;
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_more::descriptor::Descriptor;
 use tidegate_more::directory::Hex;
 use tidegate_net::more_peer::entropy;
@@ -79,7 +79,7 @@ pub fn socks(peer: &PeerArguments, receivers: &[PathBuf], listen: SocketAddr) ->
 }
 
 fn receiver(path: &Path) -> Result<Receiver<'_>, InputError> {
-    let source = Source::read(path)?;
+    let source = SourceFile::read(path)?;
     let descriptor = Descriptor::parse(&source.text).map_err(|error| {
         InputError::new(&source.file, error.to_string(), "get it from whoever runs `tidegate more serve`")
     })?;

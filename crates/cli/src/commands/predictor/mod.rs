@@ -10,7 +10,7 @@ use std::time::Instant;
 use figure::{COLOURS, drawing, figure_3};
 use serde_json::{Value, json};
 use tidegate_control::predictor::{Problem, Solution, Solver};
-use tidegate_lab::input::Source;
+use tidegate_lab::input::SourceFile;
 use tidegate_lab::problems::{self, wrong};
 
 use crate::failure::Failure;
@@ -42,7 +42,7 @@ struct Solve {
 
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let Command::Solve(arguments) = arguments.command;
-    let source = Source::read(&arguments.file).map_err(Failure::Input)?;
+    let source = SourceFile::read(&arguments.file).map_err(Failure::Input)?;
     let (problems, listed) = problems::control_problems(&source)?;
     let mut solver = Solver::new();
     let mut answers = Vec::new();

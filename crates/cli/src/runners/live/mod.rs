@@ -19,7 +19,7 @@ use plan::Plan;
 use serde::Deserialize;
 use serde_json::Value;
 use tidegate_control::units::{Rate, Span};
-use tidegate_lab::input::{InputError, Source};
+use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::runs;
 use tidegate_lab::scenario::Scenario;
@@ -57,7 +57,7 @@ struct Run {
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: Parameters = experiment.parameters(scale)?;
     let file = experiment.folder.join(&parameters.scenario);
-    let source = Source::read(&file)?;
+    let source = SourceFile::read(&file)?;
     let plan: Plan = source.parse_toml()?;
     let overrides = [("duration", parameters.duration), ("warmup", parameters.warmup)]
         .map(|(key, span)| format!("{key} = \"{span}\""));
