@@ -22,7 +22,6 @@ fn bandwidth_file(relays: &[Relay]) -> String {
     let now = unix();
     let lines = relays.iter().zip(WEIGHTS).map(|(relay, weight)| Line {
         id: tidegate_net::identity::unhex(&relay.fingerprint).unwrap(),
-        ed25519: None,
         nickname: relay.name.clone(),
         capacity: Rate(weight * 8000),
         descriptor_limit: None,

@@ -5,8 +5,8 @@ use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::str::FromStr;
 
-use serde::Deserializer;
 use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// Reads a value from its text; a bare number is refused with the type's own complaint, which names an example.
 ///
@@ -43,6 +43,46 @@ fn bare_number<T: FromStr<Err: Display>>(number: &str) -> String {
         Err(error) => error.to_string(),
         Ok(_) => format!("`{number}` must be in quotation marks"),
     }
+}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads hexadecimal of either case; `None` unless it is exactly `N` bytes.
+pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// `#[serde(deserialize_with = "tidegate_control::text::read_hex")]`: a key or fingerprint in hexadecimal.
+///
+/// # Errors
+/// The deserializer's, naming the number of digits that are expected. A leading `$` is allowed.
+pub fn read_hex<'de, D: Deserializer<'de>, const N: usize>(deserializer: D) -> Result<[u8; N], D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let digits = text.strip_prefix('$').unwrap_or(&text);
+    unhex(digits).ok_or_else(|| D::Error::custom(format!("expected {} hexadecimal digits", 2 * N)))
+}
+
+/// As [`read_hex`], for a list.
+///
+/// # Errors
+/// As [`read_hex`].
+pub fn read_hex_list<'de, D: Deserializer<'de>, const N: usize>(
+    deserializer: D,
+) -> Result<Vec<[u8; N]>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Item<const N: usize>(#[serde(deserialize_with = "read_hex")] [u8; N]);
+    Ok(Vec::<Item<N>>::deserialize(deserializer)?.into_iter().map(|item| item.0).collect())
 }
 
 /// `#[serde(with = "tidegate_control::text::size")]`: a number of bytes below 4 GiB, written with its unit.

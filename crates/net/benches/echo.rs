@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tidegate_control::flashflow::Percent;
 use tidegate_control::units::Rate;
 use tidegate_net::flashflow::coordinator::measure;
-use tidegate_net::flashflow::measurer::{self, Settings};
+use tidegate_net::flashflow::measurer::{self, MeasurerOptions};
 use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
 use tidegate_net::identity::{Contact, Identity, random};
 use tidegate_net::tls;
@@ -87,8 +87,8 @@ fn relay() -> f64 {
         runtime().block_on(local.run_until(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
             tell.send(listener.local_addr().expect("bound")).expect("someone waits");
-            let settings = Settings { coordinators: vec![allowed], workers: 1, rate: u64::MAX };
-            measurer::serve(listener, identity, settings).await.expect("it serves");
+            let options = MeasurerOptions { coordinators: vec![allowed], workers: 1, rate: u64::MAX };
+            measurer::serve(listener, identity, options).await.expect("it serves");
         }));
     });
     let measurer =

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+pub use tidegate_control::text::{hex, unhex};
 use tidegate_proto::crypto::cert::Fingerprint;
 use tidegate_proto::crypto::ntor::{RelayPublic, RelaySecret};
 use tidegate_proto::crypto::rsa_keys::tls_identity;
@@ -71,23 +72,6 @@ pub fn random<const N: usize>() -> [u8; N] {
 pub fn fill(bytes: &mut [u8]) {
     let random = rustls::crypto::ring::default_provider().secure_random;
     random.fill(bytes).expect("the operating system gives random bytes");
-}
-
-/// Lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Reads hexadecimal of either case; `None` unless it is exactly `N` bytes.
-pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    if text.len() != 2 * N || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 /// SHA-256 in hexadecimal.

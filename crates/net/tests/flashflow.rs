@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tidegate_control::flashflow::Percent;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::flashflow::coordinator::measure;
-use tidegate_net::flashflow::measurer::{self, Settings};
+use tidegate_net::flashflow::measurer::{self, MeasurerOptions};
 use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
 use tidegate_net::identity::{Contact, Identity};
 use tidegate_proto::flashflow::coordinator::{Failure, Order, Outcome, Peer, Timeouts};
@@ -53,8 +53,8 @@ fn team(measurers: usize, rate: Rate) -> Team {
         .map(|_| {
             let identity = Arc::new(Identity::generate());
             let fingerprint = identity.fingerprint();
-            let settings = Settings { coordinators: vec![allowed], workers: 1, rate: u64::MAX };
-            let address = start(move |listener| measurer::serve(listener, identity, settings));
+            let options = MeasurerOptions { coordinators: vec![allowed], workers: 1, rate: u64::MAX };
+            let address = start(move |listener| measurer::serve(listener, identity, options));
             Contact { address, fingerprint }
         })
         .collect();

@@ -2,32 +2,12 @@
 
 use crate::units::Rate;
 
-/// The team has less left than a measurement needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shortage {
-    /// What was asked for.
-    pub needed: Rate,
-    /// What all measurers have left together.
-    pub left: Rate,
-}
-
-impl std::fmt::Display for Shortage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the measurement needs {} and the measurers have {} left", self.needed, self.left)
-    }
-}
-
-impl std::error::Error for Shortage {}
-
 /// Takes `needed` from the measurers' residual capacities: again and again the measurer with the most left
-/// (the first of several) gives all it has, or as much as is still needed. The result is `a_i` per measurer.
-///
-/// # Errors
-/// [`Shortage`] if the sum does not reach.
-pub fn allocate(residual: &[Rate], needed: Rate) -> Result<Vec<Rate>, Shortage> {
-    let left = Rate(residual.iter().fold(0u64, |sum, r| sum.saturating_add(r.0)));
-    if left < needed {
-        return Err(Shortage { needed, left });
+/// (the first of several) gives all it has, or as much as is still needed. The result is `a_i` per measurer;
+/// `None` if the sum of the residual capacities is too small.
+pub fn allocate(residual: &[Rate], needed: Rate) -> Option<Vec<Rate>> {
+    if residual.iter().fold(0u64, |sum, r| sum.saturating_add(r.0)) < needed.0 {
+        return None;
     }
     let mut order: Vec<usize> = (0..residual.len()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(residual[i]));
@@ -37,7 +17,7 @@ pub fn allocate(residual: &[Rate], needed: Rate) -> Result<Vec<Rate>, Shortage> 
         shares[i] = Rate(missing.min(residual[i].0));
         missing -= shares[i].0;
     }
-    Ok(shares)
+    Some(shares)
 }
 
 /// Deals the `sockets` evenly to those measurers that have a share, the first ones getting one more; at
@@ -66,11 +46,10 @@ mod tests {
     #[test]
     fn the_largest_residual_gives_first() {
         let residual = [Rate(941), Rate(1611), Rate(946)];
-        assert_eq!(allocate(&residual, Rate(1000)), Ok(vec![Rate(0), Rate(1000), Rate(0)]));
-        assert_eq!(allocate(&residual, Rate(2600)), Ok(vec![Rate(43), Rate(1611), Rate(946)]));
-        let short = allocate(&residual, Rate(3499)).unwrap_err();
-        assert_eq!(short, Shortage { needed: Rate(3499), left: Rate(3498) });
-        assert_eq!(allocate(&[], Rate(0)), Ok(vec![]));
+        assert_eq!(allocate(&residual, Rate(1000)), Some(vec![Rate(0), Rate(1000), Rate(0)]));
+        assert_eq!(allocate(&residual, Rate(2600)), Some(vec![Rate(43), Rate(1611), Rate(946)]));
+        assert_eq!(allocate(&residual, Rate(3499)), None);
+        assert_eq!(allocate(&[], Rate(0)), Some(vec![]));
     }
 
     #[test]

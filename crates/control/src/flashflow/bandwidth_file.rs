@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::schedule::RelayId;
+use crate::text::{hex, unhex};
 use crate::units::Rate;
 
 /// The format version written.
@@ -41,8 +42,6 @@ pub struct BandwidthFile {
 pub struct Line {
     /// The relay's identity.
     pub id: RelayId,
-    /// Its Ed25519 identity in unpadded base64, if known.
-    pub ed25519: Option<String>,
     /// Its nickname.
     pub nickname: String,
     /// The estimate.
@@ -71,19 +70,14 @@ pub enum BandwidthFileError {
     Duplicate(RelayId),
     /// A nickname that would break the line: 1 to 19 letters and digits.
     Nickname(String),
-    /// An Ed25519 identity is 43 characters of base64.
-    Ed25519(String),
 }
 
 impl fmt::Display for BandwidthFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BandwidthFileError::Duplicate(id) => write!(f, "relay ${} appears twice", hex(id)),
+            BandwidthFileError::Duplicate(id) => write!(f, "relay ${} appears twice", relay_name(id)),
             BandwidthFileError::Nickname(name) => {
                 write!(f, "nickname `{}` is not 1 to 19 letters and digits", name.escape_debug())
-            }
-            BandwidthFileError::Ed25519(key) => {
-                write!(f, "Ed25519 identity `{}` is not 43 characters of base64", key.escape_debug())
             }
         }
     }
@@ -146,24 +140,14 @@ impl Line {
         if !(1..=19).contains(&name.len()) || !name.bytes().all(|b| b.is_ascii_alphanumeric()) {
             return Err(BandwidthFileError::Nickname(name.clone()));
         }
-        match &self.ed25519 {
-            Some(key)
-                if key.len() != 43
-                    || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b"+/".contains(&b)) =>
-            {
-                Err(BandwidthFileError::Ed25519(key.clone()))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn write(&self, text: &mut String, too_few: bool) {
-        text.push_str(&format!("node_id=${} bw={}", hex(&self.id), self.weight()));
-        if let Some(key) = &self.ed25519 {
-            text.push_str(&format!(" master_key_ed25519={key}"));
-        }
         text.push_str(&format!(
-            " nick={} time={} success={} error_misc={} conclusive={}",
+            "node_id=${} bw={} nick={} time={} success={} error_misc={} conclusive={}",
+            relay_name(&self.id),
+            self.weight(),
             self.nickname,
             iso(self.time),
             self.success,
@@ -209,7 +193,8 @@ pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
         }
         let value = |key: &str| line.split(' ').find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
         let Some(id) = value("node_id") else { continue };
-        let (Some(id), Some(Ok(weight))) = (unhex(id), value("bw").map(str::parse)) else {
+        let id = unhex(id.strip_prefix('$').unwrap_or(id));
+        let (Some(id), Some(Ok(weight))) = (id, value("bw").map(str::parse)) else {
             return fail("no identity of 40 hexadecimal digits, or no bw of kB/s");
         };
         if weights.insert(id, weight).is_some() {
@@ -238,21 +223,9 @@ pub fn median(files: &[BTreeMap<RelayId, u64>]) -> BTreeMap<RelayId, u64> {
         .collect()
 }
 
-fn unhex(text: &str) -> Option<RelayId> {
-    let digits = text.strip_prefix('$').unwrap_or(text).as_bytes();
-    let mut id = [0; 20];
-    if digits.len() != 40 {
-        return None;
-    }
-    for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
-        let digit = |d: u8| char::from(d).to_digit(16);
-        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
-    }
-    Some(id)
-}
-
-fn hex(id: &RelayId) -> String {
-    id.iter().map(|byte| format!("{byte:02X}")).collect()
+/// The identity of a relay as bandwidth files, records and logs write it: 40 upper-case digits.
+pub fn relay_name(id: &RelayId) -> String {
+    hex(id).to_uppercase()
 }
 
 /// A Unix time as `YYYY-MM-DDTHH:MM:SS` in UTC (civil-from-days, Gregorian calendar).
@@ -313,7 +286,6 @@ mod tests {
     fn line(n: u8) -> Line {
         Line {
             id: [n; 20],
-            ed25519: None,
             nickname: format!("relay{n}"),
             capacity: Rate(250_000_000),
             descriptor_limit: None,
@@ -344,7 +316,6 @@ mod tests {
     fn the_text_is_what_the_specification_shows() {
         let mut limited = line(0xab);
         limited.descriptor_limit = Some(Rate(80_000_000));
-        limited.ed25519 = Some("A".repeat(43));
         let text = file(vec![limited, line(1)]).to_text().unwrap();
         let expected = format!(
             "1577836800\nversion=1.5.0\nsoftware=tidegate-flashflow\nsoftware_version=0.1.0\n\
@@ -355,10 +326,9 @@ mod tests {
              recent_measurement_attempt_count=3\nrecent_measurement_failure_count=1\n\
              recent_measurements_excluded_old_count=0\n=====\n\
              node_id=${} bw=31250 nick=relay1 time=2020-01-01T00:00:00 success=1 error_misc=0 conclusive=1\n\
-             node_id=${} bw=10000 master_key_ed25519={} nick=relay171 time=2020-01-01T00:00:00 success=1 error_misc=0 conclusive=1\n",
+             node_id=${} bw=10000 nick=relay171 time=2020-01-01T00:00:00 success=1 error_misc=0 conclusive=1\n",
             "01".repeat(20),
-            "AB".repeat(20),
-            "A".repeat(43)
+            "AB".repeat(20)
         );
         assert_eq!(text, expected);
     }
@@ -379,8 +349,6 @@ mod tests {
             let bad = Line { nickname: nickname.into(), ..line(1) };
             assert!(matches!(file(vec![bad]).to_text(), Err(BandwidthFileError::Nickname(_))));
         }
-        let bad = Line { ed25519: Some("short".into()), ..line(1) };
-        assert!(matches!(file(vec![bad]).to_text(), Err(BandwidthFileError::Ed25519(_))));
         assert_eq!(Line { capacity: Rate(3), ..line(1) }.weight(), 1);
     }
 

@@ -54,6 +54,8 @@ mod tests {
             assert!(part_time_failure(n, 0.49) >= 0.5, "section 5 promises one half below q = 1/2");
         }
         assert!(part_time_failure(9, 0.1) > 0.999);
+        assert!((part_time_failure(3, 0.5) - 0.5).abs() < 1e-12);
+        assert!(part_time_failure(6, 0.4) > part_time_failure(5, 0.4), "of two weights the lower counts");
     }
 
     #[test]

@@ -14,11 +14,21 @@ pub mod bounds;
 pub mod quota;
 pub mod schedule;
 
+use serde::Deserialize;
+
 use crate::units::{Rate, Span};
 
 /// A share in whole percent below 100: the background ratio `r`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "u8")]
 pub struct Percent(u8);
+
+impl TryFrom<u8> for Percent {
+    type Error = String;
+    fn try_from(percent: u8) -> Result<Percent, String> {
+        Percent::new(percent).ok_or_else(|| format!("{percent} % is not below 100 %"))
+    }
+}
 
 impl Percent {
     /// `None` from 100 on: a relay must answer some measurement traffic.
@@ -39,7 +49,8 @@ impl Percent {
 }
 
 /// What a deployment chooses (section 6.1 and appendix E).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MeasurementParameters {
     /// `m`: measurer capacity that a relay needs, as a multiple of its own.
     pub multiplier: f64,
@@ -48,6 +59,7 @@ pub struct MeasurementParameters {
     /// `eps2`: and below `(1 + eps2)` of it.
     pub epsilon2: f64,
     /// `r`: the share of a relay's traffic during a measurement that may be background.
+    #[serde(rename = "background-percent")]
     pub background: Percent,
     /// `t`: how long a relay is measured.
     pub duration: Span,

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 use tidegate_control::flashflow::MeasurementParameters;
 use tidegate_control::flashflow::bandwidth_file::median;
+use tidegate_control::flashflow::bounds::part_time_failure;
 use tidegate_control::flashflow::schedule::{Schedule, ScheduledRelay, Secret};
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::Rate;
@@ -54,7 +55,10 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
                 .filter(|period| deceived(coordinators, percent, parameters.slots, *period, seed))
                 .count();
             measured.push(format!("{name}.deceived"), deceived as f64 / parameters.periods as f64);
-            measured.push(format!("{name}.bound"), bound(coordinators as u64, f64::from(percent) / 100.0));
+            measured.push(
+                format!("{name}.bound"),
+                1.0 - part_time_failure(coordinators as u32, f64::from(percent) / 100.0),
+            );
         }
     }
     measured.push("bought.highest", bought(parameters.periods, &mut Seed::root(2).random()));
@@ -88,13 +92,6 @@ fn deceived(coordinators: usize, percent: u32, slots: u32, period: u64, seed: Se
     median(&files)[&relay.id] > SLOW
 }
 
-/// The paper's: the median is not the fast one if at least half of the coordinators saw the slow one.
-fn bound(n: u64, q: f64) -> f64 {
-    let choose = |k: u64| (1..=k).fold(1.0, |product, i| product * (n - k + i) as f64 / i as f64);
-    let fails = |k: u64| choose(k) * libm::pow(1.0 - q, k as f64) * libm::pow(q, (n - k) as f64);
-    1.0 - (n.div_ceil(2)..=n).map(fails).sum::<f64>()
-}
-
 /// The highest median over the capacity, with a minority of bought coordinators.
 fn bought(periods: u64, random: &mut Random) -> f64 {
     let mut highest = 0;
@@ -111,17 +108,4 @@ fn bought(periods: u64, random: &mut Random) -> f64 {
         highest = highest.max(median(&files)[&[1; 20]]);
     }
     highest as f64 / SLOW as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bound_is_the_papers() {
-        assert!((bound(1, 0.4) - 0.4).abs() < 1e-12);
-        assert!((bound(3, 0.4) - 0.352).abs() < 1e-12);
-        assert!((bound(3, 0.5) - 0.5).abs() < 1e-12, "below a half it fails with more than a half");
-        assert!(bound(6, 0.4) < bound(5, 0.4), "of two the lower counts");
-    }
 }

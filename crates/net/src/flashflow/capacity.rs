@@ -11,6 +11,7 @@ pub use tidegate_proto::flashflow::probe::MAX_SECONDS;
 use tidegate_proto::flashflow::probe::{DATAGRAM, HEAD, Head, Key, Nonce, ProbeKind, Sender, beginning};
 use tokio::net::UdpSocket;
 
+use super::config::CapacityPeer;
 use crate::clock;
 use crate::identity::{Identity, random};
 
@@ -27,17 +28,6 @@ const REPORTED: u64 = 3;
 const REFILL: Span = Span::from_millis(1);
 /// Datagrams handled before the clock is looked at.
 const AT_ONCE: usize = 64;
-
-/// Another measurer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// For results.
-    pub name: String,
-    /// Where its UDP socket listens.
-    pub address: SocketAddr,
-    /// Its public key.
-    pub onion_key: [u8; 32],
-}
 
 /// What a probe gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +47,10 @@ struct Keys {
 }
 
 impl Keys {
-    fn new(identity: &Identity, peers: &[Peer]) -> Keys {
+    fn new(identity: &Identity, peers: &[CapacityPeer]) -> Keys {
         let name = |key: &[u8; 32]| key[..8].try_into().expect("8 bytes");
         let secret = identity.schedule_secret();
-        let shared = |peer: &Peer| Key::of_pair(&x25519_dalek::x25519(secret, peer.onion_key));
+        let shared = |peer: &CapacityPeer| Key::of_pair(&x25519_dalek::x25519(secret, peer.onion_key));
         let peers = peers.iter().enumerate().map(|(i, peer)| (name(&peer.onion_key), (shared(peer), i)));
         Keys { ours: name(&identity.relay_public().onion), peers: peers.collect() }
     }
@@ -139,7 +129,12 @@ struct Session {
 ///
 /// # Errors
 /// If the socket fails.
-pub async fn serve(socket: UdpSocket, identity: &Identity, peers: &[Peer], rate: u64) -> io::Result<()> {
+pub async fn serve(
+    socket: UdpSocket,
+    identity: &Identity,
+    peers: &[CapacityPeer],
+    rate: u64,
+) -> io::Result<()> {
     let keys = Keys::new(identity, peers);
     // What was last answered to whom: at most one per peer.
     let mut answered: BTreeMap<Sender, (Nonce, Nonce)> = BTreeMap::new();
@@ -236,7 +231,7 @@ struct Other {
 pub async fn probe(
     socket: UdpSocket,
     identity: &Identity,
-    peers: &[Peer],
+    peers: &[CapacityPeer],
     rate: Rate,
     seconds: u64,
 ) -> io::Result<Capacity> {
@@ -281,7 +276,7 @@ pub async fn probe(
 async fn challenge(
     socket: &UdpSocket,
     keys: &Keys,
-    peers: &[Peer],
+    peers: &[CapacityPeer],
     others: &mut [Other],
     (rate, seconds): (Rate, u64),
 ) -> io::Result<()> {
@@ -345,9 +340,9 @@ mod tests {
         UdpSocket::bind("127.0.0.1:0").await.unwrap()
     }
 
-    fn peer(name: &str, socket: &UdpSocket, identity: &Identity) -> Peer {
+    fn peer(name: &str, socket: &UdpSocket, identity: &Identity) -> CapacityPeer {
         let onion_key = identity.relay_public().onion;
-        Peer { name: name.into(), address: socket.local_addr().unwrap(), onion_key }
+        CapacityPeer { name: name.into(), address: socket.local_addr().unwrap(), onion_key }
     }
 
     #[tokio::test]

@@ -21,12 +21,13 @@ use super::config::{CoordinatorConfig, RelayEntry, Target};
 use super::coordinator::measure;
 use super::ledger::{BY_RELAY, Ledger};
 use super::plan::{as_relay, plan};
-use super::record::{Record, relay_name};
+use super::record::Record;
 use super::shared::{Current, Shared, network, say_network};
 use super::store::{self, Store, StoreError};
 use super::{publish, stock};
 use crate::clock::{self, Calendar};
 use crate::identity::{Contact, Identity, IdentityError, digest, hex, random};
+use tidegate_control::flashflow::bandwidth_file::relay_name;
 
 /// Why the daemon cannot start or must end.
 #[derive(Debug)]
@@ -282,7 +283,7 @@ impl Daemon {
                 let left = if entry.target == Target::Stock { &mut left_for_stock } else { &mut left };
                 // The reservation fits the budget; rounding may ask for a bit more than is left.
                 let all = Rate(left.iter().map(|rate| rate.0).sum());
-                let Ok(shares) = allocate(left, placement.reserved.min(all)) else { continue };
+                let Some(shares) = allocate(left, placement.reserved.min(all)) else { continue };
                 left.iter_mut().zip(&shares).for_each(|(left, share)| left.0 -= share.0);
                 let (daemon, entry) = (self.clone(), entry.clone());
                 tasks.spawn_local(async move { daemon.attempt(entry, placement, shares).await });
@@ -337,12 +338,12 @@ impl Daemon {
                 (measure(&self.identity, relay, &contacts, order, stop, on_second).await, names)
             }
             Target::Stock => {
-                let (settings, seconds) = {
+                let (stock, seconds) = {
                     let config = &self.shared.borrow().config;
                     (config.stock.clone(), (config.parameters.duration.0 / 1_000_000_000) as u16)
                 };
-                let settings = settings.expect("a configuration with stock relays says with what");
-                let result = stock::measure(&settings, &entry.id, allocated, seconds, stop, on_second).await;
+                let stock = stock.expect("the configuration was checked for [stock]");
+                let result = stock::measure(&stock, &entry.id, allocated, seconds, stop, on_second).await;
                 (result, vec!["tor".to_owned()])
             }
         };
@@ -375,7 +376,7 @@ impl Daemon {
         });
         let measurers = ids
             .clone()
-            .map(|m| MeasurerId { fingerprint: m.contact.fingerprint, address: m.source })
+            .map(|m| MeasurerId { fingerprint: m.contact().fingerprint, address: m.source })
             .collect();
         let order = Order {
             params: Params { token, seconds, background: p.background.get(), measurers },
@@ -383,7 +384,7 @@ impl Daemon {
             ratio: p.background,
             timeouts: Timeouts::default(),
         };
-        (order, ids.clone().map(|m| m.contact).collect(), ids.map(|m| m.name.clone()).collect())
+        (order, ids.clone().map(|m| m.contact()).collect(), ids.map(|m| m.name.clone()).collect())
     }
 
     fn keep_second(&self, id: &str, number: u16, second: &SecondRecord) {

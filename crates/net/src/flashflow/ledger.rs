@@ -102,15 +102,13 @@ struct Running {
     guess: Rate,
     allocated: Rate,
     parameters: MeasurementParameters,
-    capped: bool,
     seconds: Vec<Second>,
 }
 
 impl Running {
     /// What follows from the result, which must follow from the seconds.
     fn verdict(&self, id: &str, good: Good) -> Result<Verdict, LedgerError> {
-        let estimator = if self.capped { aggregate::estimate } else { aggregate::median };
-        let z = estimator(&self.seconds);
+        let z = aggregate::estimate(&self.seconds);
         let Good { estimate, conclusive, .. } = good;
         if z != Some(estimate) {
             let cause = format!("result of {id} is {} bit/s, its seconds give {z:?}", estimate.0);
@@ -183,7 +181,6 @@ impl Ledger {
                     guess: Rate(*guess),
                     allocated: Rate(*allocated),
                     parameters: judged_by(id, parameters)?,
-                    capped: parameters.capped,
                     seconds: Vec::new(),
                 };
                 if self.running.insert(id.clone(), running).is_some() {
@@ -298,7 +295,6 @@ impl Ledger {
             };
             lines.push(Line {
                 id,
-                ed25519: None,
                 nickname: described.nickname.clone(),
                 capacity: good.estimate,
                 descriptor_limit: described.descriptor_limit.map(Rate),
@@ -329,8 +325,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::relay_name;
     use super::*;
+    use tidegate_control::flashflow::bandwidth_file::relay_name;
 
     const RELAY: RelayId = [0xab; 20];
 
@@ -470,19 +466,6 @@ mod tests {
         records.pop();
         records.push(start(future + 5 - 86_400));
         assert_eq!(folded(&records).unwrap().from_future(), 2, "the result, a second later");
-    }
-
-    #[test]
-    fn results_of_older_records_follow_from_the_median() {
-        let old = serde_json::to_string(&attempt("a", 10, 2_000_000)).unwrap();
-        let old: Record = serde_json::from_str(&old.replace(",\"capped\":true", "")).unwrap();
-        for (attempt, estimate) in [(old, 1_600_000), (attempt("a", 10, 2_000_000), 1_120_000)] {
-            let seconds = [second("a", 1, 0), second("a", 2, 100_000), second("a", 3, 100_000)];
-            let mut records = vec![attempt];
-            records.extend(seconds);
-            records.push(result("a", 14, estimate, true));
-            folded(&records).unwrap();
-        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ const HANDSHAKE: Span = Span::from_secs(10);
 
 /// What a measurer's operator sets.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct MeasurerOptions {
     /// Coordinators that may use it.
     pub coordinators: Vec<Fingerprint>,
     /// Worker threads.
@@ -50,9 +50,13 @@ const SESSIONS: usize = 256;
 
 /// Serves coordinators until dropped: each connection is a measurement, and all of them together stay below
 /// the operator's rate. Must run inside a [`tokio::task::LocalSet`].
-pub async fn serve(listener: TcpListener, identity: Arc<Identity>, settings: Settings) -> io::Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    identity: Arc<Identity>,
+    options: MeasurerOptions,
+) -> io::Result<()> {
     let config = tls::server(&identity).map_err(io::Error::other)?;
-    let free = Rc::new(Cell::new(settings.rate));
+    let free = Rc::new(Cell::new(options.rate));
     let admission = Rc::new(Admission::new(UNAUTHENTICATED));
     let sessions = Arc::new(Semaphore::new(SESSIONS));
     let mut tasks = JoinSet::new();
@@ -60,16 +64,16 @@ pub async fn serve(listener: TcpListener, identity: Arc<Identity>, settings: Set
         tokio::select! {
             (tcp, _) = next_connection(&listener) => {
                 let admission = admission.clone();
-                let (config, identity, settings) = (config.clone(), identity.clone(), settings.clone());
+                let (config, identity, options) = (config.clone(), identity.clone(), options.clone());
                 let (sessions, free) = (sessions.clone(), free.clone());
                 tasks.spawn_local(async move {
                     let accepted = admission.run(link::accept(tcp, config, HANDSHAKE)).await;
                     let Some(Ok((stream, Some(peer)))) = accepted else { return };
-                    if settings.coordinators.contains(&peer)
+                    if options.coordinators.contains(&peer)
                         && let Ok(_session) = sessions.try_acquire_owned()
                     {
                         // The coordinator notices a broken connection itself.
-                        let _ = session(stream, &identity, &settings, &free).await;
+                        let _ = session(stream, &identity, &options, &free).await;
                     }
                 });
             }
@@ -128,7 +132,7 @@ struct Crew {
 async fn session(
     stream: server::TlsStream<Tcp>,
     identity: &Identity,
-    settings: &Settings,
+    options: &MeasurerOptions,
     free: &Rc<Cell<u64>>,
 ) -> io::Result<()> {
     let (mut reader, mut writer) = tokio::io::split(stream);
@@ -155,7 +159,7 @@ async fn session(
                         link::write_cells(&mut writer, &cell).await?;
                     }
                     Output::Connect(open) => match Reserved::of(free, open.rate) {
-                        Some(reserved) => crew = Some(hire(open, reserved, identity, settings, &events)?),
+                        Some(reserved) => crew = Some(hire(open, reserved, identity, options, &events)?),
                         None => measurer.failed(Reason::Busy),
                     },
                     Output::Load => {
@@ -200,11 +204,11 @@ fn hire(
     open: Open,
     reserved: Reserved,
     identity: &Identity,
-    settings: &Settings,
+    options: &MeasurerOptions,
     events: &mpsc::UnboundedSender<Event>,
 ) -> io::Result<Crew> {
     let config = tls::client(Some(identity), open.fingerprint).map_err(io::Error::other)?;
-    let workers = settings.workers.clamp(1, usize::from(open.sockets));
+    let workers = options.workers.clamp(1, usize::from(open.sockets));
     let rate = reserved.rate / workers as u64;
     let crew = Crew { phase: watch::Sender::new(Phase::Open), counters: Arc::default(), _reserved: reserved };
     for n in 0..workers {

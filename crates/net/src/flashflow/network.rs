@@ -15,7 +15,7 @@ use tidegate_data::{microdescriptor, open};
 
 /// Where the network is learnt from.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct NetworkSource {
     /// A consensus, or a folder of them, of which the last by name that is valid already counts.
     pub consensus: PathBuf,
     /// The authorities' certificates: a file, a folder of files, or a `.tar.xz` of them.
@@ -55,16 +55,20 @@ const OLDEST: u64 = 3 * 86_400;
 /// A clock may be so much behind the authorities'.
 const AHEAD: u64 = 600;
 
-impl Source {
+impl NetworkSource {
     /// Checks the names of authorities; without any, those of Tor are trusted.
     ///
     /// # Errors
     /// The first that is no identity.
-    pub fn new(consensus: PathBuf, certificates: PathBuf, authorities: &[String]) -> Result<Source, String> {
+    pub fn new(
+        consensus: PathBuf,
+        certificates: PathBuf,
+        authorities: &[String],
+    ) -> Result<NetworkSource, String> {
         let named = authorities.iter().map(String::as_str);
         let authorities = if authorities.is_empty() { identities(TOR) } else { identities(named) };
         let authorities = authorities.map_err(|name| format!("authorities: {name} is no identity"))?;
-        Ok(Source { consensus, certificates, microdescriptors: None, authorities })
+        Ok(NetworkSource { consensus, certificates, microdescriptors: None, authorities })
     }
 
     /// Reads and verifies the network as of `unix`.
@@ -155,7 +159,7 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let text = std::fs::read_to_string(fixtures.join("consensus-signed")).unwrap();
         let authorities = AUTHORITIES.map(str::to_owned);
-        let source = Source::new(folder.clone(), fixtures.join("certificates"), &authorities).unwrap();
+        let source = NetworkSource::new(folder.clone(), fixtures.join("certificates"), &authorities).unwrap();
         assert!(source.read(VALID_AFTER).unwrap_err().cause.contains("no consensus that is valid already"));
         std::fs::write(folder.join("2030-01-02-03"), &text).unwrap();
         // One that is not valid yet, and one that somebody is writing.
@@ -172,7 +176,7 @@ mod tests {
         std::fs::write(folder.join("2030-01-02-03"), text.replacen("192.0.2.12", "192.0.2.99", 1)).unwrap();
         let forged = source.read(VALID_AFTER + 3600).unwrap_err();
         assert!(forged.cause.contains("signed by 0 of 3"), "{forged}");
-        assert!(Source::new(folder.clone(), folder.clone(), &["nobody".to_owned()]).is_err());
+        assert!(NetworkSource::new(folder.clone(), folder.clone(), &["nobody".to_owned()]).is_err());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

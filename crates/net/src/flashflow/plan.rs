@@ -70,9 +70,10 @@ pub fn as_relay(entry: &RelayEntry, guess: Rate) -> ScheduledRelay {
 mod tests {
     use tidegate_control::flashflow::MeasurementParameters;
 
-    use super::super::record::relay_name;
+    use super::super::config::ConfigFile as _;
     use super::*;
     use crate::identity::{hex, random};
+    use tidegate_control::flashflow::bandwidth_file::relay_name;
 
     /// The coordinator measured `r0` before. `r9` comes to its machine; the others are new, and alone.
     #[test]

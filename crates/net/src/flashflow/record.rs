@@ -2,9 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 use tidegate_control::flashflow::MeasurementParameters;
-use tidegate_control::flashflow::schedule::RelayId;
-
-use crate::identity::hex;
 
 /// A record of the state, a line of its export. Times are Unix seconds, rates bits per second, the rest bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,9 +98,6 @@ pub struct RecordedParameters {
     pub epsilon2: f64,
     /// `r` in percent.
     pub background_percent: u8,
-    /// The estimate is [`tidegate_control::flashflow::aggregate::estimate`]; in older records it is the median.
-    #[serde(default)]
-    pub capped: bool,
 }
 
 impl From<&MeasurementParameters> for RecordedParameters {
@@ -113,7 +107,6 @@ impl From<&MeasurementParameters> for RecordedParameters {
             epsilon1: p.epsilon1,
             epsilon2: p.epsilon2,
             background_percent: p.background.get(),
-            capped: true,
         }
     }
 }
@@ -144,9 +137,4 @@ impl Record {
             Record::Second { .. } => None,
         }
     }
-}
-
-/// The name of a relay in records.
-pub fn relay_name(id: &RelayId) -> String {
-    hex(id).to_uppercase()
 }

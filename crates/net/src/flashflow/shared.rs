@@ -6,14 +6,15 @@ use tidegate_control::flashflow::schedule::{RelayId, Schedule, ScheduledRelay, g
 use tidegate_control::units::{Rate, Time};
 use tidegate_data::document::DataError;
 
-use super::config::{CoordinatorConfig, RelayEntry, Target};
+use super::config::{ConfigFile as _, CoordinatorConfig, RelayEntry, Target};
 use super::ledger::Ledger;
 use super::listed::inform;
 use super::network::Network;
 use super::plan::as_relay;
-use super::record::{Described, Record, relay_name};
+use super::record::{Described, Record};
 use super::store::Store;
 use crate::clock::Calendar;
+use tidegate_control::flashflow::bandwidth_file::relay_name;
 
 /// A measurement that is under way, for the status page.
 #[derive(Clone, Debug, Default)]

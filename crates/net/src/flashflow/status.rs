@@ -18,9 +18,9 @@ use tidegate_control::flashflow::bandwidth_file::iso;
 use tokio::net::TcpListener;
 
 use super::ledger::Good;
-use super::record::relay_name;
 use super::shared::Shared;
 use crate::http::{self, Page};
+use tidegate_control::flashflow::bandwidth_file::relay_name;
 
 /// Serves until dropped. Must run inside a [`tokio::task::LocalSet`].
 ///

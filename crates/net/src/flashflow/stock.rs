@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use super::config::StockConfig;
 use super::tor_control::Tor;
 use crate::identity::{hex, random};
 use crate::os::{self, LocalStream};
@@ -46,23 +47,6 @@ const PAUSE: Span = Span::from_millis(500);
 /// Connections that the source has accepted and that have not shown the token.
 const UNAUTHENTICATED: usize = 64;
 
-/// What stock relays are loaded with.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The tor program.
-    pub tor: PathBuf,
-    /// A file with options that every client gets: of a private network, its authorities.
-    pub torrc: Option<PathBuf>,
-    /// Identity of our exit, whose policy lets it connect to `listen`.
-    pub far_end: RelayId,
-    /// Where the source listens.
-    pub listen: SocketAddr,
-    /// Tor processes: each has one connection to the target.
-    pub clients: usize,
-    /// What the source sends at most, to all relays together.
-    pub capacity: Rate,
-}
-
 /// A directory that is deleted in the end.
 struct Scratch(PathBuf);
 
@@ -84,7 +68,7 @@ impl Drop for Scratch {
 /// Measures a stock relay at up to `rate` for so many seconds. The seconds' records have one measurer, the tor
 /// clients, in bytes of cells, and no background. Must run inside a [`tokio::task::LocalSet`].
 pub async fn measure(
-    settings: &Settings,
+    config: &StockConfig,
     relay: &RelayId,
     rate: Rate,
     seconds: u16,
@@ -97,23 +81,23 @@ pub async fn measure(
         }
     };
     tokio::select! {
-        result = load(settings, relay, rate, seconds, on_second) => result,
+        result = load(config, relay, rate, seconds, on_second) => result,
         () = stopped => Err(Failure { reason: Reason::Stopped, by: None }),
     }
 }
 
 async fn load(
-    settings: &Settings,
+    config: &StockConfig,
     relay: &RelayId,
     rate: Rate,
     seconds: u16,
     mut on_second: impl FnMut(u16, &SecondRecord),
 ) -> Result<Outcome, Failure> {
     let ours = |reason| move |_| Failure { reason, by: None };
-    let listener = TcpListener::bind(settings.listen).await.map_err(ours(Reason::Busy))?;
+    let listener = TcpListener::bind(config.listen).await.map_err(ours(Reason::Busy))?;
     let source = listener.local_addr().map_err(ours(Reason::Other))?;
     let token: [u8; 16] = random();
-    let network = settings.torrc.as_ref().map_or(Ok(String::new()), std::fs::read_to_string);
+    let network = config.torrc.as_ref().map_or(Ok(String::new()), std::fs::read_to_string);
     let network = network.map_err(ours(Reason::Other))?;
     let scratch = Scratch::new().map_err(ours(Reason::Other))?;
     let pace = Rc::new(RefCell::new(Load::new(rate.0, 1)));
@@ -121,10 +105,10 @@ async fn load(
     let _serving = Aborted(serving);
 
     let mut starting = JoinSet::new();
-    for n in 0..settings.clients {
-        let (settings, path) = (settings.clone(), vec![*relay, settings.far_end]);
+    for n in 0..config.clients {
+        let (config, path) = (config.clone(), vec![*relay, config.far_end]);
         let (directory, network) = (scratch.0.join(n.to_string()), network.clone());
-        starting.spawn_local(async move { client(&settings, directory, &network, &path, source).await });
+        starting.spawn_local(async move { client(&config, directory, &network, &path, source).await });
     }
     // Dropping a client ends its process.
     let (mut clients, mut streams) = (Vec::new(), Vec::new());
@@ -139,7 +123,7 @@ async fn load(
         }
     }
     // As with echo cells: half of what was wanted must be there.
-    if 2 * streams.len() < settings.clients * CIRCUITS * STREAMS {
+    if 2 * streams.len() < config.clients * CIRCUITS * STREAMS {
         return Err(Failure { reason: Reason::Circuits, by: Some(Peer::Measurer(0)) });
     }
     let received = Rc::new(Cell::new(0));
@@ -177,7 +161,7 @@ impl Drop for Aborted {
 
 /// Starts a client and opens its circuits and streams, as many as it gets.
 async fn client(
-    settings: &Settings,
+    config: &StockConfig,
     directory: PathBuf,
     network: &str,
     path: &[RelayId],
@@ -185,7 +169,7 @@ async fn client(
 ) -> io::Result<(Tor, Vec<LocalStream>)> {
     os::private_directory()?.create(&directory)?;
     let mut tor = link::within(LEARNING, async {
-        let mut tor = Tor::start(&settings.tor, directory, network).await?;
+        let mut tor = Tor::start(&config.tor, directory, network).await?;
         tor.ready().await?;
         Ok(tor)
     })

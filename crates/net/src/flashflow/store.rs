@@ -16,16 +16,12 @@ use super::record::Record;
 const DATABASE: &str = "ledger.sqlite";
 /// Format of the database, as SQLite's `user_version`.
 const FORMAT: i64 = 1;
-/// Files of lines of JSON, which held the state before; they are read once and left where they are.
-const PREFIX: &str = "records-";
-const SUFFIX: &str = ".jsonl";
 /// How long a reader waits for a writer.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// `unix` of a second is that of the record before it: records are forgotten from the oldest on.
 const SCHEMA: &str = "
-    CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL) STRICT;
-    CREATE TABLE imported (file TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;";
+    CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL) STRICT;";
 
 /// An open state directory, held by this process alone.
 pub struct Store {
@@ -59,9 +55,7 @@ fn error(path: &Path, why: impl fmt::Display) -> StoreError {
 pub fn read(directory: &Path) -> Result<Vec<Record>, StoreError> {
     let path = directory.join(DATABASE);
     if !path.exists() {
-        let old: Vec<_> =
-            old_files(directory)?.iter().map(|file| old_records(file)).collect::<Result<_, _>>()?;
-        return Ok(old.concat());
+        return Ok(Vec::new());
     }
     let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY);
     connection
@@ -96,38 +90,6 @@ fn parse(path: &Path, seq: i64, text: &str) -> Result<Record, StoreError> {
     serde_json::from_str(text).map_err(|cause| error(path, format!("record {seq}: {cause}")))
 }
 
-/// The files of the older format, oldest first.
-fn old_files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).map_err(|cause| error(directory, cause))? {
-        let path = entry.map_err(|cause| error(directory, cause))?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        let day = name.and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse::<u64>().ok());
-        found.extend(day.map(|day| (day, path)));
-    }
-    found.sort_unstable();
-    Ok(found.into_iter().map(|(_, path)| path).collect())
-}
-
-/// The records of a file of the older format. A line that was cut short is dropped, be it the last one or one onto
-/// whose stump the next was written.
-fn old_records(path: &Path) -> Result<Vec<Record>, StoreError> {
-    const BEGIN: &str = "{\"record\":";
-    let text = fs::read_to_string(path).map_err(|cause| error(path, cause))?;
-    let whole = text.rfind('\n').map_or(0, |end| end + 1);
-    let mut records = Vec::new();
-    for (i, line) in text[..whole].lines().enumerate().filter(|(_, line)| !line.is_empty()) {
-        let after_stump = || serde_json::from_str(&line[line.rfind(BEGIN).filter(|at| *at > 0)?..]).ok();
-        match serde_json::from_str(line) {
-            Ok(record) => records.push(record),
-            Err(cause) => {
-                records.push(after_stump().ok_or_else(|| error(path, format!("line {}: {cause}", i + 1)))?);
-            }
-        }
-    }
-    Ok(records)
-}
-
 impl Store {
     /// Opens or creates a state directory, and folds what is in it.
     ///
@@ -144,8 +106,7 @@ impl Store {
             .map_err(|cause| error(&lock_path, cause))?;
         lock.try_lock().map_err(|_| error(&lock_path, "another coordinator is using this state"))?;
         let path = directory.join(DATABASE);
-        let mut connection = database(&path).map_err(|cause| error(&path, cause))?;
-        import(&mut connection, directory)?;
+        let connection = database(&path).map_err(|cause| error(&path, cause))?;
         let read = records(&connection).map_err(|cause| error(&path, cause))?;
         let (mut ledger, mut all) = (Ledger::default(), Vec::new());
         for (seq, text) in read {
@@ -192,22 +153,6 @@ fn database(path: &Path) -> rusqlite::Result<Connection> {
         }
     }
     Ok(connection)
-}
-
-/// Takes in the files of the older format that were not taken in before: each as a whole.
-fn import(connection: &mut Connection, directory: &Path) -> Result<(), StoreError> {
-    for path in old_files(directory)? {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let records = old_records(&path)?;
-        let taken = connection.transaction().and_then(|transaction| {
-            if transaction.execute("INSERT OR IGNORE INTO imported VALUES (?1)", [&name])? > 0 {
-                records.iter().try_for_each(|record| insert(&transaction, record))?;
-            }
-            transaction.commit()
-        });
-        taken.map_err(|cause| error(&path, cause))?;
-    }
-    Ok(())
 }
 
 fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
@@ -322,23 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_older_versions_is_taken_in_once_stumps_and_all() {
+    fn an_export_is_one_record_a_line() {
         let scratch = Scratch::new();
-        let line = |unix| serde_json::to_string(&started(unix)).unwrap();
-        // A short write, then space again: the next record stands behind the stump.
-        let glued = format!("{}\n{}{}\n", line(1), &line(2)[..20], line(3));
-        fs::write(scratch.0.join("records-7.jsonl"), glued).unwrap();
-        fs::write(scratch.0.join("records-8.jsonl"), format!("{}\n{}", line(4), &line(5)[..30])).unwrap();
-        assert_eq!(times(&read(&scratch.0).unwrap()), [1, 3, 4], "without changing anything");
-        for _ in 0..2 {
-            let (_, records) = Store::open(&scratch.0).unwrap();
-            assert_eq!(times(&records), [1, 3, 4]);
-        }
+        let (mut store, _) = Store::open(&scratch.0).unwrap();
+        store.append(&started(1)).unwrap();
+        store.append(&started(3)).unwrap();
         let mut lines = Vec::new();
         export(&scratch.0, &mut lines).unwrap();
-        assert_eq!(String::from_utf8(lines).unwrap(), format!("{}\n{}\n{}\n", line(1), line(3), line(4)));
-        fs::write(scratch.0.join("records-9.jsonl"), "{\"record\":\"started\"}\n").unwrap();
-        let error = Store::open(&scratch.0).err().unwrap().to_string();
-        assert!(error.contains("line 1") && error.contains("missing field"), "{error}");
+        let line = |unix| serde_json::to_string(&started(unix)).unwrap() + "\n";
+        assert_eq!(String::from_utf8(lines).unwrap(), line(1) + &line(3));
     }
 }

@@ -103,11 +103,6 @@ impl CellBuffer {
         &mut self.bytes[..whole]
     }
 
-    /// Bytes of a cell that has not yet arrived completely.
-    pub fn partial(&self) -> usize {
-        self.filled % CELL
-    }
-
     /// Forgets the whole cells and keeps what follows them.
     pub fn consume(&mut self) {
         let whole = self.filled / CELL * CELL;

@@ -4,27 +4,46 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use serde::Deserialize;
 use tidegate_control::flashflow::Percent;
 use tidegate_control::flashflow::quota::Quota;
 use tidegate_control::machine::Machine;
+use tidegate_control::text::read_hex_list;
 use tidegate_control::units::{Span, Time};
 
 use super::cell::Token;
 use super::message::{Fingerprint, Message, Params, Reason};
 
 /// What a relay's operator allows (proposal 316).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
     /// `FFMeasurementsAllowed`
     pub allowed: bool,
     /// `FFAllowedCoordinators`: fingerprints of their certificates; nobody else may measure.
+    #[serde(deserialize_with = "read_hex_list")]
     pub coordinators: Vec<Fingerprint>,
     /// `FFMeasurementPeriod`: two measurements per coordinator in any window of this length.
+    #[serde(default = "default_period")]
     pub period: Span,
     /// `FFBackgroundTrafficPercent`
+    #[serde(rename = "background-percent", default = "default_background")]
     pub background: Percent,
     /// `FFMaxMeasurementDuration`: from the agreement to the end.
+    #[serde(default = "default_max_duration")]
     pub max_duration: Span,
+}
+
+fn default_period() -> Span {
+    Config::default().period
+}
+
+fn default_background() -> Percent {
+    Config::default().background
+}
+
+fn default_max_duration() -> Span {
+    Config::default().max_duration
 }
 
 impl Default for Config {

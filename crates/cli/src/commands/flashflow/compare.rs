@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
-use tidegate_control::flashflow::bandwidth_file::read_weights;
+use tidegate_control::flashflow::bandwidth_file::{read_weights, relay_name};
 use tidegate_control::flashflow::schedule::RelayId;
 use tidegate_data::{consensus, open};
 use tidegate_lab::input::InputError;
-use tidegate_net::flashflow::record::relay_name;
 
 use crate::failure::Failure;
 

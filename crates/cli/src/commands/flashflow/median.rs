@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tidegate_control::flashflow::bandwidth_file::{median, read_weights};
+use tidegate_control::flashflow::bandwidth_file::{median, read_weights, relay_name};
 use tidegate_data::open;
 use tidegate_lab::input::InputError;
-use tidegate_net::flashflow::record::relay_name;
 
 use crate::failure::Failure;
 

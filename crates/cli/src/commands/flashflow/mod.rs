@@ -3,7 +3,6 @@
 mod compare;
 mod cycle;
 mod demo;
-mod files;
 mod local;
 mod median;
 mod path;
@@ -15,15 +14,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use tidegate_control::flashflow::bandwidth_file::relay_name;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
-use tidegate_net::flashflow::config::CoordinatorConfig;
+use tidegate_lab::input::InputError;
+use tidegate_net::flashflow::config::{ConfigFile, CoordinatorConfig, MeasurerConfig, RelayConfig};
 use tidegate_net::flashflow::ledger::Ledger;
-use tidegate_net::flashflow::record::{Record, relay_name};
+use tidegate_net::flashflow::record::Record;
 use tidegate_net::flashflow::{delay, store};
 use tidegate_net::identity::{Identity, hex};
 
-use files::{background_config, coordinator_config, measurer_config, relay_config};
 use path::PathArguments;
 use roles::Liar;
 
@@ -118,6 +118,17 @@ struct Config {
     config: PathBuf,
 }
 
+impl Config {
+    fn read<C: ConfigFile>(&self) -> Result<C, Failure> {
+        read_config(&self.config)
+    }
+}
+
+/// Reads and checks a configuration file.
+fn read_config<C: ConfigFile>(path: &Path) -> Result<C, Failure> {
+    C::load(path).map_err(|error| InputError::new(error.path.display().to_string(), error.cause, "").into())
+}
+
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ConfigRole {
     Relay,
@@ -133,12 +144,12 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Role::Cycle(arguments) => return cycle::main(&arguments),
         Role::Median(arguments) => return median::main(&arguments),
         Role::Keygen { file } => keygen(&file)?,
-        Role::Relay { config, liar } => roles::relay(&relay_config(&config.config)?, liar)?,
-        Role::Measurer(Config { config }) => roles::measurer(measurer_config(&config)?)?,
+        Role::Relay { config, liar } => roles::relay(&config.read()?, liar)?,
+        Role::Measurer(config) => roles::measurer(config.read()?)?,
         Role::MeasurerCapacity { config, rate, duration, json } => {
-            roles::measurer_capacity(&measurer_config(&config.config)?, rate, duration, json)?
+            roles::measurer_capacity(&config.read()?, rate, duration, json)?
         }
-        Role::Background(Config { config }) => roles::background(background_config(&config)?)?,
+        Role::Background(config) => roles::background(&config.read()?)?,
         Role::Delay { path: PathArguments { delay, jitter, seed }, to, listen: from } => {
             on_this_thread(async {
                 let listener = listen(from).await?;
@@ -147,30 +158,27 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
             })
             .map(drop)?
         }
-        Role::Coordinator { config, once } => roles::coordinator(coordinator_config(&config.config)?, once)?,
+        Role::Coordinator { config, once } => roles::coordinator(config.read()?, once)?,
         Role::Schedule(arguments) => return schedule::main(&arguments),
-        Role::BandwidthFile(config) => {
-            let config = coordinator_config(&config.config)?;
-            match replay(&config)?.last_file() {
-                Some(text) => print!("{text}"),
-                None => return Err(Failure::Other("no bandwidth file was written yet".into())),
-            }
-        }
+        Role::BandwidthFile(config) => match replay(&config.read()?)?.last_file() {
+            Some(text) => print!("{text}"),
+            None => return Err(Failure::Other("no bandwidth file was written yet".into())),
+        },
         Role::CheckConfig { role, files } => {
             for file in files {
                 match role {
-                    ConfigRole::Relay => drop(relay_config(&file)?),
-                    ConfigRole::Measurer => drop(measurer_config(&file)?),
-                    ConfigRole::Coordinator => drop(coordinator_config(&file)?),
+                    ConfigRole::Relay => drop(read_config::<RelayConfig>(&file)?),
+                    ConfigRole::Measurer => drop(read_config::<MeasurerConfig>(&file)?),
+                    ConfigRole::Coordinator => drop(read_config::<CoordinatorConfig>(&file)?),
                 }
                 println!("{}: fine", file.display());
             }
         }
         Role::Export(config) => {
-            store::export(&coordinator_config(&config.config)?.state, std::io::stdout().lock())
+            store::export(&config.read::<CoordinatorConfig>()?.state, std::io::stdout().lock())
                 .map_err(Failure::other)?;
         }
-        Role::Verify(config) => verify(&coordinator_config(&config.config)?)?,
+        Role::Verify(config) => verify(&config.read()?)?,
     }
     Ok(ExitCode::SUCCESS)
 }

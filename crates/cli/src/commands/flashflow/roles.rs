@@ -8,8 +8,11 @@ use std::sync::Arc;
 use serde_json::json;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::clock;
-use tidegate_net::flashflow::config::{BackgroundConfig, CoordinatorConfig, MeasurerConfig, RelayConfig};
+use tidegate_net::flashflow::config::{
+    BackgroundConfig, CapacityConfig, CoordinatorConfig, MeasurerConfig, RelayConfig,
+};
 use tidegate_net::flashflow::daemon::{Daemon, DaemonError};
+use tidegate_net::flashflow::measurer::MeasurerOptions;
 use tidegate_net::flashflow::relay::{Limits, MeasuredRelay};
 use tidegate_net::flashflow::{background, capacity, measurer, status};
 use tidegate_net::identity::Identity;
@@ -28,7 +31,7 @@ pub enum Liar {
 /// Runs a relay that can be measured.
 pub fn relay(config: &RelayConfig, liar: Option<Liar>) -> Result<(), Failure> {
     let identity = Arc::new(Identity::load(&config.identity).map_err(Failure::other)?);
-    let (measurement, neighbours) = (config.measurement.clone(), config.neighbours.clone());
+    let (measurement, neighbours) = (config.measurement.clone(), config.neighbours());
     let relay = MeasuredRelay::new(identity, config.rate, measurement, Limits::default(), neighbours)
         .map_err(Failure::other)?;
     if let Some(Liar::Hold) = liar {
@@ -73,20 +76,21 @@ pub fn measurer(config: MeasurerConfig) -> Result<(), Failure> {
     let identity = Arc::new(Identity::load(&config.identity).map_err(Failure::other)?);
     on_this_thread(async {
         let listener = listen(config.listen).await?;
-        let (capacity, rate) = (config.capacity, config.settings.rate);
+        let MeasurerConfig { coordinators, workers, rate: Rate(rate), capacity, .. } = config;
+        let options = MeasurerOptions { coordinators, workers, rate };
         let probes = async {
             match &capacity {
-                Some((address, peers)) => {
-                    let socket = UdpSocket::bind(address).await;
-                    let socket =
-                        socket.map_err(|cause| Failure::other(format!("cannot listen on udp {address}: {cause}")))?;
+                Some(CapacityConfig { listen, peers }) => {
+                    let socket = UdpSocket::bind(listen).await;
+                    let socket = socket
+                        .map_err(|cause| Failure::other(format!("cannot listen on UDP {listen}: {cause}")))?;
                     capacity::serve(socket, &identity, peers, rate).await.map_err(Failure::other)
                 }
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            result = measurer::serve(listener, identity.clone(), config.settings) => result.map_err(Failure::other),
+            result = measurer::serve(listener, identity.clone(), options) => result.map_err(Failure::other),
             result = probes => result,
         }
     })
@@ -96,7 +100,7 @@ pub fn measurer(config: MeasurerConfig) -> Result<(), Failure> {
 /// Finds out how much a measurer can send and receive.
 pub fn measurer_capacity(config: &MeasurerConfig, rate: Rate, span: Span, json: bool) -> Result<(), Failure> {
     let seconds = span.0 / 1_000_000_000;
-    let Some((listen, peers)) = &config.capacity else {
+    let Some(CapacityConfig { listen, peers }) = &config.capacity else {
         return Err(Failure::other("the configuration has no [capacity] with the other measurers"));
     };
     if !(1..=capacity::MAX_SECONDS).contains(&seconds) || Span::from_secs(seconds) != span || rate.0 == 0 {
@@ -105,7 +109,7 @@ pub fn measurer_capacity(config: &MeasurerConfig, rate: Rate, span: Span, json: 
     let identity = Identity::load(&config.identity).map_err(Failure::other)?;
     // The measurer itself may be running and have the port; the others know us by our key.
     let ours = SocketAddr::new(listen.ip(), 0);
-    let rate = Rate(rate.0.min(config.settings.rate));
+    let rate = rate.min(config.rate);
     let capacity = on_this_thread(async {
         let socket = UdpSocket::bind(ours).await.map_err(Failure::other)?;
         capacity::probe(socket, &identity, peers, rate, seconds).await.map_err(Failure::other)
@@ -127,7 +131,7 @@ pub fn measurer_capacity(config: &MeasurerConfig, rate: Rate, span: Span, json: 
 }
 
 /// Sends clients' traffic through a relay.
-pub fn background(config: BackgroundConfig) -> Result<(), Failure> {
+pub fn background(config: &BackgroundConfig) -> Result<(), Failure> {
     let identity = Arc::new(Identity::load(&config.identity).map_err(Failure::other)?);
     on_this_thread(async {
         let listener = listen(config.listen).await?;
@@ -145,7 +149,7 @@ pub fn background(config: BackgroundConfig) -> Result<(), Failure> {
                 was_idle = bytes == 0;
             }
         };
-        let (target, circuits, rate) = (config.target, config.circuits, config.rate);
+        let (target, circuits, rate) = (config.target(), config.circuits, config.rate);
         tokio::select! {
             result = background::run(listener, identity, target, circuits, rate, delivered.clone()) => {
                 result.map_err(Failure::other)

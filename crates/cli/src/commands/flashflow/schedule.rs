@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate_control::flashflow::MeasurementParameters;
+use tidegate_control::flashflow::bandwidth_file::relay_name;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_data::document::DataError;
@@ -12,12 +13,12 @@ use tidegate_data::{consensus, open, relays, speed_test};
 use tidegate_lab::flashflow::network::{Deployment, Member};
 use tidegate_lab::input::InputError;
 use tidegate_net::clock;
-use tidegate_net::flashflow::record::relay_name;
+use tidegate_net::flashflow::config::CoordinatorConfig;
 use tidegate_net::flashflow::shared::network;
 use tidegate_net::flashflow::{plan, store};
 use tidegate_net::identity::Identity;
 
-use super::files::coordinator_config;
+use super::read_config;
 use crate::failure::Failure;
 
 /// Print when which relay is measured, or how long a team needs for a whole network; nothing is sent
@@ -283,7 +284,7 @@ fn print(object: &Value, as_json: bool) {
 
 /// The schedule of one coordinator's period.
 fn of_coordinator(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let mut config = coordinator_config(file)?;
+    let mut config: CoordinatorConfig = read_config(file)?;
     let network = network(&mut config, clock::unix()).map_err(|cause| Failure::Input(cause.into()))?;
     let identity = Identity::load(&config.identity).map_err(Failure::other)?;
     let records =
