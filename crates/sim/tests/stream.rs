@@ -7,7 +7,7 @@ use tidegate_sim::stream::plan::{Conduct, Exit, Plan};
 use tidegate_sim::stream::report::Report;
 use tidegate_sim::stream::world;
 use tidegate_stream::message::Refusal;
-use tidegate_stream::server::{Overload, Settings};
+use tidegate_stream::server::{Overload, ServerConfig};
 use tidegate_stream::viewer::SKIP_AFTER;
 
 const SECOND: Span = Span::from_secs(1);
@@ -20,7 +20,7 @@ fn at(seconds: u64) -> Time {
 /// of 2 to 12 Mbit/s with a mean of 6.
 fn plan(viewers: usize, seconds: u64) -> Plan {
     Plan {
-        server: Settings::new(Rate(12_000_000), viewers + 10),
+        server: ServerConfig::new(Rate(12_000_000), viewers + 10),
         viewers: Plan::viewers(viewers, 2e6..12e6, 6e6, Span::from_secs(3), Seed::root(5)),
         rate: Rate(4_000_000),
         delay: Span::from_millis(40),

@@ -2,7 +2,7 @@
 
 use tidegate_control::units::Time;
 
-/// Something that fills at a rate and is spent.
+/// A token bucket; the caller gives rate and size.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
     level: f64,
@@ -10,10 +10,10 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// As full as it can be.
+    /// A full bucket of any size.
     pub const FULL: Bucket = Bucket { level: f64::MAX, at: Time::ZERO };
 
-    /// Takes `amount` if it is there; the bucket holds `most` and fills with `per_s`.
+    /// Takes `amount` tokens if they are there. The bucket holds `most` and refills at `per_s` per second.
     pub fn take(&mut self, now: Time, amount: f64, per_s: f64, most: f64) -> bool {
         self.level = (self.level + now.since(self.at).as_secs_f64() * per_s).min(most);
         self.at = self.at.max(now);

@@ -1,5 +1,6 @@
-//! Exploration (thesis section 3.2.3): packets over random chains of viewers, whose acknowledgements tell what
-//! viewers carry and how far they are from each other.
+//! Exploration (thesis section 3.2.3): measures viewers with packets over random chains.
+//!
+//! The acknowledgements show the bandwidth of the viewers and the latencies between them.
 
 use std::collections::BTreeMap;
 
@@ -9,58 +10,58 @@ use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 
 use crate::latency::Latencies;
-use crate::member::Member;
+use crate::member::{Member, Members};
 use crate::packet::{Explore, MAX_CHAIN, WIRE};
 use crate::{Peer, SERVER};
 
-/// How the server explores.
+/// Configuration of the exploration.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// The share of the server's uplink for it.
+pub struct ExplorationConfig {
+    /// Share of the server's uplink for exploration.
     pub share: f64,
-    /// Viewers in one chain.
+    /// Number of viewers in a chain.
     pub hops: usize,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { share: 0.04, hops: 3 }
+impl Default for ExplorationConfig {
+    fn default() -> ExplorationConfig {
+        ExplorationConfig { share: 0.04, hops: 3 }
     }
 }
 
-/// Packets on their way at once.
+/// Maximum number of packets in flight.
 const MOST: usize = 4096;
-/// The shortest timeout: a viewer may have to connect to the next.
+/// Shortest timeout. A viewer may have to connect to the next one first.
 const SHORTEST: Span = Span::from_millis(1500);
-/// How many contacts a viewer is given before chains use those it has.
+/// A chain prefers known contacts once a viewer has this many.
 const CIRCLE: usize = 8;
-/// How often a chain uses a contact that its viewer does not have.
+/// Probability that a chain uses a new contact anyway.
 const NEW_CONTACT: f64 = 0.01;
 
-/// Exploration packets on their way.
+/// Sends exploration packets and learns from their acknowledgements.
 #[derive(Debug)]
 pub struct Explorer {
-    settings: Settings,
-    /// Bytes that may be sent.
+    config: ExplorationConfig,
+    /// Tokens, in bytes.
     level: f64,
     at: Time,
     next: u32,
     flights: BTreeMap<u32, Flight>,
     deadlines: BTreeMap<(Time, u32), ()>,
-    /// What happened.
+    /// Counters since the start.
     pub counters: Counters,
 }
 
-/// Counts.
+/// Counters of the exploration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets sent.
+    /// Sent packets.
     pub sent: u64,
-    /// Acknowledged in time.
+    /// Packets that were acknowledged in time.
     pub acked: u64,
-    /// Not acknowledged in time.
+    /// Packets that timed out.
     pub lost: u64,
-    /// Acknowledgements that fit no packet.
+    /// Acknowledgements that match no packet.
     pub strange: u64,
 }
 
@@ -68,18 +69,15 @@ pub struct Counters {
 struct Flight {
     sent: Time,
     deadline: Time,
-    /// Viewer, when it had joined (numbers are used again), memo.
+    /// Viewers with their time of joining (numbers are reused) and their controller's memo.
     chain: Vec<(Peer, Time, Memo)>,
 }
 
-/// Viewers by number.
-pub type Members = [Option<Member>];
-
 impl Explorer {
-    /// Nothing is explored yet.
-    pub fn new(settings: Settings) -> Explorer {
+    /// An explorer without packets in flight.
+    pub fn new(config: ExplorationConfig) -> Explorer {
         Explorer {
-            settings: Settings { hops: settings.hops.clamp(1, MAX_CHAIN), ..settings },
+            config: ExplorationConfig { hops: config.hops.clamp(1, MAX_CHAIN), ..config },
             level: 0.0,
             at: Time::ZERO,
             next: 0,
@@ -89,19 +87,20 @@ impl Explorer {
         }
     }
 
-    /// A packet with `cargo`, if its turn has come at an uplink of `uplink` bit/s. Gives the chain's pairs that
-    /// must meet first, and the packet.
+    /// Makes the next packet if the budget allows one.
+    ///
+    /// `uplink` is the uplink in bit/s that the share refers to. Neighbours in the chain must be introduced first.
     pub fn send(
         &mut self,
         now: Time,
         uplink: f64,
         cargo: &Bytes,
         all: &[Peer],
-        members: &mut Members,
+        members: &Members,
         random: &mut Random,
     ) -> Option<Explore> {
         let bytes = (cargo.len() + WIRE) as f64;
-        let per_s = uplink / 8.0 * self.settings.share;
+        let per_s = uplink / 8.0 * self.config.share;
         self.level =
             (self.level + now.since(self.at).as_secs_f64() * per_s).min(4.0 * bytes.max(per_s / 20.0));
         self.at = self.at.max(now);
@@ -109,8 +108,8 @@ impl Explorer {
             return None;
         }
         self.level -= bytes;
-        let chain = draw(self.settings.hops, all, members, random)?;
-        let memo = |peer: &Peer| members[usize::from(*peer)].as_ref().map(|m| (*peer, m.joined, m.memo()));
+        let chain = draw(self.config.hops, all, members, random)?;
+        let memo = |peer: &Peer| members.get(*peer).map(|m| (*peer, m.joined, m.memo()));
         let noted: Vec<(Peer, Time, Memo)> = chain.iter().filter_map(memo).collect();
         self.next = self.next.wrapping_add(1);
         let id = self.next;
@@ -121,7 +120,7 @@ impl Explorer {
         Some(Explore { id, at: 0, chain, held: 0, stamps: Vec::new(), cargo: cargo.clone() })
     }
 
-    /// The last viewer of a chain says that the packet arrived.
+    /// Handles the acknowledgement from the last viewer of a chain.
     #[expect(
         clippy::too_many_arguments,
         reason = "an acknowledgement and the three things that learn from it"
@@ -152,7 +151,7 @@ impl Explorer {
                 member.feedback(now, *memo, Feedback::Acked { round_trip: seconds, stamp });
             }
         }
-        // The ways from the server and back are known from pings; what was waited for is no latency.
+        // Pings measure the links from and to the server. Time spent on connecting is not latency.
         let all = now.since(flight.sent).0 as f64 / 1e3;
         let path: Vec<Peer> = flight.chain.iter().map(|(peer, ..)| *peer).collect();
         let (first, last) = (path[0], path[path.len() - 1]);
@@ -163,7 +162,7 @@ impl Explorer {
         }
     }
 
-    /// Packets that are not acknowledged in time: any viewer of their chain may be why.
+    /// Handles timeouts. Every viewer of the chain gets negative feedback.
     pub fn expire(&mut self, now: Time, members: &mut Members) {
         while let Some((&(deadline, id), ())) = self.deadlines.first_key_value() {
             if deadline > now {
@@ -182,21 +181,21 @@ impl Explorer {
 }
 
 fn known(members: &mut Members, peer: Peer, joined: Time) -> Option<&mut Member> {
-    members[usize::from(peer)].as_mut().filter(|member| member.joined == joined)
+    members.get_mut(peer).filter(|member| member.joined == joined)
 }
 
-/// A chain of different viewers that forward, each of which mostly knows the next.
+/// Draws a chain of distinct viewers that forward, most of which know the next.
 fn draw(hops: usize, all: &[Peer], members: &Members, random: &mut Random) -> Option<Vec<Peer>> {
-    let forwards = |peer: Peer| members[usize::from(peer)].as_ref().is_some_and(|member| member.claim > 0.0);
+    let forwards = |peer: Peer| members.get(peer).is_some_and(|member| member.claim > 0.0);
     let mut chain: Vec<Peer> = vec![all[random.below(all.len())]];
     while chain.len() < hops.min(all.len()) {
         let last = chain[chain.len() - 1];
-        let met = &members[usize::from(last)].as_ref()?.met;
+        let met = &members.get(last)?.met;
         let new_contact = met.len() < CIRCLE || random.chance(NEW_CONTACT);
         let pool = if new_contact { all } else { &met[..] };
         let next = pool[random.below(pool.len())];
         if !forwards(next) || chain.contains(&next) {
-            // A short chain is as good.
+            // A shorter chain measures as well.
             break;
         }
         chain.push(next);

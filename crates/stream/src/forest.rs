@@ -1,5 +1,6 @@
-//! All slices' trees under one account of who can carry how many children (thesis section 6.4.4): join, leave,
-//! adopt, switch, orphans, relegation to leaf.
+//! The trees of all slices under one budget of children (thesis section 6.4.4).
+//!
+//! Operations: join, leave, adopt, switch, placement of orphans, demotion to leaf.
 
 use std::collections::BTreeSet;
 
@@ -10,58 +11,57 @@ use crate::room::{Place, Rooms};
 use crate::tree::{NOBODY, Tree};
 use crate::{Peer, SERVER};
 
-/// Who may have children where.
+/// Restricts which peers may have children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Wherever its uplink carries it: the thesis.
+    /// Any peer in any tree, as far as its uplink carries them (the thesis).
     Any,
-    /// In one tree only (SplitStream: Castro et al., SOSP 2003).
+    /// Each viewer in one tree only (SplitStream: Castro et al., SOSP 2003).
     OneTree,
-    /// Nobody but the server: unicast.
+    /// Only the server (unicast).
     Unicast,
 }
 
-/// `child` gets a slice from somebody else.
+/// A change of a child's parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The slice.
     pub slice: usize,
-    /// Who gets it.
+    /// The child.
     pub child: Peer,
-    /// From whom so far, or [`NOBODY`].
+    /// The old parent, or [`NOBODY`].
     pub from: Peer,
-    /// From whom now, or [`NOBODY`].
+    /// The new parent, or [`NOBODY`].
     pub to: Peer,
 }
 
-/// The trees.
+/// The trees of all slices.
 #[derive(Clone, Debug)]
 pub struct Forest {
     trees: Vec<Tree>,
     rooms: Rooms,
     members: Vec<Peer>,
-    /// Tops of subtrees that nobody had room for, by slice.
+    /// Tops of the subtrees without a parent, by slice.
     orphans: BTreeSet<(usize, Peer)>,
-    /// Whether an orphan or room came since orphans were last placed: without, nobody finds what was not there.
+    /// Whether an orphan or free capacity appeared since the last placement of orphans.
     news: bool,
     /// Slices that are not sent now.
     silent: Vec<bool>,
     rule: Rule,
-    /// What latencies are uncertain by, microseconds: a move that wins less for each viewer chases chance.
+    /// Uncertainty of latencies, microseconds. A move must gain more than this per viewer.
     noise: i64,
     changes: Vec<Change>,
 }
 
-/// A move for less than this, microseconds summed over the subtree, is not worth the unrest.
+/// Minimum gain of a move, microseconds summed over the subtree.
 const WORTH: i64 = 40_000;
-/// Nor is one that wins less than this part of the subtree's latency.
+/// Minimum gain of a move, as a divisor of the subtree's latency.
 const WORTHY: i64 = 5;
-/// What another slice from the same parent counts like, microseconds: who gets all slices from one parent loses
-/// all of them with it.
+/// Cost of another slice from the same parent, microseconds. A viewer should not lose all slices with one parent.
 const SHARED: i64 = 15_000;
 
 impl Forest {
-    /// The server alone, with numbers up to `peers` and so many slices.
+    /// Trees with only the server, for numbers below `peers`.
     pub fn new(peers: usize, slices: usize, rule: Rule) -> Forest {
         let mut rooms = Rooms::new(peers);
         rooms.change(SERVER, |place| place.member = true);
@@ -78,12 +78,12 @@ impl Forest {
         }
     }
 
-    /// One slice's tree.
+    /// The tree of a slice.
     pub fn tree(&self, slice: usize) -> &Tree {
         &self.trees[slice]
     }
 
-    /// Slices.
+    /// Number of slices, including parity.
     pub fn slices(&self) -> usize {
         self.trees.len()
     }
@@ -93,38 +93,43 @@ impl Forest {
         &self.members
     }
 
-    /// Children that `peer` can have over all slices, and those it has.
+    /// The budget of children of `peer` over all slices, and how many it has.
     pub fn load(&self, peer: Peer) -> (usize, usize) {
         let place = self.rooms.of(peer);
         (place.budget, place.used)
     }
 
-    /// Children that everybody together can have.
+    /// Whether one of two peers is the parent of the other in any slice.
+    pub(crate) fn are_related(&self, a: Peer, b: Peer) -> bool {
+        self.trees.iter().any(|tree| tree.parent(a) == b || tree.parent(b) == a)
+    }
+
+    /// Sum of the budgets of all peers.
     pub fn capacity(&self) -> usize {
         self.rooms.capacity()
     }
 
-    /// Subtrees that wait for room.
+    /// Number of subtrees without a parent.
     pub fn orphans(&self) -> usize {
         self.orphans.len()
     }
 
-    /// What changed since this was last asked, in order.
+    /// Takes the changes since the last call, in order.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Children that everybody together can have, by those that all viewers are.
+    /// Capacity divided by the number of children that all viewers are.
     pub fn spare(&self) -> f64 {
         self.capacity() as f64 / self.needed(self.members.len()).max(1) as f64
     }
 
-    /// Children that so many viewers are.
+    /// Number of children that `viewers` viewers are over all active slices.
     fn needed(&self, viewers: usize) -> usize {
         viewers * self.silent.iter().filter(|silent| !**silent).count()
     }
 
-    /// Whether server and viewers could carry the stream to all, with `budget` more and one viewer more.
+    /// Whether the capacity suffices for one more viewer that brings `budget`.
     pub fn feasible_with(&self, budget: usize) -> bool {
         let needed = self.needed(self.members.len() + 1);
         match self.rule {
@@ -133,7 +138,7 @@ impl Forest {
         }
     }
 
-    /// A viewer with so much room for children is added to every tree.
+    /// Adds a viewer to every tree.
     pub fn join(&mut self, peer: Peer, budget: usize, latencies: &Latencies) {
         self.members.push(peer);
         self.carry(peer, |place| (place.member, place.budget) = (true, budget));
@@ -143,7 +148,7 @@ impl Forest {
         }
     }
 
-    /// A slice is sent from now on, or is not: then nobody has a parent in it and no room is taken.
+    /// Starts or stops a slice. Children leave a stopped slice and free its capacity.
     pub fn set_active(&mut self, slice: usize, active: bool, latencies: &Latencies) {
         if self.silent[slice] != active {
             return;
@@ -161,7 +166,7 @@ impl Forest {
         self.place_orphans(latencies);
     }
 
-    /// A viewer is gone: its children go to others.
+    /// Removes a viewer and finds new parents for its children.
     pub fn leave(&mut self, peer: Peer, latencies: &Latencies) {
         self.members.retain(|member| *member != peer);
         for slice in 0..self.slices() {
@@ -176,7 +181,7 @@ impl Forest {
         self.place_orphans(latencies);
     }
 
-    /// A viewer does not answer: others get its children, and what its parents sent it serves them, until it answers.
+    /// Detaches a viewer that does not answer from all trees, until [`Forest::set_avoided`] ends it.
     pub fn suspend(&mut self, peer: Peer, latencies: &Latencies) {
         self.carry(peer, |place| (place.avoided, place.suspended) = (true, true));
         for slice in 0..self.slices() {
@@ -189,8 +194,7 @@ impl Forest {
         self.place_orphans(latencies);
     }
 
-    /// How many children `peer` can have changes; those beyond it, small subtrees and weak viewers first, go to
-    /// others.
+    /// Changes the budget of a viewer. Excess children, small subtrees and weak viewers first, go to other parents.
     pub fn set_budget(&mut self, peer: Peer, budget: usize, latencies: &Latencies) {
         let Place { member, used, budget: before, .. } = *self.rooms.of(peer);
         if !member || budget == before {
@@ -214,14 +218,14 @@ impl Forest {
         }
     }
 
-    /// Whether `peer` gets no new children for now. One that was suspended and is not avoided any more gets parents.
+    /// Sets whether a viewer gets new children. The end of avoidance also ends a suspension.
     pub fn set_avoided(&mut self, peer: Peer, avoided: bool) {
         let Place { avoided: before, suspended, .. } = *self.rooms.of(peer);
         if before == avoided {
             return;
         }
         self.carry(peer, |place| (place.avoided, place.suspended) = (avoided, place.suspended && avoided));
-        // Those below it count again.
+        // Capacity below this viewer is usable again.
         self.news = true;
         if suspended {
             let sent = (0..self.slices()).filter(|slice| !self.silent[*slice]);
@@ -229,13 +233,15 @@ impl Forest {
         }
     }
 
-    /// Changes what a peer carries.
+    /// Changes a place and notes new capacity.
     fn carry(&mut self, peer: Peer, change: impl FnOnce(&mut Place)) {
         self.news |= self.rooms.change(peer, change);
     }
 
-    /// `child` gets another parent in that slice, if there is one; otherwise it changes places with its own, if that
-    /// is avoided and it has room for it, or keeps it, unless that has more children than it can have.
+    /// Moves `child` to another parent if one has capacity.
+    ///
+    /// Otherwise the child takes the place of its parent if that is avoided. If the parent has too many children, the
+    /// child becomes an orphan; else it stays.
     pub fn place_elsewhere(&mut self, slice: usize, child: Peer, latencies: &Latencies) {
         let parent = self.trees[slice].parent(child);
         if parent == NOBODY {
@@ -253,7 +259,7 @@ impl Forest {
         }
     }
 
-    /// Tries to place who waits, the largest subtrees first, if anything changed since it was last tried.
+    /// Places orphans, the largest subtrees first, unless nothing changed since the last attempt.
     pub fn place_orphans(&mut self, latencies: &Latencies) {
         if !std::mem::take(&mut self.news) {
             return;
@@ -265,13 +271,13 @@ impl Forest {
         }
     }
 
-    /// Latencies changed, and are uncertain by `noise` microseconds.
+    /// Recomputes the delays. Latencies are uncertain by `noise` microseconds.
     pub fn refresh(&mut self, latencies: &Latencies, noise: i64) {
         self.noise = noise;
         self.trees.iter_mut().for_each(|tree| tree.refresh(latencies));
     }
 
-    /// Looks at `tries` random moves and makes those that pay, at most `most`.
+    /// Tries random moves and makes at most `most` of those that gain enough.
     pub fn optimise(&mut self, tries: usize, most: usize, random: &mut Random, latencies: &Latencies) {
         let mut made = 0;
         for _ in 0..tries {
@@ -310,7 +316,7 @@ impl Forest {
         }
     }
 
-    /// Slices that `child` gets from `parent`.
+    /// Number of slices that `child` gets from `parent`.
     fn shared(&self, parent: Peer, child: Peer) -> i64 {
         self.trees.iter().filter(|tree| tree.parent(child) == parent).count() as i64
     }
@@ -359,7 +365,7 @@ impl Forest {
         }
     }
 
-    /// The only way a parent changes, but for switching.
+    /// Changes a parent. Apart from switches, this is the only function that does.
     fn move_under(&mut self, slice: usize, child: Peer, to: Peer, latencies: &Latencies) {
         let from = self.trees[slice].parent(child);
         if from == to {
@@ -376,12 +382,12 @@ impl Forest {
             self.carry(to, |place| place.used += 1);
             self.orphans.remove(&(slice, child));
         }
-        // An orphan that waits, or room below one that waited.
+        // A new orphan, or capacity below a placed one.
         self.news |= from == NOBODY || to == NOBODY;
         self.changes.push(Change { slice, child, from, to });
     }
 
-    /// `child` moves to where its parent is, if it has room for it.
+    /// Moves `child` to the place of its parent, if the child has enough capacity.
     fn take_place(&mut self, slice: usize, child: Peer, parent: Peer, latencies: &Latencies) -> bool {
         let above = self.trees[slice].parent(parent);
         let silent = |peer: Peer| self.rooms.of(peer).avoided;
@@ -395,7 +401,7 @@ impl Forest {
         true
     }
 
-    /// Finds an orphan a parent; if nobody outside its own subtree has room, it takes a leaf's place.
+    /// Places an orphan. Without capacity outside its own subtree, it takes the place of a leaf.
     fn place(&mut self, slice: usize, orphan: Peer, latencies: &Latencies) {
         if let Some(parent) = self.best_parent(slice, orphan, NOBODY, latencies) {
             return self.move_under(slice, orphan, parent, latencies);
@@ -426,7 +432,7 @@ impl Forest {
         }
     }
 
-    /// Who has room for `child`, is nearest to the server with it, and is not `other`.
+    /// The best parent with capacity for `child`, except `other`: the nearest to the server.
     fn best_parent(&self, slice: usize, child: Peer, other: Peer, latencies: &Latencies) -> Option<Peer> {
         let tree = &self.trees[slice];
         let mut best: Option<(i64, Peer)> = None;
@@ -442,8 +448,7 @@ impl Forest {
             if best.is_some_and(|best| (cost, peer) >= best) {
                 continue;
             }
-            // Walks come last: below the child would be a ring, below another orphan or somebody silent nothing
-            // arrives.
+            // The walk to the top is expensive, so it comes last. It prevents rings and detached or silent parents.
             let mut top = peer;
             let outside = tree.upwards(peer).all(|at| {
                 top = at;

@@ -1,30 +1,30 @@
-//! From the bytes of a source to payloads of whole TS packets (ISO 13818-1: 188 bytes, the first 0x47).
+//! Cuts the bytes of a source into payloads of whole TS packets (ISO 13818-1: 188 bytes, the first is 0x47).
 
 use bytes::Bytes;
 
 use crate::packet::PAYLOAD;
 
-/// Bytes of one TS packet.
+/// Size of a TS packet, bytes.
 pub const TS: usize = 188;
 const SYNC: u8 = 0x47;
 
 /// Finds TS packets in a stream of bytes.
 #[derive(Debug, Default)]
 pub struct Framer {
-    /// Less than a payload and a TS packet.
+    /// Pending bytes, fewer than a payload and a TS packet.
     rest: Vec<u8>,
-    /// Whether the last bytes were in step.
+    /// Whether the last packet boundary was found.
     synchronous: bool,
-    /// Bytes that were no TS.
+    /// Number of skipped bytes that were not TS.
     pub garbage: u64,
 }
 
 impl Framer {
-    /// Takes any number of bytes; gives full payloads.
+    /// Takes any number of bytes and returns full payloads.
     pub fn push(&mut self, mut bytes: &[u8]) -> Vec<Bytes> {
         let mut payloads = Vec::new();
         while !bytes.is_empty() {
-            // What is held stays small, however much comes at once.
+            // Bounds the pending bytes for any size of input.
             let (now, later) = bytes.split_at(bytes.len().min(PAYLOAD));
             bytes = later;
             self.rest.extend_from_slice(now);
@@ -37,13 +37,13 @@ impl Framer {
         payloads
     }
 
-    /// What there is of whole TS packets, if the source pauses.
+    /// Returns the pending whole TS packets when the source pauses.
     pub fn flush(&mut self) -> Option<Bytes> {
         let whole = self.whole();
         (whole > 0).then(|| self.take(whole))
     }
 
-    /// Bytes of TS packets at the beginning, in step.
+    /// Length of the whole TS packets at the beginning.
     fn whole(&self) -> usize {
         let packets = self.rest.chunks_exact(TS).take_while(|packet| packet[0] == SYNC).count();
         if self.synchronous { (packets * TS).min(PAYLOAD) } else { 0 }
@@ -55,7 +55,7 @@ impl Framer {
         payload
     }
 
-    /// Drops bytes until a sync byte is first, and another where the next packet must begin.
+    /// Drops bytes until a sync byte is first and the next packet begins with one too.
     fn synchronise(&mut self) {
         if self.synchronous && self.rest.first().is_none_or(|first| *first == SYNC) {
             return;

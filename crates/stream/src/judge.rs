@@ -1,9 +1,9 @@
-//! Complaints (negative acknowledgements, thesis section 3.2.3): who is to blame when a slice does not come.
+//! The judge of complaints (negative acknowledgements, thesis section 3.2.3): finds the cause when a slice is
+//! missing.
 //!
-//! All viewers below a dead one complain at about the same time. A complaint about a parent that complains
-//! itself, or whose ancestors do, is put aside: only the topmost counts. Somebody about whom several others
-//! complain, time after time and more than is usual, is relegated; somebody who complains about many parents that
-//! nobody else complains about is not listened to.
+//! When a viewer dies, all viewers below it complain at about the same time. Only the topmost complaint counts: a
+//! parent that complains itself, or has an ancestor that does, is excused. A parent is relegated if several children
+//! complain repeatedly and more than is usual. A child that complains alone about many parents is ignored.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,72 +13,72 @@ use crate::forest::Forest;
 use crate::tree::NOBODY;
 use crate::{Peer, SERVER};
 
-/// `child` does not get `slice` from `parent`.
+/// A complaint that `child` does not get `slice` from `parent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Complaint {
     /// The slice.
     pub slice: usize,
-    /// Who complains.
+    /// The viewer that complains.
     pub child: Peer,
-    /// About whom.
+    /// The accused parent.
     pub parent: Peer,
-    /// What is wrong.
+    /// The kind of fault.
     pub fault: Fault,
 }
 
-/// What a parent does wrong.
+/// The kind of fault of a parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// It sends too little: it is given less to carry.
+    /// It sends too little; its budget is lowered.
     Loses,
     /// It sends nothing.
     Silent,
-    /// It sends something else.
+    /// It sends forged packets.
     Forges,
 }
 
-/// What is to be done about a complaint.
+/// The result of a complaint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The parent is to blame.
+    /// Blames the parent.
     Upheld(Complaint),
-    /// The parent is to blame, and was before: it should not forward for a while.
+    /// Blames the parent, which had faults before and should stop forwarding for a while.
     Relegate(Complaint),
-    /// Whoever complains does so about everybody: nothing.
+    /// The complaining viewer is not credible; ignore the complaint.
     Doubted(Complaint),
 }
 
-/// Complaints that wait, and those of the last while.
+/// Pending complaints and the history of blame.
 #[derive(Debug)]
 pub struct Judge {
-    /// How long complaints wait for those from above.
+    /// How long a complaint waits for complaints from above.
     settle: Span,
     waiting: VecDeque<(Time, Complaint)>,
-    /// The same, to look up.
+    /// The waiting complaints as a set.
     known: BTreeSet<Complaint>,
-    /// When each viewer last complained, by slice and viewer: it excuses those below it.
+    /// Last complaint by slice and viewer. It excuses the viewers below.
     complained: BTreeMap<(usize, Peer), Time>,
-    /// The last ones that blamed somebody.
+    /// Recent complaints that blamed a parent.
     blamed: VecDeque<(Time, Complaint)>,
-    /// Complaints that were not listened to.
+    /// Number of ignored complaints.
     pub doubted: u64,
 }
 
-/// Complaints wait at least and at most so long for those from above.
+/// Shortest and longest wait for complaints from above.
 pub const SETTLE: Span = Span::from_millis(80);
 const LONGEST_SETTLE: Span = Span::from_millis(400);
-/// A complaint excuses those below for so long: who still has nothing complains again before.
+/// How long a complaint excuses the viewers below. A viewer without the slice complains again sooner.
 const EXCUSE: Span = Span::from_millis(1000);
-/// What is remembered.
+/// Limits of the history, in time and in number.
 const MEMORY: Span = Span::from_secs(30);
 const MOST: usize = 20_000;
-/// Complaints within this time are about one incident: a machine that was busy for a moment.
+/// Complaints within this time belong to one incident, such as a busy machine.
 const INCIDENT: Span = Span::from_secs(2);
-/// So many incidents, and twice as many as others usually have, relegate.
+/// Incidents for a relegation, on top of twice the usual number.
 const STRIKES: usize = 3;
-/// So many forgeries by different children or in different slices relegate.
+/// Forgeries by different children or in different slices for a relegation.
 const FORGERIES: usize = 2;
-/// So many different parents, of whom nobody else complained, discredit a child.
+/// A child that alone complains about this many parents is not credible.
 const ALONE: usize = 4;
 
 impl Default for Judge {
@@ -95,12 +95,12 @@ impl Default for Judge {
 }
 
 impl Judge {
-    /// How much messages of two viewers about the same thing may come apart.
+    /// Sets how far apart two viewers' messages about the same event may arrive.
     pub fn set_spread(&mut self, spread: Span) {
         self.settle = spread.clamp(SETTLE, LONGEST_SETTLE);
     }
 
-    /// A viewer complains. Complaints about somebody who is not its parent are nothing.
+    /// Takes a complaint. Ignores it if `parent` is not the child's parent.
     pub fn complain(&mut self, now: Time, complaint: Complaint, forest: &Forest) {
         let Complaint { slice, child, parent, .. } = complaint;
         let sound = slice < forest.slices() && parent != NOBODY && forest.tree(slice).parent(child) == parent;
@@ -110,12 +110,12 @@ impl Judge {
         }
     }
 
-    /// When a verdict is due.
+    /// When the next verdict is due.
     pub fn next_time(&self) -> Time {
         self.waiting.front().map_or(Time::NEVER, |(at, _)| *at + self.settle)
     }
 
-    /// The verdicts that are due.
+    /// Returns the due verdicts.
     pub fn verdicts(&mut self, now: Time, forest: &Forest) -> Vec<Verdict> {
         let mut verdicts = Vec::new();
         while self.next_time() <= now {
@@ -136,7 +136,7 @@ impl Judge {
         verdicts
     }
 
-    /// Whether the parent or somebody above it complains about the same slice.
+    /// Whether the parent or one of its ancestors complains about the same slice.
     fn is_excused(&self, now: Time, complaint: Complaint, forest: &Forest) -> bool {
         let slice = complaint.slice;
         let complains =
@@ -146,7 +146,7 @@ impl Judge {
             top = above;
             complains(above)
         });
-        // Below an orphan nothing can come.
+        // Nothing can arrive below an orphan.
         excused || top != SERVER
     }
 
@@ -172,7 +172,7 @@ impl Judge {
         against.dedup();
         let several = against.iter().any(|(_, other)| *other != child);
         let guilty = match fault {
-            // Who carries too much is given less, not nothing.
+            // An overloaded parent gets less to carry; it stays in the trees.
             Fault::Loses => false,
             Fault::Silent => several && self.is_unusual(at, parent, forest),
             Fault::Forges => several && against.len() >= FORGERIES,
@@ -180,8 +180,9 @@ impl Judge {
         if guilty { Verdict::Relegate(complaint) } else { Verdict::Upheld(complaint) }
     }
 
-    /// Whether a parent that is silent now has been so again and again, and more than parents usually are: when the
-    /// machines or the network of many are busy, nobody is to blame.
+    /// Whether a parent is silent repeatedly and more often than parents usually are.
+    ///
+    /// When many machines or the network are busy, silence is not the fault of one parent.
     fn is_unusual(&self, now: Time, parent: Peer, forest: &Forest) -> bool {
         let mut incidents: BTreeMap<Peer, (Time, usize)> = BTreeMap::new();
         let past = self.blamed.iter().filter(|(_, known)| known.fault == Fault::Silent);
@@ -199,7 +200,7 @@ impl Judge {
         count(&parent) >= STRIKES + 2 * usual
     }
 
-    /// A viewer is gone, or starts anew: what was said about it is forgotten.
+    /// Forgets all complaints by and about a viewer.
     pub fn forget(&mut self, peer: Peer) {
         let concerns = |complaint: &Complaint| complaint.parent == peer || complaint.child == peer;
         self.waiting.retain(|(_, complaint)| !concerns(complaint));
@@ -215,7 +216,7 @@ mod tests {
     use crate::forest::Rule;
     use crate::latency::Latencies;
 
-    /// Server, 1, then 2 below it, 3 below that, in both slices.
+    /// A chain of the server and `peers - 1` viewers in both slices.
     fn chain(peers: usize) -> Forest {
         let latencies = Latencies::new(peers);
         let mut forest = Forest::new(peers, 2, Rule::Any);

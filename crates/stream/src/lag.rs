@@ -1,4 +1,4 @@
-//! How old packets are when they are played: counts by 10 ms.
+//! Histogram of the age of packets at playback, in steps of 10 ms.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Lags {
-    /// Grows to [`MOST`] and no further.
+    /// Count by step, at most [`MOST`] steps.
     counts: Vec<u32>,
-    /// The same since the last question.
+    /// Count by step since the last [`Lags::recent_median`].
     #[serde(skip)]
     recent: Vec<u32>,
 }
 
 const STEP: u64 = 10;
-/// The last step holds everything above.
+/// Number of steps; the last one holds all greater ages.
 const MOST: usize = 3000;
 
 impl Lags {
-    /// A packet of `age` milliseconds is played.
+    /// Counts a packet of `age` milliseconds.
     pub fn add(&mut self, age: u64) {
         let step = ((age / STEP) as usize).min(MOST - 1);
         for counts in [&mut self.counts, &mut self.recent] {
@@ -29,7 +29,7 @@ impl Lags {
         }
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Lags) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);
@@ -37,12 +37,12 @@ impl Lags {
         self.counts.iter_mut().zip(&other.counts).for_each(|(ours, theirs)| *ours += theirs);
     }
 
-    /// The age in milliseconds below which that share of the packets was, rounded up to 10; zero without any.
+    /// The quantile `share` of the ages in milliseconds, rounded up to 10; zero without any packets.
     pub fn quantile(&self, share: f64) -> u64 {
         quantile(&self.counts, share)
     }
 
-    /// The median since this was last asked.
+    /// The median since the last call.
     pub fn recent_median(&mut self) -> u32 {
         let median = quantile(&self.recent, 0.5) as u32;
         self.recent.clear();

@@ -1,14 +1,14 @@
-//! What the server knows of latencies between any two peers, in memory that grows with the peers, not pairs.
+//! Estimates of the latency between any two peers, in memory proportional to the number of peers.
 //!
-//! The thesis samples every pair, which takes minutes for 200 viewers (section 7.4.1). Here each measurement
-//! also moves two points in space (Vivaldi: Dabek, Cox, Kaashoek, Morris, SIGCOMM 2004), so that pairs nobody
-//! measured have an estimate. Pairs that were measured keep their own while viewers are few.
+//! The thesis samples every pair, which takes minutes for 200 viewers (section 7.4.1). Here each measurement also
+//! moves two points in space (Vivaldi: Dabek, Cox, Kaashoek, Morris, SIGCOMM 2004), which gives an estimate for
+//! unmeasured pairs. With few viewers, measured pairs also keep their own estimate.
 
 use tidegate_control::random::Random;
 
 use crate::Peer;
 
-/// Up to so many peers, every pair has its own estimate.
+/// Up to this number of peers, every pair has its own estimate.
 const PAIRS: usize = 512;
 /// Weight of a new sample of a pair: gamma of the thesis's equation 4.3.
 const GAMMA: f32 = 0.1;
@@ -16,35 +16,35 @@ const GAMMA: f32 = 0.1;
 const STEP: f32 = 0.25;
 /// Vivaldi's c_e: how fast errors are forgotten.
 const FORGET: f32 = 0.25;
-/// What stands in for a latency that nothing is known of, microseconds.
+/// Estimate for a peer without measurements, microseconds.
 const UNKNOWN: f32 = 50_000.0;
 
-/// One-way latencies.
+/// Estimates of one-way latencies.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     points: Vec<Point>,
-    /// Microseconds by ordered pair, negative if never measured; empty if there are too many peers.
+    /// Microseconds by pair, negative if unmeasured; empty above [`PAIRS`] peers.
     pairs: Vec<f32>,
 }
 
-/// Vivaldi in three dimensions: points find their way around each other.
+/// A point in Vivaldi's three-dimensional space.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     at: [f32; 3],
-    /// Relative error of this point; 1 knows nothing.
+    /// Relative error of this point; 1 means unknown.
     error: f32,
 }
 
 const NOWHERE: Point = Point { at: [0.0; 3], error: 1.0 };
 
 impl Latencies {
-    /// Nothing is known of `peers` peers, the server included.
+    /// No measurements of `peers` peers, including the server.
     pub fn new(peers: usize) -> Latencies {
         let pairs = if peers <= PAIRS { vec![-1.0; peers * peers] } else { Vec::new() };
         Latencies { points: vec![NOWHERE; peers], pairs }
     }
 
-    /// Forgets a peer: its number goes to somebody else.
+    /// Forgets a peer before its number is reused.
     pub fn forget(&mut self, peer: Peer) {
         self.points[usize::from(peer)] = NOWHERE;
         let peers = self.points.len();
@@ -60,7 +60,7 @@ impl Latencies {
         usize::from(a.min(b)) * self.points.len() + usize::from(a.max(b))
     }
 
-    /// The latency one way, microseconds.
+    /// The estimated one-way latency, microseconds.
     pub fn between(&self, a: Peer, b: Peer) -> u32 {
         if !self.pairs.is_empty() {
             let known = self.pairs[self.slot(a, b)];
@@ -79,7 +79,7 @@ impl Latencies {
         distance(a.at, b.at).max(1.0)
     }
 
-    /// A sample of the latency one way, microseconds. `random` parts points that lie on each other.
+    /// Adds a sample of a one-way latency, microseconds. `random` separates points at the same place.
     pub fn measured(&mut self, a: Peer, b: Peer, sample: f64, random: &mut Random) {
         if a == b {
             return;

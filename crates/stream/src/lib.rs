@@ -1,23 +1,18 @@
-//! Q-Stream (thesis sections 3.2, 6.4, 7.4): live video through trees of viewers that one server arranges.
+//! Q-Stream (thesis sections 3.2, 6.4, 7.4): live video through trees of viewers, arranged by one server.
 //!
-//! The stream is cut into `k` slices; every slice has its own tree over all viewers. The server learns what
-//! each viewer can carry from exploration packets over random chains, with the controllers of
-//! [`tidegate_control::paths`], and moves viewers until trees are short.
+//! The server cuts the stream into `k` slices. Every slice has its own tree over all viewers. The server measures the
+//! bandwidth of the viewers with exploration packets over random chains, with the controllers of
+//! [`tidegate_control::paths`], and moves viewers until the trees are short.
 //!
-//! Everything here is sans-IO. A machine takes an [`Input`], hands out [`Output`]s until there are none, and
-//! names the time at which it wants to be woken. Whatever carries datagrams and messages between peers that
-//! have proven who they are is a carrier: the simulator's links, or QUIC on sockets.
+//! All machines are sans-IO: a machine takes an [`Input`], returns [`Output`]s, and names the time of its next timeout.
+//! Its driver carries datagrams and messages between authenticated peers: simulated links, or QUIC on sockets.
 //!
-//! * [`machine`]: what goes into machines and comes out. [`peer`]: numbers. [`packet`]: datagrams.
-//! * [`message`]: what server and viewers tell each other reliably.
-//! * [`framer`]: MPEG-TS bytes to payloads. [`source`]: payloads to slices, parity and repairs. [`parity`].
-//! * [`latency`]: what is known of latencies. [`tree`]: one slice's tree. [`room`]: who can carry how much. [`forest`]:
-//!   all trees.
-//! * [`member`]: what the server knows of a viewer. [`explorer`]: exploration packets. [`judge`]: complaints.
-//!   [`repairs`]: what the server sends again.
-//! * [`server`]: tracker, source and explorer as one machine. [`viewer`] over [`reorder`]: a viewer.
-//! * [`uplink`]: a rate with a bounded queue, the first thing that limits a peer. [`bucket`]: what is spent and
-//!   refills. [`lag`]: ages of packets.
+//! * [`server`]: tracker, source and explorer as one machine. [`viewer`]: a viewer, with [`reorder`] as its buffer.
+//! * [`packet`]: datagrams. [`message`]: messages on the reliable channel between server and viewer.
+//! * [`framer`] and [`source`]: from MPEG-TS bytes to packets. [`parity`]: recovery of lost packets.
+//! * [`tree`], [`room`], [`forest`]: the trees and their capacity. [`latency`]: estimates of latencies.
+//! * [`member`]: state of a viewer at the server. [`explorer`]: exploration. [`judge`]: complaints.
+//! * [`uplink`]: a rate limit with a bounded queue. [`bucket`]: token buckets. [`lag`]: ages of packets.
 //!
 //! # Examples
 //!
@@ -28,7 +23,7 @@
 //! let mut packet = [0; TS];
 //! packet[0] = 0x47;
 //! assert!(framer.push(b"not TS").is_empty());
-//! assert!(framer.push(&packet.repeat(4)).is_empty(), "a datagram holds more");
+//! assert!(framer.push(&packet.repeat(4)).is_empty(), "four TS packets do not fill a payload");
 //! assert_eq!(framer.garbage, 6);
 //! ```
 
@@ -48,7 +43,6 @@ pub mod packet;
 pub mod parity;
 pub mod peer;
 pub mod reorder;
-pub mod repairs;
 pub mod room;
 pub mod server;
 pub mod source;

@@ -1,52 +1,52 @@
-//! What goes into a machine and comes out of it.
+//! Inputs and outputs of the machines.
 
 use bytes::Bytes;
 
 use crate::message::{Contact, Message};
 use crate::peer::Peer;
 
-/// What happens to a machine.
+/// Input of a machine.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A datagram came from a peer that proved to be who it is.
+    /// A datagram from an authenticated peer.
     Datagram {
-        /// Who sent it.
+        /// The sender.
         from: Peer,
-        /// What it is.
+        /// The encoded datagram.
         bytes: Bytes,
     },
-    /// A message came over the reliable channel between the server and a viewer.
+    /// A message over the reliable channel between server and viewer.
     Message {
         /// The viewer, or [`crate::SERVER`].
         from: Peer,
-        /// What it says.
+        /// The message.
         message: Message,
     },
-    /// The connection to that peer is no more.
+    /// The connection to this peer ended.
     Lost(Peer),
 }
 
-/// What a machine wants done.
+/// Output of a machine: a request to its driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
-    /// Send a datagram; it may get lost.
+    /// Send a datagram, unreliably.
     Datagram {
-        /// To whom.
+        /// The receiver.
         to: Peer,
-        /// What.
+        /// The encoded datagram.
         bytes: Bytes,
     },
-    /// Send a message over the reliable channel between the server and a viewer.
+    /// Send a message over the reliable channel between server and viewer.
     Message {
-        /// To whom.
+        /// The receiver.
         to: Peer,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// From now on datagrams can go to that peer, which is found there.
+    /// Datagrams may go to this peer from now on, at this contact.
     Meet(Peer, Contact),
-    /// Nothing more goes to that peer: end the connection once what is on its way has left.
+    /// End the connection to this peer after the pending outputs.
     Part(Peer),
-    /// The next bytes of the stream, whole TS packets.
+    /// The next bytes of the stream for the player: whole TS packets.
     Deliver(Bytes),
 }

@@ -1,4 +1,4 @@
-//! What the server knows of one viewer, and what it lets it carry.
+//! State of a viewer at the server, and the load it may carry.
 
 use tidegate_control::paths::{Controller, Feedback, Memo};
 use tidegate_control::units::{Span, Time};
@@ -7,77 +7,77 @@ use crate::Peer;
 use crate::bucket::Bucket;
 use crate::message::{Contact, Report};
 
-/// A viewer.
+/// An admitted viewer.
 pub struct Member {
-    /// Where it is found.
+    /// Its address and certificate.
     pub contact: Contact,
-    /// What it says it can send, bit/s; zero for one that does not forward.
+    /// The uplink that it claims, bit/s; zero if it does not forward.
     pub claim: f64,
-    /// When it was let in.
+    /// Time of admission.
     pub joined: Time,
-    /// When it was last heard of.
+    /// Time of its last message.
     pub heard: Time,
-    /// The ping that is out.
+    /// The unanswered ping.
     pub ping: Option<Pinged>,
-    /// Since when it is asked whether it is there, because a child hears nothing from it.
+    /// Start of the probe after a child reported silence.
     pub suspected: Option<Time>,
     /// When the next ping is due.
     pub next_ping: Time,
-    /// Smoothed round trip to the server, microseconds; zero before the first pong.
+    /// Smoothed round-trip time to the server, microseconds; zero before the first pong.
     pub round_trip: f64,
-    /// Its mean deviation.
+    /// Mean deviation of the round-trip time.
     pub deviation: f64,
-    /// Its last report.
+    /// The last report.
     pub report: Report,
-    /// Viewers whose contact it was given, the last ones.
+    /// Viewers that it was introduced to, the oldest first.
     pub met: Vec<Peer>,
-    /// What it may ask to be repaired.
+    /// Limits its requests for repairs.
     pub repairs: Bucket,
     controller: Box<dyn Controller>,
-    /// What the trees let it carry at most after it was found to carry less, bit/s.
+    /// Maximum load after complaints, bit/s.
     ceiling: f64,
-    /// When the ceiling was last lowered.
+    /// When the ceiling last changed.
     lowered: Time,
-    /// What exploration showed, bit/s, smoothed over seconds.
+    /// Bandwidth that exploration showed, bit/s, smoothed over seconds.
     learnt: f64,
-    /// Whether exploration once showed as much as was believed without it.
+    /// Whether exploration once confirmed the initial trust.
     proven: bool,
-    /// Until when it is a leaf.
+    /// End of its demotion to a leaf.
     leaf_until: Time,
     term: Span,
 }
 
-/// A ping on its way.
+/// An unanswered ping.
 #[derive(Clone, Copy, Debug)]
 pub struct Pinged {
-    /// Its number.
+    /// Number of the ping.
     pub number: u32,
     /// When it left.
     pub sent: Time,
-    /// The slice of the packet that it asks about.
+    /// Slice of the audited packet.
     pub slice: usize,
-    /// The digest that an honest pong has; zero if it asks about none.
+    /// Expected digest; zero without an audit.
     pub digest: u64,
 }
 
-/// A new viewer's claim is believed up to so many times the stream's rate before exploration shows as much.
+/// A claim is trusted up to this multiple of the stream's rate before exploration confirms it.
 const TRUST: f64 = 2.0;
-/// What an answer may wait for in uplinks that are full, besides the round trip.
+/// Time that an answer may spend in full uplinks, in addition to the round trip.
 const ANSWER: Span = Span::from_millis(250);
-/// How fast what exploration shows may fall, per second.
+/// Weight of the last second when the explored bandwidth falls.
 const SMOOTH: f64 = 0.15;
-/// Complaints within this time are about the same overload.
+/// Complaints within this time concern the same overload.
 const ONCE: Span = Span::from_secs(4);
-/// What a complaint leaves of what a viewer carried.
+/// Share of the carried load that a complaint leaves.
 const LOWER: f64 = 0.85;
-/// A ceiling is raised by a tenth after so long without complaint.
+/// The ceiling rises by a tenth after this time without a complaint.
 const RAISE: Span = Span::from_secs(20);
-/// The first term as a leaf; each further one is twice as long.
+/// First and longest demotion to a leaf. Each one lasts twice as long as the last.
 const TERM: Span = Span::from_secs(60);
 const LONGEST_TERM: Span = Span::from_secs(3600);
 
 impl Member {
-    /// A viewer that was just let in.
+    /// A new viewer.
     pub fn new(now: Time, contact: Contact, claim: f64, controller: Box<dyn Controller>) -> Member {
         Member {
             contact,
@@ -102,17 +102,17 @@ impl Member {
         }
     }
 
-    /// What its controller wants to remember of a packet that goes through it now.
+    /// The controller's memo for a packet that passes this viewer now.
     pub fn memo(&self) -> Memo {
         self.controller.memo(0)
     }
 
-    /// What became of a packet through it.
+    /// Reports the result of a packet to the controller.
     pub fn feedback(&mut self, now: Time, memo: Memo, feedback: Feedback) {
         self.controller.feedback(now, 0, memo, feedback);
     }
 
-    /// A ping took `sample` microseconds to it and back (RFC 6298's smoothing).
+    /// Handles a pong after `sample` microseconds (smoothing of RFC 6298).
     pub fn pong(&mut self, sample: f64) {
         if self.round_trip == 0.0 {
             (self.round_trip, self.deviation) = (sample, sample / 2.0);
@@ -122,31 +122,31 @@ impl Member {
         self.round_trip += 0.2 * (sample - self.round_trip);
     }
 
-    /// How long it may take to answer, when round trips vary by `uneven`.
+    /// Timeout of an answer when round trips vary by `uneven`.
     pub fn timeout(&self, uneven: Span) -> Span {
         let spread = uneven.max(Span::from_micros(self.deviation as u64));
         ANSWER + Span::from_micros(self.round_trip as u64) + spread * 4
     }
 
-    /// A second is over.
+    /// Updates the smoothed bandwidth, once per second.
     pub fn second(&mut self) {
-        // A controller falls at every loss and rises at the next success; trees should not.
+        // The controller falls at every loss and rises at the next success, but trees should stay stable.
         let rate = self.controller.rate(0) * 8.0;
         self.learnt += if rate > self.learnt { rate - self.learnt } else { SMOOTH * (rate - self.learnt) };
     }
 
-    /// It did not deliver `carried` bit/s.
+    /// Lowers the ceiling because the viewer did not deliver `carried` bit/s.
     pub fn fell_short(&mut self, now: Time, carried: f64) {
         let memo = self.memo();
         self.feedback(now, memo, Feedback::TimedOut);
-        // What one overload brings of complaints counts once.
+        // One overload causes several complaints, which count once.
         if now.since(self.lowered) > ONCE || self.ceiling.is_infinite() {
             self.ceiling = self.ceiling.min(carried * LOWER);
             self.lowered = now;
         }
     }
 
-    /// It is a leaf for a while.
+    /// Makes the viewer a leaf for a while.
     pub fn relegate(&mut self, now: Time) {
         if now >= self.leaf_until {
             self.leaf_until = now + self.term;
@@ -154,13 +154,15 @@ impl Member {
         }
     }
 
-    /// Whether it is a leaf for what it did.
+    /// Whether it is a leaf because of its faults.
     pub fn is_relegated(&self, now: Time) -> bool {
         now < self.leaf_until
     }
 
-    /// What the trees may let it carry, bit/s: the least of what it claims, what exploration showed, and what
-    /// it was seen to carry. `stream` is the stream's rate, `slice` what a child over one slice takes.
+    /// The load that the trees may put on it, bit/s.
+    ///
+    /// This is the least of its claim, the explored bandwidth and the ceiling. `stream` is the rate of the stream,
+    /// `slice` that of one slice to one child.
     pub fn allowance(&mut self, now: Time, stream: f64, slice: f64) -> f64 {
         if self.is_relegated(now) {
             return 0.0;
@@ -176,5 +178,32 @@ impl Member {
         self.proven |= self.learnt >= trusted.min(self.claim);
         let believed = if self.proven { self.learnt } else { self.learnt.max(trusted) };
         self.claim.min(believed).min(self.ceiling)
+    }
+}
+
+/// The viewers by number.
+pub struct Members(Vec<Option<Member>>);
+
+impl Members {
+    /// No viewers, with room for numbers below `peers`.
+    pub(crate) fn new(peers: usize) -> Members {
+        Members((0..peers).map(|_| None).collect())
+    }
+
+    /// A viewer; `None` for other numbers.
+    pub fn get(&self, peer: Peer) -> Option<&Member> {
+        self.0.get(usize::from(peer))?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, peer: Peer) -> Option<&mut Member> {
+        self.0.get_mut(usize::from(peer))?.as_mut()
+    }
+
+    pub(crate) fn insert(&mut self, peer: Peer, member: Member) {
+        self.0[usize::from(peer)] = Some(member);
+    }
+
+    pub(crate) fn remove(&mut self, peer: Peer) -> Option<Member> {
+        self.0.get_mut(usize::from(peer))?.take()
     }
 }

@@ -1,4 +1,4 @@
-//! What server and viewers tell each other over their reliable channel.
+//! Messages on the reliable channel between server and viewer.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,164 +8,164 @@ use serde::{Deserialize, Serialize};
 use crate::Peer;
 use crate::packet::{Key, MAX_CHAIN};
 
-/// The longest encoded message. A peer that announces a longer one is cut off.
+/// Maximum length of an encoded message. A longer one ends the connection.
 pub const LONGEST: usize = 1024;
-/// The version of this protocol; others are refused.
+/// Version of the protocol. The server refuses other versions.
 pub const VERSION: u8 = 2;
 
-/// Where a viewer is found, and how it proves who it is.
+/// Address and identity of a viewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {
-    /// Where it accepts connections.
+    /// Address for incoming connections.
     pub address: SocketAddr,
     /// SHA-256 of its certificate.
     pub fingerprint: [u8; 32],
 }
 
-/// A message. Its direction is in the name of its group below.
+/// A message. Each variant names its sender first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
-    /// Viewer: I want to watch.
+    /// Viewer: asks to watch.
     Join(Join),
-    /// Viewer: I got that ping.
+    /// Viewer: answers a ping.
     Pong {
-        /// The ping's number.
+        /// Number of the ping.
         number: u32,
-        /// What the packet that the ping asked about looks like here; zero if it is not here.
+        /// Digest of the audited packet; zero if the viewer does not have it.
         digest: u64,
     },
-    /// Viewer: that exploration packet reached me, the last of its chain.
+    /// Viewer: acknowledges an exploration packet, as the last of its chain.
     Explored {
-        /// The packet's number.
+        /// Number of the packet.
         id: u32,
-        /// What viewers waited for connections, microseconds.
+        /// Time the viewers of the chain spent on connecting, microseconds.
         held: u32,
-        /// The rates that the chain's viewers offer, kbit/s.
+        /// Rates that the viewers of the chain offer, kbit/s.
         stamps: Vec<u32>,
     },
-    /// Viewer: that slice does not come from its parent as it should.
+    /// Viewer: complains that a parent does not deliver a slice.
     Complaint {
         /// The slice.
         slice: u8,
-        /// Who should send it.
+        /// The parent.
         parent: Peer,
-        /// Whether nothing comes; else too little.
+        /// Whether nothing arrives. Otherwise too little arrives.
         silent: bool,
     },
-    /// Viewer: how it went since the last report.
+    /// Viewer: reports its counters.
     Report(Report),
-    /// Viewer: I leave.
+    /// Viewer: leaves.
     Leave,
-    /// Server: you are in.
+    /// Server: admits the viewer.
     Welcome(Welcome),
-    /// Server: you are not in, and why.
+    /// Server: refuses the viewer, with the reason.
     Refused(Refusal),
-    /// Server: are you there?
+    /// Server: checks that the viewer answers.
     Ping(Ping),
-    /// Server: send that slice to that child from now on. The contact comes with the first slice.
+    /// Server: orders a parent to send a slice to a child. The contact precedes the first slice.
     Adopt {
         /// The slice.
         slice: u8,
         /// The child.
         child: Peer,
     },
-    /// Server: stop sending that slice to that child.
+    /// Server: orders a parent to stop sending a slice to a child.
     Release {
         /// The slice.
         slice: u8,
         /// The child.
         child: Peer,
     },
-    /// Server: that peer sends you that slice from now on.
+    /// Server: announces the new parent of a slice.
     Parent {
         /// The slice.
         slice: u8,
         /// The parent.
         parent: Peer,
-        /// How many hops you are from the server.
+        /// Number of hops from the server to the viewer.
         depth: u8,
     },
-    /// Server: this is where that peer is found.
+    /// Server: introduces a peer at this contact.
     Meet(Peer, Contact),
-    /// Server: that peer is gone.
+    /// Server: announces that a peer is gone.
     Forget(Peer),
 }
 
-/// What a viewer says of itself.
+/// A viewer's request to join.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Join {
     /// [`VERSION`].
     pub version: u8,
-    /// What the server asks for, if it asks for one: see `Settings::token` of the server.
+    /// The server's secret, if it requires one; see `ServerConfig::token`.
     pub token: [u8; 16],
-    /// What it thinks it can send, bits per second. A claim.
+    /// The uplink that the viewer claims, bit/s.
     pub uplink: u64,
-    /// Whether it forwards at all.
+    /// Whether the viewer forwards packets.
     pub forwards: bool,
 }
 
-/// What a viewer must know.
+/// Parameters for an admitted viewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// Its number.
+    /// The viewer's number.
     pub me: Peer,
-    /// Data slices.
+    /// Number of data slices.
     pub slices: u8,
-    /// Parity slices.
+    /// Number of parity slices.
     pub parity: u8,
 }
 
 /// A ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ping {
-    /// Comes back in the pong.
+    /// Number, which the pong repeats.
     pub number: u32,
-    /// Milliseconds of the server's clock.
+    /// Time of the server's clock, ms.
     pub clock: u32,
-    /// The round trip between server and viewer as the server knows it, microseconds.
+    /// Smoothed round-trip time between server and viewer, microseconds.
     pub round_trip: u32,
     /// The newest group of the stream.
     pub newest: u32,
-    /// A packet whose digest the pong must bring.
+    /// The audited packet; the pong carries its digest.
     pub audit: Key,
 }
 
-/// What a viewer saw; counters since it joined.
+/// Counters of a viewer since it joined.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Packets played.
+    /// Packets handed to the player.
     pub delivered: u32,
-    /// Packets given up.
+    /// Packets that the player skipped.
     pub gaps: u32,
-    /// Packets that came twice.
+    /// Packets that arrived twice.
     pub duplicates: u32,
-    /// Packets that parity made good.
+    /// Packets that parity recovered.
     pub recovered: u32,
     /// Bytes sent to other viewers.
     pub forwarded: u64,
-    /// The median packet's age when played lately, ms.
+    /// Median age of recently played packets, ms.
     pub lag: u32,
 }
 
-/// Why a viewer is not in.
+/// Reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// Server and viewers cannot carry another viewer: needed and offered, bits per second.
+    /// Server and viewers lack the capacity for another viewer.
     Overloaded {
-        /// What all viewers with this one would take.
+        /// Rate for all viewers including this one, bit/s.
         needed: u64,
-        /// What the uplinks give.
+        /// Capacity of all uplinks, bit/s.
         offered: u64,
     },
-    /// No more viewers are taken, however many could be served.
+    /// The maximum number of viewers is reached.
     Full,
-    /// The token is not the server's.
+    /// The token is wrong.
     Token,
-    /// Another version of the protocol.
+    /// The version of the protocol differs.
     Version,
-    /// Too many attempts from this address.
+    /// This address makes too many attempts.
     TooOften,
-    /// Another server has room.
+    /// Join the server at this address instead.
     Redirect(SocketAddr),
 }
 
@@ -190,17 +190,17 @@ impl fmt::Display for Refusal {
 }
 
 impl Message {
-    /// The bytes.
+    /// Encodes the message.
     ///
     /// # Panics
-    /// If it is longer than [`LONGEST`]: lists are bounded where messages are made.
+    /// If the result is longer than [`LONGEST`]; the senders bound all lists.
     pub fn encode(&self) -> Vec<u8> {
-        let bytes = postcard::to_allocvec(self).expect("plain data can be written");
-        assert!(bytes.len() <= LONGEST, "messages are short");
+        let bytes = postcard::to_allocvec(self).expect("messages serialise");
+        assert!(bytes.len() <= LONGEST, "message of {} bytes", bytes.len());
         bytes
     }
 
-    /// Reads a message; none if it is not one, with something after it, or with lists that are too long.
+    /// Decodes a message; `None` if it is malformed, has a tail, or contains a list that is too long.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
         let long = matches!(&message, Message::Explored { stamps, .. } if stamps.len() > MAX_CHAIN);

@@ -1,31 +1,31 @@
-//! Datagrams between peers: video, exploration, requests for repair.
+//! Datagrams between peers: video, exploration and requests for repair.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 use crate::Peer;
 
-/// The most slices, parity included.
+/// Maximum number of slices, including parity.
 pub const MAX_SLICES: usize = 32;
-/// The most bytes of TS in one packet: six TS packets, so that a datagram fits the smallest path QUIC allows.
+/// Maximum payload of a packet: six TS packets, which fit the smallest datagram of QUIC.
 pub const PAYLOAD: usize = 6 * 188;
-/// The most relays of an exploration packet.
+/// Maximum length of the chain of an exploration packet.
 pub const MAX_CHAIN: usize = 4;
-/// The most keys in one request for repair.
+/// Maximum number of keys in a request for repair.
 pub const MAX_NACKS: usize = 48;
-/// What QUIC, UDP and IP add to a datagram, about: what limits are counted with.
+/// Approximate overhead of QUIC, UDP and IP per datagram, for rate limits.
 pub const WIRE: usize = 28 + 1 + 8 + 2 + 3 + 16;
 
 const VIDEO: u8 = 1;
 const EXPLORE: u8 = 2;
 const NACK: u8 = 3;
 
-/// The place of a packet in the stream: groups of one packet per slice.
+/// The position of a packet: groups hold one packet per slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
-    /// Counts from zero.
+    /// Number of the group.
     pub group: u32,
-    /// Data slices first, then parity slices.
+    /// Slice: data slices first, then parity slices.
     pub slice: u8,
 }
 
@@ -34,47 +34,47 @@ pub struct Key {
 pub enum Datagram {
     /// A packet of the stream.
     Video(Video),
-    /// A packet that explores.
+    /// An exploration packet.
     Explore(Explore),
-    /// Packets that are missed.
+    /// A request to send these packets again.
     Nack(Vec<Key>),
 }
 
-/// A packet of the stream. It travels unchanged through its slice's tree.
+/// A packet of the stream. It passes its slice's tree unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Video {
-    /// Its place.
+    /// Its position.
     pub key: Key,
-    /// Data slices that its group has.
+    /// Number of data slices of its group.
     pub data: u8,
-    /// When the server sent it: milliseconds of the server's clock.
+    /// When the server sent it, ms of the server's clock.
     pub sent: u32,
     /// Whole TS packets, or a parity shard.
     pub payload: Bytes,
 }
 
-/// A packet over a chain of viewers; the last of them acknowledges it to the server.
+/// A packet over a chain of viewers. The last viewer acknowledges it to the server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explore {
-    /// Drawn by the server.
+    /// Number, chosen by the server.
     pub id: u32,
-    /// Whose turn it is in `chain`.
+    /// Index in `chain` of the viewer that receives it now.
     pub at: u8,
-    /// The viewers on its way.
+    /// The viewers on its path.
     pub chain: Vec<Peer>,
-    /// What viewers waited for connections, microseconds: no part of any latency.
+    /// Time the viewers spent on connecting, microseconds, which is not latency.
     pub held: u32,
-    /// The rates that the viewers before `at` offer, kbit/s.
+    /// Rates that the viewers before `at` offer, kbit/s.
     pub stamps: Vec<u32>,
-    /// A packet of the stream, so that exploring repairs as well.
+    /// A packet of the stream, so that exploration also repairs.
     pub cargo: Bytes,
 }
 
 impl Video {
-    /// Bytes before the payload.
+    /// Length of the header before the payload.
     pub const HEAD: usize = 1 + 1 + 1 + 4 + 4;
 
-    /// The datagram.
+    /// Encodes the datagram.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(Video::HEAD + self.payload.len());
         out.put_u8(VIDEO);
@@ -100,7 +100,7 @@ impl Video {
 }
 
 impl Explore {
-    /// The datagram.
+    /// Encodes the datagram.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(16 + 6 * self.chain.len() + self.cargo.len());
         out.put_u8(EXPLORE);
@@ -134,7 +134,7 @@ impl Explore {
     }
 }
 
-/// A request for repair of at most [`MAX_NACKS`] packets.
+/// Encodes a request for repair of at most [`MAX_NACKS`] packets.
 pub fn nack(keys: &[Key]) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + 5 * keys.len());
     out.put_u8(NACK);
@@ -145,7 +145,7 @@ pub fn nack(keys: &[Key]) -> Bytes {
     out.freeze()
 }
 
-/// Reads a datagram; none if it is not one of ours. Costs no more than its length.
+/// Decodes a datagram in time proportional to its length; `None` if it is malformed.
 pub fn decode(bytes: &Bytes) -> Option<Datagram> {
     match *bytes.first()? {
         VIDEO => Video::decode(bytes).map(Datagram::Video),
@@ -159,7 +159,7 @@ pub fn decode(bytes: &Bytes) -> Option<Datagram> {
     }
 }
 
-/// What kind of traffic an encoded datagram is, for accounts: the kinds of [`Share`].
+/// The account of an encoded datagram.
 pub fn share(bytes: &[u8]) -> Share {
     match bytes.first() {
         Some(&VIDEO) => Share::Video,
@@ -168,10 +168,10 @@ pub fn share(bytes: &[u8]) -> Share {
     }
 }
 
-/// Whose account a datagram's bytes go to.
+/// Account for the bytes of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// The stream, its parity and repairs.
+    /// Video, parity and repairs.
     Video,
     /// Exploration.
     Exploration,

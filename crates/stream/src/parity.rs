@@ -1,9 +1,11 @@
-//! Parity: some slices more, so that any of a group's packets can be missing. One slice is the sum of the others
-//! (exclusive or), more are Reed-Solomon's: its decoder looks at 65,536 points however few packets there are.
+//! Parity packets, which recover missing packets of a group.
+//!
+//! One parity slice is the exclusive or of the data slices. Several use Reed-Solomon, which is slower: its decoder
+//! visits 65,536 points for any number of packets.
 
 use bytes::{BufMut as _, Bytes};
 
-/// A payload as a shard: its length, itself, zeros up to the group's longest.
+/// Encodes a payload as a shard: length, payload, zeros up to the longest of the group.
 fn shard(payload: &[u8], length: usize) -> Vec<u8> {
     let mut shard = Vec::with_capacity(length);
     shard.put_u16(payload.len() as u16);
@@ -20,16 +22,16 @@ fn add(sum: &mut [u8], payload: &[u8]) {
     rest.iter_mut().zip(payload).for_each(|(sum, byte)| *sum ^= byte);
 }
 
-/// What a shard holds, if its length is sound.
+/// Decodes a shard; `None` if its length is wrong.
 fn payload(shard: &[u8]) -> Option<Bytes> {
     let (head, payload) = shard.split_first_chunk::<2>()?;
     payload.get(..usize::from(u16::from_be_bytes(*head))).map(Bytes::copy_from_slice)
 }
 
-/// The parity payloads of a whole group.
+/// The parity payloads of a group.
 ///
 /// # Panics
-/// If there are no payloads or no parity is asked for.
+/// If `payloads` is empty, or `parity` is zero.
 pub fn protect(payloads: &[Bytes], parity: usize) -> Vec<Bytes> {
     let longest = payloads.iter().map(Bytes::len).max().expect("a group has packets");
     let length = (2 + longest).next_multiple_of(2);
@@ -44,8 +46,10 @@ pub fn protect(payloads: &[Bytes], parity: usize) -> Vec<Bytes> {
     made.into_iter().map(Bytes::from).collect()
 }
 
-/// The missing ones of a group of `data` payloads, by slice, if enough of it is there. `present` and `shards`
-/// are (slice, payload) and (parity slice from zero, payload). Shards that fit nothing give nothing.
+/// Recovers the missing payloads of a group of `data` payloads, if enough arrived.
+///
+/// `present` holds pairs of slice and payload, `shards` pairs of parity slice (from zero) and payload. Inconsistent
+/// shards recover nothing.
 pub fn restore(
     data: usize,
     parity: usize,

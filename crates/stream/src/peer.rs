@@ -1,6 +1,6 @@
-//! Numbers of peers.
+//! Peer numbers.
 
 pub use tidegate_control::paths::Peer;
 
-/// The server's number; viewers count from one.
+/// The server's number. Viewers count from one.
 pub const SERVER: Peer = 0;

@@ -1,4 +1,4 @@
-//! A viewer's packets between arrival and player: order, gaps, what to ask for again.
+//! Reorder buffer of a viewer: order, gaps and requests for missing packets.
 
 mod pace;
 
@@ -12,107 +12,107 @@ use crate::packet::{Key, MAX_NACKS, Video};
 use crate::parity;
 use pace::Pace;
 
-/// A group so far from the newest is no part of this stream, nor is one with such a number.
+/// Groups farther than this from the newest group, or with a smaller number, are not part of the stream.
 const AHEAD: u32 = 4096;
 const LAST: u32 = u32::MAX - 2 * AHEAD;
-/// The most bytes kept.
+/// Maximum size of the buffer, bytes.
 const MOST_BYTES: usize = 16 << 20;
-/// Groups are kept so long, and so much longer than the player waits, for children that miss some of it.
+/// How long groups stay for children's repairs, in addition to the player's patience.
 const KEEP: Span = Span::from_millis(2500);
 const LONGER: Span = Span::from_millis(500);
-/// A viewer that does not hear all slices begins without the rest after so long.
+/// Playback begins after this time even if some slices are missing.
 const BEGIN: Span = Span::from_millis(700);
-/// Between the first request for a packet and the next.
+/// Time between two requests for the same packet.
 const AGAIN: Span = Span::from_millis(180);
-/// What a packet may be later than its slice usually is.
+/// Tolerance for a packet later than usual, ms.
 const SLACK: i64 = 25;
-/// Longer ones are forged, or the stream is hardly one.
+/// A longer spacing of groups is forged.
 const LONGEST_SPACING: Span = Span::from_secs(1);
-/// A group that is not whole when the next one comes is looked at after so long.
+/// How long after the next group begins an incomplete group is checked.
 const SOON: Span = Span::from_millis(25);
 
-/// What became of a packet.
+/// Result of [`Reorder::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// It was missing.
     New,
-    /// It is here already.
+    /// It is already there.
     Duplicate,
-    /// Nobody waits for it any more.
+    /// The player skipped it before.
     Late,
-    /// Its place is none that the stream could have reached.
+    /// Its position cannot exist yet.
     Strange,
 }
 
-/// A packet to ask for.
+/// A request for a missing packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Its place.
+    /// Its position.
     pub key: Key,
-    /// How often it was asked for before.
+    /// Number of earlier requests.
     pub before: u8,
 }
 
-/// Counts.
+/// Counters of the buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets handed to the player.
     pub delivered: u64,
-    /// Packets given up.
+    /// Packets that the player skipped.
     pub gaps: u64,
-    /// Packets that came twice.
+    /// Packets that arrived twice.
     pub duplicates: u64,
-    /// Packets that came after they were given up.
+    /// Packets that arrived after the player skipped them.
     pub late: u64,
-    /// Packets that were made from parity.
+    /// Packets that parity recovered.
     pub recovered: u64,
 }
 
-/// The buffer of one viewer.
+/// The reorder buffer of a viewer.
 #[derive(Clone, Debug)]
 pub struct Reorder {
     slices: usize,
     parity: usize,
     skip_after: Span,
-    /// Number of the first of `groups`.
+    /// Number of the first group in `groups`.
     base: u32,
     groups: VecDeque<Group>,
-    /// The next packet of the player; none before the beginning.
+    /// The next packet for the player; `None` before playback begins.
     next: Option<Key>,
     /// The server has sent all groups before this one.
     confirmed: u32,
-    /// When the first packet came.
+    /// When the first packet arrived.
     since: Option<Time>,
     pace: [Pace; MAX_SLICES],
     check: Time,
     spacing: Span,
     bytes: usize,
-    /// What parity made good since this was last asked.
+    /// Packets that parity recovered since the last [`Reorder::take_restored`].
     restored: Vec<Key>,
-    /// What happened.
+    /// Counters since the start.
     pub counters: Counters,
 }
 
 #[derive(Clone, Debug)]
 struct Group {
-    /// Data slices; zero until a packet of it came.
+    /// Number of data slices; zero before the first packet.
     data: u8,
-    /// Milliseconds of the server's clock when its first packet was sent.
+    /// When its first packet was sent, ms of the server's clock.
     sent: u32,
-    /// When this viewer first knew of it.
+    /// When this viewer learnt that the group exists.
     first: Time,
     check: Time,
     asked: u8,
-    /// Slices whose packet was not here in time.
+    /// Bit set of the slices that are late.
     overdue: u32,
     have: u32,
-    /// Slices whose packet came by their tree.
+    /// Bit set of the slices that came through their tree.
     by_tree: u32,
     packets: Vec<Bytes>,
 }
 
 impl Reorder {
-    /// Waits for the first packet of a stream of so many slices; gives a packet up after `skip_after`.
+    /// An empty buffer. It skips a packet after `skip_after`.
     pub fn new(slices: usize, parity: usize, skip_after: Span) -> Reorder {
         Reorder {
             slices,
@@ -132,59 +132,59 @@ impl Reorder {
         }
     }
 
-    /// Forgets everything but its counts.
+    /// Empties the buffer but keeps its counters.
     pub fn restart(&mut self, slices: usize, parity: usize) {
         *self = Reorder { counters: self.counters, ..Reorder::new(slices, parity, self.skip_after) };
     }
 
-    /// Data slices and those of parity.
+    /// Numbers of data and of parity slices.
     pub fn slices(&self) -> (usize, usize) {
         (self.slices, self.parity)
     }
 
-    /// The newest group known of.
+    /// The newest known group.
     pub fn newest(&self) -> Option<u32> {
         self.groups.len().checked_sub(1).map(|last| self.base + last as u32)
     }
 
-    /// The server says that it has sent all groups before that one.
+    /// The server announces that it sent all groups before `group`.
     pub fn confirm(&mut self, group: u32) {
         self.confirmed = self.confirmed.max(group);
     }
 
-    /// Whether what is here lies so far from a group of the stream that it can be no part of it.
+    /// Whether the buffer is so far from `group` that its contents cannot be of the stream.
     pub fn is_astray(&self, group: u32) -> bool {
         self.newest().is_some_and(|newest| newest.abs_diff(group) > AHEAD)
     }
 
-    /// Whether the player got something.
+    /// Whether playback began.
     pub fn has_begun(&self) -> bool {
         self.next.is_some()
     }
 
-    /// The group that the player is at.
+    /// The group of the next packet for the player.
     pub fn played(&self) -> Option<u32> {
         self.next.map(|next| next.group)
     }
 
-    /// The newest group of a slice and when it came, if any did.
+    /// The newest group of a slice and its arrival, if any.
     pub fn last(&self, slice: usize) -> Option<(u32, Time)> {
         let pace = &self.pace[slice];
         pace.first.map(|_| (pace.newest, pace.at))
     }
 
-    /// Packets of a slice that were expected and that were missed when expected, since this was last asked.
+    /// Expected and late packets of a slice since the last call.
     pub fn take_losses(&mut self, slice: usize) -> (u32, u32) {
         let pace = &mut self.pace[slice];
         (std::mem::take(&mut pace.expected), std::mem::take(&mut pace.missed))
     }
 
-    /// How unevenly a slice comes: the mean deviation of its packets' lateness.
+    /// Mean deviation of a slice's lateness.
     pub fn deviation(&self, slice: usize) -> Span {
         Span::from_secs_f64(f64::from(self.pace[slice].deviation) / 1e3)
     }
 
-    /// The time from one group to the next, as sent.
+    /// Time between groups as the server sends them.
     pub fn spacing(&self) -> Span {
         self.spacing
     }
@@ -200,43 +200,43 @@ impl Reorder {
         }
     }
 
-    /// A packet that is still here, as a datagram.
+    /// A buffered packet, encoded as a datagram.
     pub fn get(&self, key: Key) -> Option<Bytes> {
         let payload = self.payload(key)?.clone();
         let group = self.groups.get((key.group - self.base) as usize)?;
         Some(Video { key, data: group.data, sent: group.sent, payload }.encode())
     }
 
-    /// What a packet that is still here carries.
+    /// The payload of a buffered packet.
     pub fn payload(&self, key: Key) -> Option<&Bytes> {
         let group = self.groups.get(key.group.checked_sub(self.base)? as usize)?;
         group.packets.get(usize::from(key.slice)).filter(|_| group.have >> key.slice & 1 == 1)
     }
 
-    /// What a packet carries that came by its slice's tree: for what else is here, no parent in it can be blamed.
+    /// The payload of a packet that came through its tree. Only for these is the parent responsible.
     pub fn from_tree(&self, key: Key) -> Option<&Bytes> {
         let payload = self.payload(key)?;
         (self.groups[(key.group - self.base) as usize].by_tree >> key.slice & 1 == 1).then_some(payload)
     }
 
-    /// Whether a packet of a known group is not here and may still be played or passed on.
+    /// Whether a packet of a known group is missing and may still be played or forwarded.
     pub fn misses(&self, key: Key) -> bool {
         let index = key.group.checked_sub(self.base).map(|index| index as usize);
         let group = index.and_then(|index| self.groups.get(index));
         group.is_some_and(|group| group.asked > 0 && group.have >> key.slice & 1 == 0)
     }
 
-    /// Packets that parity made good since this was last asked.
+    /// Takes the packets that parity recovered since the last call.
     pub fn take_restored(&mut self) -> Vec<Key> {
         std::mem::take(&mut self.restored)
     }
 
-    /// When [`Reorder::look`] has something to do.
+    /// When [`Reorder::look`] is due.
     pub fn next_time(&self) -> Time {
         self.check
     }
 
-    /// A packet arrives. `tree`: by its slice's tree; repairs say nothing about how the slice comes.
+    /// Inserts a packet. `tree` says that it came through its tree; repairs do not show the pace of a slice.
     pub fn insert(&mut self, now: Time, video: &Video, tree: bool) -> Arrival {
         let Key { group, slice } = video.key;
         let at = usize::from(slice);
@@ -264,7 +264,7 @@ impl Reorder {
         let room = &mut self.groups[index];
         if room.packets.is_empty() {
             if group >= self.confirmed && room.first < now {
-                // Nobody could know of it before: somebody counts wrong.
+                // The group is older than any viewer can know, so a number is wrong.
                 (room.first, room.check) = (now, now + SOON);
                 self.check = self.check.min(room.check);
             }
@@ -272,7 +272,7 @@ impl Reorder {
             room.packets = vec![Bytes::new(); total];
         }
         if tree && room.overdue >> slice & 1 == 1 && now < room.first + self.skip_after {
-            // It was late, not lost.
+            // The packet was late, not lost.
             room.overdue &= !(1 << slice);
             self.pace[at].missed = self.pace[at].missed.saturating_sub(1);
         }
@@ -280,7 +280,7 @@ impl Reorder {
             self.counters.duplicates += 1;
             return Arrival::Duplicate;
         }
-        // One forged number must not end a group early.
+        // A forged number must not end a group early.
         room.data = room.data.max(video.data);
         room.sent = room.sent.min(video.sent);
         room.have |= 1 << slice;
@@ -292,7 +292,7 @@ impl Reorder {
         if played { Arrival::Late } else { Arrival::New }
     }
 
-    /// Groups up to `group` are known of from now on.
+    /// Makes all groups up to `group` known.
     fn reach(&mut self, now: Time, group: u32) {
         if self.newest().is_some_and(|newest| newest >= group) {
             return;
@@ -301,7 +301,7 @@ impl Reorder {
         self.spacing = self.measure_spacing();
         let soon = now + SOON;
         if let Some(last) = self.groups.back_mut().filter(|last| last.asked == 0) {
-            // It is not the newest any more.
+            // The previous newest group can now be complete or missing packets.
             let whole = last.data > 0 && !last.have & ((1 << last.data) - 1) == 0;
             last.check = if whole { Time::NEVER } else { soon };
             self.check = self.check.min(last.check);
@@ -324,7 +324,7 @@ impl Reorder {
         }
     }
 
-    /// The next bytes for the player: whole TS packets, and when the server sent them (its milliseconds).
+    /// The next payload for the player, with the server's time of sending in ms.
     pub fn next(&mut self, now: Time) -> Option<(Bytes, u32)> {
         if self.next.is_none() {
             self.begin(now)?;
@@ -343,9 +343,9 @@ impl Reorder {
                 self.next = Some(Key { slice: next.slice + 1, ..next });
                 return Some((group.packets[slice].clone(), group.sent));
             }
-            // Nobody knows that it exists until something after it came.
+            // A packet that exists is known by a later packet of its group or a later group.
             let later = group.have >> slice > 0 || self.newest() > Some(next.group);
-            // One forged number must not make the player skip what is yet to be sent.
+            // A forged number must not make the player skip unsent packets.
             let sent = group.have != 0 || next.group < self.confirmed;
             if !later || !sent || now < group.first + self.skip_after {
                 return None;
@@ -355,7 +355,7 @@ impl Reorder {
         }
     }
 
-    /// Begins with the first group of which all slices that are heard have a packet.
+    /// Begins playback with the first group of which all active slices have a packet.
     fn begin(&mut self, now: Time) -> Option<()> {
         let since = self.since?;
         let heard = || self.pace[..self.slices].iter().filter_map(|pace| pace.first);
@@ -369,8 +369,7 @@ impl Reorder {
         Some(())
     }
 
-    /// Packets that should be here and are not: restores what parity can, gives what to ask for, forgets what
-    /// was played long ago.
+    /// Recovers missing packets from parity, returns the packets to request, and drops old groups.
     pub fn look(&mut self, now: Time) -> Vec<Ask> {
         let mut asks = Vec::new();
         if now < self.check {
@@ -398,10 +397,10 @@ impl Reorder {
         let (check, asked) = if missing == 0 {
             done(Time::NEVER)
         } else if now >= give_up {
-            // The player goes on without it, and nobody asks any more.
+            // The player skips it, so requests end.
             done(if now > give_up { Time::NEVER } else { Time(now.0 + 1) })
         } else if last && group.asked == 0 {
-            // The newest group is on its way: it is missed when the next one comes.
+            // The newest group is in flight. Packets are missing only when the next group arrives.
             done(give_up)
         } else {
             let mut overdue: u32 = 0;
@@ -419,7 +418,7 @@ impl Reorder {
                 self.note(index, overdue);
                 return self.restore(index, data);
             }
-            // What parity will make good once the others are here is not asked for at first.
+            // The first request omits packets that parity will recover.
             let spared = if group.asked == 0 { shards } else { 0 };
             let wanted = (overdue.count_ones() as usize).saturating_sub(spared);
             let known = group.have != 0 || self.base + (index as u32) < self.confirmed;
@@ -441,7 +440,7 @@ impl Reorder {
         (self.groups[index].check, self.groups[index].asked) = (check, asked);
     }
 
-    /// Counts what slices missed.
+    /// Counts expected and late packets of the slices.
     fn note(&mut self, index: usize, overdue: u32) {
         let overdue = overdue & !self.groups[index].overdue;
         self.groups[index].overdue |= overdue;
@@ -450,7 +449,7 @@ impl Reorder {
         }
     }
 
-    /// When the packet of a slice should be here.
+    /// When the packet of a slice should have arrived.
     fn expected(&self, group: &Group, slice: usize) -> Time {
         let pace = &self.pace[slice];
         if group.data == 0 || pace.first.is_none() {
@@ -480,7 +479,7 @@ impl Reorder {
         }
     }
 
-    /// Drops groups that were played a while ago, or that there is no room for.
+    /// Drops groups that are played and old, or exceed the size limit.
     fn forget(&mut self, now: Time) {
         let Some(next) = self.next else { return };
         while self.base < next.group && self.groups.len() > 1 {

@@ -1,54 +1,54 @@
-//! Who can carry how many children over all slices, and has room for another.
+//! Budgets of children over all slices, and the peers with free capacity.
 
 use crate::Peer;
 
-/// What one peer carries.
+/// Budget and state of one peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
-    /// Takes part.
+    /// Whether the peer takes part.
     pub member: bool,
-    /// Children over all slices that it can have.
+    /// Maximum number of children over all slices.
     pub budget: usize,
-    /// Children that it has.
+    /// Number of children.
     pub used: usize,
-    /// Gets no new children for now.
+    /// Whether new children avoid it for now.
     pub avoided: bool,
-    /// Has no parents until it answers.
+    /// Whether it stays detached from all trees until it answers.
     pub suspended: bool,
 }
 
-/// What everybody carries.
+/// The budgets of all peers.
 #[derive(Clone, Debug)]
 pub struct Rooms {
     places: Vec<Place>,
     open: Vec<Peer>,
-    /// Where they are among those with room.
+    /// Index of each peer in `open`.
     at: Vec<Option<usize>>,
     capacity: usize,
 }
 
 impl Rooms {
-    /// Nobody carries anything; numbers up to `peers`.
+    /// No capacity, for numbers below `peers`.
     pub fn new(peers: usize) -> Rooms {
         Rooms { places: vec![Place::default(); peers], open: Vec::new(), at: vec![None; peers], capacity: 0 }
     }
 
-    /// One peer's.
+    /// The place of one peer.
     pub fn of(&self, peer: Peer) -> &Place {
         &self.places[usize::from(peer)]
     }
 
-    /// Those that can have another child, in no particular order.
+    /// Peers with free capacity, in no particular order.
     pub fn open(&self) -> &[Peer] {
         &self.open
     }
 
-    /// Children that all together can have.
+    /// Sum of all budgets.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Changes what a peer carries. Whether it has room now that it had not.
+    /// Changes a place. Returns whether the peer gained free capacity.
     pub fn change(&mut self, peer: Peer, change: impl FnOnce(&mut Place)) -> bool {
         let place = &mut self.places[usize::from(peer)];
         self.capacity -= place.budget;

@@ -1,4 +1,4 @@
-//! The source: payloads to groups, slices and parity; packets kept for repairs; the stream's rate.
+//! The source: cuts the stream into slices and parity, keeps packets for repairs, measures the rate.
 
 use std::collections::VecDeque;
 
@@ -10,52 +10,52 @@ use crate::framer::Framer;
 use crate::packet::{Key, Video};
 use crate::parity;
 
-/// Packets are kept for repairs for so long, and so many bytes of them.
+/// Limits of packets kept for repairs: time and bytes.
 const KEEP: Span = Span::from_secs(4);
 const MOST_BYTES: usize = 32 << 20;
-/// An incomplete payload leaves after so long.
+/// An incomplete payload is sent after this time.
 const FLUSH: Span = Span::from_millis(20);
-/// The rate is the most of so many seconds, two at a time: a source that is late in one gives more in the next.
+/// Window of the rate, seconds. Averages of two adjacent seconds smooth a source that is late once.
 const SECONDS: usize = 4;
 
 /// Cuts a stream into packets.
 pub struct Source {
     slices: usize,
     parity: usize,
-    /// Data slices in use: fewer if quality was reduced.
+    /// Data slices in use, fewer with reduced quality.
     active: usize,
     framer: Framer,
     next: Key,
     group: Vec<Bytes>,
-    /// Data slices of the group that is being sent.
+    /// Number of data slices of the current group.
     width: usize,
-    /// Data packets that were sent.
+    /// Number of data packets so far.
     sent: u64,
     recent: VecDeque<Group>,
     base: u32,
     bytes: usize,
     flush: Time,
-    /// Bytes of TS by second, the current one last.
+    /// TS bytes of each second, the current one last.
     seconds: VecDeque<u64>,
     second: Time,
-    /// When the source last gave anything.
+    /// When the source last delivered bytes.
     last: Time,
 }
 
 struct Group {
     at: Time,
-    /// Datagrams by slice; empty where there is none (yet).
+    /// Datagrams by slice; empty if not sent.
     packets: Vec<Bytes>,
 }
 
-/// A short digest of a packet, for audits: 64 bits that depend on every byte.
+/// A 64-bit digest of a packet for audits, which depends on every byte.
 pub fn digest(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(8).map(|chunk| chunk.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
     words.fold(1, |hash, word| mix(hash ^ word)).max(1)
 }
 
 impl Source {
-    /// A source of so many data and parity slices.
+    /// A source with these numbers of data and parity slices.
     pub fn new(slices: usize, parity: usize) -> Source {
         Source {
             slices,
@@ -81,45 +81,46 @@ impl Source {
         self.next.group
     }
 
-    /// Bytes of the source that were no TS.
+    /// Number of skipped bytes that were not TS.
     pub fn garbage(&self) -> u64 {
         self.framer.garbage
     }
 
-    /// How long the source gave nothing.
+    /// Time since the source last delivered bytes.
     pub fn stalled(&self, now: Time) -> Span {
         now.since(self.last)
     }
 
-    /// Data slices in use.
+    /// Number of data slices in use.
     pub fn active(&self) -> usize {
         self.active
     }
 
-    /// Data packets that were sent so far.
+    /// Number of data packets so far.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// From the next group on, only so many data slices are sent: of a layered stream the first ones. What
-    /// would be in the others is left out.
+    /// Sets the number of data slices, from the next group on.
+    ///
+    /// The stream loses the contents of the other slices.
     pub fn set_active(&mut self, active: usize) {
         self.active = active.clamp(1, self.slices);
     }
 
-    /// Bits of TS per second, the most of the last seconds; zero before the second second is over.
+    /// Rate of the TS, the maximum over the last seconds; zero during the first two seconds.
     pub fn rate(&self) -> Rate {
         let whole = self.seconds.len().saturating_sub(1);
         let pairs = self.seconds.iter().zip(self.seconds.iter().skip(1)).take(whole.saturating_sub(1));
         Rate::from_bytes_per_s(pairs.map(|(one, next)| (one + next) / 2).max().unwrap_or(0))
     }
 
-    /// When [`Source::flush`] has something to do.
+    /// When [`Source::flush`] is due.
     pub fn next_time(&self) -> Time {
         self.flush
     }
 
-    /// Bytes of TS, however they are cut; gives datagrams for the slices' trees.
+    /// Takes TS bytes in chunks of any size; returns slices and datagrams for their trees.
     pub fn push(&mut self, now: Time, bytes: &[u8]) -> Vec<(usize, Bytes)> {
         self.count(now, bytes.len());
         let mut out = Vec::new();
@@ -130,7 +131,7 @@ impl Source {
         out
     }
 
-    /// The source paused: what there is leaves.
+    /// Sends the incomplete payload because the source paused.
     pub fn flush(&mut self, now: Time) -> Vec<(usize, Bytes)> {
         let mut out = Vec::new();
         self.flush = Time::NEVER;
@@ -211,7 +212,7 @@ impl Source {
         group.packets.get(usize::from(key.slice)).filter(|bytes| !bytes.is_empty()).cloned()
     }
 
-    /// What a packet carried that was sent `age` ago, and its place: for audits.
+    /// Position and payload of a packet of this age, for audits.
     pub fn aged(&self, now: Time, age: Span, slice: u8) -> Option<(Key, Bytes)> {
         let index = self.recent.partition_point(|group| now.since(group.at) > age).checked_sub(1)?;
         let key = Key { group: self.base + index as u32, slice };

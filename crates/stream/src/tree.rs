@@ -1,12 +1,12 @@
-//! One slice's tree, and what moving a viewer in it would change (thesis section 6.4.4).
+//! The tree of one slice, and the gain of moves in it (thesis section 6.4.4).
 //!
-//! The cost of a tree is the sum of all latencies to the server. A viewer keeps its latency to the server and
-//! the size of its subtree, so that a move's gain is known without a walk over the subtree that moves.
+//! The cost of a tree is the sum of all latencies to the server. Each viewer stores its latency to the server and the
+//! size of its subtree, so the gain of a move does not require a walk over the subtree.
 
 use crate::latency::Latencies;
 use crate::{Peer, SERVER};
 
-/// In the place of a parent: there is none.
+/// Stands for a missing parent.
 pub const NOBODY: Peer = Peer::MAX;
 
 /// A tree with [`SERVER`] as its root.
@@ -19,14 +19,14 @@ pub struct Tree {
 struct Node {
     parent: Peer,
     children: Vec<Peer>,
-    /// Microseconds to the server along the tree; of an orphan, to the top of its subtree.
+    /// Microseconds to the server along the tree; for an orphan, to the top of its subtree.
     delay: i64,
-    /// Nodes of its subtree, itself included.
+    /// Number of nodes of its subtree, including itself.
     size: i64,
 }
 
 impl Tree {
-    /// Nobody but the server; numbers up to `peers`.
+    /// Only the server, for numbers below `peers`.
     pub fn new(peers: usize) -> Tree {
         let node = Node { parent: NOBODY, children: Vec::new(), delay: 0, size: 1 };
         Tree { nodes: vec![node; peers] }
@@ -40,12 +40,12 @@ impl Tree {
         &mut self.nodes[usize::from(peer)]
     }
 
-    /// Who sends this slice to `peer`; [`NOBODY`] for the server and for orphans.
+    /// The parent of `peer`; [`NOBODY`] for the server and for orphans.
     pub fn parent(&self, peer: Peer) -> Peer {
         self.node(peer).parent
     }
 
-    /// Whom `peer` sends this slice to.
+    /// The children of `peer`.
     pub fn children(&self, peer: Peer) -> &[Peer] {
         &self.node(peer).children
     }
@@ -55,17 +55,17 @@ impl Tree {
         self.node(peer).delay
     }
 
-    /// Nodes of the subtree of `peer`.
+    /// Number of nodes of the subtree of `peer`.
     pub fn size(&self, peer: Peer) -> i64 {
         self.node(peer).size
     }
 
-    /// The peers from `peer` up to the top of its subtree, `peer` first.
+    /// The path from `peer` to the top of its subtree, `peer` first.
     pub fn upwards(&self, peer: Peer) -> impl Iterator<Item = Peer> + '_ {
         std::iter::successors(Some(peer), |at| Some(self.parent(*at)).filter(|parent| *parent != NOBODY))
     }
 
-    /// Hops from the server; none for orphans and below them.
+    /// Number of hops from the server; `None` in detached subtrees.
     pub fn depth(&self, peer: Peer) -> Option<usize> {
         let (mut hops, mut top) = (0, peer);
         for at in self.upwards(peer) {
@@ -74,17 +74,17 @@ impl Tree {
         (top == SERVER).then_some(hops - 1)
     }
 
-    /// Whether `peer` is `above` or below it.
+    /// Whether `peer` is `above` or in its subtree.
     pub fn is_below(&self, peer: Peer, above: Peer) -> bool {
         self.upwards(peer).any(|at| at == above)
     }
 
-    /// Whether the slice can reach `peer`.
+    /// Whether a path leads from the server to `peer`.
     pub fn is_attached(&self, peer: Peer) -> bool {
         self.is_below(peer, SERVER)
     }
 
-    /// The sum of all latencies to the server, microseconds, over the server's tree.
+    /// Sum of all latencies to the server, microseconds, without detached subtrees.
     pub fn cost(&self) -> i64 {
         let below = |peer: Peer| self.children(peer).iter().copied();
         let mut todo: Vec<Peer> = below(SERVER).collect();
@@ -96,10 +96,10 @@ impl Tree {
         sum
     }
 
-    /// `child`, an orphan with all that is below it, becomes a child of `parent`.
+    /// Attaches `child` with its subtree to `parent`.
     ///
     /// # Panics
-    /// If it has a parent, or would become its own ancestor.
+    /// If `child` has a parent, or would become its own ancestor.
     pub fn attach(&mut self, child: Peer, parent: Peer, latencies: &Latencies) {
         assert!(self.parent(child) == NOBODY && child != SERVER, "{child} has a parent");
         assert!(!self.is_below(parent, child), "{child} under {parent} would be a ring");
@@ -110,7 +110,7 @@ impl Tree {
         self.resize(parent, self.size(child));
     }
 
-    /// `child` loses its parent and keeps what is below it.
+    /// Detaches `child` with its subtree.
     pub fn detach(&mut self, child: Peer) {
         let parent = std::mem::replace(&mut self.node_mut(child).parent, NOBODY);
         if parent != NOBODY {
@@ -120,7 +120,7 @@ impl Tree {
         }
     }
 
-    /// Moves the delays of a subtree.
+    /// Changes the delays of a subtree.
     fn shift(&mut self, top: Peer, by: i64) {
         let mut todo = vec![top];
         while let Some(peer) = todo.pop() {
@@ -137,16 +137,16 @@ impl Tree {
         }
     }
 
-    /// What the cost falls by if `child` moves under `parent`; none if that would be a ring or changes nothing.
+    /// Decrease of the cost if `child` moves under `parent`; `None` if that is impossible or changes nothing.
     pub fn gain_of_adopting(&self, parent: Peer, child: Peer, latencies: &Latencies) -> Option<i64> {
         let new = self.delay(parent) + i64::from(latencies.between(parent, child));
         let gain = (self.delay(child) - new) * self.size(child);
-        // The walk comes last: most moves gain nothing.
+        // The walk is expensive and most moves gain nothing, so it comes last.
         let sound = gain > 0 && self.parent(child) != parent && self.parent(child) != NOBODY;
         (sound && !self.is_below(parent, child)).then_some(gain)
     }
 
-    /// What the cost falls by if `a` and `b` take each other's parent and children. None if one is above the
+    /// Decrease of the cost if `a` and `b` exchange their parents and children; `None` if one is an ancestor of the
     /// other, or an orphan.
     pub fn gain_of_switching(&self, a: Peer, b: Peer, latencies: &Latencies) -> Option<i64> {
         let parents = (self.parent(a), self.parent(b));
@@ -155,7 +155,7 @@ impl Tree {
         }
         let between = |x: Peer, y: Peer| i64::from(latencies.between(x, y));
         let place = |from: Peer, to: Peer| {
-            // `to` stands where `from` stands.
+            // `to` takes the position of `from`.
             let delay = self.delay(self.parent(from)) + between(self.parent(from), to);
             let children = self.children(from).iter();
             let below: i64 =
@@ -167,7 +167,7 @@ impl Tree {
         sound.then_some(gain)
     }
 
-    /// `a` and `b`, of which none is above the other, take each other's parent and children.
+    /// `a` and `b` exchange their parents and children. Neither may be an ancestor of the other.
     pub fn switch(&mut self, a: Peer, b: Peer, latencies: &Latencies) {
         let (above_a, above_b) = (self.parent(a), self.parent(b));
         let (below_a, below_b) = (self.children(a).to_vec(), self.children(b).to_vec());
@@ -180,7 +180,7 @@ impl Tree {
         below_b.iter().for_each(|child| self.attach(*child, a, latencies));
     }
 
-    /// Latencies changed: all delays anew.
+    /// Recomputes all delays from new latencies.
     pub fn refresh(&mut self, latencies: &Latencies) {
         let mut todo = vec![SERVER];
         while let Some(peer) = todo.pop() {
@@ -219,7 +219,7 @@ mod tests {
         (tree, latencies)
     }
 
-    /// Sizes and delays from nothing.
+    /// Compares sizes and delays with recomputed ones.
     fn check(tree: &Tree, latencies: &Latencies) {
         let mut fresh = tree.clone();
         fresh.refresh(latencies);

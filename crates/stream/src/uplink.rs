@@ -1,27 +1,27 @@
-//! What limits a peer first: an uplink as a token bucket, with a queue of bounded length.
+//! An uplink: a token bucket with a bounded queue.
 
 use std::collections::VecDeque;
 
 use tidegate_control::units::{Rate, Span, Time};
 
-/// Packets on their way out, each a `T`.
+/// A queue of packets of type `T` before an uplink.
 #[derive(Clone, Debug)]
 pub struct Uplink<T> {
     rate: Rate,
-    /// When each has left.
+    /// Packets with the time when each has left.
     queue: VecDeque<(Time, T)>,
-    /// When it has sent everything at its rate; in the past, as far as the bucket is full.
+    /// When the queue is empty at its rate; lies in the past while the bucket has tokens.
     free: Time,
     /// Bytes that entered the queue.
     pub taken: u64,
-    /// Packets that found it full.
+    /// Packets that found the queue full.
     pub dropped: u64,
 }
 
-/// The longest queue, as time: more helps no live stream.
+/// Longest queue, as time. Later packets are useless to a live stream.
 pub const LONGEST: Span = Span::from_millis(250);
 
-/// The bucket: what an uplink that was idle sends at once, as time at its rate.
+/// Size of the bucket, as time at the uplink's rate.
 pub const BURST: Span = Span::from_millis(40);
 
 impl<T> Uplink<T> {
@@ -30,16 +30,16 @@ impl<T> Uplink<T> {
     /// # Panics
     /// If the rate is zero.
     pub fn new(rate: Rate) -> Uplink<T> {
-        assert!(rate.0 > 0, "an uplink carries something");
+        assert!(rate.0 > 0, "the rate of an uplink is above zero");
         Uplink { rate, queue: VecDeque::new(), free: Time::ZERO, taken: 0, dropped: 0 }
     }
 
-    /// The rate changes for what comes from now on.
+    /// Changes the rate for later packets.
     pub fn set_rate(&mut self, rate: Rate) {
         self.rate = rate;
     }
 
-    /// When a packet of `bytes` that comes now has left; none if the queue is full.
+    /// When a packet that arrives now has left; `None` if the queue is full.
     pub fn depart(&mut self, now: Time, bytes: usize) -> Option<Time> {
         if self.free.since(now) > LONGEST {
             self.dropped += 1;
@@ -51,14 +51,14 @@ impl<T> Uplink<T> {
         Some(self.free.max(now))
     }
 
-    /// A packet of `bytes` enters the queue, or is dropped.
+    /// Queues a packet of `bytes`, or drops it.
     pub fn push(&mut self, now: Time, bytes: usize, packet: T) {
         if let Some(at) = self.depart(now, bytes) {
             self.queue.push_back((at, packet));
         }
     }
 
-    /// When the next packet has left; [`Time::NEVER`] if there is none.
+    /// When the next packet has left; [`Time::NEVER`] without packets.
     pub fn next_time(&self) -> Time {
         self.queue.front().map_or(Time::NEVER, |(at, _)| *at)
     }
@@ -81,7 +81,7 @@ mod tests {
         let mut uplink = Uplink::new(Rate(1_000_000));
         let begin = Time::ZERO + Span::from_secs(1);
         (0..100).for_each(|n| uplink.push(begin, 1250, n));
-        // 10 ms each: the bucket, 250 ms and one more are taken.
+        // Packets take 10 ms each. The bucket, the queue of 250 ms and one more are taken.
         assert_eq!((uplink.taken / 1250, uplink.dropped), (30, 70));
         assert_eq!((0..99).filter_map(|_| uplink.pop(begin)).count(), 4, "the bucket was full");
         assert_eq!(uplink.next_time(), begin + Span::from_millis(10));

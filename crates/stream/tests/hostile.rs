@@ -1,4 +1,4 @@
-//! What others can do to a server and a viewer: each time bounded, and counted.
+//! Hostile peers: their effect on server and viewer is bounded and counted.
 
 use bytes::Bytes;
 use tidegate_control::machine::Machine as _;
@@ -6,9 +6,9 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_stream::message::{Contact, Join, Message, Ping, Refusal, Report, VERSION, Welcome};
 use tidegate_stream::packet::{self, Explore, Key, Video};
-use tidegate_stream::server::{Overload, Server, Settings};
+use tidegate_stream::server::{Overload, Server, ServerConfig};
 use tidegate_stream::tree::NOBODY;
-use tidegate_stream::viewer::{Phase, SKIP_AFTER, Settings as ViewerSettings, Viewer};
+use tidegate_stream::viewer::{Phase, SKIP_AFTER, Viewer, ViewerConfig};
 use tidegate_stream::{Input, Output, Peer, SERVER};
 
 fn at(ms: u64) -> Time {
@@ -33,9 +33,9 @@ fn ts(packets: usize) -> Vec<u8> {
     bytes
 }
 
-/// A server with one viewer that is in, after a second of the stream.
+/// A server with one viewer, after one second of the stream.
 fn served() -> (Server, Peer) {
-    let mut server = Server::new(Settings::new(Rate(20_000_000), 10), Seed::root(1));
+    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1));
     let peer = server.connect(at(0), contact(1)).unwrap();
     server.handle(at(0), Input::Message { from: peer, message: join(0) });
     let told = outputs(&mut server);
@@ -49,12 +49,12 @@ fn served() -> (Server, Peer) {
 
 #[test]
 fn a_thousand_joins_of_one_address_take_few_numbers() {
-    let mut server = Server::new(Settings::new(Rate(20_000_000), 10), Seed::root(1));
+    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1));
     let results: Vec<_> = (0..1000).map(|ms| server.connect(at(ms), contact(1))).collect();
     let taken = results.iter().filter(|result| result.is_ok()).count();
     assert!(taken <= 29, "{taken}");
     assert!(results.iter().flatten().all(|peer| *peer != SERVER));
-    // Those who say nothing make room for others.
+    // Silent guests lose their numbers.
     server.timeout(at(10_000));
     let parted = outputs(&mut server).iter().filter(|output| matches!(output, Output::Part(_))).count();
     assert_eq!(parted, taken);
@@ -63,9 +63,9 @@ fn a_thousand_joins_of_one_address_take_few_numbers() {
 
 #[test]
 fn strangers_are_refused_with_the_reason() {
-    let mut settings = Settings::new(Rate(20_000_000), 1);
-    settings.token = [7; 16];
-    let mut server = Server::new(settings, Seed::root(1));
+    let mut config = ServerConfig::new(Rate(20_000_000), 1);
+    config.token = [7; 16];
+    let mut server = Server::new(config, Seed::root(1));
     let mut try_to = |n: u8, message: Message| {
         let peer = server.connect(at(0), contact(n)).unwrap();
         server.handle(at(0), Input::Message { from: peer, message });
@@ -99,7 +99,7 @@ fn who_asks_for_everything_again_gets_a_part_of_the_stream() {
     let stream = 2 * 188 * 1000;
     assert!(sent < stream, "{sent} bytes in two seconds of {stream} bytes/s");
     assert!(server.counters.unrepaired > 10_000);
-    // Somebody who is not in gets nothing.
+    // The server ignores a peer before it is admitted.
     let strange = server.counters.strange;
     server.handle(at(3000), Input::Datagram { from: 9, bytes: packet::nack(&[Key { group: 1, slice: 0 }]) });
     assert!(outputs(&mut server).is_empty());
@@ -108,7 +108,7 @@ fn who_asks_for_everything_again_gets_a_part_of_the_stream() {
 
 #[test]
 fn whatever_a_viewer_says_the_server_goes_on() {
-    let mut server = Server::new(Settings::new(Rate(20_000_000), 10), Seed::root(1));
+    let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1));
     let peers: Vec<Peer> = (1..=4).map(|n| server.connect(at(0), contact(n)).unwrap()).collect();
     for peer in &peers {
         server.handle(at(0), Input::Message { from: *peer, message: join(0) });
@@ -152,9 +152,9 @@ fn whatever_a_viewer_says_the_server_goes_on() {
 
 #[test]
 fn an_orphan_may_complain_about_nobody() {
-    let mut settings = Settings::new(Rate(1_000_000), 10);
-    settings.overload = Overload::Layers;
-    let mut server = Server::new(settings, Seed::root(1));
+    let mut config = ServerConfig::new(Rate(1_000_000), 10);
+    config.overload = Overload::Layers;
+    let mut server = Server::new(config, Seed::root(1));
     let peer = server.connect(at(0), contact(1)).unwrap();
     let claim = Join { version: VERSION, token: [0; 16], uplink: 8_000_000, forwards: true };
     server.handle(at(0), Input::Message { from: peer, message: Message::Join(claim) });
@@ -191,16 +191,16 @@ fn a_source_may_stall_send_garbage_and_change_its_rate() {
     assert!(server.member(peer).is_some());
 }
 
-/// Who forwards, and has begun to join.
+/// A viewer that forwards and waits for admission.
 fn viewer() -> Viewer {
-    let settings = ViewerSettings {
+    let config = ViewerConfig {
         token: [0; 16],
         uplink: Rate(6_000_000),
         forwards: true,
         skip_after: SKIP_AFTER,
         stamping: None,
     };
-    let mut viewer = Viewer::new(settings);
+    let mut viewer = Viewer::new(config);
     viewer.begin(at(0));
     viewer
 }
@@ -238,7 +238,7 @@ fn a_viewer_takes_the_stream_from_its_parents_only() {
     assert_eq!(viewer.counts().strange, 6);
     let sent = send(&mut viewer, 1, video(1, 0).encode());
     assert!(sent.contains(&Output::Datagram { to: 4, bytes: video(1, 0).encode() }), "{sent:?}");
-    // Strangers get no repairs, children within limits.
+    // Only children get repairs, within limits.
     let nack = packet::nack(&[Key { group: 1, slice: 0 }]);
     assert!(send(&mut viewer, 9, nack.clone()).is_empty());
     let repaired = (0..10_000).filter(|_| !send(&mut viewer, 4, nack.clone()).is_empty()).count();
@@ -278,7 +278,7 @@ fn whatever_peers_send_a_viewer_plays_the_stream() {
         |viewer: &mut Viewer, ms, message| viewer.handle(at(ms), Input::Message { from: SERVER, message });
     tell(&mut viewer, 0, Message::Welcome(Welcome { me: 3, slices: 4, parity: 1 }));
     for slice in 0..5 {
-        // Slice 4's parent forges as well: parity that fits nothing.
+        // The parent of slice 4 forges as well: its parity matches nothing.
         tell(&mut viewer, 0, Message::Parent { slice, parent: 10 + Peer::from(slice), depth: 2 });
     }
     let payload = Bytes::from(ts(6));
@@ -333,7 +333,7 @@ fn whatever_peers_send_a_viewer_plays_the_stream() {
             }
         }
     }
-    // The stream has 2000 packets, the last of which wait.
+    // The stream has 2000 packets; the last ones are still waiting.
     assert!(played > 1500, "{played} played, {:?}, {:?}", viewer.packets(), viewer.counts());
     assert!(asked < 2_000_000, "{asked} bytes asked for");
 }

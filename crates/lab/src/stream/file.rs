@@ -7,7 +7,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_sim::stream::plan::Plan;
 use tidegate_stream::forest::Rule;
-use tidegate_stream::server::{Overload, Settings};
+use tidegate_stream::server::{Overload, ServerConfig};
 use tidegate_stream::viewer::SKIP_AFTER;
 
 use crate::input::InputError;
@@ -128,7 +128,7 @@ impl Stream {
                 "`uplinks` are two rates, the lower first, and `mean-uplink` lies between them".into()
             );
         }
-        let mut server = Settings::new(rate(&self.server, 12_000_000), count + count / 4 + 8);
+        let mut server = ServerConfig::new(rate(&self.server, 12_000_000), count + count / 4 + 8);
         server.rate = rate(&self.rate, 4_000_000);
         server.slices = self.slices.unwrap_or(server.slices);
         server.parity = self.parity.unwrap_or(server.parity);
@@ -138,7 +138,7 @@ impl Stream {
         server.optimise = self.optimise.unwrap_or(server.optimise);
         server.exploration.share = self.explore.unwrap_or(server.exploration.share);
         if let Some(name) = &self.controller {
-            server.controller = Settings::controller(name).map_err(|error| error.to_string())?;
+            server.controller = ServerConfig::controller(name).map_err(|error| error.to_string())?;
         }
         server.rule = match self.rule {
             None | Some(RuleName::Any) => Rule::Any,

@@ -31,7 +31,7 @@ pub struct Settings {
     /// Where the stream comes from.
     pub input: input::Input,
     /// The machine's.
-    pub machine: server::Settings,
+    pub machine: server::ServerConfig,
 }
 
 /// How a server fares. Ends up in JSON.

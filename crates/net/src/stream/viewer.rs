@@ -34,7 +34,7 @@ pub struct Settings {
     /// What its datagrams pass.
     pub path: Path,
     /// The machine's.
-    pub machine: viewer::Settings,
+    pub machine: viewer::ViewerConfig,
     /// Passes no video on: what others are to be safe from.
     pub free_ride: bool,
 }

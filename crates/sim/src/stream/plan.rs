@@ -6,13 +6,13 @@ use std::ops::Range;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_stream::packet::PAYLOAD;
-use tidegate_stream::server::Settings;
+use tidegate_stream::server::ServerConfig;
 
 /// A run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The server.
-    pub server: Settings,
+    pub server: ServerConfig,
     /// The viewers.
     pub viewers: Vec<ViewerPlan>,
     /// TS bits per second of the source.

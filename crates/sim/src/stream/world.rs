@@ -117,7 +117,7 @@ impl<'a> World<'a> {
         places.extend(plan.viewers.iter().map(|_| [drawn.uniform(0.0, side), drawn.uniform(0.0, side)]));
         let node = |planned: &ViewerPlan| Node {
             plan: *planned,
-            viewer: Viewer::new(viewer::Settings {
+            viewer: Viewer::new(viewer::ViewerConfig {
                 token: plan.server.token,
                 uplink: planned.claim,
                 forwards: planned.forwards,

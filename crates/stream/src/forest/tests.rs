@@ -1,4 +1,4 @@
-//! What must hold of the trees at any time.
+//! Invariants of the trees.
 
 use proptest::prelude::*;
 use tidegate_control::random::Seed;
@@ -20,7 +20,7 @@ fn latencies(seed: u64) -> Latencies {
     latencies
 }
 
-/// Everything that must hold at any time.
+/// Checks all invariants.
 fn check(forest: &Forest) {
     let mut used = [0; PEERS];
     for (slice, tree) in forest.trees.iter().enumerate() {
@@ -44,7 +44,7 @@ fn check(forest: &Forest) {
     }
 }
 
-/// Replays the changes: who sends what to whom, as viewers see it.
+/// Replays the changes as viewers see them: the parent of each child.
 fn replay(parents: &mut [[Peer; PEERS]; SLICES], forest: &mut Forest) {
     for change in forest.take_changes() {
         let at = &mut parents[change.slice][usize::from(change.child)];

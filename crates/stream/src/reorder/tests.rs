@@ -1,4 +1,4 @@
-//! What is played, in which order, and what is counted.
+//! Tests of playback order and counters.
 
 use proptest::prelude::*;
 use tidegate_control::random::Seed;
@@ -9,7 +9,7 @@ use crate::source::Source;
 
 const SKIP_AFTER: Span = Span::from_millis(500);
 
-/// What a source of 4 slices and one of parity sends every 5 ms.
+/// Packets of a source with four data slices and one parity slice, one every 5 ms.
 fn stream(payloads: u64) -> Vec<(Time, Video)> {
     let mut source = Source::new(4, 1);
     let mut sent = Vec::new();
@@ -26,7 +26,7 @@ fn stream(payloads: u64) -> Vec<(Time, Video)> {
     sent
 }
 
-/// Of a viewer whose server confirms everything.
+/// A buffer with all groups confirmed.
 fn buffer() -> Reorder {
     let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
     reorder.confirm(u32::MAX);
@@ -64,7 +64,7 @@ proptest! {
         let steps: Vec<u8> = played.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
         let skipped: u64 = steps.iter().map(|step| u64::from(*step) - 1).sum();
         prop_assert!(steps.iter().all(|step| (1..100).contains(step)), "{steps:?}");
-        // What was given up after the last that was played is no step, nor what was before the first.
+        // Packets skipped after the last or before the first played one are not steps.
         let gaps = reorder.counters.gaps;
         let first = u64::from(played[0]);
         let last = first + steps.iter().map(|step| u64::from(*step)).sum::<u64>();
@@ -72,7 +72,7 @@ proptest! {
         let known = skipped + given_up;
         prop_assert!((known..=known + first).contains(&gaps), "{gaps} gaps, {known} known, first {first}");
         prop_assert_eq!(played.len() as u64, reorder.counters.delivered);
-        // The very last packets are missed by nothing that comes after.
+        // No later packet reveals that the very last ones are missing.
         prop_assert!(gaps <= 4 || asked > 0, "what was given up was asked for");
         prop_assert!(loss > 0.001 || played.len() > 380);
     }
@@ -105,7 +105,7 @@ fn packets_from_nowhere_are_strange_and_cost_nothing() {
         assert_eq!(reorder.insert(at, &video, true), Arrival::Strange, "{key:?}");
     }
     assert_eq!(reorder.groups.len(), 1);
-    // Nor can the first packet come from the end of time.
+    // The first packet cannot have the largest number either.
     let key = Key { group: u32::MAX, slice: 0 };
     assert_eq!(buffer().insert(at, &Video { key, ..first }, true), Arrival::Strange);
 }

@@ -1,156 +1,121 @@
-//! The server: tracker, source and explorer as one machine.
+//! The server of a stream: tracker, source and explorer as one machine.
+//!
+//! [`Server`] dispatches inputs and timers to the owners of its state. Owners do not know each other: they return
+//! decisions, which the server carries out.
 
+mod admission;
 mod budgets;
+mod config;
 mod contacts;
+mod handovers;
+mod outbox;
 mod overload;
 mod pings;
 mod repairs;
-mod settings;
-
-use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
 
 use bytes::Bytes;
 use tidegate_control::machine::Machine;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span, Time};
 
-use crate::bucket::Bucket;
 use crate::explorer::{self, Explorer};
 use crate::forest::Forest;
 use crate::judge::{Complaint, Fault, Judge, Verdict};
 use crate::latency::Latencies;
-use crate::member::Member;
-use crate::message::{Contact, Join, Message, Refusal, VERSION, Welcome};
-use crate::packet::{self, Datagram, PAYLOAD, Video, WIRE};
-use crate::repairs::Repairs;
+use crate::member::{Member, Members};
+use crate::message::{Contact, Join, Message, Refusal, Welcome};
+use crate::packet::{self, Datagram, Key, PAYLOAD, Video, WIRE};
 use crate::source::Source;
 use crate::tree::NOBODY;
 use crate::{Input, Output, Peer, SERVER};
-pub use settings::{Counters, Overload, Settings};
+use admission::{Admission, Candidate, JoinAnswer};
+use budgets::{Budgets, HEADROOM, StreamRate};
+pub use config::{Counters, Overload, ServerConfig};
+use handovers::Handovers;
+use outbox::Outbox;
+use overload::{LoadShedder, Relief};
+use pings::{Liveness, Pings, Pong};
+use repairs::Repairs;
 
-/// What the trees leave of an uplink: for repairs, exploration and bursts.
-const HEADROOM: f64 = 0.85;
 const TICK: Span = Span::from_millis(50);
 const SECOND: Span = Span::from_secs(1);
-/// A new viewer that there is no room for waits so long for some.
-const WAIT: Span = Span::from_secs(4);
-/// A suspicion may take room away while there is so many times what is needed.
+/// Suspicions lower budgets only while capacity exceeds the need by this factor.
 const SPARE: f64 = 1.15;
-/// Moves looked at per tick.
+/// Number of random moves that the optimiser tries per tick.
 const TRIES: usize = 400;
-/// Joins per second from one address, and the most at once; addresses remembered.
-const JOINS_PER_S: f64 = 2.0;
-const JOINS_AT_ONCE: f64 = 64.0;
-const ADDRESSES: usize = 4096;
-/// Who connected must join within this time.
-const JOIN_TIMEOUT: Span = Span::from_secs(5);
 
-/// The machine.
+/// The server's state machine.
 pub struct Server {
-    settings: Settings,
+    config: ServerConfig,
     source: Source,
     forest: Forest,
     latencies: Latencies,
-    members: Vec<Option<Member>>,
-    /// Numbers that carriers hold without being let in, with their contacts.
-    guests: BTreeMap<Peer, (Time, Contact)>,
-    waiting: VecDeque<(Time, Peer, Join)>,
-    free: VecDeque<Peer>,
-    joins: BTreeMap<IpAddr, Bucket>,
+    members: Members,
+    handovers: Handovers,
+    admission: Admission,
+    budgets: Budgets,
+    load_shedder: LoadShedder,
+    pings: Pings,
     explorer: Explorer,
     judge: Judge,
     repairs: Repairs,
-    releases: VecDeque<(Time, usize, Peer, Peer)>,
     random: Random,
     seed: Seed,
-    pings: u32,
     next_tick: Time,
     next_second: Time,
-    short_since: Option<Time>,
-    /// How much round trips to most viewers vary.
-    uneven: Span,
-    /// Messages since the last second, and per second lately.
-    told: u32,
-    talk: f64,
-    /// When somebody last had no parent.
-    orphaned: Option<Time>,
-    outputs: VecDeque<Output>,
-    /// What happened.
+    outbox: Outbox,
+    /// Counters since the start.
     pub counters: Counters,
 }
 
 impl Server {
-    /// A server that nobody watches yet.
+    /// A server without viewers.
     ///
     /// # Panics
-    /// If there are no data slices, or more slices than [`crate::MAX_SLICES`].
-    pub fn new(settings: Settings, seed: Seed) -> Server {
-        let slices = settings.slices + settings.parity;
-        assert!(settings.slices > 0 && slices <= crate::MAX_SLICES, "1 to {} slices", crate::MAX_SLICES);
-        // Guests need numbers as well, and numbers rest before they are used again.
-        let numbers = settings.viewers + settings.viewers / 4 + 16;
+    /// If the data slices number zero, or all slices more than [`crate::MAX_SLICES`].
+    pub fn new(config: ServerConfig, seed: Seed) -> Server {
+        let slices = config.slices + config.parity;
+        assert!(config.slices > 0 && slices <= crate::MAX_SLICES, "1 to {} slices", crate::MAX_SLICES);
+        // Guests need numbers too, and a freed number stays unused for a while.
+        let numbers = config.viewers + config.viewers / 4 + 16;
         let peers = (1 + numbers).min(usize::from(NOBODY));
         let mut server = Server {
-            source: Source::new(settings.slices, settings.parity),
-            forest: Forest::new(peers, slices, settings.rule),
+            source: Source::new(config.slices, config.parity),
+            forest: Forest::new(peers, slices, config.rule),
             latencies: Latencies::new(peers),
-            members: (0..peers).map(|_| None).collect(),
-            guests: BTreeMap::new(),
-            waiting: VecDeque::new(),
-            free: (1..peers as Peer).collect(),
-            joins: BTreeMap::new(),
-            explorer: Explorer::new(settings.exploration),
+            members: Members::new(peers),
+            handovers: Handovers::default(),
+            admission: Admission::new(peers, config.viewers, config.token),
+            budgets: Budgets::new(config.uplink),
+            load_shedder: LoadShedder::new(config.overload, config.slices, config.parity),
+            pings: Pings::new(config.uplink, config.slices, config.dead_after),
+            explorer: Explorer::new(config.exploration),
             judge: Judge::default(),
-            repairs: Repairs::default(),
-            releases: VecDeque::new(),
+            repairs: Repairs::new(config.uplink),
             random: seed.fork("server").random(),
             seed,
-            pings: 0,
             next_tick: Time::ZERO,
             next_second: Time::ZERO,
-            short_since: None,
-            uneven: Span::ZERO,
-            told: 0,
-            talk: 0.0,
-            orphaned: None,
-            outputs: VecDeque::new(),
+            outbox: Outbox::default(),
             counters: Counters::default(),
-            settings,
+            config,
         };
-        server.budgets(Time::ZERO);
+        server.update_budgets(Time::ZERO);
         server
     }
 
-    /// Somebody connected: the number that inputs come under and outputs go to from now on.
+    /// Accepts a connection and returns the peer's number for inputs and outputs.
     ///
     /// # Errors
-    /// The refusal to tell, if too many are connected.
+    /// The refusal to send, if the server or the peer's address has too many connections.
     pub fn connect(&mut self, now: Time, contact: Contact) -> Result<Peer, Refusal> {
-        if self.joins.len() >= ADDRESSES {
-            // Those whose bucket is full again need not be remembered.
-            self.joins.retain(|_, bucket| !bucket.take(now, JOINS_AT_ONCE, JOINS_PER_S, JOINS_AT_ONCE));
-        }
-        if self.joins.len() >= ADDRESSES {
-            return Err(Refusal::TooOften);
-        }
-        let bucket = self.joins.entry(contact.address.ip()).or_insert(Bucket::FULL);
-        if !bucket.take(now, 1.0, JOINS_PER_S, JOINS_AT_ONCE.max(self.settings.viewers as f64)) {
-            self.counters.refused += 1;
-            return Err(Refusal::TooOften);
-        }
-        let Some(peer) = self.free.pop_front() else {
-            self.counters.refused += 1;
-            return Err(Refusal::Full);
-        };
-        self.guests.insert(peer, (now, contact));
-        Ok(peer)
+        self.admission.connect(now, contact).inspect_err(|_| self.counters.refused += 1)
     }
 
-    /// Bytes of the source, however they are cut.
+    /// Takes bytes of the source, in chunks of any size.
     pub fn video(&mut self, now: Time, bytes: &[u8]) {
         let packets = self.source.push(now, bytes);
-        self.spread(packets);
+        self.send_video(packets);
     }
 
     /// The trees.
@@ -163,41 +128,47 @@ impl Server {
         &self.source
     }
 
-    /// What is known of latencies.
+    /// The measured latencies.
     pub fn latencies(&self) -> &Latencies {
         &self.latencies
     }
 
-    /// A viewer.
+    /// A viewer; `None` if no admitted viewer has this number.
     pub fn member(&self, peer: Peer) -> Option<&Member> {
-        self.members.get(usize::from(peer))?.as_ref()
+        self.members.get(peer)
     }
 
-    /// What exploration did.
+    /// Counters of the exploration.
     pub fn exploration(&self) -> explorer::Counters {
         self.explorer.counters
     }
 
-    /// Complaints that were not listened to.
+    /// Number of complaints that were ignored.
     pub fn doubted(&self) -> u64 {
         self.judge.doubted
     }
 
-    /// What the stream takes of an uplink for one slice to one child, bit/s.
+    /// Rate on the wire of one slice to one child, bit/s.
     pub fn slice_rate(&self) -> f64 {
-        let rate = match self.source.rate() {
-            Rate(0) => self.settings.rate,
-            measured => measured,
-        };
-        let wire = (PAYLOAD + Video::HEAD + WIRE) as f64 / PAYLOAD as f64;
-        rate.0 as f64 * wire / self.settings.slices as f64
+        self.rate().slice
     }
 
-    /// Something happens.
+    fn rate(&self) -> StreamRate {
+        let rate = match self.source.rate() {
+            Rate(0) => self.config.rate,
+            measured => measured,
+        };
+        let slices = self.config.slices as f64;
+        let wire = (PAYLOAD + Video::HEAD + WIRE) as f64 / PAYLOAD as f64;
+        let slice = rate.0 as f64 * wire / slices;
+        StreamRate { slice, stream: slice * slices }
+    }
+
+    /// Handles an input.
     pub fn handle(&mut self, now: Time, input: Input) {
         match input {
             Input::Datagram { from, bytes } => match packet::decode(&bytes) {
-                Some(Datagram::Nack(keys)) => self.nacked(now, from, &keys),
+                Some(Datagram::Nack(keys)) => self.repair(now, from, &keys),
                 _ => self.counters.strange += 1,
             },
             Input::Message { from, message } => self.message(now, from, message),
@@ -206,24 +177,14 @@ impl Server {
                 self.remove(peer);
             }
         }
-        self.tell_changes(now);
+        self.announce_changes(now);
     }
 
-    fn tell(&mut self, to: Peer, message: Message) {
-        self.told += 1;
-        self.outputs.push_back(Output::Message { to, message });
-    }
-
-    fn spread(&mut self, packets: Vec<(usize, Bytes)>) {
+    fn send_video(&mut self, packets: Vec<(usize, Bytes)>) {
         for (slice, bytes) in packets {
-            for child in self.forest.tree(slice).children(SERVER) {
-                self.outputs.push_back(Output::Datagram { to: *child, bytes: bytes.clone() });
-            }
-            // Whoever the old parent still serves for a moment.
-            for (_, at, from, child) in &self.releases {
-                if (*at, *from) == (slice, SERVER) {
-                    self.outputs.push_back(Output::Datagram { to: *child, bytes: bytes.clone() });
-                }
+            let children = self.forest.tree(slice).children(SERVER).iter().copied();
+            for child in children.chain(self.handovers.children(slice, SERVER)) {
+                self.outbox.datagram(child, bytes.clone());
             }
         }
     }
@@ -232,8 +193,8 @@ impl Server {
         if let Message::Join(join) = message {
             return self.join(now, from, join);
         }
-        let Some(member) = self.members.get_mut(usize::from(from)).and_then(Option::as_mut) else {
-            // Guests have nothing to say but that they want to join, or that they go.
+        let Some(member) = self.members.get_mut(from) else {
+            // Guests may only join or leave.
             self.counters.strange += u64::from(message != Message::Leave);
             return;
         };
@@ -259,158 +220,260 @@ impl Server {
     }
 
     fn join(&mut self, now: Time, from: Peer, join: Join) {
-        // All bytes are compared, whatever the first difference.
-        let differs = join.token.iter().zip(&self.settings.token).fold(0, |all, (a, b)| all | (a ^ b));
-        let refusal = if join.version != VERSION {
-            Some(Refusal::Version)
-        } else if differs != 0 && self.settings.token != [0; 16] {
-            Some(Refusal::Token)
-        } else if self.forest.members().len() >= self.settings.viewers {
-            Some(Refusal::Full)
-        } else {
-            None
-        };
-        if !self.guests.contains_key(&from) || self.waiting.iter().any(|(_, peer, _)| *peer == from) {
-            self.counters.strange += 1;
-        } else if let Some(refusal) = refusal {
-            self.refuse(from, refusal);
-        } else {
-            self.waiting.push_back((now, from, join));
-            self.admit(now);
+        match self.admission.join(now, from, join, self.forest.members().len()) {
+            JoinAnswer::Queued => self.admit(now),
+            JoinAnswer::Refused(refusal) => self.refuse(from, refusal),
+            JoinAnswer::Unexpected => self.counters.strange += 1,
         }
     }
 
     fn refuse(&mut self, peer: Peer, refusal: Refusal) {
         self.counters.refused += 1;
-        self.tell(peer, Message::Refused(refusal));
-        self.outputs.push_back(Output::Part(peer));
-        self.guests.remove(&peer);
-        self.free.push_back(peer);
+        self.outbox.message(peer, Message::Refused(refusal));
+        self.outbox.part(peer);
+        self.admission.drop_guest(peer);
     }
 
-    /// Lets those in that there is room for, in the order they came.
+    /// Admits waiting viewers, in order of arrival, as long as capacity suffices.
     fn admit(&mut self, now: Time) {
-        while let Some((since, peer, join)) = self.waiting.front().cloned() {
-            let Some((_, contact)) = self.guests.get(&peer).copied() else {
-                self.waiting.pop_front();
-                continue;
-            };
+        while let Some(Candidate { peer, join, contact, expired }) = self.admission.first(now) {
             let claim = if join.forwards { join.uplink as f64 } else { 0.0 };
             let branch = self.seed.fork("viewer").fork_index(self.counters.joined);
             let controller =
-                self.settings.controller.controller(1, branch).expect("checked where it is chosen");
+                self.config.controller.controller(1, branch).expect("checked where it is chosen");
             let mut member = Member::new(now, contact, claim, controller);
-            let budget = self.budget_of(now, &mut member);
+            let budget = self.budgets.of_member(now, &mut member, self.rate());
             if !self.forest.feasible_with(budget) {
-                if now.since(since) >= WAIT {
-                    self.waiting.pop_front();
-                    let per = self.slice_rate();
-                    let needed = (self.forest.members().len() + 1) * self.forest.slices();
-                    let offered = self.forest.capacity() + budget;
-                    let bits = |children: usize| (children as f64 * per) as u64;
-                    self.refuse(peer, Refusal::Overloaded { needed: bits(needed), offered: bits(offered) });
-                    continue;
+                if !expired {
+                    return;
                 }
-                return;
+                let needed = (self.forest.members().len() + 1) * self.forest.slices();
+                let offered = self.forest.capacity() + budget;
+                let slice = self.slice_rate();
+                let bits = |children: usize| (children as f64 * slice) as u64;
+                self.refuse(peer, Refusal::Overloaded { needed: bits(needed), offered: bits(offered) });
+                continue;
             }
-            self.waiting.pop_front();
-            self.guests.remove(&peer);
-            self.members[usize::from(peer)] = Some(member);
+            self.admission.admit(peer);
+            self.members.insert(peer, member);
             self.counters.joined += 1;
-            let (slices, parity) = (self.settings.slices as u8, self.settings.parity as u8);
-            self.tell(peer, Message::Welcome(Welcome { me: peer, slices, parity }));
+            let (slices, parity) = (self.config.slices as u8, self.config.parity as u8);
+            self.outbox.message(peer, Message::Welcome(Welcome { me: peer, slices, parity }));
             self.forest.join(peer, budget, &self.latencies);
         }
     }
 
-    /// Parts with those who connected and do not join.
-    fn drop_silent_guests(&mut self, now: Time) {
-        let waits = |peer: Peer| self.waiting.iter().any(|(_, waiting, _)| *waiting == peer);
-        let late = self
-            .guests
-            .iter()
-            .filter(|(peer, (since, _))| now.since(*since) > JOIN_TIMEOUT && !waits(**peer));
-        for peer in late.map(|(peer, _)| *peer).collect::<Vec<Peer>>() {
-            self.remove(peer);
-            self.outputs.push_back(Output::Part(peer));
-        }
-    }
-
+    /// Removes a guest or viewer. Does nothing if it is gone.
     fn remove(&mut self, peer: Peer) {
-        self.waiting.retain(|(_, waiting, _)| *waiting != peer);
-        if self.guests.remove(&peer).is_some() {
-            self.free.push_back(peer);
-        }
-        let Some(member) = self.members.get_mut(usize::from(peer)).and_then(Option::take) else { return };
+        self.admission.drop_guest(peer);
+        let Some(member) = self.members.remove(peer) else { return };
         self.forest.leave(peer, &self.latencies);
         self.judge.forget(peer);
         self.latencies.forget(peer);
-        self.releases.retain(|(_, _, from, child)| *from != peer && *child != peer);
+        self.handovers.forget(peer);
         for other in member.met {
-            if let Some(known) = &mut self.members[usize::from(other)] {
-                known.met.retain(|met| *met != peer);
-                self.tell(other, Message::Forget(peer));
+            contacts::forget(other, peer, &mut self.members, &mut self.outbox);
+        }
+        self.outbox.part(peer);
+        self.admission.free(peer);
+    }
+
+    fn introduce(&mut self, a: Peer, b: Peer) {
+        let (forest, handovers) = (&self.forest, &self.handovers);
+        let is_needed = |peer, other| forest.are_related(peer, other) || handovers.connect(peer, other);
+        contacts::introduce(a, b, &mut self.members, is_needed, &mut self.outbox);
+    }
+
+    /// Tells viewers the changes of the trees: the new parent now, the old parent when the handover ends.
+    fn announce_changes(&mut self, now: Time) {
+        for change in self.forest.take_changes() {
+            let (slice, child) = (change.slice as u8, change.child);
+            self.counters.moves += 1;
+            if change.from != NOBODY {
+                self.handovers.begin(now, change.slice, change.from, child);
+            }
+            if change.to == NOBODY {
+                continue;
+            }
+            self.handovers.cancel(change.slice, change.to, child);
+            if change.to != SERVER {
+                self.introduce(change.to, child);
+                self.outbox.message(change.to, Message::Adopt { slice, child });
+            }
+            let depth = self.forest.tree(change.slice).depth(child).unwrap_or(0).min(255) as u8;
+            if self.member(child).is_some() {
+                self.outbox.message(child, Message::Parent { slice, parent: change.to, depth });
             }
         }
-        self.outputs.push_back(Output::Part(peer));
-        self.free.push_back(peer);
+    }
+
+    fn end_handovers(&mut self, now: Time) {
+        while let Some(old) = self.handovers.pop_finished(now) {
+            if old.from != SERVER && self.member(old.from).is_some() {
+                self.outbox.message(old.from, Message::Release { slice: old.slice as u8, child: old.child });
+            }
+        }
+    }
+
+    fn repair(&mut self, now: Time, from: Peer, keys: &[Key]) {
+        let Some(member) = self.members.get_mut(from) else {
+            self.counters.strange += 1;
+            return;
+        };
+        let in_need = self.budgets.in_need(now);
+        let (bucket, request) = (&mut member.repairs, (from, keys));
+        let repaired = self.repairs.answer(now, request, bucket, in_need, &self.source, &self.forest);
+        self.counters.repaired += repaired.packets.len() as u64;
+        self.counters.unrepaired += repaired.denied;
+        for packet in repaired.packets {
+            self.outbox.datagram(from, packet);
+        }
+    }
+
+    fn update_budgets(&mut self, now: Time) {
+        self.budgets.second(now, self.outbox.take_message_count(), self.forest.orphans());
+        let budget = self.budgets.of_server(now, self.rate());
+        self.forest.set_budget(SERVER, budget, &self.latencies);
+        for peer in self.forest.members().to_vec() {
+            self.members.get_mut(peer).expect("viewers in trees are members").second();
+            self.update_budget(now, peer);
+        }
+    }
+
+    fn update_budget(&mut self, now: Time, peer: Peer) {
+        let rate = self.rate();
+        self.budgets.update(now, peer, rate, &mut self.members, &mut self.forest, &self.latencies);
+    }
+
+    fn shed_load(&mut self, now: Time) {
+        match self.load_shedder.decide(now, &self.forest, self.source.active()) {
+            Some(Relief::SetActive(active)) => {
+                self.source.set_active(active);
+                for slice in 0..self.config.slices {
+                    self.forest.set_active(slice, slice < active, &self.latencies);
+                }
+            }
+            Some(Relief::Redirect(peer, to)) => {
+                self.counters.redirected += 1;
+                self.outbox.message(peer, Message::Refused(Refusal::Redirect(to)));
+                self.remove(peer);
+            }
+            None => {}
+        }
+    }
+
+    fn ping(&mut self, now: Time) {
+        self.pings.set_viewers(self.forest.members().len());
+        for peer in self.forest.members().to_vec() {
+            let member = self.members.get_mut(peer).expect("viewers in trees are members");
+            match self.pings.check(now, member, &self.source, &mut self.random) {
+                Liveness::Dead => {
+                    self.counters.died += 1;
+                    self.remove(peer);
+                }
+                Liveness::Alive { suspend, ping } => {
+                    if suspend {
+                        self.forest.suspend(peer, &self.latencies);
+                    }
+                    if let Some(ping) = ping {
+                        self.outbox.message(peer, Message::Ping(ping));
+                    }
+                }
+            }
+        }
+    }
+
+    fn pong(&mut self, now: Time, from: Peer, number: u32, digest: u64) {
+        let member = self.members.get_mut(from).expect("the sender is a member");
+        // A late or repeated pong is normal and says nothing.
+        let Some(Pong { round_trip, forged }) = Pings::pong(now, member, number, digest) else { return };
+        self.latencies.measured(SERVER, from, round_trip / 2.0, &mut self.random);
+        self.forest.set_avoided(from, false);
+        if let Some(slice) = forged {
+            // An ancestor forged the packet. The judge finds it as it finds the cause of a silence.
+            self.counters.forged += 1;
+            let parent = self.forest.tree(slice).parent(from);
+            let complaint = Complaint { slice, child: from, parent, fault: Fault::Forges };
+            self.judge.complain(now, complaint, &self.forest);
+        }
     }
 
     fn explore(&mut self, now: Time) {
-        // Exploring must not cost more than it can win: what all viewers take together.
-        let taken = self.slice_rate() * self.forest.slices() as f64 * self.forest.members().len() as f64;
-        let most = self.settings.uplink.0 as f64;
-        let uplink = taken.min(if self.in_need(now) { most / 2.0 } else { most });
+        // Exploration must not cost more than all viewers receive together.
+        let received = self.slice_rate() * self.forest.slices() as f64 * self.forest.members().len() as f64;
+        let limit = self.config.uplink.0 as f64;
+        let uplink = received.min(if self.budgets.in_need(now) { limit / 2.0 } else { limit });
         for age in 1..16 {
-            let slice = self.random.below(self.settings.slices) as u8;
+            let slice = self.random.below(self.config.slices) as u8;
             let Some((_, cargo)) = self.source.recent(age, slice) else { return };
-            let (members, all) = (&mut self.members, self.forest.members());
+            let (members, all) = (&self.members, self.forest.members());
             let Some(explore) = self.explorer.send(now, uplink, &cargo, all, members, &mut self.random)
             else {
                 return;
             };
             for pair in explore.chain.windows(2) {
-                self.meet(pair[0], pair[1]);
+                self.introduce(pair[0], pair[1]);
             }
-            self.outputs.push_back(Output::Datagram { to: explore.chain[0], bytes: explore.encode() });
+            self.outbox.datagram(explore.chain[0], explore.encode());
         }
     }
 
+    /// Carries out a verdict: the child gets another parent, and the blamed parent less to carry.
     fn execute(&mut self, now: Time, verdict: Verdict) {
-        let (Verdict::Upheld(complaint) | Verdict::Relegate(complaint) | Verdict::Doubted(complaint)) =
-            verdict;
+        let (complaint, relegate) = match verdict {
+            Verdict::Upheld(complaint) => (complaint, false),
+            Verdict::Relegate(complaint) => (complaint, true),
+            Verdict::Doubted(_) => return,
+        };
         let Complaint { slice, child, parent, fault } = complaint;
         if self.forest.tree(slice).parent(child) != parent {
+            // The child moved since it complained.
             return;
         }
-        if matches!(verdict, Verdict::Doubted(_)) {
-            return;
-        }
-        let blamed = parent != SERVER;
-        if blamed {
+        let carried = self.forest.load(parent).1 as f64 * self.slice_rate() / HEADROOM;
+        let spare = self.forest.spare() >= SPARE;
+        if let Some(member) = self.members.get_mut(parent) {
             self.counters.upheld += 1;
-            let carried = self.forest.load(parent).1 as f64 * self.slice_rate() / HEADROOM;
-            let spare = self.forest.spare() >= SPARE;
-            // Until it answers again, nobody new is put under it.
+            // New children avoid the parent until its next pong.
             self.forest.set_avoided(parent, true);
-            if let Some(member) = &mut self.members[usize::from(parent)] {
-                member.next_ping = now;
-                // Where room is short already, a suspicion takes none away: orphans would get nothing at all.
-                if spare || fault != Fault::Silent {
-                    member.fell_short(now, carried);
-                }
-                if fault == Fault::Silent {
-                    member.suspected.get_or_insert(now);
-                }
-                if matches!(verdict, Verdict::Relegate(_)) && !member.is_relegated(now) {
-                    member.relegate(now);
-                    self.counters.relegated += 1;
-                }
+            member.next_ping = now;
+            // Without spare capacity, a mere suspicion must not take more, because orphans receive nothing.
+            if spare || fault != Fault::Silent {
+                member.fell_short(now, carried);
+            }
+            if fault == Fault::Silent {
+                member.suspected.get_or_insert(now);
+            }
+            if relegate && !member.is_relegated(now) {
+                member.relegate(now);
+                self.counters.relegated += 1;
             }
         }
         self.forest.place_elsewhere(slice, child, &self.latencies);
-        if blamed {
-            self.budget(now, parent);
+        self.update_budget(now, parent);
+    }
+
+    fn second(&mut self, now: Time) {
+        self.update_budgets(now);
+        let spread = self.pings.measure_spread(&self.forest, &self.members);
+        self.forest.refresh(&self.latencies, (spread.0 / 2000) as i64);
+        self.judge.set_spread(spread * 4);
+        self.shed_load(now);
+        for peer in self.admission.silent_guests(now) {
+            self.admission.drop_guest(peer);
+            self.outbox.part(peer);
+        }
+    }
+
+    fn tick(&mut self, now: Time) {
+        self.explorer.expire(now, &mut self.members);
+        self.ping(now);
+        self.explore(now);
+        self.admit(now);
+        self.forest.place_orphans(&self.latencies);
+        if self.config.optimise {
+            let moves = 1 + self.forest.members().len() / 500;
+            self.forest.optimise(TRIES, moves, &mut self.random, &self.latencies);
         }
     }
 }
@@ -419,7 +482,7 @@ impl Machine for Server {
     type Output = Output;
 
     fn poll(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        self.outbox.pop()
     }
 
     fn next_timeout(&self) -> Option<Time> {
@@ -429,33 +492,20 @@ impl Machine for Server {
     fn timeout(&mut self, now: Time) {
         if now >= self.source.next_time() {
             let packets = self.source.flush(now);
-            self.spread(packets);
+            self.send_video(packets);
         }
         for verdict in self.judge.verdicts(now, &self.forest) {
             self.execute(now, verdict);
         }
         if now >= self.next_second {
             self.next_second = now + SECOND;
-            self.budgets(now);
-            self.uneven = self.unevenness();
-            self.forest.refresh(&self.latencies, (self.uneven.0 / 2000) as i64);
-            self.judge.set_spread(self.uneven * 4);
-            self.shed_load(now);
-            self.drop_silent_guests(now);
+            self.second(now);
         }
         if now >= self.next_tick {
             self.next_tick = now + TICK;
-            self.explorer.expire(now, &mut self.members);
-            self.ping(now);
-            self.explore(now);
-            self.admit(now);
-            self.forest.place_orphans(&self.latencies);
-            if self.settings.optimise {
-                let moves = 1 + self.forest.members().len() / 500;
-                self.forest.optimise(TRIES, moves, &mut self.random, &self.latencies);
-            }
+            self.tick(now);
         }
-        self.tell_changes(now);
-        self.release(now);
+        self.announce_changes(now);
+        self.end_handovers(now);
     }
 }

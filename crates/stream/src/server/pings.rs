@@ -1,70 +1,116 @@
-//! Who is still there, how far away, and whether it has what was sent.
+//! Pings: liveness, round-trip times and audits of what viewers received.
 
-use tidegate_control::units::{Span, Time};
+use tidegate_control::random::Random;
+use tidegate_control::units::{Rate, Span, Time};
 
-use super::Server;
-use crate::judge::{Complaint, Fault};
-use crate::member::Pinged;
-use crate::message::{Message, Ping};
+use crate::forest::Forest;
+use crate::member::{Member, Members, Pinged};
+use crate::message::Ping;
 use crate::packet::{Key, WIRE};
-use crate::source::digest;
-use crate::{Peer, SERVER};
+use crate::source::{Source, digest};
 
-/// Between pings to one viewer: at least, and at most. Between them, so that all take a share of the uplink.
-const PING: Span = Span::from_millis(500);
-const RAREST: Span = Span::from_secs(4);
+/// Limits of the interval between pings to one viewer. Within them, pings take [`SHARE`] of the uplink.
+const SHORTEST: Span = Span::from_millis(500);
+const LONGEST: Span = Span::from_secs(4);
 const SHARE: f64 = 0.04;
-/// A ping's bytes.
+/// Size of a ping, bytes.
 const BYTES: usize = 40 + WIRE;
-/// Pings ask about packets that should have arrived everywhere and are not forgotten anywhere.
+/// Age of audited packets: they arrived at all viewers, and all viewers still have them.
 const AUDITED: Span = Span::from_millis(1500);
 
-impl Server {
-    pub(super) fn ping(&mut self, now: Time) {
-        let newest = self.source.newest();
-        let all = (self.forest.members().len() * BYTES) as f64 / self.settings.uplink.as_bytes_per_s();
-        let interval = Span::from_secs_f64(all / SHARE).clamp(PING, RAREST);
-        let dead_after = self.settings.dead_after.max(interval * 2 + PING);
-        for peer in self.forest.members().to_vec() {
-            let Some(member) = &mut self.members[usize::from(peer)] else { continue };
-            if now.since(member.heard) > dead_after {
-                self.counters.died += 1;
-                self.remove(peer);
-                continue;
-            }
-            if member.suspected.is_some_and(|since| now.since(since) > member.timeout(self.uneven)) {
-                member.suspected = None;
-                self.forest.suspend(peer, &self.latencies);
-            }
-            if now < member.next_ping {
-                continue;
-            }
-            member.next_ping = now + interval;
-            self.pings = self.pings.wrapping_add(1);
-            // Drawn: counted through, each of twenty viewers would be asked about one of ten slices for ever.
-            let slice = self.random.below(self.settings.slices) as u8;
-            let audit = self.source.aged(now, AUDITED, slice);
-            let (key, digest) = audit.map_or((Key::default(), 0), |(key, bytes)| (key, digest(&bytes)));
-            member.ping = Some(Pinged { number: self.pings, sent: now, slice: usize::from(slice), digest });
-            let round_trip = (member.round_trip as u32).min(10_000_000);
-            let (number, clock) = (self.pings, (now.0 / 1_000_000) as u32);
-            self.tell(peer, Message::Ping(Ping { number, clock, round_trip, newest, audit: key }));
-        }
+/// Sends pings and evaluates pongs.
+pub(super) struct Pings {
+    uplink: Rate,
+    /// Number of data slices.
+    slices: usize,
+    /// A viewer that is silent for longer is dead.
+    dead_after: Span,
+    /// Number of the last ping.
+    number: u32,
+    /// Third quartile of the viewers' deviation of round-trip times.
+    spread: Span,
+    interval: Span,
+}
+
+/// Result of the check of a viewer.
+pub(super) enum Liveness {
+    Dead,
+    Alive {
+        /// The viewer did not answer after a complaint about it.
+        suspend: bool,
+        ping: Option<Ping>,
+    },
+}
+
+/// A pong that answers the last ping.
+pub(super) struct Pong {
+    /// Round-trip time, microseconds.
+    pub(super) round_trip: f64,
+    /// Slice of a packet that the viewer has and the source did not send.
+    pub(super) forged: Option<usize>,
+}
+
+impl Pings {
+    pub(super) fn new(uplink: Rate, slices: usize, dead_after: Span) -> Pings {
+        Pings { uplink, slices, dead_after, number: 0, spread: Span::ZERO, interval: SHORTEST }
     }
 
-    pub(super) fn pong(&mut self, now: Time, from: Peer, number: u32, digest: u64) {
-        let Some(member) = &mut self.members[usize::from(from)] else { return };
-        let Some(ping) = member.ping.take_if(|ping| ping.number == number) else { return };
-        let sample = now.since(ping.sent).0 as f64 / 1e3;
-        member.pong(sample);
-        self.latencies.measured(SERVER, from, sample / 2.0, &mut self.random);
-        self.forest.set_avoided(from, false);
-        if ping.digest != 0 && digest != 0 && digest != ping.digest {
-            // What it has is not what was sent: somebody above it forges, which is judged like silence.
-            self.counters.forged += 1;
-            let parent = self.forest.tree(ping.slice).parent(from);
-            let complaint = Complaint { slice: ping.slice, child: from, parent, fault: Fault::Forges };
-            self.judge.complain(now, complaint, &self.forest);
+    /// Measures how much round trips to most viewers vary.
+    pub(super) fn measure_spread(&mut self, forest: &Forest, members: &Members) -> Span {
+        let members = forest.members().iter().filter_map(|peer| members.get(*peer));
+        let mut deviations: Vec<f64> = members.map(|member| member.deviation).collect();
+        deviations.sort_by(f64::total_cmp);
+        let quartile = deviations.get(deviations.len() * 3 / 4).copied().unwrap_or(0.0);
+        self.spread = Span::from_micros(quartile as u64);
+        self.spread
+    }
+
+    /// Adapts the interval to the number of viewers.
+    pub(super) fn set_viewers(&mut self, viewers: usize) {
+        let all = (viewers * BYTES) as f64 / self.uplink.as_bytes_per_s();
+        self.interval = Span::from_secs_f64(all / SHARE).clamp(SHORTEST, LONGEST);
+    }
+
+    /// Checks one viewer and makes its next ping if it is due.
+    pub(super) fn check(
+        &mut self,
+        now: Time,
+        member: &mut Member,
+        source: &Source,
+        random: &mut Random,
+    ) -> Liveness {
+        if now.since(member.heard) > self.dead_after.max(self.interval * 2 + SHORTEST) {
+            return Liveness::Dead;
         }
+        let timeout = member.timeout(self.spread);
+        let suspend = member.suspected.take_if(|since| now.since(*since) > timeout).is_some();
+        if now < member.next_ping {
+            return Liveness::Alive { suspend, ping: None };
+        }
+        member.next_ping = now + self.interval;
+        self.number = self.number.wrapping_add(1);
+        // Random, because in turn each of 20 viewers would always be asked about the same of 10 slices.
+        let slice = random.below(self.slices) as u8;
+        let audit = source.aged(now, AUDITED, slice);
+        let (audit, digest) = audit.map_or((Key::default(), 0), |(key, bytes)| (key, digest(&bytes)));
+        member.ping = Some(Pinged { number: self.number, sent: now, slice: usize::from(slice), digest });
+        let ping = Ping {
+            number: self.number,
+            clock: (now.0 / 1_000_000) as u32,
+            round_trip: (member.round_trip as u32).min(10_000_000),
+            newest: source.newest(),
+            audit,
+        };
+        Liveness::Alive { suspend, ping: Some(ping) }
+    }
+
+    /// Evaluates a pong; `None` if it does not answer the last ping.
+    pub(super) fn pong(now: Time, member: &mut Member, number: u32, digest: u64) -> Option<Pong> {
+        let ping = member.ping.take_if(|ping| ping.number == number)?;
+        let round_trip = now.since(ping.sent).0 as f64 / 1e3;
+        member.pong(round_trip);
+        // Zero means that the server did not ask, or that the viewer lacks the packet.
+        let forged = ping.digest != 0 && digest != 0 && digest != ping.digest;
+        Some(Pong { round_trip, forged: forged.then_some(ping.slice) })
     }
 }

@@ -1,4 +1,4 @@
-//! What a viewer tells the server about its parents, and how it fares.
+//! Complaints about silent parents, and reports to the server.
 
 use tidegate_control::units::{Span, Time};
 
@@ -7,24 +7,25 @@ use crate::message::{Message, Report};
 use crate::reorder::Counters;
 use crate::tree::NOBODY;
 
-/// A slice is silent when it has nothing for so long while others go on; longer if its packets come unevenly, and
-/// while a new parent connects, but never for longer than the last.
+/// Least time without packets after which a slice is silent, if other slices go on.
+///
+/// It is longer for slices with jitter and while a new parent connects; the last value is the maximum.
 const SILENCE: Span = Span::from_millis(250);
 const UNEVEN: u64 = 6;
 const LONGEST_SILENCE: Span = Span::from_millis(1000);
-/// Between complaints about one parent.
+/// Time between complaints about one parent.
 const AGAIN: Span = Span::from_millis(600);
-/// A share lost of a slice above which its parent is to blame, in a report's time.
+/// The viewer blames a parent that loses this share of a slice between two reports.
 const LOSSY: f64 = 0.1;
 
 impl Viewer {
-    /// Looks for slices from which nothing comes while the stream goes on.
+    /// Complains about slices that are silent while the stream goes on.
     pub(super) fn listen(&mut self, now: Time) {
         let Phase::In(welcome) = self.phase else { return };
         let newest = self.reorder.newest().unwrap_or(0).max(self.newest);
         for slice in 0..total(&welcome) {
             let silence = self.silence(slice);
-            // After a pause of everything, slices come one after the other: only what passed since counts.
+            // After a pause of the whole stream, slices resume one by one. Only the time since then counts.
             let heard = self.reorder.last(slice);
             let quiet = |at: Time| now.since(at.max(self.resumed)) > silence;
             let behind = heard.is_none_or(|(group, at)| newest > group + 1 && quiet(at));
@@ -41,7 +42,7 @@ impl Viewer {
         }
     }
 
-    /// After how long without a packet a slice is silent.
+    /// Time without packets after which a slice is silent.
     fn silence(&self, slice: usize) -> Span {
         let uneven = self.reorder.deviation(slice) * UNEVEN;
         SILENCE.max(uneven.min(LONGEST_SILENCE)).max(self.reorder.spacing() * 3)

@@ -1,4 +1,4 @@
-//! A viewer: joins, forwards by tree, orders and repairs, complains, passes exploration packets on.
+//! The viewer: joins, forwards through trees, reorders, repairs, complains and forwards exploration packets.
 
 mod complaints;
 mod repairs;
@@ -20,70 +20,70 @@ use crate::source::digest;
 use crate::tree::NOBODY;
 use crate::{Input, MAX_SLICES, Output, Peer, SERVER};
 
-/// How a viewer takes part.
+/// Configuration of a viewer.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// What the server asks for; zeros if nothing.
+pub struct ViewerConfig {
+    /// The server's secret; all zeros without one.
     pub token: [u8; 16],
-    /// What it says it can send.
+    /// Capacity of its uplink, as it claims.
     pub uplink: Rate,
-    /// Whether it forwards at all.
+    /// Whether it forwards packets.
     pub forwards: bool,
-    /// How long the player waits for a packet before it is skipped.
+    /// How long the player waits for a missing packet before it skips it.
     pub skip_after: Span,
-    /// How it offers rates to the server, if it does.
+    /// Parameters for offering rates to the server; `None` if it does not.
     pub stamping: Option<FairShareParameters>,
 }
 
-/// A live stream's default for that.
+/// Default of [`ViewerConfig::skip_after`] for live streams.
 pub const SKIP_AFTER: Span = Span::from_millis(2000);
 
-/// How far a viewer is.
+/// State of a viewer's membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It asked to join.
     Joining,
-    /// It is in.
+    /// It is admitted.
     In(Welcome),
-    /// It is not.
+    /// It is refused.
     Refused(Refusal),
-    /// The server is gone; what is on its way still plays.
+    /// The server is gone. Buffered packets still play.
     Alone,
 }
 
-/// What a viewer counted.
+/// Counters of a viewer.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Datagrams that were none of ours, or not from whom they should come.
+    /// Malformed datagrams, and datagrams from unexpected peers.
     pub strange: u64,
-    /// Requests for repair served and refused.
+    /// Packets sent again on request.
     pub repaired: u64,
-    /// See `repaired`.
+    /// Requests that the limits forbade.
     pub unrepaired: u64,
     /// Bytes of video sent to children.
     pub forwarded: u64,
-    /// From beginning to join to the first bytes for the player.
+    /// Time from joining to the first bytes for the player.
     pub start_up: Option<Span>,
-    /// For how long a slice that fell silent was silent, ms; the last ones.
+    /// Durations of the last silences of slices, ms.
     pub outages: VecDeque<u32>,
 }
 
-/// The machine.
+/// The viewer's state machine.
 pub struct Viewer {
-    settings: Settings,
+    config: ViewerConfig,
     phase: Phase,
     me: Peer,
     began: Time,
     reorder: Reorder,
     slices: [Slice; MAX_SLICES],
-    /// Of the server's clock less ours, ms, as the fastest ping had it.
+    /// The server's clock minus ours, ms, by the fastest ping.
     clock: Option<i64>,
-    /// To the server and back, as it says.
+    /// Round-trip time to the server, as the server measures it.
     round_trip: Span,
-    /// The newest group that the server told of, and how many it told of at once at most.
+    /// The newest group that the server announced, and its largest step between announcements.
     newest: u32,
     step: u32,
-    /// When a packet last came, and when packets last came again after a pause of all slices.
+    /// When the last packet arrived, and when the stream last resumed after a pause.
     heard: Time,
     resumed: Time,
     relay: PolicingRelay,
@@ -101,26 +101,26 @@ struct Slice {
     before: Peer,
     depth: u8,
     children: Vec<Peer>,
-    /// Since when it has this parent, or complained about it last.
+    /// When it got this parent, or last complained about it.
     since: Time,
     silent: bool,
-    /// Whether this parent ever sent it.
+    /// Whether this parent ever delivered.
     delivers: bool,
 }
 
 const TICK: Span = Span::from_millis(100);
 const REPORT: Span = Span::from_secs(5);
-/// When all slices are silent for so long, it is no single parent's doing.
+/// A silence of all slices that lasts this long is not the fault of one parent.
 const PAUSE: Span = Span::from_millis(100);
-/// Groups that the stream can be ahead of the server's last word about it, besides what it usually is.
+/// Number of groups that the stream can be ahead of the server's announcement, on top of the usual step.
 const LEAD: u32 = 512;
-/// The most children over one slice, and outages remembered.
+/// Maximum numbers of children per slice and of recorded outages.
 const MOST_CHILDREN: usize = 256;
 const MOST_OUTAGES: usize = 1024;
 
 impl Viewer {
-    /// A viewer that has not begun.
-    pub fn new(settings: Settings) -> Viewer {
+    /// A viewer before [`Viewer::begin`].
+    pub fn new(config: ViewerConfig) -> Viewer {
         let slice = Slice {
             parent: NOBODY,
             before: NOBODY,
@@ -131,9 +131,9 @@ impl Viewer {
             delivers: false,
         };
         Viewer {
-            relay: PolicingRelay::new(settings.uplink.as_bytes_per_s(), Span::ZERO, 1, settings.stamping),
-            reorder: Reorder::new(0, 0, settings.skip_after),
-            settings,
+            relay: PolicingRelay::new(config.uplink.as_bytes_per_s(), Span::ZERO, 1, config.stamping),
+            reorder: Reorder::new(0, 0, config.skip_after),
+            config,
             phase: Phase::Joining,
             me: NOBODY,
             began: Time::ZERO,
@@ -153,47 +153,47 @@ impl Viewer {
         }
     }
 
-    /// There is a channel to the server, for the first time or again.
+    /// Begins to join: the channel to the server exists, for the first time or again.
     pub fn begin(&mut self, now: Time) {
         if self.counts.start_up.is_none() {
             self.began = now;
         }
         self.phase = Phase::Joining;
-        let Settings { token, uplink, forwards, .. } = self.settings;
+        let ViewerConfig { token, uplink, forwards, .. } = self.config;
         self.tell(Message::Join(Join { version: VERSION, token, uplink: uplink.0, forwards }));
     }
 
-    /// The server sent it to another one, to which there is no channel yet.
+    /// Waits for a channel to another server after a redirection.
     pub fn turn_elsewhere(&mut self) {
         self.phase = Phase::Alone;
     }
 
-    /// The viewer goes: the server finds its children others.
+    /// Leaves. The server finds new parents for the children.
     pub fn leave(&mut self) {
         self.tell(Message::Leave);
     }
 
-    /// How far it is.
+    /// State of its membership.
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
 
-    /// What it counted.
+    /// Its counters.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// What became of packets.
+    /// Counters of its packets.
     pub fn packets(&self) -> Counters {
         self.reorder.counters
     }
 
-    /// Ages of packets when they were played.
+    /// Ages of played packets.
     pub fn lags(&self) -> &Lags {
         &self.lags
     }
 
-    /// Packets that the stream is ahead of the player.
+    /// Number of packets between the player and the end of the stream.
     pub fn behind(&self) -> u64 {
         let Phase::In(welcome) = &self.phase else { return 0 };
         let newest = self.reorder.newest().unwrap_or(0).max(self.newest);
@@ -201,13 +201,13 @@ impl Viewer {
         u64::from(newest.saturating_sub(played)) * u64::from(welcome.slices)
     }
 
-    /// Parent and children of every slice.
+    /// Parent and children in each slice.
     pub fn places(&self) -> impl Iterator<Item = (Peer, &[Peer])> {
         let count = if let Phase::In(welcome) = &self.phase { total(welcome) } else { 0 };
         self.slices[..count].iter().map(|slice| (slice.parent, &slice.children[..]))
     }
 
-    /// Something happens.
+    /// Handles an input.
     pub fn handle(&mut self, now: Time, input: Input) {
         match input {
             Input::Datagram { from, bytes } => self.datagram(now, from, bytes),
@@ -277,7 +277,7 @@ impl Viewer {
     fn ping(&mut self, now: Time, ping: Ping) {
         let ours = (now.0 / 1_000_000) as i64;
         let clock = i64::from(ping.clock) + i64::from(ping.round_trip / 2000) - ours;
-        // The fastest ping is the truest; clocks may drift apart by a millisecond from ping to ping.
+        // The fastest ping is the most precise. Clocks may drift by 1 ms between pings.
         let drift = self.clock.map_or(i64::MIN, |known| known - 1);
         if ping.round_trip > 0 {
             self.clock = Some(clock.max(drift));
@@ -288,25 +288,25 @@ impl Viewer {
         self.tell(Message::Pong { number: ping.number, digest });
     }
 
-    /// How far the stream is, as the server says.
+    /// Takes the server's announcement of its newest group.
     fn confirm(&mut self, newest: u32) {
         self.step = if self.newest == 0 { 0 } else { self.step.max(newest.saturating_sub(self.newest)) };
         self.newest = self.newest.max(newest);
         if self.reorder.is_astray(newest) {
-            // What came before the server's first word was no part of the stream.
+            // Packets before the first announcement were not part of the stream.
             let (slices, parity) = self.reorder.slices();
             self.reorder.restart(slices, parity);
         }
         self.reorder.confirm(newest);
     }
 
-    /// Whether the server can have sent that group by now.
+    /// Whether the server can have sent this packet by now.
     fn can_be(&self, key: Key) -> bool {
         self.newest == 0
             || key.group <= self.newest.saturating_add(LEAD).saturating_add(self.step.saturating_mul(8))
     }
 
-    /// Whether a parent of any slice sends what is known to be missing.
+    /// Whether this is a repair: a missing packet from a parent of any slice.
     fn is_repair(&self, from: Peer, key: Key) -> bool {
         self.reorder.misses(key) && self.slices.iter().any(|slice| slice.parent == from)
     }
@@ -352,7 +352,7 @@ impl Viewer {
         self.play(now);
     }
 
-    /// A packet of a slice goes on to its children.
+    /// Forwards a packet to the children of its slice.
     fn forward(&mut self, now: Time, slice: usize, bytes: &Bytes) {
         for child in &self.slices[slice].children {
             self.relay.arrive(now, (bytes.len() + WIRE) as f64);
@@ -376,7 +376,7 @@ impl Viewer {
         }
     }
 
-    /// An exploration packet: what it carries may be missing here; then it goes on, within the limit.
+    /// Uses the cargo of an exploration packet if it is missing, and forwards the packet within limits.
     fn explore(&mut self, now: Time, from: Peer, mut explore: Explore) {
         let at = usize::from(explore.at);
         let before = if at == 0 { SERVER } else { explore.chain[at - 1] };
@@ -385,9 +385,9 @@ impl Viewer {
             return;
         }
         let wire = (explore.cargo.len() + WIRE) as f64;
-        let passes = self.relay.arrive(now, wire) && self.settings.forwards;
+        let passes = self.relay.arrive(now, wire) && self.config.forwards;
         if let Some(Datagram::Video(video)) = packet::decode(&explore.cargo) {
-            // Only what is known to be missing is taken: exploration must not look like a slice's pace.
+            // Exploration must not distort the pace of a slice, so only missing packets are taken.
             if self.reorder.misses(video.key) {
                 self.video(now, &video, explore.cargo.clone(), false);
             }

@@ -1,4 +1,4 @@
-//! What is missing: asked for here, and given to children who miss it.
+//! Repairs: requests for missing packets, and answers to children.
 
 use tidegate_control::units::Time;
 
@@ -8,13 +8,13 @@ use crate::reorder::Ask;
 use crate::tree::NOBODY;
 use crate::{Output, Peer, SERVER};
 
-/// The share of the uplink for other viewers' repairs.
+/// Share of the uplink for repairs of other viewers.
 const REPAIRS: f64 = 0.1;
-/// A child of one that the server feeds is so many hops away.
+/// Depth at which a viewer counts as near the server.
 const NEAR: u8 = 2;
 
 impl Viewer {
-    /// Asks for what is missing.
+    /// Requests missing packets.
     pub(super) fn repair(&mut self, now: Time) {
         let asks = self.reorder.look(now);
         let helpers = if asks.is_empty() { Vec::new() } else { self.helpers() };
@@ -26,7 +26,7 @@ impl Viewer {
                 None => by_peer.push((to, vec![ask.key])),
             }
         }
-        // What is made good here need not be missed below.
+        // Viewers below need not request recovered packets.
         for key in self.reorder.take_restored() {
             if let Some(bytes) = self.reorder.get(key) {
                 self.forward(now, usize::from(key.slice), &bytes);
@@ -39,7 +39,7 @@ impl Viewer {
         }
     }
 
-    /// Viewers that send any slice here: they have the others as well.
+    /// The parents of all slices, which have packets of other slices too.
     fn helpers(&self) -> Vec<Peer> {
         let heard = self.slices.iter().filter(|slice| slice.delivers && !slice.silent);
         let mut helpers: Vec<Peer> =
@@ -49,9 +49,10 @@ impl Viewer {
         helpers
     }
 
-    /// Who is asked for a packet: the slice's parent unless it is silent, then the parents of other slices and the
-    /// server. What a viewer near the server gets from it goes on to all that are below: so it asks the server soon,
-    /// and those below do not before they have asked each other.
+    /// Chooses the peer to ask: the slice's parent unless it is silent, then other parents and the server.
+    ///
+    /// A viewer near the server passes repairs to all viewers below it, so it asks the server early. Viewers below
+    /// ask each other first.
     fn whom(&self, ask: Ask, helpers: &[Peer]) -> Peer {
         let slice = &self.slices[usize::from(ask.key.slice)];
         if ask.before == 0 && !slice.silent && slice.parent != NOBODY {
@@ -65,9 +66,9 @@ impl Viewer {
         others[(ask.key.group as usize + usize::from(ask.before)) % others.len()]
     }
 
-    /// Somebody misses something: children get it, whichever slice they get from here, within limits.
+    /// Sends missing packets to a child of any slice, within limits.
     pub(super) fn nacked(&mut self, now: Time, from: Peer, keys: &[Key]) {
-        let limit = self.settings.uplink.as_bytes_per_s() * REPAIRS;
+        let limit = self.config.uplink.as_bytes_per_s() * REPAIRS;
         let child = self.slices.iter().any(|slice| slice.children.contains(&from));
         for key in keys {
             let found = if child { self.reorder.get(*key) } else { None };

@@ -21,8 +21,8 @@ use tidegate_net::stream::path as net;
 use tidegate_net::stream::viewer::Screen;
 use tidegate_net::stream::{pages, server, viewer};
 use tidegate_net::{http, os};
-use tidegate_stream::server::{Overload, Settings as ServerMachine};
-use tidegate_stream::viewer::{SKIP_AFTER, Settings as ViewerMachine};
+use tidegate_stream::server::{Overload, ServerConfig};
+use tidegate_stream::viewer::{SKIP_AFTER, ViewerConfig};
 use tidegate_stream::{MAX_SLICES, explorer};
 use tokio::net::TcpListener;
 use tokio::task::{LocalSet, spawn_local};
@@ -76,7 +76,7 @@ struct ServerArguments {
     #[arg(long, default_value = "explicit")]
     controller: String,
     /// The share of the uplink for exploration
-    #[arg(long, default_value_t = explorer::Settings::default().share)]
+    #[arg(long, default_value_t = explorer::ExplorationConfig::default().share)]
     explore: f64,
     /// When the uplinks do not suffice: refuse, layers (send fewer slices of a layered stream), or the address of
     /// another server to send clients to
@@ -185,7 +185,7 @@ async fn page(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure>
     Ok((listener, bound))
 }
 
-fn server_machine(arguments: &ServerArguments) -> Result<ServerMachine, Failure> {
+fn server_machine(arguments: &ServerArguments) -> Result<ServerConfig, Failure> {
     let ServerArguments { slices, parity, viewers, uplink, rate, explore, .. } = *arguments;
     let most = MAX_SLICES;
     if slices == 0 || parity > 4 || slices + parity > most {
@@ -201,7 +201,7 @@ fn server_machine(arguments: &ServerArguments) -> Result<ServerMachine, Failure>
     if !(0.0..=0.5).contains(&explore) {
         return Err(wrong("--explore", format!("{explore} is no share to explore with"), "give 0 to 0.5"));
     }
-    let controller = ServerMachine::controller(&arguments.controller).map_err(|error| {
+    let controller = ServerConfig::controller(&arguments.controller).map_err(|error| {
         wrong("--controller", error.to_string(), "give explicit, q-learning, aimd or cubic")
     })?;
     let overload = match arguments.overload.as_str() {
@@ -211,10 +211,11 @@ fn server_machine(arguments: &ServerArguments) -> Result<ServerMachine, Failure>
             wrong("--overload", format!("`{address}` is no rule"), "give refuse, layers or ADDRESS:PORT")
         })?),
     };
-    let exploration = explorer::Settings { share: explore, ..explorer::Settings::default() };
+    let exploration =
+        explorer::ExplorationConfig { share: explore, ..explorer::ExplorationConfig::default() };
     let token = token(arguments.token.as_deref());
-    let base = ServerMachine::new(uplink, viewers);
-    Ok(ServerMachine { slices, parity, token, controller, exploration, overload, rate, ..base })
+    let base = ServerConfig::new(uplink, viewers);
+    Ok(ServerConfig { slices, parity, token, controller, exploration, overload, rate, ..base })
 }
 
 fn serve(arguments: ServerArguments) -> Result<ExitCode, Failure> {
@@ -302,8 +303,8 @@ fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
         IpAddr::V6(_) => "[::]:0",
     };
     let listen = arguments.listen.unwrap_or_else(|| any.parse().expect("an address"));
-    let stamping = ServerMachine::controller("explicit").ok().and_then(|controller| controller.stamping());
-    let machine = ViewerMachine {
+    let stamping = ServerConfig::controller("explicit").ok().and_then(|controller| controller.stamping());
+    let machine = ViewerConfig {
         token: token(arguments.token.as_deref()),
         uplink: arguments.claim.unwrap_or(arguments.uplink),
         forwards: !arguments.leaf,
