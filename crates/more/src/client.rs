@@ -1,12 +1,12 @@
-//! The side that opens streams to a receiver that hides, and stays hidden from it.
+//! The client: opens streams to a hidden receiver and stays hidden from it.
 //!
-//! Bytes for the receiver travel in messages or cells, bytes from it in the answers: one for each, over the same
-//! relays. So whoever opened a stream also decides how fast the other side may send, and its controller
-//! controls both directions: the data datagram that counts against the relays' limits pays for the answer.
+//! The client sends bytes in messages or cells and receives bytes in their answers: one answer for each, over the
+//! same relays. So the client also decides how fast the receiver may send, and its controller controls both
+//! directions. Relays count only the data datagram against their limits; it pays for the answer.
 //!
-//! With one packet per path everything travels in messages. With more, a message only establishes a route; cells are
-//! spread over many routes at random. A route is given up after two losses in a row and comes to be only when its
-//! message was answered: a silent relay costs what was on its way through it, and messages.
+//! With one packet per path, all data travels in messages. With more, a message only establishes a route, and the
+//! client spreads cells over many routes at random. A route exists once its message is answered and ends after two
+//! consecutive losses, so a silent relay costs only the packets in flight through it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,50 +19,50 @@ use crate::client_route::Route;
 use crate::client_stream::Open;
 use crate::flights::{Flight, Flights, Measures, Progress};
 use crate::frame::{Frame, PATHS, WANTS, chunk_bytes};
-use crate::machine::{Came, Output, Outputs, Randomness};
+use crate::machine::{Output, Outputs, Randomness, StreamEvent};
 use crate::message::{Message, PATH_SIZE, PathKeys, ReceiverPath, Session};
 use crate::onion::Epoch;
 use crate::routes::{MOST_USES, Outbound, seal};
 use crate::window::{Pace, Window};
 use crate::wire::{ANNEX, CELL, PacketId};
 
-/// Bytes of stream in a cell.
+/// Stream bytes in a cell.
 pub const CELL_CHUNK: usize = chunk_bytes(true);
-/// Receiver paths in store; more are dropped.
+/// Maximum number of stored receiver paths.
 const STORE: usize = 2048;
-/// More are asked for below this.
+/// The client asks for more receiver paths below this number.
 const LOW: usize = 128;
-/// Routes that are kept ready, and the most that are.
+/// Minimum and maximum number of ready routes.
 const ROUTES: [usize; 2] = [12, 256];
-/// With so many routes ready, so many cells leave before another is established.
+/// With this many ready routes, this many cells leave before a message establishes another route.
 const FEW: usize = 2;
 const CELLS_BETWEEN: u32 = 4;
-/// Routes that take so many times as long as others are not used.
+/// The client rejects routes that are slower than the others by this factor.
 const SLOW: f64 = 2.0;
-/// How long what arrives over a route is read after its use.
+/// How long a client still reads answers on a route after its last use.
 const AFTERLIFE: Span = Span::from_secs(10);
-/// A message that was not answered for so long is not counted on, though its answer would still be taken.
+/// A message that waits longer for its answer does not count as a future route.
 const ESTABLISHING: Span = Span::from_secs(1);
 
-/// One client of one receiver, with any number of streams.
+/// A client of one receiver, with any number of streams.
 pub struct Client {
     me: Peer,
     epoch: Epoch,
-    /// Relays of the sender path.
+    /// Number of relays on the sender path.
     hops: usize,
     uses: u32,
     receiver: [u8; 32],
     flights: Flights<Cargo>,
     window: Window,
     store: VecDeque<ReceiverPath>,
-    /// By the path that their answers come back on.
+    /// Routes by the path of their answers.
     routes: BTreeMap<PacketId, Route>,
-    /// When messages left that may still establish routes.
+    /// Times of the messages that may still establish routes.
     establishing: VecDeque<Time>,
     streams: BTreeMap<u64, Open>,
-    /// Streams in the order in which they are served.
+    /// Streams in the order of service.
     turns: VecDeque<u64>,
-    /// Cells sent since the last message.
+    /// Cells since the last message.
     cells: u32,
     pace: Pace,
     /// Answers that did not decrypt.
@@ -71,23 +71,24 @@ pub struct Client {
     outputs: Outputs,
 }
 
-/// What a client needs to know.
-pub struct Settings {
+/// Configuration of a client.
+pub struct ClientConfig {
     /// This peer.
     pub me: Peer,
-    /// All peers' keys.
+    /// The keys of all peers.
     pub epoch: Epoch,
-    /// Relays of the sender path, 1 to 4; the [`Sender`] has two hops more, [`Sender::set_receiver`]'s the last.
+    /// Number of relays on the sender path, 1 to 4. The [`Sender`] has two more hops; the last is
+    /// [`Sender::set_receiver`].
     pub hops: usize,
-    /// Packets per path: one gives each its own, more are cheaper and can be told to belong together.
+    /// Packets per path. With one, packets cannot be linked; more are cheaper, but can be linked.
     pub uses: usize,
-    /// What messages are encrypted to.
+    /// The receiver's key for messages.
     pub receiver: [u8; 32],
-    /// How often it sends when rate is left.
+    /// Interval between attempts to send.
     pub attempt_every: Span,
 }
 
-/// What a packet on its way carries.
+/// Contents of a packet in flight.
 struct Cargo {
     stream: u64,
     chunk: Option<u64>,
@@ -100,15 +101,15 @@ enum By {
 }
 
 impl Client {
-    /// A client without streams or receiver paths.
-    pub fn new(settings: Settings, sender: Sender, randomness: Randomness, now: Time) -> Client {
+    /// A client without streams and receiver paths.
+    pub fn new(config: ClientConfig, sender: Sender, randomness: Randomness, now: Time) -> Client {
         Client {
-            me: settings.me,
-            epoch: settings.epoch,
-            hops: settings.hops,
-            uses: settings.uses.clamp(1, MOST_USES) as u32,
-            receiver: settings.receiver,
-            flights: Flights::new(sender, settings.attempt_every, now),
+            me: config.me,
+            epoch: config.epoch,
+            hops: config.hops,
+            uses: config.uses.clamp(1, MOST_USES) as u32,
+            receiver: config.receiver,
+            flights: Flights::new(sender, config.attempt_every, now),
             window: Window::new(),
             store: VecDeque::new(),
             routes: BTreeMap::new(),
@@ -123,56 +124,56 @@ impl Client {
         }
     }
 
-    /// Receiver paths from a descriptor. They should be shuffled: others read the same ones.
+    /// Adds receiver paths from a descriptor. The caller should shuffle them, because others read the same paths.
     pub fn supply(&mut self, paths: impl IntoIterator<Item = ReceiverPath>) {
         let known = self.epoch.keys.len();
         let room = STORE.saturating_sub(self.store.len());
         self.store.extend(paths.into_iter().filter(|path| usize::from(path.entry()) < known).take(room));
     }
 
-    /// New keys for new paths. Receiver paths that are older than the epoch before are forgotten.
+    /// Sets the keys for new paths. Receiver paths older than the previous epoch are dropped.
     pub fn set_epoch(&mut self, epoch: Epoch) {
         let valid = |tag: u8| (epoch.tag + 16 - tag) % 16 <= 1;
         self.store.retain(|path| valid(path.epoch()));
         self.epoch = epoch;
     }
 
-    /// Whether something that comes over this path is this client's.
+    /// Whether a path with this identifier belongs to the client.
     pub fn knows(&self, id: &PacketId) -> bool {
         self.routes.contains_key(id) || self.flights.knows(id)
     }
 
-    /// Whether a route of this client begins with this relay under this label.
+    /// Whether a route of this client begins at this relay with this label.
     pub fn begins(&self, first: Peer, label: u64) -> bool {
         self.routes.values().any(|route| route.outbound.first == first && route.outbound.label == label)
     }
 
-    /// How many receiver paths are left.
+    /// Number of stored receiver paths.
     pub fn store(&self) -> usize {
         self.store.len()
     }
 
-    /// How many routes are in use.
+    /// Number of usable routes.
     pub fn routes(&self, now: Time) -> usize {
         self.routes.values().filter(|route| route.until > now).count()
     }
 
-    /// What happened so far.
+    /// Counters since the start.
     pub fn progress(&self) -> Progress {
         self.flights.progress
     }
 
-    /// Answers that did not decrypt.
+    /// Number of answers that did not decrypt.
     pub fn forged(&self) -> u64 {
         self.forged
     }
 
-    /// Rates and round trips.
+    /// Rates and round-trip times.
     pub fn sender(&self) -> &Sender {
         &self.flights.sender
     }
 
-    /// Begins a stream; its number should be unpredictable.
+    /// Opens a stream. The caller should choose an unpredictable number.
     pub fn open(&mut self, stream: u64, now: Time) {
         if stream != 0 && !self.streams.contains_key(&stream) {
             self.streams.insert(stream, Open::new(self.uses > 1, now));
@@ -180,47 +181,47 @@ impl Client {
         }
     }
 
-    /// How many bytes [`Client::write`] takes now.
+    /// Number of bytes that [`Client::write`] accepts now.
     pub fn room(&self, stream: u64) -> usize {
         self.streams.get(&stream).map_or(0, Open::room)
     }
 
-    /// Bytes for the receiver; more than [`Client::room`] are not taken.
+    /// Queues bytes for the receiver, at most [`Client::room`].
     pub fn write(&mut self, stream: u64, bytes: &[u8]) {
         if let Some(open) = self.streams.get_mut(&stream) {
             open.write(bytes);
         }
     }
 
-    /// Nothing more will be written.
+    /// Ends the stream in this direction.
     pub fn end(&mut self, stream: u64) {
         if let Some(open) = self.streams.get_mut(&stream) {
             open.end();
         }
     }
 
-    /// Whether the application takes what comes: if not, no more is asked for.
+    /// Sets whether the application reads; otherwise the client requests no more bytes.
     pub fn set_takes(&mut self, stream: u64, takes: bool) {
         if let Some(open) = self.streams.get_mut(&stream) {
             open.takes = takes;
         }
     }
 
-    /// Whether all that was written was taken and the other side has ended too.
+    /// Whether both directions are complete.
     pub fn done(&self, stream: u64) -> bool {
         self.streams.get(&stream).is_none_or(Open::done)
     }
 
-    /// Forgets a stream.
+    /// Drops a stream.
     pub fn close(&mut self, stream: u64) {
         self.streams.remove(&stream);
         self.turns.retain(|other| *other != stream);
     }
 
-    /// The packet that is due, if one can leave: to establish a route, or of the stream whose turn it is.
+    /// Makes the next packet: a message that establishes a route, or a packet of the next stream.
     fn packet(&mut self, now: Time) -> Option<(Peer, Vec<u8>)> {
         let wanted = self.uses > 1 && self.wants_routes(now);
-        // What is being established must not take the rate that established routes need.
+        // New routes must not use up the rates that the established routes need.
         if wanted
             && (self.cells >= CELLS_BETWEEN || self.ready(now).count() < FEW)
             && let Some(sent) = self.message(now, None)
@@ -235,7 +236,7 @@ impl Client {
         let sent = match self.uses {
             _ if !self.window.has_room(self.flights.flying()) => None,
             1 => self.message(now, Some(stream)),
-            // Relays of established routes that have no rate left lose none to others.
+            // Without rate on the established routes, relays of new routes may have some.
             _ => self.cell(now, stream).or_else(|| if wanted { self.message(now, None) } else { None }),
         };
         if sent.is_none() {
@@ -265,12 +266,12 @@ impl Client {
         });
     }
 
-    /// Routes over which cells can be expected to leave.
+    /// Routes that probably have rate for a cell.
     fn ready(&self, now: Time) -> impl Iterator<Item = &Route> {
         self.routes.values().filter(move |route| route.until > now && !route.is_blocked(now))
     }
 
-    /// Whether routes should be established: for a second as busy as the busiest of the last two.
+    /// Whether more routes are needed, judged by the busier of the last two seconds.
     fn wants_routes(&mut self, now: Time) -> bool {
         if self.streams.is_empty() || self.store.is_empty() {
             return false;
@@ -284,8 +285,9 @@ impl Client {
         self.routes(now) < ROUTES[1] && (count < ROUTES[0] || left < self.pace.busy())
     }
 
-    /// Whether a route whose message was answered after so many seconds is much slower than those in use. A stream waits for
-    /// what its slowest route carries, and a route that crosses a full link three times takes the place of three on it.
+    /// Whether a route with this round-trip time is much slower than the used ones.
+    ///
+    /// A stream waits for its slowest route. A route that crosses a full link three times takes three shares of it.
     fn is_slow(&self, now: Time, seconds: f64) -> bool {
         let mut rounds: Vec<f64> =
             self.routes.values().filter(|route| route.until > now).map(Route::round_trip).collect();
@@ -296,7 +298,7 @@ impl Client {
         seconds > SLOW * *rounds.select_nth_unstable_by(middle, f64::total_cmp).1
     }
 
-    /// A message into the first receiver path that can be used now: with a frame of a stream, or to establish a route.
+    /// Makes a message over the first usable receiver path, with a frame of a stream or to establish a route.
     fn message(&mut self, now: Time, stream: Option<u64>) -> Option<(Peer, Vec<u8>)> {
         let Randomness { choices, secrets } = &mut self.randomness;
         let (place, drawn) = (0..self.store.len()).find_map(|place| {
@@ -327,7 +329,7 @@ impl Client {
         Some((path[1], datagram))
     }
 
-    /// A cell of a stream along one of the routes whose relays have rate left.
+    /// Makes a cell of a stream on a route that has rate left.
     fn cell(&mut self, now: Time, stream: u64) -> Option<(Peer, Vec<u8>)> {
         let Randomness { choices, secrets } = &mut self.randomness;
         let ready = |(_, route): &(&PacketId, &Route)| route.until > now && route.number < self.uses;
@@ -363,7 +365,7 @@ impl Client {
         Some((route.outbound.first, datagram))
     }
 
-    /// A message came back over a path of this client.
+    /// Handles the answer to a message.
     pub fn answer(&mut self, now: Time, id: PacketId, annex: [u8; ANNEX], payload: &[u8]) {
         let Some(mut flight) = self.flights.land(id) else { return };
         self.establishing.pop_front();
@@ -393,7 +395,7 @@ impl Client {
         self.answered(now, &frame, &flight);
     }
 
-    /// A cell came back over a route of this client.
+    /// Handles the answer to a cell.
     pub fn cell_back(&mut self, now: Time, id: PacketId, annex: [u8; ANNEX], payload: &[u8]) {
         let Some(route) = self.routes.get_mut(&id) else { return };
         let opened = route.end.open(annex, payload, &route.session.down);
@@ -424,12 +426,12 @@ impl Client {
         }
         let open = self.streams.get_mut(&stream);
         if let Some(came) = open.and_then(|open| open.answered(now, frame, chunk, late)) {
-            self.outputs.push_back(Output::Came(Came { stream, ..came }));
+            self.outputs.push_back(Output::Stream(StreamEvent { stream, ..came }));
         }
         self.catch_up(now);
     }
 
-    /// A relay says that it dropped a cell of this client.
+    /// Handles the refusal of a cell by a relay.
     pub fn refused(&mut self, now: Time, first: Peer, label: u64, block: &[u8; 16]) {
         let known =
             self.routes.iter_mut().find(|(_, it)| it.outbound.first == first && it.outbound.label == label);
@@ -461,7 +463,7 @@ impl Machine for Client {
         Some(self.flights.next_timeout().min(packet)).filter(|next| *next != Time::NEVER)
     }
 
-    /// Reports packets that are overdue; one packet leaves.
+    /// Handles timeouts and sends at most one packet.
     fn timeout(&mut self, now: Time) {
         self.expire(now);
         if self.flights.may_send(now)
@@ -472,7 +474,7 @@ impl Machine for Client {
     }
 }
 
-/// Names one cell of a route among all packets.
+/// Identifier of one cell of a route among all packets.
 fn ticket(mut route: PacketId, number: u32) -> PacketId {
     route[12..].copy_from_slice(&number.to_be_bytes());
     route

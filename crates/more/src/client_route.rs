@@ -1,4 +1,4 @@
-//! A path that a client uses again.
+//! A route of a client.
 
 use std::collections::BTreeMap;
 
@@ -8,36 +8,36 @@ use tidegate_control::units::{Span, Time};
 use crate::message::Session;
 use crate::routes::{Inbound, Outbound, Tags};
 
-/// How long a route is used: shorter than relays keep it.
+/// How long a route is used, shorter than relays keep it.
 const LIFE: Span = Span::from_secs(30);
-/// A route that could be used for less than this share of the time of late is not counted on: some relay of it is allowed next to
-/// nothing.
+/// A route is blocked if it could carry cells for less than this share of the last seconds, because a relay on it has
+/// too little rate.
 const USABLE: f64 = 0.25;
-/// Cells in a row whose loss ends a route.
+/// Consecutive losses that end a route.
 const LOSSES: u32 = 2;
 
-/// A route.
+/// A route of a client.
 pub(crate) struct Route {
     pub path: Path,
     pub outbound: Outbound,
     pub end: Inbound,
     pub session: Session,
-    /// Of the next cell.
+    /// Number of the next cell.
     pub number: u32,
     pub until: Time,
-    /// Cells on their way, as relays name them in refusals.
+    /// Cells in flight with the tags that refusals contain.
     pub flying: BTreeMap<u32, Tags>,
-    /// Round trip and its deviation, seconds (4.3 and 4.4 of the thesis).
+    /// Round-trip time and its deviation, seconds (equations 4.3 and 4.4 of the thesis).
     round: [f64; 2],
     tries: Tries,
     /// Losses since the last answer.
     losses: u32,
-    /// When it would have ended, if losses ended it: an answer that comes after all takes that back.
+    /// The former end of a route that losses ended. A late answer restores it.
     given_up: Option<Time>,
 }
 
 impl Route {
-    /// It was established by a message that was answered after so many seconds.
+    /// A route that a message with this round-trip time established.
     pub fn new(
         now: Time,
         path: Path,
@@ -60,27 +60,27 @@ impl Route {
         }
     }
 
-    /// A cell waited, and could be sent over it or not.
+    /// Records whether the route could carry a waiting cell.
     pub fn tried(&mut self, now: Time, sent: bool) {
         self.tries = Tries { at: now, sent, share: self.tries.share(now) };
     }
 
-    /// Whether few cells can be expected to leave over it.
+    /// Whether the route could rarely carry cells in the last seconds.
     pub fn is_blocked(&self, now: Time) -> bool {
         self.tries.share(now) < USABLE
     }
 
-    /// Smoothed, seconds.
+    /// Smoothed round-trip time, seconds.
     pub fn round_trip(&self) -> f64 {
         self.round[0]
     }
 
-    /// How long an answer is waited for, seconds.
+    /// Timeout of an answer, seconds.
     pub fn timeout(&self, factor: f64) -> f64 {
         self.round[0] + factor * self.round[1]
     }
 
-    /// A cell was lost.
+    /// Records the loss of a cell.
     pub fn lost(&mut self, now: Time, number: u32) {
         self.flying.remove(&number);
         self.losses += 1;
@@ -90,7 +90,7 @@ impl Route {
         }
     }
 
-    /// A cell was answered.
+    /// Records the answer to a cell.
     pub fn answered(&mut self, number: u32, seconds: f64, gamma: f64) {
         self.round[1] += gamma * ((seconds - self.round[0]).abs() - self.round[1]);
         self.round[0] += gamma * (seconds - self.round[0]);
@@ -102,10 +102,10 @@ impl Route {
     }
 }
 
-/// For how much of the time of late cells that waited could be sent over a route.
+/// Share of time during which a route could carry waiting cells, over the last seconds.
 #[derive(Clone, Copy, Debug)]
 struct Tries {
-    /// When a cell last waited, and whether it could be sent.
+    /// When a cell last waited, and whether the route could carry it.
     at: Time,
     sent: bool,
     /// The share until then.
@@ -113,9 +113,9 @@ struct Tries {
 }
 
 impl Tries {
-    /// Older than so many seconds is not of late.
+    /// Time constant of the share, seconds.
     const OF_LATE: f64 = 1.0;
-    /// So much of a pause between two tries counts, seconds: in the rest of it nothing may have waited.
+    /// Largest weight of a pause between two tries, seconds. During longer pauses, perhaps no cell waited.
     const PAUSE: f64 = 0.1;
 
     fn new(now: Time) -> Tries {
@@ -132,7 +132,8 @@ impl Tries {
 mod tests {
     use super::*;
 
-    /// The share after five seconds of tries, each `every` ms, of which those in the first `open` ms of a second succeed.
+    /// The share after five seconds of tries, one every `every` ms, that succeed in the first `open` ms of each
+    /// second.
     fn share(every: u64, open: u64) -> f64 {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         let mut tries = Tries::new(at(0));

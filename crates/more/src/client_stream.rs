@@ -1,4 +1,4 @@
-//! One stream as the side that opened it sees it: chunks to send, chunks to ask for.
+//! A stream at the client: chunks to send and chunks to request.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,32 +6,32 @@ use tidegate_control::units::{Span, Time};
 
 use crate::download::{Stream, Took};
 use crate::frame::{CHUNK, Frame, LAST, MORE, PATHS, REFUSED, TAKEN, WIDE, chunk_bytes, window};
-use crate::machine::Came;
+use crate::machine::StreamEvent;
 
-/// Chunks of one stream that may be on their way or wait.
+/// Maximum number of waiting and in-flight chunks of a stream.
 const WAITING: usize = 1024;
-/// The shortest and the longest pause between packets that carry nothing, on a stream on which nothing comes.
+/// Shortest and longest pause between polls on an idle stream. A poll is a packet without a chunk.
 const POLLS: [Span; 2] = [Span::from_millis(20), Span::from_secs(1)];
 
-/// One stream.
+/// An open stream.
 pub(crate) struct Open {
     /// Whether its chunks have the size of cells.
     wide: bool,
-    /// Chunks not taken yet.
+    /// Chunks without an acknowledgement.
     up: BTreeMap<u64, (Vec<u8>, bool)>,
-    /// Those to be sent, first to be sent first.
+    /// Chunks to send, in this order.
     ready: VecDeque<u64>,
     next_up: u64,
     ended: bool,
     down: Stream,
     answered: bool,
-    /// Whether the application takes what comes.
+    /// Whether the application reads.
     pub takes: bool,
-    /// Packets on their way.
+    /// Packets in flight.
     flying: u32,
-    /// How many may be while they carry nothing.
+    /// Maximum number of polls in flight.
     polls: u32,
-    /// When one that carries nothing is due although nothing comes.
+    /// When the next poll of an idle stream is due.
     idle: Time,
     pause: Span,
 }
@@ -79,18 +79,18 @@ impl Open {
         self.next_up += 1;
     }
 
-    /// Whether a packet should leave as soon as it may.
+    /// Whether the stream has a packet to send now.
     pub fn wants(&self) -> bool {
         !self.ready.is_empty()
             || (self.polls > 1 && self.takes && !self.down.ended && self.flying < self.polls)
     }
 
-    /// When a packet should leave although it carries nothing and nothing comes.
+    /// When the next poll is due if the stream stays idle.
     pub fn idle_at(&self) -> Time {
         if self.down.ended || !self.takes || self.flying > 0 { Time::NEVER } else { self.idle }
     }
 
-    /// What the next packet says, and which chunk it carries.
+    /// Makes the next frame, and the number of its chunk.
     pub fn frame(&mut self, now: Time, stream: u64) -> (Option<u64>, Frame) {
         let flags = if self.wide { WIDE } else { 0 };
         let mut frame = Frame { stream, flags, ..Frame::default() };
@@ -107,7 +107,7 @@ impl Open {
         (frame.has(CHUNK).then_some(frame.chunk), frame)
     }
 
-    /// A packet was lost.
+    /// Records a lost packet.
     pub fn lost(&mut self, chunk: Option<u64>) {
         self.flying = self.flying.saturating_sub(1);
         if let Some(chunk) = chunk.filter(|chunk| self.up.contains_key(chunk)) {
@@ -115,8 +115,14 @@ impl Open {
         }
     }
 
-    /// A packet was answered, perhaps after it was given up as lost.
-    pub fn answered(&mut self, now: Time, frame: &Frame, chunk: Option<u64>, late: bool) -> Option<Came> {
+    /// Handles an answer, which may come after the packet counted as lost.
+    pub fn answered(
+        &mut self,
+        now: Time,
+        frame: &Frame,
+        chunk: Option<u64>,
+        late: bool,
+    ) -> Option<StreamEvent> {
         let opened = !std::mem::replace(&mut self.answered, true);
         if !late {
             self.flying = self.flying.saturating_sub(1);
@@ -138,7 +144,7 @@ impl Open {
             }
         }
         if frame.has(CHUNK) || frame.has(MORE) || frame.has(PATHS) {
-            // Something comes, or waits until what was lost may be sent again: ask for more at once.
+            // Data arrives, or retransmissions wait: request more at once.
             (self.polls, self.pause) = ((self.polls + 1).min(window(self.wide) as u32), POLLS[0]);
         } else {
             self.polls = (self.polls / 2).max(1);
@@ -146,7 +152,7 @@ impl Open {
         }
         self.idle = now + self.pause;
         let refused = frame.has(REFUSED);
-        (opened || !bytes.is_empty() || complete || refused).then_some(Came {
+        (opened || !bytes.is_empty() || complete || refused).then_some(StreamEvent {
             stream: 0,
             opened,
             bytes,
@@ -165,7 +171,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// A receiver that knows the keys and answers anything, to packets that were sent or not.
+        /// A receiver that knows the keys and answers arbitrarily, even packets that were not sent.
         #[test]
         fn whatever_a_receiver_answers_little_is_held(
             wide: bool, said in prop::collection::vec((any_frame(), 0u64..400, any::<bool>(), any::<bool>()), 1..120),

@@ -1,4 +1,4 @@
-//! What a receiver that hides publishes: its name, the key messages are encrypted to, receiver paths.
+//! Descriptor of a hidden receiver: its name, its key for messages, and receiver paths.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use crate::directory::Hex;
 use crate::message::{PATH_SIZE, ReceiverPath};
 
-/// A descriptor whose signature was checked.
+/// A descriptor with a verified signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// The receiver's name: the Ed25519 key that signs its descriptors.
     pub name: [u8; 32],
-    /// The directory's key epoch in which it was written; each path says its own.
+    /// The directory's key epoch at the time of signing. Each path names its own epoch.
     pub epoch: u32,
-    /// The X25519 key that messages are encrypted to.
+    /// The receiver's X25519 key for messages.
     pub key: [u8; 32],
-    /// Each for one packet of one reader.
+    /// Receiver paths, each for one packet of one reader.
     pub paths: Vec<ReceiverPath>,
 }
 
@@ -31,24 +31,26 @@ struct File {
     paths: Vec<Hex<PATH_SIZE>>,
 }
 
-/// Why a descriptor is not used.
+/// Why a descriptor is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DescriptorError {
-    /// Not the TOML that is expected, and why.
+    /// The TOML is malformed, with the reason.
     Syntax(String),
-    /// Not signed by the receiver it names.
+    /// The signature of the named receiver is wrong.
     Signature,
-    /// So many paths.
+    /// Wrong number of paths.
     Size(usize),
 }
 
 impl fmt::Display for DescriptorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DescriptorError::Syntax(why) => write!(f, "is no descriptor: {why}"),
-            DescriptorError::Signature => f.write_str("is not signed by the receiver it names; get it again"),
+            DescriptorError::Syntax(why) => write!(f, "is not a descriptor: {why}"),
+            DescriptorError::Signature => {
+                f.write_str("is not signed by the receiver that it names; get it again")
+            }
             DescriptorError::Size(paths) => {
-                write!(f, "holds {paths} receiver paths; 1 to {MAX_PATHS} can be used")
+                write!(f, "holds {paths} receiver paths; give 1 to {MAX_PATHS}")
             }
         }
     }
@@ -56,14 +58,14 @@ impl fmt::Display for DescriptorError {
 
 impl std::error::Error for DescriptorError {}
 
-/// More paths are refused: the file would have megabytes.
+/// Maximum number of paths; more would need a file of megabytes.
 pub const MAX_PATHS: usize = 2048;
 
 impl Descriptor {
-    /// Reads a descriptor and checks that the receiver it names signed it.
+    /// Reads a descriptor and verifies its signature.
     ///
     /// # Errors
-    /// [`DescriptorError`].
+    /// [`DescriptorError`] if it is malformed or not signed by the receiver it names.
     pub fn parse(text: &str) -> Result<Descriptor, DescriptorError> {
         let file: File = toml::from_str(text).map_err(|e| DescriptorError::Syntax(e.to_string()))?;
         let paths = file.paths.iter().map(|bytes| ReceiverPath::from_bytes(bytes.0)).collect();
@@ -77,7 +79,7 @@ impl Descriptor {
         }
     }
 
-    /// Writes the descriptor, signed with the secret of its name.
+    /// Writes the descriptor, signed with the secret key of its name.
     pub fn write(&self, secret: &[u8; 32]) -> String {
         let signature = SigningKey::from_bytes(secret).sign(&self.signed_bytes());
         let file = File {
@@ -90,7 +92,7 @@ impl Descriptor {
         toml::to_string(&file).expect("plain data can be written")
     }
 
-    /// What the signature covers: unlike the text, it has one form only.
+    /// The signed bytes, which unlike the text have only one form.
     fn signed_bytes(&self) -> Vec<u8> {
         let mut bytes = format!("tidegate more descriptor\nepoch {}\n", self.epoch).into_bytes();
         bytes.extend_from_slice(&self.name);
@@ -133,7 +135,7 @@ mod tests {
             let mut bytes = descriptor().write(&[1; 32]).into_bytes();
             let at = at % bytes.len();
             bytes[at] = byte;
-            // Either the change does not matter to what is signed, or it is refused.
+            // A change either does not affect the signed bytes, or is refused.
             if let Ok(Ok(read)) = String::from_utf8(bytes).map(|text| Descriptor::parse(&text)) {
                 prop_assert_eq!(read, descriptor());
             }

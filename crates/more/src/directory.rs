@@ -1,4 +1,4 @@
-//! The static directory: which peers take part, under which keys, signed by whoever runs the overlay.
+//! The static directory: peers, addresses and keys, signed by the authority of the overlay.
 
 use std::fmt;
 
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::onion::Epoch;
 
-/// Who takes part, in which key epochs. Onion keys change, and replay tags begin anew, with each epoch.
+/// Peers and key epochs. Onion keys and replay tags change with each epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
-    /// When epoch 0 begins, seconds since 1970.
+    /// Start of epoch 0, seconds since 1970.
     pub start: u64,
-    /// How long each epoch is, seconds.
+    /// Length of an epoch, seconds.
     pub seconds: u64,
     /// Peers by number.
     pub peers: Vec<PeerEntry>,
 }
 
-/// One peer.
+/// A peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerEntry {
-    /// Where it receives datagrams: host and port, as in `relay.example:9700`, `192.0.2.1:9700` or `[2001:db8::1]:9700`.
+    /// Address for datagrams: `relay.example:9700`, `192.0.2.1:9700` or `[2001:db8::1]:9700`.
     pub address: String,
-    /// Its static X25519 key, with which it proves to be itself to others; 64 hexadecimal digits.
+    /// Its static X25519 key, which authenticates it to other peers; 64 hexadecimal digits.
     pub key: Hex<32>,
     /// Its X25519 keys for onions, one per epoch.
     pub epochs: Vec<Hex<32>>,
@@ -35,7 +35,7 @@ pub struct PeerEntry {
 struct File {
     start: u64,
     seconds: u64,
-    /// None while peers are being added.
+    /// `None` while peers are being added.
     signature: Option<Hex<64>>,
     #[serde(default)]
     peers: Vec<PeerEntry>,
@@ -85,30 +85,30 @@ impl<'de, const N: usize> Deserialize<'de> for Hex<N> {
     }
 }
 
-/// Why a directory is not used.
+/// Why a directory is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectoryError {
-    /// Not the TOML that is expected, and why.
+    /// The TOML is malformed, with the reason.
     Syntax(String),
-    /// Nobody signed it yet.
+    /// The directory is not signed.
     Unsigned,
-    /// Not signed by the given authority.
+    /// The signature of the given authority is wrong.
     Signature,
-    /// The authority's key is no Ed25519 key.
+    /// The authority's key is not an Ed25519 key.
     Authority,
-    /// Too many peers or too few.
+    /// Wrong number of peers.
     Size(usize),
-    /// Epochs of this length cannot be.
+    /// Epochs cannot have this length.
     Seconds(u64),
-    /// This peer's address is none.
+    /// This peer's address is malformed.
     Address(usize),
-    /// This peer has none or too many keys, or not as many as the first.
+    /// This peer's number of keys is zero, too large, or differs from the first peer's.
     Epochs(usize),
-    /// No epoch is now: it is over, or has not begun.
+    /// The current time is outside all epochs.
     Time {
-        /// When its first epoch begins, seconds since 1970.
+        /// Start of the first epoch, seconds since 1970.
         from: u64,
-        /// When its last ends.
+        /// End of the last epoch.
         until: u64,
     },
 }
@@ -116,21 +116,25 @@ pub enum DirectoryError {
 impl fmt::Display for DirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DirectoryError::Syntax(why) => write!(f, "is no directory: {why}"),
+            DirectoryError::Syntax(why) => write!(f, "is not a directory of peers: {why}"),
             DirectoryError::Unsigned => {
-                f.write_str("is not signed yet; sign it with `tidegate more directory sign`")
+                f.write_str("is not signed; sign it with `tidegate more directory sign`")
             }
-            DirectoryError::Signature => {
-                f.write_str("is not signed by the given authority; get it, or the authority's key, again")
+            DirectoryError::Signature => f.write_str(
+                "is not signed by the given authority; get the directory or the authority's key again",
+            ),
+            DirectoryError::Authority => {
+                f.write_str("the authority's key is not an Ed25519 public key; get it again")
             }
-            DirectoryError::Authority => f.write_str("the authority's key is no Ed25519 public key"),
             DirectoryError::Size(peers) => {
-                write!(f, "lists {peers} peers; 3 to {MAX_PEERS} can work together")
+                write!(f, "lists {peers} peers; give 3 to {MAX_PEERS}")
             }
             DirectoryError::Seconds(seconds) => {
-                write!(f, "has epochs of {seconds} s; they last from {SHORTEST} s to a year")
+                write!(f, "has epochs of {seconds} s; give {SHORTEST} s to a year")
             }
-            DirectoryError::Address(peer) => write!(f, "peer {peer}: the address is not host:port"),
+            DirectoryError::Address(peer) => {
+                write!(f, "peer {peer}: the address is not `host:port`; correct it")
+            }
             DirectoryError::Epochs(peer) => write!(
                 f,
                 "peer {peer} has another number of epoch keys than peer 0, or not 1 to {MAX_EPOCHS}; draw its keys \
@@ -146,18 +150,18 @@ impl fmt::Display for DirectoryError {
 
 impl std::error::Error for DirectoryError {}
 
-/// Peers are numbered with 16 bits, and one number stands for receivers.
+/// Maximum number of peers. Numbers have 16 bits, and one of them stands for receivers.
 pub const MAX_PEERS: usize = 10_000;
-/// Most epochs: more than a year of hours.
+/// Maximum number of epochs: more than a year of hours.
 pub const MAX_EPOCHS: usize = 10_000;
-/// The shortest epoch, seconds: clocks that differ must not differ by an epoch.
+/// Shortest epoch, seconds. Clock errors must stay below an epoch.
 const SHORTEST: u64 = 30;
 
 impl Directory {
-    /// Reads a directory and checks that `authority` signed it.
+    /// Reads a directory and verifies the signature of `authority`.
     ///
     /// # Errors
-    /// [`DirectoryError`].
+    /// [`DirectoryError`] if it is malformed or not signed by the authority.
     pub fn parse(text: &str, authority: &[u8; 32]) -> Result<Directory, DirectoryError> {
         let (directory, signature) = Directory::parse_unsigned(text)?;
         let key = VerifyingKey::from_bytes(authority).map_err(|_| DirectoryError::Authority)?;
@@ -170,10 +174,10 @@ impl Directory {
         }
     }
 
-    /// Reads a directory that need not be complete or signed.
+    /// Reads a directory that may be incomplete or unsigned.
     ///
     /// # Errors
-    /// [`DirectoryError`] for what could not become a directory by adding and signing.
+    /// [`DirectoryError`] for mistakes that more peers and a signature cannot correct.
     pub fn parse_unsigned(text: &str) -> Result<(Directory, Option<Hex<64>>), DirectoryError> {
         let file: File = toml::from_str(text).map_err(|e| DirectoryError::Syntax(e.to_string()))?;
         let directory = Directory { start: file.start, seconds: file.seconds, peers: file.peers };
@@ -195,15 +199,15 @@ impl Directory {
         }
     }
 
-    /// How many epochs every peer has keys for.
+    /// Number of epochs.
     pub fn epochs(&self) -> usize {
         self.peers.first().map_or(0, |peer| peer.epochs.len())
     }
 
-    /// Which epoch it is at `unix`, seconds since 1970.
+    /// The epoch at `unix`, seconds since 1970.
     ///
     /// # Errors
-    /// [`DirectoryError::Time`] if it is none.
+    /// [`DirectoryError::Time`] outside all epochs.
     pub fn epoch_at(&self, unix: u64) -> Result<u32, DirectoryError> {
         let number = unix.checked_sub(self.start).map(|since| since / self.seconds);
         match number {
@@ -215,20 +219,20 @@ impl Directory {
         }
     }
 
-    /// Everybody's keys in an epoch.
+    /// The onion keys of all peers in an epoch.
     ///
     /// # Panics
-    /// If there is no such epoch.
+    /// If the directory lacks this epoch.
     pub fn epoch(&self, number: u32) -> Epoch {
         Epoch::new(number, self.peers.iter().map(|peer| peer.epochs[number as usize].0).collect())
     }
 
-    /// Everybody's static keys.
+    /// The static keys of all peers.
     pub fn links(&self) -> Vec<[u8; 32]> {
         self.peers.iter().map(|peer| peer.key.0).collect()
     }
 
-    /// Writes the directory, with a signature by `authority`, an Ed25519 secret, if there is one.
+    /// Writes the directory, signed with the Ed25519 secret `authority` if there is one.
     pub fn write(&self, authority: Option<&[u8; 32]>) -> String {
         let sign = |secret| Hex(SigningKey::from_bytes(secret).sign(&self.signed_bytes()).to_bytes());
         let Directory { start, seconds, peers } = self.clone();
@@ -236,7 +240,7 @@ impl Directory {
             .expect("plain data can be written")
     }
 
-    /// What the signature covers: unlike the text, it has one form only.
+    /// The signed bytes, which unlike the text have only one form.
     fn signed_bytes(&self) -> Vec<u8> {
         let mut bytes = format!("tidegate more directory\n{} {}\n", self.start, self.seconds).into_bytes();
         for peer in &self.peers {
@@ -248,7 +252,7 @@ impl Directory {
     }
 }
 
-/// Whether this is `host:port`; whether it leads anywhere, its use will show.
+/// Whether the text has the form `host:port`. Its use shows whether the host exists.
 fn is_host_and_port(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let plain = |host: &str| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
@@ -328,7 +332,7 @@ mod tests {
             let at = at % bytes.len();
             bytes[at] = byte;
             if let Ok(text) = String::from_utf8(bytes) {
-                // Either the change does not matter to what is signed, or it is refused.
+                // A change either does not affect the signed bytes, or is refused.
                 if let Ok(read) = Directory::parse(&text, &authority) {
                     prop_assert_eq!(read, directory());
                 }

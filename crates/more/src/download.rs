@@ -1,57 +1,57 @@
-//! Puts a byte stream back together: order, repetitions, a bound on what is held back.
+//! Reassembles byte streams: order, repetitions, bounded buffers.
 
 use std::collections::BTreeMap;
 
 use crate::upload::HEAD;
 
-/// Chunks held back until those before them arrive; more are not acknowledged and come again.
+/// Maximum number of buffered chunks. Chunks beyond are not acknowledged, so the sender repeats them.
 const HELD: usize = 16_384;
-/// Streams that are put together at once.
+/// Maximum number of concurrent streams.
 const STREAMS: usize = 256;
 
 /// The receiving end of any number of streams.
 #[derive(Debug, Default)]
 pub struct Download {
     streams: BTreeMap<u64, Stream>,
-    /// What was not as it should be.
+    /// Counters since the start.
     pub counters: Counters,
 }
 
-/// Counts of what arrived.
+/// Counters of received chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Chunks taken.
+    /// Accepted chunks.
     pub chunks: u64,
     /// Chunks that had arrived before.
     pub repeated: u64,
-    /// Bodies that are no chunk.
+    /// Malformed bodies.
     pub senseless: u64,
-    /// Chunks or streams beyond what is held.
+    /// Chunks or streams beyond the limits.
     pub too_many: u64,
 }
 
-/// Chunks of one stream in any order.
+/// Chunks of one stream, in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
-    /// The first chunk that did not arrive yet.
+    /// The first missing chunk.
     pub(crate) next: u64,
     /// Chunks after it.
     pub(crate) held: BTreeMap<u64, (Vec<u8>, bool)>,
     pub(crate) ended: bool,
 }
 
-/// What a chunk led to.
+/// Result of [`Stream::take`].
 pub(crate) enum Took {
-    /// Bytes that are now in order, and whether the stream is complete with them.
+    /// The bytes that are now in order, and whether they complete the stream.
     Bytes(Vec<u8>, bool),
-    /// It had arrived before.
+    /// The chunk had arrived before.
     Repeated,
-    /// More than `most` would have to be held back.
+    /// The buffer of `most` chunks is full.
     TooMany,
 }
 
 impl Stream {
-    /// A chunk arrives; of those that are not next, `most` are held back.
+    /// Takes a chunk. At most `most` chunks wait for earlier ones.
     pub(crate) fn take(&mut self, chunk: u64, bytes: &[u8], last: bool, most: usize) -> Took {
         if chunk < self.next || self.ended || self.held.contains_key(&chunk) {
             return Took::Repeated;
@@ -73,19 +73,19 @@ impl Stream {
     }
 }
 
-/// What a body led to.
+/// Result of a body.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arrived {
     /// The stream.
     pub stream: u64,
     /// Bytes that are now in order.
     pub bytes: Vec<u8>,
-    /// Whether the stream is complete with them.
+    /// Whether they complete the stream.
     pub complete: bool,
 }
 
 impl Download {
-    /// A body arrived. Gives what it completes; nothing if the body must not be acknowledged.
+    /// Takes a body. `None` means that it must not be acknowledged.
     pub fn body(&mut self, body: &[u8]) -> Option<Arrived> {
         let parsed = body.split_at_checked(HEAD).and_then(|(head, bytes)| {
             let stream = u64::from_be_bytes(head[..8].try_into().ok()?);
@@ -97,7 +97,7 @@ impl Download {
             return None;
         };
         if !self.streams.contains_key(&id) && self.streams.len() >= STREAMS {
-            // A completed stream is remembered only to acknowledge repetitions.
+            // A completed stream is only needed to acknowledge repetitions.
             self.streams.retain(|_, stream| !stream.ended);
             if self.streams.len() >= STREAMS {
                 self.counters.too_many += 1;

@@ -1,4 +1,4 @@
-//! Packets of one source that are on their way: when the next may leave, over which path, what became of it.
+//! Packets in flight of one source: pacing, paths, acknowledgements and timeouts.
 
 use std::collections::BTreeMap;
 
@@ -10,48 +10,48 @@ use tidegate_control::units::{Span, Time};
 
 use crate::wire::PacketId;
 
-/// The shortest timeout: a pause of some machine's scheduler must not look like a loss.
+/// Shortest timeout; longer than a pause by an operating system's scheduler.
 const SHORTEST: Span = Span::from_millis(200);
-/// The shortest pause before rates are looked at again.
+/// Shortest pause before the source looks at the rates again.
 const SOON: Span = Span::from_millis(1);
-/// How late timers of an operating system may be without slowing a source down.
+/// Delay of an operating system's timer that does not slow down a source.
 const TICK: Span = Span::from_millis(2);
-/// Packets that are remembered after their timeout.
+/// Maximum number of packets that are remembered after their timeout.
 const REMEMBERED: usize = 16_384;
 
-/// What is on its way; each packet carries a `T` that its source wants back.
+/// Packets in flight, each with a cargo `T` of the source.
 pub struct Flights<T> {
-    /// Rates and round trips.
+    /// Rates and round-trip times.
     pub sender: Sender,
     attempt_every: Span,
-    /// The pause after a packet: at least `attempt_every`.
+    /// Pause after a packet, at least `attempt_every`.
     gap: Span,
     next_attempt: Time,
     next_second: Time,
-    /// Packets whose acknowledgement may still come.
+    /// Packets that an acknowledgement may still answer.
     packets: BTreeMap<PacketId, Flight<T>>,
-    /// By deadline: packets that were not timed out yet.
+    /// Packets without a timeout so far, by deadline.
     deadlines: BTreeMap<(Time, PacketId), ()>,
-    /// What happened so far.
+    /// Counters since the start.
     pub progress: Progress,
 }
 
-/// Counts of one source.
+/// Counters of one source.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Packets sent, repetitions included.
+    /// Sent packets, including retransmissions.
     pub sent: u64,
-    /// Packets acknowledged in time.
+    /// Packets that were acknowledged in time.
     pub acked: u64,
-    /// Packets whose timeout struck.
+    /// Packets that timed out.
     pub timed_out: u64,
     /// Acknowledgements after the timeout.
     pub late: u64,
-    /// Acknowledgements of packets that are not known (any more).
+    /// Acknowledgements of unknown packets.
     pub unknown: u64,
     /// Packets that a relay refused.
     pub refused: u64,
-    /// Round trip of the last acknowledged packet, seconds.
+    /// Round-trip time of the last acknowledged packet, seconds.
     pub round_trip: f64,
 }
 
@@ -70,22 +70,22 @@ impl std::ops::Add for Progress {
     }
 }
 
-/// What the round trip of an acknowledged packet measures.
+/// The links that a round-trip time measures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Measures {
-    /// All links of its path.
+    /// All links of the path.
     Path,
-    /// The links of its sender path, but for so many seconds that it was beyond the last relay of that.
+    /// The links of the sender path, after subtracting the seconds spent beyond its last relay.
     Beyond(f32),
-    /// No link: cells do not say where the time went.
+    /// None: cells do not show where time was spent.
     Nothing,
 }
 
-/// One packet.
+/// A packet in flight.
 pub struct Flight<T> {
-    /// What it carries.
+    /// Its cargo.
     pub cargo: T,
-    /// Whether its timeout struck.
+    /// Whether it timed out.
     pub timed_out: bool,
     /// When it left.
     pub sent: Time,
@@ -95,7 +95,7 @@ pub struct Flight<T> {
 }
 
 impl<T> Flights<T> {
-    /// Nothing is on its way; seconds begin at `now`.
+    /// No packets in flight. Seconds start at `now`.
     pub fn new(sender: Sender, attempt_every: Span, now: Time) -> Flights<T> {
         Flights {
             sender,
@@ -109,12 +109,12 @@ impl<T> Flights<T> {
         }
     }
 
-    /// Packets on their way that were neither answered nor given up.
+    /// Number of packets without an answer or timeout.
     pub fn flying(&self) -> usize {
         self.deadlines.len()
     }
 
-    /// When the first timeout strikes.
+    /// Time of the first timeout.
     pub fn next_timeout(&self) -> Time {
         self.deadlines.first_key_value().map_or(Time::NEVER, |(key, ())| key.0)
     }
@@ -124,46 +124,46 @@ impl<T> Flights<T> {
         self.next_attempt
     }
 
-    /// Whether a packet may leave now; begins new seconds.
+    /// Whether a packet may leave now. Also starts new seconds.
     pub fn may_send(&mut self, now: Time) -> bool {
         if now >= self.next_second {
-            // A clock that jumped ahead begins one second, not all that were missed.
+            // After a jump of the clock, only one second starts.
             self.next_second += SECOND * (now.since(self.next_second).0 / SECOND.0 + 1);
             self.sender.second();
         }
         now >= self.next_attempt
     }
 
-    /// No path had rate left: when to look again.
+    /// Schedules the next attempt because no path had rate left.
     pub fn missed(&mut self, now: Time) {
         let soon = now + self.attempt_every.max(SOON);
         let wait = if self.sender.saturated() { self.next_second } else { soon.min(self.next_second) };
         self.next_attempt = wait;
     }
 
-    /// Packets should leave at about this many per second rather than as fast as rates allow and then none.
+    /// Spaces packets for `per_s` packets per second, instead of a burst in each second.
     pub fn set_pace(&mut self, per_s: f64) {
         self.gap = Span::from_secs_f64(1.0 / per_s.max(1.0)).max(self.attempt_every);
     }
 
-    /// Rates have changed: looks at them again even if all were used up.
+    /// Schedules an attempt because rates changed.
     pub fn retry(&mut self, now: Time) {
         self.next_attempt = self.next_attempt.min(now + self.gap);
     }
 
-    /// A path to `to`, and with it the attempt is used.
+    /// Draws a path to `to` and schedules the next attempt.
     pub fn draw_path(&mut self, now: Time, to: Peer, random: &mut Random) -> Option<(Path, Memos)> {
         let drawn = self.sender.draw_path(to, random);
         self.drawn(now, drawn)
     }
 
-    /// A sender path to the first relay of a receiver path.
+    /// Draws a sender path to the first relay of a receiver path.
     pub fn draw_path_into(&mut self, now: Time, entry: Peer, random: &mut Random) -> Option<(Path, Memos)> {
         let drawn = self.sender.draw_path_into(entry, random);
         self.drawn(now, drawn)
     }
 
-    /// A path that was drawn before.
+    /// Reserves rates on a path that was drawn before.
     pub fn draw_again(&mut self, now: Time, path: Path) -> Option<(Path, Memos)> {
         let drawn = self.sender.draw_again(&path).map(|memos| (path, memos));
         self.drawn(now, drawn)
@@ -171,14 +171,14 @@ impl<T> Flights<T> {
 
     fn drawn(&mut self, now: Time, drawn: Option<(Path, Memos)>) -> Option<(Path, Memos)> {
         if drawn.is_some() {
-            // Ticks that were slept through are made up for, but no more than a few at once.
+            // Missed ticks are caught up, but only a few at once.
             let most = (self.gap * 4).max(TICK);
             self.next_attempt = (self.next_attempt + self.gap).max(now - most);
         }
         drawn
     }
 
-    /// A packet leaves; `timeout` is T in seconds.
+    /// Records a sent packet. `timeout` is the thesis' T in seconds.
     pub fn launch(&mut self, now: Time, id: PacketId, (path, memos): (Path, Memos), timeout: f64, cargo: T) {
         let deadline = now + Span::from_secs_f64(timeout).max(SHORTEST);
         self.packets.insert(id, Flight { cargo, timed_out: false, sent: now, deadline, path, memos });
@@ -186,12 +186,12 @@ impl<T> Flights<T> {
         self.progress.sent += 1;
     }
 
-    /// Whether a packet is on its way or remembered.
+    /// Whether a packet is in flight or remembered.
     pub fn knows(&self, id: &PacketId) -> bool {
         self.packets.contains_key(id)
     }
 
-    /// The packet that an acknowledgement is for, which is then done with.
+    /// Removes and returns the packet of an acknowledgement.
     pub fn land(&mut self, id: PacketId) -> Option<Flight<T>> {
         let Some(flight) = self.packets.remove(&id) else {
             self.progress.unknown += 1;
@@ -201,7 +201,7 @@ impl<T> Flights<T> {
         Some(flight)
     }
 
-    /// Tells the controller of an acknowledgement.
+    /// Reports an acknowledgement to the controller.
     pub fn acked(&mut self, now: Time, flight: &Flight<T>, stamps: &[f32], measures: Measures) {
         let slots = slots(stamps);
         let seconds = now.since(flight.sent).as_secs_f64();
@@ -218,8 +218,9 @@ impl<T> Flights<T> {
         self.progress.round_trip = seconds;
     }
 
-    /// Tells the controller that relay number `refuser` of the path (1 is the first), which offers a rate,
-    /// dropped a packet.
+    /// Reports to the controller that a relay dropped a packet.
+    ///
+    /// `refuser` is its position on the path (1 is the first), `offer` the rate that it offers.
     pub fn refused(&mut self, now: Time, flight: &Flight<T>, refuser: usize, offer: f32) {
         self.progress.refused += 1;
         if !flight.timed_out {
@@ -229,8 +230,7 @@ impl<T> Flights<T> {
         }
     }
 
-    /// Reports timeouts, hands them to `lost`, and forgets packets that are so late that nobody waits
-    /// for them.
+    /// Handles timeouts, passes the packets to `lost`, and drops old packets.
     pub fn expire(&mut self, now: Time, mut lost: impl FnMut(&Flight<T>)) {
         while let Some((&(deadline, id), ())) = self.deadlines.first_key_value() {
             if deadline > now {

@@ -1,56 +1,56 @@
-//! What a message, an answer or a cell says about one stream: a chunk, and what arrived of the other direction.
+//! Frame of a stream in a message, answer or cell: a chunk and acknowledgements of the other direction.
 
 use crate::message::TEXT;
 use crate::routes::CELL_TEXT;
 
-/// The text of a message, an answer or a cell.
+/// A frame.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Frame {
-    /// The stream, drawn by whoever opened it; zero for none.
+    /// The stream, a number that its opener chose; zero for none.
     pub stream: u64,
-    /// Those below.
+    /// The flags below.
     pub flags: u8,
-    /// Number of the packet on its route; an answer repeats it.
+    /// Number of the packet on its route. An answer repeats it.
     pub number: u32,
-    /// In an answer: the rate that the receiver offers to each of its sources, bytes/s; zero if it offers none.
+    /// In an answer: the rate that the receiver offers to each source, bytes/s; zero if none.
     pub offer: f32,
-    /// Number of the chunk in `bytes`, if there is one.
+    /// Number of the chunk in `bytes`, if any.
     pub chunk: u64,
-    /// The first chunk of the other direction that did not arrive.
+    /// The first missing chunk of the other direction.
     pub next: u64,
-    /// Bit i: chunk `next` + 1 + i did.
+    /// Bit i says that chunk `next` + 1 + i arrived.
     pub have: Have,
     /// A chunk, or receiver paths.
     pub bytes: Vec<u8>,
 }
 
-/// There is a chunk.
+/// `bytes` holds a chunk.
 pub(crate) const CHUNK: u8 = 1;
-/// It is the stream's last.
+/// It is the last chunk of the stream.
 pub(crate) const LAST: u8 = 2;
-/// In an answer: the chunk that came was taken, or there was none.
+/// In an answer: the receiver accepted the chunk, if the packet had one.
 pub(crate) const TAKEN: u8 = 4;
-/// In an answer: this stream cannot be.
+/// In an answer: the stream is refused.
 pub(crate) const REFUSED: u8 = 8;
-/// In an answer: more of the stream waits.
+/// In an answer: more bytes of the stream wait.
 pub(crate) const MORE: u8 = 16;
 /// Chunks of this stream have the size of cells.
 pub(crate) const WIDE: u8 = 32;
-/// More receiver paths are asked for.
+/// The sender needs receiver paths.
 pub(crate) const WANTS: u8 = 64;
 /// In an answer: `bytes` holds receiver paths.
 pub(crate) const PATHS: u8 = 128;
 
 const HEAD: usize = 8 + 1 + 4 + 4 + 8 + 8 + 1;
-/// Bytes of `have` in a message and in a cell.
+/// Length of `have` in a message and in a cell, bytes.
 const HAVE: [usize; 2] = [16, 64];
 
-/// Bytes of one chunk.
+/// Length of a chunk, bytes.
 pub const fn chunk_bytes(wide: bool) -> usize {
     if wide { CELL_TEXT - HEAD - HAVE[1] } else { TEXT - HEAD - HAVE[0] }
 }
 
-/// Chunks that can be on their way at once: what `have` can tell apart.
+/// Maximum number of chunks in flight, limited by `have`.
 pub(crate) const fn window(wide: bool) -> u64 {
     8 * HAVE[wide as usize] as u64
 }
@@ -122,7 +122,7 @@ impl Frame {
         (0..).zip(self.have.0).filter(|(_, byte)| *byte != 0).flat_map(set).map(move |bit| next + 1 + bit)
     }
 
-    /// Says what was put together so far.
+    /// Writes the acknowledgements of a stream into the frame.
     pub fn tell(&mut self, stream: &crate::download::Stream, wide: bool) {
         self.next = stream.next;
         let bit = |chunk: &u64| chunk.checked_sub(stream.next + 1).filter(|bit| *bit < window(wide));
@@ -130,7 +130,7 @@ impl Frame {
     }
 }
 
-/// Any frame that can be read, with chunks of any length that fit.
+/// Arbitrary valid frames.
 #[cfg(test)]
 pub(crate) fn any_frame() -> impl proptest::strategy::Strategy<Value = Frame> {
     use proptest::prelude::*;

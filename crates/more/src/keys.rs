@@ -1,22 +1,22 @@
-//! A peer's secrets: one static key for its links, one onion key per epoch, all from one seed in a file.
+//! A peer's secrets: a static key for its links and an onion key per epoch, all derived from one seed.
 
 use sha2::{Digest, Sha256};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// Everything a peer must keep to itself.
+/// The secrets of a peer.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub struct PeerKeys {
     seed: [u8; 32],
 }
 
 impl PeerKeys {
-    /// The keys that follow from a seed of the operating system's random numbers.
+    /// Derives the keys from a seed of the operating system's random numbers.
     pub fn new(seed: [u8; 32]) -> PeerKeys {
         PeerKeys { seed }
     }
 
-    /// The static secret of this peer's links.
+    /// The static secret of its links.
     pub fn link(&self) -> StaticSecret {
         self.secret(b"tidegate more static", 0)
     }
@@ -31,7 +31,7 @@ impl PeerKeys {
         PublicKey::from(&self.link()).to_bytes()
     }
 
-    /// The public key of an epoch.
+    /// The public onion key of an epoch.
     pub fn onion_key(&self, epoch: u32) -> [u8; 32] {
         PublicKey::from(&self.onion(epoch)).to_bytes()
     }

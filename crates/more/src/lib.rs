@@ -1,22 +1,18 @@
 //! MORE (thesis section 3.1): anonymous packets, each over its own random path of relays.
 //!
-//! Data travels in Sphinx packets of one size, or in cells along routes that Sphinx packets established. Neither
-//! relays nor destination learn who sends. Senders control their rates with [`tidegate_control::paths`], exactly
-//! as in the simulator.
+//! Data travels in Sphinx packets of one size, or in cells on routes that Sphinx packets established. Neither relays nor
+//! the destination learn the sender. Senders control their rates with [`tidegate_control::paths`], as in the simulator.
 //!
-//! Everything here is sans-IO. [`node::Node`], [`upload::Upload`], [`client::Client`] and [`service::Service`] follow the
-//! contract of [`tidegate_control::machine`]; datagrams and time are inputs, [`machine`] says what they ask for.
+//! All machines are sans-IO: [`node::Node`], [`upload::Upload`], [`client::Client`] and [`service::Service`] follow the
+//! contract of [`tidegate_control::machine`]. Datagrams and time are inputs; [`machine`] defines the outputs.
 //!
-//! * [`directory`]: who takes part, signed. [`descriptor`]: what a receiver that hides publishes. [`keys`]: a peer's
-//!   secrets.
-//! * [`wire`]: datagrams from outside. [`link`]: how neighbours know each other. [`onion`]: building and opening Sphinx
-//!   datagrams. [`replay`]: which were opened. [`routes`]: cells. [`message`]: receiver paths and what crosses them.
-//! * [`node`]: the relay's side of one peer: limits, replay defence, counters.
-//! * [`flights`]: a source's packets on their way, under a controller.
-//! * [`upload`]: sends a byte stream to a known peer reliably. [`download`]: puts it back together.
-//! * [`client`] and [`service`]: streams in both directions, neither side knows where the other is. [`selection`]:
-//!   which relays a receiver uses.
-//! * [`socks`]: how a local application asks for one.
+//! * [`directory`]: the signed list of peers. [`descriptor`]: what a hidden receiver publishes. [`keys`]: a peer's secrets.
+//! * [`wire`]: sizes and kinds of datagrams. [`link`]: authentication between neighbours. [`onion`]: Sphinx datagrams.
+//!   [`replay`]: replay defence. [`routes`]: cells. [`message`]: receiver paths.
+//! * [`node`]: the relay part of a peer: limits, replay defence, counters. [`flights`]: packets in flight of a source.
+//! * [`upload`] and [`download`]: a reliable byte stream to a known peer.
+//! * [`client`] and [`service`]: streams in both directions; neither side knows the location of the other.
+//!   [`selection`]: the relays of receiver paths. [`socks`]: SOCKS5 for local applications.
 //!
 //! # Examples
 //!

@@ -1,9 +1,8 @@
-//! What neighbours prove to each other before anything costly is done with a datagram.
+//! Authentication between neighbours, before any expensive processing of a datagram.
 //!
-//! Every pair of peers shares a key that follows from their static keys (X25519), so that outsiders have none:
-//! the public directory does not give it away. A datagram names its sender and carries a SipHash-2-4 tag under
-//! that key over all that follows. Checking the tag costs about a microsecond, opening a Sphinx packet a
-//! hundred times that.
+//! Every pair of peers shares a key, derived from their static keys (X25519). Outsiders cannot compute it from the
+//! public directory. A datagram names its sender and carries a SipHash-2-4 tag under that key. A check of the tag
+//! takes about a microsecond, the opening of a Sphinx packet a hundred times that.
 
 use std::hash::Hasher;
 
@@ -13,10 +12,10 @@ use tidegate_control::paths::Peer;
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// Bytes in front of each datagram: the sender's number, the tag.
+/// Length of the link header: the sender's number and the tag.
 pub const LINK: usize = 2 + 8;
 
-/// One peer's links to all others.
+/// The links of one peer to all others.
 pub struct Links {
     me: Peer,
     secret: StaticSecret,
@@ -25,11 +24,11 @@ pub struct Links {
 
 struct Neighbour {
     key: [u8; 32],
-    /// Drawn from both static keys when it is first needed.
+    /// Derived from both static keys at the first use.
     tags: Option<TagKeys>,
 }
 
-/// One key per direction, so that nothing can be sent back to where it came from.
+/// One key per direction, so that datagrams cannot be reflected.
 #[derive(Zeroize, ZeroizeOnDrop)]
 struct TagKeys {
     to: [u8; 16],
@@ -37,19 +36,19 @@ struct TagKeys {
 }
 
 impl Links {
-    /// Links of the peer `me` with the static secret `secret` to peers with these static keys.
+    /// The links of the peer `me` with the static secret `secret` to peers with the static `keys`.
     pub fn new(me: Peer, secret: StaticSecret, keys: &[[u8; 32]]) -> Links {
         let neighbours = keys.iter().map(|key| Neighbour { key: *key, tags: None }).collect();
         Links { me, secret, neighbours }
     }
 
-    /// The datagram as it goes to `to`; none if there is no such peer.
+    /// Adds the link header for `to`; `None` if the directory lacks this peer.
     pub fn seal(&mut self, to: Peer, datagram: &[u8]) -> Option<Vec<u8>> {
         let tag = tag(&self.tags(to)?.to, datagram);
         Some([&self.me.to_be_bytes()[..], &tag, datagram].concat())
     }
 
-    /// Who sent this, and what; `None` if nobody of the directory did.
+    /// Verifies and removes the link header; `None` if the sender is unknown or the tag is wrong.
     pub fn open<'a>(&mut self, wire: &'a [u8]) -> Option<(Peer, &'a [u8])> {
         let (head, datagram) = wire.split_first_chunk::<LINK>()?;
         let from = Peer::from_be_bytes([head[0], head[1]]);

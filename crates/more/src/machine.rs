@@ -1,51 +1,51 @@
-//! What MORE's machines ask of their drivers, and where their randomness comes from.
+//! Outputs and randomness of the machines.
 
 use std::collections::VecDeque;
 
 use tidegate_control::paths::Peer;
 use tidegate_control::random::Random;
 
-/// What a source or a receiver wants done.
+/// Output of a source or a receiver: a request to its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Seal this datagram ([`Node::seal`](crate::node::Node::seal)) and send it to that peer.
+    /// Seal this datagram ([`Node::seal`](crate::node::Node::seal)) and send it to this peer.
     Send(Peer, Vec<u8>),
-    /// Something came on a stream.
-    Came(Came),
-    /// A receiver's paths were used or are old, and it has drawn others: publish them.
+    /// News of a stream.
+    Stream(StreamEvent),
+    /// Publish a new descriptor: the receiver replaced used and old paths.
     Publish,
-    /// A receiver's stream is complete in both directions, or fell silent: it is forgotten.
-    Over(u64),
+    /// A receiver dropped this stream, which is complete in both directions or fell silent.
+    Closed(u64),
 }
 
-/// What a packet did to a stream.
+/// News of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Came {
+pub struct StreamEvent {
     /// The stream.
     pub stream: u64,
-    /// Whether it is new to a receiver, or this its first answer.
+    /// Whether the stream is new to the receiver, or this is the first answer to the client.
     pub opened: bool,
     /// Bytes that are now in order.
     pub bytes: Vec<u8>,
-    /// Whether nothing will follow.
+    /// Whether the other side ended the stream.
     pub complete: bool,
     /// Whether the receiver refuses the stream.
     pub refused: bool,
 }
 
-/// Outputs that were not polled yet.
+/// Outputs that the driver has not fetched.
 pub(crate) type Outputs = VecDeque<Output>;
 
-/// Where a machine's randomness comes from.
+/// Randomness of a machine.
 pub struct Randomness {
-    /// Choices of paths.
+    /// For the choice of paths.
     pub choices: Random,
-    /// Keys and names: 32 unpredictable bytes per call.
+    /// For keys and identifiers: 32 unpredictable bytes per call.
     pub secrets: Box<dyn FnMut() -> [u8; 32] + Send>,
 }
 
 impl Randomness {
-    /// For simulations and tests, where everything can be foretold.
+    /// Reproducible randomness for simulations and tests.
     pub fn foretold(choices: Random, mut secrets: Random) -> Randomness {
         let secrets = move || secrets.bytes();
         Randomness { choices, secrets: Box::new(secrets) }

@@ -1,13 +1,13 @@
-//! Packets to a receiver that hides: receiver paths, and what travels over them (thesis section 3.1.3).
+//! Receiver paths, and packets over them to a hidden receiver (thesis section 3.1.3).
 //!
-//! A receiver path is the address of its first relay and a Sphinx header that its owner built over relays of
-//! its own selection: the header half of a single-use reply block. Whoever uses it prepends its own sender path;
-//! the last relay of that swaps the headers. What is inside is encrypted to the owner's key alone. The relays
-//! of a receiver path each apply a cipher to the packet, which its owner, who knows all their keys, undoes:
-//! so the same packet looks different on every link, and can be filled up to the one size on its way.
+//! A receiver path is the number of its first relay and a Sphinx header over relays that its owner selected: the
+//! header half of a single-use reply block. A sender prepends its own sender path, and the last relay of that path
+//! swaps the headers. The contents are encrypted to the owner's key. Each relay of the receiver path applies a cipher
+//! to the packet; the owner knows the keys and reverts them. So the packet looks different on every link, and relays
+//! can pad it to the full size.
 //!
-//! A message carries the writer's own receiver path for the answer, and the answer a fresh one of the
-//! receiver's for the next message, since relays refuse to pass any header twice.
+//! A message carries a receiver path of its writer for the answer. The answer carries a fresh path of the receiver
+//! for the next message, since relays refuse to pass a header twice.
 
 use sha2::{Digest, Sha256};
 use sphinx_packet::header::HEADER_SIZE;
@@ -21,12 +21,12 @@ use crate::onion::{AnnexKeys, Epoch, MAX_RELAYS, PASS, PASS_HEAD, annex_key, see
 use crate::routes::{Inbound, Outbound, Seed, label};
 use crate::wire::{ANNEX, Class, DATA_SIZE, Entropy, PacketId};
 
-/// Bytes of a receiver path.
+/// Length of a receiver path, bytes.
 pub const PATH_SIZE: usize = 1 + 2 + 8 + HEADER_SIZE;
-/// Bytes of text beside the receiver path in a message or an answer.
+/// Length of the text in a message or an answer, bytes.
 pub const TEXT: usize = sealed_size(Class::Data) - 32 - PAYLOAD_OVERHEAD_SIZE - PATH_SIZE;
 
-/// Bytes of what crosses a receiver path: all of a datagram but two headers and what goes with them.
+/// Length of the contents that cross a receiver path: a datagram without two headers and their fields.
 const fn sealed_size(class: Class) -> usize {
     let onion = match class {
         Class::Reply => 1 + ANNEX,
@@ -35,7 +35,7 @@ const fn sealed_size(class: Class) -> usize {
     DATA_SIZE - onion - HEADER_SIZE - PAYLOAD_OVERHEAD_SIZE - PASS_HEAD
 }
 
-/// A way to a receiver that does not say where it is; good for one packet.
+/// An anonymous path to a receiver, for one packet.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReceiverPath([u8; PATH_SIZE]);
 
@@ -46,41 +46,40 @@ impl std::fmt::Debug for ReceiverPath {
 }
 
 impl ReceiverPath {
-    /// As it is written: the epoch modulo 16, two bytes of the first relay's number, the label of a route there,
-    /// the header.
+    /// Encodes the path: epoch modulo 16, number of the first relay (two bytes), label of the route there, header.
     pub fn to_bytes(&self) -> [u8; PATH_SIZE] {
         self.0
     }
 
-    /// Reads what [`ReceiverPath::to_bytes`] wrote. Whether it leads anywhere its use will show.
+    /// Decodes a path. Only its use shows whether it is valid.
     pub fn from_bytes(bytes: [u8; PATH_SIZE]) -> ReceiverPath {
         ReceiverPath(bytes)
     }
 
-    /// Its first relay, the only one that others know.
+    /// The first relay, the only one that others know.
     pub fn entry(&self) -> Peer {
         Peer::from_be_bytes([self.0[1], self.0[2]])
     }
 
-    /// The key epoch it was built for, modulo 16.
+    /// The key epoch of the path, modulo 16.
     pub fn epoch(&self) -> u8 {
         self.0[0]
     }
 }
 
-/// What its owner keeps of a receiver path.
+/// Secrets of a receiver path that its owner keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathKeys {
     seeds: Vec<Seed>,
-    /// To read what the relays stamped on a reply: the relay next to the owner first.
+    /// Reads the stamps on a reply; the relay next to the owner first.
     pub annex: AnnexKeys,
 }
 
 impl PathKeys {
-    /// A path over `relays` (the one next to the receiver last) to `me`, which the receiver knows by `id`.
+    /// Makes a path over `relays` (the one next to the receiver last) to `me`. The receiver recognises it by `id`.
     ///
     /// # Panics
-    /// If there are no relays or more than [`MAX_RELAYS`], or the identifier is zero.
+    /// If the number of relays is zero or above [`MAX_RELAYS`], or `id` is zero.
     pub fn draw(
         epoch: &Epoch,
         relays: &[Peer],
@@ -101,17 +100,17 @@ impl PathKeys {
         (ReceiverPath(bytes), PathKeys { seeds, annex: AnnexKeys(annex) })
     }
 
-    /// What the first relay knows cells along this path by.
+    /// The label of cells on this path at the first relay.
     pub fn label(&self) -> u64 {
         label(&self.seeds[0])
     }
 
-    /// For the cells that follow along this path.
+    /// The receiving end of a route along this path.
     pub(crate) fn route(&self) -> Inbound {
         Inbound::new(&self.seeds[..self.seeds.len() - 1])
     }
 
-    /// Undoes what the relays of the path did to what came over it.
+    /// Reverts the ciphers of the relays.
     fn unwrap(&self, class: Class, payload: &[u8]) -> Option<Vec<u8>> {
         let mut payload = Payload::from_bytes(payload).ok()?;
         for seed in self.seeds.iter().rev() {
@@ -120,7 +119,7 @@ impl PathKeys {
         Some(payload.as_bytes().get(..sealed_size(class))?.to_vec())
     }
 
-    /// Opens a message that came over this path with the receiver's secret.
+    /// Decrypts a message that came over this path with the receiver's secret.
     pub fn message(&self, secret: &StaticSecret, payload: &[u8]) -> Option<(Message, Session)> {
         let sealed = self.unwrap(Class::Data, payload)?;
         let (key, sealed) = sealed.split_first_chunk::<32>()?;
@@ -129,19 +128,19 @@ impl PathKeys {
         Some((Message::parse(&plain)?, Session::new(shared.as_bytes())))
     }
 
-    /// Opens the answer to a message, which came over this path.
+    /// Decrypts the answer to a message.
     pub fn answer(&self, session: &Session, payload: &[u8]) -> Option<Message> {
         Message::parse(&unseal(&self.unwrap(Class::Reply, payload)?, &session.answer)?)
     }
 }
 
-/// What the two ends of a path share: with it the answer and the cells both ways are encrypted.
+/// Secrets that both ends of a path share, for the answer and for cells in both directions.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct Session {
     answer: Seed,
-    /// Of cells to the receiver: keys, not their seeds, for a route's cells all use them.
+    /// Key for cells to the receiver. The derived key is stored, since all cells of a route use it.
     pub(crate) up: PayloadKey,
-    /// Of cells from it.
+    /// Key for cells from the receiver.
     pub(crate) down: PayloadKey,
 }
 
@@ -152,10 +151,10 @@ impl Session {
     }
 }
 
-/// What a message or an answer says.
+/// Contents of a message or an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Where the next packet to its writer may go.
+    /// Path for the next packet to its writer.
     pub path: ReceiverPath,
     /// At most [`TEXT`] bytes.
     pub text: Vec<u8>,
@@ -172,8 +171,11 @@ impl Message {
         [&self.path.0[..], &self.text].concat()
     }
 
-    /// The datagram that brings this message over `relays` into a receiver path, whose owner has `key`, and the
-    /// route that it leaves there. The last of the relays times it under `token`, if that is not zero.
+    /// Encodes the message into a datagram over `relays` and the receiver path `into`, and returns the route it
+    /// leaves.
+    ///
+    /// `key` is the key of the path's owner. The last of the relays measures the transit time under `token`, unless
+    /// it is zero.
     pub fn send(
         &self,
         epoch: &Epoch,
@@ -193,7 +195,7 @@ impl Message {
         (datagram, Session::new(shared.as_bytes()), outbound)
     }
 
-    /// The datagram that brings this as an answer over `relays` into the path that a message named.
+    /// Encodes an answer into a datagram over `relays` and the path `into` of the message.
     pub fn reply(
         &self,
         epoch: &Epoch,
@@ -208,19 +210,19 @@ impl Message {
     }
 }
 
-/// The message for the last relay of a sender path.
+/// The command for the last relay of a sender path.
 fn passed(token: u64, into: &ReceiverPath, sealed: &[u8]) -> Vec<u8> {
     [&[PASS], &token.to_be_bytes()[..], &into.0, sealed].concat()
 }
 
-/// A key for one direction.
+/// Derives a key for one direction.
 fn seed(shared: &[u8; 32], direction: &[u8]) -> Seed {
     let digest = Sha256::new().chain_update(b"tidegate more ").chain_update(direction).chain_update(shared);
     let digest: [u8; 32] = digest.finalize().into();
     *digest.first_chunk().expect("32 bytes")
 }
 
-/// Encrypts under a fresh key with Sphinx's wide-block cipher; leading zeros inside prove integrity.
+/// Encrypts under a fresh key with Sphinx's wide-block cipher. Leading zeros inside prove integrity.
 fn seal(plain: &[u8], seed: &[u8; 16], size: usize) -> Vec<u8> {
     let payload = Payload::encapsulate_message(plain, &[*seed], size).expect("sizes were checked");
     payload.as_bytes().to_vec()

@@ -1,4 +1,4 @@
-//! The relay's side of one peer: opens datagrams, forwards what its limit allows, counts everything.
+//! The relay part of a peer: opens datagrams, forwards within its limit, and counts.
 
 use std::collections::VecDeque;
 
@@ -16,86 +16,86 @@ use crate::replay::ReplayTags;
 use crate::routes::{Passed, Routes, read_refusal};
 use crate::wire::{self, Class, OpenError, PACKET, REFUSAL};
 
-/// One peer's keys, limit and memory.
+/// Keys, limit and memory of a peer.
 pub struct Node {
     keys: PeerKeys,
     links: Links,
-    /// Of the current epoch and its neighbours: packets on their way and clocks that differ.
+    /// The current epoch and its neighbours, for packets in flight and differing clocks.
     epochs: Vec<EpochKey>,
     relay: PolicingRelay,
     transit_times: TransitTimes,
     routes: Routes,
-    /// Acknowledgements it still passes for free; each data datagram passed adds one.
+    /// Acknowledgements that it forwards outside its limit. Each forwarded data datagram adds one.
     credit: u32,
     counters: Counters,
     outputs: VecDeque<Opened>,
 }
 
-/// Most acknowledgements that can be passed beyond those that data datagrams paid for.
+/// Maximum of [`Node::credit`].
 const CREDIT: u32 = 4096;
 
 struct EpochKey {
     number: u32,
     secret: StaticSecret,
-    /// Tags of opened packets, which must not be opened again under this key.
+    /// Tags of the packets opened under this key, for replay defence.
     tags: ReplayTags,
 }
 
-/// What a peer is.
-pub struct NodeSettings<'a> {
+/// Configuration of a peer.
+pub struct NodeConfig<'a> {
     /// Its number.
     pub me: Peer,
     /// Its secrets.
     pub keys: PeerKeys,
-    /// All peers' static keys by number.
+    /// The static keys of all peers, by number.
     pub links: &'a [[u8; 32]],
-    /// The key epoch that it is.
+    /// The current key epoch.
     pub epoch: u32,
-    /// Bytes of frames per second that it forwards.
+    /// Forwarding limit, bytes of frames per second.
     pub limit: f64,
-    /// Its seconds begin so long after the start.
+    /// Offset of its seconds from the start.
     pub phase: Span,
-    /// How it offers rates to sources, if it does.
+    /// Parameters for offering rates to sources; `None` if it does not.
     pub stamping: Option<FairShareParameters>,
 }
 
-/// What became of the datagrams that reached a peer.
+/// Counters of received datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Data passed on.
+    /// Forwarded data.
     pub forwarded: u64,
-    /// Data for this peer.
+    /// Data that ends at this peer.
     pub delivered: u64,
-    /// Acknowledgements passed on.
+    /// Forwarded acknowledgements.
     pub acks_forwarded: u64,
-    /// Acknowledgements for this peer.
+    /// Acknowledgements that end at this peer.
     pub acks_received: u64,
-    /// Refusals sent and passed back.
+    /// Sent and forwarded refusals.
     pub refusals: u64,
-    /// Dropped: no peer of the directory proved to have sent it.
+    /// Dropped: the sender was not authenticated.
     pub unauthenticated: u64,
-    /// Dropped: neither size nor kind fit (truncated, oversized, foreign).
+    /// Dropped: wrong size or kind (truncated, oversized, foreign).
     pub misshapen: u64,
-    /// Dropped: of a key epoch that is over or has not begun.
+    /// Dropped: the key epoch is over or has not begun.
     pub stale: u64,
-    /// Dropped: the integrity check failed, or no such route is known.
+    /// Dropped: the integrity check failed, or the route is unknown.
     pub forged: u64,
-    /// Dropped: opened before.
+    /// Dropped: replayed.
     pub replayed: u64,
-    /// Dropped: senseless inside.
+    /// Dropped: malformed contents.
     pub senseless: u64,
-    /// Dropped: over this second's limit.
+    /// Dropped: over the limit of this second.
     pub over_limit: u64,
-    /// Dropped: acknowledgements that no data paid for.
+    /// Dropped: acknowledgements without credit.
     pub flooding: u64,
-    /// Dropped: no more replay tags can be remembered in this epoch.
+    /// Dropped: the memory for replay tags of this epoch is full.
     pub memory_full: u64,
 }
 
 impl Node {
-    /// A peer that has seen no packet.
-    pub fn new(settings: NodeSettings) -> Node {
-        let NodeSettings { me, keys, links, epoch, limit, phase, stamping } = settings;
+    /// A peer before its first packet.
+    pub fn new(config: NodeConfig) -> Node {
+        let NodeConfig { me, keys, links, epoch, limit, phase, stamping } = config;
         let mut node = Node {
             links: Links::new(me, keys.link(), links),
             keys,
@@ -111,8 +111,8 @@ impl Node {
         node
     }
 
-    /// It is `epoch` now: the keys of this one, of the one before and of the next are valid. Others are forgotten
-    /// with the replay tags that belong to them.
+    /// Sets the epoch. The keys of this, the previous and the next epoch are valid; others are dropped with their
+    /// replay tags.
     pub fn set_epoch(&mut self, epoch: u32) {
         let valid = epoch.saturating_sub(1)..=epoch.saturating_add(1);
         self.epochs.retain(|key| valid.contains(&key.number));
@@ -124,33 +124,35 @@ impl Node {
         }
     }
 
-    /// The memory of an epoch whose key is valid.
+    /// The replay tags of an epoch with a valid key.
     pub fn tags(&mut self, epoch: u32) -> Option<&mut ReplayTags> {
         self.epochs.iter_mut().find(|key| key.number == epoch).map(|key| &mut key.tags)
     }
 
-    /// The epochs whose keys are valid.
+    /// The epochs with valid keys.
     pub fn epochs(&self) -> Vec<u32> {
         self.epochs.iter().map(|key| key.number).collect()
     }
 
-    /// The rate it offers to sources, bytes/s; zero if it offers none.
+    /// The rate that it offers to sources, bytes/s; zero if none.
     pub fn stamp(&self) -> f32 {
         self.relay.stamp()
     }
 
-    /// What was counted so far.
+    /// Counters since the start.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// A datagram of this peer as it goes to `to`; none if there is no such peer.
+    /// Adds the link header for `to`; `None` if the directory lacks this peer.
     pub fn seal(&mut self, to: Peer, datagram: &[u8]) -> Option<Vec<u8>> {
         self.links.seal(to, datagram)
     }
 
-    /// Something arrives. What it asks for is an output if it is sound and within the limits; otherwise it is dropped
-    /// and counted. What is to be forwarded is sealed already.
+    /// Handles a received datagram.
+    ///
+    /// A valid one within the limits leads to an output; others are dropped and counted. Forwarded datagrams are
+    /// already sealed.
     pub fn handle(&mut self, now: Time, wire: &[u8]) {
         let Some((from, datagram)) = self.links.open(wire) else {
             self.counters.unauthenticated += 1;
@@ -187,8 +189,7 @@ impl Node {
         }
     }
 
-    /// Limits come before the costly opening: whoever floods pays for it with others' room, not with this
-    /// machine's processor.
+    /// Checks the limits before the expensive opening, so that floods use up the limit and not the processor.
     fn within(&mut self, now: Time, class: Class) -> Result<(), Dropped> {
         match class {
             Class::Data | Class::Cell => {
@@ -271,7 +272,7 @@ impl Node {
             }
             _ => counters.acks_received += 1,
         }
-        // Data that was passed on pays for its acknowledgement, and one that arrived is no flood.
+        // Forwarded data pays for its acknowledgement; datagrams that end here are free.
         if data || !matches!(opened, Opened::Forward { .. }) {
             self.credit = (self.credit + 1).min(CREDIT);
         }
@@ -285,7 +286,7 @@ impl Machine for Node {
         self.outputs.pop_front()
     }
 
-    /// Relays do nothing of their own accord.
+    /// A relay acts only on datagrams.
     fn next_timeout(&self) -> Option<Time> {
         None
     }

@@ -1,14 +1,14 @@
-//! Datagrams: what is in them, how a sender builds them, how a peer opens them.
+//! Format of datagrams: building and opening.
 //!
-//! A data datagram is a kind byte and a Sphinx packet; its innermost message holds a reply block (SURB) over
-//! the same relays and the body. An acknowledgement is a kind byte, an annex and a Sphinx packet made from
-//! that reply block. In the annex each relay on the way back adds the rate it offers, under a key that it
-//! shares with the sender alone, so that relays do not read each other's offers.
+//! A data datagram is a kind byte and a Sphinx packet. Its innermost message holds a reply block (SURB) over the same
+//! relays and the body. An acknowledgement is a kind byte, an annex and a Sphinx packet made from that reply block.
+//! On the way back each relay adds the rate that it offers to the annex, encrypted under a key shared with the
+//! sender, so that relays cannot read each other's offers.
 //!
-//! To a receiver that hides ([`crate::message`]) the last relay of the sender path finds a second header
-//! inside and passes the packet on under it; the answer comes back the same way as a `Reply`, an
-//! acknowledgement of the size of a data datagram. Either may leave a route behind it ([`crate::routes`]), on
-//! which cells follow. The upper half of a kind byte is the key epoch its header was built for, modulo 16.
+//! On the path to a hidden receiver ([`crate::message`]), the last relay of the sender path finds a second header
+//! inside and forwards the packet under it. The answer comes back the same way as a `Reply`, an acknowledgement of
+//! the size of a data datagram. Either may leave a route ([`crate::routes`]) for cells. The upper half of the kind
+//! byte is the header's key epoch modulo 16.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -32,18 +32,17 @@ use crate::wire::{
     ACK_PAYLOAD, ANNEX, Class, DATA_SIZE, Entropy, OpenError, PacketId, class, kind, within, within_rate,
 };
 
-/// The most relays on a path: Sphinx packets pass five hops, the last of which is the destination.
+/// Maximum number of relays on a path. Sphinx packets pass five hops, including the destination.
 pub const MAX_RELAYS: usize = 4;
-/// The most bytes of a body.
+/// Maximum length of a body, bytes.
 pub const BODY: usize = DATA_SIZE - 1 - HEADER_SIZE - PAYLOAD_OVERHEAD_SIZE - 3 - SURB_MOST;
 
-/// A reply block over five hops: header, first hop, a seed per hop.
+/// Length of a reply block over five hops: header, first hop, a seed per hop.
 const SURB_MOST: usize = HEADER_SIZE + NODE_ADDRESS_LENGTH + 16 * (MAX_RELAYS + 1);
-/// First byte of a message for a path's last hop: a body for it, or a packet to pass on.
+/// First byte of the message for the last hop: a body, or a packet to forward.
 const DELIVER: u8 = 0;
 pub(crate) const PASS: u8 = 1;
-/// What precedes the packet to pass on: the command, a token, the epoch and the next peer, the label of a route
-/// there, its header.
+/// Length of the fields before a packet to forward: command, token, epoch, next peer, label of its route, header.
 pub(crate) const PASS_HEAD: usize = 1 + 8 + 1 + 2 + 8 + HEADER_SIZE;
 
 /// A hop of a path.
@@ -55,12 +54,12 @@ pub struct Hop {
     pub key: [u8; 32],
 }
 
-/// All peers' keys of one epoch.
+/// The keys of all peers in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epoch {
-    /// The epoch modulo 16, as datagrams name it.
+    /// The epoch modulo 16, as in datagrams.
     pub tag: u8,
-    /// By number of the peer.
+    /// Keys by number of the peer.
     pub keys: Vec<[u8; 32]>,
 }
 
@@ -81,46 +80,46 @@ impl Epoch {
     }
 }
 
-/// What a sender keeps of a packet to read its acknowledgement's annex: a key per relay, first relay first.
+/// Keys that decrypt the annex of an acknowledgement, one per relay, the first relay first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnexKeys(pub(crate) Vec<[u8; ANNEX]>);
 
-/// What an opened datagram asks for.
+/// Result of opening a datagram.
 #[derive(Debug)]
 pub enum Opened {
-    /// Pass this datagram on.
+    /// Forward a datagram.
     Forward {
-        /// To this peer.
+        /// The next peer.
         to: Peer,
-        /// As it is.
+        /// The datagram.
         datagram: Vec<u8>,
     },
-    /// A body for this peer.
+    /// A body that ends at this peer.
     Data {
-        /// What the sender wrote.
+        /// The body.
         body: Vec<u8>,
-        /// With which to acknowledge it.
+        /// Makes the acknowledgement.
         reply: Reply,
     },
-    /// An acknowledgement of a packet this peer sent.
+    /// An acknowledgement of a packet of this peer.
     Ack {
         /// The packet.
         id: PacketId,
         /// For [`AnnexKeys::stamps`].
         annex: [u8; ANNEX],
-        /// What the receiver wrote.
+        /// The receiver's text.
         message: Vec<u8>,
     },
-    /// A cell came over a route that ends at this peer.
+    /// A cell on a route that ends at this peer.
     Cell {
-        /// The path that the route goes back to.
+        /// The path on which the route was established.
         id: PacketId,
-        /// Rates that relays stamped.
+        /// Rates that the relays stamped.
         annex: [u8; ANNEX],
-        /// As the route's relays left it.
+        /// The payload, still encrypted.
         payload: Vec<u8>,
     },
-    /// A relay of a route that begins at this peer dropped a cell.
+    /// A relay of a route of this peer dropped a cell.
     Refused {
         /// The first relay of the route.
         first: Peer,
@@ -129,25 +128,25 @@ pub enum Opened {
         /// For [`Outbound::refused`].
         block: [u8; 16],
     },
-    /// Something came over a receiver path of this peer, as its relays left it.
+    /// A packet over a receiver path of this peer.
     Message {
         /// The receiver path.
         id: PacketId,
-        /// Rates that relays stamped, if it is a reply.
+        /// In a reply, the rates that the relays stamped.
         annex: [u8; ANNEX],
         /// For [`crate::message::PathKeys::unwrap`].
         payload: Vec<u8>,
     },
 }
 
-/// A single-use reply block, and the epoch it was built in.
+/// A single-use reply block, and its epoch.
 #[derive(Debug)]
 pub struct Reply(SURB, u8);
 
-/// Builds a data datagram along `path`, whose last peer it is for, acknowledged over the same relays to `me`.
+/// Builds a data datagram along `path` to its last peer. The acknowledgement returns to `me` over the same relays.
 ///
 /// # Panics
-/// If there are no relays or more than [`MAX_RELAYS`], or `body` is longer than [`BODY`].
+/// If the number of relays is zero or above [`MAX_RELAYS`], or `body` is longer than [`BODY`].
 pub fn build(
     epoch: &Epoch,
     path: &[Peer],
@@ -173,7 +172,7 @@ pub fn build(
     (datagram, AnnexKeys(annexes.collect()))
 }
 
-/// A datagram of the full size that brings `message` to the last hop of `route`, and the route it leaves behind.
+/// Builds a full-size datagram with `message` for the last hop of `route`, and returns the route it leaves.
 pub(crate) fn wrap_route(
     class: Class,
     epoch: u8,
@@ -188,18 +187,19 @@ pub(crate) fn wrap_route(
     (datagram, Outbound::new(route[0].peer, &seeds))
 }
 
-/// For each hop the label that cells have at the next one.
+/// The label of cells at the next hop, for each hop.
 fn onward_labels(seeds: &[Seed]) -> Vec<u64> {
     seeds[1..].iter().map(label).chain([0]).collect()
 }
 
-/// What each hop shares with the source.
+/// The secrets shared with each hop.
 pub(crate) fn seeds(keys: &KeyMaterial) -> Vec<Seed> {
     keys.expanded_shared_secrets.iter().map(|secret| *secret.payload_key_seed()).collect()
 }
 
-/// A datagram of the full size that brings `message` to the last hop of `route`; `onward`: per hop the label of
-/// a route at the next one.
+/// Builds a full-size datagram with `message` for the last hop of `route`.
+///
+/// `onward` holds, per hop, the label of a route at the next hop.
 fn wrap(
     class: Class,
     epoch: u8,
@@ -224,8 +224,9 @@ fn wrap(
     datagram
 }
 
-/// A header over `back` that the last hop of it knows by `id`, and its keys. Each hop finds in it what `onward`
-/// makes of the seed of the hop after it.
+/// Builds a header over `back` and its keys. The last hop recognises it by `id`.
+///
+/// `onward` computes the field for each hop from the seed of the next one.
 pub(crate) fn surb(
     back: &[Hop],
     id: PacketId,
@@ -241,12 +242,12 @@ pub(crate) fn surb(
 }
 
 impl Reply {
-    /// The acknowledgement, and the peer to hand it to. `message` is cut to what fits.
+    /// Makes the acknowledgement and returns it with its next peer. `message` is truncated if necessary.
     pub fn acknowledge(self, message: &[u8], entropy: Entropy) -> Option<(Peer, Vec<u8>)> {
         let most = ACK_PAYLOAD - PAYLOAD_OVERHEAD_SIZE;
         let (packet, first) = self.0.use_surb(&message[..message.len().min(most)], ACK_PAYLOAD).ok()?;
         let mut datagram = vec![kind(Class::Ack, self.1)];
-        // Random at first, so that a relay cannot tell how many came before it.
+        // Random filling hides from a relay how many relays wrote before it.
         datagram.extend_from_slice(&entropy());
         datagram.extend_from_slice(&packet.to_bytes());
         Some((peer_of(&first)?, datagram))
@@ -258,14 +259,13 @@ impl Reply {
 }
 
 impl AnnexKeys {
-    /// The rates that relays wrote into an annex, first relay of the path first, in bytes/s; zero for what
-    /// is no rate.
+    /// Decrypts the rates of an annex, in bytes/s, the first relay of the path first; zero for invalid rates.
     pub fn stamps(&self, annex: [u8; ANNEX]) -> Vec<f32> {
         self.read(annex).0
     }
 
-    /// The rates, and for how many seconds a packet was beyond the last relay of the sender path; zero if
-    /// that relay did not time it.
+    /// Decrypts the rates, and the seconds that a packet spent beyond the last relay of the sender path; zero if not
+    /// measured.
     pub fn read(&self, mut annex: [u8; ANNEX]) -> (Vec<f32>, f32) {
         let number = |annex: &[u8; ANNEX]| f32::from_le_bytes([annex[0], annex[1], annex[2], annex[3]]);
         let mut stamps = Vec::with_capacity(self.0.len());
@@ -279,27 +279,28 @@ impl AnnexKeys {
     }
 }
 
-/// What a peer remembers from packet to packet, and says in acknowledgements.
+/// State of a peer that opening a datagram uses and changes.
 pub struct Memory<'a> {
-    /// The rate it offers, bytes/s.
+    /// The rate that it offers, bytes/s.
     pub stamp: f32,
     /// Packets that were opened before.
     pub tags: &'a mut ReplayTags,
-    /// Packets passed on into receiver paths.
+    /// Packets forwarded into receiver paths.
     pub transit_times: &'a mut TransitTimes,
-    /// Now.
+    /// The current time.
     pub now: Time,
 }
 
-/// When packets that were passed on into receiver paths left, by the sender's token: their replies come back
-/// with the same token, and what lies between is the receiver path's part of the round trip.
+/// Departure times of packets into receiver paths, by the sender's token.
+///
+/// Replies carry the same token, so the difference is the round-trip time of the receiver path.
 #[derive(Debug, Default)]
 pub struct TransitTimes {
     left: BTreeMap<u64, Time>,
     order: VecDeque<u64>,
 }
 
-/// Packets that are timed at once; the oldest are forgotten.
+/// Maximum number of measured packets; the oldest are dropped.
 const TRANSIT_TIMES: usize = 16_384;
 
 impl TransitTimes {
@@ -312,19 +313,19 @@ impl TransitTimes {
         }
     }
 
-    /// Seconds since the packet left, if one with this token did.
+    /// Seconds since the packet with this token left, if known.
     fn back(&self, token: u64, now: Time) -> Option<f32> {
         self.left.get(&token).map(|left| now.since(*left).as_secs_f64() as f32)
     }
 }
 
-/// The seed of a route behind an opened packet, and where it leads.
+/// Seed and destination of the route that an opened packet leaves.
 pub(crate) type Left = Option<(Seed, Onward)>;
 
-/// Opens a Sphinx datagram with a peer's secret. Gives what it asks for and the route that it leaves.
+/// Opens a Sphinx datagram with a peer's secret. Returns the result and the route that it leaves.
 ///
 /// # Errors
-/// [`OpenError`]; whoever sent the datagram is to blame, and nothing is remembered of it.
+/// [`OpenError`]; the sender is responsible, and nothing is remembered.
 pub(crate) fn open(
     datagram: &[u8],
     secret: &StaticSecret,
@@ -347,7 +348,7 @@ pub(crate) fn open(
         (ForwardHop { next_hop_packet, next_hop_address, delay }, _) => {
             let mut datagram = datagram[..onion].to_vec();
             if class != Class::Data {
-                // The way back through the relay that swapped headers has the token for its label.
+                // On the way back, the relay that swapped headers uses the token as its label.
                 let stay = memory.transit_times.back(label(&seed), memory.now);
                 write_annex(&mut datagram[1..], memory.stamp, stay, &shared);
             }
@@ -380,14 +381,14 @@ pub(crate) fn open(
     }
 }
 
-/// A body for this peer.
+/// Parses a body that ends at this peer.
 fn deliver(message: &[u8], epoch: u8) -> Option<Opened> {
     let (length, rest) = message.split_first_chunk::<2>()?;
     let (surb, body) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
     Some(Opened::Data { body: body.to_vec(), reply: Reply::from_bytes(surb, epoch)? })
 }
 
-/// A packet to be passed on under the header inside it, filled up to the size all have.
+/// Swaps the headers: forwards the packet under the header inside it, padded to the full size.
 fn pass(
     class: Class,
     message: &[u8],
@@ -413,12 +414,12 @@ fn pass(
         datagram.extend_from_slice(&filling.next());
     }
     datagram.truncate(DATA_SIZE);
-    // What refuses beyond is unknown to this packet's source: its refusals say nothing to it.
+    // The source does not know the relays beyond, so their refusals are useless to it.
     let onward = Onward::Pass { to, label: onward, refusals: false };
     Some((Opened::Forward { to, datagram }, Some((*shared.payload_key_seed(), onward))))
 }
 
-/// Bytes that nobody without the shared secret can tell from random.
+/// A stream of pseudorandom bytes for padding.
 struct Filling {
     seed: [u8; 32],
     count: u32,
@@ -465,7 +466,7 @@ fn destination(id: PacketId) -> Destination {
     Destination::new(DestinationAddressBytes::from_bytes([0; 32]), id)
 }
 
-/// The per-hop field that mixes use for delays: here a route's label at the next hop.
+/// Uses the per-hop delay field of mixes for a route's label at the next hop.
 fn delays(onward: &[u64]) -> Vec<Delay> {
     onward.iter().map(|label| Delay::new_from_nanos(*label)).collect()
 }

@@ -1,13 +1,13 @@
-//! Which packets were opened before under one epoch's key.
+//! Replay defence: the packets opened under the key of one epoch.
 
 use std::collections::BTreeSet;
 
 use crate::wire::OpenError;
 
-/// Most packets remembered per epoch, 8 bytes each and the set's share: 2,200 Sphinx packets a second for an hour.
+/// Maximum number of tags per epoch: 2,200 Sphinx packets/s for an hour, 8 bytes each plus the set.
 const MOST: usize = 8_000_000;
 
-/// The tags of opened packets. Those that are not yet in the file that outlives the process are kept apart.
+/// Tags of opened packets. Tags that are not yet in the peer's file are kept separately.
 #[derive(Debug, Default)]
 pub struct ReplayTags {
     seen: BTreeSet<u64>,
@@ -20,10 +20,10 @@ impl ReplayTags {
         self.seen.contains(&tag)
     }
 
-    /// Remembers a packet.
+    /// Records a packet.
     ///
     /// # Errors
-    /// [`OpenError::Full`] if no more can be.
+    /// [`OpenError::Full`] at the limit.
     pub fn insert(&mut self, tag: u64) -> Result<(), OpenError> {
         if self.full() {
             return Err(OpenError::Full);
@@ -34,17 +34,17 @@ impl ReplayTags {
         Ok(())
     }
 
-    /// Whether no more can be remembered.
+    /// Whether the limit is reached.
     pub fn full(&self) -> bool {
         self.seen.len() >= MOST
     }
 
-    /// Remembers what an earlier process of this peer opened.
+    /// Restores the tags of an earlier process of this peer.
     pub fn restore(&mut self, tags: impl IntoIterator<Item = u64>) {
         self.seen.extend(tags.into_iter().take(MOST));
     }
 
-    /// Tags since the last call, to be written down.
+    /// Takes the tags since the last call, for the peer's file.
     pub fn take_fresh(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.fresh)
     }

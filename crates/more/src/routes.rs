@@ -1,14 +1,13 @@
-//! Routes: a Sphinx packet leaves a key at each peer that it passes, so that packets after it on the same path
-//! need no public-key cryptography.
+//! Routes: a Sphinx packet leaves a key at each peer it passes, which saves later packets the public-key
+//! cryptography.
 //!
-//! A cell is a label, an annex and a payload. The label, drawn from the secret that the Sphinx packet shared with
-//! a relay, names the key there and nothing elsewhere; each relay takes one layer of a wide-block cipher off the
-//! payload, so that nothing in a cell is the same on two links. A relay opens no payload twice. What repeats on
-//! one link is the label: packets of one route can be told to belong together by the relays of that route, and
-//! by whoever sees the link, until its source has used it as often as it wants to.
+//! A cell is a label, an annex and a payload. Label and keys derive from the secret that the Sphinx packet shared
+//! with a relay; the label is valid only there. Each relay removes one layer of a wide-block cipher, so a cell looks
+//! different on every link. A relay opens each payload only once. The label repeats on a link: relays of the route,
+//! and observers of the link, can tell that cells belong to one route, until its source stops using it.
 //!
-//! A relay that may not pass a cell says so (the drop locator): a refusal goes back from label to label, each
-//! relay adding one layer, and only the source can tell which relay wrote it and which cell it means.
+//! A relay that may not forward a cell reports it (the drop locator). A refusal goes back from label to label, and
+//! each relay adds one layer. Only the source can read which relay wrote it, and for which cell.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,24 +22,24 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::wire::{ANNEX, DATA_SIZE, Entropy, OpenError, PacketId, within_rate};
 
-/// Bytes in front of a cell's annex: its kind and its label.
+/// Length of a cell's header before the annex: kind and label.
 pub(crate) const CELL_HEAD: usize = 1 + 8;
-/// Bytes of a cell's payload.
+/// Length of a cell's payload, bytes.
 const CELL_PAYLOAD: usize = DATA_SIZE - CELL_HEAD - ANNEX;
-/// The most bytes that a cell carries from end to end.
+/// Maximum length of the text in a cell, bytes.
 pub const CELL_TEXT: usize = CELL_PAYLOAD - PAYLOAD_OVERHEAD_SIZE;
 const REFUSAL: usize = 16;
 /// How long a relay keeps a route.
 pub const ROUTE_LIFE: Span = Span::from_secs(60);
-/// The most cells that a route carries each way.
+/// Maximum number of cells on a route in each direction.
 pub const MOST_USES: usize = 256;
-/// Routes that a peer keeps at once, 250 bytes each and 8 more per cell; the oldest are forgotten.
+/// Maximum number of routes of a peer, 250 bytes each plus 8 per cell; the oldest are dropped.
 const ROUTES: usize = 16_384;
 
-/// Drawn from the secret that a Sphinx header shares with one hop.
+/// A seed from the secret that a Sphinx header shares with one hop.
 pub(crate) type Seed = [u8; 16];
 
-/// What a cell is known by at one peer, never zero.
+/// The label of cells at one peer; never zero.
 pub(crate) fn label(seed: &Seed) -> u64 {
     let digest = digest(b"tidegate more label", seed);
     u64::from_be_bytes(*digest.first_chunk().expect("32 bytes")) | 1
@@ -50,7 +49,7 @@ fn digest(what: &[u8], seed: &[u8]) -> [u8; 32] {
     Sha256::new().chain_update(what).chain_update(seed).finalize().into()
 }
 
-/// What a source and one of its relays share.
+/// Keys that a source shares with one of its relays.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct RouteKey {
     cipher: PayloadKey,
@@ -68,7 +67,7 @@ impl RouteKey {
         }
     }
 
-    /// Hides what is written into an annex beside a payload that begins like this.
+    /// Encrypts or decrypts a relay's entry in an annex, beside a payload that begins like this.
     fn mask(&self, annex: &mut [u8], payload: &[u8]) {
         let digest = Sha256::new().chain_update(self.annex).chain_update(&payload[..16]).finalize();
         annex.iter_mut().zip(digest).for_each(|(byte, mask)| *byte ^= mask);
@@ -83,7 +82,7 @@ impl RouteKey {
     }
 }
 
-/// Encrypts a text from end to end to the size of a cell's payload.
+/// Encrypts a text end to end and pads it to the size of a cell's payload.
 pub(crate) fn seal(text: &[u8], key: &PayloadKey) -> Payload {
     Payload::encapsulate_message(text, &[*key], CELL_PAYLOAD).expect("a text that fits")
 }
@@ -92,12 +91,12 @@ pub(crate) fn seal(text: &[u8], key: &PayloadKey) -> Payload {
 pub struct Outbound {
     /// The first relay.
     pub first: Peer,
-    /// What cells are known by there.
+    /// The label of its cells there.
     pub label: u64,
     keys: Vec<RouteKey>,
 }
 
-/// One cell on its way, as its source recognises refusals of it.
+/// Tags of one cell, by which its source recognises refusals.
 pub type Tags = Vec<u64>;
 
 impl Outbound {
@@ -105,7 +104,7 @@ impl Outbound {
         Outbound { first, label: label(&seeds[0]), keys: seeds.iter().map(RouteKey::new).collect() }
     }
 
-    /// The datagram that carries a sealed payload along the route.
+    /// The datagram of a cell with an end-to-end encrypted payload.
     pub(crate) fn cell(&self, kind: u8, mut payload: Payload, entropy: Entropy) -> (Vec<u8>, Tags) {
         let mut tags = Tags::new();
         for key in self.keys.iter().rev() {
@@ -121,7 +120,7 @@ impl Outbound {
         (datagram, tags)
     }
 
-    /// Which relay wrote a refusal (0 is the first), of the cell with which tag there, and the rate it offers.
+    /// Decrypts a refusal: the relay (0 is the first), the tag of the cell there, and the offered rate.
     pub fn refused(&self, block: &[u8; REFUSAL]) -> Option<(usize, u64, f32)> {
         let mut block = *block;
         self.keys.iter().enumerate().find_map(|(hop, key)| {
@@ -138,7 +137,7 @@ fn tag(payload: &[u8]) -> u64 {
     u64::from_be_bytes(*payload.first_chunk().expect("a payload is longer"))
 }
 
-/// The receiving end of a route: its relays' keys, from the one that the cells of others reach first.
+/// The receiving end of a route: the keys of its relays, beginning with the farthest.
 pub(crate) struct Inbound {
     keys: Vec<RouteKey>,
 }
@@ -148,7 +147,7 @@ impl Inbound {
         Inbound { keys: seeds.iter().map(RouteKey::new).collect() }
     }
 
-    /// The text of a cell, and the rates its relays stamped (zero where there is none), last relay first.
+    /// Decrypts a cell: its text and the stamped rates (zero if missing), the last relay first.
     pub fn open(
         &self,
         mut annex: [u8; ANNEX],
@@ -168,13 +167,12 @@ impl Inbound {
     }
 }
 
-/// Where a route leads from one peer.
+/// The next hop of a route at one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Onward {
-    /// To another peer, which knows it by a label. Refusals from there go back along the route unless another
-    /// source begins there.
+    /// Another peer, with the label there. Refusals travel back along the route unless another source begins there.
     Pass { to: Peer, label: u64, refusals: bool },
-    /// It ends here: the number that its owner gave it.
+    /// The end of the route, with its owner's identifier.
     End(PacketId),
 }
 
@@ -186,23 +184,23 @@ struct Transit {
     until: Time,
 }
 
-/// What a peer does with a cell.
+/// Result of forwarding a cell.
 pub(crate) enum Passed {
     Forward(Peer, Vec<u8>),
     End { id: PacketId, annex: [u8; ANNEX], payload: Vec<u8> },
 }
 
-/// The routes that lead through one peer or end there.
+/// The routes through a peer or ending there.
 #[derive(Default)]
 pub(crate) struct Routes {
     transits: BTreeMap<u64, Transit>,
-    /// By where they lead: for refusals.
+    /// Routes by next hop, for refusals.
     back: BTreeMap<(Peer, u64), u64>,
     ages: VecDeque<(Time, u64)>,
 }
 
 impl Routes {
-    /// A Sphinx packet from `from` was opened: cells may follow it.
+    /// Adds the route of an opened Sphinx packet from `from`.
     pub fn establish(&mut self, now: Time, from: Peer, seed: &Seed, onward: Onward) {
         while self.ages.front().is_some_and(|(until, _)| *until <= now) || self.ages.len() >= ROUTES {
             let oldest = self.ages.pop_front().and_then(|(_, label)| self.transits.remove(&label));
@@ -219,21 +217,21 @@ impl Routes {
         self.transits.insert(label, transit);
     }
 
-    /// The route of a cell that `from` handed over, if it knows one.
+    /// The route of a cell from `from`, if known.
     fn known(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Option<(u64, &mut Transit)> {
         let label = u64::from_be_bytes(datagram[1..CELL_HEAD].try_into().ok()?);
         let transit = self.transits.get_mut(&label)?;
         (transit.from == from && transit.until > now).then_some((label, transit))
     }
 
-    /// Whether a cell may be opened: it belongs to a route, and was not opened before.
+    /// Checks that a cell belongs to a route and was not opened before.
     pub fn check(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Result<(), OpenError> {
         let (_, transit) = self.known(now, from, datagram).ok_or(OpenError::Forged)?;
         let fresh = !transit.seen.contains(&tag(&datagram[CELL_HEAD + ANNEX..]));
         if fresh && transit.seen.len() < MOST_USES { Ok(()) } else { Err(OpenError::Replayed) }
     }
 
-    /// Opens a cell that was checked. `stamp`: the rate offered to its source.
+    /// Opens a checked cell. `stamp` is the rate that its source is offered.
     pub fn pass(&mut self, now: Time, from: Peer, datagram: &[u8], stamp: f32) -> Result<Passed, OpenError> {
         let (_, transit) = self.known(now, from, datagram).ok_or(OpenError::Forged)?;
         let (head, payload) = datagram.split_at(CELL_HEAD + ANNEX);
@@ -254,7 +252,7 @@ impl Routes {
         }
     }
 
-    /// A cell that was checked is dropped: the refusal, and the peer to hand it to.
+    /// Makes the refusal of a dropped cell, and returns it with its next peer.
     pub fn refuse(
         &mut self,
         now: Time,
@@ -271,7 +269,7 @@ impl Routes {
         Some((from, refusal(kind, label, &block)))
     }
 
-    /// A refusal came from `from`: passed on towards its source, if it is of a cell that was passed there.
+    /// Forwards a refusal towards the source of its cell, if the cell went to `from`.
     pub fn pass_back(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Option<(Peer, Vec<u8>)> {
         let (next, mut block) = read_refusal(datagram)?;
         let label = *self.back.get(&(from, next))?;
@@ -312,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_cell_looks_different_on_each_link_and_is_opened_once() {
-        // The first two relays are the sender's, the third the receiver's.
+        // The first two relays belong to the sender, the third to the receiver.
         let (mut relays, outbound) = (relays(), Outbound::new(1, &SEEDS[..2]));
         let (mut datagram, _) = outbound.cell(KIND, seal(b"text", &KEY), &mut || [5; 32]);
         for (hop, relay) in relays.iter_mut().enumerate().take(3) {

@@ -1,33 +1,33 @@
-//! Which relays a receiver lets its own paths lead over: those that answer and are not congested (section 3.1.4).
+//! Selection of relays for receiver paths: those that answer and are not congested (section 3.1.4).
 //!
-//! The receiver of a path that hides gets no acknowledgement. What it has are two signs: whether the paths that
-//! it gave away are heard of, and the rates that the relays of paths in use stamp on what passes them.
+//! A hidden receiver does not get acknowledgements. It judges relays by two signs: whether published paths are used, and
+//! the rates that relays stamp on packets.
 
 use tidegate_control::paths::Peer;
 use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 
-/// Half of what was counted is forgotten in this time.
+/// Half-life of the counts.
 const HALF_LIFE: Span = Span::from_secs(10);
-/// Paths that a relay must have been part of before it is judged.
+/// Minimum number of paths over a relay before it is judged.
 const JUDGED: f64 = 4.0;
-/// A relay is left out if its paths are heard of less than this share of the usual.
+/// A relay is left out if the share of used paths over it is below this fraction of the usual share.
 const SILENT: f64 = 0.25;
-/// And if it offers less than this share of the median offer.
+/// A relay is left out if it offers less than this fraction of the median offer.
 const CONGESTED: f32 = 0.33;
-/// One path in so many is drawn from all, so that a relay that recovers is noticed.
+/// One path in this number is drawn from all relays, to notice recovered relays.
 const PROBE: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// Paths over it that were given away, and those of them that were heard of.
+    /// Published paths over this relay, and the used ones among them.
     given: f64,
     heard: f64,
-    /// The rate it offers, bytes/s; zero if it has said none.
+    /// The rate that it offers, bytes/s; zero if unknown.
     offer: f32,
 }
 
-/// What a receiver knows of every peer as a relay of its own paths.
+/// Statistics of every peer as a relay of receiver paths.
 #[derive(Debug)]
 pub struct Selection {
     peers: Vec<Seen>,
@@ -35,12 +35,12 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Nothing is known of so many peers.
+    /// No statistics, for `peers` peers.
     pub fn new(peers: usize) -> Selection {
         Selection { peers: vec![Seen::default(); peers], forgotten: Time::ZERO }
     }
 
-    /// A path over these relays was given to somebody who will use it.
+    /// Counts a path over these relays that was handed out.
     pub fn given(&mut self, now: Time, relays: &[Peer]) {
         let halves = now.since(self.forgotten).as_secs_f64() / HALF_LIFE.as_secs_f64();
         if halves >= 0.1 {
@@ -53,19 +53,19 @@ impl Selection {
         relays.iter().for_each(|relay| self.peers[usize::from(*relay)].given += 1.0);
     }
 
-    /// Something came over such a path for the first time.
+    /// Counts the first use of a path over these relays.
     pub fn heard(&mut self, relays: &[Peer]) {
         relays.iter().for_each(|relay| self.peers[usize::from(*relay)].heard += 1.0);
     }
 
-    /// A relay says which rate it offers, bytes/s.
+    /// Records the rate that a relay offers, bytes/s.
     pub fn offered(&mut self, relay: Peer, offer: f32) {
         if offer > 0.0 {
             self.peers[usize::from(relay)].offer = offer;
         }
     }
 
-    /// The peers that new paths should lead over: those not to be left out, or all if those are not `enough`.
+    /// The relays for new paths: all good ones, or all relays if fewer than `enough` are good.
     pub fn relays(&self, enough: usize, random: &mut Random) -> Vec<Peer> {
         let all = 0..self.peers.len() as Peer;
         if random.below(PROBE) == 0 {
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// How often each of five peers is among the chosen.
+    /// How often each of five peers is chosen.
     fn often(selection: &Selection) -> [usize; 5] {
         let mut random = Seed::root(1).random();
         let mut often = [0; 5];

@@ -1,4 +1,4 @@
-//! The side that hides behind receiver paths: publishes them, answers what comes over them, holds streams.
+//! The hidden receiver: publishes receiver paths, answers packets over them, holds streams.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,7 +8,7 @@ use tidegate_control::units::{Span, Time};
 use x25519_dalek::{PublicKey, StaticSecret};
 
 use crate::frame::{CHUNK, Frame, PATHS, REFUSED, TAKEN, WANTS, WIDE, chunk_bytes};
-use crate::machine::{Came, Output, Outputs, Randomness};
+use crate::machine::{Output, Outputs, Randomness, StreamEvent};
 use crate::message::{Message, PATH_SIZE, PathKeys, ReceiverPath, Session};
 use crate::onion::Epoch;
 use crate::routes::{Inbound, Outbound, ROUTE_LIFE, seal};
@@ -17,22 +17,22 @@ pub use crate::service_stream::Counters;
 use crate::service_stream::Held;
 use crate::wire::{ANNEX, PacketId, REPLY_CELL};
 
-/// Streams that are held at once.
+/// Maximum number of concurrent streams.
 const STREAMS: usize = 256;
-/// Chunks of all streams together that are held back until those before them arrive: 21 MB.
+/// Maximum number of buffered chunks of all streams: 21 MB.
 const HELD: usize = 16_384;
-/// Receiver paths that are remembered; the oldest are forgotten.
+/// Maximum number of remembered receiver paths; the oldest are dropped.
 const PATHS_KEPT: usize = 16_384;
-/// Routes that are kept, 2 kB each; the oldest are forgotten.
+/// Maximum number of routes, 2 kB each; the oldest are dropped.
 const ROUTES: usize = 4096;
-/// Of so many answers on a route, one brings paths, if they are wanted, although chunks wait.
+/// One answer in this number on a route brings requested paths although chunks wait.
 const PATHS_EVERY: u32 = 8;
-/// How long a path stays published: somebody may have read it and lost the packet that used it.
+/// How long a used path stays published, because its reader's packet may be lost.
 const PUBLISHED: Span = Span::from_secs(20);
-/// How often paths are counted, and streams that are over forgotten.
+/// Interval for counting paths and dropping finished streams.
 const SWEEP: Span = Span::from_secs(2);
 
-/// One receiver.
+/// A hidden receiver.
 pub struct Service {
     me: Peer,
     epoch: Epoch,
@@ -40,28 +40,28 @@ pub struct Service {
     guards: Vec<Peer>,
     secret: StaticSecret,
     selection: Selection,
-    /// Paths that were given away and not used yet.
+    /// Unused paths that were handed out.
     paths: BTreeMap<PacketId, Path>,
-    /// The same by age.
+    /// The same paths by age.
     ages: VecDeque<PacketId>,
-    /// Paths that are used again.
+    /// Paths in repeated use.
     routes: BTreeMap<PacketId, Route>,
     route_ages: VecDeque<(Time, PacketId)>,
     streams: BTreeMap<u64, Held>,
-    /// How many paths are kept published.
+    /// Number of published paths.
     publish: usize,
     next_sweep: Time,
     randomness: Randomness,
     outputs: Outputs,
-    /// What happened so far.
+    /// Counters since the start.
     pub counters: Counters,
 }
 
 struct Path {
     keys: PathKeys,
-    /// From the entry to the relay next to the receiver.
+    /// The relays from the entry to the one next to the receiver.
     relays: Vec<Peer>,
-    /// If it was published rather than given to one writer, and when.
+    /// The path and its time, if it was published; `None` if it was given to one writer.
     published: Option<(Time, ReceiverPath)>,
 }
 
@@ -72,29 +72,29 @@ struct Route {
     outbound: Outbound,
 }
 
-/// What a receiver needs to know.
-pub struct Settings {
+/// Configuration of a receiver.
+pub struct ServiceConfig {
     /// This peer.
     pub me: Peer,
-    /// All peers' keys.
+    /// The keys of all peers.
     pub epoch: Epoch,
-    /// Relays of its paths.
+    /// Number of relays on its paths.
     pub hops: usize,
-    /// The only peers next to it on its paths; any if empty.
+    /// The only peers that may be next to it on its paths; any if empty.
     pub guards: Vec<Peer>,
-    /// Messages are encrypted to the public key of this.
+    /// Secret key that decrypts messages.
     pub secret: [u8; 32],
-    /// How many paths are kept published.
+    /// Number of published paths.
     pub publish: usize,
 }
 
 impl Service {
-    /// A receiver that has not drawn any path: its first timeout is due at once.
+    /// A receiver without paths. Its first timeout is due at once.
     ///
     /// # Panics
     /// If there are not enough peers for a path.
-    pub fn new(settings: Settings, randomness: Randomness) -> Service {
-        let Settings { me, epoch, hops, guards, secret, publish } = settings;
+    pub fn new(config: ServiceConfig, randomness: Randomness) -> Service {
+        let ServiceConfig { me, epoch, hops, guards, secret, publish } = config;
         assert!(hops >= 1 && hops < epoch.keys.len(), "a path has relays other than its receiver");
         Service {
             me,
@@ -116,25 +116,24 @@ impl Service {
         }
     }
 
-    /// What messages are encrypted to.
+    /// The public key for messages.
     pub fn key(&self) -> [u8; 32] {
         PublicKey::from(&self.secret).to_bytes()
     }
 
-    /// Whether something that comes over this path is this receiver's.
+    /// Whether a path with this identifier belongs to the receiver.
     pub fn knows(&self, id: &PacketId) -> bool {
         self.paths.contains_key(id) || self.routes.contains_key(id)
     }
 
-    /// New keys: paths are built with them from now on, and those published before should not be used any more. Others are
-    /// due at once.
+    /// Sets the keys for new paths and replaces the published paths at once.
     pub fn set_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
         self.paths.values_mut().for_each(|path| path.published = None);
         self.next_sweep = Time::ZERO;
     }
 
-    /// Draws more paths when a quarter of the published ones was used or is old.
+    /// Draws paths when a quarter of the published ones was used or is old.
     fn republish(&mut self, now: Time) {
         let left = self.published(now).count();
         if left < self.publish - self.publish / 4 {
@@ -146,7 +145,7 @@ impl Service {
         }
     }
 
-    /// The published paths that are young and were not used yet.
+    /// The published paths that are young and unused.
     pub fn published(&self, now: Time) -> impl Iterator<Item = &ReceiverPath> {
         let young =
             move |path: &'_ Path| path.published.as_ref().is_some_and(|(at, _)| now.since(*at) < PUBLISHED);
@@ -156,7 +155,7 @@ impl Service {
             .filter_map(|path| Some(&path.published.as_ref()?.1))
     }
 
-    /// A path for whoever sent something.
+    /// A path for the sender of a packet.
     fn give(&mut self, now: Time) -> ReceiverPath {
         let (id, path) = self.draw();
         self.selection.given(now, &self.paths[&id].relays);
@@ -192,8 +191,9 @@ impl Service {
         (id, path)
     }
 
-    /// A message came over one of this receiver's paths. The answer takes its way back, unless the message is not sound.
-    /// `offer`: the rate that this peer offers to sources.
+    /// Handles a message over one of its paths and answers it if it is valid.
+    ///
+    /// `offer` is the rate that this peer offers to sources.
     pub fn message(&mut self, now: Time, id: PacketId, payload: &[u8], offer: f32) {
         let Some(path) = self.paths.remove(&id) else {
             self.counters.unknown_path += 1;
@@ -221,7 +221,7 @@ impl Service {
         self.answered(back[0], datagram, came);
     }
 
-    /// A path was used and may be used again.
+    /// Keeps a used path for more packets.
     fn keep(&mut self, now: Time, id: PacketId, route: Route) {
         let over = |(until, _): &(Time, PacketId)| *until <= now;
         while self.route_ages.front().is_some_and(over) || self.route_ages.len() >= ROUTES {
@@ -231,7 +231,7 @@ impl Service {
         self.routes.insert(id, route);
     }
 
-    /// A cell came over a path that a message came over before.
+    /// Handles a cell over a path in repeated use.
     pub fn cell(&mut self, now: Time, id: PacketId, (annex, payload): ([u8; ANNEX], &[u8]), offer: f32) {
         let Some(route) = self.routes.get(&id) else {
             self.counters.unknown_path += 1;
@@ -259,19 +259,19 @@ impl Service {
         self.answered(route.outbound.first, datagram, came);
     }
 
-    fn answered(&mut self, first: Peer, answer: Vec<u8>, came: Came) {
+    fn answered(&mut self, first: Peer, answer: Vec<u8>, came: StreamEvent) {
         self.outputs.push_back(Output::Send(first, answer));
         if came.stream != 0 {
-            self.outputs.push_back(Output::Came(came));
+            self.outputs.push_back(Output::Stream(came));
         }
     }
 
-    /// What a frame does, and the frame that answers it.
-    fn frame(&mut self, now: Time, frame: &Frame) -> (Came, Frame) {
+    /// Applies a frame to its stream and makes the answer.
+    fn frame(&mut self, now: Time, frame: &Frame) -> (StreamEvent, Frame) {
         self.counters.answered += 1;
         let stream = frame.stream;
         let mut answer = Frame { stream, flags: TAKEN, ..Frame::default() };
-        let mut came = Came { stream, ..Came::default() };
+        let mut came = StreamEvent { stream, ..StreamEvent::default() };
         if stream == 0 {
             return (came, answer);
         }
@@ -279,7 +279,7 @@ impl Service {
         if came.opened && self.streams.len() >= STREAMS {
             self.counters.too_many += 1;
             answer.flags = REFUSED;
-            return (Came { opened: false, ..came }, answer);
+            return (StreamEvent { opened: false, ..came }, answer);
         }
         let held: usize = self.streams.values().map(|other| other.up.held.len()).sum();
         let most = HELD.saturating_sub(held);
@@ -288,51 +288,50 @@ impl Service {
             answer.flags |= REFUSED;
             return (came, answer);
         }
-        // Paths come before chunks, but not always: without paths nothing comes at all.
+        // Paths precede chunks, because data stops without paths; but some answers must carry chunks.
         let spare = frame.has(WANTS) && frame.number.is_multiple_of(PATHS_EVERY);
         (came.bytes, came.complete) =
             stream.exchange(now, frame, (most, !spare), &mut self.counters, &mut answer);
         (came, answer)
     }
 
-    /// How many bytes [`Service::write`] takes now.
+    /// Number of bytes that [`Service::write`] accepts now.
     pub fn room(&self, stream: u64) -> usize {
         self.streams.get(&stream).map_or(0, Held::room)
     }
 
-    /// Bytes for whoever opened the stream; more than [`Service::room`] are not taken. They travel as packets
-    /// ask for them.
+    /// Queues bytes for the client, at most [`Service::room`]. They leave in answers.
     pub fn write(&mut self, stream: u64, bytes: &[u8]) {
         if let Some(held) = self.streams.get_mut(&stream) {
             held.write(bytes);
         }
     }
 
-    /// Nothing more will be written.
+    /// Ends the stream in this direction.
     pub fn end(&mut self, stream: u64) {
         if let Some(held) = self.streams.get_mut(&stream) {
             held.end();
         }
     }
 
-    /// The stream cannot be: its opener is told.
+    /// Refuses the stream and tells the client.
     pub fn refuse(&mut self, stream: u64) {
         if let Some(held) = self.streams.get_mut(&stream) {
             held.refuse();
         }
     }
 
-    /// Whether chunks are taken: not while the application has enough to do. They come again.
+    /// Sets whether the application reads. Otherwise chunks are not accepted, and the client repeats them.
     pub fn set_takes(&mut self, stream: u64, takes: bool) {
         if let Some(held) = self.streams.get_mut(&stream) {
             held.takes = takes;
         }
     }
 
-    /// Forgets streams that are complete in both directions, and those that fell silent.
+    /// Drops streams that are complete in both directions or silent.
     fn forget(&mut self, now: Time) {
         let over = |held: &Held| held.over(now);
-        let gone = self.streams.iter().filter(|(_, held)| over(held)).map(|(id, _)| Output::Over(*id));
+        let gone = self.streams.iter().filter(|(_, held)| over(held)).map(|(id, _)| Output::Closed(*id));
         self.outputs.extend(gone);
         self.streams.retain(|_, held| !over(held));
     }

@@ -1,4 +1,4 @@
-//! One stream as the receiver that hides sees it.
+//! A stream at the hidden receiver.
 
 use std::collections::BTreeMap;
 
@@ -7,35 +7,35 @@ use tidegate_control::units::{Span, Time};
 use crate::download::{Stream, Took};
 use crate::frame::{CHUNK, Frame, LAST, MORE, TAKEN, WIDE, chunk_bytes, window};
 
-/// Bytes for the other side that wait in one stream.
+/// Maximum number of bytes that wait for the client in one stream.
 const WAITING: usize = 1024 * 1024;
-/// A stream of which nothing was heard for so long is over.
+/// A silence of this length ends a stream.
 const SILENCE: Span = Span::from_secs(60);
-/// One that is complete in both directions, whose last chunks may come again.
+/// How long a complete stream stays, to answer repeated chunks.
 const LINGER: Span = Span::from_secs(5);
-/// Bounds of how long a chunk may be on its way before it is sent again.
+/// Bounds of the time before a chunk is sent again.
 const AGAIN: [Span; 2] = [Span::from_millis(200), Span::from_secs(4)];
-/// Weight of one measurement, and how many deviations are waited for (RFC 6298).
+/// Weight of a measurement, and number of deviations in a timeout (RFC 6298).
 const GAMMA: f64 = 0.125;
 const DEVIATIONS: f64 = 4.0;
-/// By how much paths differ, as a share of the round trip and at least.
+/// Tolerance for reordering between paths, as a share of the round trip.
 const REORDER: f64 = 0.5;
 const LEAST_REORDER: Span = Span::from_millis(20);
 
-/// Counts of what arrived at a receiver.
+/// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Messages and cells answered.
+    /// Messages and cells that were answered.
     pub answered: u64,
-    /// Dropped: over a path that this receiver does not know (any more).
+    /// Dropped: the path is unknown.
     pub unknown_path: u64,
-    /// Dropped: not what a packet to this receiver decrypts to, forged or damaged on the way.
+    /// Dropped: forged, or damaged on the way.
     pub forged: u64,
     /// Chunks that had arrived before.
     pub repeated: u64,
-    /// Chunks or streams beyond what is held.
+    /// Chunks or streams beyond the limits.
     pub too_many: u64,
-    /// Chunks sent again.
+    /// Chunks that were sent again.
     pub resent: u64,
 }
 
@@ -61,11 +61,11 @@ pub(crate) struct Held {
     next_down: u64,
     pub ended: bool,
     pub refused: bool,
-    /// Whether the application takes more.
+    /// Whether the application reads.
     pub takes: bool,
-    /// Seconds from sending a chunk until a packet said that it arrived, and their deviation.
+    /// Time from a chunk to its acknowledgement and its deviation, seconds.
     round: [f64; 2],
-    /// When the youngest chunk was sent of which is known that it arrived.
+    /// When the youngest acknowledged chunk was sent.
     arrived: Time,
     heard: Time,
 }
@@ -109,20 +109,22 @@ impl Held {
         }
     }
 
-    /// The stream cannot be.
+    /// Refuses the stream.
     pub fn refuse(&mut self) {
         self.refused = true;
         self.down.clear();
     }
 
-    /// Whether it is over: complete, or silent for too long.
+    /// Whether the stream is complete or silent for too long.
     pub fn over(&self, now: Time) -> bool {
         let done = self.up.ended && self.ended && self.down.values().all(|chunk| chunk.sent.is_some());
         now.since(self.heard) > if done { LINGER } else { SILENCE }
     }
 
-    /// Takes what a frame brings, at most `most` chunks of it out of order, and writes the answer to it, with a chunk
-    /// if it may `send`. Gives bytes that are now in order, and whether nothing will follow.
+    /// Takes a frame and makes the answer.
+    ///
+    /// At most `most` chunks wait out of order. The answer carries a chunk if it may `send`. Returns the bytes that
+    /// are now in order, and whether the client ended the stream.
     pub fn exchange(
         &mut self,
         now: Time,
@@ -172,7 +174,7 @@ impl Held {
         self.next_down += 1;
     }
 
-    /// Drops what arrived.
+    /// Drops acknowledged chunks.
     fn heard_of(&mut self, now: Time, frame: &Frame) {
         let (round, arrived) = (&mut self.round, &mut self.arrived);
         let mut drop = |chunk: Chunk| {
@@ -189,11 +191,12 @@ impl Held {
         frame.held().filter_map(|number| self.down.remove(&number)).for_each(drop);
     }
 
-    /// The chunk that the next answer carries: one that seems lost, or the first that was not sent. It seems lost
-    /// if chunks arrived that were sent clearly later (RFC 8985), or after long.
+    /// The chunk of the next answer: one that seems lost, or the first unsent one.
+    ///
+    /// A chunk seems lost if clearly younger chunks arrived (RFC 8985), or after a timeout.
     fn due(&mut self, now: Time, next: u64) -> Option<(u64, &mut Chunk)> {
         let [round, deviation] = self.round;
-        // Hundreds of chunks in one round trip agree with each other, and say little about how a full queue's will change.
+        // With hundreds of samples per round trip, the deviation underestimates how a full queue changes.
         let wait = (1.0 + REORDER) * round + DEVIATIONS * deviation;
         let wait = Span::from_secs_f64(wait).clamp(AGAIN[0], AGAIN[1]);
         let later = Span::from_secs_f64(REORDER * round).max(LEAST_REORDER);
@@ -214,7 +217,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// A sender that knows the keys and says anything: both directions hold what they may, and each answer fits.
+        /// A client that knows the keys and sends arbitrary frames: buffers stay bounded and every answer fits.
         #[test]
         fn whatever_a_sender_says_little_is_held(
             wide: bool, takes: bool, said in prop::collection::vec((any_frame(), 0u64..400, 0usize..9000), 1..120),

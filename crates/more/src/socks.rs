@@ -1,76 +1,76 @@
-//! The server's side of a SOCKS5 handshake (RFC 1928), sans-IO: no authentication, CONNECT only.
+//! Server side of a SOCKS5 handshake (RFC 1928), sans-IO: no authentication, CONNECT only.
 
-/// One handshake. What arrived and was not understood yet stays here, at most [`MOST`] bytes.
+/// A handshake, with at most [`MOST`] received bytes.
 #[derive(Debug, Default)]
 pub struct Handshake {
     received: Vec<u8>,
     greeted: bool,
 }
 
-/// A greeting has at most 257 bytes, a request 262.
+/// Limit of received bytes. A greeting has at most 257 bytes, a request 262.
 const MOST: usize = 1024;
 
-/// What to do next.
+/// The next step of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Read on.
+    /// Read more bytes.
     Read,
-    /// Send this and go on with what is there.
+    /// Send this, and call [`Handshake::read`] again.
     Say([u8; 2]),
-    /// The application wants a connection; answer with [`reply`].
+    /// Connect; answer with [`reply`].
     Connect {
-        /// As the application wrote it: a name or an address.
+        /// The host as the application wrote it.
         host: Host,
         /// The port.
         port: u16,
-        /// What it sent after the request.
+        /// Bytes after the request.
         rest: Vec<u8>,
     },
     /// Send this and close.
     Refuse(Vec<u8>),
 }
 
-/// Where to.
+/// Destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
     /// A name.
     Name(String),
-    /// An address, 4 or 16 bytes.
+    /// An IPv4 or IPv6 address.
     Address(std::net::IpAddr),
 }
 
-/// Replies of section 6.
+/// Reply codes (RFC 1928, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reply {
-    /// The connection stands.
+    /// The connection is established.
     Succeeded = 0,
-    /// Something went wrong here.
+    /// A general failure.
     Failure = 1,
-    /// The name leads nowhere.
+    /// The name is unknown.
     HostUnreachable = 4,
-    /// The other side does not want it.
+    /// The other side refused.
     Refused = 5,
-    /// Nobody answered in time.
+    /// The other side did not answer in time.
     TimedOut = 6,
-    /// Not CONNECT.
+    /// The command is not CONNECT.
     Command = 7,
-    /// This type of address is not served.
+    /// The address type is not supported.
     AddressType = 8,
 }
 
-/// A reply in bytes. It names no address: the one that was bound would say where the receiver is.
+/// Encodes a reply. It contains no address, since the bound address would reveal the receiver.
 pub fn reply(reply: Reply) -> Vec<u8> {
     vec![5, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
 impl Handshake {
-    /// More bytes from the application, possibly none.
+    /// Takes more bytes from the application, possibly none.
     pub fn read(&mut self, bytes: &[u8]) -> Step {
         self.received.extend_from_slice(bytes);
         let step = if self.greeted { self.request() } else { self.greeting() };
         match step {
-            // Whoever sends that much without being understood does not speak SOCKS.
+            // A longer prefix that does not parse is not SOCKS.
             Some(Step::Read) | None if self.received.len() > MOST => Step::Refuse(Vec::new()),
             Some(step) => step,
             None => Step::Read,

@@ -12,14 +12,14 @@ use crate::machine::{Output, Outputs, Randomness};
 use crate::onion::{AnnexKeys, BODY, Epoch, build};
 use crate::wire::PacketId;
 
-/// Bytes of the head of each body: stream, chunk number, flags.
+/// Length of the header of a body: stream, chunk number, flags.
 pub(crate) const HEAD: usize = 8 + 8 + 1;
-/// Bytes of stream in one packet.
+/// Stream bytes in one packet.
 pub const CHUNK: usize = BODY - HEAD;
-/// Chunks that may be unacknowledged: about 20 s at 400 kB/s.
+/// Maximum number of unacknowledged chunks: about 20 s at 400 kB/s.
 const WINDOW: usize = 8192;
 
-/// The sending end of one stream.
+/// The sending end of a stream.
 pub struct Upload {
     stream: u64,
     me: Peer,
@@ -27,9 +27,9 @@ pub struct Upload {
     epoch: Epoch,
     hops: usize,
     flights: Flights<Carried>,
-    /// Chunks not acknowledged yet, by number.
+    /// Unacknowledged chunks by number.
     chunks: BTreeMap<u64, Vec<u8>>,
-    /// Chunks to be sent, first to be sent first.
+    /// Chunks to send, in this order.
     ready: VecDeque<u64>,
     next_chunk: u64,
     ended: bool,
@@ -42,22 +42,22 @@ struct Carried {
     keys: AnnexKeys,
 }
 
-/// What an upload needs to know of the overlay.
+/// The overlay as an upload uses it.
 pub struct Overlay {
     /// This peer.
     pub me: Peer,
-    /// The peer it sends to.
+    /// The receiver.
     pub to: Peer,
-    /// All peers' keys.
+    /// The keys of all peers.
     pub epoch: Epoch,
-    /// h: relays per packet, 1 to 4.
+    /// Number of relays per packet, 1 to 4 (the thesis' h).
     pub hops: usize,
-    /// How often it sends when rate is left.
+    /// Interval between attempts to send.
     pub attempt_every: Span,
 }
 
 impl Upload {
-    /// A stream without content yet. Its seconds begin at `now`.
+    /// An empty stream. Its seconds start at `now`.
     pub fn new(stream: u64, overlay: Overlay, sender: Sender, randomness: Randomness, now: Time) -> Upload {
         Upload {
             stream,
@@ -75,12 +75,12 @@ impl Upload {
         }
     }
 
-    /// How many more bytes [`Upload::write`] takes now.
+    /// Number of bytes that [`Upload::write`] accepts now.
     pub fn room(&self) -> usize {
         if self.ended { 0 } else { WINDOW.saturating_sub(self.chunks.len()) * CHUNK }
     }
 
-    /// Appends bytes, at most [`Upload::room`] of them.
+    /// Appends bytes, at most [`Upload::room`].
     ///
     /// # Panics
     /// If there is not enough room.
@@ -91,7 +91,7 @@ impl Upload {
         }
     }
 
-    /// Nothing more will be written.
+    /// Ends the stream.
     pub fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.push(&[], true);
@@ -109,27 +109,27 @@ impl Upload {
         self.next_chunk += 1;
     }
 
-    /// New keys: packets are built with them from now on.
+    /// Sets the keys for new packets.
     pub fn set_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
     }
 
-    /// Whether all is acknowledged.
+    /// Whether all bytes are acknowledged.
     pub fn done(&self) -> bool {
         self.ended && self.chunks.is_empty()
     }
 
-    /// R_i of the controller, bytes/s.
+    /// The controller's rate for a peer (R_i), bytes/s.
     pub fn rate(&self, peer: Peer) -> f64 {
         self.flights.sender.rate(peer)
     }
 
-    /// What happened so far.
+    /// Counters since the start.
     pub fn progress(&self) -> Progress {
         self.flights.progress
     }
 
-    /// The next chunk to be sent that was not acknowledged in the meantime.
+    /// The next unacknowledged chunk to send.
     fn take_ready(&mut self) -> Option<u64> {
         while let Some(chunk) = self.ready.pop_front() {
             if self.chunks.contains_key(&chunk) {
@@ -139,7 +139,7 @@ impl Upload {
         None
     }
 
-    /// An acknowledgement was opened.
+    /// Handles an opened acknowledgement.
     pub fn acked(&mut self, now: Time, id: PacketId, annex: [u8; 32]) {
         let Some(flight) = self.flights.land(id) else { return };
         self.chunks.remove(&flight.cargo.chunk);
@@ -162,7 +162,7 @@ impl Machine for Upload {
         Some(next).filter(|next| *next != Time::NEVER)
     }
 
-    /// Reports packets that are overdue; one packet leaves.
+    /// Handles timeouts and sends at most one packet.
     fn timeout(&mut self, now: Time) {
         let (chunks, ready) = (&self.chunks, &mut self.ready);
         self.flights.expire(now, |lost| {

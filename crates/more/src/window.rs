@@ -1,26 +1,28 @@
-//! How many packets of a client may be on their way, and how fast they leave. Rates say what relays carry. A link that no
-//! relay knows of shows in losses alone: they slow a client down as they do a flow of TCP that it shares the link with.
+//! Congestion window and pacing of a client.
+//!
+//! Rates cover only relays. A bottleneck link elsewhere shows in losses, which slow down a client like a TCP flow on
+//! the same link.
 
 use tidegate_control::units::Time;
 
-/// Packets at first, and at least.
+/// Initial and smallest window, packets.
 const FIRST: f64 = 10.0;
 const LEAST: f64 = 4.0;
-/// What a loss leaves of the window, and how many packets it then gains per round trip: as much as TCP's one half and one
-/// (RFC 9438, section 4.3), in smaller steps.
+/// Share of the window that a loss leaves, and packets it then gains per round trip. Average throughput equals that
+/// of TCP's one half and one (RFC 9438, section 4.3), in smaller steps.
 const BETA: f64 = 0.7;
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
 /// A congestion window.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// Packets.
+    /// Size in packets.
     size: f64,
-    /// Below this it grows by a packet per answer.
+    /// Below this size, the window grows by a packet per answer.
     threshold: f64,
-    /// Losses of what was sent before are the same sign.
+    /// When the window was last lowered. Losses of earlier packets belong to the same event.
     lowered: Time,
-    /// When the packet left that it was lowered for, and what it was before.
+    /// Departure of the packet that lowered the window, and the values before.
     blamed: Option<(Time, f64, f64)>,
 }
 
@@ -29,19 +31,19 @@ impl Window {
         Window { size: FIRST, threshold: f64::INFINITY, lowered: Time::ZERO, blamed: None }
     }
 
-    /// Whether another packet may leave beside so many on their way.
+    /// Whether another packet may leave with `flying` in flight.
     pub fn has_room(&self, flying: usize) -> bool {
         (flying as f64) < self.size
     }
 
-    /// An answer came in time, of as many packets as were on their way. A window that is not used does not grow.
+    /// Records an answer in time, with `flying` packets in flight. An unused window does not grow.
     pub fn answered(&mut self, flying: usize) {
         if flying as f64 >= self.size / 2.0 {
             self.size += if self.size < self.threshold { 1.0 } else { ALPHA / self.size };
         }
     }
 
-    /// A packet that left at `sent` was lost, of as many as were on their way.
+    /// Records the loss of a packet that left at `sent`, with `flying` in flight.
     pub fn lost(&mut self, now: Time, sent: Time, flying: usize) {
         if sent >= self.lowered {
             self.blamed = Some((sent, self.size, self.threshold));
@@ -50,8 +52,8 @@ impl Window {
         }
     }
 
-    /// The answer to a packet that left at `sent` came although it was given up: if the window was lowered for it, it was
-    /// wrongly (RFC 4015).
+    /// Records a late answer to a packet that counted as lost. Restores the window if it was lowered because of this
+    /// packet (RFC 4015).
     pub fn late(&mut self, sent: Time) {
         if let Some((_, size, threshold)) = self.blamed.take_if(|(blamed, ..)| *blamed == sent) {
             (self.size, self.threshold) = (size.max(self.size), threshold);
@@ -59,25 +61,25 @@ impl Window {
     }
 }
 
-/// How much faster than in the second before packets leave.
+/// Maximum growth of the pace from one second to the next.
 const FASTER: f64 = 1.5;
-/// Packets per second that leave unpaced.
+/// Packets per second that leave without pacing.
 const UNPACED: u32 = 50;
 
-/// Packets per second, so that they leave one after the other.
+/// Pacing: the number of packets per second.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Packets sent in the busiest second of late, fading, and in this.
+    /// Packets in the busiest recent second, which fades, and in the current second.
     seconds: [u32; 2],
     second: u64,
 }
 
 impl Pace {
-    /// A packet leaves; how many may per second.
+    /// Records a packet; returns the allowed packets per second.
     pub fn sent(&mut self, now: Time) -> f64 {
         let second = now.0 / 1_000_000_000;
         if second != self.second {
-            // A second without packets does not begin all anew.
+            // After seconds without packets, the pace fades instead of starting over.
             let rest = (self.second..second).take(16).fold(self.seconds[0], |pace, _| pace * 3 / 4);
             self.seconds = [self.seconds[1].max(rest), 0];
             self.second = second;
@@ -86,7 +88,7 @@ impl Pace {
         FASTER * f64::from(self.busy().max(UNPACED))
     }
 
-    /// Packets of the busiest second of late.
+    /// Packets in the busiest recent second.
     pub fn busy(&self) -> u32 {
         self.seconds[0].max(self.seconds[1])
     }

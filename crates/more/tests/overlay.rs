@@ -1,4 +1,4 @@
-//! Peers wired back to back: streams cross the overlay, and bad input is counted, bounded and harmless.
+//! Peers in one process: streams cross the overlay; bad input is counted, bounded and harmless.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ mod common;
 const PEERS: usize = 7;
 const LINK: Span = Span::from_millis(10);
 
-/// All peers, and datagrams on their way by arrival.
+/// All peers, and datagrams in flight by arrival.
 struct World {
     nodes: Vec<Node>,
     upload: Upload,
@@ -72,7 +72,7 @@ impl World {
         self.launch(to, wire);
     }
 
-    /// Hands over what a peer of the directory makes up.
+    /// Delivers a forged datagram from a peer of the directory.
     fn junk(&mut self, to: Peer, datagram: &[u8]) {
         let wire = self.nodes[0].seal(to, datagram).expect("another peer");
         assert!(common::open(&mut self.nodes[usize::from(to)], Time::ZERO, &wire).is_none());
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Runs until the upload is done, at most so many seconds.
+    /// Runs until the upload is done, at most this many seconds.
     fn run(&mut self, seconds: u64) {
         let end = self.now + Span::from_secs(seconds);
         while self.now < end && !self.upload.done() {
@@ -147,7 +147,7 @@ fn relays_offers_reach_the_source_through_the_annex() {
     world.send(20_000);
     world.run(60);
     assert!(world.upload.done());
-    // The first offer is the limit shared by all peers: what the source now holds comes from stamps.
+    // The initial offer is the shared limit. Other values come from stamps.
     let rates: Vec<f64> = (1..6).map(|peer| world.upload.rate(peer)).collect();
     assert!(rates.iter().all(|rate| *rate > 1500.0 && *rate < 400_000.0), "{rates:?}");
     assert!(world.nodes.iter().skip(1).any(|node| node.counters().acks_forwarded > 0));
@@ -235,7 +235,7 @@ fn clocks_that_jump_and_keys_that_change_do_no_harm() {
     let content = world.send(30_000);
     world.run(1);
     world.now += Span::from_secs(86_400);
-    // Packets built for the old key still pass.
+    // Packets for the old key still pass.
     world.nodes.iter_mut().for_each(|node| node.set_epoch(1));
     world.run(2);
     world.upload.set_epoch(common::epoch(PEERS, 1));
@@ -269,7 +269,7 @@ fn replays_are_recognised_by_the_process_after() {
     assert_eq!(fresh.counters().replayed, again.count() as u64);
 }
 
-/// Unauthenticated datagrams take nothing from the limit that neighbours share.
+/// Unauthenticated datagrams do not use up the limit that neighbours share.
 #[test]
 fn outsiders_are_told_apart_before_limits_and_cryptography() {
     let mut world = World::new("explicit", 400_000.0);

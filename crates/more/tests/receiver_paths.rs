@@ -1,4 +1,4 @@
-//! Streams to a receiver that hides: byte-exact in both directions, and bad packets do no harm.
+//! Streams to a hidden receiver: byte-exact in both directions; bad packets are harmless.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
-use tidegate_more::client::{Client, Settings};
+use tidegate_more::client::{Client, ClientConfig};
 use tidegate_more::link::LINK as HEAD;
 use tidegate_more::machine::Output;
 use tidegate_more::node::Node;
@@ -23,7 +23,7 @@ const CLIENT: Peer = 0;
 const SERVICE: Peer = 8;
 const LINK: Span = Span::from_millis(10);
 const STREAM: u64 = 77;
-/// Relays of sender paths and of receiver paths.
+/// Number of relays on sender paths and on receiver paths.
 const HOPS: [usize; 2] = [2, 3];
 
 struct World {
@@ -35,12 +35,12 @@ struct World {
     launched: u64,
     /// Peers that drop everything.
     deaf: Vec<Peer>,
-    /// What the service answers with once the stream is open.
+    /// The service's answer on an open stream.
     answer: Vec<u8>,
     up: Vec<u8>,
     down: Vec<u8>,
     complete: [bool; 2],
-    /// Every datagram, its sender and receiver.
+    /// Every datagram with its sender and receiver.
     seen: Vec<(Peer, Peer, Vec<u8>)>,
     /// Whether the service refused the stream.
     refused: bool,
@@ -51,7 +51,7 @@ fn text(bytes: usize) -> Vec<u8> {
 }
 
 impl World {
-    /// One packet per path.
+    /// A world with one packet per path.
     fn new(controller: &str, guards: &[Peer]) -> World {
         World::with(controller, guards, 1, 200_000.0)
     }
@@ -60,13 +60,13 @@ impl World {
         let parameters = ControllerParameters::named(controller, f64::from(PACKET)).expect("known");
         let nodes = common::nodes(PEERS, limit, &parameters);
         let epoch = common::epoch(PEERS, 0);
-        // One more than there are peers stands for the receiver.
+        // One number above the peers stands for the receiver.
         let control = parameters.controller(PEERS + 1, Seed::root(1)).expect("distributed");
         let latencies = parameters.latencies(PEERS + 1);
         let mut sender = Sender::new(CLIENT, PEERS + 1, HOPS[0] + 2, f64::from(PACKET), control, latencies);
         sender.set_receiver(PEERS as Peer);
         sender.set_guards(guards.to_vec());
-        let receiver = service::Settings {
+        let receiver = service::ServiceConfig {
             me: SERVICE,
             epoch: epoch.clone(),
             hops: HOPS[1],
@@ -75,7 +75,7 @@ impl World {
             publish: 128,
         };
         let mut service = Service::new(receiver, common::randomness(1));
-        let settings = Settings {
+        let settings = ClientConfig {
             me: CLIENT,
             epoch,
             hops: HOPS[0],
@@ -145,12 +145,12 @@ impl World {
         self.drain();
     }
 
-    /// Does what client and service ask.
+    /// Carries out the outputs of client and service.
     fn drain(&mut self) {
         while let Some(output) = self.client.poll() {
             match output {
                 Output::Send(to, datagram) => self.send_from(CLIENT, to, &datagram),
-                Output::Came(came) => {
+                Output::Stream(came) => {
                     self.down.extend(came.bytes);
                     self.complete[1] |= came.complete;
                     self.refused |= came.refused;
@@ -161,7 +161,7 @@ impl World {
         while let Some(output) = self.service.poll() {
             match output {
                 Output::Send(to, datagram) => self.send_from(SERVICE, to, &datagram),
-                Output::Came(came) => {
+                Output::Stream(came) => {
                     if came.opened {
                         self.service.write(STREAM, &self.answer);
                         self.service.end(STREAM);
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// Runs until the stream is done, at most so many seconds.
+    /// Runs until the stream is done, at most this many seconds.
     fn run(&mut self, seconds: u64) {
         let end = self.now + Span::from_secs(seconds);
         while self.now < end && !self.client.done(STREAM) {
@@ -230,7 +230,7 @@ fn the_round_trip_is_split_where_the_sender_path_ends() {
     assert!((sender.latencies.beyond().0 - beyond).abs() < 1e-3, "{:?}", sender.latencies.beyond());
     let own = sender.latencies.round_trip(0, 1);
     assert!((own - 0.02).abs() < 1e-3, "{own}");
-    // Rates: every relay that the sender knows gave a signal, and the receiver is one of them as a relay.
+    // Every relay that the sender knows gave a signal; the receiver's peer is one of them.
     assert!((1..PEERS as Peer).all(|peer| sender.rate(peer) > 1500.0));
 }
 
@@ -239,8 +239,8 @@ fn with_guards_nobody_else_sees_packets_leave_their_source_or_reach_their_receiv
     let mut world = World::new("explicit", &[2, 5]);
     world.exchange(5_000, 5_000, 60);
     world.check(5_000, 5_000, "");
-    // Relays of others send on what they get; sources send what nobody sent them. Here nobody else sends, so
-    // what the client and the service hand over beyond what reached them as relays is theirs.
+    // Relays forward what they receive; sources send more. Only client and service are sources here, so the excess is
+    // theirs.
     let guard: BTreeSet<Peer> = [2, 5].into();
     let towards = |peer: Peer| world.seen.iter().filter(move |(_, to, _)| *to == peer);
     for end in [CLIENT, SERVICE] {
@@ -261,7 +261,7 @@ fn a_relay_that_drops_everything_delays_but_does_not_stop_a_stream() {
     world.answer = text(1_500);
     world.client.write(STREAM, &text(1_500));
     world.client.end(STREAM);
-    // Lost packets take their receiver paths with them: the descriptor is read again.
+    // Lost packets use up receiver paths, so the descriptor is read again.
     for _ in 0..20 {
         world.run(10);
         world.service.catch_up(world.now);
@@ -285,7 +285,7 @@ fn replays_damage_and_unknown_paths_are_counted_and_change_nothing() {
     }
     let replayed: u64 = world.nodes.iter().map(|node| node.counters().replayed).sum();
     assert_eq!(replayed, 150);
-    // A damaged payload passes relays, which cannot tell, and is found out at the end.
+    // A damaged payload passes the relays, which cannot detect it, and is refused at the end.
     let mut world = World::new("explicit", &[]);
     world.client.write(STREAM, &text(300));
     world.client.timeout(world.now);
@@ -295,7 +295,7 @@ fn replays_damage_and_unknown_paths_are_counted_and_change_nothing() {
     world.run(5);
     let senseless: u64 = world.nodes.iter().map(|node| node.counters().senseless).sum();
     assert_eq!(senseless, 1, "the last relay of the sender path sees that it is no packet to pass on");
-    // Messages over unknown paths, and answers to messages never sent.
+    // Messages over unknown paths, and answers to messages that were not sent.
     for payload in [vec![], vec![7; 50], vec![7; 1123], vec![7; 60_000]] {
         let (id, cell) = ([5; 16], ([0; 32], &payload[..]));
         world.service.message(world.now, id, &payload, 0.0);
@@ -311,26 +311,26 @@ fn replays_damage_and_unknown_paths_are_counted_and_change_nothing() {
 #[test]
 fn what_does_not_decrypt_uses_up_its_path_and_nothing_else() {
     let mut world = World::new("explicit", &[]);
-    // The last link's payload is damaged: the header is sound, so the service is asked to open it.
+    // Only the payload on the last link is damaged, so the service opens the packet.
     world.client.write(STREAM, &text(200));
     world.client.end(STREAM);
     let mut damaged = 0;
     for _ in 0..400 {
         world.run_one_damaging(&mut damaged);
     }
-    // Some were for the peer as a relay and found out behind it.
+    // Some were for the peer as a relay and were refused later.
     assert!((1..=damaged).contains(&world.service.counters.forged), "{:?}", world.service.counters);
     world.run(60);
     assert!(world.up == text(200));
 }
 
 impl World {
-    /// One step of [`World::run`] in which data for the service is damaged on its last link.
+    /// One step of [`World::run`] that damages data for the service on its last link.
     fn run_one_damaging(&mut self, damaged: &mut u64) {
         if *damaged < 3 {
             let last = |(to, wire): &&mut (Peer, Vec<u8>)| *to == SERVICE && wire[HEAD] & 15 == 1;
             for (_, wire) in self.flying.values_mut().filter(last) {
-                // As if the relay before had damaged it.
+                // The previous relay could have damaged it.
                 let from = Peer::from_be_bytes([wire[0], wire[1]]);
                 if wire[WIRE_SIZE - 1] != 0xee && *damaged < 3 {
                     wire[WIRE_SIZE - 1] = 0xee;
@@ -374,7 +374,7 @@ fn streams_are_bounded_and_refusals_are_heard() {
     assert!(world.refused && world.service.counters.answered > before);
     world.service.timeout(world.now + Span::from_secs(61));
     let asked: Vec<Output> = std::iter::from_fn(|| world.service.poll()).collect();
-    assert_eq!(asked, [Output::Publish, Output::Over(STREAM)]);
+    assert_eq!(asked, [Output::Publish, Output::Closed(STREAM)]);
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn first_relays_that_offer_nothing_to_the_sender_do_not_hold_a_stream_back() {
     }
 }
 
-/// Cells: the same streams at a fraction of the cryptography, and the drop locator.
+/// Cells: the same streams with much less cryptography, and the drop locator.
 #[test]
 fn routes_carry_many_packets_and_both_directions_are_byte_exact() {
     for controller in ["aimd-locating", "q-learning", "explicit-or-aimd"] {
@@ -401,13 +401,13 @@ fn routes_carry_many_packets_and_both_directions_are_byte_exact() {
 
 #[test]
 fn relays_say_what_they_drop_and_the_source_hears_it() {
-    // The receiver has room, one relay has little.
+    // The receiver has capacity; one relay has little.
     let mut world = World::with("random", &[], 64, 60_000.0);
     world.exchange(150_000, 0, 60);
     let progress = world.client.progress();
     assert!(progress.refused > 20, "{progress:?}");
     assert!(world.nodes.iter().map(|node| node.counters().refusals).sum::<u64>() > progress.refused);
-    // Nobody but the source could have known what they mean.
+    // Only the source can interpret the refusals.
     let refusals: BTreeSet<&[u8]> = world
         .seen
         .iter()

@@ -15,7 +15,7 @@ use tidegate_more::download;
 use tidegate_more::flights::Progress;
 use tidegate_more::keys::PeerKeys;
 use tidegate_more::machine::Randomness;
-use tidegate_more::node::{self, Node, NodeSettings};
+use tidegate_more::node::{self, Node, NodeConfig};
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::service;
 
@@ -138,7 +138,7 @@ impl LivePeer {
         os::ask_for_buffers(&socket, [RECEIVED, SENT]);
         let addresses = directory.peers.iter().map(|peer| resolve(&peer.address, Some(&listen))).collect();
         let phase = Span(number() % 1_000_000_000);
-        let mut node = Node::new(NodeSettings {
+        let mut node = Node::new(NodeConfig {
             me,
             keys,
             links: &directory.links(),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_control::machine::Machine as _;
 use tidegate_control::units::Time;
 use tidegate_more::descriptor::{Descriptor, MAX_PATHS};
-use tidegate_more::machine::{Came, Output};
+use tidegate_more::machine::{Output, StreamEvent};
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::service::{self, Service};
 use tokio::net::TcpStream;
@@ -53,7 +53,7 @@ struct Hosted<'a> {
 
 impl<'a> Hosted<'a> {
     fn new(settings: &Settings, epoch: (u32, Epoch), serving: Serving<'a>) -> Hosted<'a> {
-        let known = service::Settings {
+        let known = service::ServiceConfig {
             me: settings.me,
             epoch: epoch.1,
             hops: settings.hops,
@@ -131,9 +131,9 @@ impl Services<'_> {
         while let Some(output) = self.hosted[number].service.poll() {
             match output {
                 Output::Send(to, datagram) => wire.send_to(to, &datagram),
-                Output::Came(came) => self.came(number, came, wire),
+                Output::Stream(came) => self.came(number, came, wire),
                 Output::Publish => self.hosted[number].publish(now)?,
-                Output::Over(stream) => {
+                Output::Closed(stream) => {
                     self.pumps.remove(&(number, stream));
                 }
             }
@@ -172,7 +172,7 @@ impl Services<'_> {
     }
 
     /// Something came on a stream of a service.
-    fn came(&mut self, number: usize, came: Came, wire: &mut Wire) {
+    fn came(&mut self, number: usize, came: StreamEvent, wire: &mut Wire) {
         let key = (number, came.stream);
         if came.opened {
             let connect = TcpStream::connect(self.hosted[number].serving.target);

@@ -12,7 +12,7 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_more::client::{self, Client};
 use tidegate_more::descriptor::Descriptor;
-use tidegate_more::machine::{Came, Output};
+use tidegate_more::machine::{Output, StreamEvent};
 use tidegate_more::message::PATH_SIZE;
 use tidegate_more::onion::{Epoch, Opened};
 use tidegate_more::socks::{Handshake, Host, Reply, Step, reply};
@@ -90,7 +90,7 @@ impl<'a> Reached<'a> {
         let mut sender = Sender::new(settings.me, peers + 1, hops, f64::from(PACKET), controller, latencies);
         sender.set_receiver(peers as Peer);
         sender.set_guards(settings.guards.clone());
-        let known = client::Settings {
+        let known = client::ClientConfig {
             me: settings.me,
             epoch,
             hops: settings.hops,
@@ -260,15 +260,15 @@ impl Streams<'_> {
             while let Some(output) = self.reached[number].client.poll() {
                 match output {
                     Output::Send(to, datagram) => wire.send_to(to, &datagram),
-                    Output::Came(came) => self.came(number, came),
-                    Output::Publish | Output::Over(_) => unreachable!("only receivers do"),
+                    Output::Stream(came) => self.came(number, came),
+                    Output::Publish | Output::Closed(_) => unreachable!("only receivers do"),
                 }
             }
         }
     }
 
     /// Something came on a stream.
-    fn came(&mut self, number: usize, came: Came) {
+    fn came(&mut self, number: usize, came: StreamEvent) {
         let Some(fronted) = self.streams.get_mut(&(number, came.stream)) else { return };
         if came.opened && !came.refused {
             fronted.pump.write(reply(Reply::Succeeded));

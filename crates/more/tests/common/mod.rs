@@ -1,4 +1,4 @@
-//! Peers of an overlay, their secrets drawn from their numbers.
+//! Peers of an overlay, with secrets derived from their numbers.
 
 use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;
@@ -7,7 +7,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::keys::PeerKeys;
 use tidegate_more::machine::Randomness;
-use tidegate_more::node::{Node, NodeSettings};
+use tidegate_more::node::{Node, NodeConfig};
 use tidegate_more::onion::{Epoch, Opened};
 
 fn keys(peer: usize) -> PeerKeys {
@@ -23,7 +23,7 @@ pub fn epoch(peers: usize, number: u32) -> Epoch {
 pub fn nodes(peers: usize, limit: f64, parameters: &ControllerParameters) -> Vec<Node> {
     let links: Vec<[u8; 32]> = (0..peers).map(|peer| keys(peer).link_key()).collect();
     let node = |peer: usize| {
-        Node::new(NodeSettings {
+        Node::new(NodeConfig {
             me: peer as Peer,
             keys: keys(peer),
             links: &links,
@@ -36,7 +36,7 @@ pub fn nodes(peers: usize, limit: f64, parameters: &ControllerParameters) -> Vec
     (0..peers).map(node).collect()
 }
 
-/// What a peer makes of a datagram: at most one thing.
+/// The result of a datagram at a peer: at most one output.
 pub fn open(node: &mut Node, now: Time, wire: &[u8]) -> Option<Opened> {
     node.handle(now, wire);
     let opened = node.poll();
@@ -44,7 +44,7 @@ pub fn open(node: &mut Node, now: Time, wire: &[u8]) -> Option<Opened> {
     opened
 }
 
-/// Of one machine.
+/// Randomness of one machine.
 pub fn randomness(seed: u64) -> Randomness {
     Randomness::foretold(Seed::root(2).fork_index(seed).random(), Seed::root(3).fork_index(seed).random())
 }

@@ -13,7 +13,7 @@ use tidegate_more::download::Download;
 use tidegate_more::flights::Progress;
 use tidegate_more::keys::PeerKeys;
 use tidegate_more::machine::{Output, Randomness};
-use tidegate_more::node::{Counters, Node, NodeSettings};
+use tidegate_more::node::{Counters, Node, NodeConfig};
 use tidegate_more::onion::{Epoch, MAX_RELAYS, Opened};
 use tidegate_more::upload::{CHUNK, Overlay, Upload};
 use tidegate_more::wire::PACKET;
@@ -166,7 +166,7 @@ pub(super) fn peers(
     let links: Vec<[u8; 32]> = keys().map(|keys| keys.link_key()).collect();
     let epoch = Epoch::new(0, keys().map(|keys| keys.onion_key(0)).collect());
     let node = |(me, keys)| {
-        Node::new(NodeSettings {
+        Node::new(NodeConfig {
             me: me as Peer,
             keys,
             links: &links,

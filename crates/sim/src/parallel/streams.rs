@@ -9,7 +9,7 @@ use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::paths::sender::Sender;
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
-use tidegate_more::client::{Client, Settings};
+use tidegate_more::client::{Client, ClientConfig};
 use tidegate_more::flights::Progress;
 use tidegate_more::machine::{Output, Randomness};
 use tidegate_more::node::{Counters, Node};
@@ -119,7 +119,7 @@ pub fn download(plan: &Reading, parameters: &ControllerParameters, seed: Seed) -
         let seed = seed.fork(of);
         Randomness::foretold(seed.fork("paths").random(), seed.fork("secrets").random())
     };
-    let receiver = service::Settings {
+    let receiver = service::ServiceConfig {
         me: (n - 1) as Peer,
         epoch: epoch.clone(),
         hops: theirs,
@@ -128,7 +128,7 @@ pub fn download(plan: &Reading, parameters: &ControllerParameters, seed: Seed) -
         publish: plan.published,
     };
     let service = Service::new(receiver, randomness("service"));
-    let settings = Settings {
+    let settings = ClientConfig {
         me: 0,
         epoch,
         hops: own,
@@ -267,8 +267,8 @@ impl World<'_> {
         while let Some(output) = self.client.poll() {
             match output {
                 Output::Send(to, datagram) => self.send(now, 0, to, &datagram),
-                Output::Came(came) => bytes.extend(came.bytes),
-                Output::Publish | Output::Over(_) => unreachable!("only receivers do"),
+                Output::Stream(came) => bytes.extend(came.bytes),
+                Output::Publish | Output::Closed(_) => unreachable!("only receivers do"),
             }
         }
     }
@@ -277,14 +277,14 @@ impl World<'_> {
         while let Some(output) = self.service.poll() {
             match output {
                 Output::Send(to, datagram) => self.send(now, (self.plan.peers - 1) as Peer, to, &datagram),
-                Output::Came(came) if came.stream == STREAM => {
+                Output::Stream(came) if came.stream == STREAM => {
                     while self.service.room(STREAM) >= BLOCK {
                         let end = self.written + BLOCK as u64;
                         self.service.write(STREAM, &(self.written..end).map(content).collect::<Vec<u8>>());
                         self.written = end;
                     }
                 }
-                Output::Came(_) | Output::Publish | Output::Over(_) => {}
+                Output::Stream(_) | Output::Publish | Output::Closed(_) => {}
             }
         }
     }
