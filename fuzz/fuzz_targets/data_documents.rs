@@ -1,12 +1,14 @@
 //! Every reader of files. The first byte says which; the rest is the file, packed or not.
 #![no_main]
 
+use std::path::Path;
+
 use libfuzzer_sys::fuzz_target;
 use tidegate_data::authority::Certificates;
+use tidegate_data::formats::{DOWNLOADS, LATENCIES};
 use tidegate_data::latency_graph::BareNumbers;
 use tidegate_data::{
-    consensus, descriptor, detect, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays, tgen,
-    torperf,
+    consensus, descriptor, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays, tgen,
 };
 
 fuzz_target!(|input: &[u8]| {
@@ -28,8 +30,8 @@ fuzz_target!(|input: &[u8]| {
         8 => drop(latency_csv::ripe_countries(&document)),
         9 => drop(latency_csv::matrix(&document)),
         10 => drop(tgen::read(&document)),
-        11 => drop(torperf::read(&document)),
+        11 => drop(DOWNLOADS.read(Path::new("fuzz"), &document)),
         12 => drop((relays::capacities(&document), relays::users(&document))),
-        _ => drop(detect::kind(&document)),
+        _ => drop(LATENCIES.detect(&document).is_ok()),
     }
 });

@@ -32,6 +32,11 @@ impl Document {
         &self.text
     }
 
+    /// The first line that is not blank.
+    pub(crate) fn first_line(&self) -> &str {
+        self.text.lines().find(|line| !line.trim().is_empty()).unwrap_or("")
+    }
+
     /// Lines with their numbers, counted from one.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.text.lines())

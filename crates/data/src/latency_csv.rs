@@ -4,13 +4,15 @@
 //! All three hold round-trip times; a one-way delay is taken as half of one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use tidegate_control::units::Span;
 
 use crate::country::Country;
 use crate::csv;
 use crate::document::{DataError, Document, quote};
-use crate::latency::{LatencyTable, Location, Path, Routing, check_size};
+use crate::latency::{self, LatencyTable, Location, Routing, check_size};
+use crate::open;
 
 /// No packet takes this long to travel (s); larger values are errors of measurement or unit.
 const MAX_RTT_S: f64 = 60.0;
@@ -19,11 +21,65 @@ const MAX_RTT_S: f64 = 60.0;
 const LOOPBACK_S: f64 = 0.000_2;
 
 /// Half a round-trip time, and a deviation of it as two independent ways.
-fn one_way(rtt_s: f64, deviation_s: f64) -> Path {
-    Path {
+fn one_way(rtt_s: f64, deviation_s: f64) -> latency::Path {
+    latency::Path {
         delay: Span::from_secs_f64(rtt_s / 2.0),
         jitter: Span::from_secs_f64(deviation_s * std::f64::consts::FRAC_1_SQRT_2),
         loss: 0.0,
+    }
+}
+
+/// Whether the first line names these columns.
+fn has_columns(document: &Document, wanted: &[&str]) -> bool {
+    let columns: Vec<&str> = document.first_line().split(',').map(str::trim).collect();
+    wanted.iter().all(|name| columns.contains(name))
+}
+
+const SERVERS: [&str; 3] = ["id", "title", "country"];
+
+/// Whether the document is WonderProxy's pings or its table of servers.
+pub(crate) fn is_wonderproxy(document: &Document) -> bool {
+    has_columns(document, &["source", "destination", "avg"]) || has_columns(document, &SERVERS)
+}
+
+/// Whether the document is RIPE Atlas' country pairs.
+pub(crate) fn is_ripe_countries(document: &Document) -> bool {
+    has_columns(document, &["cty1", "cty2", "rtt_avg"])
+}
+
+/// Whether the document begins with a line of numbers.
+pub(crate) fn is_matrix(document: &Document) -> bool {
+    document.first_line().split_whitespace().all(|word| word.parse::<f64>().is_ok())
+}
+
+/// Reads WonderProxy's pings with the table of servers `servers*.csv` beside them.
+pub(crate) fn open_wonderproxy(path: &Path, pings: &Document) -> Result<LatencyTable, DataError> {
+    if has_columns(pings, &SERVERS) {
+        return Err(pings.error("is the table of servers, without delays", "give the pings that go with it"));
+    }
+    wonderproxy(pings, &open::open(&servers_beside(path, pings)?)?)
+}
+
+fn servers_beside(path: &Path, pings: &Document) -> Result<PathBuf, DataError> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let is_servers = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let packed = name.strip_suffix(".xz").or(name.strip_suffix(".gz"));
+        name.starts_with("servers") && packed.unwrap_or(&name).ends_with(".csv")
+    };
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_servers).collect();
+    match (found.pop(), found.is_empty()) {
+        (Some(servers), true) => Ok(servers),
+        (one, _) => {
+            let how_many = if one.is_some() { "more than one" } else { "no" };
+            let cause =
+                format!("holds pings between numbered servers, but {how_many} `servers*.csv` is beside it");
+            Err(pings.error(cause, "put the one table of servers into the same directory"))
+        }
     }
 }
 
@@ -37,7 +93,7 @@ pub fn wonderproxy(pings: &Document, servers: &Document) -> Result<LatencyTable,
     let mut locations = Vec::new();
     let mut index = BTreeMap::new();
     let mut titles = BTreeSet::new();
-    for row in csv::rows(servers, ["id", "title", "country"])? {
+    for row in csv::rows(servers, SERVERS)? {
         let [id, title, country] = row.values();
         let country = Country::from_name(country)
             .or_else(|| Country::from_code(country))
@@ -155,7 +211,7 @@ pub fn matrix(document: &Document) -> Result<LatencyTable, DataError> {
 }
 
 /// A path measured in one direction serves the other.
-fn mirror(known: &mut [Option<Path>], n: usize) {
+fn mirror(known: &mut [Option<latency::Path>], n: usize) {
     for from in 0..n {
         for to in 0..from {
             let (one, other) = (from * n + to, to * n + from);

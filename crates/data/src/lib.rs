@@ -8,12 +8,13 @@
 //!
 //! ```
 //! use tidegate_data::document::Document;
-//! use tidegate_data::torperf;
+//! use tidegate_data::formats::LATENCIES;
 //!
-//! // What cannot be read says where, why, and what would do.
-//! let refused = torperf::read(&Document::new("torperf.json", "{}")?).unwrap_err();
-//! assert!(refused.to_string().starts_with("torperf.json"), "{refused}");
-//! assert_eq!(torperf::quantile(&[1.0, 2.0, 4.0], 0.5), Some(2.0));
+//! let matrix = Document::new("delays.txt", "0 30\n30 0\n")?;
+//! assert_eq!(LATENCIES.detect(&matrix)?.name, "a matrix of round-trip times");
+//! let text = Document::new("delays.txt", "hello")?;
+//! let error = LATENCIES.detect(&text).map(|format| format.name).unwrap_err();
+//! assert!(error.to_string().starts_with("delays.txt: does not hold latency data"), "{error}");
 //! # Ok::<(), tidegate_data::document::DataError>(())
 //! ```
 
@@ -25,8 +26,8 @@ pub mod consensus;
 pub mod country;
 mod csv;
 pub mod descriptor;
-pub mod detect;
 pub mod document;
+pub mod formats;
 pub mod geoip;
 pub mod gml;
 pub mod graph;
@@ -40,6 +41,7 @@ pub mod open;
 pub mod relays;
 pub mod sample;
 pub mod shadow;
+mod shadow_folder;
 pub mod shadow_yaml;
 pub mod signing;
 pub mod speed_test;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::document::{DataError, Document};
 
@@ -11,6 +11,12 @@ pub const MAX_UNPACKED: u64 = 256 << 20;
 
 /// The most memory an .xz dictionary may ask for (`xz -9` asks for 65 MiB).
 pub(crate) const MAX_DICTIONARY_KIB: u32 = 80 << 10;
+
+/// The path of a file in a folder, plain, .xz or .gz; the plain path if none exists.
+pub fn find_packed(folder: &Path, name: &str) -> PathBuf {
+    let paths = ["", ".xz", ".gz"].map(|ending| folder.join(format!("{name}{ending}")));
+    paths.iter().find(|path| path.exists()).unwrap_or(&paths[0]).clone()
+}
 
 /// Reads a file into memory, unpacking .xz and .gz by their first bytes.
 ///

@@ -55,6 +55,16 @@ struct Staged {
     exit_frequency: f64,
 }
 
+/// Whether the document looks like JSON.
+pub(crate) fn is_json(document: &Document) -> bool {
+    document.text().trim_start().starts_with('{')
+}
+
+/// Whether the document looks like server descriptors.
+pub(crate) fn are_descriptors(document: &Document) -> bool {
+    document.lines().any(|(_, line)| line.starts_with("router ") || line.starts_with("fingerprint "))
+}
+
 /// Reads `relayinfo_staging_*.json`, by identity.
 ///
 /// # Errors

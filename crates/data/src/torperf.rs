@@ -70,31 +70,18 @@ pub enum Part {
     SecondHalf,
 }
 
-/// Reads either kind of file.
-///
-/// # Errors
-/// If the document is not JSON, is of neither kind, or holds no successful download.
-pub fn read(document: &Document) -> Result<Measured, DataError> {
-    read_part(document, Part::Whole)
+/// Whether the document is an OnionPerf analysis.
+pub(crate) fn is_analysis(document: &Document) -> bool {
+    document.text().trim_start().starts_with('{') && document.text().contains("\"onionperf\"")
 }
 
-/// The same of a part of the year. The yearly summary has no times of day but lists its values in order of time: the
-/// counts by day say how many came before July. An OnionPerf analysis is of one day, which has no halves.
-///
-/// # Errors
-/// Those of [`read`].
-pub fn read_part(document: &Document, part: Part) -> Result<Measured, DataError> {
-    let kind: TorperfHead = json(document)?;
-    let mut measured = match kind {
-        TorperfHead { kind: Some(kind), .. } if kind == "onionperf" => onionperf(document)?,
-        TorperfHead { download_times: Some(_), .. } => year(document, part)?,
-        _ => {
-            return Err(document.error(
-                "is JSON, but neither an OnionPerf analysis nor a summary with `download_times`",
-                "give torperf-2019.json or an onionperf.analysis.json",
-            ));
-        }
-    };
+/// Whether the document is a yearly summary.
+pub(crate) fn is_summary(document: &Document) -> bool {
+    document.text().trim_start().starts_with('{') && document.text().contains("\"download_times\"")
+}
+
+/// Sorts and checks what a reader found.
+fn check(document: &Document, mut measured: Measured) -> Result<Measured, DataError> {
     measured.downloads.retain(|download| !download.ttlb_s.is_empty());
     if measured.downloads.is_empty() {
         return Err(document.error("holds no successful download", "give a file with measurements"));
@@ -127,13 +114,6 @@ fn sort(document: &Document, seconds: &mut [f64]) -> Result<(), DataError> {
 }
 
 #[derive(Deserialize)]
-struct TorperfHead {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    download_times: Option<serde::de::IgnoredAny>,
-}
-
-#[derive(Deserialize)]
 struct Year {
     download_times: BTreeMap<String, Vec<f64>>,
     #[serde(default)]
@@ -161,7 +141,14 @@ fn keep(values: &mut Vec<f64>, part: Part, before_july: f64) {
     }
 }
 
-fn year(document: &Document, part: Part) -> Result<Measured, DataError> {
+/// Reads a yearly summary, or a part of its year.
+///
+/// The summary has no times of day but lists its values in order of time. The daily counts say how many values precede
+/// July.
+///
+/// # Errors
+/// If the document is not such a summary, or holds no successful download.
+pub fn summary(document: &Document, part: Part) -> Result<Measured, DataError> {
     let mut year: Year = json(document)?;
     let done = |days: &mut dyn Iterator<Item = (&String, &Day)>| -> u64 {
         days.map(|(_, day)| day.requests.saturating_sub(day.timeouts.saturating_add(day.failures))).sum()
@@ -192,12 +179,13 @@ fn year(document: &Document, part: Part) -> Result<Measured, DataError> {
         timed_out: sum(|day| day.timeouts),
         failed: sum(|day| day.failures),
     };
-    Ok(Measured {
+    let measured = Measured {
         downloads,
         circuit_build_s: year.circuit_build_times,
         round_trip_s: year.circuit_rtt,
         requests: (!year.daily_counts.is_empty()).then_some(requests),
-    })
+    };
+    check(document, measured)
 }
 
 #[derive(Deserialize)]
@@ -253,9 +241,13 @@ struct TimeInfo {
     first_byte: Option<String>,
 }
 
-/// As Tor Metrics does since 2020, the time until a stream's first 50 KiB (1 MiB) had come counts as a
-/// download of that size.
-fn onionperf(document: &Document) -> Result<Measured, DataError> {
+/// Reads an OnionPerf analysis.
+///
+/// As at Tor Metrics since 2020, the time until the first 50 KiB (1 MiB) of a stream counts as a download of that size.
+///
+/// # Errors
+/// If the document is not such an analysis, or holds no successful download.
+pub fn analysis(document: &Document) -> Result<Measured, DataError> {
     let analysis: Analysis = json(document)?;
     let mut measured = Measured {
         downloads: SIZES.map(|bytes| Download { bytes, ..Download::default() }).into(),
@@ -284,15 +276,18 @@ fn onionperf(document: &Document) -> Result<Measured, DataError> {
             .extend(host.tor.circuits.values().filter_map(|circuit| circuit.buildtime_seconds));
     }
     measured.requests = Some(requests);
-    Ok(measured)
+    check(document, measured)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::formats::DOWNLOADS;
 
     fn read_text(text: &str) -> Result<Measured, DataError> {
-        read(&Document::new("x.json", text)?)
+        DOWNLOADS.read(Path::new("x.json"), &Document::new("x.json", text)?)
     }
 
     #[test]
@@ -327,7 +322,7 @@ mod tests {
         let text =
             format!("{{\"download_times\": {{\"51200\": [1, 2, 3, 4]}}, \"daily_counts\": {{{days}}}}}");
         let document = Document::new("x.json", text).unwrap();
-        let part = |part| read_part(&document, part).unwrap().downloads[0].ttlb_s.clone();
+        let part = |part| summary(&document, part).unwrap().downloads[0].ttlb_s.clone();
         // Three of the four that succeeded came before July.
         assert_eq!((part(Part::FirstHalf), part(Part::SecondHalf)), (vec![1.0, 2.0, 3.0], vec![4.0]));
     }
@@ -353,8 +348,8 @@ mod tests {
     #[test]
     fn other_json_is_refused() {
         for (bad, cause) in [
-            ("{}", "neither"),
-            ("[1, 2]", "JSON"),
+            ("{}", "known format"),
+            ("[1, 2]", "known format"),
             ("{\"download_times\": {\"51200\": [1, ", "JSON"),
             ("{\"download_times\": {\"many\": [1]}}", "size"),
             ("{\"download_times\": {\"51200\": [-1]}}", "duration"),

@@ -1,12 +1,15 @@
 //! Hostile input for every reader: no panic, and an error that names the file and what is wrong.
 
+use std::path::Path;
+
 use proptest::prelude::*;
 use tidegate_control::random::Seed;
 use tidegate_data::document::{DataError, Document};
+use tidegate_data::formats::{DOWNLOADS, LATENCIES};
 use tidegate_data::latency_graph::BareNumbers;
 use tidegate_data::{
-    consensus, detect, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays,
-    shadow_yaml, tgen, torperf,
+    consensus, geoip, gml, graphml, latency_csv, latency_graph, microdescriptor, open, relays, shadow_yaml,
+    tgen,
 };
 
 /// A reader, reduced to whether it accepts.
@@ -43,8 +46,8 @@ fn readers() -> Vec<(&'static str, Read, String)> {
         ),
         ("matrix", |d| latency_csv::matrix(d).map(drop), "0 10 4\n10 0 3\n4 3 0\n".to_owned()),
         ("tgen", |d| tgen::read(d).map(drop), MARKOV.to_owned()),
-        ("torperf", |d| torperf::read(d).map(drop), TORPERF.to_owned()),
-        ("onionperf", |d| torperf::read(d).map(drop), ONIONPERF.to_owned()),
+        ("torperf", |d| DOWNLOADS.read(Path::new("input"), d).map(drop), TORPERF.to_owned()),
+        ("onionperf", |d| DOWNLOADS.read(Path::new("input"), d).map(drop), ONIONPERF.to_owned()),
         ("shadow", |d| shadow_yaml::contents(d).map(drop), SHADOW.to_owned()),
         ("capacities", |d| relays::capacities(d).map(drop), CAPACITIES.to_owned()),
         ("users", |d| relays::users(d).map(drop), "{\"de\": 0.5, \"us\": 0.25, \"ap\": 0.25}\n".to_owned()),
@@ -65,7 +68,7 @@ const CAPACITIES: &str = include_str!("../fixtures/relayinfo.json");
 /// Reads bytes as a file of this content; an error must be presentable.
 fn read(read: Read, bytes: Vec<u8>) -> Result<(), DataError> {
     let result = open::unpack("input", bytes).and_then(|document| {
-        let _ = detect::kind(&document);
+        let _ = LATENCIES.detect(&document);
         read(&document)
     });
     if let Err(error) = &result {

@@ -12,10 +12,11 @@ use tidegate_data::authority::{Certificates, TOR, identities};
 use tidegate_data::consensus::{self, Consensus, Flavour};
 use tidegate_data::country::Country;
 use tidegate_data::document::Document;
+use tidegate_data::formats::{self, DOWNLOADS, GEOIP, LATENCIES, TRAFFIC_MODELS};
 use tidegate_data::latency::LatencyTable;
 use tidegate_data::sample::{self, Representative};
 use tidegate_data::weights::{Class, class_of, computed, stated};
-use tidegate_data::{detect, geoip, microdescriptor, open, relays, tgen, torperf};
+use tidegate_data::{microdescriptor, open, relays, torperf};
 
 fn country(code: &str) -> Country {
     Country::from_code(code).unwrap()
@@ -36,7 +37,7 @@ const CONSENSUSES: &[(&str, Flavour, usize, u64)] = &[
 ];
 
 fn read_consensus(data: &Path, file: &str) -> Consensus {
-    consensus::read(&open::open(&data.join("consensus").join(file)).unwrap()).unwrap()
+    formats::CONSENSUSES.open(&data.join("consensus").join(file)).unwrap()
 }
 
 #[test]
@@ -101,7 +102,7 @@ fn consensuses_are_signed_by_authorities_whose_certificates_are_there() {
 #[test]
 fn relays_are_in_countries() {
     let Some(data) = real_data() else { return };
-    let geoip = geoip::read(&open::open(&data.join("geoip/geoip-2026-debian-0.4.9.11.xz")).unwrap()).unwrap();
+    let geoip = GEOIP.open(&data.join("geoip/geoip-2026-debian-0.4.9.11.xz")).unwrap();
     let consensus = read_consensus(&data, "2025-08-08-09-00-00-consensus-microdesc.xz");
     let of = |code| {
         let inside = |relay: &&consensus::RouterStatus| geoip.country(relay.address) == Some(country(code));
@@ -114,7 +115,7 @@ fn relays_are_in_countries() {
 }
 
 fn read_latency(data: &Path, file: &str) -> LatencyTable {
-    detect::latency(&data.join("latency").join(file)).unwrap()
+    LATENCIES.open(&data.join("latency").join(file)).unwrap()
 }
 
 fn between(table: &LatencyTable, a: &str, b: &str) -> f64 {
@@ -157,7 +158,7 @@ fn shadows_planetlab_graph_is_read() {
     assert_eq!(table.locations[0].country, Some(country("US")));
     assert_eq!(table.locations[0].city.as_deref(), Some("AR"));
     // Shadow's later graph has its edges cut off: refused, not filled with inventions.
-    let error = detect::latency(&data.join("latency/atlas-nodes-networkinfo_staging.gml.xz")).unwrap_err();
+    let error = LATENCIES.open(&data.join("latency/atlas-nodes-networkinfo_staging.gml.xz")).unwrap_err();
     assert!(error.cause.contains("nothing leads"), "{error}");
 }
 
@@ -205,7 +206,7 @@ fn samples_keep_classes_and_weights_of_real_networks() {
 #[test]
 fn measured_downloads_are_read() {
     let Some(data) = real_data() else { return };
-    let read = |file: &str| torperf::read(&open::open(&data.join("perf").join(file)).unwrap()).unwrap();
+    let read = |file: &str| DOWNLOADS.open(&data.join("perf").join(file)).unwrap();
     let year = read("torperf-2019.json.xz");
     let sizes: Vec<(u64, usize)> = year.downloads.iter().map(|d| (d.bytes, d.ttlb_s.len())).collect();
     assert_eq!(sizes, [(51_200, 106_465), (1_048_576, 17_438), (5_242_880, 8_699)]);
@@ -256,7 +257,7 @@ fn families_of_a_real_network_are_mutual() {
 #[test]
 fn markov_models_are_read_unchanged() {
     let Some(data) = real_data() else { return };
-    let read = |file: &str| tgen::read(&open::open(&data.join(file)).unwrap());
+    let read = |file: &str| TRAFFIC_MODELS.open(&data.join(file));
     let new = read("relays/shadowtor-0.31-2019-01/tgen.tor-streammodel-ccs2018.graphml").unwrap();
     let old = read("traffic/tgen.privcount.stream.model.graphml.xml.xz").unwrap();
     let lognormal = Delay::LogNormal { location: 7.498251160745908, scale: 6.514356309882063 };

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use tidegate_data::formats::{self, LATENCIES};
 use tidegate_data::graph::{Graph, Node};
-use tidegate_data::{detect, graphml, open, shadow_yaml, tgen};
+use tidegate_data::{graphml, open, shadow_yaml, tgen};
 
 use crate::input::InputError;
 
@@ -44,7 +45,7 @@ pub fn import(places: &[PathBuf]) -> Result<Imported, InputError> {
             keep(&mut draft.relays, place)?;
             taken.push(format!("{}: relays", place.display()));
         }
-        let yaml = detect::inside(place, "shadow.config.yaml");
+        let yaml = open::find_packed(place, "shadow.config.yaml");
         if yaml.exists() {
             draft.take_shadow(place, &yaml, &mut taken, &mut left)?;
         }
@@ -96,13 +97,13 @@ impl Draft {
         taken: &mut Vec<String>,
         left: &mut Vec<String>,
     ) -> Result<(), InputError> {
-        let relays = detect::relays(folder)?.len();
+        let relays = formats::open_relays(folder)?.len();
         keep(&mut self.relays, folder)?;
         let contents = shadow_yaml::contents(&open::open(yaml)?)?;
         let name = yaml.display();
         taken.push(format!("{name}: {relays} relays with links, limits and weights"));
-        match contents.graph.map(|graph| detect::inside(folder, &graph)) {
-            Some(graph) if graph.exists() => match detect::latency(&graph) {
+        match contents.graph.map(|graph| open::find_packed(folder, &graph)) {
+            Some(graph) if graph.exists() => match LATENCIES.open(&graph) {
                 Ok(_) => keep(&mut self.latency, &graph)?,
                 Err(error) => left.push(format!("{name}: latencies: {error}")),
             },
@@ -140,7 +141,7 @@ impl Draft {
         let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
         let is = |part: &str| name.contains(part);
         if is("relayinfo_staging") || is("server-descriptors") {
-            detect::relays(file)?;
+            formats::open_relays(file)?;
             keep(&mut self.relays, file)?;
             return Ok(Ok("relays, their capacities and countries"));
         }
@@ -158,7 +159,7 @@ impl Draft {
             if self.latency.as_deref() == Some(&file.canonicalize().unwrap_or_else(|_| file.to_owned())) {
                 return Ok(Ok("latencies, as the configuration says"));
             }
-            if let Err(error) = detect::latency(file) {
+            if let Err(error) = LATENCIES.open(file) {
                 return Ok(Err(format!("{}: {}", error.cause, error.cure)));
             }
             keep(&mut self.latency, file)?;
@@ -321,7 +322,7 @@ mod tests {
         let said = import(std::slice::from_ref(&folder)).unwrap().left.join("\n");
         assert!(said.contains("latencies: ") && said.contains("nothing leads from"), "{said}");
         let de = tidegate_data::country::Country::from_code("DE");
-        let relays = detect::relays(&folder).unwrap();
+        let relays = formats::open_relays(&folder).unwrap();
         assert!(relays.values().any(|relay| relay.name == "relay1exitguard" && relay.country == de));
         let source = SourceFile { file: "imported".into(), text: imported.text.clone() };
         let scenario = Scenario::parse(source, PathBuf::new(), &[]).unwrap();

@@ -3,17 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
-use tidegate_data::document::{DataError, Document};
-use tidegate_data::{consensus, open, torperf};
+use tidegate_data::consensus;
+use tidegate_data::formats::{CONSENSUSES, DOWNLOADS, Formats};
 use tidegate_lab::input::InputError;
 use tidegate_lab::report::tables::{Column, Table as Columns};
 
 use crate::errors::input_error;
 use crate::table::Table;
 
-fn read<T: Send>(py: Python<'_>, path: &Path, reader: fn(&Document) -> Result<T, DataError>) -> PyResult<T> {
-    let read = py.detach(|| open::open(path).and_then(|document| reader(&document)));
-    read.map_err(|error| input_error(InputError::from(error)))
+fn read<T: Send>(py: Python<'_>, path: &Path, formats: &Formats<T>) -> PyResult<T> {
+    py.detach(|| formats.open(path)).map_err(|error| input_error(InputError::from(error)))
 }
 
 fn table(name: &'static str, columns: Vec<(&str, Column)>) -> PyResult<Table> {
@@ -24,7 +23,7 @@ fn table(name: &'static str, columns: Vec<(&str, Column)>) -> PyResult<Table> {
 /// The relays of a consensus, full or microdescriptor flavour, plain or .xz; weights in kB/s.
 #[pyfunction]
 pub fn read_consensus(py: Python<'_>, path: PathBuf) -> PyResult<Table> {
-    let consensus = read(py, &path, consensus::read)?;
+    let consensus = read(py, &path, &CONSENSUSES)?;
     let relays = &consensus.relays;
     let text =
         |of: &dyn Fn(&consensus::RouterStatus) -> String| Column::Text(relays.iter().map(of).collect());
@@ -49,7 +48,7 @@ pub fn read_consensus(py: Python<'_>, path: PathBuf) -> PyResult<Table> {
 /// `size_bytes` is 0 for the last two.
 #[pyfunction]
 pub fn read_torperf(py: Python<'_>, path: PathBuf) -> PyResult<Table> {
-    let measured = read(py, &path, torperf::read)?;
+    let measured = read(py, &path, &DOWNLOADS)?;
     let (mut sizes, mut quantities, mut values) = (Vec::new(), Vec::new(), Vec::new());
     let mut add = |bytes: u64, quantity: &str, seconds: &[f64]| {
         sizes.extend(seconds.iter().map(|_| bytes.cast_signed()));

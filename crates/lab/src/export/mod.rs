@@ -30,7 +30,7 @@ mod tests {
 
     use serde_json::{Value, json};
     use tidegate_data::document::Document;
-    use tidegate_data::torperf;
+    use tidegate_data::formats::DOWNLOADS;
 
     use super::*;
     use crate::store::Provenance;
@@ -80,7 +80,7 @@ mod tests {
         let record = record();
         let analysis = onionperf::analysis(&record, &record.metrics.users[0].class).unwrap();
         let document = Document::new("x.json", analysis.to_string()).unwrap();
-        let measured = torperf::read(&document).unwrap();
+        let measured = DOWNLOADS.read(std::path::Path::new("torperf.json"), &document).unwrap();
         let [download] = &measured.downloads[..] else { panic!("{measured:?}") };
         assert_eq!((download.bytes, &download.ttlb_s[..]), (5 << 20, &[1.0, 2.0][..]));
         assert_eq!(download.ttfb_s, [0.1]);

@@ -20,6 +20,7 @@ use tidegate_control::balance::weight_error;
 use tidegate_control::flashflow::{Percent, aggregate};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
+use tidegate_data::formats::{HOURLY_RELAYS, SPEED_TESTS};
 use tidegate_data::speed_test::Advertised;
 use tidegate_proto::flashflow::coordinator::{Outcome, SecondRecord};
 use tidegate_sim::flashflow::{RelayReport, Report, run as simulate};
@@ -97,8 +98,7 @@ pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Meas
     let mut measured = Measured::default();
     let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
     let file = experiment.data.join("relays/torbwest-pam2021/speedtest.diffs.json.xz");
-    let document = tidegate_data::open::open(&file).map_err(unavailable)?;
-    let relays = tidegate_data::speed_test::advertised(&document).map_err(unavailable)?;
+    let relays = SPEED_TESTS.open(&file).map_err(unavailable)?;
     let network: Vec<Member> = relays
         .iter()
         .map(|(id, seen)| {
@@ -147,8 +147,7 @@ fn newcomers(
     const GUESS: Rate = Rate(51_000_000);
     let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
     let file = experiment.data.join("relays/relay-churn-2019-01.json.xz");
-    let document = tidegate_data::open::open(&file).map_err(unavailable)?;
-    let hours = tidegate_data::speed_test::hours(&document).map_err(unavailable)?;
+    let hours = HOURLY_RELAYS.open(&file).map_err(unavailable)?;
     let hours = hours.into_iter().map(|(hour, ids)| (hour, ids.into_iter().map(|id| id.0).collect()));
     let new = deployment.newcomers(network, &hours.collect(), GUESS);
     measured.push("new.median", new.new.0 as f64);
@@ -166,8 +165,7 @@ fn newcomers(
 pub fn speed_test(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
     let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
     let file = experiment.data.join("relays/torbwest-pam2021/speedtest.diffs.json.xz");
-    let document = tidegate_data::open::open(&file).map_err(unavailable)?;
-    let relays = tidegate_data::speed_test::advertised(&document).map_err(unavailable)?;
+    let relays = SPEED_TESTS.open(&file).map_err(unavailable)?;
     let column = |of: fn(&Advertised) -> f64| relays.values().map(of).collect::<Vec<f64>>();
     let (before, after) = (column(|relay| relay.before as f64), column(|relay| relay.after as f64));
     let [old, new] = [column(|relay| relay.weights[0]), column(|relay| relay.weights[1])];

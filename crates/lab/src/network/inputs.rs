@@ -6,15 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tidegate_control::markov;
-use tidegate_data::consensus::{self, Consensus, Flags, Flavour, Identity, RouterStatus};
+use tidegate_data::consensus::{Consensus, Flags, Flavour, Identity, RouterStatus};
 use tidegate_data::country::Country;
 use tidegate_data::document::DataError;
-use tidegate_data::geoip;
+use tidegate_data::formats::{self, CONSENSUSES, DOWNLOADS, GEOIP, LATENCIES, TRAFFIC_MODELS};
 use tidegate_data::latency::LatencyTable;
 use tidegate_data::relays::Capacity;
-use tidegate_data::tgen;
 use tidegate_data::torperf::{self, Measured, Part};
-use tidegate_data::{detect, microdescriptor, open};
+use tidegate_data::{microdescriptor, open};
 
 use super::{builtin, privcount};
 use crate::input::InputError;
@@ -58,9 +57,9 @@ impl Inputs {
         let path = |name: &Name| folder.join(name.get_ref());
         let mut inputs = Inputs::default();
         if let Some(tor) = file.tor.as_ref().map(|tor| tor.get_ref()) {
-            inputs.capacities = tor.table().map(|name| detect::relays(&path(name))).transpose()?;
+            inputs.capacities = tor.table().map(|name| formats::open_relays(&path(name))).transpose()?;
             inputs.consensus = Some(match (&tor.consensus, &inputs.capacities) {
-                (Some(name), _) => consensus::read(&open::open(&path(name))?)?,
+                (Some(name), _) => CONSENSUSES.open(&path(name))?,
                 (None, Some(table)) => consensus_of(table),
                 (None, None) => builtin::consensus(*tor.year.get_ref()),
             });
@@ -68,18 +67,18 @@ impl Inputs {
                 inputs.read_families(&path(name))?;
             }
             if let Some(name) = &tor.geoip {
-                let all = geoip::read(&open::open(&path(name))?)?;
+                let all = GEOIP.open(&path(name))?;
                 let relays = inputs.consensus.iter().flat_map(|consensus| &consensus.relays);
                 let known = relays.filter_map(|relay| Some((relay.address, all.country(relay.address)?)));
                 inputs.countries = known.collect();
             }
             if let Some(name) = &tor.latency {
-                inputs.latency = Some(detect::latency(&path(name))?);
+                inputs.latency = Some(LATENCIES.open(&path(name))?);
             }
             if let Some(name) = &tor.compare {
                 let document = open::open(&path(name))?;
-                let half = |part| torperf::read_part(&document, part).ok();
-                inputs.compare = Some(torperf::read(&document)?);
+                inputs.compare = Some(DOWNLOADS.read(&path(name), &document)?);
+                let half = |part| torperf::summary(&document, part).ok();
                 let halves = (half(Part::FirstHalf), half(Part::SecondHalf));
                 inputs.compare_halves = match halves {
                     (Some(first), Some(second)) if first != second => Some([first, second]),
@@ -87,12 +86,12 @@ impl Inputs {
                 };
             }
         } else if let Some(name) = &file.underlay.file {
-            inputs.latency = Some(detect::latency(&path(name))?);
+            inputs.latency = Some(LATENCIES.open(&path(name))?);
         }
         for (name, traffic) in &file.traffic {
             if let (Some(streams), Some(packets)) = (&traffic.stream_model, &traffic.packet_model) {
                 let read = |name: &Name| -> Result<markov::Chain, InputError> {
-                    Ok(tgen::read(&open::open(&path(name))?)?)
+                    Ok(TRAFFIC_MODELS.open(&path(name))?)
                 };
                 let model = markov::Model { streams: read(streams)?, packets: read(packets)? };
                 inputs.models.insert(name.clone(), Arc::new(model));

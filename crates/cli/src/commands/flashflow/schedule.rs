@@ -9,7 +9,8 @@ use tidegate_control::flashflow::bandwidth_file::relay_name;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_data::document::DataError;
-use tidegate_data::{consensus, open, relays, speed_test};
+use tidegate_data::formats::{self, CONSENSUSES, HOURLY_RELAYS, SPEED_TESTS};
+use tidegate_data::{consensus, speed_test};
 use tidegate_lab::flashflow::network::{Deployment, Member};
 use tidegate_lab::input::InputError;
 use tidegate_net::clock;
@@ -119,7 +120,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
             of_network(&network, from, arguments)?;
         }
         Network { speed_test: Some(file), .. } => {
-            let relays = speed_test::advertised(&open::open(file).map_err(input)?).map_err(input)?;
+            let relays = SPEED_TESTS.open(file).map_err(input)?;
             let rate = |bytes: u64| Rate(bytes.saturating_mul(8));
             let member = |(id, seen): (&consensus::Identity, &speed_test::Advertised)| Member {
                 id: id.0,
@@ -146,9 +147,9 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn of_consensus(file: &Path, capacities: Option<&Path>) -> Result<(Vec<Member>, &'static str), Failure> {
-    let network = consensus::read(&open::open(file).map_err(input)?).map_err(input)?;
+    let network = CONSENSUSES.open(file).map_err(input)?;
     let known = match capacities {
-        Some(file) => relays::capacities(&open::open(file).map_err(input)?).map_err(input)?,
+        Some(file) => formats::open_relays(file).map_err(input)?,
         None => Default::default(),
     };
     let from = match capacities {
@@ -233,7 +234,7 @@ fn of(network: &[Member], from: &str, arguments: &Arguments) -> Result<Value, Fa
             "shared": { "meetings": 0, "unplaced": several.unplaced.1 } });
     }
     if let Some(file) = &arguments.new_relays {
-        let hours = speed_test::hours(&open::open(file).map_err(input)?).map_err(input)?;
+        let hours = HOURLY_RELAYS.open(file).map_err(input)?;
         let hours =
             hours.into_iter().map(|(hour, ids)| (hour, ids.into_iter().map(|id| id.0).collect())).collect();
         let guess = arguments.new_guess.or_else(|| deployment.guess_for_new(network)).unwrap_or(Rate(0));
