@@ -1,4 +1,4 @@
-//! Every reader of files. The first byte says which; the rest is the file, packed or not.
+//! All readers of files. The first byte chooses the reader; the rest is the file, packed or not.
 #![no_main]
 
 use std::path::Path;

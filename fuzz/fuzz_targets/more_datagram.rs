@@ -1,4 +1,4 @@
-//! Whatever a neighbour hands to a peer of MORE, and whatever comes from nobody.
+//! Datagrams to a peer of MORE, from a neighbour and from unknown senders.
 #![no_main]
 
 use std::cell::RefCell;

@@ -1,4 +1,4 @@
-//! Directories and descriptors. A file that is read can be written and is read as the same again.
+//! Directories and descriptors: writing and reading again gives the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

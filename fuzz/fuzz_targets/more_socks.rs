@@ -1,4 +1,4 @@
-//! What a local application says to the SOCKS5 front, in any pieces.
+//! SOCKS5 requests of a local application, in pieces of any size.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

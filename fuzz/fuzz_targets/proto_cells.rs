@@ -1,5 +1,5 @@
-//! A relay and a neighbour that sends it any bytes: cells are found in them, and each is handled. What the relay holds for
-//! a neighbour that reads nothing stays bounded.
+//! Arbitrary bytes from a neighbour to a relay. The relay parses and handles cells; its memory for a neighbour that
+//! does not read stays bounded.
 #![no_main]
 
 use std::collections::BTreeMap;

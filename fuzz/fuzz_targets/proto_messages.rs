@@ -1,4 +1,4 @@
-//! What neighbours, coordinators and measurers say in single cells, certificates, and names of targets.
+//! Messages in single cells from neighbours, coordinators and measurers; certificates; names of targets.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

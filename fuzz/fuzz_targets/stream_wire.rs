@@ -1,4 +1,4 @@
-//! Messages and datagrams of streams. A message that is read can be written and is read as the same again.
+//! Messages and datagrams of streams: writing and reading again gives the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,8 +1,7 @@
-//! Who signed a consensus (dir-spec, "Signing the document"; "Key certificates").
+//! Verifies the signatures of a consensus (dir-spec, "Signing the document"; "Key certificates").
 //!
-//! An authority has a long-term identity key, whose SHA-1 digest names it, and a signing key that a certificate of the
-//! identity key binds to it for some months. A consensus counts if more than half of the authorities that its reader
-//! trusts have signed it.
+//! The SHA-1 digest of an authority's long-term identity key is its name. A certificate by the identity key binds a
+//! signing key to it for some months. A consensus is valid if more than half of the trusted authorities signed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +17,7 @@ use crate::document::{DataError, Document, quote, timestamp};
 use crate::identity::{Identity, base64_bytes};
 use crate::open::{MAX_DICTIONARY_KIB, MAX_UNPACKED, open};
 
-/// The authorities that signed Tor's consensus of August 2025, as tor lists them in `auth_dirs.inc` (`v3ident`).
+/// The authorities of Tor's consensus of August 2025, as in `auth_dirs.inc` of tor (`v3ident`).
 pub const TOR: [&str; 9] = [
     "0232AF901C31A04EE9848595AF9BB7620D4C5B2E",
     "23D15D965BC35114467363C165C4F724B64B4F66",
@@ -31,7 +30,7 @@ pub const TOR: [&str; 9] = [
     "F533C81CEF0BC0267857C99B2F471ADF249FA232",
 ];
 
-/// Certified signing keys.
+/// Verified certificates of signing keys.
 #[derive(Debug, Default)]
 pub struct Certificates(Vec<Certificate>);
 
@@ -48,10 +47,10 @@ struct Certificate {
 const BEGIN: &str = "dir-key-certificate-version ";
 
 impl Certificates {
-    /// Reads certificates from a file, from every file of a folder, or from every file of a `.tar.xz`.
+    /// Reads certificates from a file, all files of a folder, or all files of a `.tar.xz`.
     ///
     /// # Errors
-    /// As [`read`](Self::read), or if one cannot be opened.
+    /// As [`read`](Self::read), or if a file cannot be opened.
     pub fn open(&mut self, path: &Path) -> Result<(), DataError> {
         let name = path.display().to_string();
         let unreadable = |cause| DataError {
@@ -83,19 +82,21 @@ impl Certificates {
         Ok(())
     }
 
-    /// Reads a file of certificates, one after the other, as tor keeps them (`cached-certs`).
+    /// Reads a file of concatenated certificates, such as tor's `cached-certs`.
     ///
     /// # Errors
-    /// If one is cut off, or its identity has not signed it, or its signing key not its identity.
+    /// If a certificate is truncated or a signature of its two keys is wrong.
     pub fn read(&mut self, document: &Document) -> Result<(), DataError> {
-        // Signed are lines that end in a line feed, whatever became of them on the way.
+        // Signatures cover lines that end in a line feed, but a download may have added carriage returns.
         let text = document.text().replace('\r', "");
         let starts: Vec<usize> = std::iter::once(0)
             .chain(text.match_indices('\n').map(|(at, _)| at + 1))
             .filter(|at| text[*at..].starts_with(BEGIN))
             .collect();
         if starts.is_empty() {
-            return Err(document.error("holds no `dir-key-certificate-version`", "give tor's cached-certs"));
+            return Err(
+                document.error("lacks a line `dir-key-certificate-version`", "give tor's cached-certs")
+            );
         }
         let ends = starts.iter().skip(1).copied().chain([text.len()]);
         for (start, end) in starts.iter().copied().zip(ends) {
@@ -111,20 +112,20 @@ impl Certificates {
         Ok(())
     }
 
-    /// How many there are.
+    /// Number of certificates.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether it holds zero certificates.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Which of the `trusted` authorities signed a consensus that became valid at `valid_after`.
+    /// Returns which of the `trusted` authorities signed a consensus that became valid at `valid_after`.
     ///
     /// # Errors
-    /// If not more than half of them did: who did, whose key is not known, whose signature is wrong.
+    /// If at most half of them did. The message lists good signatures, unknown keys and wrong signatures.
     pub fn verify(
         &self,
         document: &Document,
@@ -133,10 +134,10 @@ impl Certificates {
     ) -> Result<BTreeSet<Identity>, DataError> {
         let (mut signed, mut unknown, mut wrong) = (BTreeSet::new(), 0, 0);
         let digests = digests(document.text())
-            .ok_or_else(|| document.error("has no signature", "fetch the whole consensus"))?;
+            .ok_or_else(|| document.error("lacks a signature", "fetch the whole consensus"))?;
         for signature in signatures(document.text()) {
             let Some(Signature { algorithm, identity, key, bytes }) = signature else {
-                return Err(document.error("has a signature that is none", "fetch the consensus again"));
+                return Err(document.error("has a malformed signature", "fetch the consensus again"));
             };
             if !trusted.contains(&identity) {
                 continue;
@@ -168,14 +169,14 @@ impl Certificates {
                 signed.len(),
                 trusted.len()
             ),
-            "more than half must have signed: give their certificates, and a consensus that nobody changed",
+            "give the certificates of more than half of the authorities, and an unmodified consensus",
         ))
     }
 }
 
-/// What signatures are of: everything up to and with the space after the first `directory-signature`.
+/// The signed digests: everything through the space after the first `directory-signature`.
 fn digests(text: &str) -> Option<BTreeMap<&'static str, Vec<u8>>> {
-    // A collector's annotation is not the authorities'.
+    // CollecTor's annotation is not signed.
     let begin = if text.starts_with("@type ") { text.find('\n')? + 1 } else { 0 };
     const KEYWORD: &str = "\ndirectory-signature ";
     let end = text.find(KEYWORD)? + KEYWORD.len();
@@ -217,16 +218,16 @@ fn certificate(text: &str) -> Result<Certificate, &'static str> {
             text.lines().find(|line| line.strip_prefix(keyword).is_some_and(|rest| rest.starts_with(' ')));
         line.map(|line| &line[keyword.len() + 1..])
     };
-    let time = |keyword: &str| value(keyword).and_then(timestamp).ok_or("has no time of validity");
+    let time = |keyword: &str| value(keyword).and_then(timestamp).ok_or("lacks a time of validity");
     let key = |keyword: &str| {
         let (_, rest) = text.split_once(&format!("\n{keyword}\n")).ok_or("lacks a key")?;
         let der = armoured(rest, "RSA PUBLIC KEY").ok_or("lacks a key")?;
-        RsaPublicKey::from_pkcs1_der(&der).map_err(|_| "has a key that is none")
+        RsaPublicKey::from_pkcs1_der(&der).map_err(|_| "has a malformed key")
     };
     let (identity_key, signing) = (key("dir-identity-key")?, key("dir-signing-key")?);
-    let identity = value("fingerprint").and_then(Identity::from_hex).ok_or("has no fingerprint")?;
+    let identity = value("fingerprint").and_then(Identity::from_hex).ok_or("lacks a fingerprint")?;
     if fingerprint(&identity_key) != identity {
-        return Err("has another fingerprint than its identity key");
+        return Err("has a fingerprint that does not match its identity key");
     }
     const LAST: &str = "\ndir-key-certification\n";
     let end = text.find(LAST).ok_or("is cut off")? + LAST.len();
@@ -234,7 +235,7 @@ fn certificate(text: &str) -> Result<Certificate, &'static str> {
     let unprefixed = Pkcs1v15Sign::new_unprefixed;
     identity_key
         .verify(unprefixed(), &Sha1::digest(&text.as_bytes()[..end]), &certification)
-        .map_err(|_| "is not signed by its identity")?;
+        .map_err(|_| "is not signed by its identity key")?;
     let (_, crossed) = text.split_once("\ndir-key-crosscert\n").ok_or("lacks the signing key's signature")?;
     let crossed = armoured(crossed, "ID SIGNATURE").or_else(|| armoured(crossed, "SIGNATURE"));
     signing
@@ -249,7 +250,7 @@ fn fingerprint(key: &RsaPublicKey) -> Identity {
     Identity(Sha1::digest(der.as_bytes()).into())
 }
 
-/// The identities of the authorities that `names` names.
+/// Parses the identities of authorities.
 ///
 /// # Errors
 /// The first name that is not 40 hexadecimal digits.
@@ -263,7 +264,7 @@ mod tests {
 
     const SIGNED: &str = include_str!("../fixtures/consensus-signed");
     const CERTIFICATES: &str = include_str!("../fixtures/certificates");
-    /// Made up with openssl; of the third authority there is no certificate.
+    /// Generated with openssl. The third authority lacks a certificate.
     const AUTHORITIES: [&str; 3] = [
         "2CCED436C9AA0848E9BC8F8591B6971F953EF6FD",
         "402B3E041D1C6EB0E81066FD0639CADBB7111E87",
@@ -295,7 +296,7 @@ mod tests {
         let few = verified(&known, SIGNED, &[AUTHORITIES[0], AUTHORITIES[2]]).unwrap_err();
         assert!(few.contains("signed by 1 of 2") && few.contains("1 signatures by keys without"), "{few}");
         assert!(verified(&known, SIGNED, &TOR).unwrap_err().contains("signed by 0 of 9"));
-        // The same authority twice is one.
+        // Two signatures of one authority count once.
         let at = SIGNED.find("directory-signature").unwrap();
         let second = SIGNED[at + 1..].find("directory-signature").unwrap() + at + 1;
         let twice = format!("{}{}", &SIGNED[..second], &SIGNED[at..second]);

@@ -1,5 +1,7 @@
-//! Archives of Tor's directory documents as CollecTor keeps them: folders, files of many documents, and tar files,
-//! plain or packed with xz or gzip. Tar files are streamed, so that a month takes the memory of one document.
+//! Archives of directory documents, as CollecTor publishes them.
+//!
+//! The input is folders, files of many documents, and tar files, plain or packed with xz or gzip. Tar files are
+//! streamed, so memory holds one document at a time.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -11,7 +13,7 @@ use crate::descriptor::{self, Descriptor, ExtraInfo};
 use crate::document::{DataError, Document};
 use crate::open::{self, MAX_UNPACKED};
 
-/// One document of an archive.
+/// A document of an archive.
 #[derive(Clone, Debug)]
 pub enum Entry {
     /// A server descriptor.
@@ -20,16 +22,16 @@ pub enum Entry {
     ExtraInfo(ExtraInfo),
     /// A consensus of either flavour.
     Consensus(Consensus),
-    /// A document of these kinds that cannot be read, and why.
+    /// A malformed document of these kinds, with the error.
     Broken(DataError),
-    /// Something else: votes, microdescriptors, foreign files.
+    /// Another kind of file: votes, microdescriptors, foreign files.
     Foreign(String),
 }
 
-/// Inputs below the paths, in order of their names: each is a tar file or a file of documents.
+/// Lists the input files below the paths in order of their names. Each is a tar file or a file of documents.
 ///
 /// # Errors
-/// If a path cannot be looked at.
+/// If a path cannot be read.
 pub fn inputs(paths: &[PathBuf]) -> Result<Vec<PathBuf>, DataError> {
     let mut found = Vec::new();
     for path in paths {
@@ -57,10 +59,10 @@ fn unreadable(path: &Path, error: &io::Error) -> DataError {
     DataError { cure, ..DataError::unreadable(path.display().to_string(), error) }
 }
 
-/// Reads every document of one input until `take` breaks off.
+/// Reads the documents of one input until `take` breaks.
 ///
 /// # Errors
-/// If the input as a whole cannot be read to its end: missing, damaged, cut off. What came before was taken.
+/// If the input is missing, damaged or truncated. `take` has received the documents before the fault.
 pub fn read(path: &Path, take: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<(), DataError> {
     let file = File::open(path).map_err(|error| unreadable(path, &error))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
@@ -102,7 +104,7 @@ fn tar(path: &Path, stream: Box<dyn Read>, take: &mut dyn FnMut(Entry) -> Contro
     Ok(())
 }
 
-/// The documents in a text, each handed over.
+/// Passes on the documents in a text.
 fn documents(document: &Document, take: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> ControlFlow<()> {
     if consensus::looks_like(document) {
         return take(match consensus::read(document) {
@@ -117,7 +119,7 @@ fn documents(document: &Document, take: &mut dyn FnMut(Entry) -> ControlFlow<()>
             continue;
         }
         for (line, part) in parts(text, keyword) {
-            let broken = |cause| Entry::Broken(document.error_at(line, cause, "it is left out"));
+            let broken = |cause| Entry::Broken(document.error_at(line, cause, "the document is skipped"));
             let entry = if is_descriptor {
                 descriptor::read(part).map_or_else(broken, Entry::Descriptor)
             } else {
@@ -134,7 +136,7 @@ fn documents(document: &Document, take: &mut dyn FnMut(Entry) -> ControlFlow<()>
     take(Entry::Foreign(document.name().to_owned()))
 }
 
-/// The parts of a text that begin with a line of this keyword, with the number of that line.
+/// Splits a text before each line with this keyword; returns the line numbers too.
 fn parts<'a>(text: &'a str, keyword: &str) -> Vec<(usize, &'a str)> {
     let mut starts = Vec::new();
     let mut at = 0;

@@ -1,9 +1,7 @@
-//! A strict reader of network-status-consensus-3 documents (dir-spec, "Format of consensus"), both
-//! flavours: `ns` and `microdesc`.
+//! A strict reader of network-status-consensus-3 documents (dir-spec, "Format of consensus"), `ns` and `microdesc`.
 //!
-//! Signatures are not verified: the reader trusts where the file came from. It does insist on a complete
-//! document, relays in order, and every field it uses being well formed; keywords it does not know are
-//! skipped, as the specification asks.
+//! The reader requires a complete document, relays in order, and well-formed fields. It skips unknown keywords, as
+//! the specification asks. It does not verify signatures; see [`authority`](crate::authority).
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -12,38 +10,38 @@ use crate::document::{DataError, Document, quote, timestamp};
 use crate::identity::base64;
 pub use crate::identity::{Identity, MicrodescriptorDigest};
 
-/// More relays than this are refused; the largest network so far had about 10,000.
+/// Maximum number of relays; the largest network so far had about 10,000.
 const MAX_RELAYS: usize = 100_000;
 
-/// Which kind of consensus.
+/// Flavour of a consensus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
-    /// The full one, with port summaries.
+    /// The full flavour, with port summaries.
     Ns,
-    /// The one clients use, naming microdescriptors.
+    /// The flavour for clients, which names microdescriptors.
     Microdesc,
 }
 
-/// A network status.
+/// A consensus.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Consensus {
-    /// Which kind.
+    /// Its flavour.
     pub flavour: Flavour,
-    /// The method the authorities used.
+    /// The consensus method of the authorities.
     pub method: u32,
-    /// Start of its hour, seconds since 1970.
+    /// Start of validity, seconds since 1970.
     pub valid_after: u64,
-    /// Flags the authorities voted on.
+    /// Flags that the authorities voted on.
     pub known_flags: Vec<String>,
     /// Network parameters.
     pub params: BTreeMap<String, i32>,
     /// Relays, ascending by identity.
     pub relays: Vec<RouterStatus>,
-    /// `Wgg`, `Wmd`, ...; empty if the document has none.
+    /// Weights such as `Wgg` and `Wmd`; empty if missing.
     pub bandwidth_weights: BTreeMap<String, i32>,
 }
 
-/// A relay as the consensus describes it.
+/// A relay in a consensus.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouterStatus {
     /// Its name, not unique.
@@ -54,17 +52,17 @@ pub struct RouterStatus {
     pub address: Ipv4Addr,
     /// The port for other relays and clients.
     pub or_port: u16,
-    /// What the authorities say of it.
+    /// Flags that the authorities assigned.
     pub flags: Flags,
-    /// The software, such as `Tor 0.4.8.17`.
+    /// Software version, such as `Tor 0.4.8.17`.
     pub version: Option<String>,
-    /// Consensus weight; its unit is kilobytes per second, scaled by the bandwidth authorities.
+    /// Consensus weight, kB/s, scaled by the bandwidth authorities.
     pub bandwidth: u32,
-    /// Too few authorities measured it; the weight is then what it says of itself, capped.
+    /// Whether too few authorities measured it. The weight is then self-reported and capped.
     pub unmeasured: bool,
-    /// Which ports it exits to (`ns` flavour only).
+    /// Exit ports (`ns` flavour only).
     pub ports: Option<PortSummary>,
-    /// Its microdescriptor (`microdesc` flavour only).
+    /// Digest of its microdescriptor (`microdesc` flavour only).
     pub microdescriptor: Option<MicrodescriptorDigest>,
 }
 
@@ -90,7 +88,7 @@ flags! {
 }
 
 impl Flags {
-    /// From names; those without a method here are left out.
+    /// Parses names and skips unknown flags.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Flags {
         let bit = |name| Self::NAMES.iter().find(|(known, _)| *known == name).map_or(0, |(_, bit)| *bit);
         Flags(names.into_iter().map(bit).fold(0, |all, bit| all | bit))
@@ -102,12 +100,12 @@ impl Flags {
     }
 }
 
-/// The `p` line: the ports that most addresses can be reached at.
+/// The `p` line: exit ports that are open to most addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSummary {
-    /// The ranges are what is accepted; otherwise what is rejected.
+    /// Whether the ranges are accepted; otherwise they are rejected.
     pub accept: bool,
-    /// Inclusive, ascending.
+    /// Inclusive ranges, ascending.
     pub ranges: Vec<(u16, u16)>,
 }
 
@@ -121,18 +119,18 @@ impl PortSummary {
 /// Reads a consensus of either flavour.
 ///
 /// # Errors
-/// If the document is not a consensus, is cut off, or a field is malformed.
+/// If the document is not a consensus, is truncated, or a field is malformed.
 pub fn read(document: &Document) -> Result<Consensus, DataError> {
     Reader { document, lines: document.lines(), line: 0, ended: false }.consensus()
 }
 
-/// The random value that the authorities agreed on last, if they did.
+/// The last shared random value of the authorities, if any.
 pub fn shared_random(document: &Document) -> Option<[u8; 32]> {
     let line = document.lines().find_map(|(_, line)| line.strip_prefix("shared-rand-current-value "))?;
     base64(line.split(' ').nth(1)?.trim_end_matches('='))
 }
 
-/// Whether the document begins as a consensus does.
+/// Whether the document begins like a consensus.
 pub fn looks_like(document: &Document) -> bool {
     let mut lines = document.lines().map(|(_, line)| line).skip_while(|line| line.starts_with("@type "));
     lines.next().is_some_and(|line| line.starts_with("network-status-version "))
@@ -145,7 +143,7 @@ struct Reader<'a, Lines> {
     ended: bool,
 }
 
-/// A line's keyword and what follows it.
+/// The keyword of a line and the rest of the line.
 type Item<'a> = (&'a str, &'a str);
 
 impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
@@ -161,7 +159,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
         self.fail(format!("the consensus is cut off: {missing}"), "fetch the whole consensus")
     }
 
-    /// The next line with a keyword; objects (`-----BEGIN ...`) are skipped as a whole.
+    /// The next line with a keyword. Skips objects (`-----BEGIN ...`).
     fn item(&mut self) -> Result<Option<Item<'a>>, DataError> {
         while let Some((number, line)) = self.lines.next() {
             self.line = number;
@@ -225,20 +223,20 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
             item = next;
         }
         if consensus.relays.is_empty() {
-            return Err(self.fail("lists no relay", "give a whole consensus"));
+            return Err(self.fail("does not list any relay", "give a whole consensus"));
         }
         consensus.relays.shrink_to_fit();
         self.footer(&mut consensus, item)?;
         Ok(consensus)
     }
 
-    /// Everything before the first relay; returns the item that ends it.
+    /// Reads the preamble; returns the item after it.
     fn preamble(&mut self, consensus: &mut Consensus) -> Result<Option<Item<'a>>, DataError> {
         let mut seen: Vec<&str> = Vec::new();
         loop {
             let item = self.item()?;
             let Some((keyword, rest)) = item else {
-                return Err(self.cut_off("it has no relays"));
+                return Err(self.cut_off("the relays are missing"));
             };
             if keyword == "r" || keyword == "directory-footer" {
                 for needed in ["vote-status", "valid-after", "known-flags"] {
@@ -260,7 +258,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
             match keyword {
                 "vote-status" if rest != "consensus" => {
                     let cause = format!("is a {}, not a consensus", quote(rest));
-                    return Err(self.fail(cause, "give the consensus that the votes led to"));
+                    return Err(self.fail(cause, "give the consensus of these votes"));
                 }
                 "consensus-method" => {
                     consensus.method = rest.parse().map_err(|_| self.bad("consensus-method", rest))?;
@@ -275,11 +273,13 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
         }
     }
 
-    /// One relay from its `r` line on; returns the item after it as well.
+    /// Reads a relay from its `r` line on; returns it with the item after it.
     fn relay(&mut self, before: &Consensus, r: &str) -> Result<(RouterStatus, Option<Item<'a>>), DataError> {
         let mut relay = self.r_line(before.flavour, r)?;
         if before.relays.last().is_some_and(|last| last.identity >= relay.identity) {
-            return Err(self.bad("relays are out of order or twice at identity", &relay.identity.to_string()));
+            return Err(
+                self.bad("relays are out of order or repeated at identity", &relay.identity.to_string())
+            );
         }
         let (mut flags, mut weight) = (false, false);
         loop {
@@ -347,7 +347,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
         })
     }
 
-    /// `Bandwidth=3870 Unmeasured=1`; other keys are skipped.
+    /// Parses `Bandwidth=3870 Unmeasured=1`; skips other keys.
     fn weight(&self, rest: &str) -> Result<(u32, bool), DataError> {
         let (mut bandwidth, mut unmeasured) = (None, false);
         for pair in rest.split_ascii_whitespace() {
@@ -360,10 +360,10 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
                 None => return Err(self.bad("a weight without a value:", pair)),
             }
         }
-        bandwidth.map(|kb| (kb, unmeasured)).ok_or_else(|| self.bad("no bandwidth in", rest))
+        bandwidth.map(|kb| (kb, unmeasured)).ok_or_else(|| self.bad("a missing bandwidth in", rest))
     }
 
-    /// `name=number name=number ...`
+    /// Parses `name=number name=number ...`.
     fn numbers(&self, what: &str, rest: &str) -> Result<BTreeMap<String, i32>, DataError> {
         let mut numbers = BTreeMap::new();
         for pair in rest.split_ascii_whitespace() {
@@ -401,7 +401,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
     }
 }
 
-/// `reject 25,119,135-139`
+/// Parses `reject 25,119,135-139`.
 fn ports(text: &str) -> Option<PortSummary> {
     let (verb, list) = text.split_once(' ')?;
     if !matches!(verb, "accept" | "reject") {

@@ -1,5 +1,4 @@
-//! Countries: codes, names and where they are, so that hosts in a country without a measurement can be
-//! placed in the nearest country that has one.
+//! Countries: codes, names and positions of their principal cities.
 
 use std::fmt;
 
@@ -8,15 +7,14 @@ use std::fmt;
 pub struct Country([u8; 2]);
 
 impl Country {
-    /// From a two-letter code in either case; `None` for anything else and for codes that name no country
-    /// (`??`, `EU`, `A1`).
+    /// Parses a two-letter code in upper or lower case; `None` for codes that are not a country (`??`, `EU`, `A1`).
     pub fn from_code(code: &str) -> Option<Country> {
         let code: [u8; 2] = code.as_bytes().try_into().ok()?;
         let code = code.map(|letter| letter.to_ascii_uppercase());
         row(code).map(|_| Country(code))
     }
 
-    /// From an English short name, as the tz database and WonderProxy write them.
+    /// Parses an English short name, as in the tz database and WonderProxy's tables.
     pub fn from_name(name: &str) -> Option<Country> {
         let (code, ..) = COUNTRIES.iter().find(|(_, known, ..)| known.eq_ignore_ascii_case(name))?;
         Country::from_code(code)
@@ -32,7 +30,7 @@ impl Country {
         self.row().1
     }
 
-    /// Great-circle distance between the principal cities of two countries, in kilometres (haversine).
+    /// Great-circle distance between the principal cities of two countries, km (haversine).
     pub fn distance_km(&self, other: Country) -> f64 {
         let (_, _, lat1, lon1) = *self.row();
         let (_, _, lat2, lon2) = *other.row();
@@ -62,14 +60,14 @@ impl fmt::Display for Country {
     }
 }
 
-/// Code, name, latitude and longitude of the principal city in degrees.
+/// Code, name, and position of the principal city in degrees of latitude and longitude.
 type Row = (&'static str, &'static str, f64, f64);
 
 fn row(code: [u8; 2]) -> Option<&'static Row> {
     COUNTRIES.binary_search_by(|(known, ..)| known.as_bytes().cmp(&code[..])).ok().map(|at| &COUNTRIES[at])
 }
 
-/// Codes and places from the tz database (iso3166.tab, zone.tab: public domain), ascending by code.
+/// Codes and positions from the tz database (iso3166.tab, zone.tab: public domain), ascending by code.
 const COUNTRIES: &[Row] = &[
     ("AD", "Andorra", 42.5, 1.5),
     ("AE", "United Arab Emirates", 25.3, 55.3),

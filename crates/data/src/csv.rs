@@ -1,25 +1,25 @@
-//! Tables of comma-separated values with a header line.
+//! Reader of comma-separated values with a header line.
 
 use csv::{ReaderBuilder, StringRecord};
 
 use crate::document::{DataError, Document, quote};
 
-/// The rows of a table, of which the wanted columns are read.
+/// Reads the wanted columns of a table.
 ///
 /// # Errors
-/// If a wanted column is missing or a row has another number of fields than the header.
+/// If a column is missing, or a row and the header differ in length.
 pub(crate) fn rows<'a, const N: usize>(
     document: &'a Document,
     wanted: [&'static str; N],
 ) -> Result<Vec<Row<'a, N>>, DataError> {
-    // Of another length are rows that we complain about, with their line.
+    // The parser accepts rows of any length, so that our error names the line.
     let mut reader = ReaderBuilder::new().flexible(true).from_reader(document.text().as_bytes());
     let header = reader.headers().expect("text from memory can be read").clone();
     let number = header.position().map_or(1, |at| at.line() as usize);
     let mut columns = [0; N];
     for (column, name) in columns.iter_mut().zip(wanted) {
         *column = header.iter().position(|field| field == name).ok_or_else(|| {
-            let cause = format!("the table has no column `{name}`");
+            let cause = format!("the table lacks the column `{name}`");
             document.error_at(number, cause, format!("give a table with the columns {}", wanted.join(", ")))
         })?;
     }
@@ -31,7 +31,7 @@ pub(crate) fn rows<'a, const N: usize>(
             continue;
         }
         if record.len() != header.len() {
-            let cause = format!("has {} fields where the header has {}", record.len(), header.len());
+            let cause = format!("has {} fields, but the header has {}", record.len(), header.len());
             return Err(document.error_at(line, cause, "complete or remove the row"));
         }
         rows.push(Row { document, line, names: wanted, columns, record });
@@ -39,7 +39,7 @@ pub(crate) fn rows<'a, const N: usize>(
     Ok(rows)
 }
 
-/// One row of a table.
+/// A row of a table.
 pub(crate) struct Row<'a, const N: usize> {
     document: &'a Document,
     pub line: usize,
@@ -54,7 +54,7 @@ impl<const N: usize> Row<'_, N> {
         self.columns.map(|column| &self.record[column])
     }
 
-    /// A number in a column that may not be negative or infinite.
+    /// Parses a finite number of at least zero.
     pub fn number(&self, column: usize) -> Result<f64, DataError> {
         let text = self.values()[column];
         match text.trim().parse::<f64>() {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_has_its_line() {
-        assert!(read("a,c\n1,2\n").unwrap_err().starts_with("t.csv:1: the table has no column `b`"));
+        assert!(read("a,c\n1,2\n").unwrap_err().starts_with("t.csv:1: the table lacks the column `b`"));
         let long = read("a,b\n\"1\n2\",3\n4,5,6\n").unwrap_err();
         assert!(long.starts_with("t.csv:4: has 3 fields where the header has 2"), "{long}");
         let open = read("a,b\n1,2\n3,\"4\n5,6\n").unwrap();

@@ -1,51 +1,49 @@
-//! Server descriptors and extra-infos (dir-spec, "Server descriptor format", "Extra-info document format"): what a
-//! relay says of its own bandwidth.
+//! Server descriptors and extra-infos (dir-spec, "Server descriptor format", "Extra-info document format").
 //!
-//! Only the lines that capacity and weight need are read; the rest is skipped, as the specification asks. Signatures
-//! are not verified. Whole documents are read by crates of the Tor project; they would cost more build time than
-//! this tool.
+//! The reader takes only the lines with bandwidths, times and families, and does not verify signatures. The crates of
+//! the Tor project read whole documents, but would cost more build time than this tool.
 
 use std::collections::BTreeSet;
 
 use crate::consensus::Identity;
 use crate::document::timestamp;
 
-/// What a relay published of itself at one time.
+/// A relay's server descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Its name, not unique.
+    /// The relay's name, not unique.
     pub nickname: String,
     /// The digest of its RSA identity key.
     pub identity: Identity,
-    /// When it was published, seconds since 1970.
+    /// Time of publication, seconds since 1970.
     pub published: u64,
-    /// BandwidthRate in bytes per second.
+    /// BandwidthRate, bytes/s.
     pub rate: u64,
-    /// BandwidthBurst in bytes.
+    /// BandwidthBurst, bytes.
     pub burst: u64,
-    /// The most it carried in ten seconds of the last five days, in bytes per second.
+    /// Observed bandwidth, bytes/s: the maximum over ten seconds of the last five days.
     pub observed: u64,
-    /// Relays it names as its family, itself left out.
+    /// The other members of its declared family.
     pub family: BTreeSet<Identity>,
 }
 
 impl Descriptor {
-    /// The advertised bandwidth in bytes per second: the least of rate, burst and observed bandwidth.
+    /// Advertised bandwidth, bytes/s: the least of rate, burst and observed bandwidth.
     pub fn advertised(&self) -> u64 {
         self.rate.min(self.burst).min(self.observed)
     }
 }
 
-/// What a relay carried, from the histories of an extra-info.
+/// A relay's history of written bytes from an extra-info.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtraInfo {
     /// The digest of its RSA identity key.
     pub identity: Identity,
-    /// When it was published, seconds since 1970.
+    /// Time of publication, seconds since 1970.
     pub published: u64,
-    /// When the history of written bytes ends, seconds since 1970.
+    /// End of the history, seconds since 1970.
     pub end: u64,
-    /// How many seconds each number of it covers.
+    /// Length of an interval of the history, seconds.
     pub interval: u64,
     /// Bytes written in each interval, oldest first.
     pub written: Vec<u64>,
@@ -54,7 +52,7 @@ pub struct ExtraInfo {
 /// Reads a server descriptor; `Err` says what is wrong with it.
 ///
 /// # Errors
-/// If a line that is needed is missing, malformed or there twice, or the document is cut off.
+/// If a needed line is missing, malformed or repeated, or the document is truncated.
 ///
 /// # Examples
 ///
@@ -85,23 +83,22 @@ pub fn read(text: &str) -> Result<Descriptor, String> {
     Ok(Descriptor { nickname, identity, published, rate, burst, observed, family })
 }
 
-/// The relays that a `family` line names. `$digest=name` and `$digest~name` are a digest with a nickname; bare
-/// nicknames prove nothing.
+/// Parses a `family` line. Skips bare nicknames, which prove nothing; `$digest=name` and `$digest~name` count.
 pub(crate) fn named_family(names: &str) -> BTreeSet<Identity> {
     let digests = names.split_ascii_whitespace().filter(|name| name.starts_with('$'));
     digests.filter_map(|name| name.get(..41)).filter_map(Identity::from_hex).collect()
 }
 
-/// Reads an extra-info; `Ok(None)` if it says nothing of written bytes.
+/// Reads an extra-info; `Ok(None)` without a history of written bytes.
 ///
 /// # Errors
-/// If a line that is needed is missing, malformed or there twice, or the document is cut off.
+/// If a needed line is missing, malformed or repeated, or the document is truncated.
 pub fn read_extra_info(text: &str) -> Result<Option<ExtraInfo>, String> {
     let mut lines = Lines::of(text, &["extra-info", "published", "write-history"]);
     let head = lines.need("extra-info")?;
     let digest = head.split(' ').nth(1).unwrap_or_default();
-    let identity =
-        Identity::from_hex(digest).ok_or_else(|| "`extra-info` names no relay by 40 digits".to_owned())?;
+    let identity = Identity::from_hex(digest)
+        .ok_or_else(|| "`extra-info` lacks a fingerprint of 40 hexadecimal digits".to_owned())?;
     let published = lines.time("published")?;
     lines.signed()?;
     let Some(history) = lines.last("write-history") else { return Ok(None) };
@@ -117,7 +114,7 @@ pub fn read_extra_info(text: &str) -> Result<Option<ExtraInfo>, String> {
     Ok(Some(ExtraInfo { identity, published, end, interval, written }))
 }
 
-/// The lines of one document whose keywords are asked for.
+/// The lines of a document with the wanted keywords.
 struct Lines<'a> {
     found: Vec<(&'a str, &'a str)>,
     twice: Option<&'a str>,
@@ -128,7 +125,7 @@ impl<'a> Lines<'a> {
     fn of(text: &'a str, keywords: &[&str]) -> Lines<'a> {
         let mut lines = Lines { found: Vec::new(), twice: None, signed: false };
         for line in text.lines() {
-            // Documents before 2010 mark lines that old software did not know.
+            // Documents before 2010 mark new keywords with `opt`.
             let line = line.strip_prefix("opt ").unwrap_or(line);
             let (keyword, rest) = line.split_once(' ').unwrap_or((line, ""));
             if keyword == "router-signature" {
@@ -160,7 +157,7 @@ impl<'a> Lines<'a> {
     }
 
     fn signed(&self) -> Result<(), String> {
-        if self.signed { Ok(()) } else { Err("it is cut off: no `router-signature`".into()) }
+        if self.signed { Ok(()) } else { Err("is cut off: `router-signature` is missing".into()) }
     }
 }
 

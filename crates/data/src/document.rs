@@ -1,8 +1,8 @@
-//! A text document and the error of everything that reads one.
+//! A text document, and the error of all readers.
 
 use std::{fmt, io};
 
-/// A text with the name it goes by in errors.
+/// A text with a name for error messages.
 #[derive(Clone, Debug)]
 pub struct Document {
     name: String,
@@ -10,7 +10,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// A document from text at hand; `name` is what errors call it, usually the path.
+    /// Makes a document. `name` is usually the path.
     ///
     /// # Errors
     /// If the text is empty.
@@ -22,7 +22,7 @@ impl Document {
         Ok(document)
     }
 
-    /// What errors call it.
+    /// The name in error messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -37,7 +37,7 @@ impl Document {
         self.text.lines().find(|line| !line.trim().is_empty()).unwrap_or("")
     }
 
-    /// Lines with their numbers, counted from one.
+    /// Lines with their numbers, from one.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.text.lines())
     }
@@ -58,40 +58,40 @@ impl Document {
         DataError { line: Some(line), ..self.error(cause, cure) }
     }
 
-    /// An error at a byte of the text, given as line and column.
+    /// An error at a byte of the text. The message shows line and column.
     pub fn error_at_byte(&self, byte: usize, cause: impl Into<String>, cure: impl Into<String>) -> DataError {
         let (line, column) = self.position(byte);
         DataError { line: Some(line), column: Some(column), ..self.error(cause, cure) }
     }
 
-    /// Line and column, both from one, of a byte of the text; columns count characters.
+    /// Line and column of a byte, both from one; columns count characters.
     pub fn position(&self, byte: usize) -> (usize, usize) {
         let before = &self.text.as_bytes()[..byte.min(self.text.len())];
         let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
         let start = before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
-        // Continuation bytes of UTF-8 are not characters of their own.
+        // Continuation bytes of UTF-8 do not start a character.
         let column = 1 + before[start..].iter().filter(|&&b| b & 0xc0 != 0x80).count();
         (line, column)
     }
 }
 
-/// Why a document could not be read.
+/// Why a document is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataError {
-    /// The file, as it was named.
+    /// Name of the file.
     pub file: String,
-    /// The line, from one, where it makes sense.
+    /// Line, from one, if known.
     pub line: Option<usize>,
-    /// The column in characters, from one, where it makes sense.
+    /// Column in characters, from one, if known.
     pub column: Option<usize>,
-    /// What is wrong.
+    /// The mistake.
     pub cause: String,
-    /// What to do about it.
+    /// How to correct it.
     pub cure: String,
 }
 
 impl DataError {
-    /// A file or a folder that cannot be read.
+    /// An error about a file or folder that cannot be read.
     pub fn unreadable(file: impl Into<String>, cause: &io::Error) -> DataError {
         DataError {
             file: file.into(),
@@ -118,7 +118,7 @@ impl fmt::Display for DataError {
 
 impl std::error::Error for DataError {}
 
-/// A piece of input for an error message: short, on one line, in quotes.
+/// Quotes input for an error message, shortened to one line.
 pub(crate) fn quote(text: &str) -> String {
     let mut short: String = text.chars().take(40).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(40).is_some() {
@@ -127,7 +127,7 @@ pub(crate) fn quote(text: &str) -> String {
     format!("`{short}`")
 }
 
-/// Seconds since 1970 of `2020-02-29 10:00:00` (UTC); `None` if there is no such time.
+/// Parses `2020-02-29 10:00:00` (UTC) to seconds since 1970; `None` for invalid times.
 pub(crate) fn timestamp(text: &str) -> Option<u64> {
     let bytes = text.as_bytes();
     if bytes.len() != 19 || !text.is_ascii() {

@@ -21,7 +21,7 @@ use crate::{gml, graphml, latency_csv, latency_graph, open, shadow_folder, tgen}
 /// Relays with their capacities, by identity.
 pub type Relays = BTreeMap<Identity, Capacity>;
 
-/// A file format whose files hold a `T`.
+/// A file format for contents of type `T`.
 pub struct Format<T: 'static> {
     /// Name in error messages.
     pub name: &'static str,

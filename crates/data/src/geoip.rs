@@ -1,13 +1,13 @@
-//! Tor's geoip file: which country an IPv4 address is in.
+//! Tor's geoip file: the countries of IPv4 addresses.
 //!
-//! Lines of `first,last,CC` with addresses as numbers; `#` begins a comment (tor's `src/config/geoip`).
+//! Lines have the form `first,last,CC` with addresses as numbers; `#` begins a comment (tor's `src/config/geoip`).
 
 use std::net::Ipv4Addr;
 
 use crate::country::Country;
 use crate::document::{DataError, Document, quote};
 
-/// Ranges of addresses and their countries.
+/// Address ranges with their countries.
 #[derive(Clone, Debug)]
 pub struct GeoIp {
     /// First, last, country; ascending.
@@ -15,7 +15,7 @@ pub struct GeoIp {
 }
 
 impl GeoIp {
-    /// The country of an address; `None` where the file does not say.
+    /// The country of an address; `None` if unknown.
     pub fn country(&self, address: Ipv4Addr) -> Option<Country> {
         let address = u32::from(address);
         let after = self.ranges.partition_point(|(first, ..)| *first <= address);
@@ -28,16 +28,16 @@ impl GeoIp {
         self.ranges.len()
     }
 
-    /// Whether there are none.
+    /// Whether it holds zero ranges.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 }
 
-/// Reads a geoip file. Ranges whose code names no country (`??`, `EU`) are left out.
+/// Reads a geoip file. Skips ranges with codes that are not a country (`??`, `EU`).
 ///
 /// # Errors
-/// If a line is malformed, ranges overlap or descend, or no range has a country.
+/// If a line is malformed, ranges overlap or descend, or all ranges lack a country.
 pub fn read(document: &Document) -> Result<GeoIp, DataError> {
     let mut ranges = Vec::new();
     let mut free_from = 0u64;
@@ -67,7 +67,9 @@ pub fn read(document: &Document) -> Result<GeoIp, DataError> {
         }
     }
     if ranges.is_empty() {
-        return Err(document.error("has no range with a country", "give Tor's geoip file for IPv4"));
+        return Err(
+            document.error("does not hold any range with a country", "give Tor's geoip file for IPv4")
+        );
     }
     Ok(GeoIp { ranges })
 }

@@ -1,17 +1,15 @@
-//! A reader of GML (Himsolt 1996) as Shadow writes it: `graph [ directed 0 node [ id 0 ... ] edge [...] ]`.
+//! Reader of GML (Himsolt 1996), as Shadow writes it: `graph [ directed 0 node [ id 0 ... ] edge [...] ]`.
 
 use crate::document::{DataError, Document, quote};
 use crate::graph::{Attributes, Draft, Graph, Node};
 
-/// Lists may nest this deep; Shadow needs two.
+/// Maximum nesting of lists; Shadow needs two.
 const MAX_DEPTH: u32 = 32;
 
-/// Reads a graph.
-///
-/// Attributes of nodes and edges that are lists themselves (`graphics [ ... ]`) are skipped.
+/// Reads a graph. Skips attributes that are lists (`graphics [ ... ]`).
 ///
 /// # Errors
-/// If the text is not GML, holds no graph or two, or the graph fails the checks of [`Graph`].
+/// If the text is not GML, does not hold exactly one graph, or fails the checks of [`Graph`].
 pub fn read(document: &Document) -> Result<Graph, DataError> {
     let mut reader = Reader { document, at: 0, line: 1 };
     let mut graph = None;
@@ -25,7 +23,7 @@ pub fn read(document: &Document) -> Result<Graph, DataError> {
             (_, Value::Text(_)) => {}
         }
     }
-    graph.ok_or_else(|| document.error("holds no `graph [ ... ]`", CURE))?.check(document)
+    graph.ok_or_else(|| document.error("does not hold a `graph [ ... ]`", CURE))?.check(document)
 }
 
 /// Whether the document begins like GML.
@@ -71,7 +69,7 @@ impl<'a> Reader<'a> {
         self.at += bytes;
     }
 
-    /// Skips blanks and comments: `#` begins one where a key could stand.
+    /// Skips blanks, and comments (`#`) at the place of a key.
     fn blanks(&mut self) {
         loop {
             let rest = self.rest();
@@ -118,13 +116,13 @@ impl<'a> Reader<'a> {
         let length = rest.find(|c: char| c.is_whitespace() || "[]\"".contains(c)).unwrap_or(rest.len());
         let word = &rest[..length];
         if word.is_empty() {
-            return Err(self.fail("a key has no value", "write `key value`"));
+            return Err(self.fail("a key lacks a value", "write `key value`"));
         }
         self.advance(length);
         Ok(Value::Text(word))
     }
 
-    /// The next key in a list; `None` behind its `]`.
+    /// The next key in a list; `None` after its `]`.
     fn key_in_list(&mut self) -> Result<Option<&'a str>, DataError> {
         self.blanks();
         if self.rest().starts_with(']') {
@@ -199,8 +197,8 @@ impl<'a> Reader<'a> {
         from.remove(key).ok_or_else(|| {
             self.document.error_at(
                 line,
-                format!("the {what} has no `{key}`"),
-                format!("give every {what} one"),
+                format!("the {what} lacks a `{key}`"),
+                format!("give every {what} a `{key}`"),
             )
         })
     }
@@ -231,8 +229,8 @@ mod tests {
     fn what_is_not_a_graph_is_refused_at_its_place() {
         let node = "graph [\nnode [ id 1 ]\n";
         for (bad, line, cause) in [
-            ("hello world".to_owned(), None, "no `graph"),
-            (format!("{node}node [ id 1 ]\n]"), Some(3), "twice"),
+            ("hello world".to_owned(), None, "`graph"),
+            (format!("{node}node [ id 1 ]\n]"), Some(3), "repeats"),
             (format!("{node}edge [ source 1 target 2 ]\n]"), Some(3), "does not exist"),
             (format!("{node}edge [ source 1 ]\n]"), Some(3), "no `target`"),
             (format!("{node}node [ label 1 ]\n]"), Some(3), "no `id`"),

@@ -1,4 +1,4 @@
-//! A graph with attributes, as GML and GraphML files describe it, and the checks that make it one.
+//! Graphs with attributes from GML and GraphML files, and their checks.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use crate::document::{DataError, Document, quote};
 /// Attributes of a node or an edge, by name, as text.
 pub type Attributes = BTreeMap<String, String>;
 
-/// A checked graph: node names are unique and every edge joins two nodes that exist.
+/// A checked graph: node names are unique, and every edge joins two existing nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
-    /// Edges have a direction.
+    /// Whether edges have a direction.
     pub directed: bool,
     /// Attributes of the graph itself.
     pub attributes: Attributes,
@@ -25,26 +25,26 @@ pub struct Graph {
 pub struct Node {
     /// Its identifier in the file.
     pub id: String,
-    /// Where it stands in the file.
+    /// Its line in the file.
     pub line: usize,
-    /// What is said about it.
+    /// Its attributes.
     pub attributes: Attributes,
 }
 
 /// An edge.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Edge {
-    /// Index of the node it leaves.
+    /// Index of the source node.
     pub source: usize,
-    /// Index of the node it enters.
+    /// Index of the target node.
     pub target: usize,
-    /// Where it stands in the file.
+    /// Its line in the file.
     pub line: usize,
-    /// What is said about it.
+    /// Its attributes.
     pub attributes: Attributes,
 }
 
-/// A graph while it is being read: edges still name their nodes.
+/// A graph before the checks. Edges name their nodes.
 #[derive(Default)]
 pub(crate) struct Draft {
     pub directed: bool,
@@ -55,20 +55,20 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Checks the draft: at least one node, no node twice, no edge to nowhere.
+    /// Checks that nodes exist and are unique, and that all edges join existing nodes.
     pub fn check(self, document: &Document) -> Result<Graph, DataError> {
         if self.nodes.is_empty() {
-            return Err(document.error("the graph has no nodes", "give a graph with nodes and edges"));
+            return Err(document.error("the graph lacks nodes", "give a graph with nodes and edges"));
         }
         let mut index = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
             if let Some(first) = index.insert(node.id.as_str(), at) {
                 let cause = format!(
-                    "node {} is there twice, first in line {}",
+                    "node {} repeats; it is first in line {}",
                     quote(&node.id),
                     self.nodes[first].line
                 );
-                return Err(document.error_at(node.line, cause, "give every node an id of its own"));
+                return Err(document.error_at(node.line, cause, "give every node a unique id"));
             }
         }
         let mut edges = Vec::with_capacity(self.edges.len());

@@ -1,4 +1,4 @@
-//! A reader of GraphML (Brandes et al. 2002): nodes, edges and their `data`, named by `attr.name`.
+//! Reader of GraphML (Brandes et al. 2002): nodes, edges and their `data`, named by `attr.name`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use quick_xml::events::{BytesStart, Event};
 use crate::document::{DataError, Document, quote};
 use crate::graph::{Attributes, Draft, Graph, Node};
 
-/// Elements may nest this deep; GraphML without nested graphs needs four.
+/// Maximum nesting of elements; GraphML without nested graphs needs four.
 const MAX_DEPTH: usize = 32;
 
 const CURE: &str = "give a GraphML graph";
@@ -16,8 +16,8 @@ const CURE: &str = "give a GraphML graph";
 /// Reads a graph.
 ///
 /// # Errors
-/// If the text is not well-formed XML, not GraphML, holds no graph or two, uses hyperedges, ports or nested
-/// graphs, or the graph fails the checks of [`Graph`].
+/// If the text is not well-formed XML or GraphML, does not hold exactly one graph, uses hyperedges, ports or nested
+/// graphs, or fails the checks of [`Graph`].
 pub fn read(document: &Document) -> Result<Graph, DataError> {
     let mut xml = Reader::from_str(document.text());
     xml.config_mut().expand_empty_elements = true;
@@ -50,7 +50,7 @@ pub fn read(document: &Document) -> Result<Graph, DataError> {
     if !state.path.is_empty() {
         return Err(document.error("the file ends inside an element", "give the whole file"));
     }
-    state.graph.ok_or_else(|| document.error("holds no `graph`", CURE))?.check(document)
+    state.graph.ok_or_else(|| document.error("does not hold a `graph`", CURE))?.check(document)
 }
 
 /// Whether the document begins like GraphML.
@@ -59,7 +59,7 @@ pub fn looks_like(document: &Document) -> bool {
     head.trim_start().starts_with('<') && head.contains("<graphml")
 }
 
-/// Which element the reader is in; others are skipped with all they hold.
+/// The kind of the enclosing element. Other elements are skipped with their contents.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     Graphml,
@@ -73,12 +73,12 @@ enum Place {
 struct State<'a> {
     document: &'a Document,
     position: Lines<'a>,
-    /// Byte where the present event begins.
+    /// Byte where the current event begins.
     at: usize,
     path: Vec<Place>,
-    /// From key id to attribute name.
+    /// Attribute names by key id.
     names: BTreeMap<String, String>,
-    /// The key's attribute name and the text so far.
+    /// Attribute name of the current `data` element, and its text so far.
     data: Option<(String, String)>,
     graph: Option<Draft>,
 }
@@ -130,7 +130,7 @@ impl<'a> State<'a> {
                 let id = self.needed(element, "id")?;
                 let name = self.attribute(element, "attr.name")?.unwrap_or_else(|| id.clone());
                 if self.names.insert(id.clone(), name).is_some() {
-                    return Err(self.fail(format!("key {} is there twice", quote(&id))));
+                    return Err(self.fail(format!("key {} repeats", quote(&id))));
                 }
                 Place::Other
             }
@@ -206,7 +206,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// The five entities of XML and character references.
+/// Resolves XML's five entities and character references.
 fn resolve(name: &str) -> Option<String> {
     if let Some(number) = name.strip_prefix('#') {
         let code = match number.strip_prefix('x') {
@@ -267,11 +267,11 @@ mod tests {
         let a = "<node id='a'/>\n";
         for (bad, cause) in [
             ("<html></html>".to_owned(), "not `graphml`"),
-            ("<graphml></graphml>".to_owned(), "no `graph`"),
+            ("<graphml></graphml>".to_owned(), "hold a `graph`"),
             (format!("{HEAD}{a}"), "ends inside"),
             (format!("{HEAD}{a}</node>{TAIL}"), "not well-formed"),
-            (format!("{HEAD}{TAIL}"), "no nodes"),
-            (format!("{HEAD}{a}{a}{TAIL}"), "twice"),
+            (format!("{HEAD}{TAIL}"), "lacks nodes"),
+            (format!("{HEAD}{a}{a}{TAIL}"), "repeats"),
             (format!("{HEAD}{a}<edge source='a' target='z'/>{TAIL}"), "does not exist"),
             (format!("{HEAD}{a}<edge source='a'/>{TAIL}"), "without `target`"),
             (format!("{HEAD}<node/>{TAIL}"), "without `id`"),

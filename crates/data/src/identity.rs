@@ -1,8 +1,8 @@
-//! What names relays and their documents.
+//! Identifiers of relays and their documents.
 
 use std::fmt;
 
-/// The SHA-256 digest of a microdescriptor, which a consensus names it by.
+/// SHA-256 digest of a microdescriptor, its name in a consensus.
 pub type MicrodescriptorDigest = [u8; 32];
 
 /// The SHA-1 digest of a relay's RSA identity key.
@@ -22,7 +22,7 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// From 40 hexadecimal digits, with or without a leading `$`.
+    /// Parses 40 hexadecimal digits, with or without a leading `$`.
     pub fn from_hex(text: &str) -> Option<Identity> {
         let digits = text.strip_prefix('$').unwrap_or(text).as_bytes();
         let mut bytes = [0; 20];
@@ -37,13 +37,13 @@ impl Identity {
         Some(Identity(bytes))
     }
 
-    /// From the 27 characters of unpadded base64 that consensuses use.
+    /// Parses 27 characters of unpadded base64, as in consensuses.
     pub fn from_base64(text: &str) -> Option<Identity> {
         base64(text).map(Identity)
     }
 }
 
-/// Exactly `N` bytes from unpadded base64.
+/// Decodes exactly `N` bytes of unpadded base64.
 pub(crate) fn base64<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != (N * 4).div_ceil(3) {
         return None;
@@ -51,7 +51,7 @@ pub(crate) fn base64<const N: usize>(text: &str) -> Option<[u8; N]> {
     base64_bytes(text)?.try_into().ok()
 }
 
-/// The bytes of unpadded base64; nothing may be left over.
+/// Decodes unpadded base64 without leftover bits.
 pub(crate) fn base64_bytes(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
@@ -76,7 +76,7 @@ pub(crate) fn base64_bytes(text: &str) -> Option<Vec<u8>> {
     (bits == 0).then_some(bytes)
 }
 
-/// Unpadded base64.
+/// Encodes unpadded base64.
 pub(crate) fn to_base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digits = |chunk: &[u8]| {

@@ -1,4 +1,4 @@
-//! Delays between places: the one form that all latency data sets are brought into.
+//! Delays between places: the common form of all latency data sets.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,48 +8,47 @@ use tidegate_control::units::{Rate, Span};
 use crate::country::Country;
 use crate::document::{DataError, Document, quote};
 
-/// More locations than this are refused: the table of their pairs would not fit into memory.
+/// Maximum number of locations, which bounds the memory for their pairs.
 pub const MAX_LOCATIONS: usize = 4096;
 
-/// Places and the paths between all of them.
+/// Locations, and paths between all of them.
 #[derive(Clone, Debug)]
 pub struct LatencyTable {
     /// The places, in the order of the file.
     pub locations: Vec<Location>,
-    /// How many ordered pairs the file did not measure and the completion rule filled.
+    /// Number of ordered pairs without a measurement in the file, which [`LatencyTable::complete`] filled.
     pub completed: usize,
     paths: Vec<Path>,
 }
 
-/// A place that hosts can be at.
+/// A possible location of hosts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Location {
     /// Its name in the file, unique.
     pub name: String,
-    /// The country it is in, if the file says.
+    /// Its country, if known.
     pub country: Option<Country>,
-    /// A city or region within the country.
+    /// Its city or region.
     pub city: Option<String>,
-    /// Access bandwidth out of hosts there, if the file says.
+    /// Access bandwidth from hosts there, if known.
     pub up: Option<Rate>,
-    /// Access bandwidth into hosts there, if the file says.
+    /// Access bandwidth to hosts there, if known.
     pub down: Option<Rate>,
 }
 
-/// What the Internet does between two places, one way.
+/// The Internet between two locations, one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Path {
     /// Propagation and standing queues.
     pub delay: Span,
     /// Standard deviation of the delay over time.
     pub jitter: Span,
-    /// Probability that a packet is lost, in `[0, 1]`.
+    /// Loss probability, in `[0, 1]`.
     pub loss: f64,
 }
 
 impl Path {
-    /// One path after the other: delays add, jitters add as independent deviations, losses as
-    /// independent chances.
+    /// Concatenates two paths. Delays add; jitters and losses combine as independent.
     fn then(self, next: Path) -> Path {
         let (a, b) = (self.jitter.as_secs_f64(), next.jitter.as_secs_f64());
         Path {
@@ -60,17 +59,17 @@ impl Path {
     }
 }
 
-/// Which known paths a completed table keeps.
+/// Which measured paths a completed table keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// Every path is the shortest one over the known paths (Shadow's `use_shortest_path: true`).
+    /// None: every path is the shortest over known paths (Shadow's `use_shortest_path: true`).
     Shortest,
-    /// A known path is kept as it was measured; only missing ones are the shortest over known ones.
+    /// All: only missing paths are the shortest over known ones.
     Direct,
 }
 
 impl LatencyTable {
-    /// The path from one location to another, by index.
+    /// The path between two locations, by index.
     ///
     /// # Panics
     /// If an index is out of range.
@@ -80,8 +79,10 @@ impl LatencyTable {
         &self.paths[from * n + to]
     }
 
-    /// Where hosts of a country can be: all locations in it; if there are none, those in the nearest
-    /// country that has some; all locations if no location has a country.
+    /// The possible locations of hosts in a country.
+    ///
+    /// These are the locations in it, or else in the nearest country that has some. If countries are unknown, these
+    /// are all locations.
     pub fn in_or_near(&self, country: Country) -> Vec<usize> {
         let countries = || self.locations.iter().filter_map(|location| location.country);
         let nearest = countries().min_by(|a, b| country.distance_km(*a).total_cmp(&country.distance_km(*b)));
@@ -91,13 +92,12 @@ impl LatencyTable {
 
     /// Completes a partly known table (`known[from * n + to]`).
     ///
-    /// A missing path between two locations is the shortest over known paths, as with Shadow's
-    /// `use_shortest_path`. A missing path from a location to itself takes half the least delay to
-    /// another location, without jitter and loss: two hosts in one place are nearer than the next place.
+    /// A missing path between two locations becomes the shortest over known paths, as with Shadow's
+    /// `use_shortest_path`. A missing path from a location to itself gets half of its least delay to another
+    /// location, without jitter and loss, since hosts in one place are nearer to each other than to the next place.
     ///
     /// # Errors
-    /// If there are too many locations, two have the same name, or no sequence of known paths joins two of
-    /// them.
+    /// If there are too many locations, names repeat, or known paths do not connect two locations.
     pub fn complete(
         document: &Document,
         locations: Vec<Location>,
@@ -110,8 +110,8 @@ impl LatencyTable {
         let mut names: Vec<&str> = locations.iter().map(|location| location.name.as_str()).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            let cause = format!("location {} is there twice", quote(pair[0]));
-            return Err(document.error(cause, "give every location a name of its own"));
+            let cause = format!("location {} repeats", quote(pair[0]));
+            return Err(document.error(cause, "give every location a unique name"));
         }
         let missing = known.iter().filter(|path| path.is_none()).count();
         let neighbours = |from: usize| {
@@ -131,7 +131,7 @@ impl LatencyTable {
                 for to in (0..n).filter(others) {
                     let Some(path) = shortest[to] else {
                         let (a, b) = (quote(&locations[from].name), quote(&locations[to].name));
-                        let cause = format!("nothing leads from {a} to {b}");
+                        let cause = format!("{b} is unreachable from {a}");
                         return Err(document.error(cause, "add the missing edges or measurements"));
                     };
                     let cell = &mut known[row.start + to];
@@ -144,8 +144,10 @@ impl LatencyTable {
                 let nearest =
                     (0..n).filter(others).filter_map(|to| known[row.start + to]).map(|p| p.delay).min();
                 let Some(nearest) = nearest else {
-                    let cause =
-                        format!("the only location, {}, has no path to itself", quote(&locations[from].name));
+                    let cause = format!(
+                        "the only location, {}, lacks a path to itself",
+                        quote(&locations[from].name)
+                    );
                     return Err(document.error(cause, "add an edge from it to itself"));
                 };
                 known[row.start + from] = Some(Path { delay: nearest / 2, ..Path::default() });
@@ -156,10 +158,10 @@ impl LatencyTable {
     }
 }
 
-/// Refuses tables without locations and tables that would not fit into memory.
+/// Refuses tables with zero locations or above [`MAX_LOCATIONS`].
 pub(crate) fn check_size(document: &Document, locations: usize) -> Result<(), DataError> {
     if locations == 0 {
-        return Err(document.error("holds no location", "give a table with locations"));
+        return Err(document.error("does not hold any location", "give a table with locations"));
     }
     if locations > MAX_LOCATIONS {
         let cause = format!("holds {locations} locations, more than {MAX_LOCATIONS}");
@@ -168,9 +170,9 @@ pub(crate) fn check_size(document: &Document, locations: usize) -> Result<(), Da
     Ok(())
 }
 
-/// Dijkstra from one location: least delay, then least loss.
+/// Dijkstra's algorithm from one location: least delay, then least loss.
 fn shortest_paths(adjacent: &[Vec<(usize, Path)>], from: usize) -> Vec<Option<Path>> {
-    // Losses are probabilities, so their bits order as they do.
+    // Probabilities are not negative, so their bits have the same order.
     let cost = |path: &Path| (path.delay, path.loss.to_bits());
     let mut best: Vec<Option<Path>> = vec![None; adjacent.len()];
     let mut done = vec![false; adjacent.len()];
@@ -215,7 +217,7 @@ mod tests {
         Some(Path { delay: Span::from_millis(delay), jitter: Span::from_millis(jitter), loss })
     }
 
-    /// DE -10- FR -5- ES, and DE -40- ES measured directly.
+    /// DE -10- FR -5- ES, and a direct DE -40- ES.
     fn triangle() -> Vec<Option<Path>> {
         let (a, b, c) = (ms(10, 3, 0.1), ms(5, 4, 0.1), ms(40, 0, 0.0));
         vec![None, a, c, a, ms(1, 0, 0.0), b, c, b, None]
@@ -250,9 +252,9 @@ mod tests {
             LatencyTable::complete(&document(), places(names), known, Routing::Direct)
         };
         let error = complete(&["DE", "FR"], vec![None; 4]).unwrap_err();
-        assert!(error.cause.contains("nothing leads from `DE` to `FR`"), "{error}");
+        assert!(error.cause.contains("`FR` is unreachable from `DE`"), "{error}");
         assert!(complete(&["DE"], vec![None]).unwrap_err().cause.contains("itself"));
-        assert!(complete(&["DE", "DE"], vec![ms(1, 0, 0.0); 4]).unwrap_err().cause.contains("twice"));
+        assert!(complete(&["DE", "DE"], vec![ms(1, 0, 0.0); 4]).unwrap_err().cause.contains("repeats"));
         assert!(complete(&[], Vec::new()).is_err());
     }
 

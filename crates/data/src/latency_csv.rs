@@ -1,7 +1,6 @@
-//! Latency measurements in tables: WonderProxy's between cities, RIPE Atlas' between countries, and bare
-//! matrices as of PlanetLab.
+//! Tables of latencies: WonderProxy's between cities, RIPE Atlas' between countries, and matrices (PlanetLab).
 //!
-//! All three hold round-trip times; a one-way delay is taken as half of one.
+//! All three hold round-trip times. A one-way delay is half of a round-trip time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,13 +13,13 @@ use crate::document::{DataError, Document, quote};
 use crate::latency::{self, LatencyTable, Location, Routing, check_size};
 use crate::open;
 
-/// No packet takes this long to travel (s); larger values are errors of measurement or unit.
+/// Largest plausible round-trip time, s. Larger values are errors of measurement or unit.
 const MAX_RTT_S: f64 = 60.0;
 
-/// A server that pings itself measures its own loopback, not the way to a neighbour in its city (s).
+/// Ping times of a server to itself below this, s, measure its loopback.
 const LOOPBACK_S: f64 = 0.000_2;
 
-/// Half a round-trip time, and a deviation of it as two independent ways.
+/// Half a round-trip time; its deviation is split into two independent ones.
 fn one_way(rtt_s: f64, deviation_s: f64) -> latency::Path {
     latency::Path {
         delay: Span::from_secs_f64(rtt_s / 2.0),
@@ -76,19 +75,20 @@ fn servers_beside(path: &Path, pings: &Document) -> Result<PathBuf, DataError> {
         (Some(servers), true) => Ok(servers),
         (one, _) => {
             let how_many = if one.is_some() { "more than one" } else { "no" };
-            let cause =
-                format!("holds pings between numbered servers, but {how_many} `servers*.csv` is beside it");
-            Err(pings.error(cause, "put the one table of servers into the same directory"))
+            let cause = format!("needs one table of servers, but {how_many} `servers*.csv` is in its folder");
+            Err(pings.error(cause, "put exactly one `servers*.csv` into the same folder"))
         }
     }
 }
 
-/// Reads WonderProxy's pings (columns `source`, `destination`, `avg`, `mdev`, in milliseconds) and the
-/// table of their servers (`id`, `title`, `country`). Pings of servers that the table does not list are
-/// left out, loopback pings as well; a pair measured one way only serves both.
+/// Reads WonderProxy's pings (columns `source`, `destination`, `avg`, `mdev`, in ms) and their table of servers
+/// (`id`, `title`, `country`).
+///
+/// Skips loopback pings and pings of servers outside the table. A pair that was measured in one direction counts for
+/// both.
 ///
 /// # Errors
-/// If a table is malformed, a server is there twice or in an unknown country, or a pair is pinged twice.
+/// If a table is malformed, a server or pair repeats, or a country is unknown.
 pub fn wonderproxy(pings: &Document, servers: &Document) -> Result<LatencyTable, DataError> {
     let mut locations = Vec::new();
     let mut index = BTreeMap::new();
@@ -97,11 +97,11 @@ pub fn wonderproxy(pings: &Document, servers: &Document) -> Result<LatencyTable,
         let [id, title, country] = row.values();
         let country = Country::from_name(country)
             .or_else(|| Country::from_code(country))
-            .ok_or_else(|| row.fail(format!("{} is no known country", quote(country))))?;
+            .ok_or_else(|| row.fail(format!("{} is not a known country", quote(country))))?;
         if index.insert(id.to_owned(), locations.len()).is_some() {
-            return Err(row.fail(format!("server {} is there twice", quote(id))));
+            return Err(row.fail(format!("server {} repeats", quote(id))));
         }
-        // Two servers in one city stay two places.
+        // Two servers in one city stay two locations.
         let name = if titles.insert(title.to_owned()) { title.to_owned() } else { format!("{title} {id}") };
         locations.push(Location {
             name,
@@ -122,19 +122,20 @@ pub fn wonderproxy(pings: &Document, servers: &Document) -> Result<LatencyTable,
             continue;
         }
         if known[from * n + to].replace(one_way(rtt, deviation)).is_some() {
-            return Err(row.fail(format!("the pair {source},{destination} is there twice")));
+            return Err(row.fail(format!("the pair {source},{destination} repeats")));
         }
     }
     mirror(&mut known, n);
     LatencyTable::complete(pings, locations, known, Routing::Direct)
 }
 
-/// Reads RIPE Atlas' country pairs (columns `cty1`, `cty2`, `rtt_avg`, in milliseconds; symmetric, one row a
-/// pair). Rows whose code names no country (`EU`, `Unknown`) are left out. Their `rtt_std` is the spread
-/// between probes, not over time, so jitter is zero.
+/// Reads RIPE Atlas' country pairs (columns `cty1`, `cty2`, `rtt_avg`, in ms; symmetric, one row per pair).
+///
+/// Skips rows with codes that are not a country (`EU`, `Unknown`). Jitter is zero, because `rtt_std` is the spread
+/// between probes and not over time.
 ///
 /// # Errors
-/// If the table is malformed or a pair is there twice.
+/// If the table is malformed or a pair repeats.
 pub fn ripe_countries(document: &Document) -> Result<LatencyTable, DataError> {
     let mut pairs = BTreeMap::new();
     for row in csv::rows(document, ["cty1", "cty2", "rtt_avg"])? {
@@ -144,7 +145,7 @@ pub fn ripe_countries(document: &Document) -> Result<LatencyTable, DataError> {
             continue;
         };
         if pairs.insert((a.min(b), a.max(b)), one_way(rtt, 0.0)).is_some() {
-            return Err(row.fail(format!("the pair {a},{b} is there twice")));
+            return Err(row.fail(format!("the pair {a},{b} repeats")));
         }
     }
     let countries: BTreeSet<Country> = pairs.keys().flat_map(|(a, b)| [*a, *b]).collect();
@@ -167,8 +168,9 @@ pub fn ripe_countries(document: &Document) -> Result<LatencyTable, DataError> {
     LatencyTable::complete(document, countries.iter().map(place).collect(), known, Routing::Direct)
 }
 
-/// Reads a square matrix of round-trip times in milliseconds without names (PlanetLab's NetLatency-Data);
-/// zeros off the diagonal, negative and empty values are missing measurements.
+/// Reads a square matrix of round-trip times in ms without names (PlanetLab's NetLatency-Data).
+///
+/// Negative and empty values, and zeros off the diagonal, are missing measurements.
 ///
 /// # Errors
 /// If a value is not a number or the matrix is not square.
@@ -183,7 +185,7 @@ pub fn matrix(document: &Document) -> Result<LatencyTable, DataError> {
     let mut known = vec![None; n * n];
     for (from, (line, row)) in rows.iter().enumerate() {
         if row.len() != n {
-            let cause = format!("has {} numbers where the matrix has {n} rows", row.len());
+            let cause = format!("has {} numbers, but the matrix has {n} rows", row.len());
             return Err(document.error_at(*line, cause, "give a square matrix"));
         }
         for (to, text) in row.iter().enumerate() {
@@ -210,7 +212,7 @@ pub fn matrix(document: &Document) -> Result<LatencyTable, DataError> {
     LatencyTable::complete(document, (1..=n).map(place).collect(), known, Routing::Direct)
 }
 
-/// A path measured in one direction serves the other.
+/// Copies a path measured in one direction to the other.
 fn mirror(known: &mut [Option<latency::Path>], n: usize) {
     for from in 0..n {
         for to in 0..from {
@@ -225,7 +227,7 @@ fn milliseconds<const N: usize>(row: &csv::Row<'_, N>, column: usize) -> Result<
     if seconds <= MAX_RTT_S {
         return Ok(seconds);
     }
-    Err(row.fail(format!("{} ms is longer than any packet travels", row.values()[column])))
+    Err(row.fail(format!("{} ms is longer than a minute", row.values()[column])))
 }
 
 #[cfg(test)]

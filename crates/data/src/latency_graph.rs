@@ -1,8 +1,7 @@
-//! Network graphs as Shadow reads them: GML (Shadow 2 and 3) and GraphML (Shadow 1), as latency tables.
+//! Latency tables from Shadow's network graphs: GML (Shadow 2 and 3) and GraphML (Shadow 1).
 //!
-//! Edges have `latency` (one way), `jitter` and `packet_loss`; nodes have bandwidths and a place. In GML
-//! quantities carry their unit; in GraphML a bare latency is in milliseconds and a bare bandwidth in KiB/s,
-//! as Shadow 1 defines them.
+//! Edges have `latency` (one way), `jitter` and `packet_loss`; nodes have bandwidths and a location. Quantities in
+//! GML have units. In GraphML, bare latencies are ms and bare bandwidths KiB/s, as Shadow 1 defines them.
 
 use tidegate_control::units::{Rate, Span};
 
@@ -11,22 +10,22 @@ use crate::document::{DataError, Document, quote};
 use crate::graph::{Attributes, Graph};
 use crate::latency::{LatencyTable, Location, Path, Routing, check_size};
 
-/// What a number without a unit means.
+/// Meaning of a number without a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BareNumbers {
-    /// Refused, as Shadow 2 and 3 do.
+    /// An error, as in Shadow 2 and 3.
     Refused,
-    /// Milliseconds and KiB/s, as Shadow 1 takes them.
+    /// Milliseconds and KiB/s, as in Shadow 1.
     Shadow1,
 }
 
-/// The table of a network graph.
+/// Makes the table of a network graph.
 ///
-/// All paths are shortest ones (Shadow's `use_shortest_path`), unless the graph itself says
-/// `preferdirectpaths` (Shadow 1): then a direct edge wins.
+/// All paths are shortest paths (Shadow's `use_shortest_path`). With `preferdirectpaths` in the graph (Shadow 1),
+/// direct edges take precedence.
 ///
 /// # Errors
-/// If an edge has no latency, a quantity is malformed, an edge is there twice, or the graph is not connected.
+/// If an edge lacks a latency or repeats, a quantity is malformed, or the graph is not connected.
 pub fn table(document: &Document, graph: &Graph, bare: BareNumbers) -> Result<LatencyTable, DataError> {
     let reader = Reader { document, bare };
     let n = graph.nodes.len();
@@ -43,7 +42,7 @@ pub fn table(document: &Document, graph: &Graph, bare: BareNumbers) -> Result<La
         for cell in &cells[..if one_way { 1 } else { 2 }] {
             if known[*cell].replace(path).is_some() {
                 let (a, b) = (&graph.nodes[edge.source].id, &graph.nodes[edge.target].id);
-                let cause = format!("the edge from {} to {} is there twice", quote(a), quote(b));
+                let cause = format!("the edge from {} to {} repeats", quote(a), quote(b));
                 return Err(document.error_at(edge.line, cause, "keep one of them"));
             }
         }
@@ -66,7 +65,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn location(&self, id: &str, attributes: &Attributes, line: usize) -> Result<Location, DataError> {
         let first = |names: &[&str]| names.iter().find_map(|name| attributes.get(*name)).map(String::as_str);
-        // Shadow 1's geocode is a country, and for the United States and Canada a state behind it.
+        // Shadow 1's geocode is a country, with a state for the United States and Canada.
         let geocode = first(&["geocode"]).unwrap_or("");
         let (head, state) = geocode.split_at_checked(2).unwrap_or((geocode, ""));
         let code = first(&["country_code", "countrycode", "country"]).unwrap_or(head);
@@ -84,8 +83,8 @@ impl Reader<'_> {
         let Some(latency) = attributes.get("latency") else {
             return Err(self.document.error_at(
                 line,
-                "the edge has no latency",
-                "give every edge one, as \"10 ms\"",
+                "the edge lacks a latency",
+                "give every edge a latency such as \"10 ms\"",
             ));
         };
         let delay = self.span("latency", latency, line)?;
@@ -114,8 +113,8 @@ impl Reader<'_> {
             if (0.0..=60_000.0).contains(&ms) {
                 return Ok(Span::from_secs_f64(ms / 1e3));
             }
-            let cause = format!("{what} {} is not between zero and a minute", quote(text));
-            return Err(self.document.error_at(line, cause, "give milliseconds"));
+            let cause = format!("{what} {} is not between 0 and 60 s", quote(text));
+            return Err(self.document.error_at(line, cause, "give it in milliseconds"));
         }
         let span: Result<Span, _> = text.parse();
         span.map_err(|error| self.document.error_at(line, format!("{what} {error}"), "correct it"))
@@ -173,7 +172,7 @@ mod tests {
         let table = gml_table(cycle).unwrap();
         assert_eq!(table.path(1, 0).delay, Span::from_millis(2), "round the cycle");
         let error = gml_table(&cycle.replace("source 2 target 0", "source 2 target 2")).unwrap_err();
-        assert!(error.cause.contains("nothing leads"), "{error}");
+        assert!(error.cause.contains("unreachable"), "{error}");
     }
 
     #[test]
@@ -189,7 +188,7 @@ mod tests {
             ("latency \"5 ms\" packet_loss 1.5", "probability"),
             ("latency \"5 ms\" packet_loss nan", "probability"),
             ("latency \"5 ms\" jitter \"5 parsecs\"", "unknown unit"),
-            ("latency \"5 ms\" ] edge [ source 1 target 0 latency \"5 ms\"", "twice"),
+            ("latency \"5 ms\" ] edge [ source 1 target 0 latency \"5 ms\"", "repeats"),
         ] {
             let error = gml_table(&graph(edge)).unwrap_err();
             assert!(error.cause.contains(cause) && error.line == Some(3), "{edge}: {error}");

@@ -1,8 +1,7 @@
-//! Microdescriptors (dir-spec, "Computing microdescriptors"; tor's `cached-microdescs`): the families that relays
-//! declare. A consensus of the `microdesc` flavour names them by their digests.
+//! Microdescriptors (dir-spec, "Computing microdescriptors"; tor's `cached-microdescs`): the families of relays.
 //!
-//! Only families are read. A family is mutual: two relays are relatives if each names the other by its fingerprint,
-//! or if both have a family key in common. Relatives of a relative need not be relatives.
+//! A consensus of the `microdesc` flavour refers to them by digest. A family is mutual: two relays are relatives if
+//! each names the fingerprint of the other, or if they share a family key. The relation is not transitive.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,43 +11,44 @@ use crate::consensus::{Identity, MicrodescriptorDigest, RouterStatus};
 use crate::descriptor::named_family;
 use crate::document::{DataError, Document};
 
-/// A longer microdescriptor is broken; authorities take no descriptor above 20,000 bytes.
+/// Maximum length; authorities accept descriptors of up to 20,000 bytes.
 const MAX_BYTES: usize = 20_000;
 
-/// So many broken microdescriptors are named, the rest counted.
+/// Maximum number of broken microdescriptors in a message; the rest are counted.
 const MAX_NAMED: usize = 5;
 
-/// What the microdescriptors of a file say of families.
+/// The families that the microdescriptors of a file declare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Microdescriptors {
     declared: BTreeMap<MicrodescriptorDigest, Declared>,
-    /// How many were skipped because they are broken.
+    /// Number of skipped, broken microdescriptors.
     pub broken: usize,
-    /// The line and the mistake of the first few of them.
+    /// Line and mistake of the first of them.
     pub named: Vec<String>,
 }
 
-/// What a relay says of its family.
+/// The family that a relay declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Declared {
     family: BTreeSet<Identity>,
     keys: BTreeSet<String>,
 }
 
-/// Who is a relative of whom.
+/// Mutual families.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Families {
-    /// Of every relay that has any.
+    /// The relatives of each relay that has some.
     pub relatives: BTreeMap<Identity, BTreeSet<Identity>>,
-    /// Relays whose microdescriptor is not there, so that their families are not known.
+    /// Number of relays without a microdescriptor, so with unknown families.
     pub missing: usize,
 }
 
-/// Reads a file of microdescriptors, with or without the annotations (`@last-listed`) of tor's cache. Broken ones are
-/// skipped.
+/// Reads a file of microdescriptors, with or without the annotations of tor's cache (`@last-listed`).
+///
+/// Skips broken microdescriptors.
 ///
 /// # Errors
-/// If there is no microdescriptor that is whole.
+/// If the file does not hold any valid microdescriptor.
 pub fn read(document: &Document) -> Result<Microdescriptors, DataError> {
     let text = document.text();
     let mut read = Microdescriptors::default();
@@ -70,18 +70,18 @@ pub fn read(document: &Document) -> Result<Microdescriptors, DataError> {
     }
     if read.declared.is_empty() {
         let cause = match read.named.first() {
-            Some(first) => format!("holds no microdescriptor that is whole ({first})"),
-            None => "holds no microdescriptor".into(),
+            Some(first) => format!("holds only broken microdescriptors ({first})"),
+            None => "does not hold microdescriptors".into(),
         };
         return Err(document.error(cause, "give tor's cached-microdescs"));
     }
     Ok(read)
 }
 
-/// Reads microdescriptors and the families that these relays declare in them.
+/// Reads microdescriptors and the families of these relays.
 ///
 /// # Errors
-/// As [`read`], or if it names none of the relays.
+/// As [`read`], or if none of the relays has a microdescriptor here.
 pub fn families(
     document: &Document,
     relays: &[RouterStatus],
@@ -89,7 +89,7 @@ pub fn families(
     let read = read(document)?;
     let families = read.families(relays);
     if families.missing == relays.len() {
-        let cause = "holds no microdescriptor that the consensus names";
+        let cause = "lacks all microdescriptors of the consensus";
         let cure = "give a consensus of the microdesc flavour and the cached-microdescs beside it";
         return Err(document.error(cause, cure));
     }
@@ -111,7 +111,7 @@ impl Microdescriptors {
         }
     }
 
-    /// The families of these relays, each known by the digest that the consensus gives for it.
+    /// The families of these relays, found by the digests in the consensus.
     pub fn families(&self, relays: &[RouterStatus]) -> Families {
         let mut of = BTreeMap::new();
         for relay in relays {
@@ -140,7 +140,7 @@ impl Microdescriptors {
     }
 }
 
-/// What a microdescriptor declares; `Err` says why it is broken.
+/// Parses a microdescriptor; `Err` says why it is broken.
 fn declared(text: &str) -> Result<Declared, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("longer than {MAX_BYTES} bytes"));
@@ -183,7 +183,7 @@ mod tests {
         read(&Document::new("cached-microdescs", text)?)
     }
 
-    /// Who is whose relative by the made-up consensus, by nickname, and how many relays are not known.
+    /// The pairs of relatives by nickname in the test consensus, and the number of unknown relays.
     fn families(microdescriptors: &Microdescriptors) -> (Vec<String>, usize) {
         let document = Document::new("consensus", include_str!("../fixtures/consensus-microdesc")).unwrap();
         let relays = consensus::read(&document).unwrap().relays;
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn families_are_mutual_and_not_passed_on() {
-        // Charlie names golf, and delta hotel, in vain; india is delta's relative but not charlie's.
+        // Charlie names golf, and delta names hotel, without return. India is a relative of delta, not of charlie.
         let pairs =
             ["bravo golf", "charlie delta", "delta charlie", "delta india", "golf bravo", "india delta"];
         let read = text(TEXT).unwrap();

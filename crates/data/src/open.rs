@@ -1,4 +1,4 @@
-//! Opening a file: plain, .xz or .gz, told apart by content, within limits.
+//! Opens files: plain, .xz or .gz by content, within limits.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::document::{DataError, Document};
 
-/// Unpacked, no document is longer than this (bytes); beyond it a file is refused, not read.
+/// Maximum length of an unpacked document, bytes.
 pub const MAX_UNPACKED: u64 = 256 << 20;
 
-/// The most memory an .xz dictionary may ask for (`xz -9` asks for 65 MiB).
+/// Maximum size of an .xz dictionary, KiB (`xz -9` uses 65 MiB).
 pub(crate) const MAX_DICTIONARY_KIB: u32 = 80 << 10;
 
 /// The path of a file in a folder, plain, .xz or .gz; the plain path if none exists.
@@ -18,17 +18,17 @@ pub fn find_packed(folder: &Path, name: &str) -> PathBuf {
     paths.iter().find(|path| path.exists()).unwrap_or(&paths[0]).clone()
 }
 
-/// Reads a file into memory, unpacking .xz and .gz by their first bytes.
+/// Reads a file and unpacks .xz and .gz, recognised by their first bytes.
 ///
 /// # Errors
-/// If it cannot be read, is empty, damaged, longer than [`MAX_UNPACKED`] when unpacked, or not text.
+/// If the file is unreadable, empty, damaged, not text, or longer than [`MAX_UNPACKED`].
 pub fn open(path: &Path) -> Result<Document, DataError> {
     let name = path.display().to_string();
     let unreadable = |error: io::Error| DataError::unreadable(name.clone(), &error);
-    // Looked at before it is opened: opening a FIFO waits for a writer, a device never ends.
+    // Checked before opening, because opening a FIFO blocks and a device may be endless.
     let about = std::fs::metadata(path).map_err(unreadable)?;
     if !about.is_file() {
-        let cause = if about.is_dir() { "is a directory" } else { "is no regular file" };
+        let cause = if about.is_dir() { "is a directory" } else { "is not a regular file" };
         return Err(DataError {
             cause: cause.into(),
             cure: "name a file".into(),
@@ -41,12 +41,12 @@ pub fn open(path: &Path) -> Result<Document, DataError> {
     unpack(&name, packed)
 }
 
-/// The document in these bytes of a file: unpacks .xz and .gz by their first bytes.
+/// Makes a document of a file's bytes; unpacks .xz and .gz by their first bytes.
 ///
 /// Bytes that are not UTF-8 (Latin-1 contact lines in old documents) become replacement characters.
 ///
 /// # Errors
-/// If the bytes are empty, damaged, longer than [`MAX_UNPACKED`] when unpacked, or not text.
+/// If the bytes are empty, damaged, not text, or longer than [`MAX_UNPACKED`].
 pub fn unpack(name: &str, bytes: Vec<u8>) -> Result<Document, DataError> {
     unpack_within(name, bytes, MAX_UNPACKED)
 }
@@ -149,6 +149,6 @@ mod tests {
         assert!(unpack("x", b"PK\x03\x04...".to_vec()).unwrap_err().cause.contains("zip"));
         assert!(open(Path::new("/nonexistent")).unwrap_err().cause.contains("cannot be read"));
         assert_eq!(open(Path::new("/")).unwrap_err().cause, "is a directory");
-        assert_eq!(open(Path::new("/dev/zero")).unwrap_err().cause, "is no regular file");
+        assert_eq!(open(Path::new("/dev/zero")).unwrap_err().cause, "is not a regular file");
     }
 }

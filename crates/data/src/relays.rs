@@ -1,5 +1,4 @@
-//! What is known of relays beyond the consensus (their capacities), and where users are: the files that
-//! `tornettools stage` writes.
+//! Capacities of relays and locations of users: `tornettools stage` output and server descriptors.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -12,28 +11,28 @@ use crate::csv;
 use crate::document::{DataError, Document, quote};
 use crate::torperf::json;
 
-/// A relay over a month, as tornettools saw it in consensuses and descriptors.
+/// A relay over a month, from consensuses and descriptors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capacity {
-    /// What it is called; empty if nobody says.
+    /// Its name; empty if unknown.
     pub name: String,
-    /// Where it is.
+    /// Its country.
     pub country: Option<Country>,
     /// Its IPv4 address.
     pub address: Option<Ipv4Addr>,
-    /// Its share of the whole consensus weight, mean over the time it ran.
+    /// Mean share of the consensus weight while it ran.
     pub weight: f64,
-    /// The most it was seen to carry, in bytes per second (observed bandwidth); zero if never seen.
+    /// Largest observed bandwidth, bytes/s; zero if unknown.
     pub capacity_bytes_per_s: u64,
-    /// Its BandwidthRate in bytes per second.
+    /// BandwidthRate, bytes/s.
     pub rate_bytes_per_s: u64,
-    /// Its BandwidthBurst in bytes.
+    /// BandwidthBurst, bytes.
     pub burst_bytes: u64,
     /// Share of the time it ran.
     pub running: f64,
-    /// Share of its running time it had the flag Guard.
+    /// Share of its running time with the flag Guard.
     pub guard: f64,
-    /// Share of its running time it had the flag Exit.
+    /// Share of its running time with the flag Exit.
     pub exit: f64,
 }
 
@@ -68,8 +67,7 @@ pub(crate) fn are_descriptors(document: &Document) -> bool {
 /// Reads `relayinfo_staging_*.json`, by identity.
 ///
 /// # Errors
-/// If the document is not that JSON, a fingerprint is malformed, a share is outside `[0, 1]`, or there is
-/// no relay.
+/// If the JSON or a fingerprint is malformed, a share is outside `[0, 1]`, or the file lists zero relays.
 pub fn capacities(document: &Document) -> Result<BTreeMap<Identity, Capacity>, DataError> {
     let staging: Staging = json(document)?;
     let mut relays = BTreeMap::new();
@@ -79,9 +77,10 @@ pub fn capacities(document: &Document) -> Result<BTreeMap<Identity, Capacity>, D
         })?;
         let shares = [staged.weight, staged.running_frequency, staged.guard_frequency, staged.exit_frequency];
         if let Some(bad) = shares.iter().find(|share| !(0.0..=1.0).contains(*share)) {
-            return Err(
-                document.error(format!("relay {fingerprint} has {bad} where a share stands"), "correct it")
-            );
+            return Err(document.error(
+                format!("relay {fingerprint} has {bad} instead of a share from 0 to 1"),
+                "correct it",
+            ));
         }
         relays.insert(
             identity,
@@ -100,23 +99,24 @@ pub fn capacities(document: &Document) -> Result<BTreeMap<Identity, Capacity>, D
         );
     }
     if relays.is_empty() {
-        return Err(document.error("holds no relay", "give the output of `tornettools stage`"));
+        return Err(document.error("does not hold any relay", "give the output of `tornettools stage`"));
     }
     Ok(relays)
 }
 
-/// Reads server descriptors (dir-spec 2.1.1): their `bandwidth` lines say rate, burst and the most that was observed.
-/// Weights, flags and running time are not in descriptors; a relay counts as what it observed.
+/// Reads rate, burst and observed bandwidth from server descriptors (dir-spec 2.1.1).
+///
+/// Descriptors lack weights, flags and running time; a relay's weight is its observed bandwidth.
 ///
 /// # Errors
-/// If the document holds no descriptor with a fingerprint and a bandwidth.
+/// If the document does not hold any descriptor with a fingerprint and a bandwidth.
 pub fn descriptors(document: &Document) -> Result<BTreeMap<Identity, Capacity>, DataError> {
     let mut relays = BTreeMap::new();
     let (mut name, mut address, mut identity) = ("", None, None);
     for (line, text) in document.lines() {
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         let fail =
-            |what: &str| document.error_at(line, format!("{} is no {what}", quote(text)), "correct it");
+            |what: &str| document.error_at(line, format!("{} is not a {what}", quote(text)), "correct it");
         match words[..] {
             ["router", nickname, ip, ..] => {
                 (name, address, identity) = (nickname, ip.parse::<Ipv4Addr>().ok(), None)
@@ -147,17 +147,20 @@ pub fn descriptors(document: &Document) -> Result<BTreeMap<Identity, Capacity>, 
         }
     }
     if relays.is_empty() {
-        return Err(document
-            .error("holds no descriptor with a fingerprint and a bandwidth", "give server descriptors"));
+        return Err(document.error(
+            "does not hold any descriptor with a fingerprint and a bandwidth",
+            "give server descriptors",
+        ));
     }
     Ok(relays)
 }
 
-/// Reads the countries of relays from a table with the columns `fingerprint` and `cc`; relays in no known
-/// country (`??`) are left out.
+/// Reads the countries of relays from a table with the columns `fingerprint` and `cc`.
+///
+/// Skips relays with an unknown country (`??`).
 ///
 /// # Errors
-/// If the table is malformed, or a relay is there twice.
+/// If the table is malformed, or a relay repeats.
 pub fn countries(document: &Document) -> Result<BTreeMap<Identity, Country>, DataError> {
     let mut relays = BTreeMap::new();
     for row in csv::rows(document, ["fingerprint", "cc"])? {
@@ -167,25 +170,27 @@ pub fn countries(document: &Document) -> Result<BTreeMap<Identity, Country>, Dat
         if let Some(country) = Country::from_code(code)
             && relays.insert(identity, country).is_some()
         {
-            return Err(row.fail(format!("relay {fingerprint} is there twice")));
+            return Err(row.fail(format!("relay {fingerprint} repeats")));
         }
     }
     Ok(relays)
 }
 
-/// Reads `userinfo_staging_*.json`: the share of Tor's users in each country. Codes that name no country are
-/// left out and the rest scaled to a sum of one.
+/// Reads `userinfo_staging_*.json`: the share of Tor's users in each country.
+///
+/// Skips codes that are not a country and scales the other shares to a sum of one.
 ///
 /// # Errors
-/// If the document is not that JSON, a share is negative, or no country has users.
+/// If the JSON is malformed, a share is outside `[0, 1]`, or all countries have zero users.
 pub fn users(document: &Document) -> Result<BTreeMap<Country, f64>, DataError> {
     let shares: BTreeMap<String, f64> = json(document)?;
     let mut users = BTreeMap::new();
     for (code, share) in shares {
         if !(0.0..=1.0).contains(&share) {
-            return Err(
-                document.error(format!("country {} has {share} of the users", quote(&code)), "correct it")
-            );
+            return Err(document.error(
+                format!("country {} has the share {share} of users, not 0 to 1", quote(&code)),
+                "correct it",
+            ));
         }
         if let Some(country) = Country::from_code(&code) {
             *users.entry(country).or_insert(0.0) += share;
@@ -193,7 +198,7 @@ pub fn users(document: &Document) -> Result<BTreeMap<Country, f64>, DataError> {
     }
     let total: f64 = users.values().sum();
     if total <= 0.0 {
-        return Err(document.error("no country has users", "give the output of `tornettools stage`"));
+        return Err(document.error("all countries have zero users", "give the output of `tornettools stage`"));
     }
     users.values_mut().for_each(|share| *share /= total);
     Ok(users)

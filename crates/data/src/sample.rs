@@ -1,23 +1,25 @@
-//! A smaller network with the same shape: each class of relays, sorted by weight, is cut into as many buckets
-//! as relays are wanted, and each bucket sends one representative (as tornettools samples; Jansen, Tracey,
-//! Goldberg: Once is Never Enough, USENIX Security 2021).
+//! Scales a network down and keeps its shape, as tornettools does.
+//!
+//! The relays of each class are sorted by weight and divided into as many buckets as relays are wanted. One relay
+//! represents each bucket (Jansen, Tracey, Goldberg: Once is Never Enough, USENIX Security 2021).
 
 use tidegate_control::random::Seed;
 
 use crate::consensus::RouterStatus;
 use crate::weights::{Class, class_of};
 
-/// Who represents a bucket.
+/// Choice of a bucket's representative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Representative {
-    /// The relay in its middle, as in tornettools: always the same network.
+    /// The relay in the middle, as in tornettools, so the network is always the same.
     Median,
-    /// A relay drawn at random: another network for each seed, and no bias in the mean weight.
+    /// A random relay: a network per seed, without bias in the mean weight.
     Drawn(Seed),
 }
 
-/// Indices of the relays that represent `relays` at a fraction of their number, ascending. Only relays that
-/// run, are valid and have weight take part. Each class keeps its share, and at least one relay.
+/// Returns the indices, ascending, of the relays that represent `relays` at a fraction of their number.
+///
+/// Only relays that run, are valid and have weight take part. Each class keeps its share, and at least one relay.
 ///
 /// # Panics
 /// If the fraction is not in `(0, 1]`.
@@ -53,8 +55,7 @@ pub fn sample(relays: &[RouterStatus], fraction: f64, representative: Representa
     sampled
 }
 
-/// The Kolmogorov-Smirnov distance of two samples: the largest difference of their distribution functions,
-/// between zero and one.
+/// Kolmogorov-Smirnov distance of two samples: the largest difference of their distribution functions.
 ///
 /// # Panics
 /// If a sample is empty.
@@ -110,14 +111,14 @@ mod tests {
         let relays = network();
         for representative in [Representative::Median, Representative::Drawn(Seed::root(2))] {
             let sampled = sample(&relays, 0.05, representative);
-            // Each class is rounded on its own.
+            // Each class is rounded separately.
             assert!(sampled.len().abs_diff(200) <= 2, "{}", sampled.len());
             for class in Class::ALL {
                 let all = weights_of(&relays, 0..relays.len(), class);
                 let some = weights_of(&relays, sampled.iter().copied(), class);
                 let share = some.len() as f64 / sampled.len() as f64 - all.len() as f64 / 4000.0;
                 assert!(share.abs() < 0.005, "{class:?}");
-                // One representative of each of k buckets is never further than a bucket from the whole.
+                // Representatives of k buckets differ from the whole by at most one bucket.
                 let distance = ks_distance(&all, &some);
                 assert!(distance <= 1.01 / some.len() as f64, "{class:?}: {distance}");
             }

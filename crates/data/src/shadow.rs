@@ -1,5 +1,6 @@
-//! The hosts of a Shadow 1 configuration (`shadow.config.xml`) as relays: where they are, how fast their links are, how
-//! far their operators let them go; what clients weigh them by is in the bandwidth file beside it.
+//! Relays of a Shadow 1 configuration (`shadow.config.xml`): location, links and limits.
+//!
+//! Their consensus weights are in a separate bandwidth file.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,16 +15,16 @@ use crate::relays::Capacity;
 
 const CURE: &str = "give a shadow.config.xml of Shadow 1 and the v3bw file that goes with it";
 
-/// A host while its processes are read.
+/// A host during the reading of its processes.
 struct Host {
     capacity: Capacity,
     identity: Identity,
 }
 
-/// Reads the relays of a configuration; `weights` is the bandwidth file that names them (`nick=`).
+/// Reads the relays of a configuration. `weights` is the bandwidth file that names them (`nick=`).
 ///
 /// # Errors
-/// If one of the documents is not what it should be, or no relay is in both.
+/// If a document is malformed, or the two documents do not have any relay in common.
 pub fn relays(config: &Document, weights: &Document) -> Result<BTreeMap<Identity, Capacity>, DataError> {
     let weighed = weights_by_name(weights)?;
     let total: f64 = weighed.values().map(|(_, weight)| weight).sum();
@@ -55,12 +56,12 @@ pub fn relays(config: &Document, weights: &Document) -> Result<BTreeMap<Identity
         }
     }
     if relays.is_empty() {
-        return Err(config.error("holds no relay that the bandwidth file names", CURE));
+        return Err(config.error("does not hold any relay of the bandwidth file", CURE));
     }
     Ok(relays)
 }
 
-/// `node_id=$... bw=... nick=...` lines: name to identity and weight.
+/// Parses lines of `node_id=$... bw=... nick=...`: identity and weight by name.
 pub(crate) fn weights_by_name(weights: &Document) -> Result<BTreeMap<&str, (Identity, f64)>, DataError> {
     let mut by_name = BTreeMap::new();
     for (line, text) in weights.lines() {
@@ -82,7 +83,7 @@ fn attribute(element: &BytesStart<'_>, name: &str) -> Option<String> {
     quick_xml::escape::unescape(&found.value).ok().map(|value| value.into_owned())
 }
 
-/// A host that the bandwidth file names and that is no authority; `None` for any other.
+/// Reads a host; `None` if it is an authority or the bandwidth file does not name it.
 fn host(
     config: &Document,
     at: usize,
@@ -97,7 +98,7 @@ fn host(
     let rate = |key: &str| -> Result<u64, DataError> {
         let text = attribute(element, key).unwrap_or_default();
         let kib = text.parse::<u64>().ok().filter(|kib| *kib > 0 && *kib < 1 << 40);
-        let cause = || format!("relay {} has no `{key}` in KiB/s", quote(&name));
+        let cause = || format!("relay {} lacks a `{key}` in KiB/s", quote(&name));
         Ok(kib.ok_or_else(|| config.error_at_byte(at, cause(), CURE))? * 1024)
     };
     let link = rate("bandwidthup")?.min(rate("bandwidthdown")?);
@@ -117,7 +118,7 @@ fn host(
     Ok(Some(Host { capacity, identity: *identity }))
 }
 
-/// `--BandwidthRate 1073741824 --BandwidthBurst 1073741824` among tor's arguments.
+/// Parses `--BandwidthRate 1073741824 --BandwidthBurst 1073741824` among tor's arguments.
 pub(crate) fn limit(capacity: &mut Capacity, arguments: &str) {
     let words: Vec<&str> = arguments.split_whitespace().collect();
     for pair in words.windows(2) {

@@ -1,6 +1,7 @@
-//! A Shadow 2 or 3 configuration (`shadow.config.yaml`) as `tornettools generate` writes it: relays with their links and
-//! limits, how many clients and servers there are, and the graph that they are on. What clients weigh relays by is in the
-//! bandwidth file that tornettools leaves beside it.
+//! Relays of a Shadow 2 or 3 configuration (`shadow.config.yaml`) by `tornettools generate`.
+//!
+//! The reader takes links and limits of relays, the numbers of clients and servers, and the graph's name. Consensus
+//! weights are in a separate bandwidth file.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -16,7 +17,7 @@ use crate::shadow::{limit, weights_by_name};
 
 const CURE: &str = "give the shadow.config.yaml of `tornettools generate`, in its folder";
 
-/// The file, as far as it is used.
+/// The used part of the file.
 #[derive(Deserialize)]
 struct Config {
     #[serde(default)]
@@ -53,7 +54,7 @@ struct Host {
     processes: Vec<Process>,
 }
 
-/// Where a host was asked to be, before hosts named their nodes.
+/// Location hints of a host, from before hosts named their nodes.
 #[derive(Default, Deserialize)]
 struct Hints {
     ip_address_hint: Option<String>,
@@ -81,14 +82,14 @@ impl Default for Arguments {
     }
 }
 
-/// What a configuration holds beside relays.
+/// The other contents of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Where the graph is, as the file says it.
+    /// Path of the graph, as in the file.
     pub graph: Option<String>,
-    /// Numbers of hosts by kind: their name without its number (`perfclientexit`, `markovclient`, `server`, ...).
+    /// Number of hosts by kind, the name without its number (`perfclientexit`, `markovclient`, `server`).
     pub kinds: BTreeMap<String, u32>,
-    /// Programs that they run beside tor and tgen.
+    /// Programs besides tor and tgen.
     pub programs: Vec<String>,
 }
 
@@ -96,7 +97,7 @@ fn parse(config: &Document) -> Result<Config, DataError> {
     serde_saphyr::from_str(config.text()).map_err(|error| {
         let line = error.location().map(|place| place.line() as usize);
         let cause = error.without_snippet().to_string();
-        let cause = format!("is no configuration of Shadow: {}", cause.lines().next().unwrap_or_default());
+        let cause = format!("is not a configuration of Shadow: {}", cause.lines().next().unwrap_or_default());
         match line.filter(|line| *line > 0) {
             Some(line) => config.error_at(line, cause, CURE),
             None => config.error(cause, CURE),
@@ -104,10 +105,10 @@ fn parse(config: &Document) -> Result<Config, DataError> {
     })
 }
 
-/// What is in a configuration beside relays.
+/// Reads the contents of a configuration besides relays.
 ///
 /// # Errors
-/// If it is none.
+/// If the document is not a configuration.
 pub fn contents(config: &Document) -> Result<Contents, DataError> {
     let Config { network, hosts } = parse(config)?;
     let Graph { path, file } = network.graph;
@@ -126,11 +127,12 @@ pub fn contents(config: &Document) -> Result<Contents, DataError> {
     Ok(contents)
 }
 
-/// Reads the relays of a configuration; `weights` is the bandwidth file that names them (`nick=`), `country` where the
-/// graph's nodes are.
+/// Reads the relays of a configuration.
+///
+/// `weights` is the bandwidth file that names them (`nick=`); `country` returns the country of a node of the graph.
 ///
 /// # Errors
-/// If one of the documents is not what it should be, or no relay is in both.
+/// If a document is malformed, or the two documents do not have any relay in common.
 pub fn relays(
     config: &Document,
     weights: &Document,
@@ -146,9 +148,9 @@ pub fn relays(
         };
         let fail = |what: String| config.error(format!("relay {} {what}", quote(&name)), CURE);
         let rate = |text: &Option<String>| {
-            let text = text.as_deref().ok_or_else(|| fail("has no bandwidth".into()))?;
+            let text = text.as_deref().ok_or_else(|| fail("lacks a bandwidth".into()))?;
             let rate: Result<Rate, _> = shadows(text).parse();
-            rate.map_err(|error| fail(format!("has a bandwidth that {error}")))
+            rate.map_err(|error| fail(format!("has a bad bandwidth: {error}")))
         };
         let link = rate(&host.bandwidth_up)?.min(rate(&host.bandwidth_down)?);
         let hinted = host.options.country_code_hint.as_deref().and_then(Country::from_code);
@@ -175,12 +177,12 @@ pub fn relays(
         relays.insert(*identity, capacity);
     }
     if relays.is_empty() {
-        return Err(config.error("holds no relay that the bandwidth file names", CURE));
+        return Err(config.error("does not hold any relay of the bandwidth file", CURE));
     }
     Ok(relays)
 }
 
-/// Shadow's units as everybody's: `95080 kilobit`, `1 Gibit`.
+/// Converts Shadow's units to ours: `95080 kilobit`, `1 Gibit`.
 fn shadows(text: &str) -> String {
     let short = [("kilobit", "kbit"), ("megabit", "Mbit"), ("gigabit", "Gbit")];
     short.iter().fold(text.to_owned(), |text, (long, short)| text.replace(long, short))
@@ -229,14 +231,14 @@ mod tests {
     fn what_is_no_configuration_is_refused() {
         let none = |_| None;
         for (bad, cause) in [
-            ("hosts: [1, 2]", "is no configuration of Shadow"),
-            ("hosts: {}", "holds no relay"),
+            ("hosts: [1, 2]", "is not a configuration of Shadow"),
+            ("hosts: {}", "hold any relay"),
             (
                 "hosts: {relay1exitguard: {bandwidth_up: 3 shoes, bandwidth_down: 1 Mbit}}",
-                "has a bandwidth that",
+                "has a bad bandwidth",
             ),
-            ("hosts: {relay1exitguard: {bandwidth_up: 1 Mbit}}", "has no bandwidth"),
-            ("a: &a [x]\nb: &b [*a, *a, *a]\nhosts: *b", "is no configuration of Shadow"),
+            ("hosts: {relay1exitguard: {bandwidth_up: 1 Mbit}}", "lacks a bandwidth"),
+            ("a: &a [x]\nb: &b [*a, *a, *a]\nhosts: *b", "is not a configuration of Shadow"),
         ] {
             let refused = relays(&document(bad), &weights(), &none).unwrap_err();
             assert!(refused.cause.contains(cause), "{bad}: {refused}");

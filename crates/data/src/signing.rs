@@ -1,6 +1,7 @@
-//! Authorities of one's own: certificates and a signed consensus as Tor's authorities make them (dir-spec, "Key
-//! certificates", "Signing the document"), for networks on one machine and for tests. [`authority`](crate::authority)
-//! verifies them.
+//! Test authorities: certificates and a signed consensus as Tor's authorities make them.
+//!
+//! See dir-spec, "Key certificates" and "Signing the document". They serve networks on one machine and tests;
+//! [`authority`](crate::authority) verifies them.
 
 use std::ops::Range;
 
@@ -15,10 +16,10 @@ use tidegate_control::random::Random;
 use crate::consensus::RouterStatus;
 use crate::identity::{Identity, to_base64};
 
-/// Quickly made, and worth as little as a network of one's own.
+/// Length of keys: fast to generate, and sufficient for a test network.
 const BITS: usize = 1024;
 
-/// An authority's keys. They follow from a seed: nobody else may rely on them.
+/// Keys of a test authority. They derive from a seed, so they are not secret.
 #[derive(Debug)]
 pub struct Authority {
     identity: RsaPrivateKey,
@@ -33,12 +34,12 @@ impl Authority {
         Authority { identity: key(), signing: key() }
     }
 
-    /// What it is known by.
+    /// The digest of its identity key.
     pub fn identity(&self) -> Identity {
         Identity(Sha1::digest(der(&self.identity.to_public_key())).into())
     }
 
-    /// Its certificate for that span of Unix time.
+    /// Makes its certificate for a range of Unix time.
     pub fn certificate(&self, valid: Range<u64>) -> String {
         let key = |key: &RsaPrivateKey| armour("RSA PUBLIC KEY", &der(&key.to_public_key()));
         let crossed = sign(&self.signing, &self.identity().0);
@@ -63,8 +64,9 @@ impl Authority {
     }
 }
 
-/// A consensus of these relays that all the authorities signed. It is of the microdesc flavour if a relay has a
-/// microdescriptor.
+/// Makes a consensus of these relays, signed by all authorities.
+///
+/// Its flavour is microdesc if a relay has a microdescriptor.
 pub fn consensus(
     valid_after: u64,
     shared_random: &[u8; 32],
@@ -121,7 +123,7 @@ fn armour(kind: &str, bytes: &[u8]) -> String {
     format!("-----BEGIN {kind}-----\n{lines}\n-----END {kind}-----\n")
 }
 
-/// Draws as RSA's implementation wants them.
+/// Adapts the generator to the traits of the RSA crate.
 struct Drawn<'a>(&'a mut Random);
 
 impl RngCore for Drawn<'_> {

@@ -1,5 +1,6 @@
-//! The speed test of August 2019 (Jansen, Johnson: On the Accuracy of Tor Bandwidth Estimation, PAM 2021), and the
-//! hourly sets of relays that show who came and went.
+//! Data of the speed test of August 2019, and hourly sets of relays.
+//!
+//! Source: Jansen, Johnson: On the Accuracy of Tor Bandwidth Estimation, PAM 2021.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,14 +11,14 @@ use crate::consensus::Identity;
 use crate::document::{DataError, Document, quote};
 use crate::torperf::json;
 
-/// A relay's advertised bandwidth, the smaller of its limit and of what it saw itself carry, in bytes per second.
+/// A relay's advertised bandwidth, bytes/s: the smaller of its limit and its observed bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Advertised {
-    /// Before everybody was loaded for a day.
+    /// Before the test, which loaded every relay for a day.
     pub before: u64,
-    /// After that.
+    /// After the test.
     pub after: u64,
-    /// Its share of the consensus' weight before and after.
+    /// Its share of the consensus weight before and after.
     pub weights: [f64; 2],
 }
 
@@ -28,7 +29,7 @@ struct Difference {
     weight: Shares,
 }
 
-/// Zero where a share is `null`, or left out.
+/// Shares; a missing or `null` share is zero.
 #[derive(Default, Deserialize)]
 struct Shares {
     before: Option<f64>,
@@ -49,7 +50,7 @@ fn identity(document: &Document, text: &str) -> Result<Identity, DataError> {
 /// Reads `speedtest.diffs.json`.
 ///
 /// # Errors
-/// If the document is not that JSON, or a fingerprint is malformed.
+/// If the JSON or a fingerprint is malformed.
 pub fn advertised(document: &Document) -> Result<BTreeMap<Identity, Advertised>, DataError> {
     let relays: BTreeMap<Cow<'_, str>, Difference> = json(document)?;
     relays
@@ -61,10 +62,10 @@ pub fn advertised(document: &Document) -> Result<BTreeMap<Identity, Advertised>,
         .collect()
 }
 
-/// Reads `relay-churn-*.json`: by the hour, in seconds since 1970, the relays of its consensus.
+/// Reads `relay-churn-*.json`: the relays of each consensus by its time, seconds since 1970.
 ///
 /// # Errors
-/// If the document is not that JSON, or an hour or a fingerprint is malformed.
+/// If the JSON, an hour or a fingerprint is malformed.
 pub fn hours(document: &Document) -> Result<BTreeMap<u64, Vec<Identity>>, DataError> {
     let hours: BTreeMap<Cow<'_, str>, Vec<Cow<'_, str>>> = json(document)?;
     hours

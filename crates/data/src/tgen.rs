@@ -1,7 +1,8 @@
-//! tgen's Markov models from their GraphML files, as they are.
+//! Reader of tgen's Markov models (GraphML).
 //!
-//! Two dialects: today's (`distribution`, `param_*`; names of states and observations in `name`) and that of
-//! the PrivCount measurements of 2018 (`lognorm_mu`, `lognorm_sigma`, `exp_lambda`; names are node ids).
+//! There are two dialects. The current one uses `distribution` and `param_*`, and the names of states and
+//! observations are in `name`. That of the PrivCount measurements of 2018 uses `lognorm_mu`, `lognorm_sigma` and
+//! `exp_lambda`, and names are node ids.
 
 use tidegate_control::markov::{Chain, Delay, Emission, Observation, State};
 use tidegate_control::units::Span;
@@ -15,14 +16,14 @@ const CURE: &str = "give a Markov model that tgen accepts";
 /// Reads a model.
 ///
 /// # Errors
-/// If the document is not GraphML, or the graph is not a model that tgen would accept: no start or two,
-/// nodes or edges without type, edges of the wrong type, parameters missing or out of range.
+/// If the document is not GraphML, or tgen would refuse the model: not exactly one start, nodes or edges with a
+/// missing or wrong type, parameters missing or out of range.
 pub fn read(document: &Document) -> Result<Chain, DataError> {
     let graph = graphml::read(document)?;
     Reader { document, graph: &graph }.chain()
 }
 
-/// What a node is: a state (by index) or an observation.
+/// The kind of a node: a state (by index) or an observation.
 #[derive(Clone, Copy)]
 enum Vertex {
     State(usize),
@@ -58,7 +59,7 @@ impl Reader<'_> {
             }
             vertices.push(vertex);
         }
-        let start = start.ok_or_else(|| self.document.error("no state is named `start`", CURE))?;
+        let start = start.ok_or_else(|| self.document.error("the state `start` is missing", CURE))?;
         for edge in &self.graph.edges {
             let weight = self.parameter(edge, "weight", |weight| weight >= 0.0, "zero or more")?;
             match (self.text(edge, "type")?, vertices[edge.source], vertices[edge.target]) {
@@ -83,7 +84,7 @@ impl Reader<'_> {
                 }
             }
         }
-        // No delay is longer than 10 minutes, in the old dialect one.
+        // tgen limits delays to 10 minutes, in the old dialect to one.
         Ok(Chain::new(states, start, Span::from_secs(if old { 60 } else { 600 })))
     }
 
@@ -91,34 +92,34 @@ impl Reader<'_> {
         match node.attributes.get("name") {
             Some(name) => Ok(name),
             None if old => Ok(&node.id),
-            None => Err(self.fail(node.line, format!("node {} has no `name`", quote(&node.id)))),
+            None => Err(self.fail(node.line, format!("node {} lacks a `name`", quote(&node.id)))),
         }
     }
 
-    /// The vertex a node is; `index` is what it gets if it is a state.
+    /// Reads the kind of a node. A state gets `index`.
     fn vertex(&self, node: &Node, name: &str, index: usize) -> Result<Vertex, DataError> {
         match (node.attributes.get("type").map(String::as_str), name) {
-            // The old dialect leaves the start without a type.
+            // The start state lacks a type in the old dialect.
             (Some("state"), _) | (None, "start") => Ok(Vertex::State(index)),
             (Some("observation"), "+") => Ok(Vertex::Observation(Observation::ToServer)),
             (Some("observation"), "-" | "$") => Ok(Vertex::Observation(Observation::ToOrigin)),
             (Some("observation"), "F") => Ok(Vertex::Observation(Observation::End)),
             (Some("observation"), other) => {
-                Err(self.fail(node.line, format!("observation {} is none of `+`, `-`, `F`", quote(other))))
+                Err(self.fail(node.line, format!("observation {} is not `+`, `-` or `F`", quote(other))))
             }
             (Some(other), _) => {
                 Err(self.fail(node.line, format!("the node has the unknown type {}", quote(other))))
             }
-            (None, _) => Err(self.fail(node.line, format!("node {} has no type", quote(&node.id)))),
+            (None, _) => Err(self.fail(node.line, format!("node {} lacks a type", quote(&node.id)))),
         }
     }
 
     fn text<'e>(&self, edge: &'e Edge, key: &str) -> Result<&'e str, DataError> {
         let value = edge.attributes.get(key).map(String::as_str);
-        value.ok_or_else(|| self.fail(edge.line, format!("the edge has no `{key}`")))
+        value.ok_or_else(|| self.fail(edge.line, format!("the edge lacks `{key}`")))
     }
 
-    /// A finite number that satisfies a condition.
+    /// Parses a finite number that satisfies a condition.
     fn parameter(
         &self,
         edge: &Edge,
@@ -163,8 +164,9 @@ impl Reader<'_> {
         }
     }
 
-    /// The old dialect gives all parameters; a log-normal with both zero means an exponential, and the end
-    /// has none.
+    /// Reads a delay of the old dialect.
+    ///
+    /// Edges have all parameters. Two zeros for the log-normal mean an exponential, and the end lacks a delay.
     fn old_delay(&self, edge: &Edge, observation: Observation) -> Result<Delay, DataError> {
         let not_negative = |key| self.parameter(edge, key, |value| value >= 0.0, "a number of zero or more");
         let (location, scale, rate) =
@@ -176,7 +178,7 @@ impl Reader<'_> {
         } else if observation == Observation::End {
             Ok(Delay::Uniform { low: 0.0, high: 0.0 })
         } else {
-            Err(self.fail(edge.line, "the emission has no delay: all parameters are zero".into()))
+            Err(self.fail(edge.line, "the emission lacks a delay: all parameters are zero".into()))
         }
     }
 }
@@ -278,9 +280,9 @@ mod tests {
             assert!(error.cause.contains(cause) && error.line == Some(8), "{pairs:?}: {error}");
         }
         for (body, cause) in [
-            (node("s1", &[("t", "state"), ("n", "A")]), "no state is named `start`"),
+            (node("s1", &[("t", "state"), ("n", "A")]), "the state `start` is missing"),
             (nodes() + &node("x", &[("t", "state"), ("n", "start")]), "second state"),
-            (nodes() + &node("x", &[("t", "observation"), ("n", "?")]), "none of"),
+            (nodes() + &node("x", &[("t", "observation"), ("n", "?")]), "is not `+`"),
             (nodes() + &node("x", &[("n", "A")]), "no type"),
             (nodes() + &node("x", &[("t", "state")]), "no `name`"),
             (nodes() + &edge("s1", "o1", &[("t", "transition"), ("w", "1")]), "does not join"),

@@ -1,5 +1,7 @@
-//! Measured download times to compare runs with: the yearly OnionPerf summary of neverenough-sec2021
-//! (`torperf-2019.json`) and OnionPerf's own analysis files.
+//! Measured download times, for comparison with runs.
+//!
+//! Sources are the yearly OnionPerf summary of neverenough-sec2021 (`torperf-2019.json`) and OnionPerf's analysis
+//! files.
 
 use std::collections::BTreeMap;
 
@@ -7,46 +9,47 @@ use serde::Deserialize;
 
 use crate::document::{DataError, Document, quote};
 
-/// The sizes that Tor's benchmark clients fetch: 50 KiB, 1 MiB and 5 MiB.
+/// Sizes that Tor's benchmark clients download: 50 KiB, 1 MiB and 5 MiB.
 pub const SIZES: [u64; 3] = [50 << 10, 1 << 20, 5 << 20];
 
 /// Download times by size.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// One entry for each size that was measured, ascending.
+    /// One entry per measured size, ascending.
     pub downloads: Vec<Download>,
-    /// Seconds to build a circuit, ascending; empty if the file does not say.
+    /// Times to build a circuit, seconds, ascending; empty if unknown.
     pub circuit_build_s: Vec<f64>,
-    /// Seconds from a request to the first byte of its response, ascending; empty if the file does not say.
+    /// Times from a request to the first byte of its response, seconds, ascending; empty if unknown.
     pub round_trip_s: Vec<f64>,
-    /// Requests made, and those that timed out or failed, if the file says.
+    /// Results of the requests, if known.
     pub requests: Option<Requests>,
 }
 
-/// How requests ended, over all sizes.
+/// Numbers of requests by result, over all sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requests {
-    /// All of them.
+    /// All requests.
     pub made: u64,
-    /// Given up after their time.
+    /// Requests that timed out.
     pub timed_out: u64,
-    /// Ended in an error.
+    /// Requests that failed.
     pub failed: u64,
 }
 
 /// Times of successful downloads of one size.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Download {
-    /// Bytes fetched.
+    /// Downloaded bytes.
     pub bytes: u64,
-    /// Seconds from the start to the first byte, ascending; empty if the file does not say.
+    /// Times to the first byte, seconds, ascending; empty if unknown.
     pub ttfb_s: Vec<f64>,
-    /// Seconds from the start to the last byte, ascending.
+    /// Times to the last byte, seconds, ascending.
     pub ttlb_s: Vec<f64>,
 }
 
-/// The `q`-quantile of ascending numbers, interpolated linearly between the two nearest (type 7, the default
-/// of R and NumPy); `None` if there are none.
+/// The `q`-quantile of ascending numbers; `None` for an empty slice.
+///
+/// Interpolates linearly between the two nearest numbers (type 7, the default of R and NumPy).
 ///
 /// # Panics
 /// If `q` is outside `[0, 1]`.
@@ -59,10 +62,10 @@ pub fn quantile(ascending: &[f64], q: f64) -> Option<f64> {
     Some(low + (high - low) * (at - below as f64))
 }
 
-/// A part of the measurements, by the share of the successful requests that came before.
+/// A part of the year of measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Part {
-    /// Everything.
+    /// The whole year.
     Whole,
     /// January to June.
     FirstHalf,
@@ -80,11 +83,11 @@ pub(crate) fn is_summary(document: &Document) -> bool {
     document.text().trim_start().starts_with('{') && document.text().contains("\"download_times\"")
 }
 
-/// Sorts and checks what a reader found.
+/// Checks and sorts measurements.
 fn check(document: &Document, mut measured: Measured) -> Result<Measured, DataError> {
     measured.downloads.retain(|download| !download.ttlb_s.is_empty());
     if measured.downloads.is_empty() {
-        return Err(document.error("holds no successful download", "give a file with measurements"));
+        return Err(document.error("does not hold any successful download", "give a file with measurements"));
     }
     measured.downloads.sort_by_key(|download| download.bytes);
     for download in &mut measured.downloads {
@@ -96,7 +99,7 @@ fn check(document: &Document, mut measured: Measured) -> Result<Measured, DataEr
     Ok(measured)
 }
 
-/// Parses JSON; places come from serde.
+/// Parses JSON. Errors have the line and column from serde.
 pub(crate) fn json<'a, T: Deserialize<'a>>(document: &'a Document) -> Result<T, DataError> {
     serde_json::from_str(document.text()).map_err(|error| DataError {
         line: Some(error.line()),
@@ -131,7 +134,7 @@ struct Day {
     failures: u64,
 }
 
-/// Keeps the values of a part; `before_july` is the share of all that came before July.
+/// Keeps the values of a part. `before_july` is the share of the values before July.
 fn keep(values: &mut Vec<f64>, part: Part, before_july: f64) {
     let cut = (values.len() as f64 * before_july).round() as usize;
     match part {
@@ -143,11 +146,11 @@ fn keep(values: &mut Vec<f64>, part: Part, before_july: f64) {
 
 /// Reads a yearly summary, or a part of its year.
 ///
-/// The summary has no times of day but lists its values in order of time. The daily counts say how many values precede
+/// The summary lacks times of day but lists its values in order of time. The daily counts say how many values precede
 /// July.
 ///
 /// # Errors
-/// If the document is not such a summary, or holds no successful download.
+/// If the document is not such a summary, or does not hold any successful download.
 pub fn summary(document: &Document, part: Part) -> Result<Measured, DataError> {
     let mut year: Year = json(document)?;
     let done = |days: &mut dyn Iterator<Item = (&String, &Day)>| -> u64 {
@@ -229,14 +232,14 @@ struct Stream {
 
 #[derive(Default, Deserialize)]
 struct Elapsed {
-    /// Seconds until this many bytes had come.
+    /// Seconds until this number of bytes had arrived.
     #[serde(default)]
     payload_bytes_recv: BTreeMap<String, f64>,
 }
 
 #[derive(Default, Deserialize)]
 struct TimeInfo {
-    /// Microseconds in text, -1 if it never came.
+    /// Microseconds as text; -1 if the byte did not arrive.
     #[serde(rename = "usecs-to-first-byte-recv")]
     first_byte: Option<String>,
 }
@@ -246,7 +249,7 @@ struct TimeInfo {
 /// As at Tor Metrics since 2020, the time until the first 50 KiB (1 MiB) of a stream counts as a download of that size.
 ///
 /// # Errors
-/// If the document is not such an analysis, or holds no successful download.
+/// If the document is not such an analysis, or does not hold any successful download.
 pub fn analysis(document: &Document) -> Result<Measured, DataError> {
     let analysis: Analysis = json(document)?;
     let mut measured = Measured {
@@ -323,7 +326,7 @@ mod tests {
             format!("{{\"download_times\": {{\"51200\": [1, 2, 3, 4]}}, \"daily_counts\": {{{days}}}}}");
         let document = Document::new("x.json", text).unwrap();
         let part = |part| summary(&document, part).unwrap().downloads[0].ttlb_s.clone();
-        // Three of the four that succeeded came before July.
+        // Three of the four successful requests were before July.
         assert_eq!((part(Part::FirstHalf), part(Part::SecondHalf)), (vec![1.0, 2.0, 3.0], vec![4.0]));
     }
 
@@ -353,8 +356,8 @@ mod tests {
             ("{\"download_times\": {\"51200\": [1, ", "JSON"),
             ("{\"download_times\": {\"many\": [1]}}", "size"),
             ("{\"download_times\": {\"51200\": [-1]}}", "duration"),
-            ("{\"download_times\": {\"51200\": []}}", "no successful"),
-            ("{\"type\": \"onionperf\", \"data\": {}}", "no successful"),
+            ("{\"download_times\": {\"51200\": []}}", "any successful"),
+            ("{\"type\": \"onionperf\", \"data\": {}}", "any successful"),
         ] {
             let error = read_text(bad).unwrap_err();
             assert!(error.cause.contains(cause), "{bad}: {error}");

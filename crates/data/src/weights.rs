@@ -1,5 +1,5 @@
-//! Relays' classes and the position weights of a consensus (dir-spec, "Computing bandwidth weights"; path-spec 2.2),
-//! and which relays never share a path.
+//! Classes of relays, position weights (dir-spec, "Computing bandwidth weights"; path-spec 2.2), and relays that
+//! exclude each other.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ pub use tidegate_control::positions::{Class, PositionWeights};
 
 use crate::consensus::{Consensus, RouterStatus};
 
-/// A relay's class; an exit that authorities call bad is none.
+/// The class of a relay. A bad exit does not count as an exit.
 pub fn class_of(relay: &RouterStatus) -> Class {
     match (relay.flags.guard(), relay.flags.exit() && !relay.flags.bad_exit()) {
         (false, false) => Class::Middle,
@@ -17,7 +17,7 @@ pub fn class_of(relay: &RouterStatus) -> Class {
     }
 }
 
-/// Whether clients choose a relay for general-purpose circuits: it runs, is valid and fast.
+/// Whether clients use a relay for general-purpose circuits: it runs, is valid and fast.
 pub fn is_usable(relay: &RouterStatus) -> bool {
     relay.flags.running() && relay.flags.valid() && relay.flags.fast()
 }
@@ -25,12 +25,12 @@ pub fn is_usable(relay: &RouterStatus) -> bool {
 /// Since this consensus method the sums begin at one (tor's `MIN_METHOD_FOR_INIT_BW_WEIGHTS_ONE`).
 const METHOD_BEGINS_AT_ONE: u32 = 31;
 
-/// The document's own position weights, or if it has none (or not all) the computed ones.
+/// The position weights in the document, or the computed ones if the document lacks some.
 pub fn positions(consensus: &Consensus) -> PositionWeights {
     stated(consensus).unwrap_or_else(|| computed(consensus))
 }
 
-/// The document's own position weights, if all are there.
+/// The position weights in the document, if complete.
 pub fn stated(consensus: &Consensus) -> Option<PositionWeights> {
     let weight = |name: &str| consensus.bandwidth_weights.get(name).map(|value| i64::from(*value));
     Some(PositionWeights {
@@ -48,7 +48,7 @@ pub fn stated(consensus: &Consensus) -> Option<PositionWeights> {
     })
 }
 
-/// The position weights that authorities compute from the relays' bandwidths.
+/// The position weights that authorities compute from the bandwidths of the relays.
 pub fn computed(consensus: &Consensus) -> PositionWeights {
     let relays = consensus.relays.iter().map(|relay| (class_of(relay), i64::from(relay.bandwidth)));
     let first = i64::from(consensus.method >= METHOD_BEGINS_AT_ONE);
@@ -59,8 +59,7 @@ fn scale(consensus: &Consensus) -> i64 {
     consensus.params.get("bwweightscale").map_or(10_000, |scale| i64::from(*scale).max(1))
 }
 
-/// Groups of relays in one IPv4 /16, of which no two share a path. Relays with the same number exclude each other;
-/// zero excludes nobody.
+/// Groups relays by IPv4 /16. Relays with the same number exclude each other; zero excludes none.
 pub fn networks<'a>(relays: impl IntoIterator<Item = &'a RouterStatus>) -> Vec<u32> {
     let networks: Vec<u32> = relays.into_iter().map(|relay| u32::from(relay.address) >> 16).collect();
     let mut members: BTreeMap<u32, (u32, u32)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Hostile input for every reader: no panic, and an error that names the file and what is wrong.
+//! Malformed input for every reader: errors name the file and the mistake, without panics.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use tidegate_data::{
     tgen,
 };
 
-/// A reader, reduced to whether it accepts.
+/// A reader without its result.
 type Read = fn(&Document) -> Result<(), DataError>;
 
-/// A reader's name, the reader, and a small valid document of its kind, all made up.
+/// Name of a reader, the reader, and a small valid document.
 fn readers() -> Vec<(&'static str, Read, String)> {
     let servers = "id,name,title,country\n0,A,Alpha,Germany\n1,B,Beta,France\n2,C,Gamma,Spain\n";
     let read_pings: Read = |document| {
@@ -65,7 +65,7 @@ const TORPERF: &str = include_str!("../fixtures/torperf.json");
 const ONIONPERF: &str = include_str!("../fixtures/onionperf.json");
 const CAPACITIES: &str = include_str!("../fixtures/relayinfo.json");
 
-/// Reads bytes as a file of this content; an error must be presentable.
+/// Reads bytes with a reader and checks the error.
 fn read(read: Read, bytes: Vec<u8>) -> Result<(), DataError> {
     let result = open::unpack("input", bytes).and_then(|document| {
         let _ = LATENCIES.detect(&document);
@@ -91,7 +91,7 @@ fn the_made_up_documents_are_valid() {
 #[test]
 fn every_cut_is_refused_or_harmless() {
     for (name, reader, text) in readers() {
-        // Tables of lines are complete after any line; what has an end of its own must have it.
+        // Line-based tables are complete after any line; other formats have an end.
         let has_an_end =
             !["microdescriptors", "geoip", "pings", "servers", "countries", "shadow"].contains(&name);
         for part in 0..50 {
@@ -136,7 +136,7 @@ fn numbers_out_of_range_never_panic() {
         "1e-320",
     ];
     for (_, reader, text) in readers() {
-        // Every run of digits in turn becomes each of these.
+        // Replaces every run of digits with each of these.
         let bytes = text.as_bytes();
         let mut at = 0;
         while at < bytes.len() {
@@ -156,7 +156,7 @@ fn numbers_out_of_range_never_panic() {
 fn ten_megabytes_of_noise_are_refused() {
     let mut random = Seed::root(2).fork("noise").random();
     let noise: Vec<u8> = (0..10 << 20).map(|_| random.bits() as u8).collect();
-    // Printable noise gets past the check for text.
+    // Printable noise passes the check for text.
     let printable: Vec<u8> = noise.iter().map(|byte| b' ' + byte % 95).collect();
     let lines: Vec<u8> = noise.iter().map(|byte| if *byte < 8 { b'\n' } else { b' ' + byte % 95 }).collect();
     for (name, reader, _) in readers() {

@@ -1,4 +1,4 @@
-//! The readers on the real data sets, where these are at hand.
+//! The readers on real data sets, if present.
 
 mod common;
 
@@ -57,8 +57,7 @@ fn consensuses_of_all_years_are_read_whole() {
     }
 }
 
-/// Which consensuses were signed by how many of the nine authorities that they name, as far as there are certificates of
-/// then: those of 2011 and of early 2020 have none.
+/// Number of valid signatures of nine authorities. Certificates of 2011 and early 2020 are missing.
 #[test]
 fn consensuses_are_signed_by_authorities_whose_certificates_are_there() {
     let Some(data) = real_data() else { return };
@@ -84,7 +83,7 @@ fn consensuses_are_signed_by_authorities_whose_certificates_are_there() {
         if file.starts_with("2025") {
             let tor = identities(TOR).unwrap();
             assert!(certificates.verify(&document, valid_after, &tor).unwrap().len() >= 8);
-            // One relay with another address, one digit of a weight, or a day later: nobody signed that.
+            // Another address of a relay, another digit of a weight, another day: signatures do not match.
             for (from, to) in
                 [("\nr ", "\nr x"), ("Bandwidth=1", "Bandwidth=9"), ("valid-until ", "valid-until  ")]
             {
@@ -110,7 +109,7 @@ fn relays_are_in_countries() {
     };
     let placed = consensus.relays.iter().filter(|relay| geoip.country(relay.address).is_some()).count();
     assert!(placed * 1000 > consensus.relays.len() * 995, "{placed} placed");
-    // The largest two, counted independently in relays-2025-08-08.derived.csv.xz.
+    // The two largest counts, from relays-2025-08-08.derived.csv.xz.
     assert_eq!((of("US"), of("DE")), (2506, 1680));
 }
 
@@ -142,7 +141,7 @@ fn cities_have_the_delays_that_were_measured() {
 fn countries_have_the_delays_that_were_measured() {
     let Some(data) = real_data() else { return };
     let table = read_latency(&data, "country_rtt_stat.csv.gz");
-    // 170 codes are countries; 13 of them appear only beside `EU`, `None` or `Unknown`.
+    // 170 codes are countries; 13 of them appear only with `EU`, `None` or `Unknown`.
     assert_eq!(table.locations.len(), 157);
     assert!((between(&table, "DE", "DE") - 26.794_371_583_648_235 / 2.0).abs() < 1e-5);
     assert_eq!(between(&table, "DE", "JP"), between(&table, "JP", "DE"));
@@ -157,9 +156,9 @@ fn shadows_planetlab_graph_is_read() {
     assert_eq!((own.delay, own.jitter), (Span::from_millis(25), Span::from_millis(11)));
     assert_eq!(table.locations[0].country, Some(country("US")));
     assert_eq!(table.locations[0].city.as_deref(), Some("AR"));
-    // Shadow's later graph has its edges cut off: refused, not filled with inventions.
+    // The edges of Shadow's later graph are cut off, so it is refused.
     let error = LATENCIES.open(&data.join("latency/atlas-nodes-networkinfo_staging.gml.xz")).unwrap_err();
-    assert!(error.cause.contains("nothing leads"), "{error}");
+    assert!(error.cause.contains("unreachable"), "{error}");
 }
 
 #[test]
@@ -193,7 +192,7 @@ fn samples_keep_classes_and_weights_of_real_networks() {
                 "{file} {class:?}: {} of {expected}",
                 some.len()
             );
-            // Weights come in steps, so a representative may stand for equals beyond its bucket.
+            // Many relays have equal weights, so a representative may stand for relays of other buckets.
             assert!(
                 distance <= 1.5 / some.len() as f64 + 0.01,
                 "{file} {class:?}: {distance} with {}",
@@ -241,7 +240,7 @@ fn families_of_a_real_network_are_mutual() {
     let file = |end| open::open(&data.join(format!("relays/2017-03-10-microdescs{end}.xz"))).unwrap();
     let [cache, journal] = ["", ".new"].map(file);
     let both = Document::new("both", [cache.text(), journal.text()].concat()).unwrap();
-    // Relays without a microdescriptor, with relatives, and pairs: counted with Python's hashlib.
+    // Relays without a microdescriptor, with relatives, and pairs, counted with Python's hashlib.
     for (document, counts) in [(cache, (1515, 1064, 3255)), (both, (0, 1376, 4799))] {
         let read = microdescriptor::read(&document).unwrap();
         let families = read.families(&relays);
@@ -273,7 +272,7 @@ fn markov_models_are_read_unchanged() {
     assert_eq!(count(&old), (28, 83, 51));
     let new = read("relays/shadowtor-0.31-2019-01/tgen.tor-packetmodel-ccs2018.graphml").unwrap();
     assert_eq!(count(&new), (28, 83, 51));
-    // Protocol scripts are GraphML too, but no Markov models.
+    // Protocol scripts are GraphML too, but not Markov models.
     let error = read("traffic/tgen.protocol.bittorrent.model.graphml.xml.xz").unwrap_err();
     assert!(error.line.is_some(), "{error}");
 }

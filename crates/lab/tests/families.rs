@@ -66,7 +66,7 @@ fn files_that_do_not_fit_are_refused() {
     let (consensus, microdescriptors) = (fixture("consensus-microdesc"), fixture("microdescriptors"));
     for (consensus, file, said) in [
         (&fixture("consensus-ns"), &microdescriptors, "no microdescriptor that the consensus names"),
-        (&consensus, &consensus, "holds no microdescriptor"),
+        (&consensus, &consensus, "does not hold microdescriptors"),
         (&consensus, &fixture("nowhere"), "cannot be read"),
     ] {
         let error = tor(consensus, Some(file), 1.0).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The model of TCP against the kernel's, cell by cell.
+//! Comparison of the TCP model with the kernel's TCP, cell by cell.
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
@@ -7,23 +7,23 @@ use tidegate_sim::tcp::{Config, Congestion};
 
 use crate::kernel_tcp::{Conditions, Measured};
 
-/// One row of the table: a link and an algorithm.
+/// A row of the table: a link and an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
     /// The algorithm.
     pub congestion: Congestion,
-    /// Mbit/s of IP packets.
+    /// Rate of the link, Mbit/s of IP packets.
     pub mbit_per_s: u64,
     /// One-way delay in milliseconds.
     pub delay_ms: u64,
-    /// Packets waiting in front of the link at most.
+    /// Maximum number of packets in the queue of the link.
     pub queue: usize,
     /// Probability of loss.
     pub loss: f64,
 }
 
 impl Cell {
-    /// The conditions of a run. Acknowledgements return over a link as fast, without loss.
+    /// The conditions of a run. The link for acknowledgements has the same rate, without loss.
     pub fn conditions(&self, from: Span, until: Span, seed: u64) -> Conditions {
         let rate = Rate(self.mbit_per_s * 1_000_000);
         let delay = Span::from_millis(self.delay_ms);
@@ -37,7 +37,7 @@ impl Cell {
         }
     }
 
-    /// Runs the model under the same conditions. Gives goodput in payload bytes per second, packets dropped.
+    /// Runs the model under these conditions. Returns goodput in payload bytes/s and dropped packets.
     pub fn model(&self, conditions: &Conditions) -> (f64, u64) {
         let config = Config { congestion: self.congestion, ..Config::default() };
         let rules = [conditions.there, conditions.back];
@@ -48,7 +48,7 @@ impl Cell {
     }
 }
 
-/// The grid of the table in experiments/kernel-tcp/README.md: each link under Reno and CUBIC.
+/// The grid in experiments/kernel-tcp/README.md: each link under Reno and CUBIC.
 pub fn grid() -> Vec<Cell> {
     let links: [(u64, u64, usize, f64); 14] = [
         (10, 5, 8, 0.0),
@@ -79,14 +79,14 @@ pub fn grid() -> Vec<Cell> {
         .collect()
 }
 
-/// A row: what the kernel did, what the model did, over all seeds.
+/// A row of results of kernel and model, over all seeds.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The link.
     pub cell: Cell,
-    /// The kernel's figure for each seed.
+    /// Results of the kernel by seed.
     pub kernel: Vec<Measured>,
-    /// The model's: goodput in payload bytes per second, packets dropped.
+    /// Results of the model: goodput in payload bytes/s, dropped packets.
     pub model: Vec<(f64, u64)>,
 }
 

@@ -1,5 +1,7 @@
-//! The kernel's TCP between two network namespaces. A userspace link ([`Link`], the same object that the
-//! model runs over) reads packets from one TUN device and writes them to the other when they are due.
+//! The kernel's TCP between two network namespaces.
+//!
+//! A userspace link ([`Link`], as in the model) reads packets from one TUN device and writes them to the other when
+//! they are due.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddrV4;
@@ -25,7 +27,7 @@ use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::tcp::pair::{Link, LinkRule};
 
-/// One measurement.
+/// Conditions of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions {
     /// The kernel's name of the algorithm: `"reno"` or `"cubic"`.
@@ -34,26 +36,26 @@ pub struct Conditions {
     pub there: LinkRule,
     /// The link back.
     pub back: LinkRule,
-    /// Goodput is measured from here,
+    /// Start of the goodput measurement, after the connection attempt.
     pub from: Span,
-    /// until here, counted from the connection attempt.
+    /// End of the measurement.
     pub until: Span,
-    /// Which packets chance loses: the n-th packet into the link has the same fate in kernel and model.
+    /// Seed of random losses: the n-th packet has the same fate in kernel and model.
     pub seed: u64,
 }
 
-/// What was measured.
+/// Results of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     /// Payload bytes per second.
     pub goodput: f64,
-    /// Packets that the link there dropped, up to the end.
+    /// Packets that the forward link dropped during the whole run.
     pub dropped: u64,
-    /// How late the link delivered, at the 99th percentile: a busy machine makes a longer path.
+    /// Delay of deliveries, 99th percentile. A busy machine makes the path longer.
     pub late: Duration,
 }
 
-/// Why the kernel cannot be measured here, `None` if it can: root and `/dev/net/tun` are needed.
+/// Why the kernel cannot be measured here; `None` if it can. Needs root and `/dev/net/tun`.
 pub fn unavailable() -> Option<String> {
     thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|e| format!("no network namespace: {e}"))?;
@@ -65,10 +67,10 @@ pub fn unavailable() -> Option<String> {
     .err()
 }
 
-/// Runs the kernel's TCP under the conditions; takes `until` of real time.
+/// Runs the kernel's TCP under the conditions, for `until` of real time.
 ///
 /// # Errors
-/// What the system said, if namespaces, devices or sockets fail.
+/// The system's error if namespaces, devices or sockets fail.
 pub fn measure(conditions: &Conditions) -> io::Result<Measured> {
     let stop = Arc::new(AtomicBool::new(false));
     let received = Arc::new(AtomicU64::new(0));
@@ -137,7 +139,7 @@ fn ip(arguments: &[&str]) -> io::Result<()> {
     Err(io::Error::other(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr))))
 }
 
-/// Moves this thread into a namespace of its own with a TUN device.
+/// Moves this thread into a new namespace with a TUN device.
 fn enter(end: u8, tuns: &mpsc::Sender<(u8, Tun)>) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNET)?;
     let mut tun = Tun::new_named(interface())?;
@@ -197,9 +199,10 @@ fn receive(stop: &AtomicBool, received: &AtomicU64) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks for this thread to run before ordinary ones, and goes on if that is refused. A link that waits for
-/// the processor is a longer link; a sender that loses it inside a system call holds the socket, and all
-/// acknowledgements wait and then set a burst free.
+/// Requests real-time priority for this thread; continues otherwise.
+///
+/// A link that waits for the processor is a longer link. A sender that is preempted inside a system call holds its
+/// socket; acknowledgements queue up and then release a burst.
 fn serve_first(priority: u8) {
     if let Ok(value) = ThreadPriorityValue::try_from(priority) {
         let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
@@ -208,7 +211,7 @@ fn serve_first(priority: u8) {
     }
 }
 
-/// The link: carries packets both ways until told to stop.
+/// Runs the link in both directions until stopped.
 fn carry(conditions: &Conditions, tuns: [Tun; 2], stop: &AtomicBool) -> io::Result<(u64, Duration)> {
     serve_first(20);
     let seed = Seed::root(conditions.seed);
@@ -260,7 +263,7 @@ fn carry(conditions: &Conditions, tuns: [Tun; 2], stop: &AtomicBool) -> io::Resu
     Ok((links[0].dropped(), Duration::from_nanos(late)))
 }
 
-/// IPv4 with protocol 6; the devices also say hello in IPv6, which the link is not for.
+/// IPv4 with protocol 6. The devices also send IPv6, which the link drops.
 fn is_tcp(packet: &[u8]) -> bool {
     packet.len() >= 20 && packet[0] >> 4 == 4 && packet[9] == 6
 }

@@ -1,5 +1,6 @@
-//! Three cells of the comparison with the kernel's TCP, at rates that a busy machine carries. The whole grid:
-//! `cargo run -p tidegate-oracles --release --bin kernel-tcp`.
+//! Three cells of the comparison with the kernel's TCP, at rates that a busy machine sustains.
+//!
+//! The whole grid: `cargo run -p tidegate-oracles --release --bin kernel-tcp`.
 
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
@@ -12,10 +13,10 @@ use tidegate_oracles::comparison::{Cell, Row};
 use tidegate_oracles::kernel_tcp;
 use tidegate_sim::tcp::Congestion;
 
-/// A link that was this late carried something else than the conditions say.
+/// Maximum lateness of the link; beyond, it does not match the conditions.
 const TOO_LATE: Duration = Duration::from_millis(2);
 
-/// The cells, and the error each may show within the few seconds of a test.
+/// The cells, and the allowed error of a test of a few seconds.
 const CELLS: [(Cell, f64); 3] = [
     (Cell { congestion: Congestion::Reno, mbit_per_s: 5, delay_ms: 20, queue: 17, loss: 0.0 }, 0.05),
     (Cell { congestion: Congestion::Cubic, mbit_per_s: 5, delay_ms: 10, queue: 8, loss: 0.0 }, 0.05),

@@ -1,4 +1,4 @@
-//! The consensus reader against tor-netdoc, Arti's parser, on every real consensus at hand.
+//! The consensus reader against tor-netdoc, Arti's parser, on every real consensus present.
 
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
@@ -13,7 +13,7 @@ use tidegate_data::open;
 use tor_checkable::{ExternallySigned as _, TimeBound as _};
 use tor_netdoc::doc::netstatus::{MdConsensus, NetParams, PlainConsensus, RelayWeight};
 
-/// What both readers say about a consensus.
+/// Contents of a consensus that both readers give.
 #[derive(Debug, PartialEq)]
 struct Reading {
     valid_after: u64,
@@ -33,7 +33,7 @@ struct RelayReading {
     version: Option<String>,
 }
 
-/// Flags that tor-netdoc has no name for.
+/// Flags unknown to tor-netdoc.
 const ONLY_OURS: [&str; 4] = ["Named", "Unnamed", "Sybil", "V3Dir"];
 
 fn ours(consensus: &Consensus) -> Reading {
@@ -54,7 +54,7 @@ fn ours(consensus: &Consensus) -> Reading {
     }
 }
 
-/// `Tor 0.2.1.29 (r8e9b25e6c7a2e70c)` without what stands in parentheses, which tor-netdoc drops.
+/// `Tor 0.2.1.29 (r8e9b25e6c7a2e70c)` without the parentheses, which tor-netdoc drops.
 fn plain_version(version: &str) -> String {
     match version.split(' ').collect::<Vec<_>>()[..] {
         ["Tor", number, ..] => format!("Tor {number}"),
@@ -66,7 +66,7 @@ fn map(params: &NetParams<i32>) -> BTreeMap<String, i32> {
     params.iter().map(|(name, value)| (name.clone(), *value)).collect()
 }
 
-/// tor-netdoc has a type of its own for each flavour.
+/// tor-netdoc has one type per flavour.
 macro_rules! theirs {
     ($consensus:ty, $text:expr) => {
         <$consensus>::parse($text).map(|(_, _, unchecked)| {
@@ -100,10 +100,11 @@ macro_rules! theirs {
     };
 }
 
-/// The text in the form that tor-netdoc insists on today. It refuses two of the files as they are: that of
-/// 2011 has `dir-source` lines without `contact` (two authorities still announced former keys), and that and
-/// the one of 2016 (consensus methods below 25) have no `pr` lines. The former are left out, a `pr` line
-/// goes behind each `s` line; nothing that is compared changes.
+/// Converts a text to the form that tor-netdoc requires.
+///
+/// It refuses two of the files. That of 2011 has `dir-source` lines without `contact` (two authorities announced
+/// former keys); these are removed. That file and the one of 2016 (consensus methods below 25) lack `pr` lines; one
+/// is added after each `s` line. The compared fields do not change.
 fn in_todays_form(text: &str) -> String {
     let without_protocols = !text.contains("\npr ");
     let mut lines = text.split_inclusive('\n').peekable();
@@ -136,7 +137,7 @@ fn real_consensuses_read_as_arti_reads_them() {
     for path in paths {
         let document = open::open(&path).unwrap();
         let consensus = consensus::read(&document).unwrap();
-        // CollecTor puts an annotation in front, which is no part of the document.
+        // CollecTor adds an annotation that does not belong to the document.
         let text = match document.text().strip_prefix("@type ") {
             Some(rest) => rest.split_once('\n').expect("more than a line").1,
             None => document.text(),

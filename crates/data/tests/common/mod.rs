@@ -1,12 +1,11 @@
-//! Where the real data sets are, when they are there.
+//! Location of the real data sets.
 
 #[path = "../../../../tests/skipped.rs"]
 mod skipped;
 
 use std::path::PathBuf;
 
-/// The data directory: `TIDEGATE_DATA`, or `../shared/data` beside the checkout; `None` (and a note) if
-/// neither exists.
+/// The data directory: `TIDEGATE_DATA`, or `../shared/data` beside the checkout. Prints a note if neither exists.
 pub fn real_data() -> Option<PathBuf> {
     let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     let path = std::env::var_os("TIDEGATE_DATA").map_or_else(beside, PathBuf::from);

@@ -1,7 +1,7 @@
-//! Measures the kernel's TCP over the grid and sets the model beside it; prints the table of experiments/kernel-tcp/README.md.
+//! Measures the kernel's TCP and the model over the grid; prints the table of experiments/kernel-tcp/README.md.
 //!
-//! Usage: `kernel-tcp [rows [seconds [seeds]]]`: rows of the grid (`all`, `3`, `0-9`), seconds of the steady
-//! window, runs with different losses where loss is random.
+//! Usage: `kernel-tcp [rows [seconds [seeds]]]`: rows of the grid (`all`, `3`, `0-9`), seconds of the steady window,
+//! runs with different random losses.
 
 use std::process::ExitCode;
 use std::thread;
@@ -10,9 +10,9 @@ use tidegate_control::units::Span;
 use tidegate_oracles::comparison::{Cell, Row, grid};
 use tidegate_oracles::kernel_tcp;
 
-/// Not measured: slow start and what it leaves behind.
+/// Excluded from the measurement: slow start and its effects.
 const WARM_UP_S: u64 = 6;
-/// Measured at once; each run needs a twentieth of a core at 10 Mbit/s.
+/// Total rate of concurrent runs. A run at 10 Mbit/s needs a twentieth of a core.
 const AT_ONCE_MBIT_PER_S: u64 = 40;
 
 fn main() -> ExitCode {
