@@ -65,6 +65,7 @@ impl Certificates {
             files.sort();
             return files.iter().filter(|file| file.is_file()).try_for_each(|file| self.read(&open(file)?));
         }
+        // CollecTor publishes certificates as one .tar.xz of all files.
         if !name.ends_with(".tar.xz") {
             return self.read(&open(path)?);
         }
@@ -145,6 +146,7 @@ impl Certificates {
             let known = self.0.iter().find(|it| {
                 it.identity == identity
                     && it.digest == key
+                    // The time of the consensus counts, not the present, so that old consensuses verify.
                     && (it.published..it.expires).contains(&valid_after)
             });
             match (known, digests.get(algorithm)) {
@@ -236,6 +238,7 @@ fn certificate(text: &str) -> Result<Certificate, &'static str> {
     identity_key
         .verify(unprefixed(), &Sha1::digest(&text.as_bytes()[..end]), &certification)
         .map_err(|_| "is not signed by its identity key")?;
+    // The signing key signs the identity, so that an authority cannot certify a foreign key.
     let (_, crossed) = text.split_once("\ndir-key-crosscert\n").ok_or("lacks the signing key's signature")?;
     let crossed = armoured(crossed, "ID SIGNATURE").or_else(|| armoured(crossed, "SIGNATURE"));
     signing

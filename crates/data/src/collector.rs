@@ -114,6 +114,7 @@ fn documents(document: &Document, take: &mut dyn FnMut(Entry) -> ControlFlow<()>
     }
     let text = document.text();
     let starts = |keyword: &str| text.starts_with(keyword) || text.contains(&format!("\n{keyword}"));
+    // The first line may be an annotation, so the keyword can follow any line feed.
     for (keyword, is_descriptor) in [("router ", true), ("extra-info ", false)] {
         if !starts(keyword) {
             continue;

@@ -187,6 +187,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
 
     fn consensus(mut self) -> Result<Consensus, DataError> {
         let mut item = self.item()?;
+        // CollecTor precedes documents with an annotation.
         while let Some(("@type", _)) = item {
             item = self.item()?;
         }
@@ -248,6 +249,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
                 }
                 return Ok(item);
             }
+            // dir-spec allows these keywords only once.
             let once = ["vote-status", "consensus-method", "valid-after", "known-flags", "params"];
             if once.contains(&keyword) {
                 if seen.contains(&keyword) {
@@ -288,6 +290,7 @@ impl<'a, Lines: Iterator<Item = (usize, &'a str)>> Reader<'a, Lines> {
                 return Err(self.cut_off("it ends among the relays"));
             };
             match keyword {
+                // dir-spec: a relay has exactly one `s` line and at most one `w` line.
                 "r" | "directory-footer" if !flags => {
                     return Err(self.bad("the line `s` is missing for relay", &relay.nickname));
                 }

@@ -147,7 +147,7 @@ impl<'a> Lines<'a> {
     fn need(&mut self, keyword: &str) -> Result<&'a str, String> {
         match self.twice {
             Some(keyword) => Err(format!("a second line `{keyword}`")),
-            None => self.last(keyword).ok_or_else(|| format!("no line `{keyword}`")),
+            None => self.last(keyword).ok_or_else(|| format!("the line `{keyword}` is missing")),
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
         for (find, put, cause) in [
             ("bandwidth 2000 3000 1500", "bandwidth 2000 3000", "three numbers"),
             ("bandwidth 2000 3000 1500", "bandwidth 2000 -1 1500", "three numbers"),
-            ("bandwidth 2000 3000 1500", "x", "no line `bandwidth`"),
+            ("bandwidth 2000 3000 1500", "x", "`bandwidth` is missing"),
             ("reject *:*", "bandwidth 1 1 1", "second line `bandwidth`"),
             ("12:00:00", "12:61:00", "no time"),
             (" 0A0A\nbandwidth", "\nbandwidth", "40 digits"),

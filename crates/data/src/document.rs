@@ -133,6 +133,7 @@ pub(crate) fn timestamp(text: &str) -> Option<u64> {
     if bytes.len() != 19 || !text.is_ascii() {
         return None;
     }
+    // A parser of a time crate would accept more forms than dir-spec allows.
     let separators = [(4, b'-'), (7, b'-'), (10, b' '), (13, b':'), (16, b':')];
     if separators.iter().any(|(at, separator)| bytes[*at] != *separator) {
         return None;

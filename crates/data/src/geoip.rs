@@ -61,6 +61,7 @@ pub fn read(document: &Document) -> Result<GeoIp, DataError> {
         if code.len() != 2 {
             return Err(fail(format!("{} is not a country code", quote(code))));
         }
+        // Ranges without a known country count for the order, too.
         free_from = u64::from(last) + 1;
         if let Some(country) = Country::from_code(code) {
             ranges.push((first, last, country));

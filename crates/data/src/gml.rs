@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
         from.remove(key).ok_or_else(|| {
             self.document.error_at(
                 line,
-                format!("the {what} lacks a `{key}`"),
+                format!("the {what} lacks `{key}`"),
                 format!("give every {what} a `{key}`"),
             )
         })
@@ -232,12 +232,12 @@ mod tests {
             ("hello world".to_owned(), None, "`graph"),
             (format!("{node}node [ id 1 ]\n]"), Some(3), "repeats"),
             (format!("{node}edge [ source 1 target 2 ]\n]"), Some(3), "does not exist"),
-            (format!("{node}edge [ source 1 ]\n]"), Some(3), "no `target`"),
-            (format!("{node}node [ label 1 ]\n]"), Some(3), "no `id`"),
+            (format!("{node}edge [ source 1 ]\n]"), Some(3), "lacks `target`"),
+            (format!("{node}node [ label 1 ]\n]"), Some(3), "lacks `id`"),
             (node.to_owned(), Some(3), "ends inside"),
             (format!("{node}directed 2 ]"), Some(3), "neither"),
             (format!("{node}] graph [ ]"), Some(3), "second graph"),
-            ("graph [ ]".to_owned(), None, "no nodes"),
+            ("graph [ ]".to_owned(), None, "lacks nodes"),
             ("graph 3".to_owned(), Some(1), "not followed"),
             (format!("{node}name \"open\n"), Some(3), "string does not end"),
             ("[ ]".to_owned(), Some(1), "expected a key"),

@@ -60,6 +60,7 @@ impl Draft {
         if self.nodes.is_empty() {
             return Err(document.error("the graph lacks nodes", "give a graph with nodes and edges"));
         }
+        // Edges may precede their nodes in a file, so they are resolved after all nodes.
         let mut index = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
             if let Some(first) = index.insert(node.id.as_str(), at) {

@@ -20,6 +20,7 @@ const CURE: &str = "give a GraphML graph";
 /// graphs, or fails the checks of [`Graph`].
 pub fn read(document: &Document) -> Result<Graph, DataError> {
     let mut xml = Reader::from_str(document.text());
+    // `<node/>` then gives a start and an end like any other element.
     xml.config_mut().expand_empty_elements = true;
     let mut state = State::new(document);
     loop {
@@ -156,6 +157,7 @@ impl<'a> State<'a> {
                 self.draft().edges.push((source, target, line, Attributes::new()));
                 Place::Edge
             }
+            // Skipping these would silently change the graph.
             (Some(Place::Graph), "hyperedge") => return Err(self.fail("hyperedges are not supported")),
             (Some(Place::Node | Place::Edge), "graph") => {
                 return Err(self.fail("nested graphs are not supported"));

@@ -121,6 +121,7 @@ impl LatencyTable {
                 .filter(move |(to, _)| *to != from)
                 .filter_map(|(to, path)| Some((to, (*path)?)))
         };
+        // Copied before the loop, which overwrites the measured paths.
         let adjacent: Vec<Vec<(usize, Path)>> = (0..n).map(|from| neighbours(from).collect()).collect();
         for from in 0..n {
             let row = from * n..(from + 1) * n;

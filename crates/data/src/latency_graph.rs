@@ -38,6 +38,7 @@ pub fn table(document: &Document, graph: &Graph, bare: BareNumbers) -> Result<La
     for edge in &graph.edges {
         let path = reader.path(&edge.attributes, edge.line)?;
         let cells = [edge.source * n + edge.target, edge.target * n + edge.source];
+        // An undirected edge fills both directions, except a loop.
         let one_way = graph.directed || edge.source == edge.target;
         for cell in &cells[..if one_way { 1 } else { 2 }] {
             if known[*cell].replace(path).is_some() {
@@ -181,7 +182,7 @@ mod tests {
             format!("graph [ node [ id 0 ]\nnode [ id 1 ]\n edge [ source 0 target 1 {edge} ]\n]")
         };
         for (edge, cause) in [
-            ("", "no latency"),
+            ("", "lacks a latency"),
             ("latency 10", "no unit"),
             ("latency \"-5 ms\"", "negative"),
             ("latency \"0 ms\"", "zero"),

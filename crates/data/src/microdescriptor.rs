@@ -60,6 +60,7 @@ pub fn read(document: &Document) -> Result<Microdescriptors, DataError> {
         {
             read.add(first, &text[start..offset]);
         }
+        // A microdescriptor begins at `onion-key` and ends at the next one or at an annotation.
         if begins {
             begun = Some((number, offset));
         }
@@ -130,6 +131,7 @@ impl Microdescriptors {
                 holders.entry(key).or_default().insert(*identity);
             }
         }
+        // Family keys are proven, so a shared key is mutual by itself.
         for holders in holders.values().filter(|holders| holders.len() > 1) {
             for one in holders {
                 let others = holders.iter().filter(|other| *other != one);
@@ -235,6 +237,6 @@ mod tests {
         }
         let many = text(&format!("{TEXT}{}", open.repeat(1000))).unwrap();
         assert_eq!((many.broken, many.named.len()), (1001, MAX_NAMED));
-        assert!(text("router a\n").unwrap_err().cause.contains("no microdescriptor"));
+        assert!(text("router a\n").unwrap_err().cause.contains("not hold microdescriptors"));
     }
 }

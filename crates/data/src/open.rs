@@ -62,6 +62,7 @@ fn unpack_within(name: &str, bytes: Vec<u8>, limit: u64) -> Result<Document, Dat
     let damaged = |kind: &str, error: io::Error| {
         fail(format!("the {kind} data is damaged or cut off: {error}"), "fetch the file again")
     };
+    // `take(limit + 1)` bounds the memory of a decompression bomb and still detects its excess.
     let mut plain = Vec::new();
     match bytes.as_slice() {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => {

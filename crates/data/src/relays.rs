@@ -122,6 +122,7 @@ pub fn descriptors(document: &Document) -> Result<BTreeMap<Identity, Capacity>, 
                 (name, address, identity) = (nickname, ip.parse::<Ipv4Addr>().ok(), None)
             }
             ["fingerprint", ..] | ["opt", "fingerprint", ..] => {
+                // Fingerprints are written in groups of four digits.
                 let hex: String = words.iter().filter(|word| word.len() == 4).copied().collect();
                 identity = Some(Identity::from_hex(&hex).ok_or_else(|| fail("fingerprint"))?);
             }

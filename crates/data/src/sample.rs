@@ -32,6 +32,7 @@ pub fn sample(relays: &[RouterStatus], fraction: f64, representative: Representa
         let mut members: Vec<usize> = (0..relays.len())
             .filter(|index| class_of(&relays[*index]) == class && takes_part(&relays[*index]))
             .collect();
+        // The identity breaks ties, so the sample does not depend on the order of the input.
         members.sort_by_key(|index| (relays[*index].bandwidth, relays[*index].identity));
         if members.is_empty() {
             continue;

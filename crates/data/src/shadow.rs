@@ -101,6 +101,7 @@ fn host(
         let cause = || format!("relay {} lacks a `{key}` in KiB/s", quote(&name));
         Ok(kib.ok_or_else(|| config.error_at_byte(at, cause(), CURE))? * 1024)
     };
+    // A relay forwards each byte, so the slower direction limits it.
     let link = rate("bandwidthup")?.min(rate("bandwidthdown")?);
     let share = |flag: bool| if flag { 1.0 } else { 0.0 };
     let capacity = Capacity {

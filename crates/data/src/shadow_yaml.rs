@@ -153,6 +153,7 @@ pub fn relays(
             rate.map_err(|error| fail(format!("has a bad bandwidth: {error}")))
         };
         let link = rate(&host.bandwidth_up)?.min(rate(&host.bandwidth_down)?);
+        // Old tornettools writes hints, current versions the node of the graph.
         let hinted = host.options.country_code_hint.as_deref().and_then(Country::from_code);
         let address = host.ip_addr.or(host.options.ip_address_hint);
         let share = |flag: bool| if flag { 1.0 } else { 0.0 };

@@ -89,6 +89,7 @@ pub fn consensus(
     for relay in relays {
         let RouterStatus { nickname, address, or_port, bandwidth, .. } = relay;
         let identity = to_base64(&relay.identity.0);
+        // Only the `ns` flavour has a descriptor digest in its `r` line. Its value is not used.
         let digest = if microdesc { "" } else { "AAAAAAAAAAAAAAAAAAAAAAAAAAA " };
         let published = calendar(valid_after);
         text += &format!("r {nickname} {identity} {digest}{published} {address} {or_port} 0\n");

@@ -92,7 +92,7 @@ impl Reader<'_> {
         match node.attributes.get("name") {
             Some(name) => Ok(name),
             None if old => Ok(&node.id),
-            None => Err(self.fail(node.line, format!("node {} lacks a `name`", quote(&node.id)))),
+            None => Err(self.fail(node.line, format!("node {} lacks `name`", quote(&node.id)))),
         }
     }
 
@@ -151,6 +151,7 @@ impl Reader<'_> {
                 Ok(Delay::Pareto { scale: not_negative("param_scale")?, shape: positive("param_shape")? })
             }
             "uniform" => {
+                // The bounds of a uniform distribution may be negative.
                 let any = |key| self.parameter(edge, key, |_| true, "a number");
                 let (low, high) = (any("param_low")?, any("param_high")?);
                 if low > high {
@@ -269,12 +270,12 @@ mod tests {
     fn what_tgen_refuses_is_refused_with_its_line() {
         for (pairs, cause) in [
             (&[("d", "normal"), ("l", "-5"), ("s", "2")][..], "`param_location` is"),
-            (&[("d", "normal"), ("l", "5")], "no `param_scale`"),
+            (&[("d", "normal"), ("l", "5")], "lacks `param_scale`"),
             (&[("d", "exponential"), ("r", "0")], "above zero"),
             (&[("d", "exponential"), ("r", "inf")], "above zero"),
             (&[("d", "uniform"), ("a", "3"), ("b", "2")], "above `param_high`"),
             (&[("d", "weibull")], "unknown"),
-            (&[], "no `distribution`"),
+            (&[], "lacks `distribution`"),
         ] {
             let error = emission(pairs).unwrap_err();
             assert!(error.cause.contains(cause) && error.line == Some(8), "{pairs:?}: {error}");
@@ -283,8 +284,8 @@ mod tests {
             (node("s1", &[("t", "state"), ("n", "A")]), "the state `start` is missing"),
             (nodes() + &node("x", &[("t", "state"), ("n", "start")]), "second state"),
             (nodes() + &node("x", &[("t", "observation"), ("n", "?")]), "is not `+`"),
-            (nodes() + &node("x", &[("n", "A")]), "no type"),
-            (nodes() + &node("x", &[("t", "state")]), "no `name`"),
+            (nodes() + &node("x", &[("n", "A")]), "lacks a type"),
+            (nodes() + &node("x", &[("t", "state")]), "lacks `name`"),
             (nodes() + &edge("s1", "o1", &[("t", "transition"), ("w", "1")]), "does not join"),
             (nodes() + &edge("o1", "s1", &[("t", "emission"), ("w", "1")]), "does not lead"),
             (nodes() + &edge("s1", "s1", &[("t", "transition"), ("w", "-1")]), "zero or more"),

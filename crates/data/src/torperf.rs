@@ -156,6 +156,7 @@ pub fn summary(document: &Document, part: Part) -> Result<Measured, DataError> {
     let done = |days: &mut dyn Iterator<Item = (&String, &Day)>| -> u64 {
         days.map(|(_, day)| day.requests.saturating_sub(day.timeouts.saturating_add(day.failures))).sum()
     };
+    // Days have the form `2019-06-30`.
     let is_before_july = |day: &String| day.get(5..7).is_some_and(|month| month < "07");
     let first = done(&mut year.daily_counts.iter().filter(|(day, _)| is_before_july(day)));
     let before_july = first as f64 / done(&mut year.daily_counts.iter()).max(1) as f64;
@@ -264,6 +265,7 @@ pub fn analysis(document: &Document) -> Result<Measured, DataError> {
                 requests.failed += 1;
                 continue;
             }
+            // The time may be missing, and -1 means that the byte did not arrive.
             let first = stream.time_info.first_byte.as_deref().and_then(|us| us.parse::<f64>().ok());
             for download in &mut measured.downloads {
                 let Some(last) = stream.elapsed_seconds.payload_bytes_recv.get(&download.bytes.to_string())

@@ -316,6 +316,7 @@ impl Client {
         let back: Vec<Peer> = relays.iter().rev().copied().collect();
         let mut id = [0; 16];
         id[..12].copy_from_slice(&secrets()[..12]);
+        // Zero means "no path", so the identifier is made odd.
         id[0] |= 1;
         let (own, keys) = PathKeys::draw(&self.epoch, &back, self.me, id, &mut **secrets);
         let message = Message { path: own, text: frame.text() };
@@ -334,6 +335,7 @@ impl Client {
         let Randomness { choices, secrets } = &mut self.randomness;
         let ready = |(_, route): &(&PacketId, &Route)| route.until > now && route.number < self.uses;
         let live: Vec<PacketId> = self.routes.iter().filter(ready).map(|(id, _)| *id).collect();
+        // A random start spreads the cells over all routes.
         let from = if live.is_empty() { return None } else { choices.below(live.len()) };
         let (id, drawn) = live[from..].iter().chain(&live[..from]).find_map(|id| {
             let route = self.routes.get_mut(id).expect("found there");
@@ -384,6 +386,7 @@ impl Client {
         stamps.extend([0.0, frame.offer]);
         self.flights.acked(now, &flight, &stamps, Measures::Beyond(beyond));
         self.supply([message.path]);
+        // With one packet per path, the answer ends the path. Otherwise its keys become a route.
         let cargo = std::mem::replace(&mut flight.cargo.by, By::Cell { route: id, number: 0 });
         if let (By::Message { keys, session, outbound, path }, true) = (cargo, self.uses > 1) {
             let seconds = now.since(flight.sent).as_secs_f64();

@@ -154,6 +154,7 @@ impl Node {
     /// A valid one within the limits leads to an output; others are dropped and counted. Forwarded datagrams are
     /// already sealed.
     pub fn handle(&mut self, now: Time, wire: &[u8]) {
+        // The cheap checks come first: the link's tag, then size and kind, then limits, then the Sphinx packet.
         let Some((from, datagram)) = self.links.open(wire) else {
             self.counters.unauthenticated += 1;
             return;
@@ -213,6 +214,7 @@ impl Node {
         self.within(now, class)?;
         let current = |key: &&mut EpochKey| key.number % 16 == u32::from(epoch);
         let key = self.epochs.iter_mut().find(current).ok_or(Dropped::Stale)?;
+        // A packet that cannot be remembered could be replayed, so it is refused.
         if key.tags.full() {
             return Err(Dropped::Opening(OpenError::Full));
         }

@@ -164,6 +164,7 @@ impl Service {
 
     fn draw(&mut self) -> (PacketId, ReceiverPath) {
         let Randomness { choices, secrets } = &mut self.randomness;
+        // Two more than needed, because this peer and the guard are removed.
         let mut pool = self.selection.relays(self.hops + 2, choices);
         pool.retain(|peer| *peer != self.me);
         let mut relays = Vec::with_capacity(self.hops);
@@ -206,6 +207,7 @@ impl Service {
             self.counters.forged += 1;
             return;
         };
+        // A published path may stay unread, so only paths given to one client show whether relays work.
         if path.published.is_none() {
             self.selection.heard(&path.relays);
         }
@@ -248,6 +250,7 @@ impl Service {
         }
         let (came, mut answer) = self.frame(now, &frame);
         (answer.number, answer.offer) = (frame.number, offer);
+        // Space without a chunk is free for the paths that the client needs.
         if !answer.has(CHUNK) && frame.has(WANTS) {
             answer.flags |= PATHS;
             let count = chunk_bytes(true) / PATH_SIZE;

@@ -135,6 +135,7 @@ impl Held {
     ) -> (Vec<u8>, bool) {
         self.heard = now;
         let (mut bytes, mut complete) = (Vec::new(), false);
+        // Without TAKEN the client repeats the chunk later. This is the backpressure of a slow application.
         if frame.has(CHUNK) && !self.takes {
             answer.flags &= !TAKEN;
         } else if frame.has(CHUNK) {

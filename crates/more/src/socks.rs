@@ -100,6 +100,7 @@ impl Handshake {
         if command != 1 {
             return Some(Step::Refuse(reply(Reply::Command)));
         }
+        // RFC 1928, section 5: offset and length of the address by its type. `?` waits for more bytes.
         let (from, length) = match kind {
             1 => (4, 4),
             3 => (5, usize::from(*bytes.get(4)?)),

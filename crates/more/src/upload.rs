@@ -174,6 +174,7 @@ impl Machine for Upload {
             return;
         }
         let Some(chunk) = self.take_ready() else { return };
+        // The chunk keeps its turn if all rates are used up.
         let Some((path, memos)) = self.flights.draw_path(now, self.to, &mut self.randomness.choices) else {
             self.ready.push_front(chunk);
             self.flights.missed(now);

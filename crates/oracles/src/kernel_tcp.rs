@@ -98,6 +98,7 @@ pub fn measure(conditions: &Conditions) -> io::Result<Measured> {
             Err(_) => break,
         }
     }
+    // Stop and join both threads to report the error of the one that failed.
     let [Some(a), Some(b)] = ends else {
         drop(go);
         stop.store(true, Ordering::Relaxed);
@@ -199,7 +200,7 @@ fn receive(stop: &AtomicBool, received: &AtomicU64) -> io::Result<()> {
     Ok(())
 }
 
-/// Requests real-time priority for this thread; continues otherwise.
+/// Requests real-time priority, and continues if the system refuses it.
 ///
 /// A link that waits for the processor is a longer link. A sender that is preempted inside a system call holds its
 /// socket; acknowledgements queue up and then release a burst.
@@ -236,6 +237,7 @@ fn carry(conditions: &Conditions, tuns: [Tun; 2], stop: &AtomicBool) -> io::Resu
                 tuns[1 - link].send(&packet)?;
             }
         }
+        // Wake up every 50 ms to notice `stop`.
         let wait = next.since(elapsed()).0.min(50_000_000);
         let mut fds = [
             PollFd::new(tuns[0].as_fd(), PollFlags::POLLIN),

@@ -101,6 +101,7 @@ impl Explorer {
     ) -> Option<Explore> {
         let bytes = (cargo.len() + WIRE) as f64;
         let per_s = uplink / 8.0 * self.config.share;
+        // At most four packets, or 200 ms of the rate, leave in one burst.
         self.level =
             (self.level + now.since(self.at).as_secs_f64() * per_s).min(4.0 * bytes.max(per_s / 20.0));
         self.at = self.at.max(now);

@@ -407,6 +407,8 @@ impl Forest {
             return self.move_under(slice, orphan, parent, latencies);
         }
         let below = |peer: &Peer| self.trees[slice].is_below(*peer, orphan);
+        // All free capacity is in the orphan's own subtree, which it cannot use before it has a parent itself.
+        // So it takes a leaf's place, and the leaf moves below it.
         if !self.rooms.open().iter().any(|peer| self.may_adopt(slice, *peer) && below(peer)) {
             return;
         }

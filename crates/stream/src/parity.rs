@@ -64,6 +64,7 @@ pub fn restore(
     if parity == 1 {
         let missing: Vec<usize> =
             (0..data).filter(|slice| present.iter().all(|(at, _)| at != slice)).collect();
+        // One exclusive or recovers exactly one packet.
         let [missing] = missing[..] else { return Vec::new() };
         let mut sum = first.to_vec();
         present.iter().for_each(|(_, payload)| add(&mut sum, payload));
@@ -71,6 +72,7 @@ pub fn restore(
     }
     let originals = present.iter().map(|(slice, payload)| (*slice, shard(payload, length)));
     let shards = shards.iter().map(|(at, shard)| (*at, &shard[..]));
+    // Too few or inconsistent shards are normal: packets are lost or forged.
     let Ok(restored) = reed_solomon_simd::decode(data, parity, originals, shards) else {
         return Vec::new();
     };

@@ -242,6 +242,7 @@ impl Server {
             let controller =
                 self.config.controller.controller(1, branch).expect("checked where it is chosen");
             let mut member = Member::new(now, contact, claim, controller);
+            // The viewer's own uplink counts, so that it can make its admission possible.
             let budget = self.budgets.of_member(now, &mut member, self.rate());
             if !self.forest.feasible_with(budget) {
                 if !expired {

@@ -228,6 +228,7 @@ impl Viewer {
             Message::Welcome(welcome) => self.welcome(now, welcome),
             Message::Refused(refusal) => self.phase = Phase::Refused(refusal),
             Message::Ping(ping) => self.ping(now, ping),
+            // The guards protect against a server that names this viewer or itself as a peer.
             Message::Meet(peer, contact) if peer != self.me && peer != SERVER => {
                 self.outputs.push_back(Output::Meet(peer, contact));
             }
