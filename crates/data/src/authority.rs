@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_changed_is_not_signed_any_more() {
+    fn changed_documents_do_not_verify() {
         let known = certificates(CERTIFICATES).unwrap();
         let end = SIGNED.find("directory-signature").unwrap();
         for at in (0..end).step_by(7) {

@@ -90,10 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_its_line() {
+    fn errors_name_their_line() {
         assert!(read("a,c\n1,2\n").unwrap_err().starts_with("t.csv:1: the table lacks the column `b`"));
         let long = read("a,b\n\"1\n2\",3\n4,5,6\n").unwrap_err();
-        assert!(long.starts_with("t.csv:4: has 3 fields where the header has 2"), "{long}");
+        assert!(long.starts_with("t.csv:4: has 3 fields, but the header has 2"), "{long}");
         let open = read("a,b\n1,2\n3,\"4\n5,6\n").unwrap();
         assert_eq!(open[1], ["4\n5,6\n", "3"], "an open quote lasts to the end");
     }

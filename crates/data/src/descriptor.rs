@@ -171,7 +171,7 @@ mod tests {
         reject *:*\nrouter-signature\n-----BEGIN SIGNATURE-----\n";
 
     #[test]
-    fn a_descriptor_says_what_its_relay_offers() {
+    fn a_descriptor_is_read() {
         let relay = read(TEXT).unwrap();
         assert_eq!((relay.nickname.as_str(), relay.identity), ("anna", Identity([10; 20])));
         assert_eq!((relay.published, relay.advertised()), (1_564_660_800, 1500));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extra_info_says_what_its_relay_carried() {
+    fn an_extra_info_is_read() {
         let text = format!(
             "extra-info anna {}\npublished 2019-08-01 12:00:00\n\
             write-history 2019-08-01 11:45:00 (900 s) 90000,180000\nrouter-signature\n",

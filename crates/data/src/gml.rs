@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_graph_is_refused_at_its_place() {
+    fn malformed_graphs_are_refused_with_their_place() {
         let node = "graph [\nnode [ id 1 ]\n";
         for (bad, line, cause) in [
             ("hello world".to_owned(), None, "`graph"),

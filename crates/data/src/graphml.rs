@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_graph_is_refused() {
+    fn malformed_graphs_are_refused() {
         let a = "<node id='a'/>\n";
         for (bad, cause) in [
             ("<html></html>".to_owned(), "not `graphml`"),

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_paths_are_the_shortest_over_known_ones() {
+    fn missing_paths_become_the_shortest_known_ones() {
         let mut known = triangle();
         known[2] = None;
         let table =

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn countries_are_symmetric_and_strangers_left_out() {
+    fn countries_are_symmetric_and_unknown_codes_skipped() {
         let table = ripe_countries(&text("cty1,cty2,rtt_avg\nDE,FR,10\nEU,FR,3\nDE,DE,4\n")).unwrap();
         assert_eq!(table.locations.len(), 2);
         assert_eq!(table.path(1, 0).delay, Span::from_millis(5));

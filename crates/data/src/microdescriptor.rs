@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_mutual_and_not_passed_on() {
+    fn families_are_mutual_and_not_transitive() {
         // Charlie names golf, and delta names hotel, without return. India is a relative of delta, not of charlie.
         let pairs =
             ["bravo golf", "charlie delta", "delta charlie", "delta india", "golf bravo", "india delta"];

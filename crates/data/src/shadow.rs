@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_refused() {
+    fn other_documents_are_refused() {
         let weights = document("1\n");
         for bad in ["<shadow></shadow>", "<shadow", "relay1"] {
             assert!(relays(&document(bad), &weights).is_err(), "{bad}");

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_refused() {
+    fn other_documents_are_refused() {
         let none = |_| None;
         for (bad, cause) in [
             ("hosts: [1, 2]", "is not a configuration of Shadow"),

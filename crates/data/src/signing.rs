@@ -157,7 +157,7 @@ mod tests {
     use crate::document::Document;
 
     #[test]
-    fn what_is_signed_is_read_and_verified() {
+    fn signed_documents_are_verified() {
         let mut random = Seed::root(1).random();
         let authorities = [Authority::draw(&mut random), Authority::draw(&mut random)];
         let relay = |n: u8, digest: Option<u8>| RouterStatus {

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_relays_advertised_is_read() {
+    fn advertised_bandwidths_are_read() {
         let text = format!(
             "{{\"{NAME}\": {{\"weight\": {{\"before\": 0.1, \"after\": 0.2}}, \"advbw\": {{\"before\": 5, \"after\": 7}}}}}}"
         );

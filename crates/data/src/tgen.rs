@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tgen_refuses_is_refused_with_its_line() {
+    fn models_that_tgen_refuses_are_refused_with_their_line() {
         for (pairs, cause) in [
             (&[("d", "normal"), ("l", "-5"), ("s", "2")][..], "`param_location` is"),
             (&[("d", "normal"), ("l", "5")], "lacks `param_scale`"),

@@ -173,7 +173,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         /// A receiver that knows the keys and answers arbitrarily, even packets that were not sent.
         #[test]
-        fn whatever_a_receiver_answers_little_is_held(
+        fn memory_is_bounded_for_any_answers(
             wide: bool, said in prop::collection::vec((any_frame(), 0u64..400, any::<bool>(), any::<bool>()), 1..120),
         ) {
             let (mut open, mut now) = (Open::new(wide, Time::ZERO), Time::ZERO);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_is_read_and_what_is_changed_is_refused() {
+    fn signatures_are_verified() {
         let text = descriptor().write(&[1; 32]);
         assert_eq!(Descriptor::parse(&text), Ok(descriptor()));
         let stolen = descriptor().write(&[2; 32]);

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_is_read_and_what_is_changed_is_refused() {
+    fn signatures_are_verified() {
         let authority = authority_key(&[1; 32]);
         let text = directory().write(Some(&[1; 32]));
         assert_eq!(Directory::parse(&text, &authority), Ok(directory()));

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_back_is_bounded() {
+    fn buffered_chunks_are_bounded() {
         let mut download = Download::default();
         for chunk in 1..HELD as u64 + 100 {
             download.body(&body(chunk, false, &[]));

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_tells_who_has_what() {
+    fn frames_round_trip_with_their_acknowledgements() {
         let mut frame = Frame {
             stream: 7,
             flags: CHUNK | LAST,
@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_no_frame_or_harmless(text in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn garbage_is_refused_or_harmless(text in prop::collection::vec(any::<u8>(), 0..120)) {
             if let Some(frame) = Frame::parse(&text) {
                 prop_assert_eq!(Frame::parse(&frame.text()), Some(frame.clone()));
                 prop_assert!(frame.held().all(|chunk| chunk > frame.next));

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_peer_it_is_for_takes_a_datagram_and_only_from_its_sender() {
+    fn a_datagram_is_valid_for_one_sender_and_receiver() {
         let (mut zero, mut two) = pair();
         let wire = zero.seal(2, b"datagram").expect("another peer");
         assert_eq!(two.open(&wire), Some((0, &b"datagram"[..])));
@@ -109,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn outsiders_are_not_heard(wire in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn outsiders_are_refused(wire in prop::collection::vec(any::<u8>(), 0..64)) {
             prop_assert_eq!(pair().1.open(&wire), None);
         }
     }

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_and_congested_relays_are_left_out_but_looked_at_again() {
+    fn silent_and_congested_relays_are_avoided_and_probed() {
         let mut selection = Selection::new(5);
         for round in 0..20 {
             for relays in [[0, 1], [1, 2], [2, 0], [3, 4]] {

@@ -220,7 +220,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         /// A client that knows the keys and sends arbitrary frames: buffers stay bounded and every answer fits.
         #[test]
-        fn whatever_a_sender_says_little_is_held(
+        fn memory_is_bounded_for_any_frames(
             wide: bool, takes: bool, said in prop::collection::vec((any_frame(), 0u64..400, 0usize..9000), 1..120),
         ) {
             let (mut held, mut counters) = (Held::new(wide, Time::ZERO), Counters::default());

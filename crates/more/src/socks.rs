@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_asked_for_in_any_pieces() {
+    fn requests_are_read_in_any_pieces() {
         let bytes = [&GREETING[..], &request("a.more"), b"rest"].concat();
         for size in 1..=bytes.len() {
             let (mut handshake, mut said, mut connect) = (Handshake::default(), Vec::new(), None);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_refused() {
+    fn unsupported_requests_are_refused() {
         let refused = |bytes: &[u8]| match Handshake::default().read(bytes) {
             Step::Refuse(answer) => answer,
             other => panic!("{other:?}"),

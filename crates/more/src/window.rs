@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_of_one_flight_are_one_sign_and_what_is_not_used_does_not_grow() {
+    fn losses_of_one_flight_count_once_and_an_unused_window_does_not_grow() {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         let mut window = Window::new();
         (10..100).for_each(|flying| window.answered(flying));

@@ -219,7 +219,7 @@ fn a_flood_of_acknowledgements_is_bounded_by_the_data_that_paid_for_them() {
 }
 
 #[test]
-fn data_over_the_limit_is_dropped_before_it_costs_anything() {
+fn data_over_the_limit_is_dropped_before_opening() {
     let mut world = World::new("aimd", 3000.0);
     let junk = [[1u8; 1].as_slice(), &[9; DATA_SIZE - 1]].concat();
     for _ in 0..10 {
@@ -230,7 +230,7 @@ fn data_over_the_limit_is_dropped_before_it_costs_anything() {
 }
 
 #[test]
-fn clocks_that_jump_and_keys_that_change_do_no_harm() {
+fn clock_jumps_and_key_changes_are_harmless() {
     let mut world = World::new("explicit", 400_000.0);
     let content = world.send(30_000);
     world.run(1);
@@ -253,7 +253,7 @@ fn clocks_that_jump_and_keys_that_change_do_no_harm() {
 }
 
 #[test]
-fn replays_are_recognised_by_the_process_after() {
+fn replays_are_recognised_after_a_restart() {
     let mut world = World::new("explicit", 400_000.0);
     world.send(2_000);
     world.run(20);
@@ -271,7 +271,7 @@ fn replays_are_recognised_by_the_process_after() {
 
 /// Unauthenticated datagrams do not use up the limit that neighbours share.
 #[test]
-fn outsiders_are_told_apart_before_limits_and_cryptography() {
+fn outsiders_are_refused_before_limits_and_cryptography() {
     let mut world = World::new("explicit", 400_000.0);
     let mut junk = vec![1; WIRE_SIZE];
     for i in 0..2000u32 {

@@ -235,7 +235,7 @@ fn the_round_trip_is_split_where_the_sender_path_ends() {
 }
 
 #[test]
-fn with_guards_nobody_else_sees_packets_leave_their_source_or_reach_their_receiver() {
+fn with_guards_other_relays_see_neither_source_nor_receiver() {
     let mut world = World::new("explicit", &[2, 5]);
     world.exchange(5_000, 5_000, 60);
     world.check(5_000, 5_000, "");
@@ -309,7 +309,7 @@ fn replays_damage_and_unknown_paths_are_counted_and_change_nothing() {
 }
 
 #[test]
-fn what_does_not_decrypt_uses_up_its_path_and_nothing_else() {
+fn undecryptable_packets_use_up_only_their_path() {
     let mut world = World::new("explicit", &[]);
     // Only the payload on the last link is damaged, so the service opens the packet.
     world.client.write(STREAM, &text(200));
@@ -359,7 +359,7 @@ impl World {
 }
 
 #[test]
-fn streams_are_bounded_and_refusals_are_heard() {
+fn streams_are_bounded_and_refusals_arrive() {
     let mut world = World::new("explicit", &[]);
     world.exchange(100, 0, 30);
     world.service.refuse(STREAM);
@@ -378,7 +378,7 @@ fn streams_are_bounded_and_refusals_are_heard() {
 }
 
 #[test]
-fn first_relays_that_offer_nothing_to_the_sender_do_not_hold_a_stream_back() {
+fn first_relays_without_offers_do_not_slow_a_stream() {
     for guards in [vec![], vec![1, 2, 5]] {
         let mut world = World::new("explicit-or-aimd", &guards);
         world.exchange(100, 30_000, 6);
@@ -400,7 +400,7 @@ fn routes_carry_many_packets_and_both_directions_are_byte_exact() {
 }
 
 #[test]
-fn relays_say_what_they_drop_and_the_source_hears_it() {
+fn refusals_of_relays_reach_the_source() {
     // The receiver has capacity; one relay has little.
     let mut world = World::with("random", &[], 64, 60_000.0);
     world.exchange(150_000, 0, 60);

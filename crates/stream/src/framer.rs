@@ -84,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_packets_come_out_however_they_are_cut(cuts in proptest::collection::vec(1usize..3000, 1..40)) {
+        fn all_packets_come_out_for_any_chunk_sizes(cuts in proptest::collection::vec(1usize..3000, 1..40)) {
             let content = ts(400);
             let mut framer = Framer::default();
             let (mut out, mut left) = (Vec::new(), &content[..]);
@@ -100,7 +100,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_dropped_counted_and_not_held(junk in proptest::collection::vec(0u8..0x47, 0..5000)) {
+        fn garbage_is_dropped_and_counted(junk in proptest::collection::vec(0u8..0x47, 0..5000)) {
             let mut framer = Framer::default();
             let mut out: Vec<u8> = framer.push(&junk).concat();
             prop_assert!(framer.rest.len() <= PAYLOAD + TS);

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_what_was_added() {
+    fn quantiles_match_the_added_ages() {
         let mut lags = Lags::default();
         assert_eq!(lags.quantile(0.5), 0);
         (0..100).for_each(|n| lags.add(n * 10));

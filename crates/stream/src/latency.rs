@@ -161,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn few_samples_tell_about_pairs_that_nobody_measured() {
+    fn few_samples_predict_unmeasured_pairs() {
         // 40 samples a peer, 179,700 pairs.
         assert!(median_error(600, 24_000) < 0.3, "{}", median_error(600, 24_000));
     }
 
     #[test]
-    fn measured_pairs_are_exact_and_are_forgotten_with_their_peer() {
+    fn measured_pairs_are_exact_until_their_peer_leaves() {
         let mut random = Seed::root(1).random();
         let mut latencies = Latencies::new(4);
         assert_eq!(latencies.between(1, 2), 50_000);

@@ -90,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_many_as_there_are_shards_may_be_missing(
+        fn each_shard_recovers_one_packet(
             data in 1usize..16, parity in 1usize..4, seed: u64, lengths in proptest::collection::vec(0usize..7, 16)
         ) {
             let mut draws = tidegate_control::random::Seed::root(seed).random();

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fill_a_packet_leaves_soon() {
+    fn an_incomplete_payload_leaves_soon() {
         let mut source = Source::new(4, 1);
         assert!(source.push(Time::ZERO, &TS.repeat(2)).is_empty());
         let due = source.next_time();

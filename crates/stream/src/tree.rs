@@ -233,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn gains_are_what_moves_give_and_nothing_ever_rings(seed: u64) {
+        fn gains_match_moves_and_rings_never_form(seed: u64) {
             let (mut tree, latencies) = random_tree(seed);
             let mut random = Seed::root(seed).fork("moves").random();
             for _ in 0..200 {

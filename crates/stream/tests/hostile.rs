@@ -62,7 +62,7 @@ fn a_thousand_joins_of_one_address_take_few_numbers() {
 }
 
 #[test]
-fn strangers_are_refused_with_the_reason() {
+fn unknown_peers_are_refused_with_the_reason() {
     let mut config = ServerConfig::new(Rate(20_000_000), 1);
     config.token = [7; 16];
     let mut server = Server::new(config, Seed::root(1));
@@ -84,7 +84,7 @@ fn strangers_are_refused_with_the_reason() {
 }
 
 #[test]
-fn who_asks_for_everything_again_gets_a_part_of_the_stream() {
+fn excessive_repair_requests_are_limited() {
     let (mut server, peer) = served();
     let mut sent = 0;
     for ms in 1000..3000 {
@@ -107,7 +107,7 @@ fn who_asks_for_everything_again_gets_a_part_of_the_stream() {
 }
 
 #[test]
-fn whatever_a_viewer_says_the_server_goes_on() {
+fn the_server_survives_any_messages_of_a_viewer() {
     let mut server = Server::new(ServerConfig::new(Rate(20_000_000), 10), Seed::root(1));
     let peers: Vec<Peer> = (1..=4).map(|n| server.connect(at(0), contact(n)).unwrap()).collect();
     for peer in &peers {
@@ -151,7 +151,7 @@ fn whatever_a_viewer_says_the_server_goes_on() {
 }
 
 #[test]
-fn an_orphan_may_complain_about_nobody() {
+fn complaints_of_an_orphan_are_ignored() {
     let mut config = ServerConfig::new(Rate(1_000_000), 10);
     config.overload = Overload::Layers;
     let mut server = Server::new(config, Seed::root(1));
@@ -246,7 +246,7 @@ fn a_viewer_takes_the_stream_from_its_parents_only() {
 }
 
 #[test]
-fn a_first_packet_from_nowhere_does_not_keep_the_stream_out() {
+fn a_forged_first_packet_does_not_block_the_stream() {
     let mut viewer = viewer();
     let tell = |viewer: &mut Viewer, message| viewer.handle(at(0), Input::Message { from: SERVER, message });
     tell(&mut viewer, Message::Welcome(Welcome { me: 3, slices: 2, parity: 0 }));
@@ -272,7 +272,7 @@ fn a_first_packet_from_nowhere_does_not_keep_the_stream_out() {
 }
 
 #[test]
-fn whatever_peers_send_a_viewer_plays_the_stream() {
+fn a_viewer_plays_the_stream_despite_forged_packets() {
     let mut viewer = viewer();
     let tell =
         |viewer: &mut Viewer, ms, message| viewer.handle(at(ms), Input::Message { from: SERVER, message });

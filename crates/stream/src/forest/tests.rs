@@ -60,7 +60,7 @@ fn replay(parents: &mut [[Peer; PEERS]; SLICES], forest: &mut Forest) {
 
 proptest! {
     #[test]
-    fn no_rings_no_overload_nobody_lost(seed: u64, rule in 0usize..3) {
+    fn invariants_hold_for_any_operations(seed: u64, rule in 0usize..3) {
         let rule = [Rule::Any, Rule::OneTree, Rule::Unicast][rule];
         let latencies = latencies(seed);
         let mut random = Seed::root(seed).fork("events").random();
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_can_be_served_is_served(seed: u64) {
+    fn every_viewer_with_capacity_is_served(seed: u64) {
         let latencies = latencies(seed);
         let mut random = Seed::root(seed).random();
         let mut forest = Forest::new(PEERS, SLICES, Rule::Any);
@@ -118,7 +118,7 @@ proptest! {
 }
 
 #[test]
-fn who_can_carry_less_keeps_its_large_subtrees() {
+fn a_smaller_budget_keeps_large_subtrees() {
     let latencies = latencies(1);
     let mut forest = Forest::new(PEERS, 1, Rule::Any);
     forest.set_budget(SERVER, 2, &latencies);
@@ -137,7 +137,7 @@ fn who_can_carry_less_keeps_its_large_subtrees() {
 }
 
 #[test]
-fn below_somebody_silent_nobody_is_safe() {
+fn viewers_are_not_placed_below_a_silent_one() {
     let latencies = latencies(1);
     let mut forest = Forest::new(PEERS, 1, Rule::Any);
     forest.set_budget(SERVER, 1, &latencies);

@@ -35,7 +35,7 @@ fn buffer() -> Reorder {
 
 proptest! {
     #[test]
-    fn what_is_played_is_in_order_and_what_is_missing_is_counted(seed: u64, loss in 0.0..0.2f64) {
+    fn playback_is_in_order_and_gaps_are_counted(seed: u64, loss in 0.0..0.2f64) {
         let mut random = Seed::root(seed).random();
         let mut arrivals: Vec<(Time, Video)> = Vec::new();
         for (at, video) in stream(400) {
@@ -79,7 +79,7 @@ proptest! {
 }
 
 #[test]
-fn parity_makes_one_loss_a_group_good() {
+fn parity_recovers_one_loss_per_group() {
     let mut reorder = buffer();
     let mut played = 0;
     let mut last = Time::ZERO;
@@ -94,7 +94,7 @@ fn parity_makes_one_loss_a_group_good() {
 }
 
 #[test]
-fn packets_from_nowhere_are_strange_and_cost_nothing() {
+fn packets_far_away_are_strange_and_use_no_memory() {
     let mut reorder = buffer();
     let (at, first) = stream(8).remove(0);
     assert_eq!(reorder.insert(at, &first, true), Arrival::New);
@@ -111,7 +111,7 @@ fn packets_from_nowhere_are_strange_and_cost_nothing() {
 }
 
 #[test]
-fn a_forged_number_makes_nobody_skip_what_is_yet_to_be_sent() {
+fn a_forged_number_does_not_skip_unsent_packets() {
     let mut reorder = Reorder::new(4, 1, SKIP_AFTER);
     let mut played = 0;
     for (n, (at, video)) in stream(800).into_iter().enumerate() {
@@ -128,7 +128,7 @@ fn a_forged_number_makes_nobody_skip_what_is_yet_to_be_sent() {
 }
 
 #[test]
-fn what_is_restored_goes_on_and_what_comes_late_was_not_lost() {
+fn recovered_packets_are_forwarded_and_late_ones_are_not_lost() {
     let held = Key { group: 20, slice: 2 };
     for (after, lost) in [(Some(100), 0), (None, 1)] {
         let mut reorder = buffer();
