@@ -20,7 +20,7 @@ impl Viewer {
         let helpers = if asks.is_empty() { Vec::new() } else { self.helpers() };
         let mut by_peer: Vec<(Peer, Vec<Key>)> = Vec::new();
         for ask in asks {
-            let to = self.whom(ask, &helpers);
+            let to = self.peer_to_ask(ask, &helpers);
             match by_peer.iter_mut().find(|(peer, _)| *peer == to) {
                 Some((_, keys)) => keys.push(ask.key),
                 None => by_peer.push((to, vec![ask.key])),
@@ -53,7 +53,7 @@ impl Viewer {
     ///
     /// A viewer near the server passes repairs to all viewers below it, so it asks the server early. Viewers below
     /// ask each other first.
-    fn whom(&self, ask: Ask, helpers: &[Peer]) -> Peer {
+    fn peer_to_ask(&self, ask: Ask, helpers: &[Peer]) -> Peer {
         let slice = &self.slices[usize::from(ask.key.slice)];
         if ask.before == 0 && !slice.silent && slice.parent != NOBODY {
             return slice.parent;
