@@ -1,11 +1,11 @@
-//! What a run waits for.
+//! Events of a world.
 
 use tidegate_proto::ids::CircuitKey;
 
-use super::ends::{ConnectionId, EndId};
+use super::connections::{ConnectionId, EndId};
 use crate::underlay::NetEvent;
 
-/// What the world waits for. Kept small: a run has as many pending as packets in flight.
+/// An event of a world. Kept small: a run has one pending per packet in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// A packet moves.
@@ -34,7 +34,7 @@ pub(super) enum Event {
     Closed(ConnectionId),
     /// A host goes down: what runs on it starts afresh.
     HostDown(u32),
-    /// Something that FlashFlow's roles wait for.
+    /// An event of FlashFlow's roles: an index into their list.
     Measurement(u32),
 }
 

@@ -12,35 +12,36 @@ use std::sync::{Arc, Barrier, Mutex, MutexGuard, RwLock};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
 
-use super::borders::Told;
-use super::state::{Observed, PROGRESS_EVERY, RunEnd, World};
+use super::connections::Told;
+use super::context::{Observed, PROGRESS_EVERY, RunEnd};
+use super::event_loop::World;
 use crate::division::{Division, WINDOW};
 use crate::observe::{Observation, Recorder};
 use crate::plan::{Plan, System};
 
-/// A process and what it has been told.
+/// A process of the run.
 struct Process<'a> {
     world: World<'a>,
     /// Events that the last window had.
     busy: u64,
 }
 
-/// What one process tells another in a window.
+/// Messages of one process to another in a window.
 type Mail = Mutex<Told>;
 
-/// What threads share.
+/// State shared by the threads.
 struct Shared<'a> {
     processes: Vec<Mutex<Process<'a>>>,
     /// Mail by who is told, and then by who tells, of the windows with even and odd numbers.
     mail: [Vec<Vec<Mail>>; 2],
-    /// In which order processes are taken: who was busiest goes first.
+    /// Processes in the order in which threads take them: the busiest first.
     order: RwLock<Vec<usize>>,
     next: AtomicUsize,
     over: AtomicBool,
     barrier: Barrier,
 }
 
-/// Nobody panics while holding one, or the run is over.
+/// Locks a mutex. A panic of a thread ends the run, so poisoning does not occur.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread has panicked")
 }
@@ -59,16 +60,16 @@ impl Shared<'_> {
             for (from, told) in (0..).zip(&heard[number]) {
                 world.hear(from, begins, &mut lock(told));
             }
-            let before = world.queue.popped();
+            let before = world.net.ctx.queue.popped();
             world.run_until(ends);
-            *busy = world.queue.popped() - before;
-            for (told, mail) in world.told().iter_mut().zip(sent) {
+            *busy = world.net.ctx.queue.popped() - before;
+            for (told, mail) in world.net.connections.told().iter_mut().zip(sent) {
                 std::mem::swap(told, &mut lock(&mail[number]));
             }
         }
     }
 
-    /// What each thread but the first does.
+    /// The loop of every thread but the first.
     fn follow(&self, last: Time) {
         for window in 0.. {
             self.barrier.wait();
@@ -80,7 +81,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Between two windows: nobody holds a process.
+    /// Prepares the next window, while the threads wait. Returns the events of the last window.
     fn prepare(&self) -> u64 {
         let busy: Vec<u64> = self.processes.iter().map(|process| lock(process).busy).collect();
         let mut order = self.order.write().expect("no thread has panicked");
@@ -92,7 +93,7 @@ impl Shared<'_> {
     /// Exchanges what was observed in a window for memory that is free.
     fn observed(&self, observed: &mut [Observed]) {
         for (process, observed) in self.processes.iter().zip(observed) {
-            std::mem::swap(&mut lock(process).world.observed, observed);
+            std::mem::swap(&mut lock(process).world.net.ctx.observed, observed);
         }
     }
 }
@@ -111,10 +112,10 @@ fn record<R: Recorder>(recorder: &mut R, observed: &mut [Observed]) {
     observed.iter_mut().for_each(Vec::clear);
 }
 
-/// The threads of a divided run, of which nothing depends but the time that it takes.
+/// The threads of a divided run. Results do not depend on them.
 #[derive(Clone, Copy)]
 pub struct Threads<'t> {
-    /// How many, the caller's included. More than there are processes have nothing to do.
+    /// Number of threads, including the caller's. Threads beyond the number of processes are idle.
     pub count: usize,
     /// Called on each of the others with its work, which it has to call: to measure the thread's time, for instance.
     pub around: &'t (dyn Fn(&mut dyn FnMut()) + Sync),
@@ -196,12 +197,12 @@ fn finish<R: Recorder>(shared: Shared<'_>, stopped: bool, recorder: &mut R) -> R
     let mut peak_pending_events = 0;
     for process in shared.processes {
         let mut world = process.into_inner().expect("no thread has panicked").world;
-        world.host_totals();
-        end.reached = world.now;
-        end.events += world.queue.popped();
-        end.cells_delivered += world.cells_delivered;
-        peak_pending_events += world.queue.peak() as u64;
-        totals.append(&mut world.observed);
+        world.record_totals();
+        end.reached = world.net.ctx.now;
+        end.events += world.net.ctx.queue.popped();
+        end.cells_delivered += world.cells_delivered();
+        peak_pending_events += world.net.ctx.queue.peak() as u64;
+        totals.append(&mut world.net.ctx.observed);
     }
     totals.sort_by_key(|(_, totals)| match totals {
         Observation::HostTotals { host, .. } => host.0,

@@ -9,8 +9,7 @@ use tidegate_proto::flashflow::load::{BATCH, Load, Turn};
 use tidegate_proto::flashflow::message::Open;
 
 use crate::tcp::Arrival;
-use crate::world::ends::EndId;
-use crate::world::sockets::Sockets;
+use crate::world::connections::{EndId, Sockets};
 
 const CELL_BYTES: u64 = CELL as u64;
 
@@ -26,7 +25,7 @@ pub(in crate::world) fn bytes<const N: usize>(random: &mut Random) -> [u8; N] {
 /// The measurer's side of a circuit's connection; it opened it.
 const MEASURER: u8 = 0;
 
-/// Cells on their way through the relay: read, waiting for leave, waiting for room to be written.
+/// Cells in the relay: read, waiting for permission, waiting for space in the send buffer.
 pub(in crate::world) struct Pipe {
     /// The relay's end of the circuit.
     end: EndId,

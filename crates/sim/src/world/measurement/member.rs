@@ -1,4 +1,4 @@
-//! A measurer in one measurement: its machine, and whose turn it is to send.
+//! A measurer in one measurement: its machine, and the order in which its circuits send.
 
 use std::collections::VecDeque;
 

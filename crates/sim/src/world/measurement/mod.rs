@@ -5,173 +5,174 @@
 //! While a relay is measured, its [`Pace`](tidegate_proto::flashflow::pace::Pace) says what it reads next, echoes or
 //! cells of ordinary circuits, instead of its token buckets.
 
-pub(super) mod circuit;
-pub(super) mod member;
-pub(super) mod session;
+mod circuit;
+mod member;
+mod session;
 
 use tidegate_control::machine::Machine as _;
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::flashflow::cell::CELL;
-use tidegate_proto::flashflow::coordinator::{self, Measurement, Peer};
+use tidegate_proto::flashflow::coordinator::{self, Peer};
 use tidegate_proto::flashflow::hold::Hold;
 use tidegate_proto::flashflow::message::{Message, Open, Reason};
 use tidegate_proto::flashflow::pace::Class;
 use tidegate_proto::flashflow::{measurer, relay};
 
 use self::circuit::Circuit;
+pub(super) use self::session::Measurement;
 use self::session::{Asks, COORDINATOR, Due, Who, measurer_fingerprint};
-use super::ends::{Attached, EndId};
+use super::connections::{Attached, EndId};
 use super::event::Event;
-use super::state::World;
+use super::network::{Network, NodeEvent, NodeEvents};
 use crate::observe::{Host, Observation};
 use crate::tcp::Arrival;
 
 /// How often a relay says how much it echoed.
 const SECOND: Span = Span::from_secs(1);
 
-impl World<'_> {
-    pub(super) fn start_measurements(&mut self) {
-        for (number, plan) in self.plan.measurements.iter().enumerate() {
-            self.wait(plan.start, Due::Begin(number));
+impl Measurement {
+    pub(in crate::world) fn start(&mut self, net: &mut Network<'_>) {
+        for (number, plan) in net.ctx.plan.measurements.iter().enumerate() {
+            self.wait(net, plan.start, Due::Begin(number));
         }
-        if !self.plan.measurements.is_empty() {
-            self.wait(Time::ZERO + SECOND, Due::Second);
+        if !net.ctx.plan.measurements.is_empty() {
+            self.wait(net, Time::ZERO + SECOND, Due::Second);
         }
     }
 
-    fn wait(&mut self, at: Time, due: Due) {
-        let number = self.measuring.due.insert(due);
-        self.queue.push(at.max(self.now), Event::Measurement(number as u32));
+    fn wait(&mut self, net: &mut Network<'_>, at: Time, due: Due) {
+        let number = self.due.insert(due);
+        net.ctx.queue.push(at.max(net.ctx.now), Event::Measurement(number as u32));
     }
 
-    fn path_delay(&self, from: u32, to: u32) -> Span {
-        let location = |host: u32| self.plan.hosts[host as usize].location;
-        self.plan.paths.get(location(from), location(to)).delay
+    fn path_delay(&self, net: &mut Network<'_>, from: u32, to: u32) -> Span {
+        let location = |host: u32| net.ctx.plan.hosts[host as usize].location;
+        net.ctx.plan.paths.get(location(from), location(to)).delay
     }
 
-    pub(super) fn measurement_due(&mut self, number: u32) {
-        let now = self.now;
-        match self.measuring.due.remove(number as usize) {
-            Due::Begin(i) => self.begin_measurement(i),
+    pub(in crate::world) fn due(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, number: u32) {
+        let now = net.ctx.now;
+        match self.due.remove(number as usize) {
+            Due::Begin(i) => self.begin(net, i),
             Due::Connected(i, peer) => {
-                if let Some(coordination) = &mut self.measuring.sessions[i].coordination {
+                if let Some(coordination) = &mut self.sessions[i].coordination {
                     coordination.connected(now, peer);
                 }
-                self.settle_coordinator(i);
+                self.settle_coordinator(net, i);
             }
             Due::Said(i, peer, to_coordinator, cell) => {
                 let message = Message::from_cell(&cell).expect("our own message");
-                let session = &mut self.measuring.sessions[i];
+                let session = &mut self.sessions[i];
                 match (to_coordinator, peer) {
                     (true, _) => {
                         if let Some(coordination) = &mut session.coordination {
                             coordination.message(now, peer, message);
                         }
-                        self.settle_coordinator(i);
+                        self.settle_coordinator(net, i);
                     }
                     (false, Peer::Relay) => {
                         session.target.message(now, 0, &COORDINATOR, &message);
-                        self.settle_relay(i);
+                        self.settle_relay(net, apps, i);
                     }
                     (false, Peer::Measurer(k)) => {
                         session.members[k].machine.message(now, message);
-                        self.settle_member(i, k);
+                        self.settle_member(net, apps, i, k);
                     }
                 }
             }
             Due::Lost(i, peer) => {
-                if let Some(coordination) = &mut self.measuring.sessions[i].coordination {
+                if let Some(coordination) = &mut self.sessions[i].coordination {
                     coordination.lost(peer);
                 }
-                self.settle_coordinator(i);
+                self.settle_coordinator(net, i);
             }
             Due::CircuitGone(i, k) => {
-                self.measuring.sessions[i].members[k].machine.failed(Reason::Lost);
-                self.settle_member(i, k);
+                self.sessions[i].members[k].machine.failed(Reason::Lost);
+                self.settle_member(net, apps, i, k);
             }
-            Due::Wake(i, who) => self.measurement_timer(i, who),
+            Due::Wake(i, who) => self.timer(net, apps, i, who),
             Due::Second => {
-                for i in 0..self.measuring.sessions.len() {
-                    let session = &mut self.measuring.sessions[i];
+                for i in 0..self.sessions.len() {
+                    let session = &mut self.sessions[i];
                     let (relay, bytes) = (Host(session.plan.relay), std::mem::take(&mut session.echoed));
                     if bytes > 0 {
-                        self.record(Observation::Echoed { relay, bytes });
+                        net.ctx.record(Observation::Echoed { relay, bytes });
                     }
                 }
-                self.wait(now + SECOND, Due::Second);
+                self.wait(net, now + SECOND, Due::Second);
             }
         }
     }
 
-    fn measurement_timer(&mut self, i: usize, who: Who) {
-        let now = self.now;
-        let session = &mut self.measuring.sessions[i];
+    fn timer(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, i: usize, who: Who) {
+        let now = net.ctx.now;
+        let session = &mut self.sessions[i];
         match who {
             Who::Coordinator => {
                 session.wakes[0] = Time::NEVER;
                 if let Some(coordination) = &mut session.coordination {
                     coordination.timeout(now);
                 }
-                self.settle_coordinator(i);
+                self.settle_coordinator(net, i);
             }
             Who::Relay => {
                 session.wakes[1] = Time::NEVER;
                 session.target.timeout(now);
-                self.settle_relay(i);
+                self.settle_relay(net, apps, i);
             }
             Who::Member(k) => {
                 session.members[k].wake = Time::NEVER;
                 session.members[k].machine.timeout(now);
-                self.settle_member(i, k);
+                self.settle_member(net, apps, i, k);
             }
             Who::Load(k) => {
                 session.members[k].load_wake = Time::NEVER;
-                self.load(i, k);
+                self.load(net, i, k);
             }
         }
     }
 
     /// The coordinator connects to everyone: TCP's and TLS's round trip.
-    fn begin_measurement(&mut self, i: usize) {
-        let session = &mut self.measuring.sessions[i];
-        session.coordination = Some(Measurement::new(self.now, session.order(i)));
+    fn begin(&mut self, net: &mut Network<'_>, i: usize) {
+        let session = &mut self.sessions[i];
+        session.coordination = Some(coordinator::Measurement::new(net.ctx.now, session.order(i)));
         let (coordinator, members) = (session.plan.coordinator, session.members.len());
         for peer in std::iter::once(Peer::Relay).chain((0..members).map(Peer::Measurer)) {
-            let delay = self.path_delay(coordinator, self.measuring.sessions[i].host(peer));
-            self.wait(self.now + delay * 4, Due::Connected(i, peer));
+            let delay = self.path_delay(net, coordinator, self.sessions[i].host(peer));
+            self.wait(net, net.ctx.now + delay * 4, Due::Connected(i, peer));
         }
-        self.settle_coordinator(i);
+        self.settle_coordinator(net, i);
     }
 
-    fn say(&mut self, i: usize, peer: Peer, to_coordinator: bool, message: &Message) {
+    fn say(&mut self, net: &mut Network<'_>, i: usize, peer: Peer, to_coordinator: bool, message: &Message) {
         let cell = Box::new(message.to_cell().expect("what a machine says can be said"));
-        let session = &self.measuring.sessions[i];
+        let session = &self.sessions[i];
         let (coordinator, other) = (session.plan.coordinator, session.host(peer));
         // The way there and the way back differ on measured paths: a message must not be overtaken by the end of its
         // connection.
         let delay = match to_coordinator {
-            true => self.path_delay(other, coordinator),
-            false => self.path_delay(coordinator, other),
+            true => self.path_delay(net, other, coordinator),
+            false => self.path_delay(net, coordinator, other),
         };
-        self.wait(self.now + delay, Due::Said(i, peer, to_coordinator, cell));
+        self.wait(net, net.ctx.now + delay, Due::Said(i, peer, to_coordinator, cell));
     }
 
-    fn settle_coordinator(&mut self, i: usize) {
+    fn settle_coordinator(&mut self, net: &mut Network<'_>, i: usize) {
         loop {
-            let session = &mut self.measuring.sessions[i];
+            let session = &mut self.sessions[i];
             let Some(coordination) = &mut session.coordination else { return };
             match coordination.poll() {
-                Some(coordinator::Output::Send(peer, message)) => self.say(i, peer, false, &message),
+                Some(coordinator::Output::Send(peer, message)) => self.say(net, i, peer, false, &message),
                 Some(coordinator::Output::Second(..)) => {}
                 Some(coordinator::Output::Done(result)) => {
                     let result = Box::new(result);
-                    self.record(Observation::Measured { measurement: i as u32, result });
+                    net.ctx.record(Observation::Measured { measurement: i as u32, result });
                 }
                 None => {
                     let due = coordination.next_timeout().unwrap_or(Time::NEVER);
                     if due < session.wakes[0] {
                         session.wakes[0] = due;
-                        self.wait(due, Due::Wake(i, Who::Coordinator));
+                        self.wait(net, due, Due::Wake(i, Who::Coordinator));
                     }
                     return;
                 }
@@ -179,16 +180,20 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn settle_relay(&mut self, i: usize) {
-        let now = self.now;
+    pub(in crate::world) fn settle_relay(
+        &mut self,
+        net: &mut Network<'_>,
+        apps: &mut impl NodeEvents,
+        i: usize,
+    ) {
+        let now = net.ctx.now;
         loop {
-            while let Some(output) = self.measuring.sessions[i].target.poll() {
-                self.relay_asks(i, output);
+            while let Some(output) = self.sessions[i].target.poll() {
+                self.relay_asks(net, apps, i, output);
             }
-            let session = &mut self.measuring.sessions[i];
+            let session = &mut self.sessions[i];
             let host = session.plan.relay;
-            let Some(gate) = &self.hosts[host as usize].gate else { return };
-            if session.begun.is_none() || now < gate.busy_until {
+            if session.begun.is_none() || now < net.nodes.gated(host).busy_until {
                 break;
             }
             let Some(grant) = session.pace.poll(now) else { break };
@@ -196,276 +201,293 @@ impl World<'_> {
             match grant.who {
                 Asks::Echo(circuit) => {
                     session.echoed += grant.bytes;
-                    let pipe = &mut self.measuring.circuits[circuit as usize].pipe;
+                    let pipe = &mut self.circuits[circuit as usize].pipe;
                     if session.hold.is_some() {
                         pipe.keep(grant.bytes)
                     } else {
                         pipe.granted(grant.bytes)
                     }
-                    self.pump_echo(circuit);
+                    self.pump_echo(net, apps, circuit);
                 }
                 Asks::Channel(end) => {
                     session.target.background(grant.bytes, grant.bytes);
-                    self.read_granted(host, end);
+                    self.read_granted(net, apps, host, end);
                 }
             }
-            if let Some(gate) = &mut self.hosts[host as usize].gate {
-                gate.busy_until = now + cost;
-            }
+            net.nodes.gated(host).busy_until = now + cost;
         }
-        self.release(i);
-        let session = &mut self.measuring.sessions[i];
-        let busy_until = self.hosts[session.plan.relay as usize].gate.as_ref().map(|gate| gate.busy_until);
-        let pace = session.begun.and(match busy_until.filter(|busy| now < *busy) {
-            Some(busy) => Some(busy),
-            None => session.pace.next_timeout(),
-        });
+        self.release(net, apps, i);
+        let session = &mut self.sessions[i];
+        let busy_until = net.nodes.gated(session.plan.relay).busy_until;
+        let pace =
+            session.begun.and(if now < busy_until { Some(busy_until) } else { session.pace.next_timeout() });
         let hold = session.hold.as_ref().map(|hold| hold.next_timeout(now));
         let due = [session.target.next_timeout(), pace, hold].into_iter().flatten().min();
         let due = due.unwrap_or(Time::NEVER);
         if due < session.wakes[1] {
             session.wakes[1] = due;
-            self.wait(due, Due::Wake(i, Who::Relay));
+            self.wait(net, due, Due::Wake(i, Who::Relay));
         }
     }
 
-    fn relay_asks(&mut self, i: usize, output: relay::Output) {
-        let now = self.now;
-        let session = &mut self.measuring.sessions[i];
+    fn relay_asks(
+        &mut self,
+        net: &mut Network<'_>,
+        apps: &mut impl NodeEvents,
+        i: usize,
+        output: relay::Output,
+    ) {
+        let now = net.ctx.now;
+        let session = &mut self.sessions[i];
         let host = session.plan.relay;
         match output {
-            relay::Output::Send(_, message) => self.say(i, Peer::Relay, true, &message),
+            relay::Output::Send(_, message) => self.say(net, i, Peer::Relay, true, &message),
             relay::Output::Close(_) => {
                 let coordinator = session.plan.coordinator;
-                let delay = self.path_delay(host, coordinator);
-                self.wait(now + delay, Due::Lost(i, Peer::Relay));
+                let delay = self.path_delay(net, host, coordinator);
+                self.wait(net, now + delay, Due::Lost(i, Peer::Relay));
             }
             relay::Output::Expect(_) => {}
             relay::Output::Started(ratio) => {
                 session.begun = Some(now);
                 session.pace.measuring(now, ratio);
-                let able = self.plan.hosts[host as usize].capacity();
+                let able = net.ctx.plan.hosts[host as usize].capacity();
                 let holds = session.plan.holds && able.is_finite();
                 let able = Rate::from_bytes_per_s(able as u64);
                 session.hold = holds.then(|| Hold::new(now, able, session.plan.seconds));
-                if let Some(gate) = &mut self.hosts[host as usize].gate {
-                    let left = gate.measure(i, now);
-                    session.pace.forwarded_lately(now, left);
-                }
-                self.record(Observation::MeasurementFlows { measurement: i as u32, flows: true });
-                self.pump(host);
+                let gate = net.nodes.gated(host);
+                session.pace.forwarded_lately(now, gate.measure(i, now));
+                gate.begin_pump(now);
+                net.ctx.record(Observation::MeasurementFlows { measurement: i as u32, flows: true });
+                self.pump(net, apps, host, i);
             }
             relay::Output::Ended => {
                 let flowed = session.begun.take().is_some();
                 session.pace.idle();
                 session.hold = None;
                 for number in std::mem::take(&mut session.circuits) {
-                    let circuit = &self.measuring.circuits[number as usize];
+                    let circuit = &self.circuits[number as usize];
                     let (connection, k) = (circuit.end.connection, circuit.member);
-                    self.kill(connection);
-                    let far = self.path_delay(host, self.measuring.sessions[i].members[k].host);
-                    self.wait(now + far, Due::CircuitGone(i, k));
+                    net.close(apps, connection);
+                    let far = self.path_delay(net, host, self.sessions[i].members[k].host);
+                    self.wait(net, now + far, Due::CircuitGone(i, k));
                 }
                 if flowed {
-                    self.record(Observation::MeasurementFlows { measurement: i as u32, flows: false });
-                    if let Some(gate) = &mut self.hosts[host as usize].gate {
-                        gate.measured(now);
-                    }
-                    self.pump(host);
+                    net.ctx.record(Observation::MeasurementFlows { measurement: i as u32, flows: false });
+                    let gate = net.nodes.gated(host);
+                    gate.measured(now);
+                    gate.begin_pump(now);
+                    net.pump(apps, host);
                 }
             }
         }
     }
 
-    /// What the host of a measured relay has to read waits for the pace's leave; what it has to write it writes.
-    pub(super) fn measured_pump(&mut self, host: u32, i: usize) {
-        while let Some(end) =
-            self.hosts[host as usize].gate.as_mut().and_then(|gate| gate.readers.pop_front())
-        {
-            self.ask_to_read(host, i, end);
+    /// Pumps a measured relay: reading waits for the pace's permission, writing does not.
+    pub(in crate::world) fn pump(
+        &mut self,
+        net: &mut Network<'_>,
+        apps: &mut impl NodeEvents,
+        host: u32,
+        i: usize,
+    ) {
+        while let Some(end) = net.nodes.gated(host).readers.pop_front() {
+            self.ask_to_read(net, apps, host, i, end);
         }
-        while let Some(end) = self.next_writer(host) {
-            self.flush(end);
-            self.drain(host);
+        while let Some(end) = net.next_writer(host) {
+            net.flush(apps, end);
+            net.drain(apps, host);
         }
-        self.settle_relay(i);
+        self.settle_relay(net, apps, i);
     }
 
     /// Asks for leave to read a cell, if one has come.
-    fn ask_to_read(&mut self, host: u32, i: usize, end: EndId) {
-        if let Some(Attached::Stream(stream)) = self.end(end).map(|end| end.attached) {
-            self.package(host, stream, u32::MAX);
-            return self.drain(host);
+    fn ask_to_read(
+        &mut self,
+        net: &mut Network<'_>,
+        apps: &mut impl NodeEvents,
+        host: u32,
+        i: usize,
+        end: EndId,
+    ) {
+        if let Some((_, Attached::Stream(stream))) = net.connections.attachment(end) {
+            apps.node_event(net, host, NodeEvent::Package(stream, u32::MAX));
+            return net.drain(apps, host);
         }
-        if self.can_read(end)
-            && let Some(gate) = &mut self.hosts[host as usize].gate
-        {
-            gate.paused_readers.push(end);
-            self.measuring.sessions[i].pace.request(Class::Background, Asks::Channel(end), CELL as u64);
+        if net.connections.can_read(end) {
+            net.nodes.gated(host).paused_readers.push(end);
+            self.sessions[i].pace.request(Class::Background, Asks::Channel(end), CELL as u64);
         }
     }
 
     /// Reads the cell that leave was given for.
-    fn read_granted(&mut self, host: u32, end: EndId) {
-        if let Some(gate) = &mut self.hosts[host as usize].gate {
-            gate.paused_readers.retain(|other| *other != end);
+    fn read_granted(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, host: u32, end: EndId) {
+        net.nodes.gated(host).paused_readers.retain(|other| *other != end);
+        if net.connections.can_read(end) {
+            net.read_cell(end);
+            net.drain(apps, host);
+            net.transmit(end);
         }
-        if self.can_read(end) {
-            self.read_one(end);
-            self.drain(host);
-            self.transmit(end);
-        }
-        let measured = self.hosts[host as usize].gate.as_ref().and_then(|gate| gate.measured);
-        if let Some(i) = measured {
-            self.ask_to_read(host, i, end);
+        if let Some(i) = net.nodes.gated(host).measured {
+            self.ask_to_read(net, apps, host, i, end);
         }
     }
 
     /// A relay that holds cells back returns some, in turn, and claims as much background besides.
-    fn release(&mut self, i: usize) {
-        let now = self.now;
-        let session = &mut self.measuring.sessions[i];
+    fn release(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, i: usize) {
+        let now = net.ctx.now;
+        let session = &mut self.sessions[i];
         let Some(mut hold) = session.hold.take() else { return };
         let first = session.circuits.len().min(1);
         session.circuits.rotate_left(first);
         for number in session.circuits.clone() {
-            let pipe = &mut self.measuring.circuits[number as usize].pipe;
+            let pipe = &mut self.circuits[number as usize].pipe;
             let bytes = pipe.release(|kept| hold.release(now, kept));
-            self.measuring.sessions[i].target.background(bytes, bytes);
+            self.sessions[i].target.background(bytes, bytes);
             if bytes > 0 {
-                self.pump_echo(number);
+                self.pump_echo(net, apps, number);
             }
         }
-        self.measuring.sessions[i].hold = Some(hold);
+        self.sessions[i].hold = Some(hold);
     }
 
     /// Moves echo cells through the relay as far as they get without new leave. Must be followed by
     /// [`settle_relay`](Self::settle_relay).
-    fn pump_echo(&mut self, number: u32) {
-        let now = self.now;
-        let (measuring, mut sockets) = self.sockets();
-        let circuit = &mut measuring.circuits[number as usize];
+    fn pump_echo(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, number: u32) {
+        let now = net.ctx.now;
+        let mut sockets = net.sockets();
+        let circuit = &mut self.circuits[number as usize];
         let Some(bytes) = circuit.pipe.pump(&mut sockets) else { return };
         let (i, connection) = (circuit.session, circuit.end.connection);
-        if measuring.sessions[i].target.echo(now) {
-            measuring.sessions[i].pace.request(Class::Measurement, Asks::Echo(number), bytes);
+        if self.sessions[i].target.echo(now) {
+            self.sessions[i].pace.request(Class::Measurement, Asks::Echo(number), bytes);
         } else {
-            self.kill(connection);
+            net.close(apps, connection);
         }
     }
 
     /// Something arrived on a measurement circuit.
-    pub(super) fn echo_arrived(&mut self, number: u32, side: u8, arrival: Arrival) {
-        let now = self.now;
-        let (measuring, mut sockets) = self.sockets();
-        let circuit = &mut measuring.circuits[number as usize];
+    pub(in crate::world) fn echo_arrived(
+        &mut self,
+        net: &mut Network<'_>,
+        apps: &mut impl NodeEvents,
+        (number, side): (u32, u8),
+        arrival: Arrival,
+    ) {
+        let now = net.ctx.now;
+        let mut sockets = net.sockets();
+        let circuit = &mut self.circuits[number as usize];
         let (i, k, connection) = (circuit.session, circuit.member, circuit.end.connection);
-        let session = &mut measuring.sessions[i];
+        let session = &mut self.sessions[i];
         if !circuit.is_open() {
             let measurer = measurer_fingerprint(session.members[k].host);
             let admits = |token: &_| session.target.admits(&measurer, token);
-            let keys = &mut measuring.keys;
+            let keys = &mut self.keys;
             match circuit.handshake(&mut sockets, side, arrival, &session.secret, keys, admits) {
                 Some(true) => session.members[k].machine.opened(now),
                 Some(false) => {
                     session.members[k].machine.not_opened(now);
-                    self.kill(connection);
+                    net.close(apps, connection);
                 }
                 None => return,
             }
-            return self.settle_member(i, k);
+            return self.settle_member(net, apps, i, k);
         }
         if side != circuit.end.side {
-            self.pump_echo(number);
-            return self.settle_relay(i);
+            self.pump_echo(net, apps, number);
+            return self.settle_relay(net, apps, i);
         }
         let member = &mut session.members[k];
         if arrival.received > 0 {
-            match circuit.take_back(&mut sockets, &mut measuring.scratch) {
+            match circuit.take_back(&mut sockets, &mut self.scratch) {
                 Ok((bytes, checked)) => member.machine.echoed(bytes, checked),
                 Err(_) => {
                     member.machine.failed(Reason::WrongEcho);
-                    return self.settle_member(i, k);
+                    return self.settle_member(net, apps, i, k);
                 }
             }
         }
         member.ready(number, circuit);
-        self.load(i, k);
+        self.load(net, i, k);
     }
 
-    /// A connection broke; if it is a measurement circuit's, the measurement is over.
-    pub(super) fn echo_broke(&mut self, id: EndId) {
-        let Some(Attached::Echo(number)) = self.end(id).map(|end| end.attached) else { return };
-        let circuit = &self.measuring.circuits[number as usize];
+    /// TCP has given up a measurement circuit's connection: the measurement is over.
+    pub(in crate::world) fn echo_broke(
+        &mut self,
+        net: &mut Network<'_>,
+        apps: &mut impl NodeEvents,
+        number: u32,
+    ) {
+        let circuit = &self.circuits[number as usize];
         let (i, k) = (circuit.session, circuit.member);
-        let session = &mut self.measuring.sessions[i];
+        let session = &mut self.sessions[i];
         session.pace.withdraw(Class::Measurement, Asks::Echo(number));
         session.members[k].machine.failed(Reason::Lost);
-        self.settle_member(i, k);
+        self.settle_member(net, apps, i, k);
     }
 
-    fn settle_member(&mut self, i: usize, k: usize) {
-        while let Some(output) = self.measuring.sessions[i].members[k].machine.poll() {
+    fn settle_member(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, i: usize, k: usize) {
+        while let Some(output) = self.sessions[i].members[k].machine.poll() {
             match output {
-                measurer::Output::Send(message) => self.say(i, Peer::Measurer(k), true, &message),
-                measurer::Output::Connect(open) => self.open_echoes(i, k, &open),
+                measurer::Output::Send(message) => self.say(net, i, Peer::Measurer(k), true, &message),
+                measurer::Output::Connect(open) => self.open_echoes(net, i, k, &open),
                 measurer::Output::Load => {
-                    let session = &mut self.measuring.sessions[i];
+                    let session = &mut self.sessions[i];
                     session.members[k].begin();
                     for number in &session.circuits {
-                        let circuit = &mut self.measuring.circuits[*number as usize];
+                        let circuit = &mut self.circuits[*number as usize];
                         if circuit.member == k && circuit.is_open() {
                             session.members[k].ready(*number, circuit);
                         }
                     }
-                    self.load(i, k);
+                    self.load(net, i, k);
                 }
                 measurer::Output::Disconnect => {
-                    let session = &mut self.measuring.sessions[i];
+                    let session = &mut self.sessions[i];
                     session.members[k].stop();
                     for number in session.circuits.clone() {
-                        let circuit = &self.measuring.circuits[number as usize];
+                        let circuit = &self.circuits[number as usize];
                         if circuit.member == k {
                             let connection = circuit.end.connection;
-                            let session = &mut self.measuring.sessions[i];
+                            let session = &mut self.sessions[i];
                             session.circuits.retain(|other| *other != number);
                             session.pace.withdraw(Class::Measurement, Asks::Echo(number));
-                            self.kill(connection);
+                            net.close(apps, connection);
                         }
                     }
                 }
             }
         }
-        let member = &mut self.measuring.sessions[i].members[k];
+        let member = &mut self.sessions[i].members[k];
         let due = member.machine.next_timeout().unwrap_or(Time::NEVER);
         if due < member.wake {
             member.wake = due;
-            self.wait(due, Due::Wake(i, Who::Member(k)));
+            self.wait(net, due, Due::Wake(i, Who::Member(k)));
         }
     }
 
-    fn open_echoes(&mut self, i: usize, k: usize, open: &Open) {
-        let session = &self.measuring.sessions[i];
+    fn open_echoes(&mut self, net: &mut Network<'_>, i: usize, k: usize, open: &Open) {
+        let session = &self.sessions[i];
         let (measurer, relay) = (session.members[k].host, session.plan.relay);
         for circ in 1..=u32::from(open.sockets) {
-            let number = self.measuring.circuits.len() as u32;
-            let end = self.open(measurer, relay, [Attached::Echo(number); 2]);
-            self.measuring.circuits.push(Circuit::new(i, k, circ, end, open));
-            self.measuring.sessions[i].circuits.push_back(number);
+            let number = self.circuits.len() as u32;
+            let end = net.open(measurer, relay, [Attached::Echo(number); 2]);
+            self.circuits.push(Circuit::new(i, k, circ, end, open));
+            self.sessions[i].circuits.push_back(number);
         }
     }
 
     /// A member's circuits send what they may.
-    fn load(&mut self, i: usize, k: usize) {
-        let now = self.now;
-        let (measuring, mut sockets) = self.sockets();
-        let (member, circuits) = (&mut measuring.sessions[i].members[k], &mut measuring.circuits);
+    fn load(&mut self, net: &mut Network<'_>, i: usize, k: usize) {
+        let now = net.ctx.now;
+        let mut sockets = net.sockets();
+        let (member, circuits) = (&mut self.sessions[i].members[k], &mut self.circuits);
         let again = member.send(|number, load| circuits[number as usize].send(&mut sockets, now, load));
         if let Some(at) = again
             && at < member.load_wake
         {
             member.load_wake = at;
-            self.wait(at, Due::Wake(i, Who::Load(k)));
+            self.wait(net, at, Due::Wake(i, Who::Load(k)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the world keeps of the measurements of a run: their machines, and what they wait for.
+//! State of a run's measurements: their machines and pending events.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::crypto::ntor::RelaySecret;
 use tidegate_proto::flashflow::cell::CELL;
-use tidegate_proto::flashflow::coordinator::{Measurement, Order, Peer, Timeouts};
+use tidegate_proto::flashflow::coordinator::{self, Order, Peer, Timeouts};
 use tidegate_proto::flashflow::hold::Hold;
 use tidegate_proto::flashflow::message::{Fingerprint, MeasurerId, Open, Params};
 use tidegate_proto::flashflow::pace::Pace;
@@ -17,7 +17,7 @@ use tidegate_proto::flashflow::relay::{self, Target};
 use super::circuit::{self, Circuit};
 use super::member::Member;
 use crate::plan::{HostPlan, MeasurementPlan, Role};
-use crate::world::ends::EndId;
+use crate::world::connections::EndId;
 
 /// The coordinator's certificate.
 pub(in crate::world) const COORDINATOR: Fingerprint = [0xff; 32];
@@ -30,16 +30,16 @@ pub(in crate::world) fn measurer_fingerprint(host: u32) -> Fingerprint {
 }
 
 /// All measurements of a run.
-pub(in crate::world) struct Measuring {
-    pub sessions: Vec<Session>,
+pub(in crate::world) struct Measurement {
+    pub(super) sessions: Vec<Session>,
     /// Measurement circuits, by the number that their connections' ends have.
-    pub circuits: Vec<Circuit>,
-    pub due: Slab<Due>,
-    pub keys: Random,
-    pub scratch: Vec<u8>,
+    pub(super) circuits: Vec<Circuit>,
+    pub(super) due: Slab<Due>,
+    pub(super) keys: Random,
+    pub(super) scratch: Vec<u8>,
 }
 
-/// What the roles wait for; the first number is the session's.
+/// A pending event of the roles; the first number is the session's.
 pub(in crate::world) enum Due {
     /// The coordinator connects to everyone.
     Begin(usize),
@@ -63,7 +63,7 @@ pub(in crate::world) enum Who {
     Load(usize),
 }
 
-/// Who asks a relay for leave to forward: a measurement circuit, or an end that cells of ordinary circuits come in at.
+/// A requester of a relay's permission to forward: a measurement circuit, or an end that receives ordinary circuits' cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::world) enum Asks {
     Echo(u32),
@@ -74,7 +74,7 @@ pub(in crate::world) enum Asks {
 pub(in crate::world) struct Session {
     pub plan: MeasurementPlan,
     pub secret: RelaySecret,
-    pub coordination: Option<Measurement>,
+    pub coordination: Option<coordinator::Measurement>,
     pub target: Target,
     pub pace: Pace<Asks>,
     pub cell_cost: Span,
@@ -120,7 +120,7 @@ impl Session {
         }
     }
 
-    /// What the coordinator is told.
+    /// The order for the coordinator.
     pub fn order(&self, number: usize) -> Order {
         let mut token = [0; 16];
         token[..8].copy_from_slice(&(number as u64 + 1).to_be_bytes());
@@ -148,7 +148,7 @@ impl Session {
         }
     }
 
-    /// What cells cost the relay's processor now.
+    /// Processor time that cells cost the relay now.
     pub fn cost(&self, now: Time, cells: u64) -> Span {
         let second = self.begun.map_or(0.0, |begun| now.since(begun).as_secs_f64().floor());
         let slow = self.plan.slow;
@@ -169,11 +169,11 @@ fn percent(plan: &MeasurementPlan) -> Percent {
     Percent::new(plan.background_percent).expect("the lab checks that it is below 100")
 }
 
-impl Measuring {
+impl Measurement {
     /// The measurements of a plan before they begin.
-    pub fn new(measurements: &[MeasurementPlan], hosts: &[HostPlan], seed: Seed) -> Measuring {
+    pub fn new(measurements: &[MeasurementPlan], hosts: &[HostPlan], seed: Seed) -> Measurement {
         let mut keys = seed.fork("keys").random();
         let sessions = measurements.iter().map(|plan| Session::new(plan, hosts, &mut keys)).collect();
-        Measuring { sessions, circuits: Vec::new(), due: Slab::new(), keys, scratch: Vec::new() }
+        Measurement { sessions, circuits: Vec::new(), due: Slab::new(), keys, scratch: Vec::new() }
     }
 }

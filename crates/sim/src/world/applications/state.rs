@@ -1,4 +1,4 @@
-//! Users, their circuits and their transfers: what is kept of them.
+//! The state of users, their circuits and their transfers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,26 +11,28 @@ use tidegate_proto::paths::{BuildTimeout, BuildTimes, PathSelection, Selector};
 
 use crate::division::{Division, Local};
 use crate::plan::{Plan, Route, System};
+use crate::world::connections::EndId;
 
-use super::follow::Trace;
-use super::requests::Transfers;
+use super::requests::{TransferState, Transfers};
 
 /// All users, their circuits and their transfers.
-pub(super) struct Users {
-    pub seed: Seed,
-    pub users: Local<UserState>,
+pub(in crate::world) struct Applications {
+    pub(super) seed: Seed,
+    pub(super) users: Local<UserState>,
     /// How paths are chosen: by the system's clients, and by the others if there are some.
-    pub choices: Vec<Choice>,
+    pub(super) choices: Vec<Choice>,
     /// The guards that onion services keep, by their host.
-    pub service_guards: BTreeMap<u32, Option<RelayId>>,
-    pub transfers: Transfers,
-    pub traces: Vec<Trace>,
+    pub(super) service_guards: BTreeMap<u32, Option<RelayId>>,
+    pub(super) transfers: Transfers,
     /// Per host: the circuits that its users built.
-    pub circuits: Local<BTreeMap<CircuitKey, OwnCircuit>>,
+    pub(super) circuits: Local<BTreeMap<CircuitKey, OwnCircuit>>,
     /// Per host: the transfer that a client's stream carries.
-    pub streams: Local<BTreeMap<StreamKey, u32>>,
+    pub(super) streams: Local<BTreeMap<StreamKey, u32>>,
     /// The number of the next circuit; processes number theirs in turn.
-    pub next_circuit: u32,
+    pub(super) next_circuit: u32,
+    /// Cells that exits have packaged for clients, to pick those that are followed.
+    pub(super) packaged: u64,
+    pub(super) cells_delivered: u64,
 }
 
 /// How clients of a kind choose paths, and how long they wait for circuits.
@@ -78,7 +80,7 @@ pub(super) struct OwnCircuit {
     /// It is the second leg of this circuit.
     pub leg_of: Option<CircuitKey>,
     pub legs: Legs,
-    /// Takes no new streams and is closed with its last one.
+    /// Does not get new streams and closes with its last one.
     pub retired: bool,
 }
 
@@ -93,7 +95,7 @@ pub(super) enum Legs {
     Linking,
 }
 
-/// Clients whose round trips to relays differ by less learn the build time-out together.
+/// Clients learn the build timeout together if their round trips to relays differ by less.
 const STEP: Span = Span::from_millis(50);
 
 /// Of each place with clients: its round trip to the relays, the mean by their weights, in steps.
@@ -113,7 +115,7 @@ fn distances(plan: &Plan) -> BTreeMap<u32, u64> {
     places.into_iter().map(|place| (place, (round_trip(place) / STEP.as_secs_f64()) as u64)).collect()
 }
 
-impl Users {
+impl Applications {
     /// `others`: hosts of the system's other clients.
     pub fn new(
         plan: &Plan,
@@ -121,7 +123,7 @@ impl Users {
         others: &BTreeSet<u32>,
         seed: Seed,
         (division, process): (&Division, u32),
-    ) -> Users {
+    ) -> Applications {
         let distances = distances(plan);
         let state = |index: u32| UserState {
             choice: usize::from(others.contains(&plan.users[index as usize].host)),
@@ -143,13 +145,14 @@ impl Users {
             Choice { selector, build_timeout, build_times: BTreeMap::new() }
         };
         let other_paths = system.other_clients.as_ref().map(|others| &others.paths);
-        Users {
+        Applications {
             choices: std::iter::once(&system.paths).chain(other_paths).map(choice).collect(),
             service_guards: BTreeMap::new(),
             seed,
             users: division.users.local(process, state),
             transfers: Transfers::new(process, division.processes),
-            traces: Vec::new(),
+            packaged: 0,
+            cells_delivered: 0,
             circuits: division.hosts.local(process, |_| BTreeMap::new()),
             streams: division.hosts.local(process, |_| BTreeMap::new()),
             next_circuit: process,
@@ -157,24 +160,46 @@ impl Users {
     }
 
     /// How a user's kind of clients chooses paths.
-    pub fn choice(&mut self, user: u32) -> &mut Choice {
+    pub(super) fn choice(&mut self, user: u32) -> &mut Choice {
         &mut self.choices[self.users[user as usize].choice]
     }
 
-    /// What those who are as far from the relays as this user have learnt.
-    pub fn build_times(&mut self, user: u32) -> &mut BuildTimes {
+    /// Build times of all users that are as far from the relays as this one.
+    pub(super) fn build_times(&mut self, user: u32) -> &mut BuildTimes {
         let UserState { choice, distance, .. } = self.users[user as usize];
         self.choices[choice].build_times.entry(distance).or_default()
     }
 
-    /// The circuit of a followed cell and the hop it has just made; counts the hop.
-    pub fn next_hop(&mut self, trace: u32) -> (u32, u8) {
-        let trace = &mut self.traces[trace as usize - 1];
-        trace.hop += 1;
-        (trace.circuit, trace.hop - 1)
+    /// A transfer of a client of another process has begun.
+    pub fn learn(&mut self, number: u32, transfer: TransferState) {
+        self.transfers.learn(number, transfer);
     }
 
-    pub fn has_streams(&self, host: u32, circuit: CircuitKey) -> bool {
+    /// A transfer of a client of another process is over.
+    pub fn over(&mut self, number: u32) {
+        self.transfers.over(number);
+    }
+
+    /// An exit of another process has opened the connection for a transfer.
+    pub fn exit_connected(&mut self, transfer: u32, exit: EndId) {
+        if let Some(transfer) = self.transfers.get(transfer) {
+            transfer.exit = Some(exit);
+        }
+    }
+
+    /// The host of a transfer's client, and of its server.
+    pub fn hosts_of(&self, plan: &Plan, transfer: u32) -> [u32; 2] {
+        let transfer = &self.transfers[transfer as usize];
+        [plan.users[transfer.user as usize].host, transfer.server]
+    }
+
+    /// Data cells that arrived at clients.
+    pub fn cells_delivered(&self) -> u64 {
+        self.cells_delivered
+    }
+
+    /// Whether a circuit carries streams.
+    pub(super) fn has_streams(&self, host: u32, circuit: CircuitKey) -> bool {
         let from = StreamKey { circuit, stream: StreamId(0) };
         let to = StreamKey { circuit, stream: StreamId(u16::MAX) };
         self.streams[host as usize].range(from..=to).next().is_some()

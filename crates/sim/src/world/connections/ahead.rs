@@ -5,8 +5,8 @@
 use std::hint::black_box;
 
 use super::ends::{Connection, Wire};
-use super::event::Event;
 use crate::underlay::Underlay;
+use crate::world::event::Event;
 
 /// Touches what an event will need: the packet, its connection, the end that it comes to and the first cell to read.
 pub(super) fn look(underlay: &Underlay<Wire>, connections: &[Option<Box<Connection>>], event: &Event) {

@@ -1,4 +1,4 @@
-//! What a transfer carries, and how far it has come.
+//! Content and state of transfers.
 
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
@@ -9,10 +9,10 @@ use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::ids::StreamKey;
 
-use super::ends::EndId;
 use crate::plan::RequestPlan;
+use crate::world::connections::EndId;
 
-/// What a transfer carries.
+/// Content of a transfer.
 #[derive(Clone, Copy)]
 pub(super) enum Content {
     /// A request and a response of known sizes.
@@ -56,7 +56,7 @@ impl Transfers {
         self.others.remove(&number);
     }
 
-    /// Its client has ended it. What has begun here ends with its connection.
+    /// Its client has ended it. Once its connection is open here, it lasts until that closes.
     pub fn over(&mut self, number: u32) {
         if self.others.get(&number).is_some_and(|transfer| transfer.exit.is_none()) {
             self.others.remove(&number);
@@ -89,7 +89,7 @@ impl IndexMut<usize> for Transfers {
 }
 
 #[derive(Clone)]
-pub(super) struct TransferState {
+pub(in crate::world) struct TransferState {
     pub user: u32,
     /// The number of the circuit that carries it.
     pub circuit: u32,
@@ -97,7 +97,7 @@ pub(super) struct TransferState {
     pub server: u32,
     /// The exit's end of the connection to the server.
     pub exit: Option<EndId>,
-    /// Who has been told of it as its exit, where a run is divided.
+    /// In a divided run: the exit that has been told of it.
     pub exit_host: Option<u32>,
     pub begun: Time,
     pub over: bool,
@@ -116,14 +116,14 @@ pub(super) struct TransferState {
 
 /// When the two sides of a Markov stream write their packets.
 #[derive(Clone)]
-pub(super) struct Schedules {
+pub(in crate::world) struct Schedules {
     pub client: Schedule,
     pub server: Schedule,
 }
 
 /// One side's way through the packet chain, of which it writes only its own packets.
 #[derive(Clone)]
-pub(super) struct Schedule {
+pub(in crate::world) struct Schedule {
     pub model: Arc<markov::Model>,
     pub walk: Walk,
     pub random: Random,

@@ -1,20 +1,20 @@
-//! What a process knows of the others, and what it has to tell them when a window is over: packets, and what an undivided
-//! run does at both ends of a connection at once.
+//! Messages between the processes of a divided run: packets, and effects on a connection's other end that an undivided
+//! run applies at once.
 //!
-//! A connection between processes is kept by both, each with its own end. Who opened it numbers it among those between
-//! the two; who accepted it keeps their numbers in that order.
+//! Both processes keep a shared connection, each with its own end. The opener numbers it among the connections that it
+//! opened to the other; the acceptor keeps them in that order.
 
 use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
 use tidegate_proto::onion::Clear;
 
 use super::ends::{Across, Attached, ConnectionId, EndId, TcpProfile, Unread, Wire};
-use super::requests::TransferState;
 use crate::packet::Leaving;
+use crate::world::applications::TransferState;
 
-/// What a process is told by another, in this order.
+/// Messages from one process to another; they apply in this order.
 #[derive(Default)]
-pub(super) struct Told {
+pub(in crate::world) struct Told {
     pub news: Vec<News>,
     pub cells: Vec<Written>,
     /// A packet's flow is the connection's number.
@@ -22,7 +22,7 @@ pub(super) struct Told {
 }
 
 /// A cell that was written to a connection, to be read when everything up to `offset` has arrived.
-pub(super) struct Written {
+pub(in crate::world) struct Written {
     pub number: u32,
     pub from_opener: bool,
     pub offset: u64,
@@ -30,7 +30,7 @@ pub(super) struct Written {
 }
 
 /// What is told besides cells and packets.
-pub(super) enum News {
+pub(in crate::world) enum News {
     /// A connection was opened, the next of those between the two.
     Open(Box<Opening>),
     /// Something about a connection.
@@ -42,7 +42,7 @@ pub(super) enum News {
 }
 
 /// About a connection.
-pub(super) enum What {
+pub(in crate::world) enum What {
     /// A cell that goes out of band arrives then.
     OutOfBand(Time, Box<Cell<Clear>>),
     /// The server will write so many bytes.
@@ -52,7 +52,7 @@ pub(super) enum What {
 }
 
 /// A connection as its acceptor needs to know it.
-pub(super) struct Opening {
+pub(in crate::world) struct Opening {
     pub number: ConnectionId,
     pub hosts: [u32; 2],
     pub attached: [Attached; 2],
@@ -62,8 +62,8 @@ pub(super) struct Opening {
     pub stands: bool,
 }
 
-/// What a process and the others have to do with each other.
-pub(super) struct Borders {
+/// A process' messages to the others, and the connections that it shares with them.
+pub(in crate::world) struct Borders {
     /// By process: what it is to be told at the end of the window,
     pub told: Vec<Told>,
     /// how many connections were opened to it,

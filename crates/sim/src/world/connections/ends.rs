@@ -15,11 +15,11 @@ use crate::tcp::{self, Flags, Segment};
 
 /// A connection of the run, numbered in the order of opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ConnectionId(pub u32);
+pub(in crate::world) struct ConnectionId(pub u32);
 
 /// One end of a connection: 0 opened it, 1 accepted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EndId {
+pub(in crate::world) struct EndId {
     pub connection: ConnectionId,
     pub side: u8,
 }
@@ -30,15 +30,14 @@ impl EndId {
     }
 }
 
-/// Cells on their way from one end to the other, each with the offset after its TLS record.
-pub(super) type Unread = VecDeque<(u64, Cell<Clear>)>;
+/// Cells in flight from one end to the other, each with the offset after its TLS record.
+pub(in crate::world) type Unread = VecDeque<(u64, Cell<Clear>)>;
 
 const _: () = assert!(size_of::<(u64, Cell<Clear>)>() == 48);
 
-/// Memory of directions in which nothing is under way, for those that begin: whoever had it last has it in the processor's
-/// cache.
+/// Memory of idle directions, reused for directions that begin, because recently used memory is in the processor's cache.
 #[derive(Debug, Default)]
-pub(super) struct Spare(Vec<Unread>);
+pub(in crate::world) struct Spare(Vec<Unread>);
 
 impl Spare {
     /// Cells that one has room for at most; more go back to the system.
@@ -66,10 +65,10 @@ impl Spare {
     }
 }
 
-/// What a packet carries: a segment for one end of a connection (its number is the packet's flow), small, because a run
-/// has as many as packets are under way.
+/// Payload of a packet: a segment for one end of a connection (its number is the packet's flow). Small, because a run
+/// has one per packet in flight.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(in crate::world) struct Wire {
     seq: u64,
     ack: u64,
     /// Few segments carry any.
@@ -119,9 +118,9 @@ impl Wire {
     }
 }
 
-/// Which TCP parameters a connection has: an index into `super::state::World::tcp_parameters`.
+/// Which TCP parameters a connection has: an index into `super::table::Connections::parameters`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TcpProfile {
+pub(in crate::world) enum TcpProfile {
     /// Between machines.
     Internet,
     /// Between two processes of one machine.
@@ -132,11 +131,11 @@ pub(super) enum TcpProfile {
     Quic,
 }
 
-/// What carries a lane.
+/// The QUIC connection of a lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Over {
+pub(in crate::world) struct Over {
     pub trunk: ConnectionId,
-    /// Who accepted the QUIC connection opened the lane.
+    /// The acceptor of the QUIC connection opened the lane.
     pub flipped: bool,
 }
 
@@ -149,27 +148,27 @@ impl Over {
 
 /// The other process of a connection, and the connection's number there: among those opened to it, or there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Across {
+pub(in crate::world) struct Across {
     pub process: u32,
     pub number: u32,
 }
 
-/// What a QUIC connection has besides its packets.
+/// The lanes of a QUIC connection.
 #[derive(Debug, Default)]
-pub(super) struct Trunk {
+pub(in crate::world) struct Trunk {
     /// By the end that writes.
     pub written_by: [Lanes; 2],
     /// Whether an end's handshake is over.
     pub open: [bool; 2],
-    /// Lanes whose opener waits for that.
+    /// Lanes that wait for the handshake at their opener's end.
     pub waiting: Vec<EndId>,
     /// An event is pending that tells an end's writers to go on.
     pub waking: [bool; 2],
 }
 
-/// What both ends look at lies together and comes first: a packet's arrival looks at it and at one end.
+/// A connection and its two ends. Fields used by both ends come first: a packet's arrival uses them and one end.
 #[repr(C, align(64))]
-pub(super) struct Connection {
+pub(in crate::world) struct Connection {
     /// Of each end, the cells it has written and the other has not yet read.
     pub cells: [Unread; 2],
     /// Those of them that are followed.
@@ -180,7 +179,7 @@ pub(super) struct Connection {
     /// Flights of TLS and the link protocol that have still to arrive before cells may go: an even number while it
     /// is the acceptor who waits for one.
     pub flights: u32,
-    /// The other end is at a host of another process; here is a stand-in for it, of which only the host is true.
+    /// The other end is at a host of another process. The end here is a stand-in; only its host is valid.
     pub across: Option<Across>,
     /// A lane's QUIC connection. The ends' own TCP stays idle then.
     pub over: Option<Over>,
@@ -189,9 +188,9 @@ pub(super) struct Connection {
     pub ends: [End; 2],
 }
 
-/// What an end is attached to.
+/// The user of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attached {
+pub(in crate::world) enum Attached {
     /// Nothing yet: the handshake is under way.
     Pending,
     /// A channel of the host's node.
@@ -206,7 +205,7 @@ pub(super) enum Attached {
     Trunk,
 }
 
-pub(super) struct End {
+pub(in crate::world) struct End {
     pub host: u32,
     pub tcp: tcp::Endpoint,
     pub attached: Attached,
@@ -226,10 +225,10 @@ pub(super) struct End {
     pub loudness: DecayingCount,
 }
 
-/// A TLS record on its way into TCP. Its cells stay in the output buffer until TCP has taken all of it, as in
-/// tor, whose `SSL_write` is repeated until then.
+/// A TLS record that is being written to TCP. Its cells stay in the output buffer until TCP has taken all of it, as in
+/// tor, which repeats `SSL_write` until then.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
+pub(in crate::world) struct Record {
     pub cells: u32,
     pub bytes: u64,
     pub left: u64,
@@ -299,7 +298,7 @@ impl End {
         }
     }
 
-    /// A figure of which the only use is that everything hot has been touched for it.
+    /// Touches all hot fields; the returned value has no meaning.
     pub fn look(&self) -> u64 {
         self.tcp.look() ^ self.written ^ self.armed.0 ^ u64::from(self.host)
     }

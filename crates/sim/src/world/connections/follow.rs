@@ -67,7 +67,7 @@ impl Follow {
 
 /// Which circuit a trace belongs to, and the hop it is on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trace {
+pub(in crate::world) struct Trace {
     pub circuit: u32,
     pub hop: u8,
 }

@@ -8,11 +8,10 @@ use tidegate_proto::onion::{Clear, ClearBody};
 
 use super::ends::{End, Record, Spare, Unread};
 use super::follow::Follow;
-use super::host::Gate;
 use crate::plan::System;
 use crate::quic::Lanes;
 
-/// A channel's cells on their way into TCP, in TLS records.
+/// Sink that writes a channel's cells to TCP, in TLS records.
 pub(super) struct Records<'a> {
     pub now: Time,
     pub system: &'a System,
@@ -23,9 +22,10 @@ pub(super) struct Records<'a> {
     pub follows: &'a mut Vec<Follow>,
     /// Where the bytes go, if they go over QUIC.
     pub lane: Option<(&'a mut Lanes, u32)>,
-    pub gate: Option<&'a mut Gate>,
-    /// Bytes that the host's bucket lets this connection write in its turn.
+    /// Bytes that the host's bucket lets this connection write now.
     pub share: u64,
+    /// Bytes written so far.
+    pub written: u64,
     /// The share is used up.
     pub gated: bool,
 }
@@ -42,7 +42,7 @@ impl Records<'_> {
         }
     }
 
-    /// What TLS adds to a record, and its cells at most. Packets have no records: every cell can be read for itself.
+    /// Bytes that TLS adds to a record, and the limit of its cells. QUIC does not use records: cells are read one by one.
     fn record(&self) -> (u32, u32) {
         let tls = &self.system.tls;
         if self.lane.is_some() { (0, 1) } else { (tls.record_overhead, tls.record_cells) }
@@ -84,9 +84,7 @@ impl Sink<Clear> for Records<'_> {
         if let Some(half_life) = self.system.connection_half_life {
             self.end.loudness.add(self.now, half_life, cells);
         }
-        if let Some(gate) = &mut self.gate {
-            gate.wrote(bytes);
-        }
+        self.written += bytes;
         true
     }
 

@@ -1,0 +1,167 @@
+//! A channel's cells on a connection: written in TLS records, read one at a time.
+
+use tidegate_control::units::Time;
+use tidegate_proto::cell::Cell;
+use tidegate_proto::node::Sink;
+use tidegate_proto::onion::{Clear, ClearBody};
+
+use super::ends::{Attached, Connection, End, EndId};
+use super::records::Records;
+use super::table::Connections;
+use crate::observe::{Circuit, Host, Observation};
+use crate::plan::System;
+use crate::tcp;
+use crate::world::context::Context;
+
+/// A cell that an end has read.
+pub(in crate::world) struct ReadCell {
+    /// The host and the user of the end.
+    pub host: u32,
+    pub attached: Attached,
+    pub cell: Cell<Clear>,
+    /// Bytes of the cell.
+    pub bytes: u64,
+    /// Bytes that TLS added, if the record ends with this cell.
+    pub overhead: u64,
+}
+
+/// Bytes that a server has sent to an exit.
+pub(in crate::world) struct ServerBytes<'a> {
+    tcp: &'a mut tcp::Endpoint,
+    config: &'a tcp::Config,
+    /// Bytes of the last read that are not in cells yet.
+    unpackaged: &'a mut u32,
+}
+
+impl ServerBytes<'_> {
+    /// Takes at most `max` bytes out of the receive buffer. The exit reads `read_bytes` at a time; a cell does not hold bytes
+    /// of two reads.
+    pub fn take(&mut self, now: Time, max: u32, read_bytes: u32) -> u64 {
+        if *self.unpackaged == 0 {
+            *self.unpackaged = self.tcp.readable().min(u64::from(read_bytes)) as u32;
+        }
+        let bytes = self.tcp.read(self.config, now, u64::from(max.min(*self.unpackaged)));
+        *self.unpackaged -= bytes as u32;
+        bytes
+    }
+}
+
+impl Connections {
+    /// Exit: the transfer of an open connection to a server, and the bytes that wait in it.
+    pub fn from_server(&mut self, id: EndId) -> Option<(u32, ServerBytes<'_>)> {
+        let connection = self.all[id.connection.0 as usize].as_deref_mut()?;
+        let transfer = connection.server_transfer()?;
+        let config = &self.parameters[connection.profile as usize];
+        let End { tcp, unpackaged, .. } = &mut connection.ends[usize::from(id.side)];
+        Some((transfer, ServerBytes { tcp, config, unpackaged }))
+    }
+
+    /// Server: reads everything that has arrived; 0 bytes if the connection has closed.
+    pub fn read_request(&mut self, now: Time, id: EndId) -> u64 {
+        self.tcp(id).map_or(0, |(tcp, config)| tcp.read(config, now, u64::MAX))
+    }
+
+    /// Server: writes as many of `bytes` bytes as TCP takes; `None` if the connection has closed.
+    pub fn write_response(&mut self, id: EndId, bytes: u64) -> Option<u64> {
+        self.tcp(id).map(|(tcp, _)| tcp.write(bytes))
+    }
+
+    /// Whether the next cell has arrived whole (all of its TLS record).
+    pub fn can_read(&self, id: EndId) -> bool {
+        self.live(id.connection).is_some_and(|connection| {
+            let next = connection.cells[usize::from(1 - id.side)].front();
+            next.is_some_and(|(end, _)| {
+                let tcp = &connection.ends[usize::from(id.side)].tcp;
+                let lane = connection.over.and_then(|_| self.lane_arrived(id.other()));
+                *end <= lane.unwrap_or_else(|| tcp.delivered_in_order())
+            })
+        })
+    }
+
+    /// Reads the next cell; `None` if [`can_read`](Self::can_read) is false.
+    pub fn read_cell(&mut self, ctx: &mut Context<'_>, id: EndId) -> Option<ReadCell> {
+        let now = ctx.now;
+        let connection = self.all[id.connection.0 as usize].as_deref_mut()?;
+        let writer = 1 - id.side;
+        let is_lane = connection.over.is_some();
+        let end = &connection.ends[usize::from(id.side)];
+        let (host, attached) = (end.host, end.attached);
+        let (offset, cell, record_done) = connection.read_cell(writer, &mut self.spare)?;
+        let bytes = u64::from(cell.wire_bytes());
+        if let ClearBody::Data { stamp, .. } = &cell.body
+            && stamp.trace != 0
+            && let Some(at) = connection.follows.iter().position(|follow| follow.trace == stamp.trace)
+        {
+            let follow = connection.follows.swap_remove(at);
+            let at = Host(connection.ends[usize::from(writer)].host);
+            let (circuit, hop) = ctx.next_hop(follow.trace);
+            let waits = follow.read(now);
+            ctx.record(Observation::Waited { circuit: Circuit(circuit), hop, at, waits });
+        }
+        if is_lane {
+            self.lane_read(now, id, bytes);
+        } else if record_done {
+            let config = &self.parameters[connection.profile as usize];
+            let tcp = &mut connection.ends[usize::from(id.side)].tcp;
+            let arrived = tcp.readable();
+            let rest = tcp.delivered_in_order() - offset;
+            tcp.read(config, now, arrived - rest);
+        }
+        let overhead = if record_done && !is_lane { u64::from(ctx.system.tls.record_overhead) } else { 0 };
+        Some(ReadCell { host, attached, cell, bytes, overhead })
+    }
+
+    /// Lets `write` write a channel's cells to an end, at most about `share` bytes. Returns the bytes written and whether
+    /// the share is used up.
+    pub fn write_cells(
+        &mut self,
+        (now, system): (Time, &System),
+        id: EndId,
+        share: u64,
+        write: impl FnOnce(&mut dyn Sink<Clear>),
+    ) -> (u64, bool) {
+        let mut trunk = self.take_trunk(id.connection);
+        let connection = self.all[id.connection.0 as usize].as_deref_mut();
+        let connection = connection.expect("a node's channel has an open connection");
+        let Connection { ends, cells, follows, over, across, .. } = connection;
+        let (over, across) = (*over, *across);
+        let end = &mut ends[usize::from(id.side)];
+        end.wants_write = false;
+        let mut records = Records {
+            now,
+            system,
+            side: id.side,
+            end,
+            cells: &mut cells[usize::from(id.side)],
+            spare: &mut self.spare,
+            follows,
+            lane: trunk.as_deref_mut().zip(over).map(|(trunk, over)| {
+                (&mut trunk.written_by[usize::from(over.side(id.side))], id.connection.0)
+            }),
+            share,
+            written: 0,
+            gated: false,
+        };
+        write(&mut records);
+        let (written, gated) = (records.written, records.gated);
+        if let Some(across) = across {
+            let cells = &mut cells[usize::from(id.side)];
+            self.borders.cells(across, id.side, cells);
+            self.spare.take(cells);
+        }
+        if let Some((over, trunk)) = over.zip(trunk) {
+            self.put_trunk(over.trunk, trunk);
+        }
+        (written, gated)
+    }
+
+    /// Writes to an end's TCP at most `share` of the bytes that are due for its server: those that TCP did not take
+    /// before, and `bytes` more. Returns the bytes written, and those left before and now.
+    pub fn write_to_server(&mut self, id: EndId, bytes: u64, share: u64) -> (u64, u64, u64) {
+        let end = self.end_mut(id).expect("an exit's stream has an open connection");
+        let before = end.unwritten;
+        let written = end.tcp.write((before + bytes).min(share));
+        end.unwritten = before + bytes - written;
+        (written, before, end.unwritten)
+    }
+}

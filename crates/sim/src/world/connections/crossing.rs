@@ -1,0 +1,146 @@
+//! Connections between processes of a divided run: tells the other process, and hears what it told ([`super::borders`]).
+
+use std::hint::black_box;
+
+use tidegate_control::units::Time;
+use tidegate_proto::cell::Cell;
+use tidegate_proto::onion::Clear;
+
+use super::borders::{News, Opening, Told, What, Written};
+use super::ends::{Across, Connection, ConnectionId, End, EndId};
+use super::table::Connections;
+use crate::queue::Queue;
+use crate::tcp;
+use crate::world::context::Context;
+use crate::world::event::Event;
+
+impl Connections {
+    /// Tells the acceptor's process of a connection that was just opened.
+    pub(super) fn open_across(&mut self, ctx: &Context<'_>, number: ConnectionId, stands: bool) {
+        let connection = self.all[number.0 as usize].as_deref_mut().expect("it was just opened");
+        let process = ctx.division.hosts.process(connection.ends[1].host);
+        let opened = &mut self.borders.opened[process as usize];
+        connection.across = Some(Across { process, number: *opened });
+        *opened += 1;
+        let opening = Opening {
+            number,
+            hosts: connection.ends.each_ref().map(|end| end.host),
+            attached: connection.ends.each_ref().map(|end| end.attached),
+            profile: connection.profile,
+            flights: connection.flights,
+            stands,
+        };
+        self.borders.news(process, News::Open(Box::new(opening)));
+    }
+
+    /// Adds the connection that another process has opened; returns the end at the host here.
+    pub fn opened_across(
+        &mut self,
+        ctx: &Context<'_>,
+        begins: Time,
+        process: u32,
+        opening: &Opening,
+    ) -> EndId {
+        let Opening { number, hosts, attached, profile, flights, stands } = *opening;
+        let config = &self.parameters[profile as usize];
+        let passive = || tcp::Endpoint::passive(config);
+        let own = if stands { tcp::Endpoint::standing(config, begins)[1].clone() } else { passive() };
+        let ends = [End::new(hosts[0], passive(), attached[0]), End::new(hosts[1], own, attached[1])];
+        let mut connection = Connection::new(ends, profile, flights);
+        connection.across = Some(Across { process, number: number.0 });
+        let id = self.add(ctx, connection);
+        self.borders.accepted[process as usize].push(id);
+        EndId { connection: id, side: 1 }
+    }
+
+    /// Tells the other process of a connection, if there is one, that this end is closed.
+    pub(super) fn close_across(&mut self, ctx: &Context<'_>, connection: &Connection) {
+        if let Some(across) = connection.across {
+            let side = u8::from(!ctx.is_here(connection.ends[0].host));
+            self.borders.tell(across, side, What::Closed);
+        }
+    }
+
+    /// The end at the other process is closed: nothing more is told about this connection.
+    pub fn forget_across(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.live_mut(id) {
+            connection.across = None;
+        }
+    }
+
+    /// Sends a cell out of band from an end; it arrives at `at`.
+    pub fn send_out_of_band(&mut self, queue: &mut Queue<Event>, from: EndId, at: Time, cell: Cell<Clear>) {
+        let across = self.live(from.connection).and_then(|connection| connection.across);
+        match across {
+            Some(across) => self.borders.tell(across, from.side, What::OutOfBand(at, Box::new(cell))),
+            None => self.deliver_out_of_band(queue, from.other(), at, cell),
+        }
+    }
+
+    /// Schedules the arrival of a cell that goes out of band.
+    pub fn deliver_out_of_band(&mut self, queue: &mut Queue<Event>, to: EndId, at: Time, cell: Cell<Clear>) {
+        let message = self.out_of_band.insert((to, cell));
+        queue.push(at, Event::OutOfBand(message as u32));
+    }
+
+    /// Takes a cell that has arrived out of band, and the end that it is for.
+    pub fn take_out_of_band(&mut self, message: u32) -> (EndId, Cell<Clear>) {
+        self.out_of_band.remove(message as usize)
+    }
+
+    /// Server: tells an exit of another process how many bytes the server will write; false if the exit is here or gone.
+    pub fn announce_across(&mut self, exit: EndId, bytes: u64) -> bool {
+        let across = self.live(exit.connection).and_then(|connection| connection.across);
+        if let Some(across) = across {
+            self.borders.tell(across, exit.other().side, What::Announced(bytes));
+        }
+        across.is_some()
+    }
+
+    /// Tells another process something.
+    pub fn tell_process(&mut self, process: u32, news: News) {
+        self.borders.news(process, news);
+    }
+
+    /// By process: everything to tell it at the end of a window.
+    pub fn told(&mut self) -> &mut [Told] {
+        for (process, mut leaving) in self.underlay.leaving() {
+            let connection = self.all[leaving.packet.flow as usize].as_deref();
+            // Packets of a closed connection are not needed.
+            if let Some(across) = connection.and_then(|connection| connection.across) {
+                leaving.packet.flow = across.number;
+                self.borders.told[process as usize].packets.push(leaving);
+            }
+        }
+        &mut self.borders.told
+    }
+
+    /// The end that another process means, which is at a host here.
+    pub fn told_about(&self, from: u32, number: u32, from_opener: bool) -> EndId {
+        self.borders.here(from, number, from_opener)
+    }
+
+    /// Takes the cells and packets that another process has told.
+    pub fn hear(&mut self, queue: &mut Queue<Event>, from: u32, told: &mut Told) {
+        // Touching all connections first lets the processor load them together, as in `ahead`.
+        for Written { number, from_opener, .. } in &told.cells {
+            let end = self.borders.here(from, *number, *from_opener);
+            let connection = self.live(end.connection);
+            let last = connection.and_then(|connection| connection.cells[usize::from(!from_opener)].back());
+            black_box(last.map_or(0, |(offset, _)| *offset));
+        }
+        for Written { number, from_opener, offset, cell } in told.cells.drain(..) {
+            let end = self.borders.here(from, number, from_opener);
+            if let Some(connection) = self.all[end.connection.0 as usize].as_deref_mut() {
+                let cells = &mut connection.cells[usize::from(end.other().side)];
+                self.spare.give(cells);
+                cells.push_back((offset, cell));
+            }
+        }
+        for mut leaving in told.packets.drain(..) {
+            let from_opener = leaving.packet.payload.to() == 1;
+            leaving.packet.flow = self.borders.here(from, leaving.packet.flow, from_opener).connection.0;
+            self.underlay.arriving(queue, leaving);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! QUIC: a connection per pair of nodes (the trunk) and a lane per channel on it. A lane is a [`Connection`] whose bytes
+//! the trunk's packets carry; nodes do not see the difference to TCP connections.
+
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::ids::ChannelId;
+
+use super::ends::{Attached, Connection, ConnectionId, End, EndId, Over, TcpProfile, Trunk, Wire};
+use super::segments::Arrived;
+use super::table::Connections;
+use crate::tcp;
+use crate::underlay::Packet;
+use crate::world::context::Context;
+
+/// IPv4, UDP, and of QUIC's short header a type, a connection number of eight bytes and a packet number of two, and the
+/// sixteen bytes that authenticate a packet (RFC 9000, 17.3; RFC 9001, 5.3).
+const HEADERS: u32 = 20 + 8 + 1 + 8 + 2 + 16;
+/// An acknowledgement waits no longer (RFC 9000, 18.2: `max_ack_delay`).
+const MAX_ACK_DELAY: Span = Span::from_millis(25);
+
+/// Parameters for QUIC's packets, derived from TCP's: packets of the same size, without the kernel's bursts.
+pub(super) fn packets(tcp: &tcp::Config) -> tcp::Config {
+    tcp::Config {
+        mss: tcp.mss + tcp.header_bytes - HEADERS,
+        header_bytes: HEADERS,
+        bursts: false,
+        // Linux has them for TCP alone.
+        small_queues: false,
+        delayed_ack: tcp.delayed_ack.min(MAX_ACK_DELAY),
+        ..tcp.clone()
+    }
+}
+
+impl Connections {
+    /// The QUIC connection between two hosts, opened now if there is none; whether it was opened now.
+    pub fn trunk(&mut self, ctx: &mut Context<'_>, from: u32, to: u32) -> (ConnectionId, bool) {
+        let pair = (from.min(to), from.max(to));
+        if let Some(trunk) = self.trunks.get(&pair) {
+            return (*trunk, false);
+        }
+        let trunk = self.open(ctx, from, to, [Attached::Trunk, Attached::Trunk]).connection;
+        self.trunks.insert(pair, trunk);
+        (trunk, true)
+    }
+
+    /// Opens a lane for a channel on a QUIC connection. Returns the opener's end, and whether cells may go now; otherwise
+    /// the lane waits for the connection's handshake.
+    pub fn open_lane(
+        &mut self,
+        trunk: ConnectionId,
+        (from, to): (u32, u32),
+        channel: ChannelId,
+    ) -> (EndId, bool) {
+        let id = EndId { connection: ConnectionId(self.all.len() as u32), side: 0 };
+        let config = &self.parameters[TcpProfile::Quic as usize];
+        let ends = [(from, Attached::Channel(channel)), (to, Attached::Pending)];
+        let ends = ends.map(|(host, attached)| End::new(host, tcp::Endpoint::passive(config), attached));
+        let mut lane = Connection::new(ends, TcpProfile::Quic, 0);
+        let carrier = self.live_mut(trunk).expect("`trunks` has only open connections");
+        let over = Over { trunk, flipped: carrier.ends[0].host != from };
+        let lanes = carrier.trunk.as_mut().expect("a QUIC connection has lanes");
+        lanes.written_by.iter_mut().for_each(|lanes| lanes.open(id.connection.0));
+        let open = lanes.open[usize::from(over.side(0))];
+        if !open {
+            lanes.waiting.push(id);
+        }
+        lane.over = Some(over);
+        self.all.push(Some(Box::new(lane)));
+        (id, open)
+    }
+
+    /// An end of a QUIC connection may send from now on; returns the lanes that waited for it or for the other end.
+    pub fn trunk_opened(&mut self, id: EndId) -> Vec<EndId> {
+        let trunk = self.lanes_mut(id.connection).expect("the QUIC connection is open");
+        trunk.open[usize::from(id.side)] = true;
+        std::mem::take(&mut trunk.waiting)
+    }
+
+    /// A lane waits for the other end of its QUIC connection, if that is still open.
+    pub fn keep_waiting(&mut self, trunk: ConnectionId, lane: EndId) {
+        if let Some(trunk) = self.lanes_mut(trunk) {
+            trunk.waiting.push(lane);
+        }
+    }
+
+    fn lanes_mut(&mut self, trunk: ConnectionId) -> Option<&mut Trunk> {
+        self.live_mut(trunk)?.trunk.as_deref_mut()
+    }
+
+    /// Offset up to which the bytes written at a lane's end have arrived; `None` if it is not a lane's end.
+    pub(super) fn lane_arrived(&self, writer: EndId) -> Option<u64> {
+        let over = self.live(writer.connection)?.over?;
+        let trunk = self.live(over.trunk)?.trunk.as_ref()?;
+        let lanes = &trunk.written_by[usize::from(over.side(writer.side))];
+        Some(lanes.delivered_in_order(writer.connection.0))
+    }
+
+    /// Takes the lanes of a lane's QUIC connection out of it, until [`put_trunk`](Self::put_trunk).
+    pub(super) fn take_trunk(&mut self, lane: ConnectionId) -> Option<Box<Trunk>> {
+        let over = self.live(lane)?.over?;
+        self.live_mut(over.trunk)?.trunk.take()
+    }
+
+    /// Puts the lanes back that [`take_trunk`](Self::take_trunk) took.
+    pub(super) fn put_trunk(&mut self, trunk: ConnectionId, lanes: Box<Trunk>) {
+        self.live_mut(trunk).expect("a lane's QUIC connection is open").trunk = Some(lanes);
+    }
+
+    /// Takes a packet of an open QUIC connection.
+    pub(super) fn receive_quic(&mut self, now: Time, packet: &Packet<Wire>) -> Arrived {
+        let (to, segment) = (packet.payload.to(), packet.payload.segment());
+        let id = EndId { connection: ConnectionId(packet.flow), side: to };
+        let connection = self.all[packet.flow as usize].as_deref_mut().expect("it is open");
+        let mut trunk = connection.trunk.take().expect("a QUIC connection has lanes");
+        let config = &self.parameters[connection.profile as usize];
+        let end = &mut connection.ends[usize::from(to)];
+        let (host, arrival) = (end.host, end.tcp.on_segment(config, now, &segment));
+        let [ours, theirs] = [to, 1 - to].map(usize::from);
+        trunk.written_by[ours].acknowledged(end.tcp.acknowledged());
+        let moved = trunk.written_by[theirs].arrived(&end.tcp, segment.seq, segment.len);
+        if connection.flights == 0 {
+            trunk.written_by[theirs].read(&mut end.tcp, config, now, 0);
+        }
+        for (lane, from, upto) in trunk.written_by[theirs].within(segment.seq, segment.len) {
+            let lane = self.live_mut(ConnectionId(lane));
+            for follow in lane.into_iter().flat_map(|lane| lane.followed_by(id.other())) {
+                let (sent, queue, propagation) = (packet.sent, packet.link_queue, packet.propagation);
+                follow.arrived(now, from, (upto - from) as u32, sent, queue, propagation);
+            }
+        }
+        self.put_trunk(id.connection, trunk);
+        Arrived::Lanes { id, host, arrival, moved }
+    }
+
+    /// The end of a lane at an end of its QUIC connection, while it is open, and whether the lane waits to be closed.
+    pub fn lane_at(&self, lane: u32, at: EndId) -> Option<(EndId, bool)> {
+        let connection = self.live(ConnectionId(lane))?;
+        let side = connection.over?.side(at.side);
+        Some((EndId { connection: ConnectionId(lane), side }, connection.closing))
+    }
+
+    /// A cell of a lane was read.
+    pub(super) fn lane_read(&mut self, now: Time, id: EndId, bytes: u64) {
+        let over = self.live(id.connection).and_then(|lane| lane.over).expect("it is a lane");
+        let side = over.side(id.side);
+        let connection = self.all[over.trunk.0 as usize].as_deref_mut();
+        let connection = connection.expect("a lane's QUIC connection is open");
+        let config = &self.parameters[connection.profile as usize];
+        let trunk = connection.trunk.as_mut().expect("a QUIC connection has lanes");
+        let tcp = &mut connection.ends[usize::from(side)].tcp;
+        trunk.written_by[usize::from(1 - side)].read(tcp, config, now, bytes);
+    }
+
+    /// Takes the lanes that have room again for what the host at an end of a QUIC connection writes.
+    pub fn take_roomy(&mut self, id: EndId) -> Vec<u32> {
+        self.lanes_mut(id.connection).map_or_else(Vec::new, |trunk| {
+            trunk.waking[usize::from(id.side)] = false;
+            trunk.written_by[usize::from(id.side)].take_roomy()
+        })
+    }
+
+    /// A lane has closed.
+    pub(super) fn lane_closed(&mut self, lane: ConnectionId, over: Over) {
+        let trunk = self.lanes_mut(over.trunk);
+        for lanes in trunk.into_iter().flat_map(|trunk| &mut trunk.written_by) {
+            lanes.close(lane.0);
+        }
+    }
+
+    /// A QUIC connection has closed; returns its lanes, which close with it.
+    pub(super) fn trunk_closed(&mut self, connection: &Connection) -> Vec<u32> {
+        let [a, b] = [0, 1].map(|side: usize| connection.ends[side].host);
+        self.trunks.remove(&(a.min(b), a.max(b)));
+        connection.trunk.iter().flat_map(|trunk| trunk.written_by[0].numbers()).collect()
+    }
+}

@@ -1,0 +1,406 @@
+//! The event loop: the only place that knows all four owners of a world.
+//!
+//! | owner | state | calls |
+//! |---|---|---|
+//! | [`Connections`] | TCP, QUIC, links, messages to other processes | – |
+//! | [`Nodes`] | protocol machines, token buckets, lying relays | – |
+//! | [`Applications`] | users, their circuits, transfers | [`Network`]: connections and nodes together |
+//! | [`Measurement`] | FlashFlow's roles | [`Network`], and passes it the applications |
+//!
+//! [`Network`] moves cells between nodes and connections and reports to the applications through a trait, so no owner
+//! imports one above it. Calls are synchronous: their order decides the order of packets on a link.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::cell::RelayId;
+
+use super::applications::Applications;
+use super::connections::{Arrived, Attached, Connections, EndId, News, Told, What, Wire};
+use super::context::{Context, PROGRESS_EVERY, RunEnd};
+use super::event::Event;
+use super::measurement::Measurement;
+use super::network::Network;
+use super::nodes::{Nodes, other_clients};
+use crate::division::Division;
+use crate::faults;
+use crate::observe::{Host, HostTotals, Observation, Recorder, RelaySample};
+use crate::plan::{Plan, Role, System};
+use crate::underlay::Packet;
+
+/// A run in progress, or one process of a divided run.
+pub(super) struct World<'a> {
+    pub net: Network<'a>,
+    applications: Applications,
+    measurement: Measurement,
+}
+
+/// Relays that are not upgraded to the system's transport.
+fn legacy_relays(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<RelayId> {
+    let draws = seed.fork("upgraded");
+    let drawn = |index: u32| draws.fork_index(index.into()).random().unit() >= system.deployment.upgraded;
+    let relays = (0..).zip(&plan.hosts).filter(|(_, host)| matches!(host.role, Role::Relay(_)));
+    relays.map(|(index, _)| index).filter(|index| drawn(*index)).map(RelayId).collect()
+}
+
+impl<'a> World<'a> {
+    /// A run in one process.
+    pub fn undivided(run: (&'a Plan, &'a System, Seed)) -> World<'a> {
+        let division = Division::whole(run.0.hosts.len() as u32, run.0.users.len() as u32);
+        World::new(run, (&division, 0))
+    }
+
+    /// One process of a run.
+    pub fn new(
+        (plan, system, seed): (&'a Plan, &'a System, Seed),
+        (division, process): (&Arc<Division>, u32),
+    ) -> World<'a> {
+        let legacy = Arc::new(legacy_relays(plan, system, seed));
+        let others = other_clients(plan, system, seed);
+        let net = Network {
+            ctx: Context::new(plan, system, division, process),
+            nodes: Nodes::new((plan, system, seed), &legacy, &others, (division, process)),
+            connections: Connections::new((plan, system, seed), legacy, (division, process)),
+        };
+        World {
+            net,
+            applications: Applications::new(plan, system, &others, seed.fork("users"), (division, process)),
+            measurement: Measurement::new(&plan.measurements, &plan.hosts, seed.fork("measurements")),
+        }
+    }
+
+    /// Schedules the events with times known in advance.
+    pub fn begin(&mut self) {
+        let ctx = &mut self.net.ctx;
+        for change in faults::transitions(&ctx.plan.faults).iter().filter(|change| !change.up) {
+            ctx.queue.push(change.at, Event::HostDown(change.host.0));
+        }
+        if ctx.plan.sample_every > Span::ZERO {
+            ctx.queue.push(Time::ZERO + ctx.plan.sample_every, Event::Sample);
+        }
+        self.applications.start_users(&mut self.net);
+        for host in self.net.ctx.hosts().iter() {
+            self.net.set_timer(*host);
+        }
+        self.measurement.start(&mut self.net);
+    }
+
+    /// Runs until the plan's end; returns whether the progress function has stopped it.
+    pub fn run<R: Recorder>(
+        &mut self,
+        recorder: &mut R,
+        progress: &mut dyn FnMut(Time) -> ControlFlow<()>,
+    ) -> bool {
+        let end = Time::ZERO + self.net.ctx.plan.duration;
+        self.begin();
+        let mut countdown = PROGRESS_EVERY;
+        self.net.ctx.tell(recorder);
+        while let Some((now, event)) = self.next_event(Time::NEVER) {
+            if now > end {
+                break;
+            }
+            self.net.ctx.now = now;
+            if R::WATCHES_EVENTS
+                && let Some(host) = self.place(&event)
+            {
+                recorder.event(now, host);
+            }
+            self.handle(event);
+            self.net.ctx.tell(recorder);
+            countdown -= 1;
+            if countdown == 0 {
+                countdown = PROGRESS_EVERY;
+                if progress(now).is_break() {
+                    return true;
+                }
+            }
+        }
+        self.net.ctx.now = end;
+        false
+    }
+
+    /// Handles everything that is due by `last`: a process' part of a window.
+    pub fn run_until(&mut self, last: Time) {
+        while let Some((now, event)) = self.next_event(last) {
+            self.net.ctx.now = now;
+            self.handle(event);
+        }
+        self.net.ctx.now = last;
+    }
+
+    fn next_event(&mut self, last: Time) -> Option<(Time, Event)> {
+        self.net.connections.next_event(&mut self.net.ctx.queue, last)
+    }
+
+    /// Records the last observations of an undivided run.
+    pub fn finish(mut self, stopped: bool, recorder: &mut impl Recorder) -> RunEnd {
+        self.record_totals();
+        let ctx = &mut self.net.ctx;
+        let (events, cells_delivered) = (ctx.queue.popped(), self.applications.cells_delivered());
+        let peak_pending_events = ctx.queue.peak() as u64;
+        ctx.record(Observation::RunTotals { events, cells_delivered, peak_pending_events });
+        ctx.tell(recorder);
+        RunEnd { reached: ctx.now, events, cells_delivered, stopped }
+    }
+
+    /// Data cells that arrived at clients of this process.
+    pub fn cells_delivered(&self) -> u64 {
+        self.applications.cells_delivered()
+    }
+
+    /// Handles an event at its time.
+    pub fn handle(&mut self, event: Event) {
+        let World { net, applications, measurement } = self;
+        match event {
+            Event::Net(event) => {
+                if let Some(packet) = net.connections.advance(&mut net.ctx.queue, event) {
+                    self.packet(&packet);
+                }
+            }
+            Event::Tcp(end) => self.tcp_timer(end),
+            Event::Roomy(end) => self.lanes_roomy(end),
+            Event::Pump(host) => self.pump(host),
+            Event::Node(host) => net.node_timer(applications, host),
+            Event::User(user) => applications.user_turn(net, user),
+            Event::Timeout(transfer) => applications.transfer_failed(net, transfer),
+            Event::CircuitTimeout(host, circuit) => applications.circuit_timeout(net, host, circuit),
+            Event::Packet(transfer, from_server) => applications.markov_packets(net, transfer, from_server),
+            Event::Sample => self.sample(),
+            Event::OutOfBand(message) => net.out_of_band_arrives(applications, message),
+            Event::Closed(connection) => {
+                net.connections.forget_across(connection);
+                net.close(applications, connection);
+            }
+            Event::HostDown(host) => net.host_down(applications, host),
+            Event::Measurement(number) => measurement.due(net, applications, number),
+        }
+    }
+
+    /// The host that an event concerns; `None` if it concerns all hosts, or its connection has closed.
+    fn place(&self, event: &Event) -> Option<Host> {
+        let plan = self.net.ctx.plan;
+        match *event {
+            Event::Net(_) | Event::Tcp(_) | Event::Roomy(_) => self.net.connections.place(event),
+            Event::Pump(host)
+            | Event::Node(host)
+            | Event::CircuitTimeout(host, _)
+            | Event::HostDown(host) => Some(Host(host)),
+            Event::User(number) => Some(Host(plan.users[number as usize].host)),
+            Event::Timeout(transfer) => Some(Host(self.applications.hosts_of(plan, transfer)[0])),
+            Event::Packet(transfer, from_server) => {
+                Some(Host(self.applications.hosts_of(plan, transfer)[usize::from(from_server)]))
+            }
+            Event::Sample | Event::OutOfBand(_) | Event::Closed(_) | Event::Measurement(_) => None,
+        }
+    }
+
+    /// A packet has arrived at a host. Packets of closed connections are dropped.
+    fn packet(&mut self, packet: &Packet<Wire>) {
+        let World { net, applications, measurement } = self;
+        match net.connections.receive(&mut net.ctx, packet) {
+            None => {}
+            Some(Arrived::Lanes { id, host, arrival, moved }) => {
+                if arrival.established {
+                    net.established(applications, id, (host, Attached::Trunk));
+                }
+                if arrival.received > 0 {
+                    net.link_handshake_over(applications, id);
+                }
+                for lane in moved {
+                    self.lane_readable(lane, id);
+                }
+                self.net.transmit(id);
+            }
+            Some(Arrived::Segment { id, attached: Attached::Echo(circuit), arrival, .. }) => {
+                net.transmit(id);
+                measurement.echo_arrived(net, applications, (circuit, id.side), arrival);
+            }
+            Some(Arrived::Segment { id, host, attached, arrival, writable, closing }) => {
+                if arrival.established {
+                    net.established(applications, id, (host, attached));
+                }
+                if arrival.received > 0 {
+                    self.readable(id);
+                }
+                if writable {
+                    self.writable(id);
+                }
+                if closing && arrival.acked > 0 {
+                    self.net.close_if_flushed(&mut self.applications, id);
+                }
+                self.net.transmit(id);
+            }
+        }
+    }
+
+    /// More of a lane has arrived at an end of its QUIC connection.
+    fn lane_readable(&mut self, lane: u32, at: EndId) {
+        if let Some((id, closing)) = self.net.connections.lane_at(lane, at) {
+            let attachment = self.net.connections.attachment(id);
+            if matches!(attachment, Some((_, Attached::Pending))) && !closing {
+                self.net.channel_opened(&mut self.applications, id);
+            }
+            self.readable(id);
+            if closing {
+                self.net.close_if_flushed(&mut self.applications, id.other());
+            }
+        }
+    }
+
+    /// Lanes of a QUIC connection take bytes again from the host at this end.
+    fn lanes_roomy(&mut self, id: EndId) {
+        for lane in self.net.connections.take_roomy(id) {
+            if let Some((lane, _)) = self.net.connections.lane_at(lane, id) {
+                self.writable(lane);
+            }
+        }
+    }
+
+    /// A TCP timer event has come up.
+    fn tcp_timer(&mut self, id: EndId) {
+        let World { net, applications, measurement } = self;
+        let broken = net.connections.timer(&mut net.ctx, id);
+        if broken {
+            if let Some((_, Attached::Echo(circuit))) = net.connections.attachment(id) {
+                measurement.echo_broke(net, applications, circuit);
+            }
+            net.close(applications, id.connection);
+        }
+    }
+
+    /// TCP, or a lane, takes bytes again.
+    fn writable(&mut self, id: EndId) {
+        let World { net, applications, .. } = self;
+        match net.connections.attachment(id) {
+            Some((host, Attached::Channel(_))) if net.connections.wants_write(id) => {
+                net.flush(applications, id);
+                net.drain(applications, host);
+            }
+            Some((_, Attached::Server(transfer))) => applications.server_write(net, transfer, id),
+            Some((_, Attached::Stream(_))) if net.connections.unwritten(id) > 0 => {
+                net.write_to_server(applications, id, 0);
+            }
+            // Nothing waits to be written, or reading has closed the connection.
+            _ => {}
+        }
+    }
+
+    /// Bytes can be read at an end.
+    fn readable(&mut self, id: EndId) {
+        let World { net, applications, .. } = self;
+        match net.connections.attachment(id) {
+            Some((host, Attached::Channel(_))) => {
+                if net.link_handshake_over(applications, id) {
+                    match net.nodes.gate(host) {
+                        Some(gate) => {
+                            gate.wait_to_read(id);
+                            self.pump(host);
+                        }
+                        None => net.read_all(applications, host, id),
+                    }
+                }
+            }
+            Some((_, Attached::Pending)) => {
+                net.link_handshake_over(applications, id);
+            }
+            Some((host, Attached::Stream(stream))) => {
+                applications.package(net, host, stream, u32::MAX);
+                net.drain(applications, host);
+            }
+            Some((_, Attached::Server(transfer))) => applications.server_read(net, transfer, id),
+            // A measurement's, or closed by what happened since the bytes arrived.
+            Some((_, Attached::Echo(_) | Attached::Trunk)) | None => {}
+        }
+    }
+
+    /// Lets a gated host read and write: as its measurement allows, if it is being measured, or as its buckets do.
+    fn pump(&mut self, host: u32) {
+        let World { net, applications, measurement } = self;
+        match net.nodes.gated(host).begin_pump(net.ctx.now) {
+            Some(number) => measurement.pump(net, applications, host, number),
+            None => net.pump(applications, host),
+        }
+    }
+
+    /// Samples the queues of all hosts.
+    fn sample(&mut self) {
+        let Network { ctx, connections, nodes } = &mut self.net;
+        let sockets = connections.socket_bytes(ctx);
+        for index in ctx.hosts().iter().copied() {
+            let role = &ctx.plan.hosts[index as usize].role;
+            if ctx.system.conflux.is_some() && *role == Role::Client {
+                let bytes = nodes.held_bytes(index);
+                ctx.record(Observation::OutOfOrder { client: Host(index), bytes });
+            }
+            if matches!(role, Role::Relay(_)) {
+                let net = connections.traffic(index, ctx.now);
+                let levels = RelaySample {
+                    tcp_unsent_bytes: sockets[index as usize].0,
+                    uplink_queue_bytes: net.up.queued_bytes,
+                    downlink_queue_bytes: net.down.queued_bytes,
+                    sent_bytes: net.up.sent_bytes,
+                    received_bytes: net.down.sent_bytes,
+                    ..RelaySample::default()
+                };
+                let sample = nodes.sample(index, levels);
+                ctx.record(Observation::RelaySample { relay: Host(index), sample });
+            }
+        }
+        ctx.queue.push(ctx.now + ctx.plan.sample_every, Event::Sample);
+    }
+
+    /// Records every host's totals at the end of a run.
+    pub fn record_totals(&mut self) {
+        let Network { ctx, connections, nodes } = &mut self.net;
+        connections.add_open_totals(ctx);
+        for index in ctx.hosts().iter().copied() {
+            let net = connections.traffic(index, ctx.now);
+            let totals = HostTotals {
+                cells_processed: nodes.cells_processed(index),
+                sent_bytes: net.up.sent_bytes,
+                received_bytes: net.down.sent_bytes,
+                dropped_packets: net.up.dropped + net.down.dropped + net.lost,
+                uplink_busy: net.up.busy,
+                downlink_busy: net.down.busy,
+                control: nodes.control_totals(index),
+                ..connections.totals(index)
+            };
+            ctx.record(Observation::HostTotals { host: Host(index), totals });
+        }
+    }
+
+    /// Takes what another process has told, at the beginning of a window. Empties `told` and keeps its memory.
+    pub fn hear(&mut self, from: u32, begins: Time, told: &mut Told) {
+        let World { net, applications, .. } = self;
+        for news in told.news.drain(..) {
+            match news {
+                News::Open(opening) => {
+                    let end = net.connections.opened_across(&net.ctx, begins, from, &opening);
+                    if let Some((_, Attached::Server(transfer))) = net.connections.attachment(end) {
+                        applications.exit_connected(transfer, end.other());
+                    }
+                    if opening.stands {
+                        net.channel_opened(applications, end);
+                    }
+                }
+                News::About { number, from_opener, what } => {
+                    let end = net.connections.told_about(from, number, from_opener);
+                    match what {
+                        What::OutOfBand(at, cell) => {
+                            let Network { ctx, connections, .. } = net;
+                            connections.deliver_out_of_band(&mut ctx.queue, end, at.max(begins), *cell);
+                        }
+                        What::Announced(bytes) => net.announced(end, bytes),
+                        What::Closed => net.ctx.queue.push(begins, Event::Closed(end.connection)),
+                    }
+                }
+                News::Begun(begun) => applications.learn(begun.0, begun.1),
+                News::Over(transfer) => applications.over(transfer),
+            }
+        }
+        net.connections.hear(&mut net.ctx.queue, from, told);
+    }
+}

@@ -1,0 +1,327 @@
+//! The nodes of the overlay: the protocol machines on hosts, and their limits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tidegate_control::random::Seed;
+use tidegate_control::units::{Span, Time};
+use tidegate_proto::cell::{Cell, RelayId};
+use tidegate_proto::client::Client;
+use tidegate_proto::control::{Clock, Control, Spread, Totals};
+use tidegate_proto::links::{self, ChannelId};
+use tidegate_proto::node::{Node, StreamKey};
+use tidegate_proto::onion::{Clear, Onion};
+use tidegate_proto::relay::Relay;
+use tidegate_proto::transport::Transport;
+
+use super::connections::EndId;
+use super::gate::Gate;
+use crate::byzantine::Byzantine;
+use crate::division::{Division, Local};
+use crate::observe::{Host, RelaySample};
+use crate::plan::{Plan, Role, Route, System, UserPlan};
+
+/// A node of the overlay in simulation.
+pub(super) type SimNode = dyn Node<Clear>;
+
+/// All hosts of a process.
+pub(super) struct Nodes {
+    hosts: Local<HostState>,
+    byzantine: Byzantine,
+}
+
+/// One host.
+struct HostState {
+    machine: Machine,
+    /// The end of a connection that each of the node's channels uses.
+    channels: Vec<Option<EndId>>,
+    /// Exit: this host's end of the connection to each stream's server.
+    streams: BTreeMap<StreamKey, EndId>,
+    /// Exit: bytes for servers that the cells read just now had.
+    to_servers: Vec<(EndId, u64)>,
+    /// Limits on reading, writing and processor time; `None` without limits.
+    gate: Option<Box<Gate>>,
+    /// Channels to other hosts that speak QUIC are lanes of QUIC connections.
+    speaks_quic: bool,
+    /// When the node's pending timer event is due.
+    timer: Time,
+    /// Levels and counts at the last sample.
+    sampled: RelaySample,
+}
+
+/// The protocol machine of a host.
+enum Machine {
+    Relay(Box<Relay<Clear>>),
+    /// Clients; servers are clients that never build a circuit.
+    Client(Box<Client<Clear>>),
+}
+
+/// Hosts of a system's [`OtherClients`](crate::plan::OtherClients). A larger share adds hosts and removes none.
+pub fn other_clients(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<u32> {
+    system.other_clients.as_ref().map_or_else(BTreeSet::new, |others| {
+        let draws = seed.fork("old clients");
+        let drawn = |index: u32| draws.fork_index(index.into()).random().unit() < others.share;
+        let clients = (0..).zip(&plan.hosts).filter(|(_, host)| host.role == Role::Client);
+        clients.map(|(index, _)| index).filter(|index| drawn(*index)).collect()
+    })
+}
+
+/// Hosts whose users take a new guard for each circuit. In a small sample of relays they would often meet the guard
+/// of an earlier circuit; among thousands, which the sample stands for, hardly ever. So their channels close with their
+/// circuits.
+fn fresh_guards(plan: &Plan) -> BTreeSet<u32> {
+    let fresh = |user: &&UserPlan| matches!(user.route, Route::Drawn { keep_guard: false, .. });
+    plan.users.iter().filter(fresh).map(|user| user.host).collect()
+}
+
+/// The clock of a host's controller.
+fn clock(control: &dyn Control, seed: Seed, host: u32) -> Clock {
+    let Spread { random_phases, drift } = control.spread();
+    let mut random = seed.fork("controllers").fork_index(host.into()).random();
+    let (phase, slow) = (random.unit(), random.uniform(-drift, drift));
+    Clock { phase: if random_phases { phase } else { 0.0 }, slow }
+}
+
+impl HostState {
+    /// `measured`: FlashFlow will measure it, which takes a gate. `other`: a client with other circuit ends.
+    fn new(role: &Role, config: &links::Config, measured: bool, other: bool) -> HostState {
+        let (machine, gate) = match role {
+            Role::Relay(limits) => {
+                let gated = measured || limits.bucket.is_some() || limits.cell_cost > Span::ZERO;
+                let gate = gated.then(|| Box::new(Gate::new(limits)));
+                (Machine::Relay(Box::new(Relay::new(Clear::default(), config.clone()))), gate)
+            }
+            Role::Client | Role::Server | Role::Measurer | Role::Coordinator => {
+                // Linked circuits need congestion control, even if the system's control does without.
+                let links = config.conflux.is_some() && config.control.window().is_none();
+                let congestion_control = if other { Some(false) } else { links.then_some(true) };
+                let onion = Clear { congestion_control };
+                (Machine::Client(Box::new(Client::new(onion, config.clone()))), None)
+            }
+        };
+        HostState {
+            machine,
+            channels: Vec::new(),
+            streams: BTreeMap::new(),
+            to_servers: Vec::new(),
+            gate,
+            speaks_quic: config.transport == Transport::Quic,
+            timer: Time::NEVER,
+            sampled: RelaySample::default(),
+        }
+    }
+
+    fn cells_processed(&self) -> u64 {
+        match &self.machine {
+            Machine::Relay(relay) => relay.cells_processed(),
+            Machine::Client(_) => 0,
+        }
+    }
+}
+
+impl Nodes {
+    /// The hosts of a process. `legacy`: relays without the system's transport. `others`: hosts of the system's other
+    /// clients.
+    pub fn new(
+        (plan, system, seed): (&Plan, &System, Seed),
+        legacy: &Arc<BTreeSet<RelayId>>,
+        others: &BTreeSet<u32>,
+        (division, process): (&Division, u32),
+    ) -> Nodes {
+        let config = links::Config {
+            transport: system.transport,
+            legacy: Arc::clone(legacy),
+            scheduler: Arc::clone(&system.scheduler),
+            kist: system.kist,
+            control: Arc::clone(&system.control),
+            windows: system.windows,
+            otherwise: system.other_clients.as_ref().map(|others| others.ends.clone()),
+            output_buffer: system.output_buffer,
+            queue_high: system.circuit_queue_high,
+            queue_low: system.circuit_queue_low,
+            switching: system.switching,
+            conflux: system.conflux.clone(),
+            ..links::Config::default()
+        };
+        let old = links::Config { transport: Transport::Vanilla, ..config.clone() };
+        let fresh = fresh_guards(plan);
+        let host = |index: u32| {
+            let host = &plan.hosts[index as usize];
+            let of_kind = if legacy.contains(&RelayId(index)) { &old } else { &config };
+            let nonces = seed.fork("nonces").fork_index(index.into());
+            let bandwidth = host.capacity();
+            let clock = clock(system.control.as_ref(), seed, index);
+            let measured = plan.measurements.iter().any(|measurement| measurement.relay == index);
+            let close_unused = fresh.contains(&index);
+            let config = links::Config { nonces, bandwidth, clock, close_unused, ..of_kind.clone() };
+            HostState::new(&host.role, &config, measured, others.contains(&index))
+        };
+        Nodes { hosts: division.hosts.local(process, host), byzantine: Byzantine::new(&plan.faults) }
+    }
+
+    fn host(&mut self, host: u32) -> &mut HostState {
+        &mut self.hosts[host as usize]
+    }
+
+    /// The node on a host.
+    pub fn node(&mut self, host: u32) -> &mut SimNode {
+        match &mut self.hosts[host as usize].machine {
+            Machine::Relay(relay) => relay.as_mut(),
+            Machine::Client(client) => client.as_mut(),
+        }
+    }
+
+    /// The client on a user's host.
+    pub fn client(&mut self, host: u32) -> &mut Client<Clear> {
+        match &mut self.hosts[host as usize].machine {
+            Machine::Client(client) => client,
+            Machine::Relay(_) => unreachable!("the lab checks that users sit at clients"),
+        }
+    }
+
+    /// A host's limits, if it has any.
+    pub fn gate(&mut self, host: u32) -> Option<&mut Gate> {
+        self.host(host).gate.as_deref_mut()
+    }
+
+    /// The limits of a host that has some.
+    pub fn gated(&mut self, host: u32) -> &mut Gate {
+        self.gate(host).expect("only hosts with limits are pumped or measured")
+    }
+
+    /// Whether channels between two hosts are lanes of a QUIC connection.
+    pub fn speak_quic(&self, hosts: [u32; 2]) -> bool {
+        hosts.iter().all(|host| self.hosts[*host as usize].speaks_quic)
+    }
+
+    /// The end of a connection that a channel uses.
+    pub fn channel(&self, host: u32, channel: ChannelId) -> Option<EndId> {
+        self.hosts[host as usize].channels.get(channel.0 as usize).copied().flatten()
+    }
+
+    /// Gives a channel a connection, or takes it away.
+    pub fn set_channel(&mut self, host: u32, channel: ChannelId, end: Option<EndId>) {
+        let channels = &mut self.host(host).channels;
+        let index = channel.0 as usize;
+        if channels.len() <= index {
+            channels.resize(index + 1, None);
+        }
+        channels[index] = end;
+    }
+
+    /// Exit: the end of the connection to a stream's server.
+    pub fn server_end(&self, host: u32, stream: StreamKey) -> Option<EndId> {
+        self.hosts[host as usize].streams.get(&stream).copied()
+    }
+
+    /// Exit: a stream has a connection to its server.
+    pub fn add_server(&mut self, host: u32, stream: StreamKey, end: EndId) {
+        self.host(host).streams.insert(stream, end);
+    }
+
+    /// Exit: a stream loses its connection to its server; returns that.
+    pub fn remove_server(&mut self, host: u32, stream: StreamKey) -> Option<EndId> {
+        self.host(host).streams.remove(&stream)
+    }
+
+    /// Exit: notes bytes for a server; false if the stream does not end at an exit.
+    pub fn deliver_to_server(&mut self, host: u32, stream: StreamKey, bytes: u16) -> bool {
+        let state = self.host(host);
+        let end = state.streams.get(&stream).copied();
+        if let Some(id) = end {
+            match state.to_servers.iter_mut().find(|(other, _)| *other == id) {
+                Some((_, due)) => *due += u64::from(bytes),
+                None => state.to_servers.push((id, u64::from(bytes))),
+            }
+        }
+        end.is_some()
+    }
+
+    /// Exit: takes bytes that wait to be written to a server.
+    pub fn next_to_server(&mut self, host: u32) -> Option<(EndId, u64)> {
+        self.host(host).to_servers.pop()
+    }
+
+    /// When to set a new timer event for a host's node, if it needs one.
+    pub fn next_timer(&mut self, host: u32, now: Time) -> Option<Time> {
+        let due = self.node(host).next_timeout()?;
+        let state = self.host(host);
+        (due < state.timer).then(|| {
+            state.timer = due.max(now);
+            state.timer
+        })
+    }
+
+    /// A timer event has come up; returns whether it is the current one, and runs the node's timeout then.
+    pub fn timeout(&mut self, host: u32, now: Time) -> bool {
+        let is_current = self.hosts[host as usize].timer == now;
+        if is_current {
+            self.host(host).timer = Time::NEVER;
+            self.node(host).timeout(now);
+        }
+        is_current
+    }
+
+    /// Hands a cell to a node. `from` is the writer, `at` the end that it came to. A lying relay's messages are replaced
+    /// by its lies.
+    pub fn cell(
+        &mut self,
+        (now, control): (Time, &dyn Control),
+        (host, channel): (u32, ChannelId),
+        (from, at): (Option<u32>, EndId),
+        cell: Cell<Clear>,
+    ) {
+        let lie = from.and_then(|writer| self.byzantine.of(Host(writer), now));
+        match lie.zip(control.message_step()) {
+            None => self.node(host).cell(now, channel, cell),
+            Some((lie, step)) => {
+                let connection = (at.connection.0, at.side);
+                let told = Clear::recycle(cell.body);
+                for body in self.byzantine.instead(lie, (now, step), connection, told) {
+                    let cell = Cell { body: Clear::from_plain(body), ..cell };
+                    self.node(host).cell(now, channel, cell);
+                }
+            }
+        }
+    }
+
+    /// Cells that a host has processed.
+    pub fn cells_processed(&self, host: u32) -> u64 {
+        self.hosts[host as usize].cells_processed()
+    }
+
+    /// Bytes that a client's linked circuits hold until earlier bytes arrive; 0 for a relay.
+    pub fn held_bytes(&self, host: u32) -> u64 {
+        match &self.hosts[host as usize].machine {
+            Machine::Relay(_) => 0,
+            Machine::Client(client) => client.held_bytes(),
+        }
+    }
+
+    /// Totals of a relay's controller, if it has one.
+    pub fn control_totals(&self, host: u32) -> Option<Totals> {
+        match &self.hosts[host as usize].machine {
+            Machine::Relay(relay) => relay.control_totals(),
+            Machine::Client(_) => None,
+        }
+    }
+
+    /// Samples a relay: fills in the node's levels, and turns counts since the start into counts since the last sample.
+    pub fn sample(&mut self, host: u32, levels: RelaySample) -> RelaySample {
+        let (circuit_queue_cells, output_buffer_bytes) = self.node(host).waiting();
+        let state = self.host(host);
+        let level = RelaySample {
+            circuit_queue_cells,
+            output_buffer_bytes,
+            cells_processed: state.cells_processed(),
+            ..levels
+        };
+        let before = std::mem::replace(&mut state.sampled, level);
+        RelaySample {
+            cells_processed: level.cells_processed - before.cells_processed,
+            sent_bytes: level.sent_bytes - before.sent_bytes,
+            received_bytes: level.received_bytes - before.received_bytes,
+            ..level
+        }
+    }
+}
