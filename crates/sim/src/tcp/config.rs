@@ -1,4 +1,4 @@
-//! What a connection is made with: plain data, passed by reference into every call.
+//! Parameters of a connection: plain data, passed by reference into every call.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -7,6 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Bytes, Span};
 use tidegate_control::written_as_text;
+
+use super::congestion::Congestion;
 
 /// TCP between hosts. [`Config::default`] is Linux as it ships today, with Nagle's rule off.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -32,7 +34,7 @@ pub struct Config {
     /// that. Source: Linux's sizing of segmentation offload.
     pub bursts: bool,
     /// Have at most two bursts, and the one that follows, in the uplink of the own host; more waits in the send buffer. Where the
-    /// uplink is first come, first served. Source: Linux's TCP small queues; off, as published simulators have none.
+    /// uplink is first come, first served. Source: Linux's TCP small queues; off, as in published simulators.
     pub small_queues: bool,
     /// An acknowledgement may wait this long for a second segment; zero acknowledges every segment. Source: Linux.
     pub delayed_ack: Span,
@@ -56,18 +58,6 @@ pub struct Config {
     /// A connection whose segment was sent again this many times without an answer is broken. Source: Linux's
     /// `tcp_retries2`.
     pub max_timeouts: u32,
-}
-
-/// A congestion control algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Congestion {
-    /// Additive increase, halving (RFC 5681).
-    Reno,
-    /// RFC 9438 with HyStart, as in Linux.
-    Cubic,
-    /// No congestion control: the window opens to its maximum with the first acknowledgement and never shrinks.
-    None,
 }
 
 /// Size of a socket buffer in payload bytes: `"128 KiB"`, or `"auto 45 KiB 4 MiB"` (first size, limit).
@@ -109,7 +99,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Shadow 3's own TCP: Reno whose window shrinks only on loss, no timestamps. An idle download of 50 KiB
+    /// Shadow 3's own TCP: Reno with a window that shrinks only on loss, without timestamps. An idle download of 50 KiB
     /// over it takes four round trips more than a byte: its slow start begins with two segments.
     pub fn shadow() -> Config {
         Config {

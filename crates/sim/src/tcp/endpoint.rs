@@ -17,7 +17,7 @@ pub struct Endpoint {
     receiver: Receiver,
     state: State,
     active: bool,
-    /// A SYN, or a SYN-ACK, is to leave.
+    /// A SYN or SYN-ACK must be sent.
     syn_owed: bool,
 }
 
@@ -36,7 +36,7 @@ pub enum State {
     Broken,
 }
 
-/// What a segment brought.
+/// Effects of a segment that has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
     /// Payload bytes that can be read now and could not before.
@@ -49,7 +49,7 @@ pub struct Arrival {
     pub peer_closed: bool,
 }
 
-/// What the kernel would tell about a connection (TCP_INFO, SIOCOUTQNSD).
+/// State of a connection, as the kernel reports it (TCP_INFO, SIOCOUTQNSD).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Info {
     /// Congestion window in segments.
@@ -238,7 +238,7 @@ impl Endpoint {
         }
     }
 
-    /// When [`Endpoint::on_timeout`] must be called; [`Time::NEVER`] if there is nothing to wait for.
+    /// When [`Endpoint::on_timeout`] must be called; [`Time::NEVER`] if every timer is off.
     pub fn next_timeout(&self) -> Time {
         let resumes = self.sender.uplink.as_ref().map_or(Time::NEVER, |uplink| uplink.resumes);
         self.sender.timer.min(self.receiver.ack_due).min(resumes)

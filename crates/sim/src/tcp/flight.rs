@@ -1,4 +1,4 @@
-//! What has been sent and not acknowledged: the scoreboard.
+//! The scoreboard: segments sent and not acknowledged.
 //!
 //! Segments sent back to back at one time share a [`Run`], so that a window costs one entry a burst. A
 //! run is cut where a selective acknowledgement or a retransmission tells its segments apart.
@@ -29,7 +29,7 @@ pub(super) const RETRANSMITTED: u8 = 4;
 /// Was sent more than once, so that its round-trip time is ambiguous.
 pub(super) const EVER_RETRANSMITTED: u8 = 8;
 
-/// What an acknowledgement said about the flight.
+/// Effects of an acknowledgement on the flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delivery {
     /// Segments delivered that were not known to be.
@@ -98,7 +98,7 @@ impl Flight {
         self.runs.front().is_some_and(|run| run.marks & SACKED != 0)
     }
 
-    /// Offset after the highest selectively acknowledged byte, `una` if there is none.
+    /// Offset after the highest selectively acknowledged byte; `una` without any.
     pub fn highest_sacked(&self) -> u64 {
         if self.sacked == 0 {
             return self.una;
@@ -202,7 +202,7 @@ impl Flight {
         }
     }
 
-    /// Cuts a run at an offset strictly inside it; false if there is no segment on one of the sides.
+    /// Cuts a run at an offset strictly inside it; false if one side would be empty.
     fn cut(&mut self, index: usize, at: u64, mss: u64) -> bool {
         let start = self.start_of(index);
         let run = self.runs[index];
@@ -302,7 +302,7 @@ impl Flight {
         }
     }
 
-    /// The losses were none: takes the marks back.
+    /// Removes loss marks that turned out to be wrong.
     pub fn unmark_lost(&mut self) {
         for index in 0..self.runs.len() {
             let marks = self.runs[index].marks;

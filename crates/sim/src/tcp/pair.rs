@@ -8,7 +8,7 @@ use tidegate_control::units::{Rate, Span, Time};
 
 use super::{Arrival, Config, Endpoint, Segment};
 
-/// What one direction of the link does to packets.
+/// One direction of the link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkRule {
     /// Bits per second of IP packets.
@@ -52,7 +52,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link whose losses are drawn from `seed`.
+    /// A link that draws its losses from `seed`.
     pub fn new(rule: LinkRule, seed: Seed) -> Link {
         Link { rule, random: seed.random(), starts: VecDeque::new(), free_at: Time::ZERO, dropped: 0 }
     }

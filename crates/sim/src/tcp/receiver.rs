@@ -5,7 +5,7 @@ use tidegate_control::units::{Span, Time};
 use super::config::{Buffer, Config};
 use super::segment::{Flags, Segment};
 
-/// What has arrived beyond a gap; exists only while there is something to tell.
+/// Data beyond a gap; exists only while there is something to report.
 #[derive(Clone, Debug, Default)]
 struct Ahead {
     /// Disjoint, ascending, not touching.
@@ -56,7 +56,7 @@ pub(super) struct Receiver {
     short: bool,
 }
 
-/// What the data of a segment did.
+/// Effects of a segment's data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reception {
     pub bytes: u64,
@@ -200,7 +200,7 @@ impl Receiver {
         segment.window = self.edge as u32;
     }
 
-    /// The delayed acknowledgement is due; whoever delays one in vain does not converse.
+    /// The delayed acknowledgement is due. A timer that fires shows that the connection is not interactive.
     pub fn on_ack_timer(&mut self) {
         self.ack_due = Time::NEVER;
         self.ack_now = true;

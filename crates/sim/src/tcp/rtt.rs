@@ -15,7 +15,7 @@ pub(super) struct RttEstimator {
     deviation_4: u32,
     /// The largest deviation of this round trip.
     deviation_max_4: u32,
-    /// What the timeout adds to the smoothed round-trip time.
+    /// Margin that the timeout adds to the smoothed round-trip time.
     margin: u32,
     /// Smallest round-trip time seen lately.
     min: u32,

@@ -1,4 +1,4 @@
-//! What travels between two endpoints.
+//! Segments between two endpoints.
 
 use super::config::Config;
 

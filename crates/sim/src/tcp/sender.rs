@@ -11,7 +11,7 @@ use super::rtt::RttEstimator;
 use super::segment::{Flags, Segment};
 use super::small_queue::SmallQueue;
 
-/// What the sender waits for.
+/// The sender's retransmission timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     /// An acknowledgement, before everything is taken for lost.
@@ -72,7 +72,7 @@ pub(super) struct Sender {
     burst: u16,
     /// Something has left since the last time that nothing more could.
     sending: bool,
-    /// What the host's own uplink holds, where that is limited.
+    /// Bytes in the host's own uplink, where these are limited.
     pub uplink: Option<Box<SmallQueue>>,
 }
 
@@ -148,13 +148,13 @@ impl Sender {
         self.tune_buffer(config);
     }
 
-    /// The connection was there before; nobody has measured it.
+    /// The connection existed before the run, without a round-trip sample.
     pub fn on_standing(&mut self, config: &Config, now: Time) {
         self.last_sent = now;
         self.tune_buffer(config);
     }
 
-    /// Bytes written (a FIN is none).
+    /// Bytes written, without the FIN.
     pub fn written(&self) -> u64 {
         self.write_end - u64::from(self.fin)
     }
@@ -295,7 +295,7 @@ impl Sender {
         None
     }
 
-    /// Whether the host's own uplink holds so much that what may leave waits for it.
+    /// Whether the limit of bytes in the host's own uplink stops the sender.
     fn is_held_back(&mut self, now: Time, mss: u64) -> bool {
         if self.uplink.is_none() {
             return false;

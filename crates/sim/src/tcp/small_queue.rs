@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use tidegate_control::units::Time;
 
-/// What the uplink still holds of a connection's data.
+/// Bytes of a connection that are still in the uplink.
 #[derive(Clone, Debug)]
 pub(super) struct SmallQueue {
     /// When each segment has left, and its payload.

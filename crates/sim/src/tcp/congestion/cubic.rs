@@ -4,7 +4,7 @@
 
 use tidegate_control::units::{Span, Time};
 
-use super::window::{Sample, Window};
+use super::window::{Algorithm, Sample, Window};
 
 /// Share of the window kept after a loss.
 const BETA: f32 = 717.0 / 1024.0;
@@ -48,8 +48,8 @@ pub(in crate::tcp) struct Cubic {
     found: bool,
 }
 
-impl Cubic {
-    pub fn on_ack(&mut self, window: &mut Window, sample: &Sample) {
+impl Algorithm for Cubic {
+    fn on_ack(&mut self, window: &mut Window, sample: &Sample) {
         if let Some(rtt) = sample.rtt {
             self.on_rtt(window, sample, (rtt.0 / 1_000).clamp(1, 1 << 31) as u32);
         }
@@ -66,6 +66,26 @@ impl Cubic {
         }
     }
 
+    fn threshold_after_loss(&mut self, window: &Window) -> u32 {
+        self.epoch = None;
+        let cwnd = window.cwnd as f32;
+        self.w_max = if cwnd < self.w_max { cwnd * (1.0 + BETA) / 2.0 } else { cwnd };
+        ((cwnd * BETA) as u32).max(2)
+    }
+
+    fn on_timeout(&mut self, now: Time) {
+        *self = Cubic { round_start_us: micros(now), last_ack_us: micros(now), ..Cubic::default() };
+    }
+
+    /// A pause is not growth: the curve goes on where it was.
+    fn on_restart(&mut self, pause: Span) {
+        if let Some(epoch) = &mut self.epoch {
+            *epoch += pause;
+        }
+    }
+}
+
+impl Cubic {
     fn acks_per_segment(&mut self, cwnd: u32, acked: u32, now: Time) -> u32 {
         let cwnd = cwnd as f32;
         let epoch = *self.epoch.get_or_insert_with(|| {
@@ -86,24 +106,6 @@ impl Cubic {
             per_segment = per_segment.min(cwnd / (self.reno - cwnd));
         }
         per_segment.clamp(2.0, 1e9) as u32
-    }
-
-    pub fn threshold_after_loss(&mut self, window: &Window) -> u32 {
-        self.epoch = None;
-        let cwnd = window.cwnd as f32;
-        self.w_max = if cwnd < self.w_max { cwnd * (1.0 + BETA) / 2.0 } else { cwnd };
-        ((cwnd * BETA) as u32).max(2)
-    }
-
-    pub fn on_timeout(&mut self, now: Time) {
-        *self = Cubic { round_start_us: micros(now), last_ack_us: micros(now), ..Cubic::default() };
-    }
-
-    /// A pause is not growth: the curve goes on where it was.
-    pub fn on_restart(&mut self, pause: Span) {
-        if let Some(epoch) = &mut self.epoch {
-            *epoch += pause;
-        }
     }
 
     fn on_rtt(&mut self, window: &mut Window, sample: &Sample, rtt_us: u32) {

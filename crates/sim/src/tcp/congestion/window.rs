@@ -1,4 +1,4 @@
-//! The congestion window, and what moves it.
+//! The congestion window and the contract of algorithms that move it.
 
 use tidegate_control::units::{Span, Time};
 
@@ -53,7 +53,7 @@ impl Window {
     }
 }
 
-/// What an acknowledgement tells the algorithm.
+/// An acknowledgement, as the algorithm sees it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Sample {
     /// When it arrived.
@@ -70,4 +70,22 @@ pub(in crate::tcp) struct Sample {
     pub limited: bool,
     /// Not in recovery: it may grow.
     pub may_grow: bool,
+}
+
+/// A congestion control algorithm.
+pub(in crate::tcp) trait Algorithm {
+    /// Whether loss leaves the window as it is.
+    const IGNORES_LOSS: bool = false;
+
+    /// Data was acknowledged.
+    fn on_ack(&mut self, window: &mut Window, sample: &Sample);
+
+    /// Segments were lost; returns the window at the end of recovery.
+    fn threshold_after_loss(&mut self, window: &Window) -> u32;
+
+    /// The retransmission timer fired.
+    fn on_timeout(&mut self, _now: Time) {}
+
+    /// Sending begins again after a pause.
+    fn on_restart(&mut self, _pause: Span) {}
 }

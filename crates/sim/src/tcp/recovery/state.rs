@@ -1,8 +1,8 @@
-//! What a sender remembers around a loss.
+//! Loss recovery state of a sender.
 
 use tidegate_control::units::{Span, Time};
 
-/// What the sender believes about the path.
+/// The sender's belief about the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::tcp) enum Phase {
     /// Nothing is amiss.
@@ -22,7 +22,7 @@ pub(in crate::tcp) enum Phase {
 pub(in crate::tcp) struct Recovery {
     /// The phase ends when this offset is acknowledged.
     pub high: u64,
-    /// Window and threshold to return to if the loss was none; zero threshold: do not.
+    /// Window and threshold to restore if the loss was spurious; a zero threshold disables this.
     pub prior_cwnd: u32,
     pub prior_threshold: u32,
     pub prr_delivered: u32,
@@ -41,7 +41,7 @@ pub(in crate::tcp) struct Recovery {
     pub frto: bool,
     /// only new data leave.
     pub new_data_only: bool,
-    /// A loss probe is to leave.
+    /// A loss probe must be sent.
     pub probe: bool,
     /// A loss probe is under way; it is answered at this offset.
     pub probe_end: Option<u64>,
@@ -51,7 +51,7 @@ pub(in crate::tcp) struct Recovery {
     pub reorder_steps: u8,
 }
 
-/// What an acknowledgement brought, beside the delivery.
+/// Further effects of an acknowledgement, besides delivery.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct News {
     pub advanced: bool,
