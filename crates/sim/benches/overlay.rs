@@ -22,7 +22,7 @@ impl Recorder for Count {
     }
 }
 
-/// Vanilla Tor, with each other transport, scheduler and control in its turn.
+/// Vanilla Tor, and variants with one other transport, scheduler or control.
 fn systems() -> Vec<System> {
     let named = |name: &str| System { name: name.into(), ..System::default() };
     let mut systems = vec![named("vanilla"), System { transport: Transport::PerCircuit, ..named("pctcp") }];

@@ -1,4 +1,4 @@
-//! What relays that lie tell their neighbours instead of their controllers' trajectories.
+//! Lies of byzantine relays, sent in place of their controllers' trajectories.
 
 use std::collections::BTreeMap;
 

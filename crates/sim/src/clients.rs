@@ -3,15 +3,15 @@
 use tidegate_proto::links::Ends;
 use tidegate_proto::paths::PathSelection;
 
-/// Clients of another kind in a network: what a system is like at the ends of circuits.
+/// Clients with other circuit ends and other paths than the rest of a system.
 #[derive(Clone, Debug)]
 pub struct OtherClients {
-    /// What their users' classes end in, after a dash.
+    /// Suffix of their users' classes, after a dash.
     pub name: String,
     /// Share of the clients ([`crate::world::other_clients`]).
     pub share: f64,
-    /// What bounds the cells in flight of their circuits.
+    /// Limits of the cells in flight on their circuits.
     pub ends: Ends,
-    /// Over which relays these go.
+    /// How they choose relays.
     pub paths: PathSelection,
 }

@@ -11,7 +11,7 @@ const MTU: u64 = 1500;
 /// A packet in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Whose packet it is, for the owner of the queue.
+    /// The packet's flow, for the owner of the queue.
     pub id: u32,
     /// Its size.
     pub bytes: u32,

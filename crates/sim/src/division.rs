@@ -1,4 +1,4 @@
-//! How a run's hosts are dealt to processes that may run at the same time.
+//! Divides a run's hosts among processes that may run at the same time.
 //!
 //! The rule is that of conservative parallel simulation: what happens at one place cannot matter at another before the
 //! path between them is over. Locations nearer to each other than a [`WINDOW`] stay together, machines whole; what
@@ -16,7 +16,7 @@ use crate::plan::{Path, Plan, Role, Route, System};
 /// No path between two processes is shorter. Longer windows would leave too few processes: at 4 ms most of Europe is one.
 pub const WINDOW: Span = Span::from_millis(1);
 
-/// Who has which of all hosts and users.
+/// Assignment of hosts and users to processes.
 #[derive(Debug)]
 pub(crate) struct Division {
     /// How many processes there are.
@@ -26,13 +26,13 @@ pub(crate) struct Division {
 }
 
 impl Division {
-    /// One process has all.
+    /// Gives everything to one process.
     pub fn whole(hosts: u32, users: u32) -> Arc<Division> {
         let all = |count: u32| Shares::new(vec![0; count as usize], 1);
         Arc::new(Division { processes: 1, hosts: all(hosts), users: all(users) })
     }
 
-    /// As the plan asks for.
+    /// Divides a plan among the processes that it asks for.
     pub fn new(plan: &Plan) -> Arc<Division> {
         let (hosts, users) = (plan.hosts.len() as u32, plan.users.len() as u32);
         if plan.processes <= 1 {
@@ -50,12 +50,12 @@ impl Division {
     }
 }
 
-/// Who has which of things that are numbered.
+/// Assignment of numbered items to processes.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// By number.
     process: Vec<u32>,
-    /// By number, where it is among those of its process; empty where one process has all.
+    /// By number: the index among the items of its process. Empty if one process has all.
     slots: Arc<[u32]>,
     /// By process.
     numbers: Vec<Arc<[u32]>>,
@@ -75,24 +75,24 @@ impl Shares {
         Shares { process, slots: slots.into(), numbers: numbers.into_iter().map(Arc::from).collect() }
     }
 
-    /// Who has it.
+    /// The process that has an item.
     pub fn process(&self, number: u32) -> u32 {
         self.process[number as usize]
     }
 
-    /// What a process has, in order.
+    /// The items of a process, in order.
     pub fn of(&self, process: u32) -> Arc<[u32]> {
         Arc::clone(&self.numbers[process as usize])
     }
 
-    /// Something for each that a process has.
+    /// Makes a value for each item of a process.
     pub fn local<T>(&self, process: u32, make: impl FnMut(u32) -> T) -> Local<T> {
         let items = self.numbers[process as usize].iter().copied().map(make).collect();
         Local { items, slots: Arc::clone(&self.slots) }
     }
 }
 
-/// What a process keeps of things that are numbered among all: of its own.
+/// Values for the items of one process, indexed by their number among all items.
 #[derive(Debug)]
 pub(crate) struct Local<T> {
     items: Vec<T>,

@@ -1,4 +1,4 @@
-//! What goes wrong between hosts, as rules that a packet passes through, and when hosts are cut off.
+//! Faults between hosts, as rules that a packet passes through, and outages of hosts.
 
 use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};

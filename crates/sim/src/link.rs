@@ -23,7 +23,7 @@ pub struct Link {
 #[derive(Clone, Debug)]
 struct Sender {
     rate: Rate,
-    /// When the last packet whose departure is known will have left.
+    /// Departure of the last packet with a known departure.
     free_at: Time,
     /// Serialisation time of all packets up to `free_at`.
     busy: Span,
@@ -52,7 +52,7 @@ enum Queue {
     CoDel { packets: usize, waiting: Box<CoDel>, sending: u32 },
 }
 
-/// What a link does with a packet.
+/// A link's decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// Its last bit will have left at this time.
@@ -76,10 +76,10 @@ pub struct Departure {
     pub wake: bool,
 }
 
-/// What a link has done up to a moment.
+/// A link's counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkTotals {
-    /// Bytes of packets whose last bit has left.
+    /// Bytes of packets that have left completely.
     pub sent_bytes: u64,
     /// Packets dropped by the queue or lost when the link went down.
     pub dropped: u64,
@@ -232,7 +232,7 @@ impl Link {
         }
     }
 
-    /// What the link has done up to `now`.
+    /// The link's counters at `now`.
     pub fn totals(&mut self, now: Time) -> LinkTotals {
         self.settle(now);
         let queued_bytes = match &self.queue {

@@ -1,4 +1,4 @@
-//! What a run reports about itself: typed observations, never log lines.
+//! Typed observations of a run; recorders receive them.
 //!
 //! The world hands each [`Observation`] to a [`Recorder`] the moment it happens. Metrics are folds over
 //! this stream and keep only what they need, so a run's memory does not grow with its length.
@@ -47,14 +47,14 @@ pub enum Observation {
     LastByte { transfer: Transfer, took: Span },
     /// The user's timeout struck first; `received` bytes had arrived.
     TransferTimedOut { transfer: Transfer, received: u64 },
-    /// This host has moved a circuit to another connection, or over to other relays; so long it took.
+    /// This host has moved a circuit to another connection or to other relays, in these times.
     Switched { at: Host, parts: MoveTimes },
     /// Application bytes were written by the source (server) of this circuit.
     Injected { circuit: Circuit, bytes: u64 },
     /// A data cell towards the client arrived at it. `packaged`: when the exit put the bytes into a cell
     /// (they entered the overlay); `departed`: when that cell left the exit's circuit queue.
     Delivered { circuit: Circuit, bytes: u32, packaged: Time, departed: Time },
-    /// Where a sampled data cell waited on its way from exit to client: one per hop.
+    /// A sampled data cell's waiting at one hop between exit and client.
     Waited { circuit: Circuit, hop: u8, at: Host, waits: Waits },
     /// A regular sample of a relay's queues, the deltas since the last sample beside the levels.
     RelaySample { relay: Host, sample: RelaySample },
@@ -64,7 +64,7 @@ pub enum Observation {
     MeasurementFlows { measurement: u32, flows: bool },
     /// A relay's own count of what it echoed in a second.
     Echoed { relay: Host, bytes: u64 },
-    /// What came of a measurement.
+    /// The result of a measurement.
     Measured { measurement: u32, result: Box<Result<Outcome, Failure>> },
     /// Totals of one host at the end of the run.
     HostTotals { host: Host, totals: HostTotals },
@@ -154,7 +154,7 @@ pub struct HostTotals {
     pub uplink_busy: Span,
     /// Time the downlink was sending.
     pub downlink_busy: Span,
-    /// What the relay's controller did, if it has one that counts.
+    /// Totals of the relay's controller, if it counts.
     pub control: Option<Totals>,
 }
 
@@ -178,12 +178,12 @@ impl AddAssign for HostTotals {
     }
 }
 
-/// What somebody on the way sees of a packet that gets through.
+/// A delivered packet, as an observer on its path sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Who sent it.
+    /// The sender.
     pub from: Host,
-    /// Whom it has reached.
+    /// The receiver.
     pub to: Host,
     /// Its connection, TCP's or QUIC's: packets of one have the same addresses and ports.
     pub flow: u32,

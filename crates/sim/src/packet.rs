@@ -1,4 +1,4 @@
-//! Packets: on their way, between processes, and delivered.
+//! Packets in flight, between processes, and delivered.
 
 use tidegate_control::units::{Span, Time};
 
@@ -19,7 +19,7 @@ pub struct Packet<T> {
     pub link_queue: Span,
     /// Time between the two links.
     pub propagation: Span,
-    /// What the sender put in.
+    /// The sender's payload.
     pub payload: T,
 }
 

@@ -45,7 +45,7 @@ pub struct Plan {
     pub directory: Directory,
     /// Which relays FlashFlow's roles measure, and when.
     pub measurements: Vec<MeasurementPlan>,
-    /// What goes wrong, and when.
+    /// Faults with their times.
     pub faults: Vec<Fault>,
     /// The run ends at this time.
     pub duration: Span,
@@ -63,7 +63,7 @@ pub struct Plan {
 pub struct HostPlan {
     /// A name for reports.
     pub name: String,
-    /// What runs on it.
+    /// The host's role.
     pub role: Role,
     /// Row and column of [`PathTable`].
     pub location: u32,
@@ -92,7 +92,7 @@ impl HostPlan {
     }
 }
 
-/// What runs on a host.
+/// The role of a host.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Role {
     /// Forwards circuits.
@@ -117,7 +117,7 @@ pub struct RelayLimits {
     pub retry_after: Span,
     /// Processor time per cell processed; one core, served in order.
     pub cell_cost: Span,
-    /// What an exit exchanges with servers takes from the bucket too, and waits for the processor, as in tor.
+    /// Traffic between an exit and servers also uses the bucket and the processor, as in tor.
     pub servers: bool,
 }
 
@@ -158,7 +158,7 @@ pub enum QueuePlan {
     Shadow,
 }
 
-/// What the Internet does between two locations.
+/// Delay, jitter and loss between two locations.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Path {
     /// One-way propagation delay.
@@ -239,7 +239,7 @@ pub struct UserPlan {
     pub rests: Vec<(Time, Time)>,
     /// How long before the first request the first circuit is built.
     pub circuit_lead: Span,
-    /// A circuit this old takes no new streams (Tor's MaxCircuitDirtiness); zero: each request its own.
+    /// Circuits older than this do not get new streams (Tor's MaxCircuitDirtiness); zero: one circuit per request.
     pub circuit_lifetime: Span,
 }
 
@@ -260,7 +260,7 @@ pub enum Route {
     Shared(u32),
 }
 
-/// What a user fetches.
+/// A request of a user.
 #[derive(Clone, Debug)]
 pub enum Traffic {
     /// One response after the other.
@@ -293,11 +293,11 @@ pub struct RequestPlan {
 /// A measurement of a relay by FlashFlow's roles.
 #[derive(Clone, Debug)]
 pub struct MeasurementPlan {
-    /// Who is measured: an index into `Plan::hosts`, a [`Role::Relay`].
+    /// The measured relay: an index into `Plan::hosts`, a [`Role::Relay`].
     pub relay: u32,
     /// A [`Role::Coordinator`].
     pub coordinator: u32,
-    /// Measurers ([`Role::Measurer`]), `a_i` and sockets of each; without sockets it takes no part.
+    /// Measurers ([`Role::Measurer`]) with `a_i` and sockets; one with 0 sockets does not take part.
     pub team: Vec<(u32, Rate, u16)>,
     /// The coordinator connects to everyone at this time. No two measurements of a relay overlap.
     pub start: Time,
@@ -316,7 +316,7 @@ pub struct MeasurementPlan {
 /// Something that goes wrong for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
-    /// What goes wrong.
+    /// A kind of fault.
     pub kind: FaultKind,
     /// From this time,
     pub from: Time,
@@ -342,13 +342,13 @@ pub enum FaultKind {
     Byzantine { host: u32, lie: Lie },
 }
 
-/// What a relay tells its neighbours instead of its controller's trajectories.
+/// A byzantine relay's messages in place of its controller's trajectories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lie {
     /// That it will take and send without bound, and has endless queues.
     Greedy,
-    /// That it will take nothing, and sends without bound.
+    /// It will accept nothing and sends without a limit.
     Denying,
     /// Values that are not numbers.
     NotNumbers,
@@ -436,9 +436,9 @@ pub struct System {
     pub paths: paths::PathSelection,
     /// Where the weights come from that clients select relays by; [`crate::balance`] makes them before a run.
     pub balance: Arc<dyn Balance>,
-    /// How the network is watched for that.
+    /// Plan of the survey that the balance system needs.
     pub survey: Survey,
-    /// What relays do to win more weight.
+    /// Tricks of relays to get more weight.
     pub attack: Attack,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,

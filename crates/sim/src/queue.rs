@@ -30,7 +30,7 @@ pub struct Queue<E> {
     /// the one pushed last.
     sorted: Piece<E>,
     sorted_until: Time,
-    /// `buckets[i]`: events whose time differs from `now` in bit `i` and in none above it.
+    /// `buckets[i]`: events with a time that differs from `now` in bit `i` and in none above it.
     buckets: Vec<Bucket<E>>,
     /// Emptied pieces.
     spare: Vec<Piece<E>>,
@@ -82,7 +82,7 @@ impl<E> Queue<E> {
         Queue::share_of(1)
     }
 
-    /// An empty queue that is one of so many, whose events share the processor's cache.
+    /// An empty queue, one of `queues` that share the processor's cache.
     pub fn share_of(queues: u32) -> Queue<E> {
         Queue {
             now: Time::ZERO,
@@ -236,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// What a test does next: schedule after a delay, or take.
+    /// A step of a test: schedule after a delay, or take.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Push(u64),

@@ -67,7 +67,7 @@ pub struct Lanes {
     frames: VecDeque<Frame>,
     /// Lanes with something to send, in turn.
     turns: VecDeque<u32>,
-    /// Lanes whose writers may go on.
+    /// Lanes with writers that may go on.
     roomy: Vec<u32>,
     /// Bytes that were read before all that was sent before them had arrived.
     owed: u64,
@@ -79,7 +79,7 @@ impl Lanes {
         self.lanes.insert(lane, Lane::default());
     }
 
-    /// Forgets a lane: what it has not sent never leaves, what arrives for it is dropped.
+    /// Forgets a lane: its unsent bytes are discarded, and arriving bytes are dropped.
     pub fn close(&mut self, lane: u32) {
         self.lanes.remove(&lane);
         self.turns.retain(|other| *other != lane);
@@ -138,7 +138,7 @@ impl Lanes {
         }
     }
 
-    /// Lanes whose writers may go on since the last call.
+    /// Lanes with writers that may go on since the last call.
     pub fn take_roomy(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.roomy)
     }
@@ -256,7 +256,7 @@ mod tests {
         to.on_segment(&config, Time::ZERO, &sent[0]);
         assert_eq!(lanes.arrived(&to, sent[0].seq, sent[0].len), [7]);
         assert_eq!(lanes.delivered_in_order(7), 2 * 1438);
-        // What was read before the gap was closed counts now.
+        // Bytes read before the gap closed count now.
         lanes.read(&mut to, &config, Time::ZERO, 4 * 1438);
         assert_eq!(to.readable(), 0);
     }

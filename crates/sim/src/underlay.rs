@@ -40,14 +40,14 @@ enum Step {
     Downlink(u32),
 }
 
-/// What a host has sent and received up to a moment.
+/// A host's traffic up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostTraffic {
     /// The link out of the host.
     pub up: LinkTotals,
     /// The link into the host.
     pub down: LinkTotals,
-    /// Packets that left the uplink and were lost on their way, plus those that found this host down.
+    /// Packets lost after they left the uplink, plus those that found this host down.
     pub lost: u64,
 }
 
@@ -56,7 +56,7 @@ pub struct HostTraffic {
 struct Place {
     location: u32,
     machine: u32,
-    /// The host whose links it uses: its own, unless the machine's others share them.
+    /// The host with the links that it uses: itself, or another host of its machine.
     access: u32,
 }
 
@@ -77,7 +77,7 @@ pub struct Underlay<T> {
     places: Arc<[Place]>,
     division: Arc<Division>,
     process: u32,
-    /// What goes to hosts of other processes, since somebody last asked.
+    /// Packets to hosts of other processes since the last call of [`Underlay::leaving`].
     leaving: Vec<Leaving<T>>,
     paths: PathTable,
     faults: PathFaults,
@@ -92,7 +92,7 @@ pub struct Underlay<T> {
 struct Site {
     up: Link,
     down: Link,
-    /// The present or next period in which the links carry nothing, and whether they were cut for it.
+    /// The current or next outage of the links, and whether it has begun.
     outage: (Time, Time),
     cut: bool,
     draws: Random,
@@ -122,7 +122,7 @@ impl Site {
         }
     }
 
-    /// Whether the links work now. What an outage cuts off is lost here, before anything else is done to them.
+    /// Whether the links work now. Drops packets that an outage has cut off.
     #[inline]
     fn is_linked<T>(&mut self, now: Time, under_way: &mut Slab<UnderWay<T>>) -> bool {
         now < self.outage.0 || self.pass_outages(now, under_way)
@@ -337,7 +337,7 @@ impl<T> Underlay<T> {
         }
     }
 
-    /// The host at whose link a step happens.
+    /// The host with the link of a step.
     pub fn place(&self, event: NetEvent) -> Option<Host> {
         match event.0 {
             Step::Arrived { to, .. } => Some(Host(to)),
@@ -401,13 +401,13 @@ impl<T> Underlay<T> {
         }
     }
 
-    /// What has left for hosts of other processes since it was last asked for, and to which process.
+    /// Takes the packets to hosts of other processes since the last call, with their process.
     pub(crate) fn leaving(&mut self) -> impl Iterator<Item = (u32, Leaving<T>)> {
         let hosts = &self.division.hosts;
         self.leaving.drain(..).map(|leaving| (hosts.process(leaving.packet.to.0), leaving))
     }
 
-    /// A packet from another process is on its way to one of this process' hosts.
+    /// Takes a packet in flight from another process to a host of this one.
     pub(crate) fn arriving<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, leaving: Leaving<T>) {
         let Leaving { arrives, bytes, packet } = leaving;
         let to = self.places[packet.to.0 as usize].access;
@@ -431,7 +431,7 @@ impl<T> Underlay<T> {
         }
     }
 
-    /// What a host has sent and received up to `now`, which never decreases and is not before the last event.
+    /// A host's traffic up to `now`, which must not decrease or precede the last event.
     pub fn traffic(&mut self, host: Host, now: Time) -> HostTraffic {
         let access = self.places[host.0 as usize].access;
         let site = &mut self.sites[access as usize];

@@ -175,7 +175,7 @@ fn lies_win_weight_from_those_who_believe_them() {
     let held = advantage(flashflow(), Trick::Hold);
     assert!((1.05..1.40).contains(&held), "{held}");
     assert!((0.9..1.1).contains(&advantage(flashflow(), Trick::Inflate)));
-    // Slots that are known are no secret to those who flood others.
+    // Attackers that know the slots can flood other relays in them.
     assert!(advantage(flashflow(), Trick::Flood) > 2.0);
 }
 
@@ -190,7 +190,7 @@ fn sybils_of_one_machine_are_measured_one_after_the_other() {
     assert!(balanced.advantage.unwrap() > 1.3, "{balanced:?}");
 }
 
-/// A system that weighs nobody, or guards only.
+/// A system that weighs no relay, or guards only.
 #[derive(Debug)]
 struct Weighs(Vec<Option<f64>>);
 

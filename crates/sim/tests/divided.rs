@@ -69,7 +69,7 @@ fn network(processes: u32, apart: Span) -> Plan {
     }
 }
 
-/// What a test wants to know of a run.
+/// Results of a run that a test compares.
 #[derive(Default, PartialEq, Debug)]
 struct Seen {
     digest: Digest,

@@ -82,7 +82,7 @@ fn background_is_capped_meanwhile_and_free_before_and_after() {
             assert!((mbit(*background) - 5.0).abs() < 0.5, "{second}: {}", mbit(*background));
             assert!((mbit(measurement + background) - 20.0).abs() < 0.6, "{second}");
         } else if
-        // What waited in the circuits' windows has left after two seconds.
+        // After two seconds, the circuits' windows have drained.
         (begin > 1.0 && end < from.as_secs_f64()) || begin > until.as_secs_f64() + 2.0 {
             assert!((mbit(*background) - 10.0).abs() < 2.5, "{second}: {}", mbit(*background));
             assert_eq!(*measurement, 0);
@@ -110,7 +110,7 @@ fn a_processor_bounds_a_relay_without_a_limit() {
     assert!((outcome.estimate.0 as f64 / 41.12e6 - 1.0).abs() < 0.03, "{outcome:?}");
 }
 
-/// What the paper's estimate, the median, and ours make of a relay, over its capacity.
+/// The paper's estimate, the median and ours for a relay, over its capacity.
 fn median_and_estimate(plan: &Plan, truth: f64, seed: u64) -> (f64, f64) {
     let outcome = go(plan, seed).relays[0].result.clone().unwrap();
     let ratio = Percent::new(plan.background_percent).unwrap();

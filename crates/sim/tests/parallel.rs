@@ -27,7 +27,7 @@ fn every_controller_repeats_itself_and_loses_no_packet_from_the_books() {
         assert_ne!(report, run(&plan, controller, 2), "{controller}");
         let total = report.total(0);
         assert_eq!(report.bins.len(), 20);
-        // What is not received or dropped is still on its way: at most what a source sends in a second.
+        // Packets neither received nor dropped are in flight: at most one second of a source's traffic.
         let flying = total.sent - total.received - total.drops;
         assert!(flying <= 8 * 200, "{controller}: {flying} packets unaccounted for");
         assert!(total.acks + total.late <= total.received, "{controller}");

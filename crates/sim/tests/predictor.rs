@@ -138,7 +138,7 @@ fn in_band_the_compact_encoding_costs_a_tenth_and_nothing_else() {
     assert!((80.0..=95.0).contains(&latency), "{latency} ms");
 }
 
-/// Circuits that are slow to solve for (paper, section 4) cost a relay its plans, and nobody a circuit.
+/// Circuits that are slow to solve for (paper, section 4) cost a relay its plans, but break no circuit.
 #[test]
 fn who_cannot_keep_up_leaves_circuits_to_the_windows() {
     let plans = PredictorParameters::default();

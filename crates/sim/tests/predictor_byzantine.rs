@@ -73,7 +73,7 @@ fn rates(lie: Option<Lie>, encoding: Encoding) -> ([f64; 7], u64) {
 
 const ENCODINGS: [Encoding; 2] = [Encoding::Compact, Encoding::Plain];
 
-/// What the circuits get when nobody lies.
+/// The circuits' goodput without lies.
 static HONEST: LazyLock<[[f64; 7]; 2]> = LazyLock::new(|| {
     ENCODINGS.map(|encoding| {
         let (rates, refused) = rates(None, encoding);

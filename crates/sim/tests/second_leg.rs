@@ -1,4 +1,4 @@
-//! Users whose streams go over two circuits at once.
+//! Users with streams over two circuits at once.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -119,7 +119,7 @@ fn an_unlimited_downlink_costs_one_event_and_loopback_no_time() {
     let delivered: Vec<_> =
         net.run().iter().map(|(now, packet)| (*now, packet.payload, packet.link_queue)).collect();
     let one = Span::from_millis(1);
-    // Packet 4 meets the shut link of a host that is near to nobody but its own machine.
+    // Packet 4 meets the shut link of a host that is near only to its own machine.
     assert_eq!(
         delivered,
         [(ms(0), 1, Span::ZERO), (ms(0), 2, Span::ZERO), (ms(21), 0, one), (ms(22), 3, one)]

@@ -7,16 +7,16 @@ use tidegate_proto::paths::NoCandidate;
 
 use crate::plan::{Plan, Role};
 
-/// Why a system gives no weights.
+/// The reason why a system fails to give weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It weighs nobody.
+    /// The system gives every relay a weight of zero.
     Unweighed(Unweighed),
     /// Its weights leave a position without a relay.
     Position(NoCandidate),
-    /// The network has no relay whose capacity is known and above zero.
+    /// The capacity of every relay is unknown or zero.
     NoCapacity,
-    /// The network has nobody to probe with: no server, or fewer than three relays.
+    /// Probing is impossible: the network lacks a server, or has fewer than three relays.
     TooSmall,
     /// The run was stopped.
     Stopped,

@@ -29,18 +29,18 @@ use watch::Watch;
 /// Bytes per second of the consensus' unit.
 const KILO: f64 = 1000.0;
 
-/// What came of a survey.
+/// The result of a survey.
 #[derive(Clone, Debug)]
 pub struct Balanced {
     /// Shares of weight against shares of capacity: `NWE`.
     pub weight_error: f64,
     /// The capacity that estimates miss, if the system's weights are estimates of capacities: `NCE`.
     pub capacity_error: Option<f64>,
-    /// Share of weight over share of capacity of those who attack, or would without a trick; `None` if nobody does.
+    /// Attackers' share of weight over their share of capacity; `None` without attackers.
     pub advantage: Option<f64>,
     /// Of circuits by these weights, the share with one of their relays at both ends, and with one anywhere.
     pub circuits_seen: Option<[f64; 2]>,
-    /// Relays that the system had no weight for.
+    /// Relays without a weight from the system.
     pub unweighed: usize,
     /// Measurements that failed, over all rounds, by [reason](Reason::name).
     pub failed: BTreeMap<&'static str, u32>,
@@ -56,7 +56,7 @@ pub struct Balanced {
 struct Surveyed<'a> {
     plan: &'a Plan,
     system: &'a System,
-    /// What each relay of the directory can carry, if the others of its machine carry nothing.
+    /// Each relay's capacity while the other relays of its machine are idle.
     abilities: Vec<f64>,
     malicious: Vec<bool>,
 }
@@ -114,7 +114,7 @@ fn holding(capacities: &[f64], share: f64, seed: &Seed, others: &[bool]) -> Vec<
     chosen
 }
 
-/// Leaves so many of the users, evenly spread over all classes.
+/// Keeps this many users, spread evenly over all classes.
 fn present(users: &mut Vec<UserPlan>, share: f64) {
     let mut number = 0.0;
     users.retain(|_| {
@@ -123,7 +123,7 @@ fn present(users: &mut Vec<UserPlan>, share: f64) {
     });
 }
 
-/// The directory with other weights; authorities share the classes anew among the positions.
+/// The directory with other weights; authorities redistribute the classes over the positions.
 fn weighed(directory: &Directory, weights: &[f64]) -> Directory {
     let mut directory = Directory { positions: None, ..directory.clone() };
     for (relay, weight) in directory.relays.iter_mut().zip(weights) {
@@ -179,7 +179,7 @@ impl Surveyed<'_> {
         Ok((directory, balanced))
     }
 
-    /// Draws circuits as clients would who have no guard yet.
+    /// Draws circuits as clients without a guard do.
     fn circuits_seen(&self, selector: &Selector, seed: &Seed) -> [f64; 2] {
         const DRAWN: u32 = 10_000;
         let theirs: BTreeSet<_> = (self.plan.directory.relays.iter().zip(&self.malicious))

@@ -12,7 +12,7 @@ use tidegate_control::units::{Rate, Span, Time};
 use super::failure::{Failure, place};
 use crate::plan::{Fault, FaultKind, HostPlan, LinkPlan, MeasurementPlan, Plan, QueuePlan, Role};
 
-/// Nobody is expected to be slower, bits per second.
+/// Lowest expected capacity, in bits per second.
 pub(super) const LEAST_GUESS: f64 = 1e6;
 /// Before and after a measurement: connections, circuits, and what is still under way.
 const SET_UP: Span = Span::from_secs(8);

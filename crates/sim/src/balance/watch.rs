@@ -1,4 +1,4 @@
-//! What can be seen of a network while it runs.
+//! Observations of a running network, as balance systems use them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +64,7 @@ impl Watch {
         }
     }
 
-    /// What was seen, clients having gone by these weights.
+    /// The observations of a run in which clients used these weights.
     pub fn round(self, weights: &[f64]) -> Round {
         let most = |carried: &Vec<u64>| {
             let windows = carried.windows(WINDOW.min(carried.len()).max(1));

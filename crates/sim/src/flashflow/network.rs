@@ -18,7 +18,7 @@ const REFILL: Span = Span::from_millis(10);
 /// Longer than a coordinator waits for anybody in all phases together.
 const PATIENCE: Span = Span::from_secs(120);
 
-/// Nobody waits for these links.
+/// Links fast enough to add no waiting.
 const FREE: LinkPlan = LinkPlan { rate: Rate::UNLIMITED, queue: QueuePlan::Shadow };
 
 /// Hosts, in this order: the relays, the measurers, the coordinator; the guard and the exit of clients' circuits, their

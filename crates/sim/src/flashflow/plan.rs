@@ -1,4 +1,4 @@
-//! What one run of measurements is made from, and what it gives.
+//! Input and results of a run of measurements.
 
 use tidegate_control::units::{Rate, Span, Time};
 use tidegate_proto::flashflow::coordinator::{Failure, Outcome};
@@ -6,7 +6,7 @@ use tidegate_proto::flashflow::coordinator::{Failure, Outcome};
 use crate::plan::LinkPlan;
 use crate::tcp;
 
-/// What is measured, by whom, and the network between them.
+/// The relays, the team that measures them, and the network between them.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The relays' machine: its link in either direction.
@@ -32,7 +32,7 @@ pub struct Plan {
 /// A relay that is measured.
 #[derive(Clone, Debug)]
 pub struct RelayPlan {
-    /// What it forwards at most, with a burst of one second.
+    /// Its rate limit, with a burst of one second.
     pub rate: Rate,
     /// Processor time per cell, of one core.
     pub cell_cost: Span,
@@ -42,7 +42,7 @@ pub struct RelayPlan {
     pub holds: bool,
     /// Clients' traffic through it.
     pub background: BackgroundPlan,
-    /// Per measurer `(a_i, sockets)`; no sockets: it takes no part.
+    /// Per measurer `(a_i, sockets)`; with 0 sockets it does not take part.
     pub shares: Vec<(Rate, u16)>,
 }
 
@@ -68,7 +68,7 @@ pub struct MeasurerPlan {
     pub loss: f64,
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Per relay.
@@ -79,12 +79,12 @@ pub struct Report {
     pub digest: u64,
 }
 
-/// What became of a relay's measurement.
+/// Result of a relay's measurement.
 #[derive(Clone, Debug)]
 pub struct RelayReport {
     /// Its outcome.
     pub result: Result<Outcome, Failure>,
-    /// What the relay forwarded in each second since the run began, as it counted itself:
+    /// Bytes that the relay forwarded in each second since the run began, by its own count:
     /// (measurement, background) in bytes.
     pub forwarded: Vec<(u64, u64)>,
     /// When measurement traffic began to flow and when it ended, if it did.

@@ -43,7 +43,7 @@ pub struct Transfer {
     pub deadline: Span,
 }
 
-/// What became of it.
+/// Its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
     /// When the last chunk was acknowledged; none if the deadline came first.
@@ -179,7 +179,7 @@ pub(super) fn peers(
     (keys().enumerate().map(node).collect(), epoch)
 }
 
-/// What a peer makes of a datagram: at most one thing.
+/// Handles a datagram at a peer; it causes at most one event.
 pub(super) fn opened(node: &mut Node, now: Time, datagram: &[u8]) -> Option<Opened> {
     node.handle(now, datagram);
     node.poll()

@@ -1,4 +1,4 @@
-//! What a run of the overlay is made from.
+//! Input of a run of the overlay of parallel paths.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub struct Plan {
     pub duration: Span,
     /// Results are summed up over intervals of this length.
     pub bin: Span,
-    /// Whose rate to whom is recorded at the end of each interval.
+    /// Pairs of sender and receiver; their rate is recorded at the end of each interval.
     pub watch: Option<(Peer, Peer)>,
 }
 
@@ -35,7 +35,7 @@ pub struct Plan {
 pub struct PeerPlan {
     /// R_l: bytes per second that it receives or forwards for others.
     pub limit: u32,
-    /// What it sends.
+    /// Its traffic.
     pub traffic: Traffic,
     /// The peer it sends to; each packet to a random other member if none.
     pub to: Option<Peer>,
@@ -45,7 +45,7 @@ pub struct PeerPlan {
     pub conduct: Conduct,
 }
 
-/// What a peer sends.
+/// Traffic of a peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Traffic {
     /// Nothing.
@@ -72,7 +72,7 @@ pub enum Conduct {
     /// Offers always the same rate, in bytes/s, whatever it carries; it refuses what is over its limit, or
     /// drops it in silence.
     Claims {
-        /// What it stamps.
+        /// The stamps that it writes.
         rate: f64,
         /// Whether it says that it drops.
         silent: bool,
@@ -98,7 +98,7 @@ pub enum Delays {
     Constant(Span),
 }
 
-/// What can change.
+/// Changes during a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
     /// The peer forwards so many bytes per second from now on.

@@ -1,4 +1,4 @@
-//! What a run of the overlay reports.
+//! Results of a run of the overlay of parallel paths.
 
 /// Counts over one interval, or over a whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -13,7 +13,7 @@ use crate::tcp::{Config, Congestion, Endpoint, Segment};
 pub struct Uplink {
     /// Its rate, delay and queue.
     pub rule: LinkRule,
-    /// Datagrams of the receiver's host that may wait for it: it drops more.
+    /// Queue limit in datagrams; the receiver's host drops the rest.
     pub waiting: usize,
     /// When a flow of TCP (Reno) without end begins, if one does.
     pub tcp_from: Option<Span>,

@@ -1,4 +1,4 @@
-//! A run that somebody decides something in.
+//! A run that its caller advances step by step and can steer between two events.
 
 use tidegate_control::paths::Controller;
 use tidegate_control::paths::parameters::ControllerParameters;

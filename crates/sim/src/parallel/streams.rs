@@ -46,11 +46,11 @@ pub struct Reading {
     pub duration: Span,
     /// Peers that drop everything from a time on, until another.
     pub silent: Vec<(Peer, Span, Span)>,
-    /// What the receiver's host sends leaves over this link, if it is not as fast as all others.
+    /// The uplink of the receiver's host, if it differs from other links.
     pub uplink: Option<Uplink>,
 }
 
-/// What became of it.
+/// Its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Read {
     /// Bytes that came in order in each second.
@@ -66,7 +66,7 @@ pub struct Read {
 }
 
 const STREAM: u64 = 1;
-/// What the service's application writes at once, as sockets read it.
+/// Bytes that the service's application writes at once, as sockets read them.
 const BLOCK: usize = 16 * 1024;
 
 enum Event {
@@ -212,7 +212,7 @@ impl World<'_> {
         }
     }
 
-    /// What a peer does with a datagram; bytes that are now in order at the client.
+    /// Handles a datagram at a peer; returns the bytes that are now in order at the client.
     fn arrive(&mut self, now: Time, at: Peer, wire: &[u8]) -> Vec<u8> {
         let during = |(peer, from, until): &(Peer, Span, Span)| {
             *peer == at && now >= Time::ZERO + *from && now < Time::ZERO + *until

@@ -114,7 +114,7 @@ impl<E: Copy> Wheel<E> {
         let slot = (self.in_slots > 0).then(|| self.next_slot());
         let first = slot.map(|slot| self.slots[slot]);
         let due = first.map_or(Time::NEVER, |first| self.pending[first as usize].at);
-        // What waited beyond the turn was there before anything in a slot that is due at the same time.
+        // Events beyond the turn were pushed before events in a slot with the same time, so they come first.
         if let Some(entry) = self.later.first_entry()
             && entry.key().0 <= due
         {

@@ -462,11 +462,11 @@ impl<'a> World<'a> {
     }
 }
 
-/// What a source found.
+/// Paths that a source has found.
 enum Route {
     Path(Path, Memos),
     /// No path to the destination that was drawn.
     NoneForThisOne,
-    /// No path to anyone before limits start anew.
+    /// Routes are empty until the limits restart.
     NoneThisSecond,
 }

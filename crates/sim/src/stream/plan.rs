@@ -21,7 +21,7 @@ pub struct Plan {
     pub delay: Span,
     /// Peers lie in a square that takes so long from side to side: added to `delay`.
     pub side: Span,
-    /// Standard deviation of what is added to each packet's delay; half of the packets get nothing.
+    /// Standard deviation of the delay added to packets; half of the packets get none.
     pub jitter: Span,
     /// The share of datagrams that are lost.
     pub loss: f64,
@@ -40,9 +40,9 @@ pub struct ViewerPlan {
     pub comes: Time,
     /// When it goes, and how.
     pub goes: Option<(Time, Exit)>,
-    /// What it can send.
+    /// Its uplink rate.
     pub uplink: Rate,
-    /// What it says it can send.
+    /// The uplink rate that it claims.
     pub claim: Rate,
     /// Whether it forwards.
     pub forwards: bool,
@@ -66,7 +66,7 @@ pub enum Conduct {
     Honest,
     /// It forwards exploration packets, not video.
     FreeRider,
-    /// What it forwards is not the stream.
+    /// It forwards other bytes than the stream's.
     Forger,
     /// It complains about every parent all the time.
     Grumbler,
@@ -106,7 +106,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Viewers whose uplinks lie between two rates, with a mean, and who come within `spread`.
+    /// Viewers with uplinks between two rates, with a mean, that arrive within `spread`.
     ///
     /// # Panics
     /// If the mean does not lie between the two.

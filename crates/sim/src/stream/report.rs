@@ -1,4 +1,4 @@
-//! What a run reports.
+//! Results of a run of a stream.
 
 use tidegate_control::units::Span;
 use tidegate_stream::lag::Lags;

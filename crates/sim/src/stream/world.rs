@@ -49,7 +49,7 @@ enum Event {
     Goes(u32),
     /// A machine may have something to do: 0 the server, then the viewers.
     Timer(u32),
-    /// What waits in that place of [`World::under_way`] arrives.
+    /// The message in this slot of [`World::under_way`] arrives.
     Arrival(u32),
     /// The server ended a viewer's connection.
     Ended(u32),
@@ -59,7 +59,7 @@ enum Event {
     Second,
 }
 
-/// What is on its way to a machine from a peer.
+/// A message in flight from a peer to a machine.
 struct Parcel {
     to: u32,
     from: Peer,
@@ -101,7 +101,7 @@ struct World<'a> {
     /// Where machines are, apart from all else: it is looked up for every packet.
     places: Vec<[f64; 2]>,
     nodes: Vec<Node>,
-    /// Node + 1 by peer; 0 for nobody.
+    /// Node + 1 by peer; 0 if the peer is absent.
     of: Vec<usize>,
     random: Random,
     payload: Vec<u8>,
@@ -235,7 +235,7 @@ impl<'a> World<'a> {
             let node = &mut self.nodes[to - 1];
             if node.last.is_none() && node.first.is_some() && matches!(node.viewer.phase(), Phase::Refused(_))
             {
-                // What it misses from now on is another server's.
+                // Slices that it misses from now on count for another server.
                 node.last = Some(self.server.source().sent());
             }
         }
@@ -353,7 +353,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What becomes of a datagram that a viewer should send.
+    /// Sends, delays or drops a viewer's datagram, as the plan says.
     fn conduct(&self, index: usize, bytes: Bytes) -> Option<Bytes> {
         let video = packet::share(&bytes) == Share::Video;
         match self.nodes[index].plan.conduct {
@@ -404,10 +404,10 @@ impl<'a> World<'a> {
         self.send(at, to, sender, What::Datagram(bytes));
     }
 
-    /// A message arrives in order; one that is lost on its way is sent again.
+    /// A message arrives in order; a lost one is retransmitted.
     fn message(&mut self, now: Time, from: usize, sender: Peer, to: usize, message: Message) {
         let bytes = message.encode().len();
-        // What finds the queue full waits for it: the channel is reliable.
+        // A message that meets a full queue waits, because the channel is reliable.
         let mut at = self.depart(now, from, bytes).unwrap_or(now + tidegate_stream::uplink::LONGEST);
         self.report.bytes.control += (bytes + WIRE) as u64;
         let delay = self.delay(from, to);

@@ -1,4 +1,4 @@
-//! What a run reports of its world.
+//! Builds the report of a run.
 
 use tidegate_control::random::mix;
 use tidegate_control::units::{Span, Time};
@@ -11,7 +11,7 @@ use super::super::plan::Exit;
 use super::super::report::{Report, Second, Watched};
 use super::World;
 
-/// What a packet takes on its way at most: younger ones than that and what players wait are not missed at the end.
+/// Longest transit of a packet. At the end of a run, packets younger than this plus the players' buffer do not count as missed.
 const LAST: Span = Span::from_millis(500);
 
 impl World<'_> {
