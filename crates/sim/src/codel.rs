@@ -1,5 +1,5 @@
-//! CoDel, controlled delay (RFC 8289, section 5): drops at the head of a queue whose packets have waited
-//! longer than `target` for a whole `interval`, ever faster until they no longer do.
+//! CoDel, controlled delay (RFC 8289, section 5): drops at the head of a queue once its packets have waited
+//! longer than `target` for a whole `interval`, ever faster until they wait less.
 
 use std::collections::VecDeque;
 

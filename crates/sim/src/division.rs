@@ -1,9 +1,9 @@
 //! Divides a run's hosts among processes that may run at the same time.
 //!
-//! The rule is that of conservative parallel simulation: what happens at one place cannot matter at another before the
-//! path between them is over. Locations nearer to each other than a [`WINDOW`] stay together, machines whole; what
-//! is left apart is dealt to so many processes as the plan asks for, the busiest first, each to the process with the
-//! least to do. A division depends on the plan alone, never on threads, and so does what comes of it.
+//! The rule is that of conservative parallel simulation: an event at one place affects another place only after the
+//! delay of the path between them. Locations closer to each other than a [`WINDOW`] form a group, and so do the hosts of
+//! one machine. Groups are assigned to the plan's number of processes, the busiest first, each to the process with the
+//! least work. A division and its results depend on the plan alone, never on threads.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tidegate_proto::transport::Transport;
 
 use crate::plan::{Path, Plan, Role, Route, System};
 
-/// No path between two processes is shorter. Longer windows would leave too few processes: at 4 ms most of Europe is one.
+/// Shortest path between two processes. Longer windows leave too few processes: at 4 ms most of Europe is one.
 pub const WINDOW: Span = Span::from_millis(1);
 
 /// Assignment of hosts and users to processes.
@@ -120,7 +120,7 @@ impl<T> IndexMut<usize> for Local<T> {
     }
 }
 
-/// What of a plan or system cannot be divided, because it acts at two places at one time, or watches all of them.
+/// The first feature of a plan or system that prevents division: it acts at two places at once, or observes all of them.
 pub fn obstacle(plan: &Plan, system: &System) -> Option<&'static str> {
     let to_service = |route: &Route| matches!(route, Route::Drawn { onion_service: true, .. });
     let obstacles = [
@@ -169,7 +169,7 @@ pub fn near(plan: &Plan, window: Span) -> Vec<usize> {
     group
 }
 
-/// The process of each location. What a place has to do: a user's cells pass three relays, each as often as clients
+/// Assigns locations to processes by their expected work: a user's cells pass three relays, each as often as clients
 /// choose it.
 fn dealt(plan: &Plan, group: &[usize]) -> Vec<u32> {
     let mut work = vec![0.0; group.len()];

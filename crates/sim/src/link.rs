@@ -1,7 +1,7 @@
 //! One direction of an access link: a queue and a sender of fixed rate, sans-IO.
 //!
-//! A first-in-first-out link knows on arrival when a packet will have left, so it needs no event. Under
-//! CoDel what happens to a packet depends on what comes before its turn: such a link asks to be woken.
+//! A first-in-first-out link knows a packet's departure when the packet arrives, so it needs fewer events. Under CoDel
+//! the departure depends on later arrivals: such a link asks for a wake-up event.
 
 use std::collections::VecDeque;
 
@@ -129,8 +129,8 @@ impl Link {
         matches!(self.queue, Queue::Unlimited)
     }
 
-    /// A packet arrives; `id` names it in [`Departure`] and to `lost` later, if it has to wait. What its flow is, few
-    /// links ask: it costs a look at the packet.
+    /// A packet arrives. If it has to wait, `id` names it in [`Departure`] and for `lost`. `flow` is a closure because few
+    /// links need it and it costs a cache miss.
     pub fn offer(&mut self, now: Time, id: u32, flow: impl FnOnce() -> u32, bytes: u32) -> Offer {
         self.settle(now);
         let sender = &mut self.sender;

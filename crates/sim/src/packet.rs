@@ -23,9 +23,8 @@ pub struct Packet<T> {
     pub payload: T,
 }
 
-/// A packet under way. What can be told when it arrives is not kept until then: of these there are as many as a
-/// network has in flight, and each is looked at twice after it has left the processor's cache. With a payload of 40
-/// bytes it is one line of that.
+/// A packet in flight. Values that can be computed at arrival are not stored: a run has one of these per packet in
+/// flight, and each access is a cache miss. With a payload of 40 bytes it fills one cache line.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(crate) struct UnderWay<T> {

@@ -1,5 +1,5 @@
-//! What a run is made from: plain, checked data. A run is a pure function of a [`Plan`], a [`System`]
-//! and a seed; reading files and making networks is the lab's business.
+//! Input of a run: plain, checked data. A run is a pure function of a [`Plan`], a [`System`] and a seed. The lab reads
+//! files and makes networks.
 
 use std::sync::Arc;
 
@@ -40,8 +40,7 @@ pub struct Plan {
     pub paths: PathTable,
     /// All users; `observe::User(i)` is `users[i]`.
     pub users: Vec<UserPlan>,
-    /// What clients know of the relays: whom users with [`Route::Drawn`] can choose, `RelayId(i)` being
-    /// `hosts[i]`.
+    /// The consensus for clients: the relays that users with [`Route::Drawn`] can choose. `RelayId(i)` is `hosts[i]`.
     pub directory: Directory,
     /// Which relays FlashFlow's roles measure, and when.
     pub measurements: Vec<MeasurementPlan>,
@@ -53,8 +52,8 @@ pub struct Plan {
     pub sample_every: Span,
     /// One data cell in this many is followed hop by hop; zero follows none.
     pub trace_one_in: u32,
-    /// The run is divided among so many processes at most ([`crate::division`]), which threads may run at once; zero or
-    /// one: it is not. Divided, equal times have another order, and what has no way to go takes a window.
+    /// The run is divided among at most this many processes ([`crate::division`]); zero or one: it is not. Division changes
+    /// the order of events at equal times, and makes effects without a path delay take one window.
     pub processes: u32,
 }
 
@@ -67,9 +66,9 @@ pub struct HostPlan {
     pub role: Role,
     /// Row and column of [`PathTable`].
     pub location: u32,
-    /// The host (an index) whose machine this one shares, if any. Packets between hosts of one machine take
-    /// the loopback: no access link, no path, no delay. To everybody else the host has its own links, unless
-    /// their queue is [`QueuePlan::Machine`].
+    /// Index of a host on the same machine, if any. Packets between hosts of one machine take the loopback, without
+    /// access link, path or delay. Packets to other machines use the host's own links, unless their queue is
+    /// [`QueuePlan::Machine`].
     pub colocated: Option<u32>,
     /// The access link out of the host.
     pub up: LinkPlan,
@@ -78,8 +77,8 @@ pub struct HostPlan {
 }
 
 impl HostPlan {
-    /// Bytes per second that the host can carry at most: what its links and its own limit let through. Nobody
-    /// but the host knows; what it says of itself and what others weigh it by stand in [`Plan::directory`].
+    /// Bytes per second that the host can carry at most, by its links and its own limit. Only the host knows it; its
+    /// report and its weight are in [`Plan::directory`].
     pub fn capacity(&self) -> f64 {
         let limit = match &self.role {
             Role::Relay(limits) => {

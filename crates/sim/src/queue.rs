@@ -164,9 +164,8 @@ impl<E> Queue<E> {
         self.pop_until(Time::NEVER, |_| ())
     }
 
-    /// As [`pop`](Queue::pop), if the event is due by `last`; and shows what will come soon, a few dozen events at a time,
-    /// if many are pending: what they are about has left the processor's cache then, and is loaded faster for many at
-    /// once than for each in its turn.
+    /// As [`pop`](Queue::pop), if the event is due by `last`. If many events are pending, it also passes the next few dozen
+    /// to `soon`, so that the caller can prefetch their data: loading many at once is faster than one by one.
     pub fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)> {
         let event = match self.sorted.last() {
             Some((at, _)) if *at == self.now || self.current.is_empty() => {

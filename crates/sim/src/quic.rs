@@ -1,6 +1,6 @@
-//! QUIC's streams, called lanes here (streams are Tor's): [`Lanes`] is one direction of a connection, whose packets are
-//! the segments of a [`tcp::Endpoint`](crate::tcp::Endpoint). Its byte sequence is that of frames in the order in which
-//! they first leave; a lane's bytes are delivered once those before them *in the lane* are there (RFC 9000, 2.2).
+//! QUIC's streams, called lanes here because streams are Tor's. [`Lanes`] is one direction of a connection; its packets
+//! are the segments of a [`tcp::Endpoint`](crate::tcp::Endpoint). The byte sequence has the frames in the order of their
+//! first transmission. A lane's bytes are delivered once the bytes before them *in the lane* have arrived (RFC 9000, 2.2).
 
 use std::collections::{BTreeMap, VecDeque};
 

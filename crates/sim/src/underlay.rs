@@ -164,7 +164,7 @@ fn machine(hosts: &[HostPlan], host: u32) -> u32 {
     panic!("hosts share a machine in a circle")
 }
 
-/// Puts a packet where there is room. When there is none, there comes to be a quarter more, not twice as much.
+/// Stores a packet. A full slab grows by a quarter instead of doubling, which saves memory in large runs.
 fn insert<T>(packets: &mut Slab<UnderWay<T>>, packet: UnderWay<T>) -> u32 {
     if packets.len() == packets.capacity() {
         packets.reserve_exact(packets.len() / 4 + 64);

@@ -20,8 +20,8 @@ const WEB: u64 = 60_000;
 const BULK: u64 = 400_000;
 
 /// Two guards (0, 1), three middles (2-4) of which each is faster than the last, two exits (5, 6), a server (7),
-/// two clients (8, 9) with three users each, of whom two share a guard. The guards are what everybody
-/// waits for.
+/// two clients (8, 9) with three users each, two of which share a guard. The guards are
+/// the bottleneck.
 fn plan(loss: f64) -> Plan {
     let link = |mbit: u64, packets| LinkPlan {
         rate: Rate(mbit * 1_000_000),
@@ -197,7 +197,7 @@ fn switches(seen: &[(Time, Observation)]) -> usize {
     seen.iter().filter(|(_, what)| matches!(what, Observation::Switched { .. })).count()
 }
 
-/// The longest that anybody whose download has begun to arrive goes without a byte.
+/// The longest pause of a download between two bytes.
 fn longest_wait(seen: &[(Time, Observation)]) -> Span {
     // Of each download: its circuit, which carries one at a time, when it last got a byte, whether it has got any.
     let mut begun: BTreeMap<u32, (Circuit, Time, bool)> = BTreeMap::new();
@@ -225,7 +225,7 @@ fn longest_wait(seen: &[(Time, Observation)]) -> Span {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Every download arrives whole, no byte twice, and nobody who downloads goes without a byte for long.
+    /// Every download arrives whole, without duplicate bytes and without long pauses.
     #[test]
     fn no_byte_is_lost_or_doubled_and_nobody_starves(
         which in 0..systems().len(), lossy in any::<bool>(), seed in any::<u64>(),

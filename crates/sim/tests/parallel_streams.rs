@@ -109,8 +109,8 @@ fn a_silent_relay_of_five_costs_its_share_and_nothing_stops() {
     silence(7, &[3], 0.6);
 }
 
-/// Routes whose relays were distrusted, and so allowed a packet a second, kept others from being established: with seed 4 the
-/// stream all but stopped, with seed 3 it fell to three packets a second. With seed 21 most of the honest relays were distrusted.
+/// Routes over distrusted relays, limited to a packet a second, kept others from being established: with seed 4 the
+/// stream nearly stopped, with seed 3 it fell to three packets a second. With seed 21 most of the honest relays were distrusted.
 #[test]
 fn two_silent_relays_of_ten_cost_their_share_and_nothing_stops() {
     silence(12, &[3, 8], 0.5);
@@ -134,8 +134,8 @@ fn a_second_over_the_limit_does_not_stop_a_stream() {
 /// Bytes of the datagram of a cell with IPv4's and UDP's headers.
 const DATAGRAM: f64 = 1480.0;
 
-/// What no relay's limit shows: a link of 10 Mbit/s and 20 ms over which all answers leave, with a queue of 1,000 packets, of which
-/// the receiver's host has `waiting` at most.
+/// A bottleneck outside the relays: all answers leave over a link of 10 Mbit/s and 20 ms with a queue of 1,000 packets. The
+/// receiver's host holds at most `waiting` of them.
 fn shared(controller: &str, waiting: usize, tcp_from: Option<Span>, seed: u64) -> Read {
     let rule = LinkRule::new(Rate(10_000_000), Span::from_millis(20), 1000);
     let uplink = Some(Uplink { rule, waiting, tcp_from });

@@ -161,7 +161,7 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// What of the whole run came after that, in Mbit/s, and most bytes that were out of order at a sample.
+/// Goodput after `from`, in Mbit/s, and the most bytes out of order at a sample.
 fn later(seen: &[(Time, Observation)], user: u32, from: Span) -> (f64, u64) {
     let (mut circuits, mut bytes, mut most) = (BTreeMap::new(), 0, 0);
     let begin = Time::ZERO + from;

@@ -1,9 +1,8 @@
-//! Weights for a network by a balance system ([`tidegate_control::balance`]): the network is surveyed beforehand, round
-//! after round, by the means that the system asks for, and then clients select by the weights that it publishes.
+//! Weights for a network from a balance system ([`tidegate_control::balance`]): surveys the network before a run, in
+//! rounds, by the means that the system asks for. Clients of the run select relays by the weights that it publishes.
 //!
-//! A round is a run of the same network under the same system, with clients that select by the round before's weights:
-//! probes are downloads that load relays and wait in their queues, and measurements are those of
-//! [`crate::world`]'s FlashFlow roles.
+//! A round is a run of the same network under the same system; clients select by the weights of the previous round.
+//! Probes are downloads that load relays and wait in their queues. Measurements use [`crate::world`]'s FlashFlow roles.
 
 mod failure;
 mod scanner;
@@ -65,7 +64,7 @@ struct Surveyed<'a> {
 /// go by those that it has. Sybils join the network.
 ///
 /// # Errors
-/// [`Failure`] if there are no weights that clients could use.
+/// [`Failure`] if clients cannot use the weights.
 pub fn weigh(
     plan: &mut Plan,
     system: &System,
@@ -213,7 +212,7 @@ impl Surveyed<'_> {
             round.sample_every = watch::SECOND;
             round.trace_one_in = 0;
             round.directory = weighed(&plan.directory, &self.used(&weights));
-            // Whoever refuses everybody leaves clients nobody for a position, perhaps.
+            // Weights of zero can leave a position of a circuit without relays.
             Selector::new(&round.directory, &system.paths).map_err(Failure::Position)?;
             present(&mut round.users, system.survey.users);
             let mut probed = Vec::new();
@@ -227,7 +226,7 @@ impl Surveyed<'_> {
             }
             let (run, end) = (Time::ZERO + plan.duration, Time::ZERO + round.duration);
             for user in &mut round.users {
-                // Who stays until the run is over stays until the survey is, which may be longer.
+                // A user that stays until the end of the run stays until the end of the survey, which may be longer.
                 user.stop = if user.stop >= run { end } else { user.stop.min(end) };
             }
             let mut watch = Watch::new(&round, &plan.directory, probed);
@@ -252,7 +251,7 @@ impl Surveyed<'_> {
         Ok((time, failed))
     }
 
-    /// What a team expects of relays before it has measured them: what they say, bits per second.
+    /// A team's first guesses of relays' capacities, from their reports, in bits per second.
     fn first_guesses(&self) -> Vec<Option<f64>> {
         let relays = self.plan.directory.relays.iter().zip(&self.malicious).zip(&self.abilities);
         let guess = |((relay, malicious), ability): ((&RelayEntry, &bool), &f64)| {
@@ -273,7 +272,7 @@ impl Surveyed<'_> {
             .collect()
     }
 
-    /// What those who attack make of what was seen.
+    /// Applies the attackers' lies to a round's observations.
     fn attacked(&self, mut round: Round, duration: Span) -> Round {
         let attack = &self.system.attack;
         for relay in (0..self.malicious.len()).filter(|relay| self.malicious[*relay]) {

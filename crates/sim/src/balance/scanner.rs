@@ -61,7 +61,7 @@ pub(super) fn add(
                 false => [first, entry.id.0, helper.id.0],
             };
             let bytes = ((weights[relay] / 2.0) as u64).next_power_of_two().clamp(SIZES[0], SIZES[1]);
-            // The first are circuits that nobody else is on yet, the last have time to end.
+            // Before 0.1, other users have no circuits yet; downloads after 0.8 could not end in time.
             let span = plan.duration.as_secs_f64();
             let start = Span::from_secs_f64(random.uniform(0.1, 0.8) * span).max(LEAD);
             for _ in 0..=beside {

@@ -116,7 +116,7 @@ fn slots(team: &Team, guesses: &[Option<f64>], seed: &Seed) -> Slots {
     slots
 }
 
-/// Decides who is measured again: those with a guess that remains. What was measured is a lower bound until then.
+/// Decides which relays are measured again: those that keep a guess. Until then their result is a lower bound.
 pub(super) fn judge(round: &Round, guesses: &mut [Option<f64>], team: &Team) {
     let parameters = MeasurementParameters::default();
     let most = Rate(team.rate.0 * u64::from(team.measurers));
@@ -125,7 +125,7 @@ pub(super) fn judge(round: &Round, guesses: &mut [Option<f64>], team: &Team) {
         let (z, z0) = (Rate::from_bytes_per_s(estimate as u64), Rate(before as u64));
         let allocated = parameters.demand(z0).min(most);
         match parameters.judge(z, z0, allocated) {
-            // With all that the team has there is nothing more to try: a lower bound.
+            // The team has used all its capacity, so the result stays a lower bound.
             Verdict::Again { guess: next } if allocated < most => *guess = Some(next.0 as f64),
             Verdict::Again { .. } | Verdict::Conclusive(_) => *guess = None,
         }

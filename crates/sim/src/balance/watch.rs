@@ -12,10 +12,10 @@ use crate::plan::{Directory, Plan};
 
 /// How often relays count what they carry.
 pub(super) const SECOND: Span = Span::from_secs(1);
-/// A relay says the most that it carried over so many of these (dir-spec, "observed bandwidth").
+/// A relay reports its highest throughput over this many intervals (dir-spec, "observed bandwidth").
 const WINDOW: usize = 10;
 
-/// A download under way or over.
+/// A download in progress or finished.
 struct Download {
     user: u32,
     circuit: u32,

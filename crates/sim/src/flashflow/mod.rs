@@ -59,14 +59,14 @@ impl Recorder for Record<'_> {
     }
 }
 
-/// Runs a plan. `goes_on` is asked from time to time and may stop the run.
+/// Runs a plan. `goes_on` is called from time to time and may stop the run.
 ///
 /// # Errors
 /// [`Stopped`] if it did.
 ///
 /// # Panics
-/// If the plan has no relay, a relay has not one share per measurer or nobody to measure it, or the
-/// background's percentage is not below 100.
+/// If the plan lacks relays, a relay lacks one share per measurer or has none with sockets, or the background's
+/// percentage is not below 100.
 pub fn run(plan: &Plan, seed: Seed, goes_on: &dyn Fn(Time) -> bool) -> Result<Report, Stopped> {
     assert!(!plan.relays.is_empty(), "a run measures something");
     for relay in &plan.relays {

@@ -1,7 +1,7 @@
 //! The overlay with its real packets: the machines of MORE, every datagram built and opened, one transfer.
 //!
-//! What a live run does, without its network and processors: [`transfer`] drives the same
-//! [`Node`], [`Upload`] and [`Download`] that sockets drive, and stops at the same event.
+//! [`transfer`] drives the same [`Node`], [`Upload`] and [`Download`] as a live run on sockets and stops at the same
+//! event, but without a network and processor time.
 
 use tidegate_control::machine::Machine as _;
 use tidegate_control::paths::Peer;

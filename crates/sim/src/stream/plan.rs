@@ -21,7 +21,7 @@ pub struct Plan {
     pub delay: Span,
     /// Peers lie in a square that takes so long from side to side: added to `delay`.
     pub side: Span,
-    /// Standard deviation of the delay added to packets; half of the packets get none.
+    /// Standard deviation of the delay added to packets; half of the packets are not delayed.
     pub jitter: Span,
     /// The share of datagrams that are lost.
     pub loss: f64,

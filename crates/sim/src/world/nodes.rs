@@ -66,7 +66,7 @@ pub fn other_clients(plan: &Plan, system: &System, seed: Seed) -> BTreeSet<u32> 
     })
 }
 
-/// Hosts whose users take a new guard for each circuit. In a small sample of relays they would often meet the guard
+/// Hosts with users that take a new guard for each circuit. In a small sample of relays they would often meet the guard
 /// of an earlier circuit; among thousands, which the sample stands for, hardly ever. So their channels close with their
 /// circuits.
 fn fresh_guards(plan: &Plan) -> BTreeSet<u32> {

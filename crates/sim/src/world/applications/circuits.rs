@@ -142,7 +142,7 @@ impl Applications {
     }
 
     /// The user's circuit for new streams; an old one is retired, a missing one is begun.
-    pub(in crate::world) fn fresh_circuit(&mut self, net: &mut Network<'_>, user: u32) -> u32 {
+    pub(super) fn fresh_circuit(&mut self, net: &mut Network<'_>, user: u32) -> u32 {
         let plan = net.ctx.plan;
         let user = self.carrier(net, user);
         let UserPlan { host, circuit_lifetime, .. } = plan.users[user as usize];
@@ -165,14 +165,14 @@ impl Applications {
         }
     }
 
-    pub(in crate::world) fn close_if_retired(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
+    pub(super) fn close_if_retired(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
         let retired = self.circuits[host as usize].get(&key).is_some_and(|circuit| circuit.retired);
         if retired && !self.has_streams(host, key) {
             self.close_circuit(net, host, key);
         }
     }
 
-    pub(in crate::world) fn close_circuit(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
+    pub(super) fn close_circuit(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
         let now = net.ctx.now;
         net.nodes.client(host).close(now, key);
         net.drain(self, host);
@@ -239,7 +239,7 @@ impl Applications {
     }
 
     /// Over the relays of `path`, and to an onion service over those of `service`, its guard last.
-    pub(in crate::world) fn begin_circuit(
+    pub(super) fn begin_circuit(
         &mut self,
         net: &mut Network<'_>,
         user: u32,
@@ -294,7 +294,7 @@ impl Applications {
     }
 
     /// A node has built a circuit.
-    pub(in crate::world) fn circuit_built(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
+    pub(super) fn circuit_built(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
         let Some(circuit) = self.circuits[host as usize].get_mut(&key) else { return };
         circuit.built = true;
         let OwnCircuit { user, number, begun, deadline, standby_for, leg_of, legs, .. } = *circuit;
@@ -321,20 +321,19 @@ impl Applications {
     }
 
     /// A circuit can carry streams.
-    pub(in crate::world) fn circuit_ready(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
-        let Some(OwnCircuit { user, .. }) = self.circuits[host as usize].get(&key).copied() else {
-            return;
-        };
-        if self.user(user).circuit == Some(key) {
-            for transfer in std::mem::take(&mut self.user(user).waiting) {
-                self.open_stream(net, host, key, transfer);
+    pub(super) fn circuit_ready(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
+        if let Some(OwnCircuit { user, .. }) = self.circuits[host as usize].get(&key).copied() {
+            if self.user(user).circuit == Some(key) {
+                for transfer in std::mem::take(&mut self.user(user).waiting) {
+                    self.open_stream(net, host, key, transfer);
+                }
             }
+            self.close_if_retired(net, host, key);
         }
-        self.close_if_retired(net, host, key);
     }
 
     /// A circuit is gone, by our doing or not: what it carried has failed.
-    pub(in crate::world) fn circuit_closed(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
+    pub(super) fn circuit_closed(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
         let Some(OwnCircuit { user, number, leg_of, .. }) = self.circuits[host as usize].remove(&key) else {
             return;
         };
@@ -356,7 +355,7 @@ impl Applications {
 
     /// A transfer is over: a user who fetches one thing at a time pauses before the next, and one who wants
     /// a circuit for each builds it meanwhile.
-    pub(in crate::world) fn after_transfer(&mut self, net: &mut Network<'_>, user: u32, transfer: u32) {
+    pub(super) fn after_transfer(&mut self, net: &mut Network<'_>, user: u32, transfer: u32) {
         let plan = net.ctx.plan;
         let UserPlan { traffic, circuit_lifetime, stop, .. } = &plan.users[user as usize];
         let Traffic::Fetch { pause: (least, most), every: None, .. } = traffic else { return };

@@ -1,7 +1,7 @@
-//! Second circuits, over which users' streams go, too ([`tidegate_proto::conflux`]).
+//! Second legs: circuits linked with a user's first one, to carry its streams together ([`tidegate_proto::conflux`]).
 //!
-//! A user's circuit and its second one are begun together, and linked when both are built; streams wait for that. Where the
-//! second fails, or takes much longer, the first does without.
+//! A client begins both circuits together and links them when both are built; streams wait until then. If the second
+//! fails or takes much longer, the first continues alone.
 
 use tidegate_control::units::Span;
 use tidegate_proto::cell::RelayId;
@@ -19,7 +19,7 @@ const PATIENCE: u64 = 4;
 
 impl Applications {
     /// Begins the second of a user's circuit that was just begun, if its clients link two.
-    pub(in crate::world) fn begin_second_leg(&mut self, net: &mut Network<'_>, user: u32, first: CircuitKey) {
+    pub(super) fn begin_second_leg(&mut self, net: &mut Network<'_>, user: u32, first: CircuitKey) {
         if net.ctx.system.conflux.is_none() {
             return;
         }
@@ -50,13 +50,7 @@ impl Applications {
     }
 
     /// The first took so long: a second that takes much longer is done without.
-    pub(in crate::world) fn limit_second(
-        &mut self,
-        net: &mut Network<'_>,
-        host: u32,
-        first: CircuitKey,
-        took: Span,
-    ) {
+    pub(super) fn limit_second(&mut self, net: &mut Network<'_>, host: u32, first: CircuitKey, took: Span) {
         let circuits = &mut self.circuits[host as usize];
         if let Some(Legs::Building(key)) = circuits.get(&first).map(|circuit| circuit.legs)
             && let Some(second) = circuits.get_mut(&key).filter(|second| !second.built)
@@ -70,32 +64,33 @@ impl Applications {
     }
 
     /// Links two circuits once both are built. A client that cannot do without the second.
-    pub(in crate::world) fn link_legs(&mut self, net: &mut Network<'_>, host: u32, first: CircuitKey) {
+    pub(super) fn link_legs(&mut self, net: &mut Network<'_>, host: u32, first: CircuitKey) {
         let (now, wish) = (net.ctx.now, net.ctx.system.conflux.as_ref().map(|split| split.wish()));
         let circuits = &mut self.circuits[host as usize];
         let is_built = |key: CircuitKey| circuits.get(&key).is_some_and(|circuit| circuit.built);
-        let Some(Legs::Building(second)) = circuits.get(&first).map(|circuit| circuit.legs) else { return };
-        if !is_built(first) || !is_built(second) {
-            return;
-        }
-        if wish.is_some_and(|wish| net.nodes.client(host).link(now, &[first, second], wish)) {
-            self.circuits[host as usize].get_mut(&first).expect("it is built").legs = Legs::Linking;
-            net.drain(self, host);
-        } else {
-            self.close_circuit(net, host, second);
+        if let Some(Legs::Building(second)) = circuits.get(&first).map(|circuit| circuit.legs)
+            && is_built(first)
+            && is_built(second)
+        {
+            if wish.is_some_and(|wish| net.nodes.client(host).link(now, &[first, second], wish)) {
+                self.circuits[host as usize].get_mut(&first).expect("it is built").legs = Legs::Linking;
+                net.drain(self, host);
+            } else {
+                self.close_circuit(net, host, second);
+            }
         }
     }
 
-    /// Streams can go over both.
-    pub(in crate::world) fn circuit_linked(&mut self, net: &mut Network<'_>, host: u32, first: CircuitKey) {
+    /// A circuit is linked with its second leg: streams can use both.
+    pub(super) fn circuit_linked(&mut self, net: &mut Network<'_>, host: u32, first: CircuitKey) {
         if let Some(circuit) = self.circuits[host as usize].get_mut(&first) {
             circuit.legs = Legs::Ready;
             self.circuit_ready(net, host, first);
         }
     }
 
-    /// A circuit is gone: its second, too, and its first does without it if it was not linked yet.
-    pub(in crate::world) fn leg_closed(
+    /// A circuit has closed: closes its second leg too; a first leg that was not linked yet continues alone.
+    pub(super) fn leg_closed(
         &mut self,
         net: &mut Network<'_>,
         host: u32,

@@ -13,25 +13,26 @@ use crate::world::network::Network;
 
 impl Applications {
     /// Begins a standby circuit for a circuit that has been built, if circuits switch that way.
-    pub(in crate::world) fn build_standby(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
-        if net.ctx.system.switching.is_none_or(|rules| rules.form != Form::Circuit) {
-            return;
+    pub(super) fn build_standby(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
+        let switches = net.ctx.system.switching.is_some_and(|rules| rules.form == Form::Circuit);
+        // The circuit may have closed while its predecessor's standby was.
+        let served = self.circuits[host as usize].get(&key).copied().filter(|_| switches);
+        if let Some(served) = served
+            && let Route::Drawn { onion_service: false, .. } = net.ctx.plan.users[served.user as usize].route
+        {
+            let mut draws = self.seed.fork("spares").fork_index(served.number.into()).random();
+            let selector = self.choice(served.user).selector.as_ref();
+            let selector = selector.expect("a selector is made if a user's route is drawn");
+            if let Some(middle) = selector.better_middle(&mut draws, served.path.map(RelayId)) {
+                let path = [served.path[0], middle.0, served.path[2]];
+                self.begin_circuit(net, served.user, path, None, Some(key));
+                net.drain(self, host);
+            }
         }
-        let Some(served) = self.circuits[host as usize].get(&key).copied() else { return };
-        if !matches!(
-            net.ctx.plan.users[served.user as usize].route,
-            Route::Drawn { onion_service: false, .. }
-        ) {
-            return;
-        }
-        let mut draws = self.seed.fork("spares").fork_index(served.number.into()).random();
-        let Some(selector) = &self.choice(served.user).selector else { return };
-        let Some(middle) = selector.better_middle(&mut draws, served.path.map(RelayId)) else { return };
-        self.begin_circuit(net, served.user, [served.path[0], middle.0, served.path[2]], None, Some(key));
-        net.drain(self, host);
     }
 
-    pub(in crate::world) fn standby_built(
+    /// A standby circuit is built: the client keeps it, or closes it if the served circuit is gone.
+    pub(super) fn standby_built(
         &mut self,
         net: &mut Network<'_>,
         host: u32,
@@ -45,21 +46,20 @@ impl Applications {
 
     /// A circuit has moved. If it moved to its standby, the two have exchanged paths: closes the standby with the old
     /// path and builds the next.
-    pub(in crate::world) fn circuit_switched(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
+    pub(super) fn circuit_switched(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
         let circuits = &self.circuits[host as usize];
         let standby = circuits.iter().find(|(_, circuit)| circuit.standby_for == Some(key));
-        let Some((standby, path)) = standby.map(|(standby, circuit)| (*standby, circuit.path)) else {
-            return;
-        };
-        if let Some(circuit) = self.circuits[host as usize].get_mut(&key) {
-            circuit.path = path;
+        if let Some((standby, path)) = standby.map(|(standby, circuit)| (*standby, circuit.path)) {
+            if let Some(circuit) = self.circuits[host as usize].get_mut(&key) {
+                circuit.path = path;
+            }
+            self.close_circuit(net, host, standby);
+            self.build_standby(net, host, key);
         }
-        self.close_circuit(net, host, standby);
-        self.build_standby(net, host, key);
     }
 
-    /// Closes what stands by for a circuit that is gone.
-    pub(in crate::world) fn close_standby(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
+    /// Closes the standby circuits of a circuit that is gone.
+    pub(super) fn close_standby(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
         let circuits = &self.circuits[host as usize];
         let standby = circuits.iter().filter(|(_, circuit)| circuit.standby_for == Some(key));
         for standby in standby.map(|(standby, _)| *standby).collect::<Vec<CircuitKey>>() {

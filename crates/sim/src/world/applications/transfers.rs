@@ -61,12 +61,7 @@ impl Applications {
     }
 
     /// A user wants something: notes it, on the circuit it will go over.
-    pub(in crate::world) fn begin_transfer(
-        &mut self,
-        net: &mut Network<'_>,
-        user: u32,
-        content: Content,
-    ) -> u32 {
+    pub(super) fn begin_transfer(&mut self, net: &mut Network<'_>, user: u32, content: Content) -> u32 {
         let plan = net.ctx.plan;
         let user_plan = &plan.users[user as usize];
         let circuit = self.fresh_circuit(net, user);
@@ -113,7 +108,7 @@ impl Applications {
         transfer
     }
 
-    pub(in crate::world) fn open_stream(
+    pub(super) fn open_stream(
         &mut self,
         net: &mut Network<'_>,
         host: u32,
@@ -140,13 +135,15 @@ impl Applications {
         }
     }
 
-    pub(in crate::world) fn stream_connected(&mut self, net: &mut Network<'_>, host: u32, stream: StreamKey) {
-        let Some(&transfer) = self.streams[host as usize].get(&stream) else { return };
-        net.ctx.record(Observation::TransferConnected { transfer: Transfer(transfer) });
-        if self.transfer(transfer).markov.is_some() {
-            self.markov_packets(net, transfer, false);
-        } else {
-            self.package(net, host, stream, u32::MAX);
+    pub(super) fn stream_connected(&mut self, net: &mut Network<'_>, host: u32, stream: StreamKey) {
+        // The transfer may be over already.
+        if let Some(&transfer) = self.streams[host as usize].get(&stream) {
+            net.ctx.record(Observation::TransferConnected { transfer: Transfer(transfer) });
+            if self.transfer(transfer).markov.is_some() {
+                self.markov_packets(net, transfer, false);
+            } else {
+                self.package(net, host, stream, u32::MAX);
+            }
         }
     }
 
@@ -304,10 +301,11 @@ impl Applications {
     /// Client: ends a transfer's stream.
     fn end_stream(&mut self, net: &mut Network<'_>, transfer: u32) {
         let state = self.transfer(transfer);
-        let (user, Some(stream)) = (state.user, state.stream.take()) else { return };
-        let host = net.ctx.plan.users[user as usize].host;
+        let host = net.ctx.plan.users[state.user as usize].host;
         let now = net.ctx.now;
-        if self.streams[host as usize].remove(&stream).is_some() {
+        if let Some(stream) = state.stream.take()
+            && self.streams[host as usize].remove(&stream).is_some()
+        {
             net.nodes.node(host).stream_ended(now, stream);
             net.drain(self, host);
             self.close_if_retired(net, host, stream.circuit);

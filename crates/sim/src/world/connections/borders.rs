@@ -29,11 +29,11 @@ pub(in crate::world) struct Written {
     pub cell: Cell<Clear>,
 }
 
-/// What is told besides cells and packets.
+/// A message besides cells and packets.
 pub(in crate::world) enum News {
     /// A connection was opened, the next of those between the two.
     Open(Box<Opening>),
-    /// Something about a connection.
+    /// A message about a connection.
     About { number: u32, from_opener: bool, what: What },
     /// A client has begun a transfer with an exit or a server here.
     Begun(Box<(u32, TransferState)>),
@@ -41,34 +41,34 @@ pub(in crate::world) enum News {
     Over(u32),
 }
 
-/// About a connection.
+/// A message about a connection.
 pub(in crate::world) enum What {
     /// A cell that goes out of band arrives then.
     OutOfBand(Time, Box<Cell<Clear>>),
-    /// The server will write so many bytes.
+    /// The server will write this many bytes.
     Announced(u64),
     /// The other end is closed.
     Closed,
 }
 
-/// A connection as its acceptor needs to know it.
+/// A new connection, described for its acceptor.
 pub(in crate::world) struct Opening {
     pub number: ConnectionId,
     pub hosts: [u32; 2],
     pub attached: [Attached; 2],
     pub profile: TcpProfile,
     pub flights: u32,
-    /// It has been there for long.
+    /// It was open before the run began.
     pub stands: bool,
 }
 
 /// A process' messages to the others, and the connections that it shares with them.
 pub(in crate::world) struct Borders {
-    /// By process: what it is to be told at the end of the window,
+    /// By process: messages to send at the end of the window.
     pub told: Vec<Told>,
-    /// how many connections were opened to it,
+    /// By process: number of connections opened to it.
     pub opened: Vec<u32>,
-    /// and which here are those that it has opened.
+    /// By process: the connections that it has opened, in order.
     pub accepted: Vec<Vec<ConnectionId>>,
 }
 

@@ -298,7 +298,7 @@ impl End {
         }
     }
 
-    /// Touches all hot fields; the returned value has no meaning.
+    /// Touches all hot fields; ignore the returned value.
     pub fn look(&self) -> u64 {
         self.tcp.look() ^ self.written ^ self.armed.0 ^ u64::from(self.host)
     }

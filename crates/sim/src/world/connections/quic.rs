@@ -1,5 +1,5 @@
-//! QUIC: a connection per pair of nodes (the trunk) and a lane per channel on it. A lane is a [`Connection`] whose bytes
-//! the trunk's packets carry; nodes do not see the difference to TCP connections.
+//! QUIC: a connection per pair of nodes (the trunk) and a lane per channel on it. A lane is a [`Connection`];
+//! the trunk's packets carry its bytes. Nodes see no difference from TCP connections.
 
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::ids::ChannelId;
@@ -31,7 +31,7 @@ pub(super) fn packets(tcp: &tcp::Config) -> tcp::Config {
 }
 
 impl Connections {
-    /// The QUIC connection between two hosts, opened now if there is none; whether it was opened now.
+    /// Finds or opens the QUIC connection between two hosts; true if it was opened now.
     pub fn trunk(&mut self, ctx: &mut Context<'_>, from: u32, to: u32) -> (ConnectionId, bool) {
         let pair = (from.min(to), from.max(to));
         if let Some(trunk) = self.trunks.get(&pair) {

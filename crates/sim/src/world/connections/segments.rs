@@ -35,7 +35,7 @@ impl Connections {
         queue.pop_until(last, |event| ahead::look(&self.underlay, &self.all, event))
     }
 
-    /// Moves a packet on its way; returns it when it has arrived at its host.
+    /// Advances a packet by one event; returns it when it has arrived at its host.
     pub fn advance(&mut self, queue: &mut Queue<Event>, event: NetEvent) -> Option<Packet<Wire>> {
         self.underlay.handle(queue, event)
     }

@@ -7,7 +7,6 @@ use slab::Slab;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::{Cell, RelayId};
-use tidegate_proto::ids::ChannelId;
 use tidegate_proto::onion::Clear;
 use tidegate_proto::transport::Transport;
 
@@ -127,7 +126,7 @@ impl Connections {
         Some((&mut connection.ends[usize::from(id.side)].tcp, config))
     }
 
-    /// The state of an end's TCP; `None` for a lane, which has no window of its own, and for a closed connection.
+    /// The state of an end's TCP; `None` for a lane, which shares its connection's window, and for a closed connection.
     pub fn tcp_info(&mut self, id: EndId) -> Option<tcp::Info> {
         let is_lane = self.lane_arrived(id).is_some();
         self.tcp(id).filter(|_| !is_lane).map(|(tcp, config)| tcp.info(config))
@@ -228,11 +227,6 @@ impl Connections {
         self.all.push(Some(Box::new(connection)));
         self.open.push(id);
         id
-    }
-
-    /// Opens a connection for a channel.
-    pub fn open_channel(&mut self, ctx: &mut Context<'_>, host: u32, channel: ChannelId, to: u32) -> EndId {
-        self.open(ctx, host, to, [Attached::Channel(channel), Attached::Pending])
     }
 
     /// The opener wants a channel's connection closed once everything it wrote has arrived.
