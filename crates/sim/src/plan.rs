@@ -399,8 +399,8 @@ pub struct Tls {
     /// Round trips after TCP's before a channel carries cells: 1 for TLS 1.3, 1 for the link protocol. Source: tor has 2.
     #[schemars(range(max = 8))]
     pub round_trips: u32,
-    /// Channels that all circuits between two relays share have been there for long: opening one takes no time. Relays of
-    /// Tor, which live for weeks, have one to nearly every other; a run of minutes would open most of them anew.
+    /// Channels shared by all circuits between two relays are open before the run begins. Tor's relays live for weeks and
+    /// have channels to nearly every other relay; a run of minutes would open most of them.
     pub standing: bool,
 }
 
