@@ -1,4 +1,4 @@
-//! The edge of the tool: clock, progress bar, Ctrl-C, colour.
+//! Terminal output of the tool: progress, notices, colours and Ctrl-C.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
@@ -13,23 +13,22 @@ use tidegate_lab::monitor::Monitor;
 use tidegate_lab::report::folder;
 use tidegate_net::{clock, os};
 
-/// Whether standard error shows colours: a terminal whose user has not set NO_COLOR (no-color.org).
+/// Whether standard error shows colours: it is a terminal and NO_COLOR is not set (no-color.org).
 fn has_colour() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Red on a terminal, plain elsewhere.
+/// Colours text red on a terminal.
 pub fn red(text: &str) -> String {
     if has_colour() { format!("\x1b[1;31m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Yellow on a terminal, plain elsewhere.
+/// Colours text yellow on a terminal.
 pub fn yellow(text: &str) -> String {
     if has_colour() { format!("\x1b[1;33m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Ends the process without a word, as SIGPIPE would, when whoever reads standard output has gone away
-/// (`tidegate ... | head`); without this `println!` panics.
+/// Exits silently when standard output is closed, as in `tidegate ... | head`. Otherwise `println!` panics.
 pub fn end_quietly_on_closed_pipe() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -41,22 +40,21 @@ pub fn end_quietly_on_closed_pipe() {
     }));
 }
 
-/// Columns of the terminal on standard output, if it is one.
+/// Width of the terminal on standard output in columns, if it is a terminal.
 pub fn terminal_width() -> Option<u16> {
     let size = ::console::Term::stdout().size_checked();
     size.map(|(_, columns)| columns).filter(|columns| *columns > 60)
 }
 
-/// The commit that the tool is built from.
+/// The commit that the tool was built from.
 pub const COMMIT: &str = env!("TIDEGATE_COMMIT");
 
-/// The command as it was typed, for manifests.
+/// The command line, for manifests.
 pub fn command_line() -> String {
     std::env::args().collect::<Vec<_>>().join(" ")
 }
 
-/// Writes results into `out`, or into a new numbered folder below `base`, which `latest` then names. Gives the
-/// folder.
+/// Writes results to `out`, or to a new numbered folder in `base` with a link `latest`; returns the folder.
 pub fn write_results(
     files: Vec<folder::ResultFile>,
     contents: &folder::Contents,
@@ -73,7 +71,7 @@ pub fn write_results(
     Ok(place)
 }
 
-/// Says, once, what the user should change though it was accepted.
+/// Prints a notice once per process, about accepted input that the user should change.
 pub fn notice(text: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned()) {
@@ -81,32 +79,33 @@ pub fn notice(text: &str) {
     }
 }
 
-/// How often Ctrl-C was pressed.
+/// Number of times that Ctrl-C was pressed.
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
 
-/// Seconds between two lines of progress where nobody watches a bar.
+/// Seconds between two progress lines if standard error is not a terminal.
 const LINE_EVERY_S: f64 = 60.0;
 
-/// Progress of one command on standard error: a bar on a terminal, a line a minute elsewhere.
+/// Shows progress on standard error: a bar on a terminal, otherwise one line per minute.
 pub struct Console {
     started: Instant,
     jobs: usize,
     bar: ProgressBar,
-    /// Share done of each piece of work seen so far.
-    parts: Mutex<BTreeMap<String, f64>>,
-    /// Pieces of work, if their number is known.
+    /// Completed share of each piece of work.
+    done: Mutex<BTreeMap<String, f64>>,
+    /// Number of pieces of work; 0 if unknown.
     total: usize,
     title: Mutex<String>,
-    /// When the next line is due.
+    /// Time of the next progress line.
     next_line_s: Mutex<f64>,
 }
 
 impl Console {
-    /// A console for `total` pieces of work (0: unknown) on `jobs` threads (0: one per core). The first
-    /// Ctrl-C asks the work to stop, the second ends the process.
-    #[expect(clippy::disallowed_methods, reason = "the tool's edge owns the clock")]
+    /// Makes a console for `total` pieces of work (0: unknown) on `jobs` threads (0: one per core).
+    ///
+    /// The first Ctrl-C asks the work to stop; the second exits the process.
+    #[expect(clippy::disallowed_methods, reason = "the command line owns the clock")]
     pub fn new(total: usize, jobs: usize) -> Console {
-        // A second console of the same process finds the handler in place.
+        // The handler is already installed if this is not the first console of the process.
         let _ = ctrlc::set_handler(|| {
             if INTERRUPTS.fetch_add(1, Ordering::SeqCst) > 0 {
                 std::process::exit(130);
@@ -114,22 +113,22 @@ impl Console {
         });
         let bar = ProgressBar::with_draw_target(Some(1_000_000), ProgressDrawTarget::stderr_with_hz(8));
         let colour = if has_colour() { ".cyan" } else { "" };
-        let template = format!("{{bar:28{colour}}} {{percent:>3}} %  {{eta}} left  {{wide_msg}}");
-        let style = ProgressStyle::with_template(&template).expect("the template is fixed");
+        let template = format!("{{bar:28{colour}}} {{percent:>3}} %  ETA {{eta}}  {{wide_msg}}");
+        let style = ProgressStyle::with_template(&template).expect("the template is valid");
         bar.set_style(style);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Console {
             started: Instant::now(),
             jobs: if jobs == 0 { cores } else { jobs },
             bar,
-            parts: Mutex::default(),
+            done: Mutex::default(),
             total,
             title: Mutex::default(),
             next_line_s: Mutex::new(LINE_EVERY_S),
         }
     }
 
-    /// Text before every message.
+    /// Sets the text before every message.
     pub fn title(&self, title: &str) {
         *self.title.lock().unwrap_or_else(PoisonError::into_inner) = format!("{title} ");
     }
@@ -146,9 +145,9 @@ impl Monitor for Console {
     }
 
     fn progress(&self, work: &str, state: &str, done: f64) {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        parts.insert(work.to_owned(), done.clamp(0.0, 1.0));
-        let share = parts.values().sum::<f64>() / self.total.max(parts.len()) as f64;
+        let mut all = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(work.to_owned(), done.clamp(0.0, 1.0));
+        let share = all.values().sum::<f64>() / self.total.max(all.len()) as f64;
         self.bar.set_position((share * 1e6) as u64);
         let title = self.title.lock().unwrap_or_else(PoisonError::into_inner);
         let message = format!("{title}{work}: {state}");
@@ -156,7 +155,7 @@ impl Monitor for Console {
         if self.wall_s() >= *next && !std::io::stderr().is_terminal() {
             *next = self.wall_s() + LINE_EVERY_S;
             let left =
-                if share > 0.0 { format!("{} left  ", HumanDuration(self.bar.eta())) } else { String::new() };
+                if share > 0.0 { format!("ETA {}  ", HumanDuration(self.bar.eta())) } else { String::new() };
             eprintln!("{:.0} %  {left}{message}", 100.0 * share);
         }
         self.bar.set_message(message);

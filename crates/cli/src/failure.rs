@@ -1,20 +1,20 @@
-//! Why a subcommand ends early, and with which exit code.
+//! Errors of subcommands and their exit codes.
 
 use std::fmt;
 
 use tidegate_lab::input::InputError;
 
-/// Why a subcommand ended early.
+/// The error of a subcommand.
 #[derive(Debug)]
 pub enum Failure {
-    /// The user's input is wrong: exit code 2.
+    /// Wrong input; exit code 2.
     Input(InputError),
-    /// Something else went wrong: exit code 1.
+    /// Any other error; exit code 1.
     Other(String),
 }
 
 impl Failure {
-    /// What went wrong, though the input is right.
+    /// Makes an error that is not about the input.
     pub fn other(error: impl fmt::Display) -> Failure {
         Failure::Other(error.to_string())
     }

@@ -1,5 +1,4 @@
-//! Logs of the roles on sockets: events of `tracing`, a line each on standard output. The one place that decides which
-//! are said, and how they look.
+//! Logs of roles on sockets: filters and formats `tracing` events, one line each on standard output.
 
 use std::fmt::Debug;
 use std::io::{IsTerminal as _, Write as _};
@@ -12,23 +11,23 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// What roles on sockets (relays, clients, directories, measurers, coordinators) say of themselves.
+/// Log options of roles on sockets: relays, clients, directories, measurers, coordinators.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(next_help_heading = "Logs of roles on sockets")]
 pub struct Logs {
-    /// The least serious events to say: error, warn, info, debug, or off
+    /// Log events of this level and above: error, warn, info, debug, or off
     #[arg(long, global = true, default_value = "info", value_name = "LEVEL", value_parser = level)]
     log: LevelFilter,
-    /// Lines of JSON or for people; without it JSON, but on a terminal
+    /// Choose the log format [default: text on a terminal, otherwise json]
     #[arg(long, global = true)]
     log_format: Option<Format>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// An object a line: `unix` (seconds since 1970), `level`, `event`, and what belongs to it
+    /// One object per line: `unix` (seconds since 1970), `level`, `event` and its fields
     Json,
-    /// Time (UTC), level, event, and what belongs to it
+    /// Time (UTC), level, event and its fields
     Text,
 }
 
@@ -45,29 +44,31 @@ fn level(text: &str) -> Result<LevelFilter, String> {
 }
 
 impl Logs {
-    /// Events are said from now on.
+    /// Starts logging.
     pub fn start(&self) {
         let plain = if std::io::stdout().is_terminal() { Format::Text } else { Format::Json };
-        let lines = Lines { most: self.log, format: self.log_format.unwrap_or(plain) };
-        // A second call changes nothing.
+        let lines = LineSubscriber { max_level: self.log, format: self.log_format.unwrap_or(plain) };
+        // A subscriber that is already installed stays.
         let _ = tracing::subscriber::set_global_default(lines);
     }
 }
 
 /// Writes events as lines.
-struct Lines {
-    most: LevelFilter,
+struct LineSubscriber {
+    max_level: LevelFilter,
     format: Format,
 }
 
-impl Subscriber for Lines {
-    /// Our own crates alone: what libraries say may name peers.
+impl Subscriber for LineSubscriber {
+    /// Logs only this workspace's crates: messages of libraries may contain addresses of peers.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() <= self.most && metadata.target().starts_with("tidegate")
+        metadata.is_event()
+            && *metadata.level() <= self.max_level
+            && metadata.target().starts_with("tidegate")
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.most)
+        Some(self.max_level)
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -78,13 +79,13 @@ impl Subscriber for Lines {
             Format::Json => as_json(clock::unix(), &level.as_str().to_lowercase(), fields),
             Format::Text => as_text(clock::unix(), level.as_str(), &fields),
         };
-        // Whoever stopped reading does not stop the role.
+        // A closed standard output must not stop the role.
         let mut out = std::io::stdout().lock();
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
-        // None is enabled; the number means nothing.
+        // Spans are never enabled, so the id is not used.
         Id::from_u64(1)
     }
 
@@ -94,7 +95,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// What belongs to an event, and its name.
+/// The name and the fields of an event.
 #[derive(Default)]
 struct Fields {
     event: String,
@@ -142,7 +143,7 @@ fn as_json(unix: u64, level: &str, fields: Fields) -> String {
 fn as_text(unix: u64, level: &str, fields: &Fields) -> String {
     let mut line = format!("{} {level:5} {}", iso(unix), fields.event);
     for (name, value) in &fields.others {
-        // What peers said may hold line breaks: JSON's strings do not.
+        // JSON strings escape line breaks that a peer may have sent.
         line.push_str(&format!(" {name}={value}"));
     }
     line
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_for_machines_or_for_people() {
+    fn events_are_formatted_as_json_and_as_text() {
         let fields = || {
             let others = json!({ "cause": "no\nroute", "relays": 5 });
             Fields { event: "refused".into(), others: others.as_object().unwrap().clone() }

@@ -1,7 +1,6 @@
 //! `tidegate`: simulate, measure and run traffic control for onion-routed overlays.
 //!
-//! Exit codes: 0 done, 1 failed, 2 the input is wrong, 130 stopped by Ctrl-C, 141 when nobody reads standard output
-//! any more.
+//! Exit codes: 0 success, 1 failure, 2 wrong input, 130 stopped by Ctrl-C, 141 standard output was closed.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +19,7 @@ use clap::Parser as _;
 
 fn main() -> ExitCode {
     console::end_quietly_on_closed_pipe();
-    match commands::Arguments::parse().run() {
+    match commands::Cli::parse().run() {
         Ok(code) => code,
         Err(failure) => {
             eprintln!("{} {failure}", console::red("error:"));

@@ -1,4 +1,4 @@
-//! An overlay of MORE as processes on loopback, for experiments and the demonstration; they end with it.
+//! A MORE overlay as processes on loopback, for experiments and the demo.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -12,15 +12,15 @@ use tidegate_net::ports;
 
 use crate::commands::more::directory::create;
 
-/// Peers by number; those that run are processes of this tool.
+/// The peers of an overlay; dropping it kills their processes.
 pub(crate) struct Processes {
     pub folder: PathBuf,
     pub addresses: Vec<SocketAddr>,
     children: Vec<(u16, Child)>,
     tool: PathBuf,
-    /// Arguments that all peers get.
+    /// Arguments for all peers.
     common: Vec<String>,
-    /// Whether they show their state, on the TCP port with the number of their UDP port.
+    /// Whether peers serve their status on the TCP port with the number of their UDP port.
     pub shows: bool,
 }
 
@@ -39,13 +39,13 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl Processes {
-    /// A directory of so many peers on free ports, none of which runs yet.
+    /// Creates keys and a directory for `peers` peers on free ports, without starting them.
     pub fn new(peers: u16, common: Vec<String>) -> Result<Processes, String> {
         let addresses: io::Result<Vec<SocketAddr>> = (0..peers).map(|_| ports::free()).collect();
         Processes::at(addresses.map_err(text)?, common)
     }
 
-    /// A directory of peers at these addresses, none of which runs yet.
+    /// Creates keys and a directory for peers at these addresses, without starting them.
     pub fn at(addresses: Vec<SocketAddr>, common: Vec<String>) -> Result<Processes, String> {
         let folder = std::env::temp_dir().join(format!("tidegate-more-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
@@ -54,7 +54,7 @@ impl Processes {
         Ok(Processes { folder, addresses, children: Vec::new(), tool, common, shows: false })
     }
 
-    /// A command of a peer.
+    /// Makes the command that runs a peer.
     pub fn command(&self, role: &str, peer: u16) -> Command {
         let mut command = Command::new(&self.tool);
         command.args(["more", role, "--number", &peer.to_string(), "--overlay"]).arg(&self.folder);
@@ -65,12 +65,12 @@ impl Processes {
         command
     }
 
-    /// Runs a peer until all this ends.
+    /// Starts a peer.
     pub fn spawn(&mut self, role: &str, peer: u16, arguments: &[&str]) -> Result<(), String> {
         self.spawn_by(role, peer, arguments, |mut command| command.spawn())
     }
 
-    /// Lets somebody run a peer, perhaps in another network.
+    /// Starts a peer with `by`, for example in another network namespace.
     pub fn spawn_by(
         &mut self,
         role: &str,
@@ -84,13 +84,13 @@ impl Processes {
         Ok(())
     }
 
-    /// Waits until all that were started are there.
+    /// Waits until all started peers listen.
     pub fn wait(&mut self) -> Result<(), String> {
         for at in 0..self.children.len() {
             let address = self.addresses[usize::from(self.children[at].0)];
-            while !is_there(address).map_err(text)? {
+            while !is_listening(address).map_err(text)? {
                 if self.children.iter_mut().any(|(_, child)| !matches!(child.try_wait(), Ok(None))) {
-                    return Err("a peer ended before it began".into());
+                    return Err("a peer exited while it was starting".into());
                 }
                 pause(20);
             }
@@ -103,7 +103,7 @@ impl Processes {
         let path = self.folder.join(name);
         loop {
             if self.children.iter_mut().any(|(_, child)| !matches!(child.try_wait(), Ok(None))) {
-                return Err(format!("a peer ended while {name} was waited for"));
+                return Err(format!("a peer exited before it wrote {name}"));
             }
             if path.exists() {
                 return Ok(path);
@@ -112,31 +112,33 @@ impl Processes {
         }
     }
 
-    /// Stops a peer without telling anybody, as SIGSTOP does.
+    /// Freezes a peer with SIGSTOP.
     pub fn silence(&self, peer: u16) -> Result<(), String> {
         let known = self.children.iter().find(|(number, _)| *number == peer);
-        let (_, child) = known.ok_or_else(|| format!("peer {peer} does not run"))?;
+        let (_, child) = known.ok_or_else(|| format!("peer {peer} is not running"))?;
         os::send_signal(child, Signal::Stop).map_err(text)
     }
 
-    /// Every running peer with its process.
+    /// Lists started peers with their process ids and whether they still run.
     pub fn peers(&mut self) -> Vec<(u16, u32, bool)> {
         let alive = |child: &mut Child| matches!(child.try_wait(), Ok(None));
         self.children.iter_mut().map(|(peer, child)| (*peer, child.id(), alive(child))).collect()
     }
 
-    /// Seconds of processor time that all peers used; zero where the system does not say.
+    /// CPU seconds of all peers; zero if the system does not report them.
     pub fn cpu_s(&self) -> f64 {
         self.children.iter().map(|(_, child)| os::cpu_s_of(child.id())).sum()
     }
 }
 
-/// Whether somebody has the UDP port of this address. To try to bind it would keep it from the peer that is about to.
-fn is_there(address: SocketAddr) -> io::Result<bool> {
+/// Returns whether a process listens on this UDP address.
+///
+/// Sends a datagram instead of binding the port, because binding could take the port from a peer that is starting.
+fn is_listening(address: SocketAddr) -> io::Result<bool> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(address)?;
     socket.set_read_timeout(Some(Duration::from_millis(20)))?;
-    // The system answers for a port that nobody has, at once.
+    // The kernel answers at once with ICMP if the port is closed.
     let answer = socket.send(&[]).and_then(|_| socket.recv(&mut [0]));
     Ok(!matches!(answer, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused))
 }
@@ -145,12 +147,12 @@ pub(crate) fn pause(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
-/// Byte `at` of what [`source`] sends.
+/// Byte `at` of the data of [`source`].
 fn content(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// A local server that sends without end to whoever connects.
+/// Starts a local server that sends endless data to every connection.
 pub(crate) fn source() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -174,9 +176,9 @@ pub(crate) fn source() -> io::Result<SocketAddr> {
 /// Reads from a [`source`] through a SOCKS5 front.
 pub(crate) struct Reader {
     tcp: TcpStream,
-    /// Bytes that came.
+    /// Number of received bytes.
     pub bytes: u64,
-    /// Whether they were those that were sent.
+    /// Whether all received bytes are correct.
     pub exact: bool,
 }
 
@@ -196,7 +198,7 @@ impl Reader {
         Ok(Reader { tcp, bytes: 0, exact: true })
     }
 
-    /// Reads what comes in at most a tenth of a second.
+    /// Reads data that arrives within 0.1 s.
     pub fn read(&mut self) -> io::Result<()> {
         let mut block = [0; 65_536];
         match self.tcp.read(&mut block) {
@@ -215,7 +217,7 @@ impl Reader {
     }
 }
 
-/// Starts relays, a service that leads to `target` and a front to it; gives where the front listens.
+/// Starts relays, a hidden service for `target` and a SOCKS front; returns the front's address.
 pub(crate) fn hidden_service(
     overlay: &mut Processes,
     target: SocketAddr,
@@ -242,5 +244,5 @@ pub(crate) fn hidden_service(
 }
 
 fn path(path: &Path) -> Result<&str, String> {
-    path.to_str().ok_or_else(|| format!("{}: the name is no UTF-8", path.display()))
+    path.to_str().ok_or_else(|| format!("{}: the path is not UTF-8", path.display()))
 }

@@ -1,4 +1,4 @@
-//! What every role on sockets does: run on one thread until told to stop, and listen.
+//! Shared parts of all roles on sockets: the thread, signals and listeners.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -14,14 +14,14 @@ use crate::failure::Failure;
 
 /// Runs a role on this thread until it ends.
 pub fn run_on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    // Fewer than we could have do as well, for as long as they last.
+    // If the limit cannot be raised, the role runs with fewer connections.
     let _ = os::raise_descriptors();
     let mut result = None;
     role::on_this_thread(pin!(async { result = Some(role.await) })).map_err(Failure::other)?;
-    result.expect("a role that has ended has come to a result")
+    result.expect("the future has completed")
 }
 
-/// Runs a role on this thread until it ends or the process is told to.
+/// Runs a role on this thread until it ends or the process gets a signal to stop.
 pub fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Result<Option<T>, Failure> {
     run_on_this_thread(async {
         let mut signals = os::Signals::new().map_err(Failure::other)?;
@@ -32,12 +32,12 @@ pub fn on_this_thread<T>(role: impl Future<Output = Result<T, Failure>>) -> Resu
     })
 }
 
-/// Listens, and says where.
+/// Listens at an address and logs it.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     listen_at(address, false)
 }
 
-/// Listens at all of these, and says where.
+/// Listens at all addresses and logs them.
 pub fn listen_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Failure> {
     addresses.iter().map(|address| listen_at(*address, addresses.len() > 1)).collect()
 }
@@ -51,8 +51,9 @@ fn listen_at(address: SocketAddr, apart: bool) -> Result<TcpListener, Failure> {
     Ok(listener)
 }
 
-/// A role that was started with `--owned` ends when its parent does, however that ends: the parent holds the other end of
-/// its standard input and never writes.
+/// Exits the process when its parent exits, if it was started with `--owned`.
+///
+/// The parent holds the write end of standard input and never writes, so a read returns only when the parent is gone.
 pub fn end_with_parent(owned: bool) {
     if owned {
         thread::spawn(|| {
@@ -62,7 +63,7 @@ pub fn end_with_parent(owned: bool) {
     }
 }
 
-/// Serves a demonstration's page from a thread of its own; where.
+/// Serves the page of a demo from a new thread; returns its address.
 pub fn serve_page(
     at: SocketAddr,
     look: Look,
@@ -72,14 +73,14 @@ pub fn serve_page(
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         run_on_this_thread(async {
-            let failed = |cause| Failure::other(format!("the page cannot be served on {at}: {cause}"));
+            let failed = |cause| Failure::other(format!("cannot serve the page on {at}: {cause}"));
             let bound = async {
                 let listener = TcpListener::bind(at).await?;
                 std::io::Result::Ok((listener.local_addr()?, listener))
             };
             match bound.await.map_err(failed) {
                 Ok((address, listener)) => {
-                    // The demo may have ended.
+                    // The demo may have ended; then the address is not needed.
                     let _ = tell.send(Ok(address));
                     demo_page::run(listener, look, about, &relays).await.map_err(Failure::other)
                 }

@@ -1,4 +1,4 @@
-//! Processes and files that end with a demonstration.
+//! Processes and files of a demo, removed when it ends.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -17,15 +17,15 @@ use tidegate_net::{clock, os};
 
 use crate::failure::Failure;
 
-/// How long roles may take to start, and networks to be ready.
+/// Timeout for a role to start or a network to be ready.
 pub const STARTING: Span = Span::from_secs(60);
-/// How often a state is looked at.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A demonstration: what it started and wrote ends with it.
+/// Processes and files of a demo; dropping it kills and removes them.
 pub struct Stage {
     processes: Vec<Child>,
-    /// Of everything.
+    /// Folder of all files.
     pub directory: PathBuf,
     stopped: Arc<AtomicBool>,
 }
@@ -33,7 +33,7 @@ pub struct Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         for child in &mut self.processes {
-            // One that has ended already needs nothing.
+            // The process may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -42,7 +42,7 @@ impl Drop for Stage {
 }
 
 impl Stage {
-    /// With a fresh directory. Ctrl-C and SIGTERM end it from now on.
+    /// Creates a stage with a new folder; Ctrl-C and SIGTERM stop it.
     pub fn new(purpose: &str) -> Result<Stage, Failure> {
         let stage = Stage::unattended(purpose)?;
         let stop = stage.stopped.clone();
@@ -50,14 +50,14 @@ impl Stage {
         Ok(stage)
     }
 
-    /// With a fresh directory, for a command that sees to Ctrl-C itself.
+    /// Creates a stage with a new folder, for a command with its own Ctrl-C handler.
     pub fn unattended(purpose: &str) -> Result<Stage, Failure> {
         let directory = std::env::temp_dir().join(format!("tidegate-{purpose}-{}", hex(&random::<6>())));
         os::private_directory().and_then(|builder| builder.create(&directory)).map_err(Failure::other)?;
         Ok(Stage { processes: Vec::new(), directory, stopped: Arc::default() })
     }
 
-    /// Whether it was asked to end.
+    /// Whether the user asked to stop.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
@@ -70,12 +70,12 @@ impl Stage {
         Ok(path)
     }
 
-    /// Starts a role of ours; its events come out.
+    /// Starts a subcommand as a role; returns its events.
     pub fn role(&mut self, arguments: &[&str]) -> Result<Events, Failure> {
         self.role_started_by(arguments, |mut command| command.spawn())
     }
 
-    /// As [`Stage::role`], started in a way of the caller's, as in another network namespace.
+    /// Like [`Stage::role`], but `start` spawns the process, for example in another network namespace.
     pub fn role_started_by(
         &mut self,
         arguments: &[&str],
@@ -85,7 +85,7 @@ impl Stage {
         command.args(arguments).arg("--owned").stdin(Stdio::piped()).stdout(Stdio::piped());
         let failed = |cause| Failure::Other(format!("cannot start the {}: {cause}", arguments[0]));
         let mut child = start(command).map_err(failed)?;
-        let output = child.stdout.take().expect("it was asked for");
+        let output = child.stdout.take().expect("stdout is piped");
         let mut events = Events::new(arguments[0], output, self.stopped.clone());
         events.process = child.id();
         self.processes.push(child);
@@ -96,13 +96,13 @@ impl Stage {
     pub fn kill(&mut self, process: u32) {
         if let Some(at) = self.processes.iter().position(|child| child.id() == process) {
             let mut child = self.processes.remove(at);
-            // One that has ended already needs nothing.
+            // The process may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Waits until `ready` has something.
+    /// Waits until `ready` returns a value; `what` names it in the error.
     pub fn wait_for<T>(&self, what: &str, mut ready: impl FnMut() -> Option<T>) -> Result<T, Failure> {
         let end = clock::now() + STARTING;
         loop {
@@ -113,24 +113,24 @@ impl Stage {
                 return Err(Failure::Other("stopped".into()));
             }
             if clock::now() > end {
-                return Err(Failure::Other(format!("{what}: not within {STARTING}")));
+                return Err(Failure::Other(format!("timed out after {STARTING}: waited for {what}")));
             }
             thread::sleep(LOOK);
         }
     }
 }
 
-/// What a role says.
+/// The log events of a role.
 pub struct Events {
     role: String,
-    /// Whose they are.
+    /// Process id of the role.
     pub process: u32,
     events: mpsc::Receiver<Value>,
     stopped: Arc<AtomicBool>,
 }
 
 impl Events {
-    /// Reads them from a role's standard output.
+    /// Reads events from a role's standard output.
     pub fn new(role: &str, output: ChildStdout, stopped: Arc<AtomicBool>) -> Events {
         let (tell, events) = mpsc::channel();
         thread::spawn(move || {
@@ -144,7 +144,7 @@ impl Events {
         Events { role: role.to_owned(), process: 0, events, stopped }
     }
 
-    /// The next event of that kind.
+    /// Waits for the next event of this kind.
     pub fn wait(&self, kind: &str) -> Result<Value, Failure> {
         let end = clock::now() + STARTING;
         let mut last = Value::Null;
@@ -154,8 +154,9 @@ impl Events {
                 Ok(event) => last = event,
                 Err(mpsc::RecvTimeoutError::Timeout) if clock::now() < end => {}
                 Err(_) => {
-                    let said = if last.is_null() { String::new() } else { format!("; it said {last}") };
-                    return Err(Failure::Other(format!("the {} did not say `{kind}`{said}", self.role)));
+                    let said =
+                        if last.is_null() { String::new() } else { format!("; its last event is {last}") };
+                    return Err(Failure::Other(format!("the {} did not log `{kind}`{said}", self.role)));
                 }
             }
             if self.stopped.load(Ordering::Relaxed) {
@@ -164,25 +165,25 @@ impl Events {
         }
     }
 
-    /// Where the role listens.
+    /// Waits for the address that the role listens on.
     pub fn address(&self) -> Result<SocketAddr, Failure> {
         self.address_of("listening")
     }
 
-    /// The address that an event of that kind says.
+    /// Waits for the address in an event of this kind.
     pub fn address_of(&self, kind: &str) -> Result<SocketAddr, Failure> {
         let event = self.wait(kind)?;
         let address = event["address"].as_str().and_then(|text| text.parse().ok());
-        address.ok_or_else(|| Failure::Other(format!("the {} listens nowhere", self.role)))
+        address.ok_or_else(|| Failure::Other(format!("the {} logged an event without an address", self.role)))
     }
 
-    /// What was said of that kind until now.
+    /// Returns all events of this kind since the last call.
     pub fn said(&self, kind: &str) -> Vec<Value> {
         self.events.try_iter().filter(|event| event["event"] == kind).collect()
     }
 }
 
-/// What a role shows at its status page's address.
+/// Fetches the JSON status of a role.
 pub fn status_of(address: SocketAddr) -> io::Result<Value> {
     let mut tcp = TcpStream::connect(address)?;
     write!(tcp, "GET /status.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
@@ -192,7 +193,7 @@ pub fn status_of(address: SocketAddr) -> io::Result<Value> {
     serde_json::from_str(body).map_err(io::Error::other)
 }
 
-/// Waits until somebody stops the stage.
+/// Calls `now_and_then` every 10 s until the user stops the stage.
 pub fn until_stopped(stage: &Stage, mut now_and_then: impl FnMut()) {
     let mut next = Time::ZERO;
     while !stage.is_stopped() {

@@ -72,7 +72,7 @@ fn guards_are_drawn_once() {
     assert_eq!(kept(), before);
     std::fs::write(folder.join("peer-1.guards"), "7 x").expect("written");
     let refused = run();
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("guards are drawn again"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("to draw new guards"), "{refused:?}");
     let _ = std::fs::remove_dir_all(&folder);
 }
 
@@ -109,7 +109,7 @@ fn a_directory_is_made_by_many_and_signed_by_one() {
     let add = |peer: &str| more(&["directory", "add", "--directory", &directory, "--peer", peer]);
     let before = std::fs::read_to_string(&directory).expect("written");
     let (text, code) = add(&at("peer1/peer.toml"));
-    assert!(code == Some(2) && text.contains("added before"), "{text}");
+    assert!(code == Some(2) && text.contains("add each peer once"), "{text}");
     assert_eq!(
         more(&["keygen", "--out", &at("odd"), "--address", "127.0.0.1:9804", "--epochs", "3"]).1,
         Some(0)

@@ -277,7 +277,10 @@ fn a_killed_study_goes_on_where_it_was() {
     assert_eq!(kept(), 12);
     let (code, said) = scratch.code(&["run", "small.toml", "--out", "nowhere", "--resume"]);
     assert_eq!(code, Some(2));
-    assert!(said.contains("holds no study to go on with") && !scratch.0.join("nowhere").exists(), "{said}");
+    assert!(
+        said.contains("does not contain a study to continue") && !scratch.0.join("nowhere").exists(),
+        "{said}"
+    );
 }
 
 #[test]
@@ -335,7 +338,7 @@ fn a_thousand_points_survive_fifty_kills() {
     assert!(at_kills.is_sorted(), "what is kept stays: {at_kills:?}");
     let (code, said) = scratch.code(&sweep);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("1000 of 1000 runs are kept"), "{said}");
+    assert!(said.contains("1000 of 1000 runs are stored"), "{said}");
     let text = fs::read_to_string(scratch.0.join("killed/metrics.csv")).unwrap();
     let rows: std::collections::BTreeSet<&str> = text
         .lines()
@@ -365,7 +368,7 @@ fn a_sweep_survives_kills_and_shards_make_one_table() {
     }
     let (code, said) = scratch.code(&["sweep", "study.toml", "--out", "killed"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("8 of 8 runs are kept"), "{said}");
+    assert!(said.contains("8 of 8 runs are stored"), "{said}");
     assert_eq!(rows("killed").len(), 8);
     for shard in ["1/3", "3/3", "2/3"] {
         let (code, said) = scratch.code(&["sweep", "study.toml", "--out", "shards", "--shard", shard]);

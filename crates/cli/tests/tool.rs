@@ -103,7 +103,7 @@ fn what_cannot_be_imported_is_named() {
     refused(&["import", &file, "--out", &out], "hold nothing that can be taken");
     refused(&["import", "no-such.gml", "--out", &out], "cannot be read");
     let there = tidegate(&["import", &file, "--out", &file]);
-    assert!(String::from_utf8_lossy(&there.stderr).contains("is there already"));
+    assert!(String::from_utf8_lossy(&there.stderr).contains("exists already"));
 }
 
 #[test]

@@ -107,7 +107,7 @@ def test_a_sweep_is_the_tools_folder(client, tmp_path):
     names = sorted(runs(here))
     for name, folder in zip(names[:3], [here, here, tmp_path / "other"]):
         shutil.rmtree(next(folder.glob(f"runs/*/{name}")))
-    assert "8 runs, 6 of them kept already" in tool("sweep", path, "--out", here)
+    assert "8 runs, 6 of them already stored" in tool("sweep", path, "--out", here)
     tidegate.dask.sweep(client, path, out=tmp_path / "other")
     assert runs(here) == runs(tmp_path / "other") and len(runs(here)) == 8
 

@@ -1,4 +1,4 @@
-//! `tidegate archive`: how well Tor's relays knew their capacities, from the archives of its directories.
+//! `tidegate archive`: computes capacity and weight errors of relays from Tor's directory archives.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,28 +12,29 @@ use tidegate_lab::report::{folder, svg, table_files};
 use crate::console::{self, Console};
 use crate::failure::Failure;
 
-/// Errors of relays' capacities and weights over time, from CollecTor's archives
+/// Compute capacity and weight errors of relays over time from CollecTor's archives
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// Folders and files of server descriptors, extra-infos and consensuses: plain, .xz, .gz or .tar of them
+#[command(after_help = "Example:\n  tidegate archive collector/ --out out/archive-2019")]
+pub struct ArchiveArgs {
+    /// Read these files and folders: server descriptors, extra-infos, consensuses (plain, .xz, .gz, .tar)
     #[arg(required = true)]
     inputs: Vec<PathBuf>,
-    /// Working folder: what was read; a later run with it goes on where this one stopped, and takes in what is new
+    /// Cache what was read in this folder; a later run continues there and adds new files
     #[arg(long, default_value = "out/archive-work")]
     work: PathBuf,
-    /// Folder for the results, instead of out/archive
+    /// Write results to this folder [default: out/archive/<number>]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Replace other results in that folder
+    /// Replace results in the folder
     #[arg(long, requires = "out")]
     force: bool,
-    /// Print one JSON object
+    /// Print the summary as one JSON object
     #[arg(long)]
     json: bool,
 }
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: ArchiveArgs) -> Result<ExitCode, Failure> {
     let contents =
         folder::Contents { name: "archive".into(), parameters: json!({ "inputs": arguments.inputs }) };
     if let Some(place) = &arguments.out {
@@ -45,7 +46,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let analysis = if finished { analyse(&collected, &console)? } else { None };
     console.finish();
     let Some(analysis) = analysis else {
-        eprintln!("stopped; the same command goes on from {}", arguments.work.display());
+        eprintln!("stopped; repeat the command to continue from {}", arguments.work.display());
         return Ok(ExitCode::from(130));
     };
     let mut summary = tables::summary(&collected, &analysis);
@@ -66,16 +67,16 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
     let broken = collected.counts().broken;
     if broken > 0 {
-        eprintln!("{broken} documents could not be read; problems.txt names them");
+        eprintln!("{broken} documents could not be read; problems.txt lists them");
     }
     eprintln!(
-        "{} holds relays and network (.csv, .parquet), figures (.svg) and summary.json",
+        "results: {}/relays and network (.csv, .parquet), figures (.svg), summary.json",
         place.display()
     );
     Ok(ExitCode::SUCCESS)
 }
 
-/// The medians, for people.
+/// Formats the medians as a table.
 fn text(summary: &Value) -> String {
     let counts = &summary["counts"];
     let mut text = format!(
@@ -85,7 +86,7 @@ fn text(summary: &Value) -> String {
         counts["consensuses"],
         summary["relays"],
         summary["hours"],
-        "median, looking back a"
+        "median, over the past"
     );
     PERIODS.iter().for_each(|period| text += &format!("{:>9}", period.name));
     for (place, name, label) in [

@@ -1,4 +1,4 @@
-//! `tidegate client`: SOCKS5 and HTTP CONNECT into an overlay of one's own.
+//! `tidegate client`: a SOCKS5 and HTTP CONNECT proxy into a private overlay.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -17,49 +17,49 @@ use super::relay;
 use crate::failure::Failure;
 use crate::roles::{end_with_parent, listen, on_this_thread};
 
-/// Carry applications' connections through an overlay (see docs/live.md)
+/// Run a proxy that carries connections through an overlay (see docs/live.md)
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// Where applications connect, by SOCKS5 or HTTP CONNECT
+#[command(after_help = "Example:\n  tidegate client --directory 192.0.2.1:9030 --authority KEY")]
+pub struct ClientArgs {
+    /// Accept SOCKS5 and HTTP CONNECT at this address
     #[arg(long, default_value = "127.0.0.1:9050")]
     socks: SocketAddr,
-    /// Where the directory listens
+    /// Ask the directory at this address
     #[arg(long)]
     directory: SocketAddr,
-    /// The key that the directory signs with, in hexadecimal: `tidegate directory` prints it
+    /// Trust this signing key of the directory (hexadecimal, as `tidegate directory` prints it)
     #[arg(long)]
     authority: String,
-    /// A file with the [system] table of the overlay
+    /// Read the overlay's [system] table from this file
     #[arg(long)]
     system: Option<PathBuf>,
-    /// Relays of a circuit
+    /// Build circuits of this many relays
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
     hops: u8,
-    /// These relays for every circuit, by nickname, the guard first: for experiments, since who knows the path knows who
-    /// uses it
+    /// Use these relays for every circuit, by nickname, guard first; only for experiments, as it removes anonymity
     #[arg(long, value_delimiter = ',', conflicts_with = "hops", value_name = "NAME,NAME,..")]
     path: Option<Vec<String>>,
-    /// End when the process that started this one does
+    /// Exit when the parent process exits
     #[arg(long, hide = true)]
     owned: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct SystemFile {
     system: Spanned<Value>,
 }
 
-/// Runs it.
-pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+/// Runs the subcommand.
+pub fn main(arguments: &ClientArgs) -> Result<ExitCode, Failure> {
     let key = unhex(&arguments.authority).ok_or_else(|| {
-        let cause = "is not 32 bytes of hexadecimal";
-        Failure::Input(InputError::new("--authority", cause, "`tidegate directory` prints its key"))
+        let cause = "is not a key of 32 bytes in hexadecimal";
+        Failure::Input(InputError::new("--authority", cause, "copy the key that `tidegate directory` prints"))
     })?;
     let config = match &arguments.system {
         Some(path) => {
             let source = SourceFile::read(path)?;
-            let file: File = source.parse_toml()?;
+            let file: SystemFile = source.parse_toml()?;
             relay::links(Some(&file.system), &source)?
         }
         None => relay::links(None, &SourceFile { file: String::new(), text: String::new() })?,
@@ -67,7 +67,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let path = arguments.path.clone();
     if path.as_ref().is_some_and(|path| path.iter().enumerate().any(|(at, name)| path[..at].contains(name))) {
         let cause = "names a relay twice";
-        return Err(InputError::new("--path", cause, "all relays of a path are different").into());
+        return Err(InputError::new("--path", cause, "name each relay once").into());
     }
     let hops = path.as_ref().map_or(arguments.hops.into(), Vec::len);
     let settings = Settings { directory: (arguments.directory, key), config, hops, path };

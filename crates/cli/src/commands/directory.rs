@@ -1,4 +1,4 @@
-//! `tidegate directory`: the directory of an overlay of one's own.
+//! `tidegate directory`: the directory server of a private overlay.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,25 +13,28 @@ use tidegate_net::live::{authority, keys};
 use crate::failure::Failure;
 use crate::roles::{end_with_parent, listen, on_this_thread};
 
-/// List the relays of an overlay of one's own, and sign the list (see docs/live.md)
+/// Serve the signed relay list of a private overlay (see docs/live.md)
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// Where relays and clients ask
+#[command(
+    after_help = "Example:\n  tidegate directory --listen 192.0.2.1:9030 --key directory.key --token-file token"
+)]
+pub struct DirectoryArgs {
+    /// Listen at this address
     #[arg(long, default_value = "127.0.0.1:9030")]
     listen: SocketAddr,
-    /// The file of the signing key; it is made if it does not exist
+    /// Sign with the key in this file; create the file if it does not exist
     #[arg(long)]
     key: PathBuf,
-    /// A relay that may join, by its identity (`tidegate relay --keygen` prints it)
+    /// Admit the relay with this identity, as `tidegate relay --keygen` prints it; may be repeated
     #[arg(long = "allow")]
     allowed: Vec<String>,
-    /// A file with a token; whoever says it may join
+    /// Admit relays that send the token in this file
     #[arg(long)]
     token_file: Option<PathBuf>,
-    /// How long a directory is valid
+    /// Make each directory valid for this time
     #[arg(long, default_value = "10 min")]
     validity: Span,
-    /// End when the process that started this one does
+    /// Exit when the parent process exits
     #[arg(long, hide = true)]
     owned: bool,
 }
@@ -40,11 +43,15 @@ fn wrong(what: impl Into<String>, cause: impl Into<String>, cure: &str) -> Failu
     Failure::Input(InputError::new(what, cause, cure))
 }
 
-/// Runs it.
-pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+/// Runs the subcommand.
+pub fn main(arguments: &DirectoryArgs) -> Result<ExitCode, Failure> {
     let allowed = arguments.allowed.iter().map(|text| {
         unhex(text).ok_or_else(|| {
-            wrong("--allow", format!("`{text}` is no identity"), "64 hexadecimal digits, as --keygen prints")
+            wrong(
+                "--allow",
+                format!("`{text}` is not an identity"),
+                "give 64 hexadecimal digits, as --keygen prints them",
+            )
         })
     });
     let allowed = allowed.collect::<Result<Vec<_>, _>>()?;
@@ -55,17 +62,21 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 .map_err(|cause| wrong(name.clone(), format!("cannot be read: {cause}"), "check the path"))?;
             let token = text.trim().to_owned();
             if token.len() < 16 || token.contains(char::is_whitespace) {
-                return Err(wrong(name, "holds no token", "one word of at least 16 characters"));
+                return Err(wrong(
+                    name,
+                    "does not contain a token",
+                    "write one word of at least 16 characters",
+                ));
             }
             Some(token)
         }
         None => None,
     };
     if allowed.is_empty() && token.is_none() {
-        return Err(wrong("--allow or --token-file", "is missing", "nobody could join"));
+        return Err(wrong("--allow or --token-file", "is missing", "give one, so that relays can join"));
     }
     let key = keys::signing_key(&arguments.key).map_err(|why| {
-        wrong(arguments.key.display().to_string(), why, "or name a file that does not exist")
+        wrong(arguments.key.display().to_string(), why, "name a key file, or a file that does not exist yet")
     })?;
     let public = hex(&key.verifying_key().to_bytes());
     let seconds = (arguments.validity.0 / 1_000_000_000).max(1);

@@ -1,4 +1,4 @@
-//! `tidegate export`: kept runs in the formats of other people's tools.
+//! `tidegate export`: writes stored runs in the formats of tornettools and OnionPerf.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,36 +11,40 @@ use tidegate_lab::store::{self, Record, run_name};
 
 use crate::failure::Failure;
 
-/// Write kept runs as other tools read them
+/// Write stored runs in the format of another tool
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// As which tool's files
+#[command(after_help = "Example:\n  tidegate export tornettools out/tor/latest plots")]
+pub struct ExportArgs {
+    /// Write files of this tool
     format: Format,
-    /// A folder of results
+    /// Read runs from this result folder
     results: PathBuf,
-    /// A new or empty folder for the files
+    /// Write files to this folder, which must be new or empty
     out: PathBuf,
-    /// The users that measure, by class
+    /// Export the downloads of users of this class
     #[arg(long, default_value = "benchmark")]
     class: String,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Format {
-    /// <system>/<seed>/tornet.plot.data/*.json, which `tornettools plot` draws
+    /// <system>/<seed>/tornet.plot.data/*.json, for `tornettools plot`
     Tornettools,
     /// <run>.onionperf.analysis.json
     Onionperf,
 }
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { format, results, out, class } = arguments;
+pub fn main(arguments: ExportArgs) -> Result<ExitCode, Failure> {
+    let ExportArgs { format, results, out, class } = arguments;
     let Some(contents) = folder::contents_of(&results) else {
-        let cure = "name a folder that `tidegate run` or `sweep` has written";
-        return Err(
-            InputError::new(results.display().to_string(), "holds no results of tidegate", cure).into()
-        );
+        let cure = "name a folder written by `tidegate run` or `tidegate sweep`";
+        return Err(InputError::new(
+            results.display().to_string(),
+            "does not contain results of tidegate",
+            cure,
+        )
+        .into());
     };
     if fs::read_dir(&out).is_ok_and(|mut entries| entries.next().is_some()) {
         let error = InputError::new(out.display().to_string(), "is not empty", "name a new folder");
@@ -49,7 +53,9 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let records = store::records(&results)?;
     if records.is_empty() {
         let cure = "run it again with this version";
-        return Err(InputError::new(results.display().to_string(), "keeps no run", cure).into());
+        return Err(
+            InputError::new(results.display().to_string(), "does not contain stored runs", cure).into()
+        );
     }
     for record in &records {
         match format {
@@ -65,14 +71,14 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
             }
         }
     }
-    eprintln!("{} runs are in {}", records.len(), out.display());
+    eprintln!("wrote {} runs to {}", records.len(), out.display());
     if let Format::Tornettools = format {
-        eprintln!("draw them with: tornettools plot --prefix {0} {0}/*/", out.display());
+        eprintln!("to plot them: tornettools plot --prefix {0} {0}/*/", out.display());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The system, and the point of a sweep if the run is one of it.
+/// Names a run by its system and, in a sweep, by its point.
 fn system(record: &Record) -> String {
     let point = record.point.iter().map(|(key, value)| format!("{key}={value}"));
     let whole = point.chain([record.system.clone()]).collect::<Vec<_>>().join(",");

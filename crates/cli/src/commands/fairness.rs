@@ -1,4 +1,4 @@
-//! `tidegate fairness`: max-min fair rates, and where Theorem 3's quadratic program differs.
+//! `tidegate fairness`: computes max-min fair rates, and compares Theorem 3's quadratic program.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,15 +10,16 @@ use tidegate_lab::problems;
 
 use crate::failure::Failure;
 
-/// Max-min fair rates of circuits that share resources, and each circuit's bottleneck
+/// Compute max-min fair rates of circuits that share resources
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// JSON: {"capacities": {"a": 1.0}, "circuits": [["a"]]}
+#[command(after_help = "Example:\n  tidegate fairness examples/fairness/parking-lot.json --theorem3")]
+pub struct FairnessArgs {
+    /// Read this JSON file: {"capacities": {"a": 1.0}, "circuits": [["a"]]}
     file: PathBuf,
-    /// Also show the paper's quadratic program (Theorem 3) and where it differs
+    /// Also solve the quadratic program of the PredicTor paper (Theorem 3) and mark differences
     #[arg(long)]
     theorem3: bool,
-    /// Theorem 3's upper rate R; the largest capacity if not given
+    /// Use this upper rate R in Theorem 3 [default: the largest capacity]
     #[arg(long, requires = "theorem3", value_name = "R")]
     upper: Option<f64>,
     /// Print one JSON object
@@ -26,7 +27,8 @@ pub struct Arguments {
     json: bool,
 }
 
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+/// Runs the subcommand.
+pub fn main(arguments: FairnessArgs) -> Result<ExitCode, Failure> {
     let source = SourceFile::read(&arguments.file).map_err(Failure::Input)?;
     let (sharing, names) = problems::sharing(&source)?;
     let fair = sharing.max_min();

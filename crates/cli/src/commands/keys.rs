@@ -1,4 +1,4 @@
-//! `tidegate keys`: the keys of a scenario file.
+//! `tidegate keys`: documents the keys of a scenario file.
 
 use std::process::ExitCode;
 
@@ -6,21 +6,22 @@ use tidegate_lab::scenario::keys;
 
 use crate::failure::Failure;
 
-/// What can stand in a scenario file: every key with unit, default, range and source
+/// List the keys of a scenario file with unit, default, range and source
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// Only keys whose name or description holds this text
+#[command(after_help = "Example:\n  tidegate keys kist")]
+pub struct KeysArgs {
+    /// List only keys with this text in their name or description
     pattern: Option<String>,
-    /// Print the JSON Schema, for editors
+    /// Print the JSON Schema for editors
     #[arg(long, conflicts_with_all = ["pattern", "markdown"])]
     schema: bool,
-    /// Print the reference page, docs/scenario.md
+    /// Print the reference page docs/scenario.md
     #[arg(long, conflicts_with = "pattern")]
     markdown: bool,
 }
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: KeysArgs) -> Result<ExitCode, Failure> {
     if arguments.schema {
         println!("{:#}", keys::schema());
         return Ok(ExitCode::SUCCESS);
@@ -39,7 +40,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         println!("{}\n    {}\n    {}", key.path, key.about, facts.join("; "));
     }
     if found.is_empty() {
-        eprintln!("no key holds this text; `tidegate keys` lists all");
+        eprintln!("no key contains this text; `tidegate keys` lists all");
         return Ok(ExitCode::from(2));
     }
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `tidegate manual`: manual pages and shell completions.
+//! `tidegate manual`: writes manual pages and shell completions.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,13 +11,14 @@ use crate::failure::Failure;
 
 /// Write manual pages and shell completions
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// The folder for them: man/*.1, completions/*
+#[command(after_help = "Example:\n  tidegate manual target/manual")]
+pub struct ManualArgs {
+    /// Write man/*.1 and completions/* to this folder
     out: PathBuf,
 }
 
-/// Runs the subcommand, for the whole `command`.
-pub fn main(arguments: &Arguments, mut command: clap::Command) -> Result<ExitCode, Failure> {
+/// Runs the subcommand; `command` describes the whole tool.
+pub fn main(arguments: &ManualArgs, mut command: clap::Command) -> Result<ExitCode, Failure> {
     let (pages, completions) = (arguments.out.join("man"), arguments.out.join("completions"));
     let fail = |cause: std::io::Error| {
         let place = arguments.out.display().to_string();
@@ -28,6 +29,6 @@ pub fn main(arguments: &Arguments, mut command: clap::Command) -> Result<ExitCod
         clap_complete::generate_to(shell, &mut command, "tidegate", &completions).map_err(fail)?;
     }
     clap_mangen::generate_to(command, &pages).map_err(fail)?;
-    eprintln!("{} holds man and completions", arguments.out.display());
+    eprintln!("wrote {0}/man and {0}/completions", arguments.out.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! The subcommands: a file or folder each.
+//! The subcommands; each is a file or a folder.
 
 mod archive;
 mod client;
@@ -28,10 +28,10 @@ use clap::{Parser, Subcommand};
 use crate::failure::Failure;
 use crate::logs::Logs;
 
-/// Traffic control for onion-routed overlays: simulate it, measure it, run it.
+/// Simulate, measure and run traffic control for onion-routed overlays.
 #[derive(Parser)]
 #[command(version, about, propagate_version = true)]
-pub struct Arguments {
+pub struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
@@ -40,29 +40,29 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Arguments),
-    Sweep(sweep::Arguments),
-    Runs(runs::Arguments),
-    Export(export::Arguments),
-    Import(import::Arguments),
-    More(more::Arguments),
-    Score(score::Arguments),
-    Reproduce(reproduce::Arguments),
-    Scoreboard(scoreboard::Arguments),
+    Run(run::RunArgs),
+    Sweep(sweep::SweepArgs),
+    Runs(runs::RunsArgs),
+    Export(export::ExportArgs),
+    Import(import::ImportArgs),
+    More(more::MoreArgs),
+    Score(score::ScoreArgs),
+    Reproduce(reproduce::ReproduceArgs),
+    Scoreboard(scoreboard::ScoreboardArgs),
     Flashflow(flashflow::Arguments),
-    Overlay(overlay::Arguments),
-    Relay(relay::Arguments),
-    Client(client::Arguments),
-    Directory(directory::Arguments),
-    Predictor(predictor::Arguments),
-    Fairness(fairness::Arguments),
-    Keys(keys::Arguments),
-    Stream(stream::Arguments),
-    Archive(archive::Arguments),
-    Manual(manual::Arguments),
+    Overlay(overlay::OverlayArgs),
+    Relay(relay::RelayArgs),
+    Client(client::ClientArgs),
+    Directory(directory::DirectoryArgs),
+    Predictor(predictor::PredictorArgs),
+    Fairness(fairness::FairnessArgs),
+    Keys(keys::KeysArgs),
+    Stream(stream::StreamArgs),
+    Archive(archive::ArchiveArgs),
+    Manual(manual::ManualArgs),
 }
 
-impl Arguments {
+impl Cli {
     /// Runs the subcommand.
     pub fn run(self) -> Result<ExitCode, Failure> {
         self.logs.start();
@@ -86,9 +86,7 @@ impl Arguments {
             Command::Keys(arguments) => keys::main(arguments),
             Command::Stream(arguments) => stream::main(arguments),
             Command::Archive(arguments) => archive::main(arguments),
-            Command::Manual(arguments) => {
-                manual::main(&arguments, <Arguments as clap::CommandFactory>::command())
-            }
+            Command::Manual(arguments) => manual::main(&arguments, <Cli as clap::CommandFactory>::command()),
         }
     }
 }

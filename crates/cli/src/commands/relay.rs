@@ -1,4 +1,4 @@
-//! `tidegate relay`: a relay of an overlay on sockets.
+//! `tidegate relay`: runs a relay of an overlay on sockets.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -29,37 +29,40 @@ use toml::Spanned;
 use crate::failure::Failure;
 use crate::roles::{end_with_parent, listen_all, run_on_this_thread};
 
-/// Run a relay of an overlay: guard, middle, exit by policy (see docs/live.md)
+/// Run a relay of an overlay; its exit policy makes it an exit (see docs/live.md)
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// The relay's configuration
+#[command(
+    after_help = "Examples:\n  tidegate relay --keygen relay.keys\n  tidegate relay --config relay.toml"
+)]
+pub struct RelayArgs {
+    /// Read the relay's configuration from this TOML file
     #[arg(long, required_unless_present = "keygen")]
     config: Option<PathBuf>,
-    /// Draw keys into this file, which must not exist, and end
+    /// Generate keys into this file, which must not exist, and exit
     #[arg(long, conflicts_with = "config")]
     keygen: Option<PathBuf>,
-    /// Allow `tor.authority` to be outside of this machine and private networks; the configuration must too
+    /// Allow a `tor.authority` with a public address; the configuration must allow it too
     #[arg(long)]
     allow_public_authority: bool,
-    /// End when the process that started this one does
+    /// Exit when the parent process exits
     #[arg(long, hide = true)]
     owned: bool,
 }
 
-/// A relay's configuration.
+/// A relay's configuration file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct File {
+struct RelayFile {
     nickname: Spanned<String>,
-    /// An address, or a list of one of IPv4 and one of IPv6.
+    /// One address, or a list of an IPv4 and an IPv6 address.
     listen: Spanned<Value>,
-    /// Where others reach it, if that is elsewhere than `listen`.
+    /// The public address, if it differs from `listen`.
     address: Option<Spanned<Value>>,
-    /// Made by `tidegate relay --keygen`.
+    /// Key file written by `tidegate relay --keygen`.
     keys: PathBuf,
-    /// What it forwards at most.
+    /// Rate limit of the token bucket; unlimited by default.
     bandwidth: Option<Rate>,
-    /// Without rules nothing is let out.
+    /// Exit rules; the first match decides. Without rules the relay is not an exit.
     #[serde(default)]
     exit_policy: Vec<Spanned<String>>,
     #[serde(default)]
@@ -68,16 +71,16 @@ struct File {
     tor: Option<TorFile>,
     system: Option<Spanned<Value>>,
     limits: Option<Spanned<Value>>,
-    /// For how long its keys are used.
+    /// Lifetimes of onion, signing and link keys.
     key_lifetimes: Option<Spanned<Value>>,
-    /// Where its operator looks at it: on loopback.
+    /// Address of the status page and metrics; must be loopback.
     status: Option<Spanned<SocketAddr>>,
-    /// Show circuits one by one there: for demonstrations.
+    /// List single circuits on the status page; for demonstrations.
     #[serde(default)]
     show_circuits: bool,
 }
 
-/// The directory of an overlay of one's own.
+/// `[directory]`: the directory server of a private overlay.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DirectoryFile {
@@ -85,30 +88,30 @@ struct DirectoryFile {
     token: Option<String>,
 }
 
-/// The authority of a private Tor network.
+/// `[tor]`: the authority of a private Tor network.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct TorFile {
-    /// Its directory port.
+    /// Address and directory port of the authority.
     authority: Spanned<SocketAddr>,
     #[serde(default)]
     allow_public_authority: bool,
 }
 
-/// Keys of a scenario's `[[system]]` that only a simulation needs: sockets have a TCP, a TLS and paths of their own.
+/// Keys of a scenario's `[[system]]` that are ignored: real sockets have their own TCP, TLS and paths.
 const SIMULATED: [&str; 6] = ["name", "of-consensus", "packaging", "paths", "tcp", "tls"];
-/// Keys that would change what is measured in a simulation, and nothing here: whoever sets them is told.
+/// Keys of a scenario's `[[system]]` that are refused: they would silently do nothing here.
 const REFUSED: [&str; 4] = ["attack", "balance", "connection-half-life", "survey"];
 
-/// What of a system moves cells: the `[system]` table, which is a scenario's `[[system]]` key for key.
+/// Reads the `[system]` table, which has the keys of a scenario's `[[system]]`.
 pub fn links(system: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Config, InputError> {
     let nonces = Seed::root(u64::from_le_bytes(random()));
     let Some(table) = system else { return Ok(Config { nonces, ..Config::default() }) };
     let mut parts = table.get_ref().clone();
     if let Some(keys) = parts.as_object_mut() {
         if let Some(key) = REFUSED.iter().find(|key| keys.contains_key(**key)) {
-            let cause = format!("system.{key}: does nothing outside of simulations");
-            return Err(source.error(table.span(), cause, format!("leave `{key}` out")));
+            let cause = format!("system.{key}: has an effect only in simulations");
+            return Err(source.error(table.span(), cause, format!("remove `{key}`")));
         }
         keys.retain(|key, _| !SIMULATED.contains(&key.as_str()));
     }
@@ -132,7 +135,7 @@ pub fn links(system: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Con
     })
 }
 
-/// A table of that name whose keys its type describes.
+/// Reads the table `name` into the type `T`; a missing table gives the defaults.
 fn table<T: Parameters>(
     name: &str,
     table: Option<&Spanned<Value>>,
@@ -146,17 +149,17 @@ fn table<T: Parameters>(
     })
 }
 
-/// The `[limits]` table, within what the operating system allows.
+/// Reads the `[limits]` table, capped by the number of file descriptors that the system allows.
 fn limits(given: Option<&Spanned<Value>>, source: &SourceFile) -> Result<Limits, InputError> {
     let mut limits: Limits = table("limits", given, source)?;
     let descriptors = u32::try_from(os::raise_descriptors().unwrap_or(1024)).unwrap_or(u32::MAX);
-    // The rest is for streams, for connections that we open, and for files.
+    // The remaining descriptors are for streams, outgoing connections and files.
     limits.connections = limits.connections.min(descriptors / 2);
     limits.streams = limits.streams.min(descriptors / 4);
     Ok(limits)
 }
 
-/// Whether an address belongs to nobody's public network.
+/// Returns whether an address is loopback, private or link-local.
 fn is_private(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
@@ -164,10 +167,10 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// An address, or one of IPv4 and one of IPv6.
+/// Reads one address, or an IPv4 and an IPv6 address.
 fn addresses(given: &Spanned<Value>, source: &SourceFile) -> Result<Addresses, InputError> {
     let wrong = |cause: String| {
-        let cure = "\"192.0.2.1:9001\", or [\"192.0.2.1:9001\", \"[2001:db8::1]:9001\"]";
+        let cure = "write \"192.0.2.1:9001\", or [\"192.0.2.1:9001\", \"[2001:db8::1]:9001\"]";
         source.error(given.span(), cause, cure)
     };
     let texts = match given.get_ref() {
@@ -176,47 +179,50 @@ fn addresses(given: &Spanned<Value>, source: &SourceFile) -> Result<Addresses, I
     };
     let read = |text: &Value| match text.as_str().map(|text| (text, text.parse::<SocketAddr>())) {
         Some((_, Ok(address))) => Ok(address),
-        Some((text, Err(_))) => Err(wrong(format!("`{}` is no address with a port", text.escape_debug()))),
-        None => Err(wrong("an address is a string".into())),
+        Some((text, Err(_))) => {
+            Err(wrong(format!("`{}` is not an address with a port", text.escape_debug())))
+        }
+        None => Err(wrong("an address must be a string".into())),
     };
     let all = texts.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    Addresses::new(&all)
-        .ok_or_else(|| wrong("that is not one address, or one of IPv4 and one of IPv6".into()))
+    Addresses::new(&all).ok_or_else(|| wrong("expected one address, or one IPv4 and one IPv6 address".into()))
 }
 
-/// A relay's configuration, checked.
+/// A relay's checked configuration.
 struct Loaded {
     listen: Addresses,
     status: Option<(SocketAddr, bool)>,
     settings: Settings,
 }
 
-/// Reads a configuration.
+/// Reads and checks a configuration file.
 fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     let source = SourceFile::read(path)?;
-    let file: File = source.parse_toml()?;
+    let file: RelayFile = source.parse_toml()?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let nickname = file.nickname.get_ref();
     if !is_nickname(nickname) {
-        let cause = format!("`{}` is no nickname", nickname.escape_debug());
-        return Err(source.error(file.nickname.span(), cause, "1 to 19 letters and digits"));
+        let cause = format!("`{}` is not a nickname", nickname.escape_debug());
+        return Err(source.error(file.nickname.span(), cause, "use 1 to 19 letters and digits"));
     }
     let rules = file.exit_policy.iter().map(|rule| {
-        rule.get_ref().parse::<Rule>().map_err(|cause| source.error(rule.span(), cause, "or `reject *:*`"))
+        rule.get_ref().parse::<Rule>().map_err(|cause| {
+            source.error(rule.span(), cause, "write a rule such as `accept *:80` or `reject *:*`")
+        })
     });
     let rules = rules.collect::<Result<Vec<Rule>, InputError>>()?;
     let listen = addresses(&file.listen, &source)?;
     let reached = file.address.as_ref().unwrap_or(&file.listen);
     let address = addresses(reached, &source)?;
-    if let Some(nobodys) = address.all().into_iter().find(|address| address.ip().is_unspecified())
+    if let Some(unspecified) = address.all().into_iter().find(|address| address.ip().is_unspecified())
         && (file.directory.is_some() || file.tor.is_some())
     {
-        let cause = format!("{nobodys} is nobody's address");
-        return Err(source.error(reached.span(), cause, "say where others reach this relay: `address = ..`"));
+        let cause = format!("{unspecified} is not an address that others can reach");
+        return Err(source.error(reached.span(), cause, "set `address` to the public address of this relay"));
     }
     if file.tor.is_some() && address.first().is_ipv6() {
-        let cause = "in a Tor network every relay has an address of IPv4";
-        return Err(source.error(reached.span(), cause, "name one beside that of IPv6"));
+        let cause = "in a Tor network every relay needs an IPv4 address";
+        return Err(source.error(reached.span(), cause, "list an IPv4 address before the IPv6 address"));
     }
     let policy = Policy::new(rules, file.exit_to_private_addresses, [listen.all(), address.all()].concat());
     let status = file.status.as_ref().map(|status| match status.get_ref() {
@@ -224,7 +230,7 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
         address => Err(source.error(
             status.span(),
             format!("{address} is not on loopback"),
-            "what relays show is their operator's business: 127.0.0.1, and a tunnel",
+            "use 127.0.0.1, and a tunnel for remote access",
         )),
     });
     let status = status.transpose()?;
@@ -236,15 +242,15 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
             let is_allowed = allow_public && tor.allow_public_authority;
             if !is_private(authority.ip()) && !is_allowed {
                 let cause = format!("{authority} is not in a private network");
-                let cure = "relays are for private networks; who operates the network at that address says so with \
-                            `allow-public-authority = true` here and --allow-public-authority";
+                let cure = "if you operate that network, set `allow-public-authority = true` here and pass \
+                            --allow-public-authority";
                 return Err(source.error(tor.authority.span(), cause, cure));
             }
             Announce::Tor(authority)
         }
         (Some(_), Some(tor)) => {
-            let cause = "a relay announces itself to a [directory] or to a [tor] authority, not both";
-            return Err(source.error(tor.authority.span(), cause, "leave one out"));
+            let cause = "a relay has either a [directory] or a [tor] authority, not both";
+            return Err(source.error(tor.authority.span(), cause, "remove one of them"));
         }
     };
     let mut config = links(file.system.as_ref(), &source)?;
@@ -254,7 +260,7 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     }
     let path = folder.join(&file.keys);
     let router = keys::load(&path, clock::unix()).map_err(|why| {
-        InputError::new(path.display().to_string(), why, "`tidegate relay --keygen FILE` makes one")
+        InputError::new(path.display().to_string(), why, "create it with `tidegate relay --keygen FILE`")
     })?;
     let lifetimes = table("key-lifetimes", file.key_lifetimes.as_ref(), &source)?;
     let keys = Keys { router, file: Some(path), lifetimes };
@@ -264,8 +270,12 @@ fn load(path: &Path, allow_public: bool) -> Result<Loaded, InputError> {
     Ok(Loaded { listen, status, settings })
 }
 
-/// Gives orders as the process gets signals: SIGHUP, and SIGTERM or Ctrl-C, of which the second ends it at once.
-async fn obey(arguments: &Arguments, path: &Path, orders: mpsc::Sender<Order>) -> Result<(), Failure> {
+/// Turns signals into orders: SIGHUP reloads, SIGTERM or Ctrl-C drains, a second one exits at once.
+async fn handle_signals(
+    arguments: &RelayArgs,
+    path: &Path,
+    orders: mpsc::Sender<Order>,
+) -> Result<(), Failure> {
     let mut signals = os::Signals::new().map_err(other)?;
     let mut draining = false;
     loop {
@@ -285,12 +295,12 @@ async fn obey(arguments: &Arguments, path: &Path, orders: mpsc::Sender<Order>) -
         } else {
             Order::Drain
         };
-        // A relay that has ended needs none.
+        // The relay may have ended; then the order is not needed.
         let _ = orders.send(order).await;
     }
 }
 
-fn say(event: &Event) {
+fn log_event(event: &Event) {
     match event {
         Event::Announced => tracing::info!("announced"),
         Event::Refused(why) => tracing::warn!(cause = why, "refused"),
@@ -304,21 +314,21 @@ fn say(event: &Event) {
     }
 }
 
-/// Runs it.
-pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+/// Runs the subcommand.
+pub fn main(arguments: &RelayArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.keygen {
         let keys = keys::create(path).map_err(|why| {
             Failure::Input(InputError::new(
                 path.display().to_string(),
                 why,
-                "name a file that does not exist",
+                "name a file that does not exist yet",
             ))
         })?;
         println!("fingerprint = \"{}\"", hex(&keys.fingerprint()));
         println!("identity = \"{}\"", hex(&keys.ed25519()));
         return Ok(ExitCode::SUCCESS);
     }
-    let path = arguments.config.as_deref().expect("clap asks for it");
+    let path = arguments.config.as_deref().expect("clap requires --config without --keygen");
     let Loaded { listen, status, mut settings } = load(path, arguments.allow_public_authority)?;
     end_with_parent(arguments.owned);
     run_on_this_thread(async {
@@ -330,24 +340,24 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if let Some((address, circuits)) = status {
             let listener = TcpListener::bind(address).await;
             let listener = listener
-                .map_err(|cause| other(format!("the status page cannot be served on {address}: {cause}")))?;
+                .map_err(|cause| other(format!("cannot serve the status page on {address}: {cause}")))?;
             let address = listener.local_addr().map_err(other)?;
             tracing::info!(%address, "status");
             settings.status = Some(Status { listener, circuits });
         }
         let last = RefCell::new(None);
         let hear = |event: Event| {
-            // A directory that is asked again and again says the same again and again.
+            // Announcements repeat with every directory period; log only changes.
             let again = last.borrow().as_ref() == Some(&event);
             if !again || !matches!(event, Event::Announced | Event::Refused(_)) {
-                say(&event);
+                log_event(&event);
             }
             last.replace(Some(event));
         };
         let (orders, taken) = mpsc::channel(1);
         tokio::select! {
             result = run(settings, listeners, taken, &hear) => result.map_err(other),
-            result = obey(arguments, path, orders) => result,
+            result = handle_signals(arguments, path, orders) => result,
         }
     })?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `tidegate reproduce`: the scoreboard of published numbers.
+//! `tidegate reproduce`: compares published numbers with measured ones.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,55 +16,58 @@ use crate::console::{COMMIT, Console, command_line, terminal_width, write_result
 use crate::failure::Failure;
 use crate::runners::RUNNERS;
 
-/// Measure what papers published, and print theirs beside ours
+/// Measure what papers published and print both numbers side by side
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// PAPER or PAPER/FIGURE, such as predictor/table-1; everything without it
+#[command(
+    after_help = "Examples:\n  tidegate reproduce predictor/table-1\n  tidegate reproduce flashflow --scale medium --record"
+)]
+pub struct ReproduceArgs {
+    /// Run only PAPER or PAPER/FIGURE, such as predictor/table-1 [default: everything]
     what: Option<String>,
-    /// How much effort to make: smoke (seconds each), medium (everything in an hour and a half), full (as published)
+    /// Choose the size of the experiments
     #[arg(long, value_enum, default_value = "smoke")]
     scale: ScaleName,
-    /// Exit with 1 if any row differs
+    /// Exit with code 1 if any row differs
     #[arg(long)]
     strict: bool,
-    /// Print the rows as JSON on standard output
+    /// Print the rows as JSON
     #[arg(long)]
     json: bool,
-    /// Threads; 0: one per core
+    /// Use this many threads; 0 means one per core
     #[arg(long, default_value_t = 0)]
     jobs: usize,
-    /// Keep what was measured as result.json beside each experiment
+    /// Store the measured values as result.json beside each experiment
     #[arg(long)]
     record: bool,
-    /// Keep each finished run of scenarios in this folder; runs that are kept there are not made again
+    /// Store finished runs in this folder and skip runs that it contains
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
-    /// Folder of the experiments
+    /// Read experiments from this folder
     #[arg(long, default_value = "experiments")]
     experiments: PathBuf,
-    /// Folder for the report, instead of a new out/reproduce/<number>, which out/reproduce/latest names
+    /// Write the report to this folder [default: out/reproduce/<number>, linked from out/reproduce/latest]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Replace other results in that folder: the files that their manifest lists, nothing else
+    /// Replace results in the folder; only files that its manifest lists are removed
     #[arg(long, requires = "out")]
     force: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ScaleName {
-    /// Seconds each: does it work, is the shape right
+    /// Seconds per experiment; shows that it works and has the right shape
     Smoke,
-    /// Everything comparable, all of it in an hour and a half on two cores
+    /// Large enough to compare; all experiments take 90 minutes on two cores
     Medium,
-    /// The published size
+    /// The size in the paper
     Full,
 }
 
-/// An experiment, its checked rows, and what measures it.
-type Planned = (Experiment, Vec<PublishedRow>, Runner);
+/// An experiment with its checked rows and its runner.
+type PlannedExperiment = (Experiment, Vec<PublishedRow>, Runner);
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: ReproduceArgs) -> Result<ExitCode, Failure> {
     let scale = match arguments.scale {
         ScaleName::Smoke => Scale::Smoke,
         ScaleName::Medium => Scale::Medium,
@@ -100,7 +103,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         console.finish();
         let cost = Cost { wall_s: console.wall_s() - wall, cpu_s: process_cpu_s() - cpu };
         let megabytes = peak_memory() / 1_000_000;
-        eprintln!("{name}: {:.1} s, {:.1} CPU-s, at most {megabytes} MB so far", cost.wall_s, cost.cpu_s);
+        eprintln!("{name}: {:.1} s, {:.1} CPU-s, peak memory so far {megabytes} MB", cost.wall_s, cost.cpu_s);
         board.take(planned, measured, scale, arguments.record.then_some(cost))?;
     }
     let Board { outcomes, illustrated, mut files, stopped } = board;
@@ -115,7 +118,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     } else {
         print_table(&outcomes);
     }
-    eprintln!("{} holds report.html and scoreboard.json", place.display());
+    eprintln!("results: {}/report.html, scoreboard.json", place.display());
     let summary = verdict::count(&outcomes);
     if arguments.json {
         eprintln!("{summary}");
@@ -131,21 +134,21 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What was measured so far.
+/// Results of the experiments that have finished.
 #[derive(Default)]
 struct Board {
     outcomes: Vec<Outcome>,
     illustrated: Vec<IllustratedExperiment>,
-    /// Drawings, for the folder of the report.
+    /// Drawings to write into the report folder.
     files: Vec<folder::ResultFile>,
     stopped: bool,
 }
 
 impl Board {
-    /// Judges an experiment, draws its figures and, given what it took, keeps the record.
+    /// Computes verdicts, draws the figures and, if `record` has the cost, stores the record.
     fn take(
         &mut self,
-        (experiment, rows, _): &Planned,
+        (experiment, rows, _): &PlannedExperiment,
         measured: Result<Measured, RunError>,
         scale: Scale,
         record: Option<Cost>,
@@ -190,13 +193,13 @@ impl Board {
     }
 }
 
-/// The experiment's published figures with what was measured.
+/// Draws the published figures with the measured values.
 fn drawings(experiment: &Experiment, measured: &Measured) -> Vec<String> {
     experiment.file.figure.iter().map(|figure| svg(&figure.get_ref().draw(measured))).collect()
 }
 
-/// Everything that can be wrong is found before the first hour of work.
-fn plan(experiments: Vec<Experiment>, record: bool) -> Result<Vec<Planned>, Failure> {
+/// Checks every experiment before the first one runs, because a run can take hours.
+fn plan(experiments: Vec<Experiment>, record: bool) -> Result<Vec<PlannedExperiment>, Failure> {
     let known: Vec<&str> = RUNNERS.iter().map(|(name, _)| *name).collect();
     let mut planned = Vec::new();
     for experiment in experiments {
@@ -219,7 +222,7 @@ fn print_table(outcomes: &[Outcome]) {
     }
 }
 
-/// Where measured inputs lie. It is told from the working directory, and scenarios name their files from where they are.
+/// The folder of measured inputs, as an absolute path: scenarios resolve paths from their own folder.
 pub fn data_folder() -> PathBuf {
     let told = std::env::var_os("TIDEGATE_DATA").unwrap_or_else(|| "../shared/data".into());
     std::path::absolute(&told).unwrap_or_else(|_| told.into())

@@ -1,4 +1,4 @@
-//! `tidegate run`: simulate a scenario.
+//! `tidegate run`: simulates a scenario.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,60 +16,61 @@ use tidegate_lab::store::{self, Store};
 use crate::console::{self, COMMIT, Console};
 use crate::failure::Failure;
 
-/// Simulate a scenario: compare its systems on the same networks
+/// Simulate a scenario and compare its systems on the same networks
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// The scenario file
+#[command(after_help = "Example:\n  tidegate run scenarios/bottleneck.toml --seeds 5")]
+pub struct RunArgs {
+    /// Read the scenario from this TOML file
     scenario: PathBuf,
-    /// Number of seeds; each is a network of its own, the same for all systems
+    /// Run each system with this many seeds; all systems share the network of a seed
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
-    /// First seed, instead of the scenario's
+    /// Start with this seed instead of the scenario's
     #[arg(long)]
     seed: Option<u64>,
-    /// Threads; 0: one per core
+    /// Use this many threads; 0 means one per core
     #[arg(long, default_value_t = 0)]
     jobs: usize,
-    /// Folder for the results, instead of a new out/<scenario>/<number>, which out/<scenario>/latest names
+    /// Write results to this folder [default: out/<scenario>/<number>, linked from out/<scenario>/latest]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Replace other results in that folder: the files that their manifest lists, nothing else
+    /// Replace results in the folder; only files that its manifest lists are removed
     #[arg(long, requires = "out")]
     force: bool,
-    /// Go on with the study in that folder, or in out/<scenario>/latest: runs that are kept are not made again
+    /// Continue the study in --out or out/<scenario>/latest and skip finished runs
     #[arg(long, conflicts_with = "force")]
     resume: bool,
-    /// Print the whole summary as one JSON document on standard output
+    /// Print the summary as one JSON document
     #[arg(long)]
     json: bool,
     /// Print every row of the table
     #[arg(long)]
     all: bool,
-    /// [tor] Consensus, full or microdescriptor flavour, plain or .xz
+    /// [tor] Take relays from this consensus (full or microdescriptor flavour, plain or .xz)
     #[arg(long, value_name = "FILE")]
     consensus: Option<PathBuf>,
-    /// [tor] Microdescriptors of the consensus (tor's cached-microdescs): families whose relays share no path
+    /// [tor] Take relay families from these microdescriptors (tor's cached-microdescs)
     #[arg(long, value_name = "FILE")]
     microdescriptors: Option<PathBuf>,
-    /// [tor] Round-trip times: between cities (WonderProxy), countries (RIPE), or a GML or GraphML graph
+    /// [tor] Take round-trip times from this file: WonderProxy, RIPE country pairs, GML or GraphML
     #[arg(long, value_name = "FILE")]
     latency: Option<PathBuf>,
-    /// [tor] Addresses to countries, as tor's geoip file
+    /// [tor] Map addresses to countries with this file (tor's geoip format)
     #[arg(long, value_name = "FILE")]
     geoip: Option<PathBuf>,
-    /// [tor] Measured downloads (torperf, OnionPerf) to print beside ours
+    /// [tor] Print these measured downloads (torperf or OnionPerf) beside the simulated ones
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
-    /// [tor] Share of the network to simulate
+    /// [tor] Simulate this share of the network, between 0 and 1
     #[arg(long)]
     fraction: Option<f64>,
-    /// Replace a value of the scenario, as TOML: --set 'duration = "30 s"'
+    /// Replace a value of the scenario, written as TOML: --set 'duration = "30 s"'
     #[arg(long = "set", value_name = "KEY = VALUE")]
     overrides: Vec<String>,
 }
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: RunArgs) -> Result<ExitCode, Failure> {
     let mut scenario = read(&arguments)?;
     let folder = Folder::open(&scenario, &arguments)?;
     let before = Console::new(1, arguments.jobs);
@@ -78,7 +79,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let runs = run_all(&scenario, &arguments, &folder).inspect_err(|_| folder.study.forget_if_empty())?;
     if runs.finished.is_empty() {
         folder.study.forget_if_empty();
-        eprintln!("stopped before any run was finished; nothing was written");
+        eprintln!("stopped before the first run finished; no results were written");
         return Ok(ExitCode::from(130));
     }
     let results = Results::new(&scenario, &runs);
@@ -89,12 +90,12 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         let columns = console::terminal_width().map_or(COLUMNS, usize::from);
         println!("{}", if arguments.all { full_table(&results) } else { summary_table(&results, columns) });
     }
-    eprintln!("{} holds report.html, tables (.csv, .parquet) and manifest.json", folder.place.display());
-    Ok(say_what_is_missing(&scenario, &runs))
+    eprintln!("results: {}/report.html, tables (.csv, .parquet), manifest.json", folder.place.display());
+    Ok(report_missing(&scenario, &runs))
 }
 
-/// The scenario, with what the arguments replace in it.
-fn read(arguments: &Arguments) -> Result<Scenario, Failure> {
+/// Loads the scenario and applies the overrides of the command line.
+fn read(arguments: &RunArgs) -> Result<Scenario, Failure> {
     let overrides = [tor_keys(arguments)?, arguments.overrides.clone()].concat();
     let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
     scenario.inputs.notices.iter().for_each(|text| console::notice(text));
@@ -104,18 +105,18 @@ fn read(arguments: &Arguments) -> Result<Scenario, Failure> {
     Ok(scenario)
 }
 
-/// Where the results go: each finished run at once, the report of all at the end.
+/// The result folder: each run is stored when it finishes, the report at the end.
 struct Folder {
     place: PathBuf,
     contents: Contents,
     study: Store,
-    /// Whether it is a new one, which `latest` names once it holds something.
+    /// Whether the folder is new and numbered; `latest` links to it after the first stored run.
     numbered: bool,
 }
 
 impl Folder {
-    /// Finds the place, refusing one that holds something else.
-    fn open(scenario: &Scenario, arguments: &Arguments) -> Result<Folder, Failure> {
+    /// Opens the folder; fails if it holds other results.
+    fn open(scenario: &Scenario, arguments: &RunArgs) -> Result<Folder, Failure> {
         let contents = contents(scenario, store::input_digests(scenario)?, COMMIT);
         let base = PathBuf::from("out").join(&scenario.file.name);
         let numbered = arguments.out.is_none() && !arguments.resume;
@@ -126,16 +127,19 @@ impl Folder {
         };
         folder::check_place(&place, &contents, arguments.force)?;
         if arguments.resume && folder::contents_of(&place).is_none() {
-            let cure = "leave --resume out";
-            return Err(
-                InputError::new(place.display().to_string(), "holds no study to go on with", cure).into()
-            );
+            let cure = "run it without --resume first";
+            return Err(InputError::new(
+                place.display().to_string(),
+                "does not contain a study to continue",
+                cure,
+            )
+            .into());
         }
         let study = Store::open(&place, &contents)?;
         Ok(Folder { place, contents, study, numbered })
     }
 
-    /// Keeps a finished run.
+    /// Stores a finished run.
     fn keep(&self, scenario: &Scenario, run: &Run, unix_s: u64) -> Result<(), InputError> {
         self.study.keep_run(scenario, run, COMMIT, unix_s)?;
         if self.numbered {
@@ -151,8 +155,8 @@ impl Folder {
     }
 }
 
-/// Makes the runs that are wanted and not kept yet. Gives all runs of the study.
-fn run_all(scenario: &Scenario, arguments: &Arguments, folder: &Folder) -> Result<Runs, Failure> {
+/// Simulates the requested runs that are not stored yet; returns all runs of the study.
+fn run_all(scenario: &Scenario, arguments: &RunArgs, folder: &Folder) -> Result<Runs, Failure> {
     let mut tasks = runs::tasks(scenario, arguments.seeds);
     if arguments.resume {
         tasks = folder.study.lacking(scenario, tasks)?;
@@ -164,8 +168,8 @@ fn run_all(scenario: &Scenario, arguments: &Arguments, folder: &Folder) -> Resul
     Ok(Runs { finished: folder.study.finished(scenario)?, missing: made.missing })
 }
 
-/// Names the runs that were not made. Gives how the process ends.
-fn say_what_is_missing(scenario: &Scenario, runs: &Runs) -> ExitCode {
+/// Lists runs that were not simulated, and returns the exit code.
+fn report_missing(scenario: &Scenario, runs: &Runs) -> ExitCode {
     if runs.missing.is_empty() {
         return ExitCode::SUCCESS;
     }
@@ -183,11 +187,11 @@ fn say_what_is_missing(scenario: &Scenario, runs: &Runs) -> ExitCode {
     ExitCode::from(130)
 }
 
-/// Missing runs that are named one by one.
+/// At most this many missing runs are listed.
 const MISSING_NAMED: usize = 8;
 
-/// The `[tor]` keys that have an argument of their own. Files named there count from the working directory.
-fn tor_keys(arguments: &Arguments) -> Result<Vec<String>, Failure> {
+/// Turns the options for `[tor]` keys into overrides. Paths are relative to the working directory.
+fn tor_keys(arguments: &RunArgs) -> Result<Vec<String>, Failure> {
     let mut keys = Vec::new();
     for (key, file) in [
         ("consensus", &arguments.consensus),

@@ -1,4 +1,4 @@
-//! `tidegate runs`: finds, shows and compares studies.
+//! `tidegate runs`: lists, shows, compares and merges studies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,45 +15,48 @@ use tidegate_lab::store::{self, Record};
 use crate::console::command_line;
 use crate::failure::Failure;
 
-/// Find, show and compare what was run
+/// List, show, compare and merge stored studies
 #[derive(clap::Args)]
-pub struct Arguments {
+#[command(
+    after_help = "Examples:\n  tidegate runs ls\n  tidegate runs diff out/bottleneck/1 out/bottleneck/2 --metric latency"
+)]
+pub struct RunsArgs {
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// List the studies below a folder
+    /// List the studies in a folder and its subfolders
     Ls {
-        /// The folder
+        /// Search this folder
         #[arg(default_value = "out")]
         folder: PathBuf,
     },
-    /// Show a study: where it comes from, its runs and what they cost
+    /// Show the origin of a study, its runs and their processor time
     Show {
-        /// Its folder
+        /// Read the study from this folder
         study: PathBuf,
     },
-    /// Compare two studies: parameters that differ, and each system's metrics
+    /// Compare the parameters and the metrics of two studies
     Diff {
-        /// The one
+        /// Read the first study from this folder
         a: PathBuf,
-        /// The other
+        /// Read the second study from this folder
         b: PathBuf,
-        /// Only metrics with this in their name
+        /// Compare only metrics with this text in their name
         #[arg(long, default_value = "")]
         metric: String,
     },
-    /// Make one table of all runs of a study: after its shards, or after a kill
+    /// Write one table of all stored runs, for a study that ran in shards or was killed
     Merge {
-        /// Its folder
+        /// Read the study from this folder
         study: PathBuf,
     },
 }
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: RunsArgs) -> Result<ExitCode, Failure> {
     match arguments.command {
         Command::Ls { folder } => list(&folder)?,
         Command::Show { study } => show(&study)?,
@@ -63,18 +66,18 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Deeper folders than this are not looked into.
+/// The search for studies descends at most this many levels.
 const DEPTH: u32 = 4;
 
 fn list(folder: &Path) -> Result<(), InputError> {
     if !folder.is_dir() {
-        let cure = "name the folder of your results, or run something first";
-        return Err(InputError::new(folder.display().to_string(), "is no folder", cure));
+        let cure = "name a folder with results, or run a scenario first";
+        return Err(InputError::new(folder.display().to_string(), "is not a directory", cure));
     }
     let mut found = Vec::new();
     search(folder, DEPTH, &mut found);
     for place in &found {
-        let contents = folder::contents_of(place).expect("it was just found");
+        let contents = folder::contents_of(place).expect("`search` returns only folders with contents");
         let count = store::count(place);
         let commit = contents.parameters["commit"].as_str().unwrap_or("-").to_owned();
         println!("{:<32} {:<24} {count:>6} runs  {commit}", place.display(), contents.name);
@@ -89,7 +92,7 @@ fn search(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
         return;
     }
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    // A link, such as `latest`, leads to what is found anyway; with a dot in front is what was being written.
+    // Skip links such as `latest`, which lead to folders found anyway, and hidden folders, which are incomplete.
     let shown = entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
     let folders = shown.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
@@ -99,11 +102,11 @@ fn search(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A study's contents and records.
+/// Reads the contents and the records of a study.
 fn open(place: &Path) -> Result<(folder::Contents, Vec<Record>), InputError> {
     let contents = folder::contents_of(place).ok_or_else(|| {
         let cure = "`tidegate runs ls` lists the studies";
-        InputError::new(place.display().to_string(), "holds no results of tidegate", cure)
+        InputError::new(place.display().to_string(), "does not contain results of tidegate", cure)
     })?;
     Ok((contents, store::records(place)?))
 }
@@ -118,7 +121,7 @@ fn show(place: &Path) -> Result<(), InputError> {
         println!("  input {key}: sha256 {digest}");
     }
     let cost: f64 = records.iter().map(|record| record.cpu_s).sum();
-    println!("  {} runs, {cost:.1} s of the processor", records.len());
+    println!("  {} runs, {cost:.1} CPU-seconds", records.len());
     for record in &records {
         let point: Vec<String> = record.point.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         println!(
@@ -133,7 +136,7 @@ fn show(place: &Path) -> Result<(), InputError> {
     Ok(())
 }
 
-/// (point and system, metric) -> values over seeds.
+/// Values over seeds, by point and system, and by metric.
 type Values = BTreeMap<(String, String), Vec<f64>>;
 
 fn values(records: &[Record], wanted: &str) -> Values {
@@ -183,6 +186,6 @@ fn merge(place: &Path) -> Result<(), InputError> {
     let (contents, records) = open(place)?;
     let more = json!({ "command": command_line(), "runs": records.len() });
     folder::write(store::merged(&records), &contents, more, place)?;
-    println!("{} holds metrics.csv and metrics.parquet of {} runs", place.display(), records.len());
+    println!("wrote {}/metrics.csv and metrics.parquet with {} runs", place.display(), records.len());
     Ok(())
 }

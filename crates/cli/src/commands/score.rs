@@ -1,4 +1,4 @@
-//! `tidegate score`: how far a simulated Tor is from the measured one.
+//! `tidegate score`: compares a simulated Tor with measured downloads.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,30 +12,31 @@ use tidegate_lab::{load, runs};
 use crate::console::{Console, notice};
 use crate::failure::Failure;
 
-/// Simulate a Tor and say how far its download times are from measured ones
+/// Simulate a Tor and compare its download times with measured ones
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// The scenario file: a [tor] network with users named `benchmark`
+#[command(after_help = "Example:\n  tidegate score scenarios/tor.toml --measured torperf.csv --seeds 3")]
+pub struct ScoreArgs {
+    /// Read the scenario from this file; it needs a [tor] table and users named `benchmark`
     scenario: PathBuf,
-    /// Measured downloads (torperf, OnionPerf), instead of the scenario's `compare`
+    /// Compare with these downloads (torperf or OnionPerf) instead of the scenario's `compare`
     #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
-    /// Number of seeds, pooled
+    /// Run this many seeds and pool their downloads
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     seeds: u32,
-    /// Threads; 0: one per core
+    /// Use this many threads; 0 means one per core
     #[arg(long, default_value_t = 0)]
     jobs: usize,
-    /// Print the scores as one JSON document on standard output
+    /// Print the scores as one JSON document
     #[arg(long)]
     json: bool,
-    /// Replace a value of the scenario, as TOML: --set 'duration = "30 s"'
+    /// Replace a value of the scenario, written as TOML: --set 'duration = "30 s"'
     #[arg(long = "set", value_name = "KEY = VALUE")]
     overrides: Vec<String>,
 }
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: ScoreArgs) -> Result<ExitCode, Failure> {
     let mut overrides = arguments.overrides;
     if let Some(file) = &arguments.measured {
         let absolute = std::path::absolute(file).map_err(|error| Failure::Other(error.to_string()))?;
@@ -44,8 +45,8 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut scenario = Scenario::load(&arguments.scenario, &overrides)?;
     scenario.inputs.notices.iter().for_each(|text| notice(text));
     if scenario.inputs.compare.is_none() {
-        let cause = "has nothing to be compared with";
-        let cure = "name measured downloads with --measured or [tor] `compare`";
+        let cause = "has no measured downloads to compare with";
+        let cure = "name a file with --measured or the [tor] key `compare`";
         return Err(Failure::Input(tidegate_lab::input::InputError::new(&scenario.source.file, cause, cure)));
     }
     let console = Console::new(scenario.systems.len() * arguments.seeds as usize, arguments.jobs);
@@ -53,7 +54,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let runs = runs::run_all(&scenario, arguments.seeds, &console)?;
     console.finish();
     if runs.finished.is_empty() {
-        eprintln!("stopped before any run was finished");
+        eprintln!("stopped before the first run finished");
         return Ok(ExitCode::from(130));
     }
     let results = Results::new(&scenario, &runs);
@@ -92,10 +93,10 @@ fn print(results: &Results<'_>) {
             }
         }
     }
-    println!("\nours / measured; the score is the mean of |ln(ours / measured)|, 0 being perfect");
+    println!("\nours / measured; the score is the mean of |ln(ours / measured)|, and 0 is a perfect match");
 }
 
 fn headline(score: &Score) -> String {
     let show = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
-    format!("score {}, of the downloads alone {}", show(score.error()), show(score.downloads()))
+    format!("score {}, downloads only {}", show(score.error()), show(score.downloads()))
 }

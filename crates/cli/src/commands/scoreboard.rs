@@ -1,4 +1,4 @@
-//! `tidegate scoreboard`: the page of recorded results.
+//! `tidegate scoreboard`: writes the page of recorded results.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,31 +11,32 @@ use tidegate_lab::scoreboard::{experiment, record};
 use super::reproduce::data_folder;
 use crate::failure::Failure;
 
-/// Make the page of recorded results (docs/scoreboard.md) from experiments/*/*/result.json
+/// Write docs/scoreboard.md from the recorded results in experiments/*/*/result.json
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// Folder of the experiments
+#[command(after_help = "Example:\n  tidegate scoreboard --check")]
+pub struct ScoreboardArgs {
+    /// Read experiments from this folder
     #[arg(long, default_value = "experiments")]
     experiments: PathBuf,
-    /// The page
+    /// Write this page
     #[arg(long, default_value = "docs/scoreboard.md")]
     page: PathBuf,
-    /// The file whose lines between `<!-- scoreboard -->` and `<!-- /scoreboard -->` quote it
+    /// Update the summary between `<!-- scoreboard -->` and `<!-- /scoreboard -->` in this file
     #[arg(long, default_value = "README.md")]
     readme: PathBuf,
-    /// Write nothing; exit with 1 where page or quotation say something else than the records
+    /// Write nothing; exit with code 1 if the page or the summary is out of date
     #[arg(long)]
     check: bool,
 }
 
-/// Begin and end of the quotation.
+/// Start and end markers of the summary.
 const MARKS: [&str; 2] = ["<!-- scoreboard -->\n", "<!-- /scoreboard -->"];
 
-/// Columns of a line of the quotation.
+/// Maximum width of a line of the summary.
 const WIDTH: usize = 118;
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: ScoreboardArgs) -> Result<ExitCode, Failure> {
     let made = scoreboard::page(&experiment::find(&arguments.experiments, &data_folder(), None)?)?;
     let page = read(&arguments.page)?.unwrap_or_default();
     let readme = read(&arguments.readme)?;
@@ -49,35 +50,35 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         stale = true;
         if arguments.check {
-            println!("{} does not say what is recorded:", path.display());
+            println!("{} is out of date:", path.display());
             differences(&old, &new).iter().for_each(|line| println!("{line}"));
         } else {
             record::replace(path, &new)
                 .map_err(|cause| InputError::new(path.display().to_string(), cause.to_string(), ""))?;
-            println!("{} is made anew", path.display());
+            println!("updated {}", path.display());
         }
     }
     if stale && arguments.check {
-        println!("run `tidegate scoreboard`, look at what got worse, and commit the page with the records");
+        println!("run `tidegate scoreboard`, check which rows changed, and commit the page with the records");
         return Ok(ExitCode::FAILURE);
     }
     println!("{}", made.sentence);
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file's text; none where there is no file.
+/// Reads a file; returns `None` if it does not exist.
 fn read(path: &PathBuf) -> Result<Option<String>, Failure> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(cause) => {
             let cause = format!("cannot be read: {cause}");
-            Err(InputError::new(path.display().to_string(), cause, "check it").into())
+            Err(InputError::new(path.display().to_string(), cause, "check its permissions").into())
         }
     }
 }
 
-/// A text with the sentence between the marks; none if it has no marks.
+/// Replaces the text between the markers; returns `None` if there are no markers.
 fn quote(text: &str, sentence: &str) -> Option<String> {
     let begin = text.find(MARKS[0])? + MARKS[0].len();
     let end = begin + text[begin..].find(MARKS[1])?;
@@ -97,7 +98,7 @@ fn quote(text: &str, sentence: &str) -> Option<String> {
     Some(format!("{}{lines}\n{}", &text[..begin], &text[end..]))
 }
 
-/// The first lines that one text has and the other lacks.
+/// Lists up to 20 lines that only the old text has, and up to 20 that only the new one has.
 fn differences(old: &str, new: &str) -> Vec<String> {
     let lacks = |text: &str, sign: &str, other: &str| -> Vec<String> {
         let known: std::collections::BTreeSet<&str> = other.lines().collect();
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quotation_is_replaced_between_its_marks() {
+    fn the_summary_is_replaced_between_its_markers() {
         let text = "a\n<!-- scoreboard -->\nold\n<!-- /scoreboard -->\nb\n";
         let new = quote(text, &"word ".repeat(40)).unwrap();
         assert!(

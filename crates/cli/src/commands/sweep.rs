@@ -1,4 +1,4 @@
-//! `tidegate sweep`: one scenario at many points, each run kept the moment it ends.
+//! `tidegate sweep`: runs a scenario with many combinations of values; stores each run when it finishes.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,35 +14,36 @@ use tidegate_lab::sweep::{Sweep, SweepTask};
 use crate::console::{COMMIT, Console, command_line, notice};
 use crate::failure::Failure;
 
-/// Run a scenario at many points: any key over values or ranges
+/// Run a scenario for many values of its keys
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// The study file
+#[command(after_help = "Example:\n  tidegate sweep study.toml --shard 3/20")]
+pub struct SweepArgs {
+    /// Read the study from this TOML file
     study: PathBuf,
-    /// Folder of the study, instead of out/<study>; it only grows, and goes on where it was stopped
+    /// Store runs in this folder and skip runs that it contains [default: out/<study>]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Only this part of the runs, such as 3/20, for many machines with one folder
+    /// Make only this part of the runs, such as 3/20, to share a folder among machines
     #[arg(long, value_parser = shard)]
     shard: Option<(usize, usize)>,
-    /// Threads; 0: one per core
+    /// Use this many threads; 0 means one per core
     #[arg(long, default_value_t = 0)]
     jobs: usize,
-    /// Print the points and what is kept of them, and run nothing
+    /// Print the points of the study and run nothing
     #[arg(long)]
     list: bool,
 }
 
-/// `3/20`: the third of twenty.
+/// Parses a shard: `3/20` is the third of twenty.
 fn shard(text: &str) -> Result<(usize, usize), String> {
     let parts = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
     parts
         .filter(|(k, n)| *k >= 1 && k <= n)
-        .ok_or_else(|| format!("`{text}` is no shard; write it like 3/20, from 1/20 to 20/20"))
+        .ok_or_else(|| format!("`{text}` is not a shard; write K/N with K from 1 to N, such as 3/20"))
 }
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: SweepArgs) -> Result<ExitCode, Failure> {
     let sweep = Sweep::load(&arguments.study)?;
     sweep.notices().iter().for_each(|text| notice(text));
     let total = sweep.tasks.len();
@@ -65,7 +66,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let kept: BTreeSet<String> = store.names()?.into_iter().collect();
     let wanted = tasks.len();
     tasks.retain(|task| !kept.contains(&task.name));
-    eprintln!("{wanted} runs, {} of them kept already", wanted - tasks.len());
+    eprintln!("{wanted} runs, {} of them already stored", wanted - tasks.len());
     let console = Console::new(0, arguments.jobs);
     let make = |task: &&SweepTask, _: &dyn Fn(f64) -> bool| -> Result<(), RunError> {
         Ok(store.keep(&task.name, &sweep.order(task).make(COMMIT, &console)?)?)
@@ -82,9 +83,9 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         return Err(error.into());
     }
     eprintln!(
-        "{}: {count} of {total} runs are kept{}",
+        "{}: {count} of {total} runs are stored{}",
         place.display(),
-        if arguments.shard.is_some() { "; `tidegate runs merge` makes their tables" } else { "" }
+        if arguments.shard.is_some() { "; `tidegate runs merge` writes their tables" } else { "" }
     );
     Ok(if made.is_err() { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }

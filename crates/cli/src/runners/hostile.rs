@@ -1,5 +1,6 @@
-//! The runner `hostile`: a relay among thousands of connections that mean no good (`tidegate overlay crowd`). Quantities are
-//! `<case>.<name>`, those that the command prints.
+//! The runner `hostile`: measures a relay under attack with `tidegate overlay crowd`.
+//!
+//! Quantities are `<case>.<name>`, with the names that the command prints.
 
 use std::process::{Command, Stdio};
 
@@ -9,16 +10,16 @@ use tidegate_control::units::Span;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 
-/// `[parameters]`: the command's arguments.
+/// `[parameters]`: options of the command.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Hostile {
+struct HostileExperiment {
     connections: usize,
     per_second: u32,
     phase: Span,
 }
 
-/// What the crowd does: a third each are silent, talk garbage and finish the handshakes, or all do the last.
+/// Cases and their options: a mix of attacks, or only idle connections after the handshakes.
 const CASES: [(&str, &[&str]); 2] = [("mixed", &[]), ("idle", &["--idle"])];
 
 /// Measures an experiment.
@@ -26,7 +27,7 @@ const CASES: [(&str, &[&str]); 2] = [("mixed", &[]), ("idle", &["--idle"])];
 /// # Errors
 /// If the command fails.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let Hostile { connections, per_second, phase } = experiment.parameters(scale)?;
+    let HostileExperiment { connections, per_second, phase } = experiment.parameters(scale)?;
     let fail = |error: std::io::Error| RunError::Failed(error.to_string());
     let mut measured = Measured::default();
     for (index, (case, options)) in CASES.iter().enumerate() {
@@ -41,7 +42,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         if monitor.stopped() || output.status.code().is_none() {
             return Err(RunError::Stopped);
         }
-        // Its exit code says whether users were content, its output how content.
+        // The exit code is 1 if a goal was missed; the output is valid in both cases.
         let outcome: Value = serde_json::from_slice(&output.stdout)
             .map_err(|_| RunError::Failed(String::from_utf8_lossy(&output.stderr).into_owned()))?;
         for (name, value) in outcome.as_object().into_iter().flatten() {

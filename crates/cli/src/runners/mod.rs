@@ -1,5 +1,6 @@
-//! What measures experiments, by the name that `experiment.toml` gives. Here are those that start processes or need the
-//! tool's own files; the others are `lab`'s.
+//! Runners of experiments, by the name in `experiment.toml`.
+//!
+//! Runners in this folder start processes or use modules of the tool; the others are in `lab`.
 
 mod flashflow_cycle;
 mod flashflow_loopback;
@@ -12,7 +13,7 @@ mod live {
     use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 
     pub fn run(_: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
-        Err(RunError::Unavailable("network namespaces and TUN devices are Linux's alone".into()))
+        Err(RunError::Unavailable("network namespaces and TUN devices exist only on Linux".into()))
     }
 
     pub mod fair {
@@ -27,7 +28,7 @@ mod stream_live;
 use tidegate_lab::scoreboard::{Runner, scenario_runner};
 use tidegate_lab::{archive, confirmation, flashflow, observer, parallel_paths, schedule, stream, threads};
 
-/// Everything that can measure an experiment: one line each.
+/// All runners, one line each. Error messages list these names.
 pub const RUNNERS: &[(&str, Runner)] = &[
     ("scenario", scenario_runner::run),
     ("confirmation", confirmation::run),

@@ -1,11 +1,12 @@
-//! The runner `more-hidden`: reading from a hidden service over processes on loopback, and over the simulator's
-//! machines: as fast as limits and processors allow, and while peers fall silent or a flood from outside reaches one.
+//! The runner `more-hidden`: reads from a hidden service, live on loopback and in the simulator, also while peers fall
+//! silent or a relay is flooded.
 //!
-//! Quantities, per case: `live` and `simulated` in bytes of stream per second; `per_cpu_s`, bytes per second of
-//! all peers' processor time; `limit`, what the same machines did per second of processor time without sockets, which is
-//! `packets_per_cpu_s` x `payload` / `handlings` (hops and acknowledgements of one packet);
-//! `before` and `after` in bytes per second, from five seconds before to ten after the event, and `longest`, the
-//! longest time in seconds without a byte after it.
+//! Quantities per case:
+//! - `live`, `simulated`: bytes of stream per second;
+//! - `per_cpu_s`: bytes of stream per CPU second of all peers;
+//! - `limit`: the same without sockets, `packets_per_cpu_s` x `payload` / `handlings` (hops and acknowledgements of a packet);
+//! - `before`, `after`: bytes per second in the 5 s before and the 10 s after the event;
+//! - `longest`: longest time without data after the event, in seconds.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -29,7 +30,7 @@ use crate::more_processes::{Processes, Reader, hidden_service, pause, source};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct HiddenExperiment {
-    /// How long is read before the event, and after it.
+    /// Seconds before the event, and after it.
     warmup: u64,
     after: u64,
     /// The simulator's delay per link.
@@ -45,12 +46,12 @@ struct Case {
     controller: String,
     attempt_every: Span,
     uses: usize,
-    /// Relays of sender paths and of receiver paths.
+    /// Numbers of relays in sender paths and in receiver paths.
     hops: [usize; 2],
-    /// Peers that fall silent.
+    /// Peers that are frozen at the event.
     #[serde(default)]
     silent: Vec<u16>,
-    /// Strangers' datagrams to a relay.
+    /// Rate of forged datagrams to a relay after the event.
     #[serde(default)]
     flood: Option<Rate>,
 }
@@ -124,7 +125,7 @@ fn total_of(read: &Read) -> f64 {
     read.seconds.iter().sum::<u64>() as f64
 }
 
-/// Bytes per second in the five seconds before the event.
+/// Mean bytes per second in the 5 s before the event.
 fn mean(read: &Read, event: u64) -> f64 {
     let before = event.saturating_sub(5) as usize..event as usize;
     read.seconds
@@ -144,7 +145,7 @@ fn failed(error: impl std::fmt::Display) -> RunError {
     RunError::Failed(format!("the live overlay: {error}"))
 }
 
-/// Runs a case on loopback.
+/// Runs a case live on loopback.
 fn live(parameters: &HiddenExperiment, case: &Case, monitor: &dyn Monitor) -> Result<Live, RunError> {
     let pair = |key: &str, value: String| [format!("--{key}"), value];
     let common = [
@@ -203,12 +204,12 @@ fn live(parameters: &HiddenExperiment, case: &Case, monitor: &dyn Monitor) -> Re
     })
 }
 
-/// Datagrams of the right size from nobody.
+/// Sends forged datagrams of the right size until `stop` is set.
 fn flood(to: std::net::SocketAddr, rate: Rate, stop: &AtomicBool) {
     let Ok(socket) = UdpSocket::bind("127.0.0.1:0") else { return };
     let mut datagram = vec![1; WIRE_SIZE];
     let mut sent: u64 = 0;
-    // Ten milliseconds' worth at a time.
+    // Bursts of 10 ms keep the number of wake-ups low.
     let burst = (rate.as_bytes_per_s() / 100.0 / WIRE_SIZE as f64).max(1.0) as u64;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..burst {

@@ -1,7 +1,7 @@
-//! The runner `more-live`: one file over MORE, by processes on loopback and by the simulator's machines.
+//! The runner `more-live`: sends a file over MORE, live on loopback and in the simulator.
 //!
-//! Quantities are `<case>.live` and `<case>.simulated` in bytes of the file per second, their difference in
-//! percent of the latter, and `<case>.exact`: of the two, how many arrived byte for byte.
+//! Quantities are `<case>.live` and `<case>.simulated` in bytes of the file per second, `<case>.difference_percent` relative
+//! to the simulation, and `<case>.exact`, the number of transfers (0 to 2) that arrived unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,12 +28,11 @@ struct LiveExperiment {
     peers: u16,
     hops: usize,
     limit: Rate,
-    /// Length of the file.
+    /// Length of the file in bytes.
     bytes: u64,
     /// The simulator's delay per link.
     delay: Span,
-    /// The least time between two attempts of a sender: without congestion it sets the pace. The thesis' 5 ms, unless
-    /// given.
+    /// Shortest time between two packets of a sender; 5 ms by default, as in the thesis.
     #[serde(default = "attempt_every")]
     attempt_every: Span,
     case: BTreeMap<String, Case>,
@@ -51,7 +50,7 @@ fn attempt_every() -> Span {
     Span::from_millis(5)
 }
 
-/// A transfer that is slower than this many bytes per second has failed.
+/// A transfer below this rate in bytes per second counts as failed.
 const SLOWEST: u64 = 4000;
 
 /// Measures an experiment.
@@ -103,7 +102,7 @@ fn failed(error: impl std::fmt::Display) -> RunError {
     RunError::Failed(format!("the live overlay: {error}"))
 }
 
-/// All peers but the source, the last of them as the receiver.
+/// Starts all peers except the source; the last peer is the receiver.
 fn start(parameters: &LiveExperiment, case: &Case) -> Result<Processes, String> {
     let pair = |key: &str, value: String| [format!("--{key}"), value];
     let mut common = [
@@ -126,7 +125,7 @@ fn start(parameters: &LiveExperiment, case: &Case) -> Result<Processes, String> 
     Ok(overlay)
 }
 
-/// Sends the file; how many seconds it took, if it arrived as it was.
+/// Sends the file; returns the time in seconds if it arrived unchanged.
 fn send(
     overlay: &Processes,
     parameters: &LiveExperiment,
@@ -150,7 +149,7 @@ fn send(
     };
     let mut said = String::new();
     source.stdout.take().map(|mut out| out.read_to_string(&mut said)).transpose().map_err(failed)?;
-    // "peer 0: N bytes in S s, R B/s"
+    // The sender prints "peer 0: N bytes in S s, R B/s".
     let took =
         said.lines().next().and_then(|line| line.split(" bytes in ").nth(1)?.split(' ').next()?.parse().ok());
     let exact = || {

@@ -1,8 +1,8 @@
-//! The runner `predictor-open-loop`: one controller's problem from a JSON file, without a network.
+//! The runner `predictor-open-loop`: solves one controller's problem from a JSON file, without a network.
 //!
-//! Quantities are `<name>.objective` and, per circuit and step from 1 and 0 on, `<name>.v_out.circuit1.step0`:
-//! `v_in`, `v_out`, `vv_out` (journal only), `s` and `predecessor`, the predecessor's queue as expected; and their
-//! sums over circuits, `<name>.v_out.all.step0`.
+//! Quantities are `<name>.objective` and, for each circuit (from 1) and step (from 0), values such as
+//! `<name>.v_out.circuit1.step0` for `v_in`, `v_out`, `vv_out` (journal only), `s` and `predecessor` (the predicted queue
+//! of the predecessor). `<name>.v_out.all.step0` is the sum over circuits.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ use crate::commands::predictor::figure::{figure_3, predecessor};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct OpenLoopExperiment {
-    /// A problem as `tidegate predictor solve` reads it; the path counts from the experiment's folder.
+    /// A problem file for `tidegate predictor solve`, relative to the experiment's folder.
     file: String,
-    /// The problems in which its instance is solved, by name: `"2020"` or `"journal"`.
+    /// Formulations to solve, by name: `"2020"` or `"journal"`.
     problems: BTreeMap<String, String>,
 }
 
@@ -33,7 +33,7 @@ pub fn run(experiment: &Experiment, scale: Scale, _: &dyn Monitor) -> Result<Mea
         |cause: String| RunError::Input(InputError::new(&source.file, cause, "see examples/predictor"));
     let (instances, _) = control_problems(&source)?;
     let [instance] = &instances[..] else {
-        return Err(wrong(format!("holds {} problems, not one", instances.len())));
+        return Err(wrong(format!("contains {} problems instead of one", instances.len())));
     };
     let mut measured = Measured::default();
     for (name, kind) in problems {

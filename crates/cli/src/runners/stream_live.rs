@@ -1,6 +1,6 @@
-//! The runner `q-stream-live`: `tidegate stream demo`, a server and clients as processes on loopback.
+//! The runner `q-stream-live`: runs `tidegate stream demo`.
 //!
-//! Quantities are what the demo measures, as `<case>.<name>`.
+//! Quantities are `<case>.<name>`, with the names that the demo prints.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -11,17 +11,17 @@ use tidegate_control::units::{Rate, Span};
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Experiment, Measured, RunError, Scale};
 
-/// `[parameters]`; what is not given is as in the demo.
+/// `[parameters]`: options of the demo.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct StreamLive {
+struct StreamExperiment {
     duration: Span,
     clients: usize,
     rate: Rate,
     server_uplink: Rate,
     weakest: Rate,
     strongest: Rate,
-    /// One way between any two.
+    /// One-way delay between any two processes.
     delay: Span,
     case: BTreeMap<String, Case>,
 }
@@ -37,7 +37,7 @@ struct Case {
 
 /// Measures an experiment.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let parameters: StreamLive = experiment.parameters(scale)?;
+    let parameters: StreamExperiment = experiment.parameters(scale)?;
     let mut measured = Measured::default();
     let count = parameters.case.len() as f64;
     for (index, (name, case)) in parameters.case.iter().enumerate() {
@@ -55,8 +55,9 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
-fn demo(parameters: &StreamLive, case: &Case) -> Result<Value, String> {
-    let StreamLive { duration, clients, rate, server_uplink, weakest, strongest, delay, .. } = parameters;
+fn demo(parameters: &StreamExperiment, case: &Case) -> Result<Value, String> {
+    let StreamExperiment { duration, clients, rate, server_uplink, weakest, strongest, delay, .. } =
+        parameters;
     let mut options = vec![
         ("--clients", clients.to_string()),
         ("--duration", duration.to_string()),
@@ -76,6 +77,6 @@ fn demo(parameters: &StreamLive, case: &Case) -> Result<Value, String> {
         .stdin(Stdio::null())
         .output()
         .map_err(|cause| cause.to_string())?;
-    // Its exit code says whether clients were content, its output how content.
+    // The exit code is 1 if a goal was missed; the output is valid in both cases.
     serde_json::from_slice(&output.stdout).map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
 }

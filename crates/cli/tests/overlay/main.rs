@@ -186,10 +186,10 @@ fn mistakes_are_told_with_place_and_cure() {
         ("[tor]\nauthority = \"192.0.2.1:80\"\n", "not in a private network"),
         ("[tor]\nauthority = \"192.0.2.1:80\"\nallow-public-authority = true\n", "--allow-public-authority"),
         ("[system]\nname = \"x\"\ntransport = \"pctpc\"\n", "did you mean `pctcp`?"),
-        ("[system]\nbalance = \"sbws\"\n", "system.balance: does nothing outside of simulations"),
-        ("[system]\nsurvey = { files = 3 }\n", "leave `survey` out"),
-        ("[system]\nattack = { trick = \"inflate\" }\n", "leave `attack` out"),
-        ("[system]\nconnection-half-life = \"66 s\"\n", "leave `connection-half-life` out"),
+        ("[system]\nbalance = \"sbws\"\n", "system.balance: has an effect only in simulations"),
+        ("[system]\nsurvey = { files = 3 }\n", "remove `survey`"),
+        ("[system]\nattack = { trick = \"inflate\" }\n", "remove `attack`"),
+        ("[system]\nconnection-half-life = \"66 s\"\n", "remove `connection-half-life`"),
         ("[system]\nconflux = \"fast\"\n", "there is no conflux `fast`"),
         ("[system]\nconflux = \"throughput\"\n", "which has no congestion window"),
         ("[limits]\nmemroy = \"1 MB\"\n", "did you mean `memory`?"),
@@ -202,12 +202,16 @@ fn mistakes_are_told_with_place_and_cure() {
         assert!(said.contains(cause), "{said}");
     }
     for (at, table, cause) in [
-        ("\"127.0.0.1\"", "", "no address with a port"),
-        ("9001", "", "an address is a string"),
-        ("[\"127.0.0.1:0\", \"127.0.0.2:0\"]", "", "not one address, or one of IPv4 and one of IPv6"),
-        ("[]", "", "not one address"),
-        ("\"[::1]:0\"", "[tor]\nauthority = \"127.0.0.1:80\"\n", "every relay has an address of IPv4"),
-        ("\"0.0.0.0:0\"", "[directory]\naddress = \"127.0.0.1:80\"\n", "nobody's address"),
+        ("\"127.0.0.1\"", "", "not an address with a port"),
+        ("9001", "", "an address must be a string"),
+        ("[\"127.0.0.1:0\", \"127.0.0.2:0\"]", "", "expected one address, or one IPv4 and one IPv6 address"),
+        ("[]", "", "expected one address"),
+        ("\"[::1]:0\"", "[tor]\nauthority = \"127.0.0.1:80\"\n", "every relay needs an IPv4 address"),
+        (
+            "\"0.0.0.0:0\"",
+            "[directory]\naddress = \"127.0.0.1:80\"\n",
+            "not an address that others can reach",
+        ),
     ] {
         let said = refused(&format!("{}{table}", good.replace("\"127.0.0.1:0\"", at)));
         assert!(said.contains(cause), "{at}: {said}");
@@ -215,7 +219,7 @@ fn mistakes_are_told_with_place_and_cure() {
     let key = "00".repeat(32);
     let twice = tidegate(&["client", "--directory", "127.0.0.1:1", "--authority", &key, "--path", "a,b,a"]);
     assert_eq!(twice.status.code(), Some(2), "a path names a relay twice");
-    assert!(refused(&good.replace("\"a\"", "\"a b\"")).contains("no nickname"));
+    assert!(refused(&good.replace("\"a\"", "\"a b\"")).contains("not a nickname"));
     assert!(refused(&good.replace("relay.keys", "none.keys")).contains("--keygen"));
     let keys = std::fs::read_to_string(at("relay.keys")).unwrap();
     for (text, cause) in [

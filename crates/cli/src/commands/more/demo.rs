@@ -1,4 +1,4 @@
-//! `tidegate more demo`: ten peers on this machine, a hidden service among them, and somebody who reads from it.
+//! `tidegate more demo`: ten peers on this machine; one reads from a hidden service of another.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,39 +11,40 @@ use crate::failure::Failure;
 use crate::more_processes::{Processes, Reader, hidden_service, source};
 use crate::roles::serve_page;
 
-/// Peers: one reads, one hides, the others relay.
+/// Number of peers: one reads, one runs the hidden service, the others relay.
 const PEERS: u16 = 10;
 
-/// Run ten peers on this machine, read from a hidden service among them, and say how fast
+/// Run ten peers on this machine and print how fast one reads from a hidden service of another
 ///
-/// Stop or kill a relay by hand and see what that costs, here and on the page. With `--json` the last line is an object.
+/// Stop or kill a relay by hand to see the effect, here and on the page.
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// Seconds; without, until stopped
+#[command(after_help = "Example:\n  tidegate more demo --seconds 30 --silence-after 10")]
+pub struct MoreDemoArgs {
+    /// Run for this many seconds [default: until stopped]
     #[arg(long)]
     seconds: Option<u64>,
-    /// After so many seconds stop a relay without telling anybody
+    /// Freeze a relay after this many seconds (SIGSTOP)
     #[arg(long)]
     silence_after: Option<u64>,
-    /// How much each peer forwards per second
+    /// Limit what each peer forwards to this rate
     #[arg(long, default_value = "4 MB/s")]
     limit: String,
-    /// Relays of the reader's paths, and of the service's
+    /// Use this many relays in the reader's paths
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=4))]
     hops: u16,
-    /// See `--hops`
+    /// Use this many relays in the service's paths
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=4))]
     service_hops: u16,
-    /// Where the page is
+    /// Serve the status page at this address; port 0 means any
     #[arg(long, default_value = "127.0.0.1:0")]
     page: SocketAddr,
-    /// End with a line of JSON: bytes_per_s of each second, cpu_s of all peers, exact
+    /// Print a JSON object at the end: bytes_per_s of each second, cpu_s of all peers, exact
     #[arg(long)]
     json: bool,
 }
 
-/// Runs it.
-pub fn main(arguments: &Arguments) -> Result<(), Failure> {
+/// Runs the subcommand.
+pub fn main(arguments: &MoreDemoArgs) -> Result<(), Failure> {
     let other = |error: std::io::Error| Failure::Other(format!("more demo: {error}"));
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
@@ -62,8 +63,8 @@ pub fn main(arguments: &Arguments) -> Result<(), Failure> {
     let asked = Arc::clone(&about);
     let known = move || asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let page = serve_page(arguments.page, demo_page::MORE, known, overlay.addresses.clone())?;
-    println!("page at http://{page}/ (the stream, and what every peer passes on)");
-    println!("peer 0 reads from peer {}, which it cannot find, through the others:", PEERS - 1);
+    println!("page at http://{page}/ (the stream and what each peer forwards)");
+    println!("peer 0 reads from the hidden service of peer {} through the others:", PEERS - 1);
     for (peer, process, _) in overlay.peers() {
         println!("  peer {peer}: process {process}, kill -STOP {process}");
     }
@@ -73,7 +74,7 @@ pub fn main(arguments: &Arguments) -> Result<(), Failure> {
         let (second, before) = (each.len() as u64 + 1, reader.bytes);
         if arguments.silence_after == Some(second - 1) {
             overlay.silence(PEERS / 2).map_err(Failure::Other)?;
-            println!("peer {} is stopped now", PEERS / 2);
+            println!("peer {} is frozen now", PEERS / 2);
         }
         while clock().since(begin).as_secs_f64() < second as f64 && !stop.load(Ordering::Relaxed) {
             reader.read().map_err(other)?;
@@ -90,7 +91,7 @@ pub fn main(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the page shows beside what the peers say: the last minute of the stream, and the processes.
+/// Data of the page in addition to the peers' own: the last minute of the stream, and the processes.
 fn about(overlay: &mut Processes, each: &[u64]) -> Value {
     let peers = overlay.peers().into_iter().map(|(peer, process, runs)| {
         let role = match peer {

@@ -1,4 +1,4 @@
-//! `tidegate more keygen` and `tidegate more directory`: keys, and who takes part.
+//! `tidegate more keygen` and `tidegate more directory`: keys and the list of peers.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,93 +12,106 @@ use tidegate_more::keys::PeerKeys;
 use tidegate_net::more_peer::entropy;
 use tidegate_net::{clock, os};
 
-/// Draw keys: of a peer, or of the authority that signs the directory
+/// Generate keys of a peer, or of the authority that signs the directory
 #[derive(clap::Args)]
-pub struct Keygen {
-    /// Folder for peer.secret and peer.toml, or for authority.secret and authority.key
+#[command(
+    after_help = "Examples:\n  tidegate more keygen --out peer --address 192.0.2.1:9700\n  tidegate more keygen --out authority --authority"
+)]
+pub struct KeygenArgs {
+    /// Write peer.secret and peer.toml, or authority.secret and authority.key, to this folder
     #[arg(long)]
     out: PathBuf,
-    /// Where the peer receives datagrams: host:port, [IPv6]:port
+    /// Announce that the peer receives datagrams at this host:port or [IPv6]:port
     #[arg(long, required_unless_present = "authority")]
     address: Option<String>,
-    /// Key epochs to draw keys for; the same for all peers of a directory
+    /// Generate keys for this many epochs; all peers of a directory need the same number
     #[arg(long, default_value_t = EPOCHS)]
     epochs: u32,
-    /// Draw the authority's key instead
+    /// Generate the authority's key instead
     #[arg(long, conflicts_with = "address")]
     authority: bool,
 }
 
-/// Make, sign and check the directory of an overlay
+/// Create, sign and verify the directory of an overlay
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tidegate more directory --out overlay --peers 10")]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Arguments {
+pub struct MoreDirectoryArgs {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    whole: Whole,
+    whole: LocalOverlayArgs,
 }
 
-/// An overlay on one machine, with all its keys.
+/// Options of an overlay on one machine with all its keys.
 #[derive(clap::Args)]
-struct Whole {
-    /// Draw keys for an overlay on one machine: folder for directory.toml, authority.key and a secret per peer
+struct LocalOverlayArgs {
+    /// Create an overlay on one machine: write directory.toml, authority.key and all secrets to this folder
     #[arg(long, required = true)]
     out: Option<PathBuf>,
-    /// Number of peers
+    /// Create this many peers
     #[arg(long, required = true)]
     peers: Option<u16>,
-    /// Address of peer 0; the others have the ports that follow
+    /// Use this address for peer 0 and the following ports for the others
     #[arg(long, default_value = "127.0.0.1:9700")]
     first: SocketAddr,
-    /// How long a key epoch is
+    /// Make each key epoch this long
     #[arg(long, default_value = EPOCH)]
     epoch: String,
-    /// Key epochs to draw keys for
+    /// Generate keys for this many epochs
     #[arg(long, default_value_t = EPOCHS)]
     epochs: u32,
 }
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Add a peer, which makes the directory if there is none; it has to be signed again
+    /// Add a peer to the directory; create the directory if it does not exist
+    #[command(
+        after_help = "Example:\n  tidegate more directory add --directory directory.toml --peer peer.toml"
+    )]
     Add {
-        /// The directory
+        /// Use this directory file
         #[arg(long)]
         directory: PathBuf,
-        /// What the peer's `more keygen` wrote, peer.toml
+        /// Add the peer in this peer.toml, which `more keygen` wrote
         #[arg(long)]
         peer: PathBuf,
-        /// How long a key epoch is; only for a new directory, whose first epoch begins now
+        /// Make each key epoch this long; only for a new directory [default: 1 h]
         #[arg(long)]
         epoch: Option<String>,
     },
     /// Sign the directory
+    #[command(
+        after_help = "Example:\n  tidegate more directory sign --directory directory.toml --authority authority.secret"
+    )]
     Sign {
-        /// The directory
+        /// Use this directory file
         #[arg(long)]
         directory: PathBuf,
-        /// The authority's secret
+        /// Sign with the key in this authority.secret
         #[arg(long)]
         authority: PathBuf,
     },
-    /// Check the signature and say who takes part
+    /// Verify the signature and list the peers
+    #[command(
+        after_help = "Example:\n  tidegate more directory verify --directory directory.toml --authority authority.key"
+    )]
     Verify {
-        /// The directory
+        /// Use this directory file
         #[arg(long)]
         directory: PathBuf,
-        /// The authority's key
+        /// Verify with the key in this authority.key
         #[arg(long)]
         authority: PathBuf,
     },
 }
 
-/// How long a key epoch is, and how many are drawn: a week.
+/// Default length of a key epoch, and number of epochs: keys last a week.
 const EPOCH: &str = "1 h";
 const EPOCHS: u32 = 168;
 
-/// Draws keys.
-pub fn keygen(arguments: Keygen) -> Result<(), InputError> {
+/// Runs `more keygen`.
+pub fn keygen(arguments: KeygenArgs) -> Result<(), InputError> {
     make_folder(&arguments.out)?;
     if arguments.authority {
         return draw_authority(&arguments.out);
@@ -113,14 +126,14 @@ pub fn keygen(arguments: Keygen) -> Result<(), InputError> {
     write(&arguments.out.join("peer.secret"), &format!("{}\n", Hex(secret)), true)?;
     write(&arguments.out.join("peer.toml"), &public, false)?;
     println!(
-        "keep peer.secret; give {} to who runs the directory",
+        "keep peer.secret private; give {} to the operator of the directory",
         arguments.out.join("peer.toml").display()
     );
     Ok(())
 }
 
-/// Makes, changes or checks a directory.
-pub fn main(arguments: Arguments) -> Result<(), InputError> {
+/// Runs `more directory`.
+pub fn main(arguments: MoreDirectoryArgs) -> Result<(), InputError> {
     match arguments.command {
         None => whole(arguments.whole),
         Some(Command::Add { directory, peer, epoch }) => add(&directory, &peer, epoch.as_deref()),
@@ -142,8 +155,8 @@ pub fn main(arguments: Arguments) -> Result<(), InputError> {
     }
 }
 
-fn whole(arguments: Whole) -> Result<(), InputError> {
-    let Whole { out, peers, first, epoch, epochs } = arguments;
+fn whole(arguments: LocalOverlayArgs) -> Result<(), InputError> {
+    let LocalOverlayArgs { out, peers, first, epoch, epochs } = arguments;
     let (out, peers) = (out.unwrap_or_default(), peers.unwrap_or(0));
     let last = u32::from(first.port()) + u32::from(peers);
     if peers < 3 || last > 65_536 {
@@ -172,7 +185,7 @@ fn seconds(epoch: &str) -> Result<u64, InputError> {
     Ok(span.0 / 1_000_000_000)
 }
 
-/// Keys for an overlay whose peers have these addresses, and its signed directory.
+/// Creates keys and a signed directory for peers at these addresses.
 pub(crate) fn create(
     out: &Path,
     addresses: &[SocketAddr],
@@ -209,15 +222,19 @@ fn draw_authority(out: &Path) -> Result<(), InputError> {
 fn add(path: &Path, peer: &Path, epoch: Option<&str>) -> Result<(), InputError> {
     let source = SourceFile::read(peer)?;
     let entry: PeerEntry = toml::from_str(&source.text).map_err(|error| {
-        InputError::new(&source.file, format!("is no peer: {error}"), "write it with `tidegate more keygen`")
+        InputError::new(
+            &source.file,
+            format!("is not a peer entry: {error}"),
+            "create it with `tidegate more keygen`",
+        )
     })?;
     let mut directory = match (path.exists(), epoch) {
         (false, epoch) => {
             Directory { start: clock::unix(), seconds: seconds(epoch.unwrap_or(EPOCH))?, peers: Vec::new() }
         }
         (true, Some(_)) => {
-            let cause = format!("{} has epochs already", path.display());
-            return Err(InputError::new("--epoch", cause, "leave it out"));
+            let cause = format!("{} already defines its epochs", path.display());
+            return Err(InputError::new("--epoch", cause, "remove the option"));
         }
         (true, None) => {
             Directory::parse_unsigned(&SourceFile::read(path)?.text).map_err(|error| wrong(path, &error))?.0
@@ -225,8 +242,8 @@ fn add(path: &Path, peer: &Path, epoch: Option<&str>) -> Result<(), InputError> 
     };
     let known = |other: &PeerEntry| other.key == entry.key || other.address == entry.address;
     if let Some(number) = directory.peers.iter().position(known) {
-        let cause = format!("peer {number} of {} has its key or its address", path.display());
-        return Err(InputError::new(&source.file, cause, "it was added before"));
+        let cause = format!("peer {number} of {} has the same key or address", path.display());
+        return Err(InputError::new(&source.file, cause, "add each peer once"));
     }
     directory.peers.push(entry);
     let text = directory.write(None);
@@ -234,7 +251,7 @@ fn add(path: &Path, peer: &Path, epoch: Option<&str>) -> Result<(), InputError> 
     replace(path, &text)?;
     let number = directory.peers.len() - 1;
     println!(
-        "peer {number}: rename its peer.secret to peer-{number}.secret; sign the directory when all are in"
+        "peer {number}: rename its peer.secret to peer-{number}.secret; sign the directory after the last peer"
     );
     Ok(())
 }
@@ -254,16 +271,16 @@ pub(crate) fn read_directory(path: &Path, authority: &Hex<32>) -> Result<Directo
 }
 
 fn wrong(path: &Path, error: &DirectoryError) -> InputError {
-    InputError::new(path.display().to_string(), error.to_string(), "")
+    InputError::new(path.display().to_string(), error.to_string(), "check the directory and its key")
 }
 
 fn make_folder(out: &Path) -> Result<(), InputError> {
     std::fs::create_dir_all(out).map_err(|e| {
-        InputError::new(out.display().to_string(), format!("cannot be made: {e}"), "choose another folder")
+        InputError::new(out.display().to_string(), format!("cannot be created: {e}"), "choose another folder")
     })
 }
 
-/// Replaces a file whole or not at all.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) -> Result<(), InputError> {
     let fresh = path.with_extension("fresh");
     std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path)).map_err(|error| {
@@ -275,7 +292,7 @@ fn replace(path: &Path, text: &str) -> Result<(), InputError> {
     })
 }
 
-/// Writes a new file; only its owner may read a secret.
+/// Writes a new file; a secret is readable only by its owner.
 pub(crate) fn write(path: &Path, text: &str, secret: bool) -> Result<(), InputError> {
     let options = if secret { os::private_file() } else { Ok(OpenOptions::new()) };
     let file = options.and_then(|mut options| options.write(true).create_new(true).open(path));
@@ -285,22 +302,24 @@ pub(crate) fn write(path: &Path, text: &str, secret: bool) -> Result<(), InputEr
     })
 }
 
-/// A public key in a file.
+/// Reads a public key from a file.
 pub(crate) fn read(path: &Path) -> Result<Hex<32>, InputError> {
     let source = SourceFile::read(path)?;
-    source
-        .text
-        .parse()
-        .map_err(|error: String| InputError::new(&source.file, error, "write it with `tidegate more keygen`"))
+    source.text.parse().map_err(|error: String| {
+        InputError::new(&source.file, error, "create it with `tidegate more keygen`")
+    })
 }
 
-/// A secret in a file that nobody else can read.
+/// Reads a secret from a file that must be readable only by its owner.
 pub(crate) fn read_secret(path: &Path) -> Result<Hex<32>, InputError> {
-    // What is not there is found out below.
+    // A missing file is reported by `read` below.
     let open = std::fs::metadata(path).ok().map(|about| os::open_to_others(&about)).transpose();
-    let refused = |cause: std::io::Error| InputError::new(path.display().to_string(), cause.to_string(), "");
+    let refused = |cause: std::io::Error| {
+        InputError::new(path.display().to_string(), cause.to_string(), "check its permissions")
+    };
     if open.map_err(refused)?.flatten().is_some() {
-        let cure = format!("chmod 600 {0}; if others could, draw a new one", path.display());
+        let cure =
+            format!("chmod 600 {0}; if another user may have read it, generate a new one", path.display());
         return Err(InputError::new(path.display().to_string(), "can be read by others", cure));
     }
     read(path)

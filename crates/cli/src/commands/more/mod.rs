@@ -1,4 +1,4 @@
-//! `tidegate more`: anonymous packets over per-packet random paths, on UDP.
+//! `tidegate more`: an overlay of anonymous packets over per-packet random paths, on UDP.
 
 mod demo;
 pub mod directory;
@@ -10,83 +10,99 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use peer::PeerArguments;
+use peer::PeerArgs;
 use tidegate_lab::input::InputError;
 use tidegate_net::more::{Role, run};
 
 use crate::failure::Failure;
 
-/// Send data over per-packet random paths of relays, anonymously (see docs/parallel-paths.md)
+/// Send data anonymously over a random path of relays per packet (see docs/more.md)
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct MoreArgs {
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(clap::Subcommand)]
 enum Command {
-    Keygen(directory::Keygen),
-    Directory(directory::Arguments),
+    Keygen(directory::KeygenArgs),
+    Directory(directory::MoreDirectoryArgs),
     /// Forward packets until stopped
-    Node(PeerArguments),
+    #[command(after_help = "Example:\n  tidegate more node --overlay overlay --number 1")]
+    Node(PeerArgs),
     /// Send a file to a peer
+    #[command(
+        after_help = "Example:\n  tidegate more send --overlay overlay --number 0 --to 9 --file notes.txt"
+    )]
     Send {
         #[command(flatten)]
-        peer: PeerArguments,
-        /// Number of the receiving peer
+        peer: PeerArgs,
+        /// Send to the peer with this number
         #[arg(long)]
         to: u16,
-        /// The file
+        /// Send this file
         #[arg(long)]
         file: PathBuf,
     },
     /// Hide local TCP servers behind receiver paths
+    #[command(
+        after_help = "Example:\n  tidegate more serve --overlay overlay --number 9 --target 127.0.0.1:80 --publish web.toml"
+    )]
     Serve {
         #[command(flatten)]
-        peer: PeerArguments,
-        /// A local server; may be repeated, with a `--publish` each
+        peer: PeerArgs,
+        /// Hide the local server at this address; may be repeated, each with a --publish
         #[arg(long, required = true)]
         target: Vec<SocketAddr>,
-        /// The descriptor to write for it; it is written again as its receiver paths are used up
+        /// Write the service's descriptor to this file, and update it when receiver paths are used up
         #[arg(long, required = true)]
         publish: Vec<PathBuf>,
-        /// Receiver paths that are kept published for each
+        /// Keep this many receiver paths published per service
         #[arg(long, default_value_t = 256)]
         paths: usize,
     },
-    /// Let local applications reach hidden servers by SOCKS5
+    /// Let local applications reach hidden servers through SOCKS5
+    #[command(
+        after_help = "Example:\n  tidegate more socks --overlay overlay --number 0 --receiver web.toml"
+    )]
     Socks {
         #[command(flatten)]
-        peer: PeerArguments,
-        /// A hidden server's descriptor; its host name is the file's name with `.more` for its extension. May be repeated
+        peer: PeerArgs,
+        /// Reach the hidden server of this descriptor as <file name>.more; may be repeated
         #[arg(long, required = true)]
         receiver: Vec<PathBuf>,
-        /// Where applications connect
+        /// Accept SOCKS5 at this loopback address
         #[arg(long, default_value = "127.0.0.1:1080")]
         listen: SocketAddr,
     },
-    Demo(demo::Arguments),
+    Demo(demo::MoreDemoArgs),
     /// Receive a file
+    #[command(after_help = "Example:\n  tidegate more receive --overlay overlay --number 9 --out notes.txt")]
     Receive {
         #[command(flatten)]
-        peer: PeerArguments,
-        /// Where to write it
+        peer: PeerArgs,
+        /// Write the received data to this file
         #[arg(long)]
         out: PathBuf,
     },
 }
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: MoreArgs) -> Result<ExitCode, Failure> {
     match arguments.command {
         Command::Keygen(keygen) => directory::keygen(keygen)?,
         Command::Directory(directory) => directory::main(directory)?,
-        Command::Node(peer) => go(&peer, Role::Relay)?,
+        Command::Node(peer) => run_peer(&peer, Role::Relay)?,
         Command::Send { peer, to, file } => {
-            let fail =
-                |error| InputError::new(file.display().to_string(), format!("cannot be read: {error}"), "");
+            let fail = |error| {
+                InputError::new(
+                    file.display().to_string(),
+                    format!("cannot be read: {error}"),
+                    "check the path",
+                )
+            };
             let mut content = File::open(&file).map_err(fail)?;
-            go(&peer, Role::Send { to, content: &mut content })?;
+            run_peer(&peer, Role::Send { to, content: &mut content })?;
         }
         Command::Serve { peer, target, publish, paths } => {
             streams::serve(&peer, &target, &publish, paths)?;
@@ -94,15 +110,20 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Socks { peer, receiver, listen } => streams::socks(&peer, &receiver, listen)?,
         Command::Demo(demo) => demo::main(&demo)?,
         Command::Receive { peer, out } => {
-            let fail =
-                |error| InputError::new(out.display().to_string(), format!("cannot be written: {error}"), "");
+            let fail = |error| {
+                InputError::new(
+                    out.display().to_string(),
+                    format!("cannot be written: {error}"),
+                    "choose another file",
+                )
+            };
             let mut content = File::create(&out).map_err(fail)?;
-            go(&peer, Role::Receive { content: &mut content })?;
+            run_peer(&peer, Role::Receive { content: &mut content })?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn go(peer: &PeerArguments, role: Role) -> Result<(), Failure> {
+fn run_peer(peer: &PeerArgs, role: Role) -> Result<(), Failure> {
     peer.run(|settings, stop| run(settings, role, stop))
 }

@@ -1,4 +1,4 @@
-//! A peer of an overlay as a process: its settings from arguments, and taking part.
+//! Options and start of a peer process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,49 +17,48 @@ use super::directory::{read, read_directory, read_secret, write};
 use crate::console::notice;
 use crate::failure::Failure;
 
-/// Who takes part, and how.
+/// Options of a peer.
 #[derive(clap::Args)]
-pub struct PeerArguments {
-    /// Folder with directory.toml, authority.key and this peer's secret
+pub struct PeerArgs {
+    /// Read directory.toml, authority.key and this peer's secret from this folder
     #[arg(long)]
     pub overlay: PathBuf,
-    /// This peer's number
+    /// Run the peer with this number
     #[arg(long)]
     pub number: u16,
-    /// How much it forwards per second
+    /// Limit what the peer forwards to this rate
     #[arg(long, default_value = "400 kB/s")]
     limit: String,
-    /// Relays per packet
+    /// Send each packet over this many relays
     #[arg(long, default_value_t = 3)]
     hops: usize,
-    /// How rates are controlled: aimd, q-learning, cubic, explicit, explicit-or-signs, ...
+    /// Control rates with this controller: aimd, q-learning, cubic, explicit, explicit-or-signs, ...
     #[arg(long, default_value = "explicit-or-signs")]
     controller: String,
-    /// A symbol of the controller, such as timeout-factor=3.33; may be repeated
+    /// Set a parameter of the controller, such as timeout-factor=3.33; may be repeated
     #[arg(long = "set", value_name = "SYMBOL=VALUE")]
     set: Vec<String>,
-    /// Shortest pause between packets while rate is left
+    /// Wait at least this long between two packets
     #[arg(long, default_value = ATTEMPT_EVERY)]
     pub attempt_every: String,
-    /// Packets per path to hidden servers: 1 gives each packet relays of its own; more are cheaper, and relays can
-    /// tell that they belong together
+    /// Send this many packets over each path to a hidden server; relays can link packets of one path
     #[arg(long, default_value_t = 64)]
     uses: usize,
-    /// Where this peer receives datagrams, if not at its address of the directory
+    /// Receive datagrams at this address [default: the address in the directory]
     #[arg(long)]
     listen_udp: Option<SocketAddr>,
-    /// First relays to choose from, drawn once and kept in the overlay's folder; 0: any peer
+    /// Choose first relays from this many stored guards; 0 means any peer
     #[arg(long, default_value_t = 0)]
     guards: usize,
-    /// Where this peer shows its state and metrics over HTTP: an address of loopback
+    /// Serve state and metrics over HTTP at this loopback address
     #[arg(long)]
     status: Option<SocketAddr>,
 }
 
-/// Thousands of packets a second: the controllers decide.
+/// Default pause between packets; short enough that the controllers set the rate.
 pub const ATTEMPT_EVERY: &str = "200 us";
 
-impl PeerArguments {
+impl PeerArgs {
     fn settings(&self) -> Result<Settings, InputError> {
         let wrong = |flag: &str, cause: String| InputError::new(flag, cause, "see `tidegate more --help`");
         let limit: Rate = self.limit.parse().map_err(|e| wrong("--limit", format!("{e}")))?;
@@ -98,7 +97,7 @@ impl PeerArguments {
         })
     }
 
-    /// The guards in the overlay's folder; drawn if there are none yet.
+    /// Loads the guards from the overlay's folder; draws and stores them at first.
     fn guards(&self, peers: Peer) -> Result<Vec<Peer>, InputError> {
         if self.guards == 0 {
             return Ok(Vec::new());
@@ -120,15 +119,15 @@ impl PeerArguments {
         guards.map_err(|_| {
             InputError::new(
                 &source.file,
-                "is no list of peers' numbers",
-                "remove it, and guards are drawn again",
+                "is not a list of peer numbers",
+                "remove the file to draw new guards",
             )
         })
     }
 }
 
-impl PeerArguments {
-    /// Takes part in the overlay until that is over or the user stops it, and says what happened.
+impl PeerArgs {
+    /// Runs the peer until its role ends or the user stops it, and prints a summary.
     pub fn run(
         &self,
         part: impl FnOnce(&Settings, &AtomicBool) -> std::io::Result<Summary>,
@@ -139,9 +138,11 @@ impl PeerArguments {
         ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
             .map_err(|e| Failure::Other(e.to_string()))?;
         let summary = part(&settings, &stop).map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidInput => {
-                Failure::Input(InputError::new(format!("peer {}", self.number), error.to_string(), ""))
-            }
+            std::io::ErrorKind::InvalidInput => Failure::Input(InputError::new(
+                format!("peer {}", self.number),
+                error.to_string(),
+                "see `tidegate more --help`",
+            )),
             _ => Failure::Other(format!("peer {}: {error}", self.number)),
         })?;
         report(self.number, &summary);

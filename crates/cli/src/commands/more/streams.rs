@@ -1,4 +1,4 @@
-//! `tidegate more serve` and `tidegate more socks`: local connections over receiver paths.
+//! `tidegate more serve` and `tidegate more socks`: TCP connections over receiver paths.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use tidegate_net::more_serve::{self, Serving};
 use tidegate_net::more_socks::{self, Front, Receiver};
 
 use super::directory::{read_secret, write};
-use super::peer::PeerArguments;
+use super::peer::PeerArgs;
 use crate::failure::Failure;
 
-/// For an application's part of the SOCKS handshake.
+/// Timeout of the SOCKS handshake.
 const HANDSHAKE: Span = Span::from_secs(10);
 
-/// Hides local servers.
+/// Runs hidden services for local servers.
 pub fn serve(
-    peer: &PeerArguments,
+    peer: &PeerArgs,
     targets: &[SocketAddr],
     publish: &[PathBuf],
     paths: usize,
@@ -34,9 +34,9 @@ pub fn serve(
     peer.run(|settings, stop| more_serve::serve(settings, serving, stop))
 }
 
-/// A service keeps its name and key from run to run, in files beside the peer's, named like its descriptor.
+/// Loads the name and key of a service, which persist in files beside the peer's; creates them at first.
 fn hide<'a>(
-    peer: &PeerArguments,
+    peer: &PeerArgs,
     target: SocketAddr,
     publish: &'a Path,
     paths: usize,
@@ -52,18 +52,18 @@ fn hide<'a>(
     let (name, key) = (secret("name.secret")?, secret("messages.secret")?);
     let fresh = publish.with_extension("fresh");
     let publish = move |descriptor: &Descriptor| {
-        // Renamed, so that nobody reads half of it.
+        // Write and rename, so that readers never see a partial file.
         std::fs::write(&fresh, descriptor.write(&name.0))?;
         std::fs::rename(&fresh, publish)
     };
     Ok(Serving { name: name.0, key: key.0, paths, target, publish: Box::new(publish) })
 }
 
-/// Opens a SOCKS5 front.
-pub fn socks(peer: &PeerArguments, receivers: &[PathBuf], listen: SocketAddr) -> Result<(), Failure> {
+/// Runs a SOCKS5 front.
+pub fn socks(peer: &PeerArgs, receivers: &[PathBuf], listen: SocketAddr) -> Result<(), Failure> {
     if !listen.ip().is_loopback() {
-        let cause = format!("{listen} is reachable from other machines");
-        let cure = "SOCKS5 here asks for no password: listen on a loopback address";
+        let cause = format!("{listen} is not a loopback address");
+        let cure = "listen on a loopback address: this SOCKS5 proxy does not ask for a password";
         return Err(InputError::new("--listen", cause, cure).into());
     }
     let receivers =
@@ -81,7 +81,11 @@ pub fn socks(peer: &PeerArguments, receivers: &[PathBuf], listen: SocketAddr) ->
 fn receiver(path: &Path) -> Result<Receiver<'_>, InputError> {
     let source = SourceFile::read(path)?;
     let descriptor = Descriptor::parse(&source.text).map_err(|error| {
-        InputError::new(&source.file, error.to_string(), "get it from whoever runs `tidegate more serve`")
+        InputError::new(
+            &source.file,
+            error.to_string(),
+            "get a new one from the operator of the service (`tidegate more serve`)",
+        )
     })?;
     let mut names = vec![format!("{}.more", Hex(descriptor.name))];
     names.extend(path.file_stem().map(|stem| format!("{}.more", stem.to_string_lossy())));

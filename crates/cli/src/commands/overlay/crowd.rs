@@ -1,8 +1,8 @@
-//! `tidegate overlay crowd`: downloads beside thousands of connections to a relay that mean no good.
+//! `tidegate overlay crowd`: measures a relay under thousands of hostile connections.
 //!
-//! Three relays on loopback carry downloads; on one of them a crowd opens connections from addresses of its own: silent ones,
-//! garbage, and clients that finish TLS and the link handshake and then say nothing, in turn. Processor time is compared, not
-//! wall time, so that what the crowd itself costs this machine does not count.
+//! Three relays on loopback carry downloads. One of them also gets connections from many addresses: a third stay silent, a
+//! third send garbage, a third finish TLS and the link handshake and then stay idle. The relay's processor time is compared,
+//! not wall time, so that the cost of the attacker on this machine does not count.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,45 +25,46 @@ use super::download::fetch;
 use super::own::{Own, VANILLA};
 use crate::failure::Failure;
 
-/// Download through three relays while one of them has a crowd of hostile connections, and see what that costs it
+/// Measure downloads through a relay that thousands of hostile connections attack
 #[derive(clap::Args, Clone)]
-pub struct Arguments {
-    /// How many connections the crowd holds, if the relay lets it
+#[command(after_help = "Example:\n  tidegate overlay crowd --connections 2000 --phase '10 s'")]
+pub struct CrowdArgs {
+    /// Hold up to this many hostile connections open
     #[arg(long, default_value_t = 10_000)]
     connections: usize,
-    /// New ones a second; one of those before goes for each
+    /// Open this many new connections per second, and close as many old ones
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     per_second: u32,
-    /// All of the crowd finish the handshakes and then say nothing
+    /// Let all hostile connections finish the handshakes and then stay idle
     #[arg(long)]
     idle: bool,
-    /// How long users are measured alone, and then beside the crowd
+    /// Measure for this long without and then with the attack; at least 1 s
     #[arg(long, default_value = "20 s", value_parser = seconds)]
     phase: Span,
-    /// Print one JSON object
+    /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// A time in which processor time can be measured.
+/// Parses a phase; processor time cannot be measured in less than a second.
 fn seconds(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|error| format!("{error}"))?;
     if span < Span::from_secs(1) { Err("at least 1 s".into()) } else { Ok(span) }
 }
 
-/// Who downloads at one time, and how much each time.
+/// Number of users, and bytes per download.
 const USERS: u16 = 4;
 const BYTES: u64 = 1_000_000;
-/// Circuits are built in it.
+/// Time to build circuits before the measurement.
 const WARMUP: Span = Span::from_secs(3);
-/// The crowd gathers so much faster than it is renewed.
+/// Connections are opened this many times faster until the crowd is complete.
 const GATHERING: u32 = 5;
 
-/// What passes between the threads.
+/// State shared between the threads.
 #[derive(Default)]
 struct Shared {
     over: AtomicBool,
-    /// The crowd is as large as it is to be, and is renewed from now on.
+    /// The crowd is complete; from now on old connections are replaced.
     gathered: AtomicBool,
     fetched: AtomicU64,
     wrong: AtomicU64,
@@ -71,25 +72,25 @@ struct Shared {
     open: AtomicU64,
 }
 
-/// Bytes for users, processor seconds of the relay, connections of the crowd, up to a moment.
-struct Mark {
+/// Counters at one moment: users' bytes, the relay's CPU seconds, hostile connections.
+struct Counters {
     at: Time,
     bytes: f64,
     cpu_s: f64,
     opened: f64,
 }
 
-/// What came between two moments.
-struct Part {
+/// Differences of the counters between two moments.
+struct Phase {
     seconds: f64,
     bytes: f64,
     cpu_s: f64,
     opened: f64,
 }
 
-impl Mark {
-    fn since(&self, begun: &Mark) -> Part {
-        Part {
+impl Counters {
+    fn since(&self, begun: &Counters) -> Phase {
+        Phase {
             seconds: self.at.since(begun.at).as_secs_f64(),
             bytes: self.bytes - begun.bytes,
             cpu_s: self.cpu_s - begun.cpu_s,
@@ -98,15 +99,15 @@ impl Mark {
     }
 }
 
-/// What the relay does for its users beside the crowd, if it has one core, is to be at least this share.
+/// Goal: the share of one core that remains for users during the attack.
 const GOAL: f64 = 0.9;
 
-/// Runs it.
-pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+/// Runs the subcommand.
+pub fn main(arguments: &CrowdArgs) -> Result<ExitCode, Failure> {
     let allowed = raise_descriptors().map_err(Failure::other)?;
     if allowed < arguments.connections as u64 + 1_000 {
         let cause =
-            format!("{allowed} open files are allowed here: raise the limit (ulimit -n), or ask for fewer");
+            format!("the limit of open files is {allowed}: raise it (ulimit -n) or reduce --connections");
         return Err(Failure::Other(cause));
     }
     let own = Own::start(VANILLA, SocketAddr::from(([127, 0, 0, 1], 0)), 3)?;
@@ -118,13 +119,13 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
             thread::spawn(move || download(user, at, &shared))
         })
         .collect();
-    let mark = || Mark {
+    let mark = || Counters {
         at: clock::now(),
         bytes: shared.fetched.load(Ordering::Relaxed) as f64 * BYTES as f64,
         cpu_s: cpu_s_of(relay.process),
         opened: shared.opened.load(Ordering::Relaxed) as f64,
     };
-    // Circuits are built and buffers grown before anything counts.
+    // Building circuits and growing buffers must not count.
     wait(WARMUP, &own);
     let begun = mark();
     wait(arguments.phase, &own);
@@ -141,8 +142,8 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let attacked = mark().since(&begun);
     let open = shared.open.load(Ordering::Relaxed);
     shared.over.store(true, Ordering::Relaxed);
-    crowd.join().expect("a crowd does not panic").map_err(Failure::other)?;
-    users.into_iter().for_each(|user| user.join().expect("a user does not panic"));
+    crowd.join().expect("the attack thread does not panic").map_err(Failure::other)?;
+    users.into_iter().for_each(|user| user.join().expect("user threads do not panic"));
 
     let per_byte = calm.cpu_s / calm.bytes;
     let left = 1.0 - (attacked.cpu_s - attacked.bytes * per_byte) / attacked.seconds;
@@ -156,13 +157,13 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 "attacked_bytes_per_s": rates[1].0, "attacked_bytes_per_cpu_s": rates[1].1 })
         );
     } else {
-        println!("crowd     {opened:.0} new connections a second, {open} open at the end");
+        println!("attack    {opened:.0} new connections per second, {open} open at the end");
         println!(
-            "users     {:.1} MB/s before, {:.1} beside it, {wrong} downloads broke",
+            "users     {:.1} MB/s before, {:.1} MB/s during the attack, {wrong} failed downloads",
             rates[0].0 / 1e6,
             rates[1].0 / 1e6
         );
-        println!("relay     {:.0} % of a core are left for users", 100.0 * left);
+        println!("relay     {:.0} % of a core remain for users", 100.0 * left);
     }
     Ok(ExitCode::from(u8::from(!(wrong == 0 && left >= GOAL))))
 }
@@ -174,7 +175,7 @@ fn wait(span: Span, own: &Own) {
     }
 }
 
-/// Downloads again and again, as one user.
+/// Repeats downloads as one user.
 fn download(user: u16, (socks, file): (SocketAddr, SocketAddr), shared: &Shared) {
     while !shared.over.load(Ordering::Relaxed) {
         let fetched = fetch(user, socks, file, BYTES);
@@ -184,10 +185,10 @@ fn download(user: u16, (socks, file): (SocketAddr, SocketAddr), shared: &Shared)
     }
 }
 
-/// Opens connections to a relay, and holds as many as the relay lets it.
-fn attack(target: SocketAddr, arguments: &Arguments, shared: &Arc<Shared>) -> io::Result<()> {
+/// Opens hostile connections to a relay and keeps them open while the relay allows it.
+fn attack(target: SocketAddr, arguments: &CrowdArgs, shared: &Arc<Shared>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let Arguments { connections, per_second, idle, .. } = *arguments;
+    let CrowdArgs { connections, per_second, idle, .. } = *arguments;
     let crowd = async {
         let mut held: VecDeque<JoinHandle<()>> = VecDeque::new();
         let (begun, mut due) = (clock::now(), 0.0);
@@ -223,15 +224,15 @@ impl Drop for Open {
     }
 }
 
-/// One of the crowd, until the relay has enough of it.
+/// Runs one hostile connection until the relay closes it.
 async fn connection(target: SocketAddr, number: u64, idle: bool, shared: Arc<Shared>) {
-    // How it ends is the relay's affair.
+    // Errors are expected: the relay closes hostile connections.
     let _ = converse(target, number, idle, shared).await;
 }
 
 async fn converse(target: SocketAddr, number: u64, idle: bool, shared: Arc<Shared>) -> io::Result<()> {
     let socket = TcpSocket::new_v4()?;
-    // Some 16,000 addresses of loopback, so that no limit per address helps.
+    // Use 16,000 loopback addresses, so that limits per address do not apply.
     let [_, _, high, low] = (number as u32 % 16_000 + 256).to_be_bytes();
     socket.bind(SocketAddr::from((Ipv4Addr::new(127, 9, high, low), 0)))?;
     let mut tcp = socket.connect(target).await?;
@@ -248,7 +249,7 @@ async fn converse(target: SocketAddr, number: u64, idle: bool, shared: Arc<Share
         _ => {
             let config = tls::any_server().map_err(io::Error::other)?;
             let mut stream = link::secure(tcp, config).await?;
-            // VERSIONS 4 and 5, and NETINFO with the other's address and none of its own.
+            // VERSIONS 4 and 5, then NETINFO with the peer's address and without own addresses (tor-spec, 4.1 and 4.5).
             let mut cells = vec![0, 0, 7, 0, 4, 0, 4, 0, 5];
             let netinfo = [0, 0, 0, 0, 8, 0, 0, 0, 0, 4, 4, 127, 0, 0, 1, 0];
             cells.extend(netinfo.into_iter().chain(std::iter::repeat(0)).take(514));

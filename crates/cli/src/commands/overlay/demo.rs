@@ -13,52 +13,54 @@ use crate::failure::Failure;
 use crate::roles::serve_page;
 use crate::stage::{status_of, until_stopped};
 
-/// Run a directory, five relays and a SOCKS client on this machine, and fetch something through them
+/// Run a directory, five relays and a SOCKS client on this machine and download through them
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// What all of them run: vanilla Tor, or it with one other transport, scheduler, control or form of switching, or Conflux
+#[command(after_help = "Example:\n  tidegate overlay demo --system kist --bytes \"10 MB\"")]
+pub struct OverlayDemoArgs {
+    /// Run this system: vanilla Tor, vanilla Tor with one part replaced, or Conflux
     #[arg(long, default_value = VANILLA, value_parser = systems())]
     system: String,
-    /// Fetch so much, check it, and end; without it, fetch a megabyte every 10 s until Ctrl-C
+    /// Download this much, check it and exit [default: 1 MB every 10 s until Ctrl-C]
     #[arg(long)]
     bytes: Option<Bytes>,
-    /// Fetch over so many circuits at once, and say what the relays' controllers took meanwhile
+    /// Download over this many circuits at once and print the cost of the relays' controllers
     #[arg(long, requires = "bytes", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     circuits: u16,
-    /// Print one JSON object
+    /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
-    /// Where the page is
+    /// Serve the status page at this address; port 0 means any
     #[arg(long, default_value = "127.0.0.1:0")]
     page: SocketAddr,
-    /// Where applications connect
+    /// Accept SOCKS5 and HTTP CONNECT at this address; port 0 means any
     #[arg(long, default_value = "127.0.0.1:0")]
     socks: SocketAddr,
 }
 
-/// How much is fetched again and again.
+/// Size of the repeated download.
 const LOAD: Bytes = Bytes(1_000_000);
 
 /// Runs the demo.
-pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: &OverlayDemoArgs) -> Result<ExitCode, Failure> {
     let own = Own::start(&arguments.system, arguments.socks, RELAYS)?;
     let Own { socks, file, directory, .. } = own;
     let pages: Vec<SocketAddr> = own.relays.iter().map(|relay| relay.status).collect();
     if let Some(bytes) = arguments.bytes {
         let over = (arguments.circuits, arguments.circuits.into());
-        // Circuits are built first.
+        // Build the circuits before the measurement.
         fetch_over(over, socks, file, 1)?;
-        let before = shown(&pages)?;
+        let before = statuses(&pages)?;
         let download = fetch_over(over, socks, file, bytes.0)?;
-        let facts = json!({ "system": arguments.system, "relays": controlled(&before, &shown(&pages)?) });
+        let facts =
+            json!({ "system": arguments.system, "relays": controller_costs(&before, &statuses(&pages)?) });
         return Ok(report(facts, bytes, &own.paths(), &download, arguments.json));
     }
     let about = json!({ "system": arguments.system });
     let page = serve_page(arguments.page, demo_page::OVERLAY, move || about.clone(), pages)?;
     println!("page at http://{page}/ (rates, queues and plans of each relay and circuit)");
-    println!("SOCKS5 and HTTP CONNECT at {socks}, directory at {directory}; Ctrl-C ends it");
+    println!("SOCKS5 and HTTP CONNECT at {socks}, directory at {directory}; Ctrl-C stops it");
     println!(
-        "try: curl --socks5-hostname {socks} http://{file}/1000000 | sha256sum   (exits reach {file} alone)"
+        "try: curl --socks5-hostname {socks} http://{file}/1000000 | sha256sum   (exits reach only {file})"
     );
     until_stopped(&own.stage, || match fetch(0, socks, file, LOAD.0) {
         Ok(download) => drop(report(json!({}), LOAD, &own.paths(), &download, arguments.json)),
@@ -67,13 +69,13 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What all relays show.
-fn shown(pages: &[SocketAddr]) -> Result<Vec<Value>, Failure> {
+/// Reads the status of all relays.
+fn statuses(pages: &[SocketAddr]) -> Result<Vec<Value>, Failure> {
     pages.iter().map(|page| status_of(*page).map_err(Failure::other)).collect()
 }
 
-/// What controllers took of each relay's time between two moments, where there were solves.
-fn controlled(before: &[Value], after: &[Value]) -> Vec<Value> {
+/// Computes each controller's share of processor time between two moments; skips relays without solves.
+fn controller_costs(before: &[Value], after: &[Value]) -> Vec<Value> {
     let relays = before.iter().zip(after).map(|(before, after)| {
         let passed = |key: &str| after[key].as_f64().unwrap_or(0.0) - before[key].as_f64().unwrap_or(0.0);
         json!({ "nickname": after["nickname"], "circuits": after["circuits"], "solves": passed("solves"),

@@ -1,4 +1,4 @@
-//! A test file, fetched through an overlay.
+//! Downloads of a test file through an overlay.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use tidegate_net::identity::hex;
 
 use crate::failure::Failure;
 
-/// The bytes of a test file: a counter's SHA-256, block by block.
+/// Returns a block of the test file: the SHA-256 of its number.
 fn block(number: u64) -> [u8; 32] {
     Sha256::digest(number.to_be_bytes()).into()
 }
@@ -25,7 +25,7 @@ pub fn serve_file() -> Result<SocketAddr, Failure> {
     let address = listener.local_addr().map_err(Failure::other)?;
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            // How a download ends its reader tells.
+            // The reader checks the download, so errors are ignored here.
             thread::spawn(move || drop(send_file(stream)));
         }
     });
@@ -38,8 +38,9 @@ fn send_file(mut stream: TcpStream) -> std::io::Result<()> {
     while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
     let asked = line.strip_prefix("GET /").and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
     let Some(mut left) = asked else {
-        return stream
-            .write_all(b"HTTP/1.0 404 Not Found\r\n\r\nask for /1000, or how many bytes you like\n");
+        return stream.write_all(
+            b"HTTP/1.0 404 Not Found\r\n\r\nrequest /NUMBER for that many bytes, such as /1000\n",
+        );
     };
     stream.write_all(format!("HTTP/1.0 200 OK\r\nContent-Length: {left}\r\n\r\n").as_bytes())?;
     let mut number = 0;
@@ -53,25 +54,24 @@ fn send_file(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How a download went.
+/// Result of a download.
 pub struct Download {
-    /// Until the last byte.
+    /// Time to the last byte, in seconds.
     pub seconds: f64,
-    /// SHA-256 of what came.
+    /// SHA-256 of the received bytes.
     pub digest: String,
-    /// All of it came.
+    /// Whether all bytes arrived.
     pub whole: bool,
-    /// What came is the file, as far as it came.
+    /// Whether the received bytes are correct.
     pub right: bool,
-    /// How often it was fetched.
+    /// Number of downloads.
     pub times: u32,
 }
 
-/// Streams at one time, if there are not more circuits.
+/// Concurrent streams, unless there are more circuits.
 const AT_ONCE: u32 = 32;
 
-/// Fetches so many bytes of the test file through a SOCKS5 proxy, over so many circuits at once and as many streams as
-/// are asked for, a circuit's one after another.
+/// Downloads `bytes` of the test file per stream through a SOCKS5 proxy, over several circuits at once.
 pub fn fetch_over(
     (circuits, streams): (u16, u32),
     socks: SocketAddr,
@@ -94,33 +94,33 @@ pub fn fetch_over(
     let working: Vec<_> = (0..workers).map(work).collect();
     let mut whole: Option<Download> = None;
     for worker in working {
-        let download = worker.join().expect("a download does not panic")?;
+        let download = worker.join().expect("download threads do not panic")?;
         let before = whole.as_ref().map_or((true, true), |whole| (whole.whole, whole.right));
         let (all, right) = (before.0 && download.whole, before.1 && download.right);
         whole = Some(Download { whole: all, right, ..download });
     }
-    let whole = whole.ok_or_else(|| Failure::Other("no streams to download over".into()))?;
+    let whole = whole.ok_or_else(|| Failure::Other("--streams is 0".into()))?;
     Ok(Download { seconds: clock::now().since(begun).as_secs_f64(), times: streams, ..whole })
 }
 
 impl Download {
-    /// Whether it is the file.
+    /// Whether the download is complete and correct.
     pub fn exact(&self) -> bool {
         self.whole && self.right
     }
 }
 
-/// Fetches so many bytes of the test file through a SOCKS5 proxy that keeps users' circuits apart.
+/// Downloads `bytes` of the test file through a SOCKS5 proxy that gives each user separate circuits.
 pub fn fetch(user: u16, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Result<Download, Failure> {
     let failed = |cause: std::io::Error| Failure::Other(format!("the download failed: {cause}"));
     let begun = clock::now();
     let mut stream = TcpStream::connect(socks).map_err(failed)?;
     stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(failed)?;
-    let SocketAddr::V4(from) = from else { unreachable!("loopback of IPv4") };
+    let SocketAddr::V4(from) = from else { unreachable!("the file server listens on 127.0.0.1") };
     stream.write_all(&[5, 1, 2]).map_err(failed)?;
     let (mut method, mut known) = ([0; 2], [0; 2]);
     stream.read_exact(&mut method).map_err(failed)?;
-    // RFC 1929: a name, and a password of one byte.
+    // RFC 1929: user name, and a password of one byte.
     let name = user.to_string();
     stream.write_all(&[&[1, name.len() as u8], name.as_bytes(), &[1, b'-']].concat()).map_err(failed)?;
     stream.read_exact(&mut known).map_err(failed)?;
@@ -129,7 +129,7 @@ pub fn fetch(user: u16, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Resu
     let mut reply = [0; 10];
     stream.read_exact(&mut reply).map_err(failed)?;
     if (method, known[1], reply[1]) != ([5, 2], 0, 0) {
-        return Err(Failure::Other(format!("the proxy refused: SOCKS reply {}", reply[1])));
+        return Err(Failure::Other(format!("the proxy refused the connection: SOCKS reply {}", reply[1])));
     }
     stream.write_all(format!("GET /{bytes} HTTP/1.0\r\n\r\n").as_bytes()).map_err(failed)?;
     let mut head = Vec::new();
@@ -160,7 +160,7 @@ pub fn fetch(user: u16, socks: SocketAddr, from: SocketAddr, bytes: u64) -> Resu
     Ok(Download { seconds, whole, right, digest: hex(&digest), times: 1 })
 }
 
-/// Prints how a download went, and whether it was right.
+/// Prints the result of a download; the exit code is 1 if it was not correct.
 pub fn report(
     network: Value,
     bytes: Bytes,

@@ -1,4 +1,4 @@
-//! `tidegate overlay`: an overlay on this machine, of our own relays alone or among stock tor's.
+//! `tidegate overlay`: test overlays on this machine, of Tidegate relays or mixed with stock tor.
 
 mod crowd;
 mod demo;
@@ -11,27 +11,27 @@ use std::process::ExitCode;
 
 use crate::failure::Failure;
 
-/// Run an overlay on this machine (see docs/live.md)
+/// Run a test overlay on this machine (see docs/live.md)
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct OverlayArgs {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
-    Crowd(crowd::Arguments),
-    Demo(demo::Arguments),
-    Soak(soak::Arguments),
-    Tornet(tornet::Arguments),
+enum Command {
+    Crowd(crowd::CrowdArgs),
+    Demo(demo::OverlayDemoArgs),
+    Soak(soak::SoakArgs),
+    Tornet(tornet::TornetArgs),
 }
 
-/// Runs it.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
-    match arguments.what {
-        What::Crowd(arguments) => crowd::main(&arguments),
-        What::Demo(arguments) => demo::main(&arguments),
-        What::Soak(arguments) => soak::main(&arguments),
-        What::Tornet(arguments) => tornet::main(&arguments),
+/// Runs the subcommand.
+pub fn main(arguments: OverlayArgs) -> Result<ExitCode, Failure> {
+    match arguments.command {
+        Command::Crowd(arguments) => crowd::main(&arguments),
+        Command::Demo(arguments) => demo::main(&arguments),
+        Command::Soak(arguments) => soak::main(&arguments),
+        Command::Tornet(arguments) => tornet::main(&arguments),
     }
 }

@@ -1,4 +1,4 @@
-//! A directory, five relays and a client as processes on loopback.
+//! An overlay of Tidegate processes on loopback: a directory, relays and a client.
 
 use std::net::SocketAddr;
 
@@ -11,34 +11,29 @@ use super::download::serve_file;
 use crate::failure::Failure;
 use crate::stage::{Events, Stage};
 
-/// The system without a name in the registry.
+/// Vanilla Tor: the default of every part.
 pub const VANILLA: &str = "vanilla";
-/// And those that need two: streams over two circuits, which need congestion control or, divided by explicit rates,
-/// PredicTor.
+/// Conflux systems and their tables: Conflux needs congestion control, or PredicTor if it splits by rate.
 const CONFLUX: [(&str, &str); 3] = [
     ("conflux", "conflux = \"throughput\"\ncontrol = \"vegas\"\n"),
     ("conflux-by-rate", "conflux = \"by-rate\"\ncontrol = \"predictor\"\n"),
     ("conflux-q-learning", "conflux = \"q-learning\"\ncontrol = \"vegas\"\n"),
 ];
-/// The clocks of relays on sockets are their own.
+/// Relays on sockets have independent clocks.
 const CLOCKS: &str = "predictor = { clocks = \"own\" }\n";
-/// How many relays a demo has.
+/// Number of relays of a demo.
 pub const RELAYS: usize = 5;
-/// What PredicTor's relays divide among their circuits.
+/// Bandwidth of each relay, which PredicTor divides among circuits.
 const BANDWIDTH: &str = "80 Mbit/s";
 
-/// What all can run.
+/// Parser of `--system`: vanilla, Conflux, and every alternative in the registry.
 pub fn systems() -> PossibleValuesParser {
-    let other = alternatives().into_iter().map(|(name, _)| {
-        // As it was called before circuits could move in another way.
-        let alias = (name == "connection").then_some("switching");
-        PossibleValue::new(name).aliases(alias)
-    });
+    let other = alternatives().into_iter().map(|(name, _)| PossibleValue::new(name));
     let more = [VANILLA].into_iter().chain(CONFLUX.map(|(name, _)| name)).map(PossibleValue::new);
     PossibleValuesParser::new(more.chain(other))
 }
 
-/// The `[system]` table of one of them.
+/// Returns the `[system]` table of a system.
 pub fn system_table(name: &str) -> String {
     let linked = CONFLUX.into_iter().find(|(known, _)| *known == name);
     let chosen = alternatives().into_iter().find(|(known, _)| *known == name);
@@ -50,39 +45,39 @@ pub fn system_table(name: &str) -> String {
     format!("[system]\nname = \"{name}\"\n{choice}{CLOCKS}")
 }
 
-/// A relay.
+/// A running relay process.
 pub struct Relay {
     config: String,
-    /// Its process.
+    /// Process id.
     pub process: u32,
-    /// Where other nodes connect.
+    /// Address for other nodes.
     pub address: SocketAddr,
-    /// Where it shows its circuits.
+    /// Address of the status page.
     pub status: SocketAddr,
 }
 
-/// All of them; they end with it.
+/// The running overlay; dropping it stops all processes.
 pub struct Own {
-    /// What they are on.
+    /// Processes and files of the overlay.
     pub stage: Stage,
-    /// The relays, all exits to the file.
+    /// The relays; each may exit to the test file.
     pub relays: Vec<Relay>,
-    /// Where applications connect.
+    /// Address of the SOCKS proxy.
     pub socks: SocketAddr,
-    /// Where the test file is.
+    /// Address of the server with the test file.
     pub file: SocketAddr,
-    /// Where the directory is.
+    /// Address of the directory.
     pub directory: SocketAddr,
-    /// Processes of directory and client.
+    /// Process ids of the directory and the client.
     pub others: [u32; 2],
     client: Events,
 }
 
 impl Own {
-    /// Starts them.
+    /// Starts all processes.
     ///
     /// # Errors
-    /// What a role said, if it did not start.
+    /// If a process does not start, with its last message.
     pub fn start(name: &str, socks: SocketAddr, relays: usize) -> Result<Own, Failure> {
         let system = system_table(name);
         let mut stage = Stage::new("overlay")?;
@@ -120,10 +115,10 @@ impl Own {
         Ok(Own { stage, relays, socks, file, directory: address, others, client })
     }
 
-    /// Starts a relay anew that has ended, with the keys that it had.
+    /// Restarts a relay that was killed, with its old keys.
     ///
     /// # Errors
-    /// What it said, if it did not start.
+    /// If it does not start, with its last message.
     pub fn restart(&mut self, relay: usize) -> Result<(), Failure> {
         let config = self.relays[relay].config.clone();
         let events = self.stage.role(&["relay", "--config", &config])?;
@@ -131,7 +126,7 @@ impl Own {
         Ok(())
     }
 
-    /// The paths that the client has built since it was last asked.
+    /// Returns the circuits that the client has built since the last call.
     pub fn paths(&self) -> Vec<Vec<String>> {
         let built = self.client.said("built");
         let paths = built.iter().filter_map(|event| event["path"].as_str());
@@ -139,7 +134,7 @@ impl Own {
     }
 }
 
-/// A relay that the directory knows.
+/// Waits until a relay has announced itself to the directory.
 fn ready(config: String, events: &Events) -> Result<Relay, Failure> {
     let (address, status) = (events.address()?, events.address_of("status")?);
     events.wait("announced")?;

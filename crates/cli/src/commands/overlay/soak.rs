@@ -1,4 +1,4 @@
-//! `tidegate overlay soak`: downloads without end, relays that are killed meanwhile, and what grows.
+//! `tidegate overlay soak`: endless downloads while relays are killed; measures outages and memory growth.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -18,59 +18,60 @@ use super::own::{Own, RELAYS, VANILLA, systems};
 use crate::console::Console;
 use crate::failure::Failure;
 
-/// Download without end through five relays while one after another is killed, and see whether memory grows
+/// Download through five relays while relays are killed, and check outages and memory growth
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// What all of them run
+#[command(after_help = "Example:\n  tidegate overlay soak --duration '10 min'")]
+pub struct SoakArgs {
+    /// Run this system on all nodes
     #[arg(long, default_value = VANILLA, value_parser = systems())]
     system: String,
-    /// For how long: relays are killed in the first half, and memory is compared in the second
+    /// Run for this long; relays are killed in the first half, memory is compared in the second
     #[arg(long, default_value = "1 h")]
     duration: Span,
-    /// Print one JSON object
+    /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Who downloads at one time, each over circuits of its own, and how much each time.
+/// Number of users, each with separate circuits, and bytes per download.
 const USERS: u16 = 8;
 const BYTES: u64 = 500_000;
-/// How often a relay is killed, and how long it stays away.
+/// Interval between kills, and time until the relay restarts.
 const KILL_EVERY: Span = Span::from_secs(20);
 const AWAY: Span = Span::from_secs(5);
-/// What users may wait after a kill, and a process may grow by: allocators keep some.
+/// Longest allowed outage after a kill, and allowed memory growth (allocators keep some memory).
 const REBUILT: Span = Span::from_secs(5);
 const GROWTH: f64 = 0.1;
 
-/// What the users saw.
+/// Results of all users.
 #[derive(Default)]
-struct Seen {
+struct Outcomes {
     fetched: u64,
     wrong: u64,
-    /// Downloads that broke, and from then on, or from the kill that they broke for, until the next one was whole.
+    /// Broken downloads, and times from the break, or from the kill that caused it, to the next complete download.
     broken: u64,
     outages: Vec<Span>,
-    /// When a relay was killed last.
+    /// Time of the last kill.
     killed: Option<Time>,
 }
 
-impl Seen {
-    /// Since when a user whose download has just broken goes without: it may not have noticed at once.
+impl Outcomes {
+    /// Start of an outage: the last kill if it was recent, because users notice it late; otherwise now.
     fn since(&self) -> Time {
         let now = clock::now();
         self.killed.filter(|killed| now.since(*killed) <= AWAY).unwrap_or(now)
     }
 
-    /// The longest.
+    /// Longest outage.
     fn outage(&self) -> Span {
         self.outages.iter().copied().max().unwrap_or(Span::ZERO)
     }
 }
 
-/// Runs it.
-pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+/// Runs the subcommand.
+pub fn main(arguments: &SoakArgs) -> Result<ExitCode, Failure> {
     let mut own = Own::start(&arguments.system, SocketAddr::from(([127, 0, 0, 1], 0)), RELAYS)?;
-    let (seen, over) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
+    let (seen, over) = (Arc::new(Mutex::new(Outcomes::default())), Arc::new(AtomicBool::new(false)));
     let users: Vec<_> = (0..USERS)
         .map(|user| {
             let (seen, over, at) = (seen.clone(), over.clone(), (own.socks, own.file));
@@ -84,7 +85,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let watch = |kills| {
         let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         let state = format!(
-            "{} downloads, {kills} kills, {:.1} s without at most",
+            "{} downloads, {kills} kills, longest outage {:.1} s",
             seen.fetched,
             seen.outage().as_secs_f64()
         );
@@ -100,7 +101,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
         pause(AWAY, &own, || watch(kills));
         own.restart(relay)?;
     }
-    // Buffers grow to what they need before anything is compared.
+    // Let buffers grow to their final size before memory is compared.
     pause(Span(arguments.duration.0 / 6), &own, || watch(kills));
     let processes: Vec<u32> = own.relays.iter().map(|relay| relay.process).chain(own.others).collect();
     let before: Vec<f64> = processes.iter().map(|process| resident(*process)).collect();
@@ -108,7 +109,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let pairs = processes.iter().zip(&before).map(|(process, before)| resident(*process) / before - 1.0);
     let growth = pairs.fold(0.0, f64::max);
     over.store(true, Ordering::Relaxed);
-    users.into_iter().for_each(|user| user.join().expect("a user does not panic"));
+    users.into_iter().for_each(|user| user.join().expect("user threads do not panic"));
     console.finish();
 
     let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,10 +124,10 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 "longest_outage_s": outage.as_secs_f64(), "largest_process_bytes": kept, "growth": growth, "fine": fine })
         );
     } else {
-        println!("fetched   {} times {BYTES} bytes, {} not as sent", seen.fetched, seen.wrong);
+        println!("fetched   {} times {BYTES} bytes, {} not correct", seen.fetched, seen.wrong);
         let without = outage.as_secs_f64();
-        println!("killed    {kills} relays: {} downloads broke, for {without:.1} s at most", seen.broken);
-        println!("memory    {:.1} MB in the largest process, grown by {:.1} %", kept / 1e6, 100.0 * growth);
+        println!("killed    {kills} relays: {} downloads broke, longest outage {without:.1} s", seen.broken);
+        println!("memory    {:.1} MB in the largest process, growth {:.1} %", kept / 1e6, 100.0 * growth);
     }
     Ok(ExitCode::from(u8::from(!fine)))
 }
@@ -139,8 +140,8 @@ fn pause(span: Span, own: &Own, watch: impl Fn()) {
     }
 }
 
-/// Downloads again and again, as one user.
-fn download(user: u16, (socks, file): (SocketAddr, SocketAddr), over: &AtomicBool, seen: &Mutex<Seen>) {
+/// Repeats downloads as one user.
+fn download(user: u16, (socks, file): (SocketAddr, SocketAddr), over: &AtomicBool, seen: &Mutex<Outcomes>) {
     let mut broke: Option<Time> = None;
     while !over.load(Ordering::Relaxed) {
         let fetched = fetch(user, socks, file, BYTES);
@@ -150,7 +151,7 @@ fn download(user: u16, (socks, file): (SocketAddr, SocketAddr), over: &AtomicBoo
                 seen.fetched += 1;
                 seen.outages.extend(broke.take().map(|since| clock::now().since(since)));
             }
-            // A relay was killed: what had come must be right, as far as it came.
+            // A relay was killed: the bytes that arrived must still be correct.
             broken => {
                 seen.wrong += u64::from(broken.is_ok_and(|download| !download.right));
                 seen.broken += u64::from(broke.is_none());
@@ -166,7 +167,7 @@ fn download(user: u16, (socks, file): (SocketAddr, SocketAddr), over: &AtomicBoo
     }
 }
 
-/// Bytes of memory that a process has; no number if it is gone.
+/// Returns the resident memory of a process in bytes; NaN if it has exited.
 fn resident(process: u32) -> f64 {
     memory_of(process).map_or(f64::NAN, |bytes| bytes as f64)
 }

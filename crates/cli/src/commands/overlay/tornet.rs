@@ -1,5 +1,5 @@
-//! `tidegate overlay tornet`: a private Tor network on this machine, whose authority and client are stock tor, and whose
-//! relays are ours, all or some.
+//! `tidegate overlay tornet`: a private Tor network on this machine with stock tor as authority and client; some or all
+//! relays are Tidegate.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -20,34 +20,35 @@ use super::own::{VANILLA, system_table, systems};
 use crate::failure::Failure;
 use crate::stage::{Stage, status_of, until_stopped};
 
-/// Run a private Tor network on this machine: stock tor as authority and client, our relays between them
+/// Run a private Tor network on this machine, with stock tor as authority and client
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// Fetch so much, check it, and end; without it, run until Ctrl-C
+#[command(after_help = "Example:\n  tidegate overlay tornet --at guard,middle,exit --bytes \"10 MB\"")]
+pub struct TornetArgs {
+    /// Download this much, check it and exit [default: run until Ctrl-C]
     #[arg(long)]
     bytes: Option<Bytes>,
-    /// Print one JSON object for each place
+    /// Print one JSON object per place
     #[arg(long)]
     json: bool,
-    /// Where our relays are in a path, stock tor's everywhere else: one client after another for several, by commas
+    /// Use Tidegate relays at these places of a path and stock tor elsewhere; one client per place
     #[arg(long, value_enum, default_value = "all", value_delimiter = ',')]
     at: Vec<Place>,
-    /// Fetch so often, each time over a stream of its own, up to 32 at once; without it once over each circuit
+    /// Download this many times, each over a new stream, up to 32 at once [default: once per circuit]
     #[arg(long, requires = "bytes", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     streams: Option<u32>,
-    /// Fetch over so many circuits at once
+    /// Download over this many circuits at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=20))]
     circuits: u8,
-    /// Fetch once the client has linked circuits, over which its streams go in pairs (Conflux)
+    /// Download after the client has linked circuits in pairs (Conflux)
     #[arg(long, requires = "bytes", conflicts_with = "beside_stock")]
     linked: bool,
-    /// What our relays run
+    /// Run this system on the Tidegate relays
     #[arg(long, default_value = VANILLA, value_parser = systems())]
     system: String,
-    /// One relay of ours in each place, then one of stock tor: what each forwards per second of processor time
+    /// Compare a Tidegate relay with a stock relay at each place, in bytes forwarded per CPU second
     #[arg(long, requires = "bytes")]
     beside_stock: bool,
-    /// The tor program; `tor-gencert` must lie beside it or be on the path
+    /// Use this tor program; `tor-gencert` must be beside it or on the path
     #[arg(long, default_value = "tor")]
     tor: PathBuf,
 }
@@ -58,9 +59,9 @@ enum Place {
     Guard,
     Middle,
     Exit,
-    /// Everywhere.
+    /// Every place
     All,
-    /// Where tor puts them.
+    /// Any place that tor chooses
     Any,
 }
 
@@ -75,27 +76,28 @@ impl Place {
         }
     }
 
-    /// The paths that have one kind of relays in this place and another elsewhere; `None`: any path.
+    /// Returns the relays for each hop: `there` in this place, `elsewhere` in others; `None` means any path.
     fn hops<'a>(self, there: &'a [String], elsewhere: &'a [String]) -> Option<Hops<'a>> {
         let hop = |hop| if self == Place::All || self == hop { there } else { elsewhere };
         (self != Place::Any).then(|| [Place::Guard, Place::Middle, Place::Exit].map(hop))
     }
 }
 
-/// Relays in a client's paths: by place, one of these.
+/// Candidate relays for guard, middle and exit.
 type Hops<'a> = [&'a [String]; 3];
 
-/// Of ours, and of stock tor where others than ours are wanted.
+/// Number of Tidegate relays, and of stock relays if they are needed.
 const RELAYS: usize = 4;
 
-/// Runs it.
-pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+/// Runs the subcommand.
+pub fn main(arguments: &TornetArgs) -> Result<ExitCode, Failure> {
     if !private_tor::is_installed(&arguments.tor) {
-        let cause = format!("{} cannot be started; Debian's package is `tor`", arguments.tor.display());
+        let cause =
+            format!("cannot start {}; install Debian's package `tor` or set --tor", arguments.tor.display());
         return Err(Failure::Other(cause));
     }
     if arguments.beside_stock && arguments.at.contains(&Place::Any) {
-        let cause = "with --beside-stock `any` is no place";
+        let cause = "`any` cannot be combined with --beside-stock";
         return Err(Failure::Input(InputError::new("--at", cause, "name guard, middle, exit or all")));
     }
     let mut stage = Stage::new("tornet")?;
@@ -113,8 +115,8 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let listed: Vec<String> =
         ours.iter().map(|relay| &relay.name).chain(&stock).map(|name| format!("\nr {name} ")).collect();
-    stage.wait_for("a consensus with all relays", || network.lists(&listed).then_some(()))?;
-    stage.wait_for("stock relays that know all relays", || {
+    stage.wait_for("a consensus that lists all relays", || network.lists(&listed).then_some(()))?;
+    stage.wait_for("stock relays that have the consensus", || {
         stock.iter().all(|name| network.knows(name, &listed)).then_some(())
     })?;
 
@@ -133,11 +135,11 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(wrong)))
 }
 
-/// A relay of ours.
-struct Ours {
+/// A Tidegate relay.
+struct TidegateRelay {
     name: String,
     process: u32,
-    /// Where it shows its circuits.
+    /// Address of the status page.
     status: SocketAddr,
 }
 
@@ -145,7 +147,7 @@ struct Ours {
 struct Tornet {
     stage: Stage,
     network: Network,
-    ours: Vec<Ours>,
+    ours: Vec<TidegateRelay>,
     stock: Vec<String>,
     file: SocketAddr,
 }
@@ -157,13 +159,16 @@ impl Tornet {
         let hops = place.hops(&ours, &self.stock);
         let socks = start_client(&self.stage, &mut self.network, &name, hops, "")?;
         let file = self.file;
-        println!("stock tor's SOCKS port is {socks}; ours in its paths: {}; Ctrl-C ends it", place.name());
+        println!(
+            "stock tor's SOCKS port is {socks}; Tidegate relays in its paths: {}; Ctrl-C stops it",
+            place.name()
+        );
         println!("try: curl --socks5-hostname {socks} http://{file}/1000000 | sha256sum");
         Ok(false)
     }
 
-    /// Downloads through our relays in that place; whether something was wrong.
-    fn download(&mut self, place: Place, bytes: Bytes, arguments: &Arguments) -> Result<bool, Failure> {
+    /// Downloads through Tidegate relays in that place; returns whether the file was wrong.
+    fn download(&mut self, place: Place, bytes: Bytes, arguments: &TornetArgs) -> Result<bool, Failure> {
         let name = format!("client-{}", place.name());
         let ours = self.names();
         let hops = place.hops(&ours, &self.stock);
@@ -171,7 +176,7 @@ impl Tornet {
         let files = self.network.files_of(&name);
         if arguments.linked {
             let is_linked = || circuits(&files).is_ok_and(|all| all.contains("PURPOSE=CONFLUX_LINKED"));
-            self.stage.wait_for("circuits that are linked", || is_linked().then_some(()))?;
+            self.stage.wait_for("linked circuits", || is_linked().then_some(()))?;
         }
         let streams = arguments.streams.unwrap_or(arguments.circuits.into());
         let download = fetch_over((arguments.circuits.into(), streams), socks, self.file, bytes.0)?;
@@ -186,9 +191,8 @@ impl Tornet {
         Ok(report(facts, bytes, &paths, &download, arguments.json) != ExitCode::SUCCESS)
     }
 
-    /// Downloads through as few relays of ours in that place as will do, then through as many of stock tor; what each
-    /// forwarded per second of processor time.
-    fn compare(&mut self, place: Place, bytes: Bytes, arguments: &Arguments) -> Result<bool, Failure> {
+    /// Compares Tidegate relays in that place with as many stock relays, in bytes forwarded per CPU second.
+    fn compare(&mut self, place: Place, bytes: Bytes, arguments: &TornetArgs) -> Result<bool, Failure> {
         let count = match place {
             Place::All => 3,
             _ => 1,
@@ -204,15 +208,15 @@ impl Tornet {
             let processes: Vec<u32> = there.iter().filter_map(process).collect();
             let used = || processes.iter().map(|process| os::cpu_s_of(*process)).sum::<f64>();
             let (name, hops) = (format!("client-{}-{who}", place.name()), place.hops(there, elsewhere));
-            // Over two legs at once a circuit would be in two relays.
+            // Conflux would spread a stream over two relays of the same place.
             let socks = start_client(&self.stage, &mut self.network, &name, hops, "ConfluxEnabled 0\n")?;
-            // Circuits are built first.
+            // Build the circuits before the measurement.
             let once = (arguments.circuits.into(), arguments.circuits.into());
             fetch_over(once, socks, self.file, 100_000)?;
             let before = used();
             let download = fetch_over(once, socks, self.file, bytes.0)?;
             if !download.exact() {
-                return Err(Failure::Other(format!("through {who} came NOT what was sent")));
+                return Err(Failure::Other(format!("the download through {who} is not what was sent")));
             }
             rates.push(f64::from(arguments.circuits) * bytes.0 as f64 / (used() - before).max(1e-9));
         }
@@ -235,7 +239,7 @@ impl Tornet {
         self.ours.iter().map(|relay| relay.name.clone()).collect()
     }
 
-    /// Cells that relays of ours have sent as exits on each circuit whose client has linked it with others.
+    /// Cells that Tidegate exits have sent on each linked circuit (Conflux).
     fn linked(&self) -> Result<Vec<u64>, Failure> {
         let mut cells = Vec::new();
         for relay in &self.ours {
@@ -247,7 +251,7 @@ impl Tornet {
         Ok(cells)
     }
 
-    /// Circuits that end at relays of ours and have agreed with them on congestion control.
+    /// Counts circuits that end at a Tidegate relay and use congestion control.
     fn congestion_control(&self) -> Result<usize, Failure> {
         let mut agreed = 0;
         for relay in &self.ours {
@@ -259,7 +263,7 @@ impl Tornet {
     }
 }
 
-/// Starts a client with such paths; where its SOCKS port is, once it knows the network.
+/// Starts a client with these paths, waits until it knows the network, and returns its SOCKS port.
 fn start_client(
     stage: &Stage,
     network: &mut Network,
@@ -283,8 +287,12 @@ fn start_client(
     Ok(socks)
 }
 
-/// Starts our relays.
-fn start_relays(stage: &mut Stage, authority: SocketAddr, system: &str) -> Result<Vec<Ours>, Failure> {
+/// Starts the Tidegate relays.
+fn start_relays(
+    stage: &mut Stage,
+    authority: SocketAddr,
+    system: &str,
+) -> Result<Vec<TidegateRelay>, Failure> {
     let (system, mut started) = (system_table(system), Vec::new());
     for number in 0..RELAYS {
         let name = format!("tide{number}");
@@ -301,12 +309,12 @@ fn start_relays(stage: &mut Stage, authority: SocketAddr, system: &str) -> Resul
     for (name, events) in started {
         let status = events.address_of("status")?;
         events.wait("announced")?;
-        relays.push(Ours { name, process: events.process, status });
+        relays.push(TidegateRelay { name, process: events.process, status });
     }
     Ok(relays)
 }
 
-/// What a client's control port tells of its circuits.
+/// Reads the circuit list of a client from its control port.
 fn circuits(client: &Path) -> std::io::Result<String> {
     let mut control = os::connect_and_block(&client.join("control"))?;
     let cookie = fs::read(client.join("control_auth_cookie"))?;
@@ -316,13 +324,13 @@ fn circuits(client: &Path) -> std::io::Result<String> {
     Ok(told)
 }
 
-/// The paths of those that are built, by nicknames.
+/// Extracts the paths of built circuits, as nicknames.
 fn built_paths(circuits: &str) -> Vec<Vec<String>> {
     let mut paths = Vec::new();
     for line in circuits.lines() {
         let words: Vec<&str> = line.trim_start_matches("250+circuit-status=").split(' ').collect();
         if let [_, "BUILT", path, rest @ ..] = &words[..]
-            // Clients send over two circuits at once.
+            // Clients with Conflux send over linked circuits.
             && rest.iter().any(|word| matches!(*word, "PURPOSE=GENERAL" | "PURPOSE=CONFLUX_LINKED"))
         {
             let name = |hop: &str| hop.split_once('~').map_or(hop, |(_, name)| name).to_owned();

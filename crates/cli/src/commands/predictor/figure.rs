@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use tidegate_control::predictor::{Formulation, Problem, Solution};
 use tidegate_lab::scoreboard::{Curve, Figure};
 
-/// Colours that differ to colour-blind eyes and in grey (Okabe and Ito).
+/// Colours that remain distinct for colour-blind readers and in grey (Okabe and Ito).
 pub const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 /// The paper's Figure 3: incoming and outgoing rates, and queues here and at the predecessor, step by step.
@@ -23,7 +23,7 @@ pub fn figure_3(problem: &Problem, solution: &Solution) -> Vec<Figure> {
     let rates = |title: &str, values: &[f64]| {
         figure(title, &|circuit| {
             let row = (0u32..).zip(&values[circuit * steps..][..steps]);
-            // A chart has one value at a place, so a step ends just before the next begins.
+            // A chart has one value per x, so a step ends just before the next one begins.
             row.flat_map(|(k, rate)| [(f64::from(k), *rate), (f64::from(k + 1) - 1e-6, *rate)]).collect()
         })
     };
@@ -42,13 +42,13 @@ pub fn figure_3(problem: &Problem, solution: &Solution) -> Vec<Figure> {
     figures
 }
 
-/// The predecessor's queue of a circuit as the controller expects it at a step (eq. 14a).
+/// A circuit's queue at the predecessor that the controller predicts for a step (eq. 14a).
 pub fn predecessor(problem: &Problem, solution: &Solution, circuit: usize, step: usize) -> f64 {
     let steps = problem.horizon;
     problem.ssrc[circuit * steps + step.min(steps - 1)] - solution.d[circuit * (steps + 1) + step]
 }
 
-/// Figures over `steps` steps, one below the other, as SVG.
+/// Draws figures over `steps` steps, one below the other, as SVG.
 pub fn drawing(figures: &[Figure], steps: usize) -> String {
     let (width, height, left, top) = (640.0, 150.0, 60.0, 30.0);
     let across = width / steps as f64;

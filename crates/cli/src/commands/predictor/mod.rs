@@ -1,4 +1,4 @@
-//! `tidegate predictor`: one PredicTor controller's problem, open loop.
+//! `tidegate predictor`: solves the optimisation problem of one PredicTor controller.
 
 pub mod figure;
 
@@ -15,32 +15,36 @@ use tidegate_lab::problems::{self, wrong};
 
 use crate::failure::Failure;
 
-/// PredicTor's controller
+/// Solve problems of PredicTor's controller
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct PredictorArgs {
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Solve the optimal control problem in a JSON file, open loop
-    Solve(Solve),
+    /// Solve the optimal control problem in a JSON file, without a network
+    Solve(SolveArgs),
 }
 
 #[derive(clap::Args)]
-struct Solve {
-    /// One problem, or a list of them
+#[command(
+    after_help = "Example:\n  tidegate predictor solve examples/predictor/figure-3.json --plot figure-3.svg"
+)]
+struct SolveArgs {
+    /// Read one problem or a list of problems from this JSON file
     file: PathBuf,
-    /// Print JSON: an object for a problem, a list for a list
+    /// Print JSON: an object for one problem, a list for a list
     #[arg(long)]
     json: bool,
-    /// Draw the trajectories of the first problem's first 7 circuits (the paper's Figure 3) as SVG
+    /// Draw the first problem's trajectories (at most 7 circuits, as in Figure 3) to this SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+/// Runs the subcommand.
+pub fn main(arguments: PredictorArgs) -> Result<ExitCode, Failure> {
     let Command::Solve(arguments) = arguments.command;
     let source = SourceFile::read(&arguments.file).map_err(Failure::Input)?;
     let (problems, listed) = problems::control_problems(&source)?;
@@ -67,7 +71,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
                 }
                 drawing(&figure_3(problem, solution), problem.horizon)
             }
-            None => return Err(Failure::Other("there is no problem to draw".into())),
+            None => return Err(Failure::Other("the file does not contain a problem to draw".into())),
         };
         std::fs::write(place, drawing)
             .map_err(|error| Failure::Other(format!("{}: {error}", place.display())))?;

@@ -1,4 +1,4 @@
-//! `tidegate stream demo`: a server and clients as processes on loopback, measured.
+//! `tidegate stream demo`: runs a server and clients as processes on loopback and measures the stream.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -14,64 +14,64 @@ use tidegate_net::stream::{server, viewer};
 use tidegate_stream::lag::Lags;
 use tidegate_stream::packet::PAYLOAD;
 
-use super::path::{PathArguments, wrong};
+use super::path::{PathArgs, wrong};
 use crate::failure::Failure;
 
-/// A server and clients as processes on loopback, with a test pattern for a stream
+/// Run a server and clients on this machine and measure the stream
 #[derive(clap::Args)]
-pub struct Arguments {
-    /// Clients
+#[command(after_help = "Example:\n  tidegate stream demo --clients 20 --duration '30 s'")]
+pub struct StreamDemoArgs {
+    /// Start this many clients, 1 to 200
     #[arg(long, default_value_t = 20)]
     clients: usize,
-    /// How long it runs once all clients were started
+    /// Run this long after all clients have started
     #[arg(long, default_value = "60 s")]
     duration: Span,
-    /// Clients that are killed, one after the other
+    /// Kill this many clients, one after the other
     #[arg(long, default_value_t = 0)]
     kill: usize,
-    /// Clients that leave and are replaced, one after the other
+    /// Replace this many clients, one after the other
     #[arg(long, default_value_t = 0)]
     leave: usize,
-    /// The stream's rate
+    /// Stream at this rate
     #[arg(long, default_value = "4 Mbit/s")]
     rate: Rate,
-    /// Another stream than the test pattern: see `stream server --input`
+    /// Stream this input instead of the test pattern; see `stream server --input`
     #[arg(long)]
     input: Option<String>,
-    /// What the server may send
+    /// Limit the server's uplink to this rate
     #[arg(long, default_value = "12 Mbit/s")]
     server_uplink: Rate,
-    /// What the weakest client may send
+    /// Limit the weakest client's uplink to this rate
     #[arg(long, default_value = "2 Mbit/s")]
     weakest: Rate,
-    /// What the strongest may; the mean lies at two fifths between them
+    /// Limit the strongest client's uplink to this rate; most clients are weaker
     #[arg(long, default_value = "12 Mbit/s")]
     strongest: Rate,
-    /// Slices of parity
+    /// Add this many parity slices, 0 to 4
     #[arg(long, default_value_t = 1)]
     parity: usize,
-    /// How clients' bandwidth is learnt: explicit, q-learning, aimd or cubic
+    /// Learn clients' bandwidth with this controller: explicit, q-learning, aimd or cubic
     #[arg(long, default_value = "explicit")]
     controller: String,
-    /// Where the dashboard is shown (loopback; port 0: any)
+    /// Serve the dashboard at this loopback address; port 0 means any
     #[arg(long, default_value = "127.0.0.1:0")]
     page: SocketAddr,
-    /// Print what was measured as a JSON object
+    /// Print the measurements as a JSON object
     #[arg(long)]
     json: bool,
-    /// Every link's delay one way, jitter and losses
     #[command(flatten)]
-    path: PathArguments,
+    path: PathArgs,
 }
 
-/// Continuity below this is a failure: exit code 1.
+/// The exit code is 1 if the continuity is below this.
 const CONTINUITY: f64 = 0.99;
-/// Between the starts of two clients.
+/// Time between the starts of two clients.
 const STAGGER: Span = Span::from_millis(60);
-/// A player may be so far behind the stream without having missed anything.
+/// Packets of the last seconds may still arrive, so they do not count as missed.
 const BEHIND: Span = Span::from_secs(3);
 
-/// A role that runs as a process, and ends with the demo.
+/// A role in a process, which is killed when the demo ends.
 struct Role {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -79,7 +79,7 @@ struct Role {
 
 impl Drop for Role {
     fn drop(&mut self) {
-        // One that has ended already needs nothing.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -95,11 +95,11 @@ impl Role {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|cause| Failure::other(format!("cannot start a process: {cause}")))?;
-        let lines = BufReader::new(child.stdout.take().expect("it was asked for"));
+        let lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
         Ok(Role { child, lines })
     }
 
-    /// The next event of that kind; none if the process ended.
+    /// Waits for the next event of this kind; `None` if the process exited.
     fn event(&mut self, kind: &str) -> Option<Value> {
         loop {
             let mut line = String::new();
@@ -112,18 +112,18 @@ impl Role {
     }
 
     fn interrupt(&self) {
-        // One that has ended already needs no word.
+        // The process may have exited already.
         let _ = os::send_signal(&self.child, Signal::Interrupt);
     }
 
-    /// How it went, once it was told to end.
+    /// Reads the final status after an interrupt.
     fn end<T: serde::de::DeserializeOwned>(mut self) -> Option<T> {
         serde_json::from_value(self.event("end")?["status"].take()).ok()
     }
 }
 
 struct Demo<'a> {
-    arguments: &'a Arguments,
+    arguments: &'a StreamDemoArgs,
     server: Value,
     started: usize,
 }
@@ -140,8 +140,8 @@ impl Demo<'_> {
     }
 }
 
-fn path(path: &PathArguments, number: u64) -> Vec<String> {
-    let PathArguments { delay, jitter, loss, seed } = path;
+fn path(path: &PathArgs, number: u64) -> Vec<String> {
+    let PathArgs { delay, jitter, loss, seed } = path;
     let seed = Seed::root(*seed).fork_index(number).value();
     [
         "--delay",
@@ -157,8 +157,8 @@ fn path(path: &PathArguments, number: u64) -> Vec<String> {
     .to_vec()
 }
 
-/// Uplinks between the weakest and the strongest, in random order: 2 to 12 have a mean of 6.
-fn uplinks(arguments: &Arguments) -> Vec<Rate> {
+/// Draws uplinks between the weakest and the strongest, in random order; for 2 to 12 Mbit/s the mean is 6.
+fn uplinks(arguments: &StreamDemoArgs) -> Vec<Rate> {
     let (low, high) = (arguments.weakest.0 as f64, arguments.strongest.0 as f64);
     let share = |n: usize| ((n as f64 + 0.5) / arguments.clients as f64).powf(1.5);
     let mut rates: Vec<Rate> =
@@ -172,7 +172,7 @@ fn pause(span: Span) {
 }
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: StreamDemoArgs) -> Result<ExitCode, Failure> {
     check(&arguments)?;
     let input = arguments.input.clone().unwrap_or_else(|| format!("pattern:{}", arguments.rate));
     let mut role: Vec<String> = ["server", "--listen", "127.0.0.1:0"].map(str::to_owned).to_vec();
@@ -209,7 +209,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut statuses: Vec<Option<viewer::Status>> = Vec::new();
     let events = arguments.kill + arguments.leave;
     for n in 0..events {
-        // The first third is for the trees to grow, what is left for all events.
+        // Trees grow in the first third; events are spread over the next half.
         let at = arguments.duration.0 / 3 + arguments.duration.0 / 2 * n as u64 / events as u64;
         pause(Span(at.saturating_sub(clock::now().since(begun).0)));
         let (uplink, mut client) = clients.remove(0);
@@ -230,22 +230,22 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(report(&arguments, &statuses, &status, seconds))
 }
 
-fn check(arguments: &Arguments) -> Result<(), Failure> {
+fn check(arguments: &StreamDemoArgs) -> Result<(), Failure> {
     if arguments.clients == 0 || arguments.clients > 200 {
         return Err(wrong(
             "--clients",
-            format!("{} processes cannot be", arguments.clients),
+            format!("{} is not a valid number of clients", arguments.clients),
             "give 1 to 200",
         ));
     }
     if arguments.kill + arguments.leave >= arguments.clients {
-        return Err(wrong("--kill", "nobody would be left", "give fewer than --clients with --leave"));
+        return Err(wrong("--kill", "no client would be left", "keep --kill plus --leave below --clients"));
     }
     if arguments.weakest > arguments.strongest || arguments.strongest == Rate::UNLIMITED {
         return Err(wrong(
             "--weakest",
-            "it is above --strongest, or one has no limit",
-            "give two rates in order",
+            "is above --strongest, or a rate is unlimited",
+            "give --weakest at most --strongest",
         ));
     }
     if arguments.duration < Span::from_secs(5) {
@@ -265,7 +265,7 @@ fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
 }
 
 fn report(
-    arguments: &Arguments,
+    arguments: &StreamDemoArgs,
     statuses: &[Option<viewer::Status>],
     server: &server::Status,
     seconds: f64,

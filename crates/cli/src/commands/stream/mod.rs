@@ -12,7 +12,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use path::{PathArguments, wrong};
+use path::{PathArgs, wrong};
 use serde_json::json;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::identity::{Identity, digest, hex, unhex};
@@ -29,119 +29,120 @@ use tokio::task::{LocalSet, spawn_local};
 
 use crate::failure::Failure;
 
-/// Live video through trees of viewers (Q-Stream, see docs/streaming.md)
+/// Stream live video through trees of viewers (Q-Stream, see docs/streaming.md)
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct StreamArgs {
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Serve a stream: arrange its viewers in trees
-    Server(Box<ServerArguments>),
-    /// Watch a stream, and pass it on
-    Client(Box<ClientArguments>),
-    /// A server and clients as processes on loopback, with a test pattern for a stream
-    Demo(Box<demo::Arguments>),
+    /// Serve a stream to viewers, which forward it along trees
+    Server(Box<ServerArgs>),
+    /// Watch a stream and forward it to other viewers
+    Client(Box<ClientArgs>),
+    /// Run a server and clients on this machine and measure the stream
+    Demo(Box<demo::StreamDemoArgs>),
 }
 
 #[derive(clap::Args)]
-struct ServerArguments {
-    /// Where the MPEG-TS comes from: - (standard input), udp://ADDRESS:PORT, http://.. or pattern:RATE
+#[command(after_help = "Example:\n  tidegate stream server --input pattern:4Mbit/s")]
+struct ServerArgs {
+    /// Read MPEG-TS from - (standard input), udp://ADDRESS:PORT, http://.. or pattern:RATE
     #[arg(long)]
     input: String,
-    /// Where clients find the server (UDP)
+    /// Listen for clients at this UDP address
     #[arg(long, default_value = "127.0.0.1:4455")]
     listen: SocketAddr,
-    /// What the server may send
+    /// Limit the server's uplink to this rate
     #[arg(long, default_value = "20 Mbit/s")]
     uplink: Rate,
-    /// The stream's rate until it was measured
+    /// Assume this rate of the stream until it is measured
     #[arg(long, default_value = "4 Mbit/s")]
     rate: Rate,
-    /// Slices, each with its own tree
+    /// Divide the stream into this many slices, each with its own tree
     #[arg(long, default_value_t = 10)]
     slices: usize,
-    /// Slices of parity besides
+    /// Add this many parity slices, 0 to 4
     #[arg(long, default_value_t = 1)]
     parity: usize,
-    /// The most viewers
+    /// Admit at most this many viewers
     #[arg(long, default_value_t = 200)]
     viewers: usize,
-    /// What clients must give to join; anybody may without
+    /// Admit only clients that give this token [default: all clients]
     #[arg(long)]
     token: Option<String>,
-    /// How clients' bandwidth is learnt: explicit, q-learning, aimd or cubic
+    /// Learn clients' bandwidth with this controller: explicit, q-learning, aimd or cubic
     #[arg(long, default_value = "explicit")]
     controller: String,
-    /// The share of the uplink for exploration
+    /// Use this share of the uplink for exploration, 0 to 0.5
     #[arg(long, default_value_t = explorer::ExplorationConfig::default().share)]
     explore: f64,
-    /// When the uplinks do not suffice: refuse, layers (send fewer slices of a layered stream), or the address of
-    /// another server to send clients to
+    /// If uplinks are too slow: refuse clients, drop layers, or redirect clients to ADDRESS:PORT
     #[arg(long, default_value = "refuse")]
     overload: String,
-    /// Keys of an earlier `flashflow keygen`, so that clients recognise the server; fresh ones otherwise
+    /// Use the keys in this file (`tidegate flashflow keygen`) [default: new keys]
     #[arg(long)]
     identity: Option<PathBuf>,
-    /// Where the dashboard is shown (loopback; port 0: any)
+    /// Serve the dashboard at this loopback address; port 0 means any
     #[arg(long, default_value = "127.0.0.1:0")]
     page: SocketAddr,
-    /// Say everything as JSON, a line each
+    /// Print events as JSON lines
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    path: PathArguments,
+    path: PathArgs,
 }
 
 #[derive(clap::Args)]
-struct ClientArguments {
-    /// The server: HOST:PORT
+#[command(after_help = "Example:\n  tidegate stream client --server 127.0.0.1:4455")]
+struct ClientArgs {
+    /// Connect to the server at this HOST:PORT
     #[arg(long)]
     server: String,
-    /// The server's fingerprint, as it prints it; whoever answers is believed without
+    /// Accept only the server with this fingerprint [default: any server]
     #[arg(long)]
     fingerprint: Option<String>,
-    /// What the server asks for
+    /// Give this token to the server
     #[arg(long)]
     token: Option<String>,
-    /// What this client may send, and says that it can
+    /// Limit the client's uplink to this rate and announce it
     #[arg(long, default_value = "6 Mbit/s")]
     uplink: Rate,
-    /// What it says that it can send, if that is something else
+    /// Announce this uplink instead of the real one
     #[arg(long, hide = true)]
     claim: Option<Rate>,
-    /// Pass on exploration, but no video
+    /// Forward exploration packets but not video
     #[arg(long, hide = true)]
     free_ride: bool,
-    /// What it may send once that time has passed
+    /// Change the uplink to RATE after the time AFTER
     #[arg(long, hide = true, num_args = 2, value_names = ["RATE", "AFTER"])]
     throttle: Option<Vec<String>>,
-    /// Pass nothing on
+    /// Do not forward anything
     #[arg(long)]
     leaf: bool,
-    /// Where other clients find this one (UDP; default: any port, on loopback if the server is there)
+    /// Listen for other clients at this UDP address [default: any port]
     #[arg(long)]
     listen: Option<SocketAddr>,
-    /// Where the page is shown (loopback; port 0: any)
+    /// Serve the player at this loopback address; port 0 means any
     #[arg(long, default_value = "127.0.0.1:0")]
     page: SocketAddr,
-    /// Write the stream to this file, or to standard output (-)
+    /// Write the stream to this file, or to standard output with -
     #[arg(long)]
     out: Option<PathBuf>,
-    /// How long the player waits for a missing packet
-    #[arg(long, alias = "patience", default_value_t = SKIP_AFTER)]
+    /// Skip a missing packet after this time
+    #[arg(long, default_value_t = SKIP_AFTER)]
     skip_after: Span,
-    /// Say everything as JSON, a line each, and how it went at the end
+    /// Print events and a final summary as JSON lines
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    path: PathArguments,
+    path: PathArgs,
 }
 
 /// Runs the subcommand.
-pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn main(arguments: StreamArgs) -> Result<ExitCode, Failure> {
     match arguments.command {
         Command::Server(arguments) => serve(*arguments),
         Command::Client(arguments) => watch(*arguments),
@@ -149,15 +150,16 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// A token of any length becomes one of 16 bytes.
+/// Hashes a token of any length to 16 bytes.
 fn token(text: Option<&str>) -> [u8; 16] {
     text.and_then(|text| unhex::<16>(&digest(text.as_bytes())[..32])).unwrap_or_default()
 }
 
-/// Runs a role until it ends. Nobody can interrupt a read of standard input: it is not waited for.
+/// Runs a role until it ends, without waiting for a blocked read of standard input.
 fn run(role: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|cause| Failure::Other(format!("no runtime: {cause}")))?;
+    let runtime =
+        runtime.map_err(|cause| Failure::Other(format!("cannot start the async runtime: {cause}")))?;
     let code = LocalSet::new().block_on(&runtime, role);
     runtime.shutdown_background();
     code
@@ -167,6 +169,7 @@ fn other(what: &str) -> impl Fn(std::io::Error) -> Failure + '_ {
     move |cause| Failure::Other(format!("{what}: {cause}"))
 }
 
+/// Waits for a signal to stop.
 async fn stopped() {
     match os::Signals::new() {
         Ok(mut signals) => drop(signals.next().await),
@@ -174,7 +177,7 @@ async fn stopped() {
     }
 }
 
-/// A port for pages.
+/// Binds the port of the page, which must be on loopback.
 async fn page(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
     if !address.ip().is_loopback() {
         return Err(wrong("--page", format!("{address} is not on loopback"), "give 127.0.0.1:PORT"));
@@ -185,21 +188,29 @@ async fn page(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure>
     Ok((listener, bound))
 }
 
-fn server_machine(arguments: &ServerArguments) -> Result<ServerConfig, Failure> {
-    let ServerArguments { slices, parity, viewers, uplink, rate, explore, .. } = *arguments;
+fn server_machine(arguments: &ServerArgs) -> Result<ServerConfig, Failure> {
+    let ServerArgs { slices, parity, viewers, uplink, rate, explore, .. } = *arguments;
     let most = MAX_SLICES;
     if slices == 0 || parity > 4 || slices + parity > most {
-        let cause = format!("{slices} slices and {parity} of parity cannot be");
+        let cause = format!("{slices} slices with {parity} parity slices are not possible");
         return Err(wrong("--slices", cause, &format!("give 1 to {} and --parity 0 to 4", most - 4)));
     }
     if viewers == 0 || viewers > 20_000 {
-        return Err(wrong("--viewers", format!("{viewers} viewers cannot be"), "give 1 to 20000"));
+        return Err(wrong(
+            "--viewers",
+            format!("{viewers} is not a valid number of viewers"),
+            "give 1 to 20000",
+        ));
     }
     if rate.0 < 10_000 || rate == Rate::UNLIMITED {
-        return Err(wrong("--rate", format!("{rate} is no stream's rate"), "give at least 10 kbit/s"));
+        return Err(wrong(
+            "--rate",
+            format!("{rate} is not a valid rate of a stream"),
+            "give at least 10 kbit/s",
+        ));
     }
     if !(0.0..=0.5).contains(&explore) {
-        return Err(wrong("--explore", format!("{explore} is no share to explore with"), "give 0 to 0.5"));
+        return Err(wrong("--explore", format!("{explore} is not a valid share"), "give 0 to 0.5"));
     }
     let controller = ServerConfig::controller(&arguments.controller).map_err(|error| {
         wrong("--controller", error.to_string(), "give explicit, q-learning, aimd or cubic")
@@ -208,7 +219,7 @@ fn server_machine(arguments: &ServerArguments) -> Result<ServerConfig, Failure> 
         "refuse" => Overload::Refuse,
         "layers" => Overload::Layers,
         address => Overload::Redirect(address.parse().map_err(|_| {
-            wrong("--overload", format!("`{address}` is no rule"), "give refuse, layers or ADDRESS:PORT")
+            wrong("--overload", format!("`{address}` is not a rule"), "give refuse, layers or ADDRESS:PORT")
         })?),
     };
     let exploration =
@@ -218,20 +229,20 @@ fn server_machine(arguments: &ServerArguments) -> Result<ServerConfig, Failure> 
     Ok(ServerConfig { slices, parity, token, controller, exploration, overload, rate, ..base })
 }
 
-fn serve(arguments: ServerArguments) -> Result<ExitCode, Failure> {
+fn serve(arguments: ServerArgs) -> Result<ExitCode, Failure> {
     let input: Input =
         arguments.input.parse().map_err(|error: tidegate_net::stream::input::InputError| {
             wrong(
                 "--input",
                 error.to_string(),
-                "ffmpeg -re -i FILE -c copy -f mpegts - | tidegate stream server --input -",
+                "for example: ffmpeg -re -i FILE -c copy -f mpegts - | tidegate stream server --input -",
             )
         })?;
     let machine = server_machine(&arguments)?;
     let path = arguments.path.path(arguments.uplink)?;
     let identity = match &arguments.identity {
         Some(path) => Identity::load(path).map_err(|error| {
-            wrong("--identity", error.to_string(), "name a file that `flashflow keygen` made")
+            wrong("--identity", error.to_string(), "name a file from `tidegate flashflow keygen`")
         })?,
         None => Identity::generate(),
     };
@@ -265,34 +276,38 @@ fn serve(arguments: ServerArguments) -> Result<ExitCode, Failure> {
     })
 }
 
-/// All that waits for a missing packet is in memory.
+/// Upper bound of `--skip-after`: packets behind a missing one are kept in memory.
 const LONGEST_WAIT: Span = Span::from_secs(30);
 
-/// What a path's uplink becomes, and after how long.
+/// Parses `--throttle RATE AFTER`.
 fn throttle(given: &[String]) -> Result<(Span, Rate), Failure> {
-    let [rate, after] = given else { unreachable!("two were asked for") };
+    let [rate, after] = given else { unreachable!("clap requires two values") };
     let later = rate.parse().and_then(|rate: Rate| Ok((after.parse()?, rate)));
     later.ok().filter(|(_, rate)| rate.0 > 0).ok_or_else(|| {
         wrong(
             "--throttle",
-            format!("`{rate} {after}` is no rate and time"),
-            "give such as \"300 kbit/s\" \"5 s\"",
+            format!("`{rate} {after}` is not a rate and a time"),
+            "write for example \"300 kbit/s\" \"5 s\"",
         )
     })
 }
 
-fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
+fn watch(arguments: ClientArgs) -> Result<ExitCode, Failure> {
     let found = arguments.server.to_socket_addrs().ok().and_then(|mut all| all.next());
     let server = found.ok_or_else(|| {
         wrong(
             "--server",
-            format!("`{}` is no server's address", arguments.server),
+            format!("`{}` is not the address of a server", arguments.server),
             "give HOST:PORT as the server prints it",
         )
     })?;
     let fingerprint = arguments.fingerprint.as_deref().map(|text| {
         unhex(text).ok_or_else(|| {
-            wrong("--fingerprint", "it is not 64 hexadecimal digits", "copy what the server prints")
+            wrong(
+                "--fingerprint",
+                "is not 64 hexadecimal digits",
+                "copy the fingerprint that the server prints",
+            )
         })
     });
     let fingerprint = fingerprint.transpose()?;
@@ -302,7 +317,7 @@ fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
         IpAddr::V4(_) => "0.0.0.0:0",
         IpAddr::V6(_) => "[::]:0",
     };
-    let listen = arguments.listen.unwrap_or_else(|| any.parse().expect("an address"));
+    let listen = arguments.listen.unwrap_or_else(|| any.parse().expect("the four constants are addresses"));
     let stamping = ServerConfig::controller("explicit").ok().and_then(|controller| controller.stamping());
     let machine = ViewerConfig {
         token: token(arguments.token.as_deref()),
@@ -312,7 +327,7 @@ fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
         stamping,
     };
     if arguments.skip_after > LONGEST_WAIT {
-        let cause = format!("{} is longer than packets are kept", arguments.skip_after);
+        let cause = format!("{} is longer than packets are stored", arguments.skip_after);
         return Err(wrong("--skip-after", cause, &format!("give at most {LONGEST_WAIT}")));
     }
     let later = arguments.throttle.as_deref().map(throttle).transpose()?;
@@ -336,7 +351,7 @@ fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
         };
         let what = format!("the stream of {server}");
         let result = viewer::run(settings, Identity::generate(), screen, sender, stopped()).await;
-        // The writer ends with its channel.
+        // The writer thread ends when its channel closes.
         let written = thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Ok(())));
         written.map_err(other("the output"))?;
         let status = result.map_err(other(&what))?;
@@ -347,12 +362,12 @@ fn watch(arguments: ClientArguments) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Payloads that may wait to be written: ten seconds of 4 Mbit/s.
+/// Capacity of the queue of unwritten payloads: ten seconds at 4 Mbit/s.
 const UNWRITTEN: usize = 4096;
 
 type Writer = (SyncSender<Bytes>, std::thread::JoinHandle<std::io::Result<()>>);
 
-/// A thread that writes, so that a reader who pauses does not stop the stream for others.
+/// Starts a thread that writes the stream, so that a slow reader does not delay other viewers.
 fn writer(path: &Path) -> Result<Writer, Failure> {
     let mut to: Box<dyn Write + Send> = match path {
         path if path == Path::new("-") => Box::new(std::io::stdout()),
@@ -360,7 +375,7 @@ fn writer(path: &Path) -> Result<Writer, Failure> {
             wrong(
                 "--out",
                 format!("{} cannot be written: {cause}", path.display()),
-                "name a file that is not there yet",
+                "name a file that does not exist yet",
             )
         })?),
     };

@@ -1,4 +1,4 @@
-//! What stands in for a network on one machine, from arguments.
+//! Options that emulate a network path on one machine.
 
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::InputError;
@@ -6,43 +6,47 @@ use tidegate_net::stream::path;
 
 use crate::failure::Failure;
 
-/// What stands in for a network on one machine.
+/// Options that emulate a network path on one machine.
 #[derive(clap::Args, Clone, Copy)]
-pub struct PathArguments {
-    /// Delay everything sent by this much
+pub struct PathArgs {
+    /// Delay sent packets by this time
     #[arg(long, default_value = "0 ms")]
     pub delay: Span,
-    /// Standard deviation of what is added to it
+    /// Vary the delay with this standard deviation
     #[arg(long, default_value = "0 ms")]
     pub jitter: Span,
-    /// Lose this share of what is sent
+    /// Drop this share of sent packets, 0 to 0.9
     #[arg(long, default_value_t = 0.0)]
     pub loss: f64,
-    /// Seed of jitter and losses
+    /// Seed jitter and losses with this number
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// The longest delay of a path; longer ones are a mistake.
+/// Longest accepted delay; a longer one is probably a mistake.
 const LONGEST_DELAY: Span = Span::from_secs(10);
 
-/// An argument that cannot be.
+/// Makes the error of an invalid option.
 pub fn wrong(option: &str, cause: impl Into<String>, cure: &str) -> Failure {
     InputError::new(option, cause.into(), cure).into()
 }
 
-impl PathArguments {
-    /// The path with that uplink.
+impl PathArgs {
+    /// Checks the options and makes the path.
     pub fn path(self, uplink: Rate) -> Result<path::Path, Failure> {
-        let PathArguments { delay, jitter, loss, seed } = self;
+        let PathArgs { delay, jitter, loss, seed } = self;
         if uplink.0 < 100_000 {
-            return Err(wrong("--uplink", format!("{uplink} carries no stream"), "give at least 100 kbit/s"));
+            return Err(wrong(
+                "--uplink",
+                format!("{uplink} is too slow for a stream"),
+                "give at least 100 kbit/s",
+            ));
         }
         if !(0.0..=0.9).contains(&loss) {
-            return Err(wrong("--loss", format!("{loss} is no share that can be lost"), "give 0 to 0.9"));
+            return Err(wrong("--loss", format!("{loss} is not a valid share"), "give 0 to 0.9"));
         }
         if delay.max(jitter) > LONGEST_DELAY {
-            return Err(wrong("--delay", "the path is longer than 10 s", "give less"));
+            return Err(wrong("--delay", "delay or jitter is longer than 10 s", "give at most 10 s"));
         }
         Ok(path::Path { uplink, delay, jitter, loss, seed, later: None })
     }

@@ -1,10 +1,9 @@
-//! The runner `more-fair`: a hidden service of MORE and a kernel's TCP flow send over one shaped link, each alone and both
-//! together. The service is on a host of its own; all its packets, and the TCP flow's, leave over that host's link.
+//! The runner `more-fair`: a hidden service of MORE and a kernel's TCP flow share one shaped link, alone and together.
 //!
-//! Quantities, each after where packets wait for that link (`network.` or `host.`): `more.carries`, the bytes of stream per
-//! second that fit the link beside what the service's host relays for others (a cell's chunk of its datagram, times the
-//! answers' part of all datagrams over the link); `more.alone`, `tcp.alone`, `more.beside`, `tcp.beside` in bytes of payload
-//! per second; `share`, MORE's part of both beside each other; `used`, their sum over the larger one alone.
+//! Quantities have the prefix `network.` or `host.`, the place of the link's queue:
+//! - `more.carries`: stream bytes per second that fit the link beside the datagrams that the service's host relays;
+//! - `more.alone`, `tcp.alone`, `more.beside`, `tcp.beside`: payload bytes per second;
+//! - `share`: MORE's share when both run; `used`: the sum of both over the larger one alone.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -27,26 +26,26 @@ use crate::stage::status_of;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FairExperiment {
-    /// Of the service's host; the other host's is not in the way.
+    /// Link rate of the service's host; the other host's link is never the bottleneck.
     link: Rate,
-    /// Where packets wait for it: each place is measured.
+    /// Places of the queue; each is measured.
     shaped: Vec<Shaped>,
     delay: Span,
-    /// The kernel's, by name.
+    /// Congestion control of the kernel's TCP.
     congestion: String,
     controller: String,
     attempt_every: Span,
     peers: u16,
-    /// Seconds until a flow is measured, and for how long it is.
+    /// Seconds before the measurement, and seconds of the measurement.
     warmup: u64,
     measured: u64,
 }
 
-/// UDP ports of the peers, by number; the front and the flow have those after.
+/// First UDP port of the peers; the front uses the port after the last peer.
 const PORTS: u16 = 9700;
-/// Where the service shows its counts, on its own host.
+/// Status address of the service on its host.
 const STATUS: &str = "127.0.0.1:9690";
-/// Bytes of IPv4's and UDP's headers.
+/// Bytes of the IPv4 and UDP headers.
 const UDP: f64 = 28.0;
 
 fn failed(error: impl std::fmt::Display) -> RunError {
@@ -56,7 +55,7 @@ fn failed(error: impl std::fmt::Display) -> RunError {
 /// Measures an experiment.
 ///
 /// # Errors
-/// [`RunError::Unavailable`] where there are no namespaces or TUN devices.
+/// [`RunError::Unavailable`] if namespaces or TUN devices are missing.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: FairExperiment = experiment.parameters(scale)?;
     let mut measured = Measured::default();
@@ -66,7 +65,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
-/// Measures a link with its queue at one place.
+/// Measures the link with its queue at one place.
 fn measure(
     parameters: &FairExperiment,
     shaped: Shaped,
@@ -111,7 +110,7 @@ fn measure(
     Ok(())
 }
 
-/// Bytes per second that counters grow by, after the warm-up.
+/// Measures the growth of counters in bytes per second after the warm-up.
 fn rates_of<const N: usize>(
     counters: &[&Arc<AtomicU64>; N],
     parameters: &FairExperiment,
@@ -135,7 +134,7 @@ fn rates_of<const N: usize>(
     Ok(std::array::from_fn(|n| (after[n] - before[n]) as f64 / seconds))
 }
 
-/// A TCP flow without end from the first host to the second; it ends with this.
+/// An endless TCP flow from the first host to the second; dropping it stops the flow.
 struct Flow {
     bytes: Arc<AtomicU64>,
     end: TcpStream,
@@ -143,7 +142,7 @@ struct Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        // Both threads see it.
+        // Both threads get an error and end.
         let _ = self.end.shutdown(std::net::Shutdown::Both);
     }
 }
@@ -174,7 +173,7 @@ impl Flow {
     }
 }
 
-/// A download from a hidden service; it ends with this.
+/// A download from a hidden service; dropping it stops the overlay.
 struct More {
     bytes: Arc<AtomicU64>,
     _overlay: Processes,
@@ -225,7 +224,7 @@ impl More {
         Ok(More { bytes, _overlay: overlay })
     }
 
-    /// Bytes of stream per second that the link carries while its host relays as much as it did until now.
+    /// Stream bytes per second that the link can carry if the host relays the same share of datagrams as so far.
     fn carries(&self, underlay: &Underlay, link: Rate) -> io::Result<f64> {
         let status = underlay.hosts[0].run(|| status_of(STATUS.parse().map_err(io::Error::other)?))?;
         let count = |name: &str| status[name].as_f64().unwrap_or(0.0);

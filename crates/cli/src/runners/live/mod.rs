@@ -1,11 +1,14 @@
-//! The runner `live`: a scenario of named relays and users on sockets, each relay in a network namespace of its own, and
-//! the same file simulated.
+//! The runner `live`: runs a scenario of named relays on sockets, each relay in its own network namespace, and simulates the
+//! same file.
 //!
-//! Quantities are `<system>.live.<metric>` and `<system>.simulated.<metric>`: `rate.<user>` and `rate_total` in bytes of
-//! payload per second, `latency.<user>` and `latency` in seconds from the exit's circuit queue to the application (what is
-//! under way on average, over the rate: Little's law), `jain` of the rates, `backlog` in bytes. `<system>.rate_difference`
-//! and `.latency_difference` are live against simulated, in percent of the latter: of the user that differs most, and of
-//! the mean over all bytes; `.total_difference` is that of the rates' sum.
+//! Quantities `<system>.live.<metric>` and `<system>.simulated.<metric>`:
+//! - `rate.<user>`, `rate_total`: payload bytes per second;
+//! - `latency.<user>`, `latency`: seconds from the exit's circuit queue to the application, by Little's law: mean bytes in
+//!   flight divided by the rate;
+//! - `jain`: Jain's index of the rates; `backlog`: bytes in flight.
+//!
+//! Differences of live and simulated, in percent of simulated: `<system>.rate_difference` (the user that differs most),
+//! `.latency_difference` (mean over all bytes) and `.total_difference` (sum of rates).
 
 pub mod fair;
 mod overlay;
@@ -15,7 +18,7 @@ mod underlay;
 use std::collections::BTreeMap;
 
 use overlay::{Overlay, Sample};
-use plan::Plan;
+use plan::LiveScenario;
 use serde::Deserialize;
 use serde_json::Value;
 use tidegate_control::units::{Rate, Span};
@@ -31,19 +34,19 @@ use crate::failure::Failure;
 /// `[parameters]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Parameters {
-    /// The scenario's file, from the experiment's folder.
+struct LiveExperiment {
+    /// The scenario file, relative to the experiment's folder.
     scenario: String,
-    /// Simulated time, and real time of each system's run; the first part is not measured.
+    /// Length of each run, simulated and live; the warm-up is not measured.
     duration: Span,
     warmup: Span,
-    /// Runs of each system, live and simulated.
+    /// Number of runs per system, live and simulated.
     seeds: u32,
-    /// Only these systems.
+    /// Run only these systems; all by default.
     systems: Option<Vec<String>>,
 }
 
-/// What one run of a system gave, by user.
+/// Rates and latencies of one run, by user.
 #[derive(Default)]
 struct Run {
     rates: BTreeMap<String, f64>,
@@ -53,31 +56,36 @@ struct Run {
 /// Measures an experiment.
 ///
 /// # Errors
-/// [`RunError::Unavailable`] where there are no namespaces or TUN devices.
+/// [`RunError::Unavailable`] if namespaces or TUN devices are missing.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
-    let parameters: Parameters = experiment.parameters(scale)?;
+    let parameters: LiveExperiment = experiment.parameters(scale)?;
     let file = experiment.folder.join(&parameters.scenario);
     let source = SourceFile::read(&file)?;
-    let plan: Plan = source.parse_toml()?;
+    let plan: LiveScenario = source.parse_toml()?;
     let overrides = [("duration", parameters.duration), ("warmup", parameters.warmup)]
         .map(|(key, span)| format!("{key} = \"{span}\""));
     let mut scenario = Scenario::load(&file, &overrides)?;
     if !plan.every_system.tcp.small_queues {
         let cause = "`small-queues` of [every-system.tcp] is false";
-        return Err(InputError::new(&source.file, cause, "the kernel's are small: make it true").into());
+        return Err(InputError::new(
+            &source.file,
+            cause,
+            "set it to true, because the kernel always has small queues",
+        )
+        .into());
     }
     if let Some(user) = plan.user.iter().find(|user| user.path.is_empty()) {
         return Err(InputError::new(
             &source.file,
-            format!("user `{}` has no path", user.name),
-            "name relays",
+            format!("user `{}` does not have a path", user.name),
+            "list its relays in `path`",
         )
         .into());
     }
     let wanted =
         |name: &str| parameters.systems.as_ref().is_none_or(|wanted| wanted.iter().any(|it| it == name));
     scenario.systems.retain(|system| wanted(&system.name));
-    // Whether it can be done at all is known before anything is simulated.
+    // Check that namespaces are available before the long simulations.
     let rates: Vec<Rate> = plan.relay.iter().map(|relay| relay.link).chain([Rate(1_000_000_000)]).collect();
     let underlay =
         || Underlay::new(&rates, Shaped::Host, plan.underlay.delay, &plan.every_system.tcp.congestion);
@@ -121,7 +129,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
             drop(overlay);
             let late = underlay.end().map_err(|cause| failed(Failure::other(cause)))?;
             measured.push("late_p99", late.as_secs_f64());
-            runs.push(counted(&plan, &samples, [parameters.warmup, parameters.duration]));
+            runs.push(summarise(&plan, &samples, [parameters.warmup, parameters.duration]));
             if seed == 1 {
                 measured.figures.push(figure(name, &plan, &samples));
             }
@@ -135,17 +143,17 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
-/// The numbers of a JSON object.
+/// Returns the numeric fields of a JSON object.
 fn numbers(object: &Value) -> BTreeMap<String, f64> {
     let pairs = object.as_object().into_iter().flatten();
     pairs.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect()
 }
 
-/// Rates between two moments, and what was under way then on average.
-fn counted(plan: &Plan, samples: &[Vec<Sample>], [from, until]: [Span; 2]) -> Run {
+/// Computes rates and latencies between two moments.
+fn summarise(plan: &LiveScenario, samples: &[Vec<Sample>], [from, until]: [Span; 2]) -> Run {
     let mut run = Run::default();
     for (user, samples) in plan.user.iter().zip(samples) {
-        // The last sample says how many bytes a cell held on average, those that held none counted too.
+        // The last sample gives the mean payload per cell, including cells without payload.
         let last = samples.last().copied().unwrap_or_default();
         let per_cell = last.delivered as f64 / last.departed.max(1) as f64;
         let within: Vec<&Sample> = samples.iter().filter(|it| it.at >= from && it.at <= until).collect();
@@ -165,7 +173,7 @@ impl Run {
         self.backlog() / self.rates.values().sum::<f64>()
     }
 
-    /// Bytes under way.
+    /// Bytes in flight.
     fn backlog(&self) -> f64 {
         self.rates
             .iter()
@@ -174,7 +182,7 @@ impl Run {
     }
 }
 
-/// Adds all quantities of a system.
+/// Pushes all quantities of a system.
 fn push(measured: &mut Measured, system: &str, live: &[Run], simulated: &[Run]) {
     for (kind, runs) in [("live", live), ("simulated", simulated)] {
         for run in runs {
@@ -209,10 +217,10 @@ fn push(measured: &mut Measured, system: &str, live: &[Run], simulated: &[Run]) 
     measured.push(format!("{system}.total_difference"), differs(&|run| run.rates.values().sum()));
 }
 
-/// The users' rates over time, live.
-fn figure(system: &str, plan: &Plan, samples: &[Vec<Sample>]) -> Figure {
+/// Draws the users' live rates over time.
+fn figure(system: &str, plan: &LiveScenario, samples: &[Vec<Sample>]) -> Figure {
     let curves = plan.user.iter().zip(samples).map(|(user, samples)| {
-        // Of half a second each.
+        // 25 samples of 20 ms: half a second.
         let pairs = samples.iter().step_by(25).zip(samples.iter().skip(25).step_by(25));
         let points = pairs.map(|(a, b)| {
             let rate = (b.delivered - a.delivered) as f64 / (b.at - a.at).as_secs_f64();
@@ -233,13 +241,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latency_is_what_is_under_way_over_the_rate() {
-        let plan: Plan = toml::from_str(
+    fn latency_is_bytes_in_flight_over_the_rate() {
+        let plan: LiveScenario = toml::from_str(
             "title = \"\"\nevery-system = { tcp = { congestion = \"reno\", small-queues = true } }\nsystem = []\nrelay = []\nunderlay = { delay = \"1 ms\" }\n\
              user = [{ name = \"a\", path = [\"b\"], start = \"0 s\", traffic = \"bulk\" }]",
         )
         .unwrap();
-        // A hundred full cells a second, each half a second under way; at the end all have arrived.
+        // A hundred full cells per second, each in flight for 0.5 s; at the end all have arrived.
         let at = |tick: u64| {
             let departed = tick.min(1000);
             Sample {
@@ -249,7 +257,7 @@ mod tests {
             }
         };
         let samples: Vec<Sample> = (0..=1050).map(at).collect();
-        let run = counted(&plan, &[samples], [Span::from_secs(2), Span::from_secs(9)]);
+        let run = summarise(&plan, &[samples], [Span::from_secs(2), Span::from_secs(9)]);
         assert!((run.rates["a"] - 49_800.0).abs() < 1.0, "{}", run.rates["a"]);
         assert!((run.latencies["a"] - 0.5).abs() < 1e-6, "{}", run.latencies["a"]);
         assert!((run.backlog() - 24_900.0).abs() < 1.0, "{}", run.backlog());

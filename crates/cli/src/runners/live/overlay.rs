@@ -1,5 +1,5 @@
-//! One system's overlay on hosts of an [`Underlay`]: a directory, relays, clients with chosen paths, and endless downloads
-//! whose bytes are counted where they enter the overlay and where they leave it.
+//! The overlay of one system on hosts of an [`Underlay`]: a directory, relays, clients with fixed paths and endless
+//! downloads. Bytes are counted where they enter and where they leave the overlay.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -21,29 +21,29 @@ use super::underlay::{Host, Underlay};
 use crate::failure::Failure;
 use crate::stage::{Events, Stage, status_of};
 
-/// Ports: of relays, of the directory, of what relays show on their own loopback, of sources and of the first client there.
+/// Ports of relays, of the directory, and on each host's loopback: of status pages, sources and the first client.
 const RELAY: u16 = 9001;
 const DIRECTORY: u16 = 9030;
 const STATUS: u16 = 9100;
 const SOURCE: u16 = 8000;
 const SOCKS: u16 = 9200;
-/// How often bytes are counted.
+/// Sampling interval.
 const SAMPLE: Span = Span::from_millis(20);
-/// What is still under way when the sources end has this long to arrive.
+/// Timeout for data in flight to arrive after the sources stop.
 const DRAIN: Span = Span::from_secs(15);
 
-/// A user's bytes, counted at one moment.
+/// A user's counters at one moment.
 #[derive(Clone, Copy, Default)]
 pub struct Sample {
-    /// Since the beginning.
+    /// Time since the start of the downloads.
     pub at: Span,
     /// Cells that have left the exit's circuit queue.
     pub departed: u64,
-    /// Payload bytes that the application has got.
+    /// Payload bytes that the application has received.
     pub delivered: u64,
 }
 
-/// Processes, threads and files of a run; they end with it.
+/// Processes, threads and files of a run; dropping it stops and removes them.
 pub struct Overlay<'a> {
     underlay: &'a Underlay,
     relays: &'a [Relay],
@@ -52,10 +52,10 @@ pub struct Overlay<'a> {
 }
 
 impl<'a> Overlay<'a> {
-    /// Starts all roles, the directory on the host after the relays'. `system` is a `[system]` table.
+    /// Starts all roles; the directory runs on the last host. `system` is a `[system]` table.
     ///
     /// # Errors
-    /// What a role said, if it did not start.
+    /// If a role does not start, with its last message.
     pub fn start(
         underlay: &'a Underlay,
         relays: &'a [Relay],
@@ -100,9 +100,12 @@ impl<'a> Overlay<'a> {
         Ok(overlay)
     }
 
-    /// Where a relay is; the plan was checked.
+    /// Returns the host of a relay.
     fn host(&self, relay: &str) -> usize {
-        self.relays.iter().position(|known| known.name == relay).expect("a path names relays")
+        self.relays
+            .iter()
+            .position(|known| known.name == relay)
+            .expect("the scenario was checked: paths name relays")
     }
 
     fn write(&self, name: &str, text: &str) -> Result<String, Failure> {
@@ -118,17 +121,17 @@ impl<'a> Overlay<'a> {
         })
     }
 
-    /// Downloads for so long, then until what is under way has arrived: each user's samples, the last one after that.
+    /// Downloads for `duration`, waits for data in flight, and returns each user's samples.
     ///
     /// # Errors
-    /// If a download does not begin, or a relay does not show its circuits.
+    /// If a download does not start, or a relay's status cannot be read.
     pub fn load(&self, duration: Span, stopped: &dyn Fn() -> bool) -> Result<Vec<Vec<Sample>>, Failure> {
         let exits: Vec<usize> =
             self.users.iter().map(|user| self.host(&user.path[user.path.len() - 1])).collect();
         let over = Arc::new(AtomicBool::new(false));
         let mut counters: Vec<Exit> = Vec::new();
         for host in (0..self.relays.len()).filter(|host| exits.contains(host)) {
-            let (over, asked) = (over.clone(), Asked::default());
+            let (over, asked) = (over.clone(), UsersByPort::default());
             let served = asked.clone();
             self.underlay.hosts[host].run(move || serve(over, served)).map_err(Failure::other)?;
             counters.push(Exit { host, asked, users: BTreeMap::new() });
@@ -166,7 +169,7 @@ impl<'a> Overlay<'a> {
         let is_over = |download: &Download| download.over.load(Ordering::Relaxed);
         while !downloads.iter().flatten().all(is_over) {
             if clock::now() > end {
-                return Err(Failure::Other(format!("what was under way did not arrive within {DRAIN}")));
+                return Err(Failure::Other(format!("data in flight did not arrive within {DRAIN}")));
             }
             thread::sleep(Duration::from_nanos(SAMPLE.0));
         }
@@ -175,25 +178,25 @@ impl<'a> Overlay<'a> {
     }
 }
 
-/// Who asked a source, by the port that they came from.
-type Asked = Arc<Mutex<BTreeMap<u16, usize>>>;
+/// Users of a source, by the source port of their connection.
+type UsersByPort = Arc<Mutex<BTreeMap<u16, usize>>>;
 
-/// An exit, whose circuits are counted.
+/// An exit with the users of its circuits.
 struct Exit {
     host: usize,
-    asked: Asked,
-    /// By circuit, as the relay numbers them.
+    asked: UsersByPort,
+    /// Users by circuit id of the relay.
     users: BTreeMap<u64, usize>,
 }
 
 impl Exit {
-    /// Cells that each user's circuit has sent to the client.
+    /// Reads how many cells each user's circuit has sent to the client.
     fn departed(&mut self, host: &Host) -> Result<Vec<(usize, u64)>, Failure> {
         let circuits = host.run(circuits).map_err(Failure::other)?;
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
         for Circuit { circuit, ports, sent_cells } in circuits {
-            // A circuit is its user's from the first stream on, also when that is over.
+            // The first stream identifies the user; the circuit stays theirs after the stream ends.
             if let Some(user) = ports.iter().find_map(|port| asked.get(port)) {
                 self.users.insert(circuit, *user);
             }
@@ -203,13 +206,13 @@ impl Exit {
     }
 }
 
-/// Serves bytes without end, until it is over, to whoever connects and says who it is.
-fn serve(over: Arc<AtomicBool>, asked: Asked) -> io::Result<()> {
+/// Starts a source: each connection sends its user's number and then receives data until `over` is set.
+fn serve(over: Arc<AtomicBool>, asked: UsersByPort) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, SOURCE))?;
     thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let (over, asked) = (over.clone(), asked.clone());
-            // Little waits here, so that little is left to carry when it is over.
+            // A small send buffer leaves little data in flight at the end.
             if rustix::net::sockopt::set_socket_send_buffer_size(&stream, 16 << 10).is_err() {
                 return;
             }
@@ -230,7 +233,7 @@ fn serve(over: Arc<AtomicBool>, asked: Asked) -> io::Result<()> {
     Ok(())
 }
 
-/// What a relay shows of a circuit.
+/// A circuit in a relay's status.
 #[derive(Deserialize)]
 struct Circuit {
     circuit: u64,
@@ -238,7 +241,7 @@ struct Circuit {
     sent_cells: u64,
 }
 
-/// All circuits of the relay on this host.
+/// Reads all circuits of the relay on this host.
 fn circuits() -> io::Result<Vec<Circuit>> {
     let mut shown = status_of(SocketAddr::from((Ipv4Addr::LOCALHOST, STATUS)))?;
     serde_json::from_value(shown["circuit"].take()).map_err(io::Error::other)
@@ -251,11 +254,11 @@ struct Download {
 }
 
 impl Download {
-    /// Asks the client of that number on a host, and reads from then on.
+    /// Opens a download through the client with this number on a host, and reads in a new thread.
     fn begin(host: &Host, number: usize) -> Result<Download, Failure> {
         let (bytes, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (counted, ended) = (bytes.clone(), over.clone());
-        let failed = |cause: io::Error| Failure::Other(format!("a download did not begin: {cause}"));
+        let failed = |cause: io::Error| Failure::Other(format!("a download did not start: {cause}"));
         host.run(move || {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, SOCKS + number as u16))?;
             stream.set_read_timeout(Some(Duration::from_secs(20)))?;

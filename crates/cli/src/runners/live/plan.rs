@@ -1,13 +1,13 @@
-//! A scenario's file, as far as it can be run on sockets.
+//! The part of a scenario file that can run on sockets.
 
 use serde::Deserialize;
 use tidegate_control::units::{Rate, Span};
 
-/// What can be live of a scenario: a key that is not here is refused.
+/// A scenario for sockets; other keys are refused.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Plan {
-    #[expect(dead_code, reason = "scenarios have one")]
+pub struct LiveScenario {
+    #[expect(dead_code, reason = "scenario files have a title")]
     pub title: String,
     pub every_system: EverySystem,
     pub system: Vec<toml::Table>,
@@ -16,30 +16,30 @@ pub struct Plan {
     pub user: Vec<User>,
 }
 
-/// What sockets have of their own.
+/// `[every-system]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EverySystem {
     pub tcp: Tcp,
 }
 
-/// The kernel's TCP. Other algorithms than Reno are for the first namespace alone on many machines.
+/// The kernel's TCP. Many kernels allow other algorithms than Reno only in the initial namespace.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Tcp {
     pub congestion: String,
-    /// The kernel has them always, so the simulator must have them, too.
+    /// Must be true: the kernel always has small queues.
     pub small_queues: bool,
 }
 
-/// Between any two hosts.
+/// `[underlay]`: the delay between any two hosts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Between {
     pub delay: Span,
 }
 
-/// A relay on a host of its own.
+/// A relay, which gets its own host.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Relay {
@@ -47,20 +47,20 @@ pub struct Relay {
     pub link: Rate,
 }
 
-/// A user at the guard's machine, whose server is at the exit's.
+/// A user on the guard's host with a server on the exit's host.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct User {
     pub name: String,
     pub path: Vec<String>,
     pub start: Span,
-    #[expect(dead_code, reason = "live circuits are built when they are needed")]
+    #[expect(dead_code, reason = "live circuits are built on demand")]
     pub circuit_lead: Option<Span>,
-    #[expect(dead_code, reason = "it was checked to be bulk")]
+    #[expect(dead_code, reason = "its only value is bulk")]
     pub traffic: Bulk,
 }
 
-/// The traffic that live users have.
+/// The only traffic of live users.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bulk {

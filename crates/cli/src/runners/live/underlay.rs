@@ -1,7 +1,8 @@
-//! Hosts of one machine with a network between them: each a network namespace with a TUN device, whose packets a forwarder
-//! carries to the others. What a host sends is shaped by the kernel (tbf) or behind it; what it gets queues and takes time
-//! by [`Link`], the same object that the kernel's TCP is held against the model with. So the kernel's TCP sees rates and
-//! delays, and so do TCP_INFO and KIST.
+//! Emulated hosts and the network between them.
+//!
+//! Each host is a network namespace with a TUN device. A forwarder thread carries packets between the devices. Sent packets
+//! are shaped by the kernel (tbf) or by the forwarder; received packets queue and wait in a [`Link`] of the simulator. The
+//! kernel's TCP, TCP_INFO and KIST therefore see real rates and delays.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -27,44 +28,44 @@ use tidegate_control::units::{Rate, Span, Time};
 use tidegate_net::clock;
 use tidegate_sim::tcp::pair::{Link, LinkRule};
 
-/// Packets that wait before each direction of a host's link: the simulator's default.
+/// Queue length of each link direction in packets: the simulator's default.
 const QUEUE: usize = 1000;
 const MTU: u64 = 1500;
 const DEVICE: &str = "tide0";
 
-/// Where packets wait for a host's link.
+/// Place of the queue for a host's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shaped {
-    /// In the host's kernel (tbf). It lets each flow of TCP have but a few packets there ("small queues").
+    /// In the host's kernel (tbf), which limits each TCP flow to a few packets (small queues).
     Host,
-    /// Behind the host, as before a modem, by a [`Link`]; what other hosts get does not queue again.
+    /// Behind the host, as in a modem, by a [`Link`]; receivers do not queue again.
     Network,
 }
 
-/// What is run in a host's namespace.
+/// Work to run in a host's namespace.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A namespace; processes, threads and sockets begun by its jobs are in it, and processes end with it.
+/// A network namespace. Processes, threads and sockets that its jobs create belong to it.
 pub struct Host {
-    /// Where others reach it.
+    /// Address of the host.
     pub address: Ipv4Addr,
     jobs: mpsc::Sender<Job>,
 }
 
 impl Host {
-    /// Runs something in the namespace, and waits for it.
+    /// Runs a job in the namespace and waits for its result.
     pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let (tell, told) = mpsc::channel();
         let job = Box::new(move || drop(tell.send(job())));
-        assert!(self.jobs.send(job).is_ok(), "the namespace's thread waits for jobs");
-        told.recv().expect("a job does not panic")
+        assert!(self.jobs.send(job).is_ok(), "the namespace's thread must be running");
+        told.recv().expect("jobs do not panic")
     }
 }
 
 /// All hosts, and the forwarder between them.
 pub struct Underlay {
-    /// In the order that they were asked for.
+    /// In the order of the rates.
     pub hosts: Vec<Host>,
     forwarder: Option<JoinHandle<io::Result<Duration>>>,
     stop: Arc<AtomicBool>,
@@ -77,11 +78,10 @@ impl Drop for Underlay {
 }
 
 impl Underlay {
-    /// Hosts with links of these rates in both directions, `delay` between any two of them, and that algorithm in their
-    /// kernel's TCP.
+    /// Creates one host per rate, with `delay` between any two, and this congestion control in the kernel's TCP.
     ///
     /// # Errors
-    /// What the system says; without root, `/dev/net/tun`, `ip` and `tc` there is none.
+    /// If the system refuses; this needs root, `/dev/net/tun`, `ip` and `tc`.
     pub fn new(rates: &[Rate], shaped: Shaped, delay: Span, congestion: &str) -> io::Result<Underlay> {
         let (mut hosts, mut ends) = (Vec::new(), Vec::new());
         for (number, rate) in (1..).zip(rates) {
@@ -107,17 +107,19 @@ impl Underlay {
         Ok(Underlay { hosts, forwarder, stop })
     }
 
-    /// Ends it; how late the forwarder was, at the 99th percentile: a busy machine makes longer paths.
+    /// Stops the forwarder and returns its 99th percentile of lateness, by which paths were longer.
     ///
     /// # Errors
-    /// What a device said.
+    /// If a device failed.
     pub fn end(mut self) -> io::Result<Duration> {
         self.stop.store(true, Ordering::Relaxed);
-        self.forwarder.take().map_or(Ok(Duration::ZERO), |thread| thread.join().expect("the forwarder"))
+        self.forwarder
+            .take()
+            .map_or(Ok(Duration::ZERO), |thread| thread.join().expect("the forwarder does not panic"))
     }
 }
 
-/// Runs one of the system's tools.
+/// Runs a system command such as `ip` or `tc`.
 fn tool(line: &str) -> io::Result<()> {
     let mut words = line.split(' ');
     let failed = |cause: String| io::Error::other(format!("{line}: {cause}"));
@@ -130,16 +132,16 @@ fn tool(line: &str) -> io::Result<()> {
     }
 }
 
-/// Moves this thread into a namespace of its own with a device whose sending is shaped.
+/// Moves this thread into a new network namespace with a TUN device.
 fn enter(address: Ipv4Addr, rate: Rate, shaped: Shaped, congestion: &str) -> io::Result<Tun> {
     unshare(CloneFlags::CLONE_NEWNET)
-        .map_err(|cause| io::Error::other(format!("no network namespace: {cause}")))?;
+        .map_err(|cause| io::Error::other(format!("cannot create a network namespace: {cause}")))?;
     let name = Interface::new(DEVICE).map_err(io::Error::other)?;
-    let mut tun =
-        Tun::new_named(name).map_err(|cause| io::Error::other(format!("no TUN device: {cause}")))?;
+    let mut tun = Tun::new_named(name)
+        .map_err(|cause| io::Error::other(format!("cannot create a TUN device: {cause}")))?;
     tun.set_nonblocking(true)?;
     std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", congestion).map_err(|cause| {
-        io::Error::other(format!("TCP's congestion control cannot be {congestion}: {cause}"))
+        io::Error::other(format!("cannot set TCP congestion control {congestion}: {cause}"))
     })?;
     tool("ip link set lo up")?;
     tool(&format!("ip address add {address}/24 dev {DEVICE}"))?;
@@ -151,17 +153,17 @@ fn enter(address: Ipv4Addr, rate: Rate, shaped: Shaped, congestion: &str) -> io:
     Ok(tun)
 }
 
-/// A host as the forwarder sees it: what is under way to it arrives in order.
+/// The forwarder's state of a host; packets to it are ordered by arrival time.
 struct End {
     tun: Tun,
     shaped: Shaped,
-    /// Of what it gets, or of what it sends if that is shaped behind it.
+    /// Link for received packets, or for sent packets if they are shaped behind the host.
     link: Link,
     under_way: VecDeque<(Time, Vec<u8>)>,
 }
 
-/// Asks for this thread to run before ordinary ones, and goes on if that is refused.
-fn serve_first() {
+/// Requests real-time priority for this thread; without permission it keeps the normal one.
+fn raise_priority() {
     if let Ok(value) = ThreadPriorityValue::try_from(20u8) {
         let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
         let _ =
@@ -169,9 +171,9 @@ fn serve_first() {
     }
 }
 
-/// Carries packets until told to stop.
+/// Forwards packets until `stop` is set; returns the 99th percentile of lateness.
 fn carry(mut ends: Vec<End>, stop: &AtomicBool) -> io::Result<Duration> {
-    serve_first();
+    raise_priority();
     let (mut lateness, mut buffer) = (Vec::new(), vec![0; 2048]);
     while !stop.load(Ordering::Relaxed) {
         let mut next = Time::NEVER;
@@ -202,7 +204,7 @@ fn carry(mut ends: Vec<End>, stop: &AtomicBool) -> io::Result<Duration> {
                     Err(cause) => return Err(cause),
                 };
                 let packet = &buffer[..length];
-                // Devices also say hello in IPv6.
+                // Ignore IPv6: devices send router solicitations.
                 let to = packet.get(19).filter(|_| packet[0] >> 4 == 4).map(|last| usize::from(*last));
                 let to = to.and_then(|number| number.checked_sub(1)).filter(|to| *to < ends.len());
                 let Some(to) = to else { continue };
