@@ -193,6 +193,7 @@ impl<T> Underlay<T> {
         for host in hosts {
             assert!(host.location < paths.locations(), "host {} has no location", host.name);
         }
+        // A fault outside the plan would silently do nothing.
         for Fault { kind, .. } in faults {
             let exists = match *kind {
                 FaultKind::Drop { between: (a, b), .. }
@@ -232,6 +233,7 @@ impl<T> Underlay<T> {
         let packet = UnderWay { payload, sent: now, propagation: Span::ZERO, to, flow };
         let Place { access, machine, .. } = self.places[from.0 as usize];
         let sender = &mut self.sites[access as usize];
+        // The loopback has no link and no path.
         if machine == self.places[to.0 as usize].machine {
             if !sender.stopped.cover(now) {
                 let id = insert(&mut self.under_way, packet);

@@ -180,6 +180,7 @@ impl World<'_> {
                 break;
             }
             match event {
+                // A pending event cannot be removed: skips one that an earlier one has replaced.
                 Event::Client if now < planned => continue,
                 Event::Client => {}
                 Event::Service => self.serve(now),

@@ -137,6 +137,7 @@ impl<'a> World<'a> {
         };
         let nodes: Vec<Node> = plan.viewers.iter().map(node).collect();
         let mut payload: Vec<u8> = (0..PAYLOAD).map(|at| at as u8).collect();
+        // Every packet of an MPEG transport stream has 188 bytes and begins with 0x47.
         payload.iter_mut().step_by(188).for_each(|first| *first = 0x47);
         let mut world = World {
             plan,

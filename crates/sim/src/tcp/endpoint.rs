@@ -220,6 +220,7 @@ impl Endpoint {
                     }
                     segment
                 }
+                // No data is due, but an acknowledgement is: a segment without payload.
                 None if self.receiver.ack_now => {
                     Segment { seq: self.sender.flight.next, ..Segment::default() }
                 }

@@ -139,6 +139,7 @@ impl Flight {
                     break;
                 }
                 part.end = ack;
+                // A partly acknowledged segment stays in flight.
                 part.packets = (((ack - self.una) / mss) as u32).min(head.packets - 1);
             }
             self.count(&part, -1);
@@ -155,6 +156,7 @@ impl Flight {
             self.runs.pop_front();
         }
         self.una = self.una.max(ack);
+        // Returns the memory of a long loss episode: most connections never need it again.
         if self.runs.is_empty() && self.runs.capacity() > 32 {
             self.runs = VecDeque::new();
         }
@@ -184,6 +186,7 @@ impl Flight {
                 index += 1;
                 continue;
             }
+            // A block that begins inside a run splits it at a segment's edge.
             if from < start {
                 self.cut(index, from + (start - from).div_ceil(mss) * mss, mss);
                 index += 1;
@@ -194,6 +197,7 @@ impl Flight {
             }
             let run = self.runs[index];
             self.count(&run, -1);
+            // An original segment that arrives after later ones shows reordering.
             delivery.reordered |= run.end < highest && run.marks & EVER_RETRANSMITTED == 0;
             delivery.add(&run, high);
             self.runs[index].marks = SACKED | (run.marks & EVER_RETRANSMITTED);

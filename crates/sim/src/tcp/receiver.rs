@@ -310,6 +310,7 @@ impl Receiver {
         segment.flags = segment.flags.with(Flags::ACK);
         let Some(ahead) = &mut self.ahead else { return };
         let mut used = 0;
+        // A D-SACK goes first (RFC 2883), then the most recent blocks (RFC 2018, section 4).
         if let Some((start, end)) = ahead.duplicate.take() {
             segment.flags = segment.flags.with(Flags::DUPLICATE);
             segment.sack[0] = (start.wrapping_sub(self.next) as u32, end.wrapping_sub(self.next) as u32);

@@ -41,6 +41,7 @@ impl RttEstimator {
 
     /// The retransmission timeout without backoff.
     pub fn timeout(&self, config: &Config) -> Span {
+        // First sample (RFC 6298, 2.2).
         if self.smoothed_8 == 0 {
             return config.rto_initial;
         }
@@ -72,6 +73,7 @@ impl RttEstimator {
         let error = i64::from(sample) - i64::from(self.smoothed_8 / 8);
         self.smoothed_8 = (i64::from(self.smoothed_8) + error).clamp(8, i64::from(u32::MAX)) as u32;
         let mut change = error.abs() - i64::from(self.deviation_4 / 4);
+        // A shorter round trip must not raise the timeout much (Linux: `tcp_rtt_estimator`).
         if error < 0 && change > 0 {
             change /= 8;
         }
@@ -80,6 +82,7 @@ impl RttEstimator {
             self.deviation_max_4 = self.deviation_4;
             self.margin = self.margin.max(self.deviation_max_4);
         }
+        // Once per round trip, the margin decays towards the round's largest deviation.
         if una > self.round_end {
             self.margin -= self.margin.saturating_sub(self.deviation_max_4) / 4;
             self.round_end = next;

@@ -249,6 +249,7 @@ impl Sender {
         if std::mem::take(&mut self.window_probe) {
             return self.probe_window(config, now, mss);
         }
+        // A loss probe leaves even if the window is full (RFC 8985, section 7.3).
         let forced = self.recovery.as_mut().is_some_and(|recovery| std::mem::take(&mut recovery.probe));
         let room = self.flight.in_network() < self.window.cwnd;
         let held_back = !forced && self.is_held_back(now, mss);
@@ -327,6 +328,7 @@ impl Sender {
         let limit = room.min((self.window_end - self.flight.next) / mss);
         let full = self.burst_size(mss, smoothed);
         let recent = now.since(self.last_sent) <= BURST_GAP;
+        // Waiting while a third of the window could leave would stall the ACK clock (Linux: `tcp_tso_should_defer`).
         let third = u64::from(self.window.cwnd).min((self.window_end - self.flight.una) / mss) / 3;
         if self.phase < Phase::Recovery
             && recent
@@ -410,6 +412,7 @@ impl Sender {
         let restart = config.initial_window.min(self.window.cwnd);
         let threshold = self.current_threshold();
         let mut cwnd = self.window.cwnd;
+        // RFC 2861: halves the window for each timeout that has passed.
         let mut left = pause - timeout;
         while left > Span::ZERO && cwnd > restart {
             cwnd /= 2;
@@ -464,6 +467,7 @@ impl Sender {
                 let used = self.used_packets.max(config.initial_window);
                 if used < self.window.cwnd {
                     self.window.ssthresh = self.current_threshold();
+                    // RFC 2861: halfway between the window and the part that was used.
                     self.window.cwnd = self.window.cwnd.midpoint(used);
                 }
                 self.used_packets = 0;

@@ -103,6 +103,7 @@ impl<'a> World<'a> {
                 break;
             }
             self.net.ctx.now = now;
+            // A constant of the recorder: runs without such a recorder do not pay for it.
             if R::WATCHES_EVENTS
                 && let Some(host) = self.place(&event)
             {
@@ -212,6 +213,7 @@ impl<'a> World<'a> {
                 for lane in moved {
                     self.lane_readable(lane, id);
                 }
+                // Last, so that acknowledgements and new data share a segment.
                 self.net.transmit(id);
             }
             Some(Arrived::Segment { id, attached: Attached::Echo(circuit), arrival, .. }) => {
@@ -382,6 +384,7 @@ impl<'a> World<'a> {
                     if let Some((_, Attached::Server(transfer))) = net.connections.attachment(end) {
                         applications.exit_connected(transfer, end.other());
                     }
+                    // A standing connection has no handshake that would open its channel.
                     if opening.stands {
                         net.channel_opened(applications, end);
                     }

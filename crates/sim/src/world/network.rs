@@ -270,6 +270,7 @@ impl Network<'_> {
                         self.nodes.node(host).channel_closed(self.ctx.now, channel);
                         self.drain(apps, host);
                     }
+                    // The exit reports the end of the stream to its client.
                     Attached::Stream(stream) => {
                         self.nodes.remove_server(host, stream);
                         self.nodes.node(host).stream_ended(self.ctx.now, stream);
@@ -459,6 +460,7 @@ impl Network<'_> {
                 let cells = share.div_ceil(DATA_BYTES.into()).min(most);
                 let cells = u32::try_from(cells).unwrap_or(u32::MAX);
                 let read = apps.read_from_server(self, host, stream, end, cells);
+                // Windows or queues stop the stream: it waits for the node, not for another turn.
                 if read == 0 && cells > 0 {
                     return true;
                 }

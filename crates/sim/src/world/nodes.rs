@@ -143,6 +143,7 @@ impl Nodes {
             conflux: system.conflux.clone(),
             ..links::Config::default()
         };
+        // Relays that are not upgraded speak vanilla Tor, with the system's other parts.
         let old = links::Config { transport: Transport::Vanilla, ..config.clone() };
         let fresh = fresh_guards(plan);
         let host = |index: u32| {

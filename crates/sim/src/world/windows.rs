@@ -157,6 +157,7 @@ pub(super) fn run<R: Recorder>(
             scope.spawn(|| (threads.around)(&mut || shared.follow(last)));
         }
         let stopped = direct(&shared, last, recorder, progress);
+        // Releases the threads from the barrier at which they wait for another window.
         shared.over.store(true, Ordering::Relaxed);
         shared.barrier.wait();
         stopped

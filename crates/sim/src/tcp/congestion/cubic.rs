@@ -132,6 +132,7 @@ impl Cubic {
         if window.cwnd < HYSTART_LOW_WINDOW {
             return;
         }
+        // A train of acknowledgements as long as half a round trip means that the pipe is full.
         if now.wrapping_sub(self.last_ack_us) <= TRAIN_GAP_US {
             self.last_ack_us = now;
             let longest = (self.min_rtt_us + TRAIN_SLACK_US) / 2;
@@ -141,6 +142,7 @@ impl Cubic {
         if self.samples < DELAY_SAMPLES {
             self.samples += 1;
         } else {
+            // The round-trip time has risen: a queue is building up.
             let rise = (self.min_rtt_us / 8).clamp(4_000, 16_000);
             self.found |= self.round_rtt_us > self.min_rtt_us + rise;
         }

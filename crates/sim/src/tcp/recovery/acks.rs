@@ -15,6 +15,7 @@ impl Sender {
         let mss = u64::from(config.mss.max(1));
         let before = self.flight.una;
         let ack = segment.ack;
+        // An ACK of bytes never sent is invalid (RFC 9293, 3.10.7.4).
         if ack > self.flight.next {
             return 0;
         }
@@ -22,6 +23,7 @@ impl Sender {
         if ack >= before {
             self.unanswered = 0;
         }
+        // The answer to a window probe acknowledges nothing; it may only open the window.
         if self.timer_kind == Timer::ZeroWindow && self.timer != Time::NEVER && self.flight.packets == 0 {
             if self.window_end >= self.write_end.min(self.flight.next + mss) {
                 self.timer = Time::NEVER;
@@ -34,6 +36,7 @@ impl Sender {
         let mut selective = Delivery::default();
         let duplicate = segment.flags.has(Flags::DUPLICATE);
         let blocks = &segment.sack[..usize::from(segment.blocks.min(3))];
+        // The first block of a D-SACK reports a duplicate, not new data (RFC 2883).
         for &(from, to) in &blocks[usize::from(duplicate).min(blocks.len())..] {
             let (start, end) = (ack + u64::from(from), ack + u64::from(to));
             self.flight.selectively_acknowledge(start, end, mss, high, &mut selective);
@@ -97,6 +100,7 @@ impl Sender {
         echo: u32,
     ) -> Option<Span> {
         let (mut sample, mut latest) = (None, None);
+        // Karn's rule: a retransmitted segment gives an ambiguous sample (RFC 6298, section 3).
         if let (Some((first, last)), false) = (cumulative.sent_once, cumulative.again) {
             sample = Some(now.since(first));
             latest = Some(now.since(last));
@@ -105,6 +109,7 @@ impl Sender {
             sample = sample.or(Some(now.since(first)));
             latest = Some(now.since(last));
         }
+        // The timestamp resolves the ambiguity, at a resolution of 1 ms (RFC 7323, section 4).
         if sample.is_none() && cumulative.packets > 0 && echo != 0 {
             let ms = millis(now).wrapping_sub(echo);
             if ms < 1 << 22 {
@@ -163,6 +168,7 @@ impl Sender {
         let high = self.recovery().high;
         if self.phase == Phase::Open {
             self.recovery().first_retransmission = 0;
+        // Everything sent before the loss has arrived: the episode ends.
         } else if una >= high {
             match self.phase {
                 Phase::Reduced if una != high => {
@@ -177,6 +183,7 @@ impl Sender {
                 _ => {}
             }
         }
+        // A D-SACK shows that a retransmission was needless: the network reorders, so RACK waits longer.
         if news.duplicate && self.recovery().undo_retransmissions > 0 {
             self.recovery().undo_retransmissions -= 1;
             self.reordering_seen = true;
@@ -255,6 +262,7 @@ impl Sender {
             self.phase = Phase::Open;
             return;
         }
+        // F-RTO (RFC 5682): was the timeout spurious?
         if self.recovery().frto {
             if news.original {
                 self.undo_spurious_timeout();
@@ -266,6 +274,7 @@ impl Sender {
                 }
             } else if news.advanced && !recovered {
                 self.recovery().high = next;
+                // Step 2b: new data first; its acknowledgements tell whether the originals were lost.
                 if self.write_end > next && self.window_end > next {
                     self.recovery().new_data_only = true;
                     return;

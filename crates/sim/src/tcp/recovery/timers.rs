@@ -70,6 +70,7 @@ impl Sender {
             _ => self.rtt.smoothed(),
         };
         self.flight.lose_all(now, age.0);
+        // A repeated timeout of one loss keeps the threshold of the first (RFC 5681, section 3.1).
         let first = self.phase <= Phase::Disorder
             || self.recovery().high <= una
             || (self.phase == Phase::Loss && !again);

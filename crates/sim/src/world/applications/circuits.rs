@@ -253,6 +253,7 @@ impl Applications {
         let relays = path.into_iter().chain(service.into_iter().flatten()).map(RelayId);
         let key = net.nodes.client(host).build(now, relays.collect());
         let drawn = matches!(net.ctx.plan.users[user as usize].route, Route::Drawn { .. });
+        // Users with a pinned path cannot choose another, so they wait without a limit.
         let deadline = match self.choice(user).build_timeout {
             BuildTimeout::After(timeout) if drawn => now + timeout,
             BuildTimeout::Learnt(least) if drawn => now + self.build_times(user).timeout().max(least),
@@ -306,6 +307,7 @@ impl Applications {
             BuildTimeout::Never | BuildTimeout::After(_) => {}
         }
         net.ctx.record(Observation::CircuitBuilt { circuit: Circuit(number), took });
+        // A standby circuit and a second leg carry no streams of their own.
         match (standby_for, leg_of) {
             (Some(served), _) => self.standby_built(net, host, key, served),
             (None, Some(first)) => return self.link_legs(net, host, first),

@@ -27,6 +27,7 @@ impl Applications {
         let circuit = self.circuits[plan.host as usize][&first];
         let path = match &plan.route {
             Route::Pinned(_) => plan.second_path,
+            // Own random draws: linking must not change the paths that a user draws otherwise.
             Route::Drawn { onion_service: false, .. } => {
                 let mut draws = self.seed.fork("legs").fork_index(circuit.number.into()).random();
                 let state = &mut self.users[user as usize];

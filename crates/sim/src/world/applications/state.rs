@@ -137,6 +137,7 @@ impl Applications {
             renews: false,
             flow: None,
         };
+        // A selector indexes all relays: not worth it if every path is pinned.
         let drawn = plan.users.iter().any(|user| matches!(user.route, Route::Drawn { .. }));
         let choice = |paths: &PathSelection| {
             let selector =

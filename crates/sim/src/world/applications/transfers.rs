@@ -80,6 +80,7 @@ impl Applications {
                 unreachable!("only Markov users open Markov streams")
             }
         };
+        // Own random draws per transfer: the choice does not depend on the system.
         let mut draws = self.seed.fork("server").fork_index(u64::from(transfer)).random();
         self.transfers.push(TransferState {
             user,
@@ -126,6 +127,7 @@ impl Applications {
                 let state = self.transfer(transfer);
                 state.stream = Some(stream);
                 let number = Circuit(state.circuit);
+                // Before `drain`: the exit's process must know the transfer before its first cell arrives.
                 self.tell_of_transfer(net, transfer, exit);
                 let (transfer, circuit) = (Transfer(transfer), number);
                 net.ctx.record(Observation::StreamOpened { transfer, circuit });
@@ -273,6 +275,7 @@ impl Applications {
         let first = state.received == 0;
         state.received += u64::from(bytes);
         let (circuit, begun) = (Circuit(state.circuit), state.begun);
+        // Users wait from their wish on, not from the opening of the stream.
         let took = net.ctx.now.since(begun);
         let Stamp { packaged, departed, .. } = stamp;
         net.ctx.record(Observation::Delivered { circuit, bytes: u32::from(bytes), packaged, departed });

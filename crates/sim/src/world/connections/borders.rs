@@ -8,7 +8,8 @@ use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
 use tidegate_proto::onion::Clear;
 
-use super::ends::{Across, Attached, ConnectionId, EndId, TcpProfile, Unread, Wire};
+use super::ends::{Across, Attached, ConnectionId, EndId, Unread, Wire};
+use super::profile::TcpProfile;
 use crate::packet::Leaving;
 use crate::world::applications::TransferState;
 

@@ -104,6 +104,7 @@ impl Connections {
             let config = &self.parameters[connection.profile as usize];
             let tcp = &mut connection.ends[usize::from(id.side)].tcp;
             let arrived = tcp.readable();
+            // Bytes after this record stay in the receive buffer, so that the window stays honest.
             let rest = tcp.delivered_in_order() - offset;
             tcp.read(config, now, arrived - rest);
         }
@@ -120,6 +121,7 @@ impl Connections {
         share: u64,
         write: impl FnOnce(&mut dyn Sink<Clear>),
     ) -> (u64, bool) {
+        // The lanes live in another connection, which cannot be borrowed beside this one.
         let mut trunk = self.take_trunk(id.connection);
         let connection = self.all[id.connection.0 as usize].as_deref_mut();
         let connection = connection.expect("a node's channel has an open connection");

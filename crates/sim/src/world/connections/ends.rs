@@ -9,6 +9,7 @@ use tidegate_proto::onion::Clear;
 use tidegate_proto::transport::DecayingCount;
 
 use super::follow::Follow;
+use super::profile::TcpProfile;
 use crate::observe::HostTotals;
 use crate::quic::Lanes;
 use crate::tcp::{self, Flags, Segment};
@@ -116,19 +117,6 @@ impl Wire {
             self.sack.as_deref().map(|Sack(blocks, sack)| (*blocks, *sack)).unwrap_or_default();
         Segment { seq, ack, len: self.len.into(), window, sack, stamp, echo, blocks, flags }
     }
-}
-
-/// Which TCP parameters a connection has: an index into `super::table::Connections::parameters`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::world) enum TcpProfile {
-    /// Between machines.
-    Internet,
-    /// Between two processes of one machine.
-    Loopback,
-    /// Between two relays that speak IPsec.
-    Ipsec,
-    /// Between two nodes that speak QUIC: what carries its packets.
-    Quic,
 }
 
 /// The QUIC connection of a lane.

@@ -42,6 +42,7 @@ impl Connections {
             Some(_) => return Handshake::Over,
             None => return Handshake::Waiting,
         };
+        // Flights alternate; the client asks first, so an even count means that the acceptor waits.
         let (turn, bytes) = if connection.flights % 2 == 0 { (1, ASKS) } else { (0, ANSWERS) };
         let config = &self.parameters[connection.profile as usize];
         let tcp = &mut connection.ends[usize::from(id.side)].tcp;

@@ -7,6 +7,7 @@
 //! - `segments`: sends and receives TCP segments;
 //! - `cells`: writes and reads a channel's cells; `records` packs them into TLS records;
 //! - `link_handshake`: TLS and the link protocol before the first cell;
+//! - `profile`: TCP parameters by kind of path;
 //! - `quic`: QUIC connections (trunks) and their streams (lanes);
 //! - `borders`, `crossing`: messages between the processes of a divided run;
 //! - `follow`: where sampled cells wait; `ahead`: prefetching for the next events;
@@ -19,6 +20,7 @@ mod crossing;
 mod ends;
 mod follow;
 mod link_handshake;
+mod profile;
 mod quic;
 mod records;
 mod segments;

@@ -1,34 +1,16 @@
 //! QUIC: a connection per pair of nodes (the trunk) and a lane per channel on it. A lane is a [`Connection`];
 //! the trunk's packets carry its bytes. Nodes see no difference from TCP connections.
 
-use tidegate_control::units::{Span, Time};
+use tidegate_control::units::Time;
 use tidegate_proto::ids::ChannelId;
 
-use super::ends::{Attached, Connection, ConnectionId, End, EndId, Over, TcpProfile, Trunk, Wire};
+use super::ends::{Attached, Connection, ConnectionId, End, EndId, Over, Trunk, Wire};
+use super::profile::TcpProfile;
 use super::segments::Arrived;
 use super::table::Connections;
 use crate::tcp;
 use crate::underlay::Packet;
 use crate::world::context::Context;
-
-/// IPv4, UDP, and of QUIC's short header a type, a connection number of eight bytes and a packet number of two, and the
-/// sixteen bytes that authenticate a packet (RFC 9000, 17.3; RFC 9001, 5.3).
-const HEADERS: u32 = 20 + 8 + 1 + 8 + 2 + 16;
-/// An acknowledgement waits no longer (RFC 9000, 18.2: `max_ack_delay`).
-const MAX_ACK_DELAY: Span = Span::from_millis(25);
-
-/// Parameters for QUIC's packets, derived from TCP's: packets of the same size, without the kernel's bursts.
-pub(super) fn packets(tcp: &tcp::Config) -> tcp::Config {
-    tcp::Config {
-        mss: tcp.mss + tcp.header_bytes - HEADERS,
-        header_bytes: HEADERS,
-        bursts: false,
-        // Linux has them for TCP alone.
-        small_queues: false,
-        delayed_ack: tcp.delayed_ack.min(MAX_ACK_DELAY),
-        ..tcp.clone()
-    }
-}
 
 impl Connections {
     /// Finds or opens the QUIC connection between two hosts; true if it was opened now.

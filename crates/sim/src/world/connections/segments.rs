@@ -106,6 +106,7 @@ impl Connections {
             let end = &mut ends[usize::from(id.side)];
             let mut sent = Vec::new();
             let mut next = |tcp: &mut tcp::Endpoint| {
+                // QUIC decides per packet which lane's bytes go into it.
                 if let Some(trunk) = &mut trunk {
                     trunk.written_by[usize::from(id.side)].fill(tcp, config);
                 }

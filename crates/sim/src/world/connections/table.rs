@@ -11,8 +11,8 @@ use tidegate_proto::onion::Clear;
 use tidegate_proto::transport::Transport;
 
 use super::borders::Borders;
-use super::ends::{Attached, Connection, ConnectionId, End, EndId, Spare, TcpProfile, Wire};
-use super::quic;
+use super::ends::{Attached, Connection, ConnectionId, End, EndId, Spare, Wire};
+use super::profile::{TcpProfile, parameters};
 use crate::division::{Division, Local};
 use crate::observe::{Host, HostTotals};
 use crate::plan::{Plan, System};
@@ -52,29 +52,6 @@ pub(in crate::world) struct Closed {
     pub transfer: Option<u32>,
     /// Lanes of a QUIC connection: they close with it.
     pub lanes: Vec<u32>,
-}
-
-/// TCP parameters by [`TcpProfile`].
-fn parameters(system: &System) -> [tcp::Config; 4] {
-    let first_window = match system.tcp.receive_buffer {
-        tcp::Buffer::Fixed(bytes) => bytes,
-        tcp::Buffer::Auto { initial, max } => initial.min(max),
-    };
-    let loopback = tcp::Config {
-        // Segments are at most half of the peer's window (Linux: `tcp_bound_to_half_wnd`). Otherwise a window of one
-        // segment reopens only when the receiver has read all of it.
-        mss: 65_483.min((first_window / 2).max(1)),
-        congestion: tcp::Congestion::None,
-        delayed_ack: Span::ZERO,
-        ..system.tcp.clone()
-    };
-    let esp = system.deployment.esp_overhead.min(system.tcp.mss - 1);
-    let ipsec = tcp::Config {
-        mss: system.tcp.mss - esp,
-        header_bytes: system.tcp.header_bytes + esp,
-        ..system.tcp.clone()
-    };
-    [system.tcp.clone(), loopback, ipsec, quic::packets(&system.tcp)]
 }
 
 impl Connections {

@@ -149,6 +149,7 @@ impl Circuit {
             sockets.write(self.end, CELL_BYTES);
             return None;
         }
+        // Both messages of the handshake are one cell; parts of a cell wait.
         let end = EndId { side, ..self.end };
         if sockets.readable(end) < CELL_BYTES {
             return None;
@@ -157,6 +158,7 @@ impl Circuit {
         if side != MEASURER {
             let (_, create) = asked.as_ref()?;
             let (token, skin) = cell::parse_create(create)?;
+            // The relay refuses circuits that the coordinator has not announced.
             let answer = admits(&token).then(|| ntor::answer(secret, &skin, bytes(random)));
             let Some(Ok((keys, reply))) = answer else {
                 self.stage = Stage::Refused;

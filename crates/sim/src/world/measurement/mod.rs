@@ -269,6 +269,7 @@ impl Measurement {
                     let circuit = &self.circuits[number as usize];
                     let (connection, k) = (circuit.end.connection, circuit.member);
                     net.close(apps, connection);
+                    // The measurer learns of the closed circuit one path delay later.
                     let far = self.path_delay(net, host, self.sessions[i].members[k].host);
                     self.wait(net, now + far, Due::CircuitGone(i, k));
                 }
