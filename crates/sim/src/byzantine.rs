@@ -10,14 +10,14 @@ use tidegate_proto::control::predictor::wire;
 use crate::observe::Host;
 use crate::plan::{Fault, FaultKind, Lie};
 
-/// Times that a message is told where there are [too many](Lie::TooMany).
+/// Copies of a message under [`Lie::TooMany`].
 const MANY: u32 = 100;
 
 /// The relays that are byzantine, and when.
 #[derive(Debug, Default)]
 pub struct Byzantine {
     rules: Vec<(Host, Lie, Time, Time)>,
-    /// The first message of those that repeat it for ever, by whatever tells connections apart.
+    /// The first message of each connection under [`Lie::Replayed`].
     first: BTreeMap<(u32, u8), Vec<u8>>,
 }
 

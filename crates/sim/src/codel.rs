@@ -71,7 +71,7 @@ impl CoDel {
         self.waiting.push_back(packet);
     }
 
-    /// Takes the packet at the head, with no regard to delay.
+    /// Takes the packet at the head, whatever its delay.
     pub fn pop(&mut self) -> Option<Waiting> {
         let head = self.waiting.pop_front()?;
         self.bytes -= u64::from(head.bytes);

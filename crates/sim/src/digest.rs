@@ -1,4 +1,4 @@
-//! One number for a whole run: two runs saw the same if their digests are the same, on any machine.
+//! One number for a whole run: runs with equal observations have equal digests, on any machine.
 
 use tidegate_control::random::mix;
 use tidegate_control::units::Time;
@@ -26,8 +26,8 @@ impl Digest {
     }
 }
 
-/// Of the opening of streams, and of what is out of order, what follows tells: left out, so that digests of before they were
-/// recorded stay.
+/// Leaves out opened streams and reorder buffers, so that digests from before their introduction stay valid. Later
+/// observations reflect them.
 impl Recorder for Digest {
     fn record(&mut self, now: Time, observation: &Observation) {
         if !matches!(observation, Observation::StreamOpened { .. } | Observation::OutOfOrder { .. }) {

@@ -1,7 +1,8 @@
 //! Divides a run's hosts among processes that may run at the same time.
 //!
 //! The rule is that of conservative parallel simulation: an event at one place affects another place only after the
-//! delay of the path between them. Locations closer to each other than a [`WINDOW`] form a group, and so do the hosts of
+//! delay of the path between them. Locations closer to each other than a [`WINDOW`] form a group, and so do the hosts
+//! of
 //! one machine. Groups are assigned to the plan's number of processes, the busiest first, each to the process with the
 //! least work. A division and its results depend on the plan alone, never on threads.
 
@@ -120,7 +121,8 @@ impl<T> IndexMut<usize> for Local<T> {
     }
 }
 
-/// The first feature of a plan or system that prevents division: it acts at two places at once, or observes all of them.
+/// The first feature of a plan or system that prevents division: it acts at two places at once, or observes all of
+/// them.
 pub fn obstacle(plan: &Plan, system: &System) -> Option<&'static str> {
     let to_service = |route: &Route| matches!(route, Route::Drawn { onion_service: true, .. });
     let obstacles = [
@@ -134,13 +136,13 @@ pub fn obstacle(plan: &Plan, system: &System) -> Option<&'static str> {
     obstacles.iter().find(|(there, _)| *there).map(|(_, what)| *what)
 }
 
-/// No packet is faster on this path.
+/// Lower bound of a packet's delay on this path.
 fn least_delay(path: &Path) -> Span {
     if path.jitter > Span::ZERO { path.least_delay() } else { path.delay }
 }
 
-/// By location: the lowest of those that it must stay with, because paths to them, or through them, are shorter than
-/// the window, or because a machine is at both.
+/// By location: the lowest location of its group. Locations are in one group if a path between them is shorter than the
+/// window or if a machine is at both.
 pub fn near(plan: &Plan, window: Span) -> Vec<usize> {
     let locations = plan.paths.locations();
     let mut group: Vec<usize> = (0..locations as usize).collect();

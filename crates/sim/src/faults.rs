@@ -41,7 +41,7 @@ pub fn transitions(faults: &[Fault]) -> Vec<Transition> {
     all
 }
 
-/// Periods `[from, until)` in which something does not work, apart from each other and in order.
+/// Periods `[from, until)` of an outage, disjoint and sorted.
 #[derive(Clone, Debug, Default)]
 pub struct Outages {
     periods: Vec<(Time, Time)>,
@@ -49,7 +49,7 @@ pub struct Outages {
 }
 
 impl Outages {
-    /// The periods of the faults that concern us.
+    /// The periods of the faults that match.
     pub fn new(faults: &[Fault], concerns: impl Fn(&FaultKind) -> bool) -> Outages {
         let concerned = faults.iter().filter(|fault| concerns(&fault.kind) && fault.from < fault.until);
         let mut sorted: Vec<(Time, Time)> = concerned.map(|fault| (fault.from, fault.until)).collect();
@@ -64,7 +64,7 @@ impl Outages {
         Outages { periods, passed: 0 }
     }
 
-    /// The period that has not ended: it has begun or is the next to begin.
+    /// The current or next period.
     pub fn period(&self) -> (Time, Time) {
         self.periods.get(self.passed).copied().unwrap_or((Time::NEVER, Time::NEVER))
     }
@@ -86,7 +86,7 @@ impl Outages {
 /// Rules for packets between locations.
 #[derive(Clone, Debug)]
 pub struct PathFaults {
-    /// Those that have not ended, in the order of their beginning.
+    /// The rules that have not ended, in the order of their beginning.
     rules: Vec<Fault>,
     /// When the next of them ends.
     next_end: Time,
@@ -105,7 +105,7 @@ impl PathFaults {
         all
     }
 
-    /// Whether packets take longer for a while, and so could be overtaken at its end.
+    /// Whether a fault delays packets for a while: at its end they could be overtaken.
     pub fn can_delay(&self) -> bool {
         self.can_delay
     }

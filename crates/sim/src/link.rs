@@ -30,7 +30,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Appends a packet to what is being sent; gives the time its last bit leaves.
+    /// Appends a packet to the sender; returns the time its last bit leaves.
     fn begin(&mut self, now: Time, bytes: u32) -> Time {
         let span = self.rate.span_for(u64::from(bytes));
         self.busy = self.busy + span;
@@ -55,7 +55,7 @@ enum Queue {
 /// A link's decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// Its last bit will have left at this time.
+    /// Its last bit leaves at this time.
     Departs(Time),
     /// It waits; [`Link::wake`] must be called at the time given, if one is.
     Waits(Option<Time>),
@@ -70,7 +70,7 @@ pub struct Departure {
     pub id: u32,
     /// its size,
     pub bytes: u32,
-    /// and when its last bit will have left.
+    /// and the time its last bit leaves.
     pub at: Time,
     /// [`Link::wake`] must be called again at that time.
     pub wake: bool,
@@ -116,7 +116,7 @@ impl Link {
         Link { sender, queue, sent_bytes: 0, dropped: 0 }
     }
 
-    /// When the first packet that has not been counted leaves, where that is known.
+    /// Departure of the first packet that has not been counted, where it is known.
     pub fn next_departure(&self) -> Option<Time> {
         match &self.queue {
             Queue::DropTail { held, .. } => held.front().map(|(at, _)| *at),
@@ -124,13 +124,13 @@ impl Link {
         }
     }
 
-    /// Whether packets pass in no time, whatever their number.
+    /// Whether packets pass without delay.
     pub fn is_unlimited(&self) -> bool {
         matches!(self.queue, Queue::Unlimited)
     }
 
-    /// A packet arrives. If it has to wait, `id` names it in [`Departure`] and for `lost`. `flow` is a closure because few
-    /// links need it and it costs a cache miss.
+    /// A packet arrives. If it has to wait, `id` names it in [`Departure`] and for `lost`. `flow` is a closure because
+    /// few links need it and it costs a cache miss.
     pub fn offer(&mut self, now: Time, id: u32, flow: impl FnOnce() -> u32, bytes: u32) -> Offer {
         self.settle(now);
         let sender = &mut self.sender;
@@ -183,7 +183,7 @@ impl Link {
     }
 
     /// The link is free and packets wait: the next one begins. Dropped ones go to `lost`. `None` if all were
-    /// dropped, or if the call is out of date because the link has been down since it was asked for.
+    /// dropped, or if the wake-up is stale because the link has been down since.
     pub fn wake(&mut self, now: Time, mut lost: impl FnMut(u32)) -> Option<Departure> {
         self.settle(now);
         let Queue::CoDel { waiting, sending, .. } = &mut self.queue else { return None };
@@ -252,7 +252,7 @@ impl Link {
         }
     }
 
-    /// Counts what has left by `now`.
+    /// Counts the packets that have left by `now`.
     fn settle(&mut self, now: Time) {
         match &mut self.queue {
             Queue::Unlimited => {}
@@ -273,7 +273,7 @@ impl Link {
                     self.sent_bytes += u64::from(*bytes);
                     held.pop_front();
                 }
-                // Begins again where it is in the processor's cache, instead of walking through all of its memory.
+                // Restarts at the beginning of its memory, which is in the cache, instead of cycling through all of it.
                 if held.is_empty() {
                     held.clear();
                 }

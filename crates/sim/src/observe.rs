@@ -37,7 +37,7 @@ pub enum Observation {
     CircuitClosed { circuit: Circuit },
     /// A user asked for `bytes` of response (`u64::MAX`: endless) over this circuit.
     TransferBegun { transfer: Transfer, user: User, circuit: Circuit, bytes: u64 },
-    /// Its stream was opened, over this circuit: another than the one it began on, if that was given up.
+    /// Its stream was opened over this circuit, which differs from the first one if that was given up.
     StreamOpened { transfer: Transfer, circuit: Circuit },
     /// The stream's CONNECTED cell arrived at the client.
     TransferConnected { transfer: Transfer },
@@ -45,7 +45,7 @@ pub enum Observation {
     FirstByte { transfer: Transfer, took: Span },
     /// The last response byte arrived at the client; `took` counts from `TransferBegun`.
     LastByte { transfer: Transfer, took: Span },
-    /// The user's timeout struck first; `received` bytes had arrived.
+    /// The transfer failed or timed out; `received` bytes had arrived.
     TransferTimedOut { transfer: Transfer, received: u64 },
     /// This host has moved a circuit to another connection or to other relays, in these times.
     Switched { at: Host, parts: MoveTimes },
@@ -56,9 +56,9 @@ pub enum Observation {
     Delivered { circuit: Circuit, bytes: u32, packaged: Time, departed: Time },
     /// A sampled data cell's waiting at one hop between exit and client.
     Waited { circuit: Circuit, hop: u8, at: Host, waits: Waits },
-    /// A regular sample of a relay's queues, the deltas since the last sample beside the levels.
+    /// A regular sample of a relay's queues, and of its work since the last sample.
     RelaySample { relay: Host, sample: RelaySample },
-    /// A regular sample of what a client holds of messages that have overtaken others on linked circuits (Conflux).
+    /// A regular sample of a client's reorder buffer for linked circuits (Conflux).
     OutOfOrder { client: Host, bytes: u64 },
     /// The relay of a measurement (`Plan::measurements[i]`) begins to echo, or has ended.
     MeasurementFlows { measurement: u32, flows: bool },
@@ -86,7 +86,7 @@ pub struct Waits {
     pub retransmission: Span,
     /// In the queues of the sender's uplink and the receiver's downlink, serialisation included.
     pub link_queue: Span,
-    /// On the way, at the speed of light and of routers.
+    /// Propagation between the links.
     pub propagation: Span,
     /// At the receiver, for earlier bytes of the same connection.
     pub head_of_line: Span,
@@ -139,13 +139,13 @@ pub struct HostTotals {
     pub received_bytes: u64,
     /// Packets the uplink's or downlink's queue or the path dropped.
     pub dropped_packets: u64,
-    /// TCP segments sent again.
+    /// Retransmitted TCP segments.
     pub retransmissions: u64,
     /// TCP retransmission timeouts.
     pub timeouts: u64,
     /// TCP connections opened by this host.
     pub connections: u64,
-    /// Most sockets that were open at one time (file descriptors).
+    /// Highest number of sockets open at one time (file descriptors).
     pub peak_descriptors: u64,
     /// Most bytes that the kernel held for its sockets at a sample: written and not yet acknowledged,
     /// received and not yet read.
@@ -159,7 +159,7 @@ pub struct HostTotals {
 }
 
 impl AddAssign for HostTotals {
-    /// Both hosts': sums, and the higher peak.
+    /// Adds the counts and takes the higher peak.
     fn add_assign(&mut self, other: HostTotals) {
         self.cells_processed += other.cells_processed;
         self.sent_bytes += other.sent_bytes;
@@ -185,7 +185,7 @@ pub struct Seen {
     pub from: Host,
     /// The receiver.
     pub to: Host,
-    /// Its connection, TCP's or QUIC's: packets of one have the same addresses and ports.
+    /// Its TCP or QUIC connection; packets of one connection have the same addresses and ports.
     pub flow: u32,
     /// With all headers.
     pub bytes: u32,
@@ -193,11 +193,11 @@ pub struct Seen {
 
 /// Takes the observations of one run, in order of time.
 pub trait Recorder {
-    /// Whether it wants to be told of each packet.
+    /// Whether it needs [`packet`](Recorder::packet) calls.
     const WATCHES_PACKETS: bool = false;
-    /// A packet has got through.
+    /// A packet has arrived at its receiver.
     fn packet(&mut self, _now: Time, _seen: Seen) {}
-    /// Whether it wants to be told of each event; what is not wanted costs nothing.
+    /// Whether it needs [`event`](Recorder::event) calls. If false, they cost nothing.
     const WATCHES_EVENTS: bool = false;
     /// An event is about to be handled, on this host.
     fn event(&mut self, _now: Time, _at: Host) {}

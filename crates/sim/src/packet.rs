@@ -4,7 +4,7 @@ use tidegate_control::units::{Span, Time};
 
 use crate::observe::Host;
 
-/// A packet and how it fared. `sent` + `link_queue` + `propagation` is the time of delivery.
+/// A packet and its delays. `sent` + `link_queue` + `propagation` is the time of delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<T> {
     /// The receiver.
@@ -13,9 +13,9 @@ pub struct Packet<T> {
     pub flow: u32,
     /// Size of the IP packet.
     pub bytes: u32,
-    /// When it was given to the uplink.
+    /// When it entered the uplink.
     pub sent: Time,
-    /// Time in the uplink and the downlink: waiting, and being sent.
+    /// Time in the uplink and the downlink, waiting and serialisation.
     pub link_queue: Span,
     /// Time between the two links.
     pub propagation: Span,
@@ -36,13 +36,13 @@ pub(crate) struct UnderWay<T> {
 }
 
 impl<T> UnderWay<T> {
-    /// At its receiver now: in links for as long as it was not between them.
+    /// At its receiver now: all time outside the path was in links.
     pub fn delivered_at(self, now: Time, bytes: u32) -> Packet<T> {
         let link_queue = Span(now.since(self.sent).0 - self.propagation.0);
         self.delivered(bytes, link_queue)
     }
 
-    /// At its receiver, after so long in links.
+    /// At its receiver, after this time in links.
     pub fn delivered(self, bytes: u32, link_queue: Span) -> Packet<T> {
         let UnderWay { payload, sent, propagation, to, flow } = self;
         Packet { to, flow, bytes, sent, link_queue, propagation, payload }
@@ -52,7 +52,7 @@ impl<T> UnderWay<T> {
 /// A packet that has left its uplink for a host of another process' underlay.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaving<T> {
-    /// When it comes to the receiver's downlink.
+    /// When it reaches the receiver's downlink.
     pub arrives: Time,
     pub bytes: u32,
     pub packet: UnderWay<T>,

@@ -42,7 +42,7 @@ pub struct Plan {
     pub users: Vec<UserPlan>,
     /// The consensus for clients: the relays that users with [`Route::Drawn`] can choose. `RelayId(i)` is `hosts[i]`.
     pub directory: Directory,
-    /// Which relays FlashFlow's roles measure, and when.
+    /// Measurements of relays by FlashFlow's roles.
     pub measurements: Vec<MeasurementPlan>,
     /// Faults with their times.
     pub faults: Vec<Fault>,
@@ -52,8 +52,8 @@ pub struct Plan {
     pub sample_every: Span,
     /// One data cell in this many is followed hop by hop; zero follows none.
     pub trace_one_in: u32,
-    /// The run is divided among at most this many processes ([`crate::division`]); zero or one: it is not. Division changes
-    /// the order of events at equal times, and makes effects without a path delay take one window.
+    /// The run is divided among at most this many processes ([`crate::division`]); zero or one: it is not. Division
+    /// changes the order of events at equal times, and makes effects without a path delay take one window.
     pub processes: u32,
 }
 
@@ -100,9 +100,9 @@ pub enum Role {
     Client,
     /// Answers requests that exits make.
     Server,
-    /// Loads relays to learn what they can carry (FlashFlow).
+    /// Loads relays to measure their capacity (FlashFlow).
     Measurer,
-    /// Tells measurers and relays when, and adds up what they say.
+    /// Starts measurers and relays, and adds up their reports (FlashFlow).
     Coordinator,
 }
 
@@ -111,8 +111,8 @@ pub enum Role {
 pub struct RelayLimits {
     /// The token bucket, if it limits its rate.
     pub bucket: Option<BucketPlan>,
-    /// A connection that finds the bucket empty tries again after this, all that wait at once (tor:
-    /// TokenBucketRefillInterval, 100 ms); zero: at the next refill.
+    /// Connections that find the bucket empty retry together after this time (tor: TokenBucketRefillInterval, 100 ms);
+    /// zero: at the next refill.
     pub retry_after: Span,
     /// Processor time per cell processed; one core, served in order.
     pub cell_cost: Span,
@@ -148,7 +148,7 @@ pub enum QueuePlan {
         /// Hard limit in packets.
         packets: u32,
     },
-    /// The link is that of the machine that the host shares; both of its directions must be.
+    /// The host uses the link of the machine that it shares; this must hold for both directions.
     Machine,
     /// Shadow 3's network interface. It never drops. It is a token bucket that holds a millisecond's worth
     /// and a packet of 1500 bytes, so that a lone packet leaves in no time. Packets without payload (at
@@ -170,8 +170,8 @@ pub struct Path {
 }
 
 impl Path {
-    /// No packet is faster, however large the jitter: half the mean delay. A path has a length, and what happens
-    /// at one end cannot matter at the other before.
+    /// Lower bound of a packet's delay under jitter: half the mean delay. Divided runs rely on it: an event at one end
+    /// cannot affect the other end earlier.
     pub fn least_delay(&self) -> Span {
         self.delay / 2
     }
@@ -214,7 +214,7 @@ impl PathTable {
     }
 }
 
-/// Someone at a client host who fetches things over circuits.
+/// A user at a client host that fetches data over circuits.
 #[derive(Clone, Debug)]
 pub struct UserPlan {
     /// Index into `Plan::hosts`, a [`Role::Client`].
@@ -223,18 +223,18 @@ pub struct UserPlan {
     pub class: String,
     /// Which relays the circuits use.
     pub route: Route,
-    /// Guard, middle and exit of the second circuit where the route is pinned and the system's clients link two: the exit
-    /// is the same.
+    /// Guard, middle and exit of the second circuit, if the route is pinned and the system's clients link two. The
+    /// exit is the same.
     pub second_path: Option<[u32; 3]>,
     /// Servers to choose from, indices into `Plan::hosts`.
     pub servers: Vec<u32>,
-    /// What is fetched, and when.
+    /// The user's traffic.
     pub traffic: Traffic,
     /// First request at this time; circuits with a pinned route are built `circuit_lead` before it.
     pub start: Time,
-    /// No new request after this time, running ones are cut.
+    /// Last time for a new request; endless transfers are cut then.
     pub stop: Time,
-    /// From, until: what falls due meanwhile waits. In order, and apart from each other.
+    /// Pauses `[from, until)`: requests that are due in a pause wait. Sorted and disjoint.
     pub rests: Vec<(Time, Time)>,
     /// How long before the first request the first circuit is built.
     pub circuit_lead: Span,
@@ -251,11 +251,10 @@ pub enum Route {
     Drawn {
         /// Whether clients that keep guards keep this one's.
         keep_guard: bool,
-        /// The server is an onion service: the circuit goes on, from its third relay, over three of the service's.
+        /// The server is an onion service: the circuit continues from its third relay over three of the service's.
         onion_service: bool,
     },
-    /// None of its own: streams go over the circuits of this user (an index), who sits on the same host and
-    /// has circuits of its own.
+    /// Streams use the circuits of this user (an index), which sits on the same host and has circuits of its own.
     Shared(u32),
 }
 
@@ -264,15 +263,16 @@ pub enum Route {
 pub enum Traffic {
     /// One response after the other.
     Fetch {
-        /// What is asked for: drawn by weight for each request.
+        /// The possible requests; each one is drawn by weight.
         requests: Vec<RequestPlan>,
         /// Pause after each response, uniform in `[min, max]`.
         pause: (Span, Span),
-        /// Requests begin so far apart instead, whether or not the last one has ended, each on a circuit of its own.
+        /// If set, requests begin at this interval instead, whether or not the last one has ended, each on its own
+        /// circuit.
         every: Option<Span>,
     },
-    /// Streams and packets from tgen's Markov models (CCS 2018); streams are given up after the time, if it is not
-    /// `Span(u64::MAX)`.
+    /// Streams and packets from tgen's Markov models (CCS 2018); streams are given up after this time, unless
+    /// it is `Span(u64::MAX)`.
     Markov(Arc<markov::Model>, Span),
 }
 
@@ -298,7 +298,7 @@ pub struct MeasurementPlan {
     pub coordinator: u32,
     /// Measurers ([`Role::Measurer`]) with `a_i` and sockets; one with 0 sockets does not take part.
     pub team: Vec<(u32, Rate, u16)>,
-    /// The coordinator connects to everyone at this time. No two measurements of a relay overlap.
+    /// The coordinator connects to all peers at this time. Measurements of one relay must not overlap.
     pub start: Time,
     /// `t`: whole seconds.
     pub seconds: u16,
@@ -306,13 +306,13 @@ pub struct MeasurementPlan {
     pub background_percent: u8,
     /// One echoed cell in this many is checked.
     pub check_one_in: u32,
-    /// The relay holds cells back and claims background that it has not ([`tidegate_proto::flashflow::hold`]).
+    /// The relay cheats: it holds cells back and claims background traffic ([`tidegate_proto::flashflow::hold`]).
     pub holds: bool,
     /// The share of the seconds, evenly spread, in which a cell costs the relay's processor twice as much.
     pub slow: f64,
 }
 
-/// Something that goes wrong for a while.
+/// A fault with its period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
     /// A kind of fault.
@@ -329,7 +329,7 @@ pub struct Fault {
 pub enum FaultKind {
     /// Packets between the two locations (both ways) are lost with this probability.
     Drop { between: (u32, u32), probability: f64 },
-    /// Packets between the two locations (both ways) take this much longer.
+    /// Packets between the two locations (both ways) are delayed by this much.
     Delay { between: (u32, u32), extra: Span },
     /// No packet passes between the two locations.
     Partition { between: (u32, u32) },
@@ -337,7 +337,8 @@ pub enum FaultKind {
     LinkDown { host: u32 },
     /// The host stops: connections to it break, its circuits are gone; it comes back empty.
     HostDown { host: u32 },
-    /// Where relays exchange messages ([`predictor`]), the relay is byzantine: it tells its neighbours lies, and otherwise works.
+    /// Where relays exchange messages ([`predictor`]), the relay is byzantine: it tells its neighbours lies, and
+    /// otherwise works.
     Byzantine { host: u32, lie: Lie },
 }
 
@@ -345,9 +346,9 @@ pub enum FaultKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lie {
-    /// That it will take and send without bound, and has endless queues.
+    /// It accepts and sends without a limit, and has endless queues.
     Greedy,
-    /// It will accept nothing and sends without a limit.
+    /// It accepts nothing and sends without a limit.
     Denying,
     /// Values that are not numbers.
     NotNumbers,
@@ -355,7 +356,7 @@ pub enum Lie {
     TooLong,
     /// A hundred trajectories instead of each one, of circuits that exist and that do not.
     TooMany,
-    /// Its first message, again and again.
+    /// Its first message, repeated.
     Replayed,
     /// Random bytes.
     Garbage,
@@ -396,11 +397,12 @@ pub struct Tls {
     /// Cells in one record at most: up to 16 KiB are written at once. Source: tor.
     #[schemars(range(min = 1))]
     pub record_cells: u32,
-    /// Round trips after TCP's before a channel carries cells: 1 for TLS 1.3, 1 for the link protocol. Source: tor has 2.
+    /// Round trips after TCP's before a channel carries cells: 1 for TLS 1.3, 1 for the link protocol. Source: tor has
+    /// 2.
     #[schemars(range(max = 8))]
     pub round_trips: u32,
-    /// Channels shared by all circuits between two relays are open before the run begins. Tor's relays live for weeks and
-    /// have channels to nearly every other relay; a run of minutes would open most of them.
+    /// Channels shared by all circuits between two relays are open before the run begins. Tor's relays live for weeks
+    /// and have channels to nearly every other relay; a run of minutes would open most of them.
     pub standing: bool,
 }
 
@@ -410,14 +412,14 @@ impl Default for Tls {
     }
 }
 
-/// How the overlay moves data: the things that experiments swap.
+/// How the overlay moves data: the parts that experiments replace.
 #[derive(Clone, Debug)]
 pub struct System {
     /// A name for tables.
     pub name: String,
-    /// Which connection a circuit uses between two relays.
+    /// How circuits share connections between two relays.
     pub transport: Transport,
-    /// How far a transport other than vanilla is deployed, and what it costs.
+    /// Deployment and overhead of a transport other than vanilla.
     pub deployment: Deployment,
     /// Which circuit goes next on a connection.
     pub scheduler: Arc<dyn Discipline>,
@@ -431,9 +433,9 @@ pub struct System {
     pub switching: Option<Switching>,
     /// How clients' streams go over two circuits at once ([`tidegate_proto::conflux`]), if they do.
     pub conflux: Option<Arc<dyn Split>>,
-    /// Over which relays circuits go.
+    /// How clients select relays.
     pub paths: paths::PathSelection,
-    /// Where the weights come from that clients select relays by; [`crate::balance`] makes them before a run.
+    /// The source of the weights by which clients select relays; [`crate::balance`] makes them before a run.
     pub balance: Arc<dyn Balance>,
     /// Plan of the survey that the balance system needs.
     pub survey: Survey,
@@ -441,9 +443,9 @@ pub struct System {
     pub attack: Attack,
     /// How circuits' rates are controlled.
     pub control: Arc<dyn Control>,
-    /// Clients that do otherwise, if there are some.
+    /// Clients with other circuit ends and paths, if any.
     pub other_clients: Option<OtherClients>,
-    /// What is in flight at most, unless `control` has windows of its own.
+    /// Limits of the cells in flight, unless `control` has windows of its own.
     pub windows: Windows,
     /// TCP between hosts.
     pub tcp: tcp::Config,
@@ -460,7 +462,7 @@ pub struct System {
 }
 
 impl Default for System {
-    /// Tor as it was: one connection per pair of relays, round robin, fixed windows.
+    /// Tor before congestion control: one connection per pair of relays, round robin, fixed windows.
     fn default() -> System {
         System {
             name: "vanilla".into(),

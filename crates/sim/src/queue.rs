@@ -11,13 +11,13 @@ use std::collections::VecDeque;
 
 use tidegate_control::units::Time;
 
-/// With fewer pending, what they are about stays in the processor's cache.
+/// With fewer pending events, their data stays in the processor's cache.
 const MANY: usize = 8_192;
-/// Events in a bucket that are shown before it is sorted, at least: of fewer the first is needed before it is loaded.
+/// Minimum of events to prefetch before a bucket is sorted. With fewer, the first is needed before it is loaded.
 const SHOWN: usize = 8;
-/// Events that a piece of a bucket has room for.
+/// Capacity of a piece of a bucket, in events.
 const PIECE: usize = 128;
-/// So many are sorted, at most; and with so many more, that came in between, they are filed again.
+/// Most events to sort at once. If as many more are inserted meanwhile, the events are filed again.
 const SORTED: usize = 48;
 
 /// Pending events, the earliest first; among equal times the one pushed first.
@@ -26,8 +26,8 @@ pub struct Queue<E> {
     now: Time,
     /// Events that were filed at `now` for the same time, in order.
     current: VecDeque<E>,
-    /// Everything that is pending up to `sorted_until` and was not filed at its own time, the last first; among equal times
-    /// the one pushed last.
+    /// Sorted events up to `sorted_until`, except those in `current`: the last first, and at equal times the one pushed
+    /// last.
     sorted: Piece<E>,
     sorted_until: Time,
     /// `buckets[i]`: events with a time that differs from `now` in bit `i` and in none above it.
@@ -39,21 +39,21 @@ pub struct Queue<E> {
     len: usize,
     peak: usize,
     popped: u64,
-    /// With so many pending, what comes soon is shown.
+    /// Prefetch from this number of pending events on.
     many: usize,
 }
 
 type Piece<E> = Vec<(Time, E)>;
 
-/// Events in the order in which they were filed, in pieces: each bucket is at some time the one with nearly all that is
-/// pending, and what one gives up another takes.
+/// Events in the order in which they were filed, in pieces. At some time each bucket holds nearly all events, so
+/// buckets exchange pieces instead of keeping their memory.
 #[derive(Clone, Debug)]
 struct Bucket<E> {
-    /// Those that are full.
+    /// The full pieces.
     full: Vec<Piece<E>>,
     /// Empty only if the bucket is.
     last: Piece<E>,
-    /// The time of the first to come, if there are any.
+    /// The earliest time, if any.
     earliest: Time,
 }
 
@@ -114,7 +114,7 @@ impl<E> Queue<E> {
         self.len == 0
     }
 
-    /// The largest number of events that were ever pending.
+    /// Peak of pending events.
     pub fn peak(&self) -> usize {
         self.peak
     }
@@ -164,8 +164,8 @@ impl<E> Queue<E> {
         self.pop_until(Time::NEVER, |_| ())
     }
 
-    /// As [`pop`](Queue::pop), if the event is due by `last`. If many events are pending, it also passes the next few dozen
-    /// to `soon`, so that the caller can prefetch their data: loading many at once is faster than one by one.
+    /// As [`pop`](Queue::pop), if the event is due by `last`. If many events are pending, it also passes the next few
+    /// dozen to `soon`, so that the caller can prefetch their data: loading many at once is faster than one by one.
     pub fn pop_until(&mut self, last: Time, soon: impl FnMut(&E)) -> Option<(Time, E)> {
         let event = match self.sorted.last() {
             Some((at, _)) if *at == self.now || self.current.is_empty() => {
@@ -210,7 +210,7 @@ impl<E> Queue<E> {
             self.sorted_until = Time(first.0 | ((1 << lowest) - 1));
             return self.sorted.pop().map(|(_, event)| event);
         }
-        // All go to lower buckets; memory that is not given to them is put back.
+        // All events go to lower buckets; unused memory returns to the pool.
         let (mut full, mut last) = (std::mem::take(&mut bucket.full), std::mem::take(&mut bucket.last));
         for mut piece in full.drain(..) {
             piece.drain(..).for_each(|(at, event)| self.file(at, event));

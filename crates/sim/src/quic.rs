@@ -1,6 +1,8 @@
 //! QUIC's streams, called lanes here because streams are Tor's. [`Lanes`] is one direction of a connection; its packets
-//! are the segments of a [`tcp::Endpoint`](crate::tcp::Endpoint). The byte sequence has the frames in the order of their
-//! first transmission. A lane's bytes are delivered once the bytes before them *in the lane* have arrived (RFC 9000, 2.2).
+//! are the segments of a [`tcp::Endpoint`](crate::tcp::Endpoint). The byte sequence has the frames in the order of
+//! their
+//! first transmission. A lane's bytes are delivered once the bytes before them *in the lane* have arrived (RFC 9000,
+//! 2.2).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,7 +10,7 @@ use tidegate_control::units::Time;
 
 use crate::tcp::{Config, Endpoint};
 
-/// Bytes that a lane takes before they leave. Once half of them have, its writer may go on.
+/// Send buffer of a lane. Its writer may go on once half of it is free.
 pub const LANE_BUFFER: u64 = 16 << 10;
 /// A STREAM frame's type, stream number, offset and length (RFC 9000, 19.8), at a usual length.
 const FRAME_HEADER: u64 = 10;
@@ -63,13 +65,13 @@ impl Lane {
 #[derive(Debug, Default)]
 pub struct Lanes {
     lanes: BTreeMap<u32, Lane>,
-    /// Those that the peer has not acknowledged, in order.
+    /// Frames that the peer has not acknowledged, in order.
     frames: VecDeque<Frame>,
-    /// Lanes with something to send, in turn.
+    /// Lanes with something to send, in the order of their turns.
     turns: VecDeque<u32>,
     /// Lanes with writers that may go on.
     roomy: Vec<u32>,
-    /// Bytes that were read before all that was sent before them had arrived.
+    /// Bytes read while earlier bytes of the connection were missing.
     owed: u64,
 }
 
@@ -90,12 +92,12 @@ impl Lanes {
         self.lanes.keys().copied()
     }
 
-    /// Bytes that a lane takes.
+    /// Free space of a lane's send buffer, in bytes.
     pub fn space(&self, lane: u32) -> u64 {
         self.lanes.get(&lane).map_or(0, |lane| LANE_BUFFER - lane.unsent())
     }
 
-    /// Appends to a lane what it takes; gives how much.
+    /// Appends bytes to a lane; returns how many it took.
     pub fn write(&mut self, lane: u32, bytes: u64) -> u64 {
         let bytes = bytes.min(self.space(lane));
         let Some(state) = self.lanes.get_mut(&lane).filter(|_| bytes > 0) else { return 0 };
@@ -106,13 +108,12 @@ impl Lanes {
         bytes
     }
 
-    /// Bytes that were written and are in no packet yet.
+    /// Bytes written but not in a packet yet.
     pub fn unsent(&self) -> u64 {
         self.turns.iter().map(|lane| self.lanes[lane].unsent()).sum()
     }
 
-    /// Puts together the next packet, once the one before has left: a frame of each lane in turn, as long as there is
-    /// room.
+    /// Builds the next packet once the previous one has left: a frame of each lane in turn, while there is room.
     pub fn fill(&mut self, tcp: &mut Endpoint, config: &Config) {
         if tcp.written() > tcp.transmitted() {
             return;
@@ -143,7 +144,7 @@ impl Lanes {
         std::mem::take(&mut self.roomy)
     }
 
-    /// Whether there are some.
+    /// Whether any lane's writer may go on.
     pub fn any_roomy(&self) -> bool {
         !self.roomy.is_empty()
     }
@@ -155,7 +156,7 @@ impl Lanes {
         }
     }
 
-    /// Which lanes a segment has bytes of, and the offsets in the lane from and to which.
+    /// The lanes with bytes in a segment, and the range of their offsets.
     pub fn within(&self, seq: u64, len: u32) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
         self.places(seq, len).map(move |at| {
             let frame = &self.frames[at];
@@ -170,7 +171,7 @@ impl Lanes {
         from..self.frames.partition_point(|frame| frame.start < seq + u64::from(len))
     }
 
-    /// The receiver got a segment: lanes of which more can be read now.
+    /// The receiver got a segment; returns the lanes with more bytes to read.
     pub fn arrived(&mut self, tcp: &Endpoint, seq: u64, len: u32) -> Vec<u32> {
         let mut moved = Vec::new();
         for at in self.places(seq, len) {
@@ -197,7 +198,7 @@ impl Lanes {
         self.lanes.get(&lane).map_or(0, |lane| lane.arrived)
     }
 
-    /// The receiver has read bytes of any lane: its window opens by as many, as far as nothing is missing before them.
+    /// The receiver has read bytes of a lane. Its window opens by as many, unless earlier bytes are missing.
     pub fn read(&mut self, tcp: &mut Endpoint, config: &Config, now: Time, bytes: u64) {
         self.owed += bytes;
         self.owed -= tcp.read(config, now, self.owed);
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
     use crate::tcp::Segment;
 
-    /// Two ends that have shaken hands.
+    /// Two ends after their handshake.
     fn connected(config: &Config) -> [Endpoint; 2] {
         let (mut opener, mut peer) = (Endpoint::active(config), Endpoint::passive(config));
         opener.connect(Time::ZERO);

@@ -21,14 +21,14 @@ use crate::packet::{Leaving, UnderWay};
 use crate::plan::{Fault, FaultKind, HostPlan, PathTable, QueuePlan};
 use crate::queue::Queue;
 
-/// A step of a packet's way, for [`Underlay::handle`]. It means nothing to anybody else.
+/// An event of a packet in flight. Only [`Underlay::handle`] interprets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetEvent(Step);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The packet reached its receiver's downlink, and so its receiver if that is unlimited. Receiver and size are here to
-    /// spare a look at the packet, which has long left the processor's cache.
+    /// The packet reached its receiver's downlink, or the receiver itself if the downlink is unlimited. Receiver and
+    /// size are copied here because reading the packet would be a cache miss.
     Arrived { id: u32, to: u32, bytes: u32 },
     /// The packet left the downlink of its receiver, on another machine,
     Delivered { id: u32, bytes: u32 },
@@ -51,7 +51,7 @@ pub struct HostTraffic {
     pub lost: u64,
 }
 
-/// What everybody's packets have to know of a host.
+/// The part of a host that every sender needs.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     location: u32,
@@ -72,7 +72,7 @@ impl Place {
 /// All hosts' links and the paths between them, with packets that carry a `T`.
 #[derive(Debug)]
 pub struct Underlay<T> {
-    /// Of this process' hosts.
+    /// The hosts of this process.
     sites: Local<Site>,
     places: Arc<[Place]>,
     division: Arc<Division>,
@@ -81,9 +81,9 @@ pub struct Underlay<T> {
     leaving: Vec<Leaving<T>>,
     paths: PathTable,
     faults: PathFaults,
-    /// Packets under way; events and links name them by their key.
+    /// Packets in flight; events and links refer to them by key.
     under_way: Slab<UnderWay<T>>,
-    /// Per connection and direction, when its last packet arrives; kept only where packets could overtake.
+    /// Per connection and direction: arrival of its last packet. Kept only where packets could overtake.
     arrivals: Vec<[Time; 2]>,
 }
 
@@ -97,9 +97,9 @@ struct Site {
     cut: bool,
     draws: Random,
     lost: u64,
-    /// Where `outage` comes from.
+    /// The source of `outage`.
     unlinked: Outages,
-    /// When the host is stopped altogether.
+    /// Periods in which the host is stopped.
     stopped: Outages,
 }
 
@@ -146,13 +146,13 @@ impl Site {
         true
     }
 
-    /// Whether the present or next outage begins by then. None is ahead if it would begin at the end of time.
+    /// Whether the current or next outage begins by then.
     fn is_cut_by(&self, time: Time) -> bool {
         time >= self.outage.0 && self.outage.0 < Time::NEVER
     }
 }
 
-/// The host that stands for the machine `host` runs on.
+/// The host that represents the machine of `host`.
 fn machine(hosts: &[HostPlan], host: u32) -> u32 {
     let mut root = host;
     for _ in hosts {
@@ -219,8 +219,9 @@ impl<T> Underlay<T> {
     }
 
     /// Sends a packet of `bytes` (IP header included) now. `flow` numbers the connection, from zero up without
-    /// large gaps; both directions may share a number. Packets of one flow and direction never overtake. Gives when the packet will
-    /// have left the uplink: now, if it waits for none, is lost, or CoDel has yet to say.
+    /// large gaps; both directions may share a number. Packets of one flow and direction never overtake.
+    /// Returns when the packet will have left the uplink. Returns now for the loopback, for lost packets and under
+    /// CoDel.
     pub fn send<E: From<NetEvent>>(
         &mut self,
         queue: &mut Queue<E>,
@@ -258,7 +259,7 @@ impl<T> Underlay<T> {
         now
     }
 
-    /// Takes a step; gives the packet if it has reached its receiver.
+    /// Handles an event; returns the packet if it has reached its receiver.
     pub fn handle<E: From<NetEvent>>(&mut self, queue: &mut Queue<E>, event: NetEvent) -> Option<Packet<T>> {
         let now = queue.now();
         match event.0 {
@@ -283,7 +284,7 @@ impl<T> Underlay<T> {
                 None
             }
             Step::Delivered { id, bytes } => {
-                // An outage would have found it in the downlink.
+                // An outage during its time in the downlink would have lost it.
                 let packet = self.under_way.remove(id as usize);
                 Some(packet.delivered_at(now, bytes))
             }
@@ -321,8 +322,8 @@ impl<T> Underlay<T> {
         }
     }
 
-    /// Flow and payload of the packet that a step delivers. It changes nothing; the link that a step is at is looked at,
-    /// too.
+    /// Flow and payload of the packet that an event delivers. Changes nothing; also touches the event's link, to
+    /// prefetch it.
     pub fn look(&self, event: NetEvent) -> Option<(u32, &T)> {
         let packet = |id: u32| self.under_way.get(id as usize).map(|packet| (packet.flow, &packet.payload));
         match event.0 {
@@ -364,7 +365,7 @@ impl<T> Underlay<T> {
         let origin = self.places[from as usize].location;
         let sender = &mut self.sites[from as usize];
         if sender.is_cut_by(at) {
-            // The outage finds it in the uplink, which will count it then.
+            // The outage hits it in the uplink, which counts it as lost then.
             self.under_way.remove(id as usize);
             return;
         }
@@ -426,7 +427,7 @@ impl<T> Underlay<T> {
         at: Time,
     ) {
         if self.sites[to as usize].is_cut_by(at) {
-            // The outage finds it in the downlink, which will count it then.
+            // The outage hits it in the downlink, which counts it as lost then.
             self.under_way.remove(id as usize);
         } else {
             queue.push(at, NetEvent(Step::Delivered { id, bytes }).into());
@@ -441,13 +442,13 @@ impl<T> Underlay<T> {
         HostTraffic { up: site.up.totals(now), down: site.down.totals(now), lost: site.lost }
     }
 
-    /// Whether a host is stopped at `now`, which never decreases; none of another process is.
+    /// Whether a host is stopped at `now`, which must not decrease; false for hosts of other processes.
     pub fn is_stopped(&mut self, host: Host, now: Time) -> bool {
         let is_here = self.division.hosts.process(host.0) == self.process;
         is_here && self.sites[host.0 as usize].stopped.cover(now)
     }
 
-    /// Packets that are under way.
+    /// Number of packets in flight.
     pub fn in_flight(&self) -> usize {
         self.under_way.len()
     }

@@ -31,9 +31,9 @@ const KILO: f64 = 1000.0;
 /// The result of a survey.
 #[derive(Clone, Debug)]
 pub struct Balanced {
-    /// Shares of weight against shares of capacity: `NWE`.
+    /// Network weight error (`NWE`): shares of weight against shares of capacity.
     pub weight_error: f64,
-    /// The capacity that estimates miss, if the system's weights are estimates of capacities: `NCE`.
+    /// Network capacity error (`NCE`): the capacity that estimates miss, if weights are estimates of capacities.
     pub capacity_error: Option<f64>,
     /// Attackers' share of weight over their share of capacity; `None` without attackers.
     pub advantage: Option<f64>,
@@ -60,8 +60,8 @@ struct Surveyed<'a> {
     malicious: Vec<bool>,
 }
 
-/// Weighs the relays of a plan's directory as the system says, and gives the directory these weights; `None` if clients
-/// go by those that it has. Sybils join the network.
+/// Weighs the relays of a plan's directory as the system says, and gives the directory these weights. `None` if clients
+/// use the directory's own weights. Sybils join the network.
 ///
 /// # Errors
 /// [`Failure`] if clients cannot use the weights.
@@ -193,7 +193,7 @@ impl Surveyed<'_> {
         seen
     }
 
-    /// All rounds of one authority; gives the time that they took, and why measurements failed.
+    /// All rounds of one authority; returns their duration, and why measurements failed.
     fn survey(
         &self,
         evidence: &mut Evidence,
@@ -262,7 +262,7 @@ impl Surveyed<'_> {
         relays.map(guess).collect()
     }
 
-    /// Clients' weights in a survey: who is refused by a relay uses another.
+    /// Clients' weights in a survey: a client refused by a relay uses another.
     fn used(&self, weights: &[f64]) -> Vec<f64> {
         let attack = &self.system.attack;
         let refuses = |malicious: bool| malicious && attack.trick == Trick::Refuse;

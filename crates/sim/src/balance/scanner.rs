@@ -16,9 +16,9 @@ use crate::plan::{
 const LINK: Rate = Rate(1_000_000_000);
 /// Files have 2^i KiB of them, as many as half a second of the relay's weight.
 const SIZES: [u64; 2] = [16 << 10, 4 << 20];
-/// A download takes no longer.
+/// Timeout of a download.
 const TIMEOUT: Span = Span::from_secs(30);
-/// Circuits are built so long before.
+/// Circuits are built this long before their download.
 const LEAD: Span = Span::from_secs(5);
 
 /// Adds the scanner and its users to a plan; gives each user with the index of the relay that it probes.

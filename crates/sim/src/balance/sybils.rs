@@ -1,11 +1,11 @@
-//! One machine that says it is many relays.
+//! Sybil attack: one machine that claims to be many relays.
 
 use tidegate_proto::cell::RelayId;
 
 use crate::plan::{LinkPlan, Plan, QueuePlan, RelayEntry, RelayLimits, Role};
 
-/// Each malicious relay becomes `count` relays of different addresses and operators that share its machine's link. What
-/// bounds them is that link: no relay of them has a limit of its own.
+/// Each malicious relay becomes `count` relays of different addresses and operators that share its machine's link. Only
+/// that link limits them.
 pub(super) fn join(plan: &mut Plan, abilities: &mut Vec<f64>, malicious: &mut Vec<bool>, count: u32) {
     for index in (0..malicious.len()).filter(|index| malicious[*index]).collect::<Vec<_>>() {
         let entry = plan.directory.relays[index].clone();

@@ -19,20 +19,21 @@ const SET_UP: Span = Span::from_secs(8);
 /// After the last slot: a relay gives up a measurement that took fifteen seconds to begin, under load.
 const TAIL: Span = Span::from_secs(10);
 
-/// Who attacks, and how.
+/// The attack and the malicious relays.
 pub(super) struct Attackers<'a> {
     pub attack: &'a Attack,
     pub malicious: &'a [bool],
 }
 
 impl Attackers<'_> {
-    /// Relays that they flood at the same time.
+    /// Number of relays that they flood at the same time.
     fn floods(&self) -> usize {
         if self.attack.trick == Trick::Flood { self.attack.factor as usize } else { 0 }
     }
 }
 
-/// Adds the team, and a measurement of every relay with a guess (bits per second), in a slot drawn from those with room.
+/// Adds the team, and a measurement of every relay with a guess (bits per second), in a slot drawn from those with
+/// room.
 pub(super) fn add(
     plan: &mut Plan,
     team: &Team,
@@ -82,7 +83,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Who is measured in each slot, with what of each measurer.
+/// The relays measured in each slot, with their share of each measurer.
 type Slots = Vec<Vec<(usize, Vec<Rate>)>>;
 
 /// The largest relays first, each in a slot drawn from those with room. There are as many as the sum of all needs, and

@@ -1,7 +1,7 @@
 //! FlashFlow in simulated time: a team measures one or more relays of one machine at the same time.
 //!
-//! The roles are those of hosts in [`crate::world`], and so are links, TCP and clients' circuits through the relays;
-//! here is the network around them, and what is read off it. TLS costs nothing here.
+//! Roles, links, TCP and clients' circuits are those of [`crate::world`]. This module builds the network around them
+//! and reads the results. TLS costs nothing here.
 
 mod network;
 mod plan;
@@ -21,7 +21,7 @@ use crate::digest::Digest;
 use crate::observe::{Observation, Recorder};
 use crate::world;
 
-/// What is read off a run.
+/// Recorder of a run's results.
 struct Record<'a> {
     relays: Vec<RelayReport>,
     /// How long background flows after the last measurement.

@@ -15,7 +15,7 @@ use crate::plan::{
 const BACKGROUND_DELAY: Span = Span::from_millis(20);
 /// How often a relay's bucket is refilled: as often as its pace looks.
 const REFILL: Span = Span::from_millis(10);
-/// Longer than a coordinator waits for anybody in all phases together.
+/// Longer than all of a coordinator's timeouts together.
 const PATIENCE: Span = Span::from_secs(120);
 
 /// Links fast enough to add no waiting.

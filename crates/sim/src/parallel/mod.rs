@@ -2,7 +2,8 @@
 //!
 //! A run is a pure function of a [`plan::Plan`], a controller's
 //! [`Parameters`](tidegate_control::paths::parameters::Parameters) and a seed; [`world::run`] returns a
-//! [`report::Report`], and [`steps::Steps`] is a run that its caller advances. Senders, relays and controllers are those
+//! [`report::Report`], and [`steps::Steps`] is a run that its caller advances. Senders, relays and controllers are
+//! those
 //! of [`tidegate_control::paths`]; this module adds delays, traffic, changes and counters. `docs/parallel-paths.md`
 //! lists our reading of the thesis where it leaves something open.
 

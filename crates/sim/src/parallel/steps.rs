@@ -8,16 +8,16 @@ use tidegate_control::units::Time;
 use super::plan::{Plan, PlanError};
 use super::world::{Event, World};
 
-/// A run that stops where its owner wants, who decides for peer 0.
+/// A run that its caller advances; the caller decides for peer 0.
 pub struct Steps<'a> {
     world: World<'a>,
-    /// What is due next, already taken from the queue.
+    /// The next event, already taken from the queue.
     next: Option<(Time, Event)>,
 }
 
 impl<'a> Steps<'a> {
-    /// Nothing has happened yet. Peer 0 obeys `own`, all others the controller of `parameters`. The plan's duration does
-    /// not count.
+    /// Prepares a run at time zero. Peer 0 obeys `own`, all others the controller of `parameters`. The plan's duration
+    /// does not count.
     ///
     /// # Errors
     /// [`PlanError`] as [`run`], and for the perfect controller, which decides for all.
@@ -36,7 +36,7 @@ impl<'a> Steps<'a> {
         Ok(Steps { world, next })
     }
 
-    /// Lets everything happen that is due before `time`, with the rates that peer 0's controller has now.
+    /// Handles all events that are due before `time`, with the rates that peer 0's controller has now.
     pub fn run_to(&mut self, time: Time) {
         if let Some(sender) = &mut self.world.sources[0].sender {
             sender.rates_changed();

@@ -17,7 +17,7 @@ use super::plan::{Change, Conduct, Plan, PlanError, Traffic};
 use super::report::{Counts, Report};
 use super::wheel::Wheel;
 
-/// Runs the plan to its end, or until `goes_on` says no, which is asked at the end of each interval.
+/// Runs the plan to its end, or until `goes_on`, called at the end of each interval, returns false.
 ///
 /// # Errors
 /// [`PlanError`] if the plan does not pass [`Plan::check`].
@@ -462,11 +462,11 @@ impl<'a> World<'a> {
     }
 }
 
-/// Paths that a source has found.
+/// A source's search for a path.
 enum Route {
     Path(Path, Memos),
     /// No path to the destination that was drawn.
     NoneForThisOne,
-    /// Routes are empty until the limits restart.
+    /// No path to any destination until the limits restart.
     NoneThisSecond,
 }

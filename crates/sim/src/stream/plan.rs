@@ -1,4 +1,4 @@
-//! What is simulated: a server, viewers who come and go, and the network between them.
+//! Input of a run: a server, viewers that arrive and leave, and the network between them.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub struct Plan {
     pub rate: Rate,
     /// One way between any two peers at least.
     pub delay: Span,
-    /// Peers lie in a square that takes so long from side to side: added to `delay`.
+    /// Peers lie in a square with this delay from side to side, added to `delay`.
     pub side: Span,
     /// Standard deviation of the delay added to packets; half of the packets are not delayed.
     pub jitter: Span,
@@ -46,23 +46,23 @@ pub struct ViewerPlan {
     pub claim: Rate,
     /// Whether it forwards.
     pub forwards: bool,
-    /// Whether it does what it should.
+    /// Its conduct: honest or not.
     pub conduct: Conduct,
 }
 
 /// How a viewer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It says so.
+    /// It leaves with a message.
     Polite,
-    /// It is not there any more.
+    /// It disappears without a message.
     Killed,
 }
 
-/// Whether a viewer does what it should.
+/// The conduct of a viewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conduct {
-    /// It does.
+    /// It follows the protocol.
     Honest,
     /// It forwards exploration packets, not video.
     FreeRider,

@@ -14,7 +14,7 @@ pub struct Report {
     pub bytes: Accounts,
     /// The server's counters.
     pub server: Counters,
-    /// Complaints that were not listened to.
+    /// Complaints that the server ignored.
     pub doubted: u64,
     /// Packets of the stream that were sent.
     pub packets: u64,
@@ -32,7 +32,7 @@ pub struct Report {
     pub digest: u64,
 }
 
-/// Where bytes went.
+/// Bytes by purpose.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accounts {
     /// Video, parity and repairs.
@@ -62,7 +62,7 @@ pub struct Second {
     pub active: usize,
 }
 
-/// How a viewer fared.
+/// Results of a viewer.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     /// Packets played.
@@ -131,7 +131,7 @@ impl Report {
     }
 }
 
-/// The value below which that share of all lies.
+/// The quantile of a share.
 pub fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

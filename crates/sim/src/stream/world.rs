@@ -23,7 +23,7 @@ use crate::queue::Queue;
 /// A QUIC handshake between two viewers, about, each way.
 const HANDSHAKE: usize = 2600;
 
-/// Runs the plan to its end, or until `goes_on` says no, which is asked every second.
+/// Runs the plan to its end, or until `goes_on`, called every second, returns false.
 ///
 /// # Errors
 /// [`PlanError`] if the plan does not pass [`Plan::check`].
@@ -98,7 +98,7 @@ struct World<'a> {
     server: Server,
     server_timer: Time,
     uplink: Uplink<()>,
-    /// Where machines are, apart from all else: it is looked up for every packet.
+    /// Positions of machines, apart from other state because every packet needs two.
     places: Vec<[f64; 2]>,
     nodes: Vec<Node>,
     /// Node + 1 by peer; 0 if the peer is absent.

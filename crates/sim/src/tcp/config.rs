@@ -33,7 +33,8 @@ pub struct Config {
     /// Gather segments into bursts of up to a millisecond's worth where acknowledgements come faster than
     /// that. Source: Linux's sizing of segmentation offload.
     pub bursts: bool,
-    /// Have at most two bursts, and the one that follows, in the uplink of the own host; more waits in the send buffer. Where the
+    /// Have at most two bursts, and the one that follows, in the uplink of the own host; more waits in the send
+    /// buffer. Where the
     /// uplink is first come, first served. Source: Linux's TCP small queues; off, as in published simulators.
     pub small_queues: bool,
     /// An acknowledgement may wait this long for a second segment; zero acknowledges every segment. Source: Linux.

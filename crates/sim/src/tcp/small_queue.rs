@@ -1,6 +1,7 @@
 //! TCP's small queues (Linux, since 3.6): how much of a connection waits in its own host's uplink.
 //!
-//! A queue serves connections by what they have in it. So a connection puts only a few bursts there, what is more waits in its send
+//! A queue serves connections by what they have in it. So a connection puts only a few bursts there, what is more
+//! waits in its send
 //! buffer, and who has little to send, such as SENDMEs on the way back, does not wait behind who has much.
 
 use std::collections::VecDeque;

@@ -32,8 +32,8 @@ pub(super) struct Gate {
 }
 
 /// Bytes that one connection may read or write at once: an eighth of the bucket in whole cells,
-/// between 4 and 32 of them, as tor's `connection_bucket_get_share` has it. Zero if the bucket is empty. `cell`: bytes of
-/// a cell, or a cell's payload for traffic with servers.
+/// between 4 and 32 of them, as tor's `connection_bucket_get_share` has it. Zero if the bucket is empty. `cell`: bytes
+/// of a cell, or a cell's payload for traffic with servers.
 fn share(bucket: Option<&mut TokenBucket>, now: Time, cell: u64) -> u64 {
     let Some(bucket) = bucket else { return u64::MAX };
     let available = bucket.available(now);
@@ -96,7 +96,7 @@ impl Gate {
         }
     }
 
-    /// A measurement's pace rules from now on; gives what is left of the bucket.
+    /// A measurement replaces the buckets; returns what is left of the read bucket.
     pub fn measure(&mut self, measurement: usize, now: Time) -> u64 {
         self.measured = Some(measurement);
         self.retry_at = now;
@@ -104,7 +104,7 @@ impl Gate {
         self.read.as_mut().map_or(u64::MAX, |bucket| bucket.available(now))
     }
 
-    /// The measurement is over. It left nothing in the buckets.
+    /// The measurement is over. It has emptied the buckets.
     pub fn measured(&mut self, now: Time) {
         self.measured = None;
         for bucket in [&mut self.read, &mut self.write].into_iter().flatten() {
@@ -145,8 +145,8 @@ impl Gate {
         }
     }
 
-    /// Lets those that were paused try again once it is time: where they wait as in tor, in the order in which they
-    /// were opened (`reenable_blocked_connections`); at every refill in turn, since a refill may be one's meal.
+    /// Lets paused ends retry once it is time. With tor's waiting time, they retry in the order of opening
+    /// (`reenable_blocked_connections`). At refills the order rotates, because one end may use up a whole refill.
     pub fn retry(&mut self, now: Time) {
         if self.retry_at <= now {
             self.retry_at = Time::NEVER;

@@ -53,8 +53,8 @@ pub fn run<R: Recorder>(
     run_on(&Threads::ONE, plan, system, seed, recorder, progress)
 }
 
-/// As [`run`], on so many threads, of which nothing depends but the time that it takes. One thread is used if the run is
-/// not divided ([`Plan::processes`]), or cannot be ([`obstacle`]).
+/// As [`run`], on so many threads, of which nothing depends but the time that it takes. One thread is used if the run
+/// is not divided ([`Plan::processes`]), or cannot be ([`obstacle`]).
 ///
 /// # Panics
 /// As [`run`].

@@ -1,6 +1,7 @@
 //! Nodes on their connections: moves cells and bytes between machines and TCP.
 //!
-//! [`Network`] owns [`Connections`] and [`Nodes`] and does not know the applications: it reports to them through [`NodeEvents`].
+//! [`Network`] owns [`Connections`] and [`Nodes`] and does not know the applications: it reports to them through
+//! [`NodeEvents`].
 
 use tidegate_control::units::Span;
 use tidegate_proto::cell::{CELL_BYTES, Cell, Command, DATA_BYTES, RelayId};
@@ -303,8 +304,8 @@ impl Network<'_> {
         }
     }
 
-    /// Reads the next cell of an end and hands it to the node. Returns the cell's bytes, and the overhead of the record that
-    /// ends with it. The node's reaction waits for [`drain`](Self::drain).
+    /// Reads the next cell of an end and hands it to the node. Returns the cell's bytes, and the overhead of the
+    /// record that ends with it. The node's reaction waits for [`drain`](Self::drain).
     pub fn read_cell(&mut self, id: EndId) -> (u64, u64) {
         self.connections.read_cell(&mut self.ctx, id).map_or((0, 0), |read| {
             if let Attached::Channel(channel) = read.attached {

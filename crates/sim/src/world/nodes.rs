@@ -263,8 +263,8 @@ impl Nodes {
         is_current
     }
 
-    /// Hands a cell to a node. `from` is the writer, `at` the end that it came to. A lying relay's messages are replaced
-    /// by its lies.
+    /// Hands a cell to a node. `from` is the writer, `at` the end that it came to. A lying relay's messages are
+    /// replaced by its lies.
     pub fn cell(
         &mut self,
         (now, control): (Time, &dyn Control),

@@ -1,6 +1,7 @@
-//! A run that is divided among processes ([`crate::division`]), one window after the other: in each, every process does
-//! what is due at its hosts, on any thread; then they tell each other what has crossed. In which order they are told, and
-//! in which order their observations are recorded, threads do not matter.
+//! A run that is divided among processes ([`crate::division`]), in windows of simulated time. In each window, every
+//! process
+//! handles the events of its hosts, on any thread; then the processes exchange messages. The order of messages and of
+//! recorded observations does not depend on threads.
 
 use std::cmp::Reverse;
 use std::iter::Peekable;
@@ -22,7 +23,7 @@ use crate::plan::{Plan, System};
 /// A process of the run.
 struct Process<'a> {
     world: World<'a>,
-    /// Events that the last window had.
+    /// Events in the last window.
     busy: u64,
 }
 
@@ -32,7 +33,7 @@ type Mail = Mutex<Told>;
 /// State shared by the threads.
 struct Shared<'a> {
     processes: Vec<Mutex<Process<'a>>>,
-    /// Mail by who is told, and then by who tells, of the windows with even and odd numbers.
+    /// Messages by receiver and sender, for windows with even and with odd numbers.
     mail: [Vec<Vec<Mail>>; 2],
     /// Processes in the order in which threads take them: the busiest first.
     order: RwLock<Vec<usize>>,
@@ -47,7 +48,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared<'_> {
-    /// Takes processes as long as there are any, and does what they have to do in a window.
+    /// Takes processes while any are left, and runs their window.
     fn work(&self, window: u64, last: Time) {
         let begins = Time(window * WINDOW.0);
         let ends = Time(begins.0 + WINDOW.0 - 1).min(last);
@@ -90,7 +91,7 @@ impl Shared<'_> {
         busy.iter().sum()
     }
 
-    /// Exchanges what was observed in a window for memory that is free.
+    /// Swaps the observations of a window for empty memory.
     fn observed(&self, observed: &mut [Observed]) {
         for (process, observed) in self.processes.iter().zip(observed) {
             std::mem::swap(&mut lock(process).world.net.ctx.observed, observed);
@@ -98,7 +99,7 @@ impl Shared<'_> {
     }
 }
 
-/// Records what all have observed in a window, in the order of time, and of processes.
+/// Records all observations of a window, ordered by time and process.
 fn record<R: Recorder>(recorder: &mut R, observed: &mut [Observed]) {
     let mut heads: Vec<_> = observed.iter().map(|observed| observed.iter().peekable()).collect();
     let due = |head: &mut Peekable<Iter<'_, (Time, Observation)>>| head.peek().map(|(at, _)| *at);
@@ -117,12 +118,13 @@ fn record<R: Recorder>(recorder: &mut R, observed: &mut [Observed]) {
 pub struct Threads<'t> {
     /// Number of threads, including the caller's. Threads beyond the number of processes are idle.
     pub count: usize,
-    /// Called on each of the others with its work, which it has to call: to measure the thread's time, for instance.
+    /// Called on each of the other threads with its work, which it must call. It can measure the thread's time, for
+    /// instance.
     pub around: &'t (dyn Fn(&mut dyn FnMut()) + Sync),
 }
 
 impl Threads<'_> {
-    /// The caller's alone.
+    /// Only the caller's thread.
     pub const ONE: Threads<'static> = Threads { count: 1, around: &|work| work() };
 }
 
@@ -165,7 +167,7 @@ pub(super) fn run<R: Recorder>(
     finish(shared, stopped, recorder)
 }
 
-/// The first thread's part: it also records, of the window before, and says when the run is over.
+/// The loop of the first thread. It also records the window before, and decides when the run is over.
 fn direct<R: Recorder>(
     shared: &Shared<'_>,
     last: Time,

@@ -11,7 +11,8 @@ use super::super::plan::Exit;
 use super::super::report::{Report, Second, Watched};
 use super::World;
 
-/// Longest transit of a packet. At the end of a run, packets younger than this plus the players' buffer do not count as missed.
+/// Longest transit of a packet. At the end of a run, packets younger than this plus the players' buffer do not count
+/// as missed.
 const LAST: Span = Span::from_millis(500);
 
 impl World<'_> {

@@ -45,7 +45,7 @@ impl Applications {
         }
     }
 
-    /// A user's first circuit is due, or what it wants next, or its end.
+    /// Handles a user's event: its first circuit, its next request, or its end.
     pub(in crate::world) fn user_turn(&mut self, net: &mut Network<'_>, user: u32) {
         let plan = net.ctx.plan;
         let UserPlan { host, start, stop, traffic, rests, .. } = &plan.users[user as usize];
@@ -212,7 +212,8 @@ impl Applications {
         number
     }
 
-    /// A circuit that takes too long is given up for another one; the time that it takes in the end is learnt from.
+    /// A circuit takes too long to build: the client uses another one. If it is built later, the client learns from
+    /// its time.
     pub(in crate::world) fn circuit_timeout(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
         let now = net.ctx.now;
         let Some(circuit) = self.circuits[host as usize].get_mut(&key) else { return };
@@ -227,7 +228,7 @@ impl Applications {
         if self.user(user).circuit != Some(key) {
             return;
         }
-        // Built or not, nothing will use it: it is closed when it is there.
+        // Nothing will use it: it closes once it is built.
         self.user(user).circuit = None;
         self.retire(host, key);
         let number = self.build_circuit(net, user);
@@ -238,7 +239,7 @@ impl Applications {
             .for_each(|transfer| transfers[*transfer as usize].circuit = number);
     }
 
-    /// Over the relays of `path`, and to an onion service over those of `service`, its guard last.
+    /// Begins a circuit over the relays of `path`; to an onion service, also over those of `service`, its guard last.
     pub(super) fn begin_circuit(
         &mut self,
         net: &mut Network<'_>,
@@ -334,7 +335,7 @@ impl Applications {
         }
     }
 
-    /// A circuit is gone, by our doing or not: what it carried has failed.
+    /// A circuit has closed: its transfers fail.
     pub(super) fn circuit_closed(&mut self, net: &mut Network<'_>, host: u32, key: CircuitKey) {
         let Some(OwnCircuit { user, number, leg_of, .. }) = self.circuits[host as usize].remove(&key) else {
             return;
@@ -355,8 +356,8 @@ impl Applications {
         }
     }
 
-    /// A transfer is over: a user who fetches one thing at a time pauses before the next, and one who wants
-    /// a circuit for each builds it meanwhile.
+    /// A transfer is over. A user that fetches one response at a time pauses before the next request; if each request
+    /// gets its own circuit, the client builds it meanwhile.
     pub(super) fn after_transfer(&mut self, net: &mut Network<'_>, user: u32, transfer: u32) {
         let plan = net.ctx.plan;
         let UserPlan { traffic, circuit_lifetime, stop, .. } = &plan.users[user as usize];

@@ -21,8 +21,8 @@ pub(super) enum Content {
     Markov(u64),
 }
 
-/// A run's transfers. Processes number theirs in turn, and know besides of those that their exits and servers have to do
-/// with.
+/// The transfers of a process' clients, and those of other processes that use its exits and servers. Numbers are
+/// interleaved: process `p` of `n` has `p`, `p + n`, and so on.
 pub(super) struct Transfers {
     own: Vec<TransferState>,
     process: u32,
@@ -31,7 +31,7 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    /// None yet.
+    /// No transfers yet.
     pub fn new(process: u32, processes: u32) -> Transfers {
         Transfers { own: Vec::new(), process, processes, others: BTreeMap::new() }
     }
@@ -101,7 +101,7 @@ pub(in crate::world) struct TransferState {
     pub exit_host: Option<u32>,
     pub begun: Time,
     pub over: bool,
-    /// The server answers once it has so many bytes.
+    /// The server answers once it has this many bytes.
     pub request_bytes: u64,
     pub response_bytes: u64,
     /// Client: request bytes still to come, those not yet packaged, and response bytes received.
@@ -121,7 +121,7 @@ pub(in crate::world) struct Schedules {
     pub server: Schedule,
 }
 
-/// One side's way through the packet chain, of which it writes only its own packets.
+/// One side's walk through the packet chain; the side writes only its own packets.
 #[derive(Clone)]
 pub(in crate::world) struct Schedule {
     pub model: Arc<markov::Model>,

@@ -14,7 +14,7 @@ use super::state::Legs;
 use crate::world::event::Event;
 use crate::world::network::Network;
 
-/// Times as long as the first that a second circuit may take to be built.
+/// Limit of a second circuit's build time, as a multiple of the first's.
 const PATIENCE: u64 = 4;
 
 impl Applications {
@@ -50,7 +50,7 @@ impl Applications {
         }
     }
 
-    /// The first took so long: a second that takes much longer is done without.
+    /// Limits the second circuit's build time by that of the first.
     pub(super) fn limit_second(&mut self, net: &mut Network<'_>, host: u32, first: CircuitKey, took: Span) {
         let circuits = &mut self.circuits[host as usize];
         if let Some(Legs::Building(key)) = circuits.get(&first).map(|circuit| circuit.legs)
@@ -64,7 +64,7 @@ impl Applications {
         }
     }
 
-    /// Links two circuits once both are built. A client that cannot do without the second.
+    /// Links two circuits once both are built. If the client cannot link them, the second closes.
     pub(super) fn link_legs(&mut self, net: &mut Network<'_>, host: u32, first: CircuitKey) {
         let (now, wish) = (net.ctx.now, net.ctx.system.conflux.as_ref().map(|split| split.wish()));
         let circuits = &mut self.circuits[host as usize];

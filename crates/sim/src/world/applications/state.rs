@@ -48,7 +48,8 @@ pub(super) struct Choice {
 pub(super) struct UserState {
     /// Index of its kind's choice.
     pub choice: usize,
-    /// How far from the relays it is, in steps of [`STEP`]: its circuits take as long as those of others who are.
+    /// Its distance from the relays, in steps of [`STEP`]. Circuits of users at one distance take equally long to
+    /// build.
     pub distance: u64,
     pub random: Random,
     pub guard: Option<RelayId>,
@@ -73,7 +74,7 @@ pub(super) struct OwnCircuit {
     pub begun: Time,
     pub path: [u32; 3],
     pub built: bool,
-    /// Given up for another if it is not built by then.
+    /// If it is not built by then, the client uses another.
     pub deadline: Time,
     /// Carries nothing until this circuit switches to it.
     pub standby_for: Option<CircuitKey>,
@@ -98,7 +99,7 @@ pub(super) enum Legs {
 /// Clients learn the build timeout together if their round trips to relays differ by less.
 const STEP: Span = Span::from_millis(50);
 
-/// Of each place with clients: its round trip to the relays, the mean by their weights, in steps.
+/// By location with clients: weighted mean of the round trip to the relays, in steps.
 fn distances(plan: &Plan) -> BTreeMap<u32, u64> {
     let round_trip = |place: u32| {
         let (mut sum, mut weights) = (0.0, 0.0);

@@ -55,12 +55,12 @@ impl Source<Clear> for FromClient<'_> {
 }
 
 impl Applications {
-    /// Client: a transfer of its own.
+    /// A transfer of a client of this process.
     fn transfer(&mut self, transfer: u32) -> &mut TransferState {
         &mut self.transfers[transfer as usize]
     }
 
-    /// A user wants something: notes it, on the circuit it will go over.
+    /// Begins a transfer of a user, and a circuit for it if it needs one.
     pub(super) fn begin_transfer(&mut self, net: &mut Network<'_>, user: u32, content: Content) -> u32 {
         let plan = net.ctx.plan;
         let user_plan = &plan.users[user as usize];
@@ -211,8 +211,8 @@ impl Applications {
         }
     }
 
-    /// Exit: packages at most `cells` cells of what a server has sent; returns their bytes. 0 if the client has ended the
-    /// transfer.
+    /// Exit: packages at most `cells` cells of what a server has sent; returns their bytes. 0 if the client has ended
+    /// the transfer.
     pub(super) fn package_from_server(
         &mut self,
         net: &mut Network<'_>,
@@ -240,8 +240,8 @@ impl Applications {
         }
     }
 
-    /// Exit: connects a stream to the server of its transfer. If the client has ended the transfer meanwhile, the stream
-    /// ends.
+    /// Exit: connects a stream to the server of its transfer. If the client has ended the transfer meanwhile, the
+    /// stream ends.
     pub(super) fn connect_stream(
         &mut self,
         net: &mut Network<'_>,
@@ -275,7 +275,7 @@ impl Applications {
         let first = state.received == 0;
         state.received += u64::from(bytes);
         let (circuit, begun) = (Circuit(state.circuit), state.begun);
-        // Users wait from their wish on, not from the opening of the stream.
+        // Counted from the user's request, not from the opening of the stream.
         let took = net.ctx.now.since(begun);
         let Stamp { packaged, departed, .. } = stamp;
         net.ctx.record(Observation::Delivered { circuit, bytes: u32::from(bytes), packaged, departed });

@@ -1,4 +1,5 @@
-//! Looking ahead: in a large network nearly everything that an event is about was last touched a round trip ago, and has
+//! Looking ahead: in a large network nearly everything that an event is about was last touched a round trip ago, and
+//! has
 //! left the processor's cache. It is touched for some dozens of events that come soon, before the first of them: the
 //! processor loads it for several at a time then, instead of waiting for each.
 

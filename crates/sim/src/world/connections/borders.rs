@@ -74,7 +74,7 @@ pub(in crate::world) struct Borders {
 }
 
 impl Borders {
-    /// Nothing has been told yet.
+    /// No messages yet.
     pub fn new(processes: u32) -> Borders {
         let each = processes as usize;
         Borders {
@@ -84,25 +84,25 @@ impl Borders {
         }
     }
 
-    /// An end at `side` has something to tell the other.
+    /// Queues a message from an end at `side` to the other end.
     pub fn tell(&mut self, across: Across, side: u8, what: What) {
         let about = News::About { number: across.number, from_opener: side == 0, what };
         self.news(across.process, about);
     }
 
-    /// Tells a process something.
+    /// Queues a message to a process.
     pub fn news(&mut self, process: u32, news: News) {
         self.told[process as usize].news.push(news);
     }
 
-    /// An end has written cells.
+    /// Queues cells that an end has written.
     pub fn cells(&mut self, across: Across, side: u8, cells: &mut Unread) {
         let Across { process, number } = across;
         let written = |(offset, cell)| Written { number, from_opener: side == 0, offset, cell };
         self.told[process as usize].cells.extend(cells.drain(..).map(written));
     }
 
-    /// A connection by its number in what `from` says, and the end of it that is here.
+    /// Finds the local end of a connection by its number in messages of process `from`.
     pub fn here(&self, from: u32, number: u32, from_opener: bool) -> EndId {
         let connection =
             if from_opener { self.accepted[from as usize][number as usize] } else { ConnectionId(number) };

@@ -34,8 +34,8 @@ pub(in crate::world) struct ServerBytes<'a> {
 }
 
 impl ServerBytes<'_> {
-    /// Takes at most `max` bytes out of the receive buffer. The exit reads `read_bytes` at a time; a cell does not hold bytes
-    /// of two reads.
+    /// Takes at most `max` bytes out of the receive buffer. The exit reads `read_bytes` at a time; a cell does not
+    /// hold bytes of two reads.
     pub fn take(&mut self, now: Time, max: u32, read_bytes: u32) -> u64 {
         if *self.unpackaged == 0 {
             *self.unpackaged = self.tcp.readable().min(u64::from(read_bytes)) as u32;
@@ -112,8 +112,8 @@ impl Connections {
         Some(ReadCell { host, attached, cell, bytes, overhead })
     }
 
-    /// Lets `write` write a channel's cells to an end, at most about `share` bytes. Returns the bytes written and whether
-    /// the share is used up.
+    /// Lets `write` write a channel's cells to an end, at most about `share` bytes. Returns the bytes written and
+    /// whether the share is used up.
     pub fn write_cells(
         &mut self,
         (now, system): (Time, &System),

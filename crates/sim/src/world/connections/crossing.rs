@@ -1,4 +1,5 @@
-//! Connections between processes of a divided run: tells the other process, and hears what it told ([`super::borders`]).
+//! Connections between processes of a divided run: tells the other process, and hears what it told
+//! ([`super::borders`]).
 
 use std::hint::black_box;
 
@@ -88,7 +89,8 @@ impl Connections {
         self.out_of_band.remove(message as usize)
     }
 
-    /// Server: tells an exit of another process how many bytes the server will write; false if the exit is here or gone.
+    /// Server: tells an exit of another process how many bytes the server will write; false if the exit is here or
+    /// gone.
     pub fn announce_across(&mut self, exit: EndId, bytes: u64) -> bool {
         let across = self.live(exit.connection).and_then(|connection| connection.across);
         if let Some(across) = across {

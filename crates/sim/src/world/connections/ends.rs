@@ -36,15 +36,16 @@ pub(in crate::world) type Unread = VecDeque<(u64, Cell<Clear>)>;
 
 const _: () = assert!(size_of::<(u64, Cell<Clear>)>() == 48);
 
-/// Memory of idle directions, reused for directions that begin, because recently used memory is in the processor's cache.
+/// Memory of idle directions, reused for directions that begin, because recently used memory is in the processor's
+/// cache.
 #[derive(Debug, Default)]
 pub(in crate::world) struct Spare(Vec<Unread>);
 
 impl Spare {
-    /// Cells that one has room for at most; more go back to the system.
+    /// Highest capacity to keep, in cells; larger memory returns to the system.
     const CELLS: usize = 64;
 
-    /// Before a cell is added. Many cells get room for a quarter more, not for twice as many.
+    /// Makes room before a cell is added. Long queues grow by a quarter instead of doubling.
     pub fn give(&mut self, cells: &mut Unread) {
         if cells.len() < cells.capacity() {
             return;
@@ -56,7 +57,7 @@ impl Spare {
         }
     }
 
-    /// All of it is gone.
+    /// Takes back the memory of an empty direction.
     pub fn take(&mut self, cells: &mut Unread) {
         let mut spare = std::mem::take(cells);
         if (1..=Spare::CELLS).contains(&spare.capacity()) {
@@ -72,12 +73,12 @@ impl Spare {
 pub(in crate::world) struct Wire {
     seq: u64,
     ack: u64,
-    /// Few segments carry any.
+    /// Boxed, because few segments carry selective acknowledgements.
     sack: Option<Box<Sack>>,
     window: u32,
     stamp: u32,
     echo: u32,
-    /// No IP packet is longer.
+    /// 16 bits hold the length of every IP packet.
     len: u16,
     flags: Flags,
     /// It goes to the end that accepted the connection.
@@ -157,9 +158,9 @@ pub(in crate::world) struct Trunk {
 /// A connection and its two ends. Fields used by both ends come first: a packet's arrival uses them and one end.
 #[repr(C, align(64))]
 pub(in crate::world) struct Connection {
-    /// Of each end, the cells it has written and the other has not yet read.
+    /// By writer: cells that the other end has not read yet.
     pub cells: [Unread; 2],
-    /// Those of them that are followed.
+    /// The followed cells among them.
     pub follows: Vec<Follow>,
     pub profile: TcpProfile,
     /// The opener wants it closed once everything it wrote has been acknowledged.
@@ -255,7 +256,7 @@ impl Connection {
         self.ends.iter().enumerate().map(move |(side, end)| (side, end, self))
     }
 
-    /// Of a lane: cells that are followed and that the host at an end of its QUIC connection has written.
+    /// Followed cells of a lane that were written by the host at an end of its QUIC connection.
     pub fn followed_by(&mut self, writer: EndId) -> impl Iterator<Item = &mut Follow> {
         let side = self.over.map_or(writer.side, |over| over.side(writer.side));
         self.follows.iter_mut().filter(move |follow| follow.writer == side)

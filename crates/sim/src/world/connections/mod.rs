@@ -1,7 +1,7 @@
 //! Connections between hosts: TCP, QUIC, and the packets that carry them.
 //!
-//! [`Connections`] owns the network below the nodes. It reports what happened as values, such as [`Arrived`]; its callers decide
-//! what nodes and applications do about it.
+//! [`Connections`] owns the network below the nodes. It reports what happened as values, such as [`Arrived`]; its
+//! callers decide what nodes and applications do about it.
 //!
 //! - `table`: opens, finds and closes connections;
 //! - `segments`: sends and receives TCP segments;

@@ -24,8 +24,8 @@ impl Connections {
         (trunk, true)
     }
 
-    /// Opens a lane for a channel on a QUIC connection. Returns the opener's end, and whether cells may go now; otherwise
-    /// the lane waits for the connection's handshake.
+    /// Opens a lane for a channel on a QUIC connection. Returns the opener's end, and whether cells may go now;
+    /// otherwise the lane waits for the connection's handshake.
     pub fn open_lane(
         &mut self,
         trunk: ConnectionId,

@@ -42,7 +42,8 @@ impl Records<'_> {
         }
     }
 
-    /// Bytes that TLS adds to a record, and the limit of its cells. QUIC does not use records: cells are read one by one.
+    /// Bytes that TLS adds to a record, and the limit of its cells. QUIC does not use records: cells are read one by
+    /// one.
     fn record(&self) -> (u32, u32) {
         let tls = &self.system.tls;
         if self.lane.is_some() { (0, 1) } else { (tls.record_overhead, tls.record_cells) }

@@ -31,7 +31,7 @@ pub(in crate::world) struct Pipe {
     end: EndId,
     /// Bytes of a cell that has not arrived in full.
     partial: u64,
-    /// Whole cells that have been read and wait for leave.
+    /// Whole cells that have been read and wait for permission.
     held: u64,
     asked: bool,
     /// Decrypted and held back.
@@ -58,7 +58,7 @@ impl Pipe {
         self.kept += bytes;
     }
 
-    /// Returns of what it keeps as much as `allowed` says; how much.
+    /// Releases as many kept bytes as `allowed` says; returns how many.
     pub fn release(&mut self, allowed: impl FnOnce(u64) -> u64) -> u64 {
         let bytes = allowed(self.kept);
         self.kept -= bytes;
@@ -66,7 +66,7 @@ impl Pipe {
         bytes
     }
 
-    /// Writes and reads what it can; the bytes to ask leave for. As on sockets, nothing
+    /// Writes and reads what it can; returns the bytes to ask permission for. As on sockets, nothing
     /// is read before all that was read is written.
     pub fn pump(&mut self, sockets: &mut Sockets<'_>) -> Option<u64> {
         if self.out > 0 {
@@ -131,8 +131,8 @@ impl Circuit {
         matches!(self.stage, Stage::Open(_))
     }
 
-    /// Something arrived before the circuit is open; whether it opened or was refused just now. Refused, its
-    /// connection must be closed.
+    /// Continues the handshake after an arrival. Returns whether the circuit opened (true) or was refused (false) just
+    /// now. The caller closes the connection of a refused one.
     pub fn handshake(
         &mut self,
         sockets: &mut Sockets<'_>,
@@ -195,8 +195,8 @@ impl Circuit {
         turn
     }
 
-    /// Takes what came back: whole cells' bytes, and how many cells were checked. The content of cells
-    /// follows from the keys and their number, so it is made when they return.
+    /// Takes returned cells; returns their bytes and how many were checked. The content of cells follows from the keys
+    /// and their number, so it is made when they return.
     pub fn take_back(
         &mut self,
         sockets: &mut Sockets<'_>,

@@ -302,7 +302,7 @@ impl Measurement {
         self.settle_relay(net, apps, i);
     }
 
-    /// Asks for leave to read a cell, if one has come.
+    /// Asks for permission to read a cell, if one has arrived.
     fn ask_to_read(
         &mut self,
         net: &mut Network<'_>,
@@ -321,7 +321,7 @@ impl Measurement {
         }
     }
 
-    /// Reads the cell that leave was given for.
+    /// Reads the cell that the pace has permitted.
     fn read_granted(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, host: u32, end: EndId) {
         net.nodes.gated(host).paused_readers.retain(|other| *other != end);
         if net.connections.can_read(end) {
@@ -352,7 +352,7 @@ impl Measurement {
         self.sessions[i].hold = Some(hold);
     }
 
-    /// Moves echo cells through the relay as far as they get without new leave. Must be followed by
+    /// Moves echo cells through the relay as far as they get without new permission. Must be followed by
     /// [`settle_relay`](Self::settle_relay).
     fn pump_echo(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, number: u32) {
         let now = net.ctx.now;

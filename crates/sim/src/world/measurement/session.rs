@@ -63,7 +63,8 @@ pub(in crate::world) enum Who {
     Load(usize),
 }
 
-/// A requester of a relay's permission to forward: a measurement circuit, or an end that receives ordinary circuits' cells.
+/// A requester of a relay's permission to forward: a measurement circuit, or an end that receives ordinary circuits'
+/// cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::world) enum Asks {
     Echo(u32),
