@@ -12,7 +12,7 @@ use tidegate_sim::observe::{Observation, Recorder};
 use tidegate_sim::plan::{System, Transport};
 use tidegate_sim::world;
 
-/// Records nothing, as far as the optimiser can tell.
+/// A recorder that does nothing and that the optimiser cannot remove.
 #[derive(Default)]
 struct Count(u64);
 

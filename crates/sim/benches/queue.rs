@@ -1,6 +1,6 @@
 //! Nanoseconds per pop and push of the event queue in the hold model: a constant number of events is
 //! pending, each event taken is scheduled again after a delay. Half of the delays are short (serialisation,
-//! local queues), half long (propagation, timers). `std`'s heap beside it is what the queue must beat.
+//! local queues), half long (propagation, timers). `std`'s heap is the baseline.
 
 mod cpu;
 

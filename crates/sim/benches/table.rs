@@ -1,6 +1,5 @@
-//! One table: what work costs here, in processor time with its spread; what it would cost at least, if nothing but the
-//! events it is made of had to be filed and taken (for these: if memory had only to be copied); and what others have
-//! published. `cargo bench -p tidegate-sim --bench table`
+//! One table: processor time per unit of work with its spread; a lower bound, from pushing and popping its events or
+//! copying its memory alone; and published figures of other systems. `cargo bench -p tidegate-sim --bench table`
 
 mod networks;
 
@@ -32,14 +31,14 @@ fn timed(work: impl FnOnce()) -> f64 {
     used() - begin
 }
 
-/// Median of some numbers, and how far apart they are relative to it.
+/// Median of some numbers, and their relative spread.
 fn middle(values: &mut [f64]) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
     let median = values[values.len() / 2];
     (median, (values[values.len() - 1] - values[0]) / median)
 }
 
-/// How long everything is measured.
+/// Duration of each measurement.
 struct Effort {
     repeats: usize,
     full: bool,
@@ -70,7 +69,7 @@ fn copy(bytes: usize) -> f64 {
     taken / (4 * bytes) as f64
 }
 
-/// Nanoseconds to take and file an event with so many pending, half of them soon, half late.
+/// Nanoseconds to pop and push an event with this many pending, half of them soon, half late.
 fn event(pending: usize, steps: usize) -> f64 {
     let mut draws = Seed::root(1).random();
     let delays: Vec<Span> = (0..1 << 16)
@@ -90,7 +89,7 @@ fn event(pending: usize, steps: usize) -> f64 {
     timed(|| run(steps)) / steps as f64
 }
 
-/// Most events that were pending.
+/// Peak of pending events.
 #[derive(Default)]
 struct Peak(u64);
 
@@ -112,7 +111,7 @@ fn cells(plan: &Plan, system: &System) -> (f64, f64, u64) {
     (taken / figures.0, figures.1 / figures.0, peak.0)
 }
 
-/// Nanoseconds per solve of PredicTor's problem for so many circuits, each with a queue, a successor and a predecessor.
+/// Nanoseconds per solve of PredicTor's problem for this many circuits, each with a queue, a successor and a predecessor.
 fn solves(circuits: usize, instances: u64) -> Vec<f64> {
     let mut solver = Solver::new();
     let solve = |index: u64| {

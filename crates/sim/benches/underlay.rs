@@ -16,7 +16,7 @@ const STEPS: usize = 10_000;
 const CLIENTS: u32 = 100;
 const WINDOW: u32 = 30;
 
-/// As large as a TCP segment's description.
+/// A payload as large as the simulator's.
 type Payload = [u64; 8];
 
 /// As the simulator has it: network events among others.

@@ -206,7 +206,7 @@ impl Link {
     /// a wake-up; the others' owner knew their departure and that the link would be down by then.
     pub fn cut(&mut self, now: Time, mut lost: impl FnMut(u32)) {
         if now > Time::ZERO {
-            // A packet whose departure is exactly now is lost, too.
+            // A packet that would depart exactly now is lost, too.
             self.settle(now - Span(1));
         }
         self.sender.busy = self.sender.busy - self.sender.free_at.since(now);

@@ -234,7 +234,7 @@ impl<T> Underlay<T> {
         let packet = UnderWay { payload, sent: now, propagation: Span::ZERO, to, flow };
         let Place { access, machine, .. } = self.places[from.0 as usize];
         let sender = &mut self.sites[access as usize];
-        // The loopback has no link and no path.
+        // The loopback skips links and path.
         if machine == self.places[to.0 as usize].machine {
             if !sender.stopped.cover(now) {
                 let id = insert(&mut self.under_way, packet);

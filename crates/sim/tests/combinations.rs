@@ -1,4 +1,4 @@
-//! Any transport, scheduler, channel scheduler, congestion control and switching together: what none may break.
+//! Invariants under any combination of transport, scheduler, channel scheduler, congestion control and switching.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -20,8 +20,7 @@ const WEB: u64 = 60_000;
 const BULK: u64 = 400_000;
 
 /// Two guards (0, 1), three middles (2-4) of which each is faster than the last, two exits (5, 6), a server (7),
-/// two clients (8, 9) with three users each, two of which share a guard. The guards are
-/// the bottleneck.
+/// two clients (8, 9) with three users each, two of which share a guard. The guards are the bottleneck.
 fn plan(loss: f64) -> Plan {
     let link = |mbit: u64, packets| LinkPlan {
         rate: Rate(mbit * 1_000_000),
@@ -271,7 +270,7 @@ proptest! {
 fn a_bucket_of_a_few_cells_serves_all_connections() {
     let per_circuit = |system: &System| system.name == "PerCircuit round-robin None windows None";
     let system = systems().into_iter().find(per_circuit).expect("it is among them");
-    // Refills of five cells: with 22 s without a byte where the first connection always ate first.
+    // Refills of five cells. When the first connection always read first, others got no byte for 22 s.
     let waits: Vec<Span> = (10..50).map(|seed| longest_wait(&observe(&system, 0.0, seed))).collect();
     assert!(waits.iter().all(|wait| *wait < Span::from_secs(6)), "{:?}", waits.iter().max());
 }

@@ -1,4 +1,4 @@
-//! Runs that are divided among processes: threads change nothing, and the division hardly anything.
+//! Runs that are divided among processes: results do not depend on threads, and hardly on the division.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn network(processes: u32, apart: Span) -> Plan {
         traffic: Traffic::Fetch {
             requests: vec![
                 request(100_000, Span::from_secs(10)),
-                // Some are given up, before they are connected or after.
+                // Some transfers time out, before or after their connection opens.
                 request(4_000_000, Span::from_millis(150 * u64::from(i))),
             ],
             pause: (Span::from_millis(100), Span::from_millis(300)),
@@ -101,7 +101,7 @@ fn run(processes: u32, threads: usize, system: &System, seed: u64) -> Seen {
     seen
 }
 
-/// All controls, and what else relays do with each other.
+/// All controls, and other features between relays.
 fn systems() -> Vec<System> {
     let controls = CONTROLS.iter().map(|part| System {
         name: part.name.into(),

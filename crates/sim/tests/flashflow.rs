@@ -146,12 +146,12 @@ fn slow_seconds_cost_an_honest_relay_what_the_mean_loses() {
     let honest = Plan { relays: vec![RelayPlan { slow: 0.0, ..plan.relays[0].clone() }], ..plan.clone() };
     let (whole, _) = median_and_estimate(&honest, 10.28e6, 8);
     assert!(median > 0.95 * whole, "the median forgives a fifth of the seconds: {median} of {whole}");
-    // The mean is 0.9 of it; 1.05 of that is what the bound leaves.
+    // The mean is 0.9 of it, and the bound allows 1.05 of that.
     assert!(estimate > 0.92 * whole && estimate <= median, "{estimate} of {whole}");
 }
 
-/// Three coordinators measure at times of their own: the relay is three times as fast when the first comes, and lies to the
-/// others as well as it can; or one of the three is bought.
+/// Three coordinators measure at different times. The relay is three times as fast for the first one and cheats the others
+/// as far as it can, or one of the three is corrupt.
 #[test]
 fn the_median_of_three_coordinators_is_within_the_bound_of_one() {
     let measured = |mbit: u64, holds: bool, seed: u64| {

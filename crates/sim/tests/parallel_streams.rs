@@ -1,4 +1,4 @@
-//! Streams over routes in simulated time: fast when they may be, and alive when relays are not.
+//! Streams over routes in simulated time: goodput, and survival of silent relays.
 
 use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::random::Seed;
@@ -55,7 +55,7 @@ fn aimd_is_not_slower_at_a_faster_pace() {
     assert!(paces[1] >= 0.8 * paces[0] && paces[2] >= 0.8 * paces[1], "{paces:?}");
 }
 
-/// A receiver that does not answer for .3 s while rates still climb. Each of those losses lowered all rates of Q-learning, which
+/// A receiver that does not answer for 0.3 s while rates still climb. Each of those losses lowered all rates of Q-learning, which
 /// then grew by a packet per second: 31 kB/s after 20 s.
 #[test]
 fn q_learning_outlives_a_pause_at_any_pace() {
@@ -117,7 +117,7 @@ fn two_silent_relays_of_ten_cost_their_share_and_nothing_stops() {
 }
 
 /// A receiver over its limit loses many packets in one second. When each of those losses halved the rates, the stream fell
-/// from 1.2 MB/s to .1 and took as long again.
+/// from 1.2 MB/s to 0.1 MB/s and took as long to recover.
 #[test]
 fn a_second_over_the_limit_does_not_stop_a_stream() {
     let (attempt_every, duration) = (Span::from_micros(200), Span::from_secs(12));
@@ -154,7 +154,7 @@ fn carries(read: &Read) -> f64 {
         / (answers + (host.forwarded + host.acks_forwarded) as f64)
 }
 
-/// As much as may wait in a host, and as in a network's queue.
+/// Limits of the queue: in the receiver's host, and in the network.
 const PLACES: [usize; 2] = [300, 1000];
 
 /// Without a congestion window a seventh of all packets was lost where only a hundred may wait. AIMD and CUBIC that heard of

@@ -60,7 +60,7 @@ fn closed_loop(transport: Transport, parameters: PredictorParameters) -> ([f64; 
     (rates, latency)
 }
 
-/// The same, and what all controllers did in the whole run.
+/// The same, and the totals of all controllers.
 fn closed_loop_and_totals(transport: Transport, parameters: PredictorParameters) -> ([f64; 3], f64, Totals) {
     run(&system(transport, parameters))
 }
@@ -92,7 +92,7 @@ fn run(system: &System) -> ([f64; 3], f64, Totals) {
     (rates, latency / cells, all)
 }
 
-/// Share of the traffic that is within an equal share of all, which here is max-min fair.
+/// Share of the traffic within equal shares, which are max-min fair here.
 fn fairness(rates: [f64; 3]) -> f64 {
     let total: f64 = rates.iter().sum();
     rates.iter().map(|rate| rate.min(total / 3.0)).sum::<f64>() / total

@@ -1,4 +1,4 @@
-//! A relay that lies to its neighbours in a network under PredicTor: it stays a matter of its own circuits.
+//! A relay that lies to its neighbours under PredicTor harms only its own circuits.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, LazyLock};

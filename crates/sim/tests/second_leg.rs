@@ -14,7 +14,7 @@ use tidegate_sim::world;
 const MEGABIT: u64 = 1_000_000;
 
 /// Two guards (0, 1), two middles (2, 3), an exit (4), a server (5), a client (6) with one user; the first way's middle
-/// carries `first` Mbit/s and is 30 ms away from everybody, the second's `second` Mbit/s and 10 ms.
+/// carries `first` Mbit/s and is 30 ms away from all hosts, the second's `second` Mbit/s and 10 ms.
 fn plan(first: u64, second: u64, bytes: u64) -> Plan {
     let link = |mbit| LinkPlan {
         rate: Rate(mbit * MEGABIT),
@@ -200,7 +200,7 @@ fn two_to_one(divided: bool, slow: bool, crossed: bool) -> Plan {
     plan
 }
 
-/// Every way to divide under both kinds of control: a name, and the rate of the user and bytes out of order after a while.
+/// Every split under both kinds of control: its name, the user's goodput, and bytes out of order after a while.
 fn divided(crossed: bool) -> Vec<(String, f64, u64, [f64; 2])> {
     let controls = ["vegas", "predictor"].map(|name| CONTROLS.iter().find(|part| part.name == name).unwrap());
     let from = Span::from_secs(if crossed { 24 } else { 10 });

@@ -1,5 +1,4 @@
-//! Live video through trees of viewers, in simulated time: what a viewer must never see, and what peers who do
-//! not play by the rules can do.
+//! Live video through trees of viewers, in simulated time: guarantees for viewers, and limits of dishonest peers.
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};

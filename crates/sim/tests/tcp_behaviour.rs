@@ -1,4 +1,4 @@
-//! TCP over known links: what it carries against theory, and how it repairs what the link does to it.
+//! TCP over known links: goodput against theory, and recovery from loss and reordering.
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span, Time};
@@ -25,7 +25,7 @@ fn with(congestion: Congestion) -> Config {
     Config { congestion, ..Config::default() }
 }
 
-/// A transfer of `bytes`; gives the pair at its end.
+/// Runs a transfer of `bytes`; returns the pair at its end.
 fn transfer(config: &Config, rule: LinkRule, bytes: u64) -> Pair {
     let mut pair = pair(config, rule, 1);
     pair.ends[0].to_write = bytes;

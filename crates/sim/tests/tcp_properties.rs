@@ -1,4 +1,4 @@
-//! TCP under any weather: bytes arrive once, in order, and the connection ends; hostile segments do no harm.
+//! TCP under random faults: bytes arrive once, in order, and the connection ends; hostile segments do no harm.
 
 use proptest::prelude::*;
 use tidegate_control::random::Seed;

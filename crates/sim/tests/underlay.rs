@@ -61,7 +61,7 @@ impl Net {
         self.queue.push(time, Event::Send { from, to, flow: from, bytes, payload });
     }
 
-    /// Everything that is delivered, and when.
+    /// The delivered packets with their times.
     fn run(&mut self) -> Vec<(Time, Packet<u32>)> {
         let mut delivered = Vec::new();
         while let Some((now, event)) = self.queue.pop() {
@@ -298,7 +298,7 @@ fn delay_faults_add_up_and_their_end_lets_nobody_overtake() {
         net.at(ms(10 * u64::from(i)), 0, 1, 1000, i);
     }
     let arrived: Vec<_> = net.run().iter().map(|(now, p)| (*now, p.payload)).collect();
-    // 22 ms on the way; the last one would arrive at 59 ms but for the one before.
+    // 22 ms of transit; the last one would arrive at 59 ms without the one before.
     assert_eq!(arrived, [(ms(22), 0), (ms(132), 1), (ms(149), 2), (ms(150), 3)]);
 }
 

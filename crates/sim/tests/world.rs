@@ -1,4 +1,4 @@
-//! Whole runs on small networks: what must hold of every system.
+//! Whole runs on small networks: invariants of every system.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -295,7 +295,7 @@ fn processor_time_limits_a_relays_rate() {
     assert!((94e3..99.6e3).contains(&sum), "{sum}");
 }
 
-/// Sets what user `index` asks for: a request of so many bytes, and what comes back.
+/// Sets the sizes of user `index`'s request and response.
 fn asks(plan: &mut Plan, index: usize, request: u32, response: u64) {
     let Traffic::Fetch { requests, .. } = &mut plan.users[index].traffic else { panic!("it fetches") };
     (requests[0].request_bytes, requests[0].bytes) = (request, response);

@@ -103,7 +103,7 @@ impl<'a> World<'a> {
                 break;
             }
             self.net.ctx.now = now;
-            // A constant of the recorder: runs without such a recorder do not pay for it.
+            // A constant of the recorder, so it costs nothing in runs without such a recorder.
             if R::WATCHES_EVENTS
                 && let Some(host) = self.place(&event)
             {
@@ -384,7 +384,7 @@ impl<'a> World<'a> {
                     if let Some((_, Attached::Server(transfer))) = net.connections.attachment(end) {
                         applications.exit_connected(transfer, end.other());
                     }
-                    // A standing connection has no handshake that would open its channel.
+                    // A standing connection skips the handshake, which would open its channel.
                     if opening.stands {
                         net.channel_opened(applications, end);
                     }

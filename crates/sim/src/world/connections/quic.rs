@@ -1,5 +1,5 @@
 //! QUIC: a connection per pair of nodes (the trunk) and a lane per channel on it. A lane is a [`Connection`];
-//! the trunk's packets carry its bytes. Nodes see no difference from TCP connections.
+//! the trunk's packets carry its bytes. Nodes cannot tell lanes from TCP connections.
 
 use tidegate_control::units::Time;
 use tidegate_proto::ids::ChannelId;
