@@ -19,7 +19,9 @@ use tidegate_control::units::{Span, Time};
 use tidegate_proto::cell::RelayId;
 
 use super::applications::Applications;
-use super::connections::{Arrived, Attached, Connections, EndId, News, Told, What, Wire};
+use super::connections::{
+    Arrived, Attached, ConnectionMessage, Connections, EndId, Outbox, ProcessMessage, Wire,
+};
 use super::context::{Context, PROGRESS_EVERY, RunEnd};
 use super::event::Event;
 use super::measurement::Measurement;
@@ -375,11 +377,11 @@ impl<'a> World<'a> {
     }
 
     /// Takes what another process has told, at the beginning of a window. Empties `told` and keeps its memory.
-    pub fn hear(&mut self, from: u32, begins: Time, told: &mut Told) {
+    pub fn hear(&mut self, from: u32, begins: Time, told: &mut Outbox) {
         let World { net, applications, .. } = self;
-        for news in told.news.drain(..) {
-            match news {
-                News::Open(opening) => {
+        for message in told.messages.drain(..) {
+            match message {
+                ProcessMessage::Open(opening) => {
                     let end = net.connections.opened_across(&net.ctx, begins, from, &opening);
                     if let Some((_, Attached::Server(transfer))) = net.connections.attachment(end) {
                         applications.exit_connected(transfer, end.other());
@@ -389,19 +391,21 @@ impl<'a> World<'a> {
                         net.channel_opened(applications, end);
                     }
                 }
-                News::About { number, from_opener, what } => {
+                ProcessMessage::About { number, from_opener, what } => {
                     let end = net.connections.told_about(from, number, from_opener);
                     match what {
-                        What::OutOfBand(at, cell) => {
+                        ConnectionMessage::OutOfBand(at, cell) => {
                             let Network { ctx, connections, .. } = net;
                             connections.deliver_out_of_band(&mut ctx.queue, end, at.max(begins), *cell);
                         }
-                        What::Announced(bytes) => net.announced(end, bytes),
-                        What::Closed => net.ctx.queue.push(begins, Event::Closed(end.connection)),
+                        ConnectionMessage::Announced(bytes) => net.announced(end, bytes),
+                        ConnectionMessage::Closed => {
+                            net.ctx.queue.push(begins, Event::Closed(end.connection))
+                        }
                     }
                 }
-                News::Begun(begun) => applications.learn(begun.0, begun.1),
-                News::Over(transfer) => applications.over(transfer),
+                ProcessMessage::Begun(begun) => applications.learn(begun.0, begun.1),
+                ProcessMessage::Over(transfer) => applications.over(transfer),
             }
         }
         net.connections.hear(&mut net.ctx.queue, from, told);

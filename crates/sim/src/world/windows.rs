@@ -13,7 +13,7 @@ use std::sync::{Arc, Barrier, Mutex, MutexGuard, RwLock};
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
 
-use super::connections::Told;
+use super::connections::Outbox;
 use super::context::{Observed, PROGRESS_EVERY, RunEnd};
 use super::event_loop::World;
 use crate::division::{Division, WINDOW};
@@ -28,7 +28,7 @@ struct Process<'a> {
 }
 
 /// Messages of one process to another in a window.
-type Mail = Mutex<Told>;
+type Mail = Mutex<Outbox>;
 
 /// State shared by the threads.
 struct Shared<'a> {

@@ -15,8 +15,8 @@ use crate::world::applications::TransferState;
 
 /// Messages from one process to another; they apply in this order.
 #[derive(Default)]
-pub(in crate::world) struct Told {
-    pub news: Vec<News>,
+pub(in crate::world) struct Outbox {
+    pub messages: Vec<ProcessMessage>,
     pub cells: Vec<Written>,
     /// A packet's flow is the connection's number.
     pub packets: Vec<Leaving<Wire>>,
@@ -31,11 +31,11 @@ pub(in crate::world) struct Written {
 }
 
 /// A message besides cells and packets.
-pub(in crate::world) enum News {
+pub(in crate::world) enum ProcessMessage {
     /// A connection was opened, the next of those between the two.
     Open(Box<Opening>),
     /// A message about a connection.
-    About { number: u32, from_opener: bool, what: What },
+    About { number: u32, from_opener: bool, what: ConnectionMessage },
     /// A client has begun a transfer with an exit or a server here.
     Begun(Box<(u32, TransferState)>),
     /// It is over.
@@ -43,7 +43,7 @@ pub(in crate::world) enum News {
 }
 
 /// A message about a connection.
-pub(in crate::world) enum What {
+pub(in crate::world) enum ConnectionMessage {
     /// A cell that goes out of band arrives then.
     OutOfBand(Time, Box<Cell<Clear>>),
     /// The server will write this many bytes.
@@ -66,7 +66,7 @@ pub(in crate::world) struct Opening {
 /// A process' messages to the others, and the connections that it shares with them.
 pub(in crate::world) struct Borders {
     /// By process: messages to send at the end of the window.
-    pub told: Vec<Told>,
+    pub told: Vec<Outbox>,
     /// By process: number of connections opened to it.
     pub opened: Vec<u32>,
     /// By process: the connections that it has opened, in order.
@@ -78,21 +78,21 @@ impl Borders {
     pub fn new(processes: u32) -> Borders {
         let each = processes as usize;
         Borders {
-            told: (0..each).map(|_| Told::default()).collect(),
+            told: (0..each).map(|_| Outbox::default()).collect(),
             opened: vec![0; each],
             accepted: vec![Vec::new(); each],
         }
     }
 
     /// Queues a message from an end at `side` to the other end.
-    pub fn tell(&mut self, across: Across, side: u8, what: What) {
-        let about = News::About { number: across.number, from_opener: side == 0, what };
-        self.news(across.process, about);
+    pub fn tell(&mut self, across: Across, side: u8, what: ConnectionMessage) {
+        let about = ProcessMessage::About { number: across.number, from_opener: side == 0, what };
+        self.send(across.process, about);
     }
 
     /// Queues a message to a process.
-    pub fn news(&mut self, process: u32, news: News) {
-        self.told[process as usize].news.push(news);
+    pub fn send(&mut self, process: u32, message: ProcessMessage) {
+        self.told[process as usize].messages.push(message);
     }
 
     /// Queues cells that an end has written.

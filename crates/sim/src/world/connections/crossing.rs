@@ -7,7 +7,7 @@ use tidegate_control::units::Time;
 use tidegate_proto::cell::Cell;
 use tidegate_proto::onion::Clear;
 
-use super::borders::{News, Opening, Told, What, Written};
+use super::borders::{ConnectionMessage, Opening, Outbox, ProcessMessage, Written};
 use super::ends::{Across, Connection, ConnectionId, End, EndId};
 use super::table::Connections;
 use crate::queue::Queue;
@@ -31,7 +31,7 @@ impl Connections {
             flights: connection.flights,
             stands,
         };
-        self.borders.news(process, News::Open(Box::new(opening)));
+        self.borders.send(process, ProcessMessage::Open(Box::new(opening)));
     }
 
     /// Adds the connection that another process has opened; returns the end at the host here.
@@ -58,7 +58,7 @@ impl Connections {
     pub(super) fn close_across(&mut self, ctx: &Context<'_>, connection: &Connection) {
         if let Some(across) = connection.across {
             let side = u8::from(!ctx.is_here(connection.ends[0].host));
-            self.borders.tell(across, side, What::Closed);
+            self.borders.tell(across, side, ConnectionMessage::Closed);
         }
     }
 
@@ -73,7 +73,9 @@ impl Connections {
     pub fn send_out_of_band(&mut self, queue: &mut Queue<Event>, from: EndId, at: Time, cell: Cell<Clear>) {
         let across = self.live(from.connection).and_then(|connection| connection.across);
         match across {
-            Some(across) => self.borders.tell(across, from.side, What::OutOfBand(at, Box::new(cell))),
+            Some(across) => {
+                self.borders.tell(across, from.side, ConnectionMessage::OutOfBand(at, Box::new(cell)))
+            }
             None => self.deliver_out_of_band(queue, from.other(), at, cell),
         }
     }
@@ -94,18 +96,18 @@ impl Connections {
     pub fn announce_across(&mut self, exit: EndId, bytes: u64) -> bool {
         let across = self.live(exit.connection).and_then(|connection| connection.across);
         if let Some(across) = across {
-            self.borders.tell(across, exit.other().side, What::Announced(bytes));
+            self.borders.tell(across, exit.other().side, ConnectionMessage::Announced(bytes));
         }
         across.is_some()
     }
 
     /// Tells another process something.
-    pub fn tell_process(&mut self, process: u32, news: News) {
-        self.borders.news(process, news);
+    pub fn tell_process(&mut self, process: u32, message: ProcessMessage) {
+        self.borders.send(process, message);
     }
 
     /// By process: everything to tell it at the end of a window.
-    pub fn told(&mut self) -> &mut [Told] {
+    pub fn told(&mut self) -> &mut [Outbox] {
         for (process, mut leaving) in self.underlay.leaving() {
             let connection = self.all[leaving.packet.flow as usize].as_deref();
             // Packets of a closed connection are not needed.
@@ -123,7 +125,7 @@ impl Connections {
     }
 
     /// Takes the cells and packets that another process has told.
-    pub fn hear(&mut self, queue: &mut Queue<Event>, from: u32, told: &mut Told) {
+    pub fn hear(&mut self, queue: &mut Queue<Event>, from: u32, told: &mut Outbox) {
         // Touching all connections first lets the processor load them together, as in `ahead`.
         for Written { number, from_opener, .. } in &told.cells {
             let end = self.borders.here(from, *number, *from_opener);

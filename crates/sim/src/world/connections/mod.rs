@@ -27,7 +27,7 @@ mod segments;
 mod sockets;
 mod table;
 
-pub(super) use borders::{News, Told, What};
+pub(super) use borders::{ConnectionMessage, Outbox, ProcessMessage};
 pub(super) use cells::ServerBytes;
 pub(super) use ends::{Attached, ConnectionId, EndId, Wire};
 pub(super) use follow::Trace;

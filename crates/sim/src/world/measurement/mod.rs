@@ -20,7 +20,7 @@ use tidegate_proto::flashflow::{measurer, relay};
 
 use self::circuit::Circuit;
 pub(super) use self::session::Measurement;
-use self::session::{Asks, COORDINATOR, Due, Who, measurer_fingerprint};
+use self::session::{COORDINATOR, Due, Requester, TimerOwner, measurer_fingerprint};
 use super::connections::{Attached, EndId};
 use super::event::Event;
 use super::network::{Network, NodeEvent, NodeEvents};
@@ -104,28 +104,28 @@ impl Measurement {
         }
     }
 
-    fn timer(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, i: usize, who: Who) {
+    fn timer(&mut self, net: &mut Network<'_>, apps: &mut impl NodeEvents, i: usize, who: TimerOwner) {
         let now = net.ctx.now;
         let session = &mut self.sessions[i];
         match who {
-            Who::Coordinator => {
+            TimerOwner::Coordinator => {
                 session.wakes[0] = Time::NEVER;
                 if let Some(coordination) = &mut session.coordination {
                     coordination.timeout(now);
                 }
                 self.settle_coordinator(net, i);
             }
-            Who::Relay => {
+            TimerOwner::Relay => {
                 session.wakes[1] = Time::NEVER;
                 session.target.timeout(now);
                 self.settle_relay(net, apps, i);
             }
-            Who::Member(k) => {
+            TimerOwner::Member(k) => {
                 session.members[k].wake = Time::NEVER;
                 session.members[k].machine.timeout(now);
                 self.settle_member(net, apps, i, k);
             }
-            Who::Load(k) => {
+            TimerOwner::Load(k) => {
                 session.members[k].load_wake = Time::NEVER;
                 self.load(net, i, k);
             }
@@ -172,7 +172,7 @@ impl Measurement {
                     let due = coordination.next_timeout().unwrap_or(Time::NEVER);
                     if due < session.wakes[0] {
                         session.wakes[0] = due;
-                        self.wait(net, due, Due::Wake(i, Who::Coordinator));
+                        self.wait(net, due, Due::Wake(i, TimerOwner::Coordinator));
                     }
                     return;
                 }
@@ -199,7 +199,7 @@ impl Measurement {
             let Some(grant) = session.pace.poll(now) else { break };
             let cost = session.cost(now, grant.bytes / CELL as u64);
             match grant.who {
-                Asks::Echo(circuit) => {
+                Requester::Echo(circuit) => {
                     session.echoed += grant.bytes;
                     let pipe = &mut self.circuits[circuit as usize].pipe;
                     if session.hold.is_some() {
@@ -209,7 +209,7 @@ impl Measurement {
                     }
                     self.pump_echo(net, apps, circuit);
                 }
-                Asks::Channel(end) => {
+                Requester::Channel(end) => {
                     session.target.background(grant.bytes, grant.bytes);
                     self.read_granted(net, apps, host, end);
                 }
@@ -226,7 +226,7 @@ impl Measurement {
         let due = due.unwrap_or(Time::NEVER);
         if due < session.wakes[1] {
             session.wakes[1] = due;
-            self.wait(net, due, Due::Wake(i, Who::Relay));
+            self.wait(net, due, Due::Wake(i, TimerOwner::Relay));
         }
     }
 
@@ -317,7 +317,7 @@ impl Measurement {
         }
         if net.connections.can_read(end) {
             net.nodes.gated(host).paused_readers.push(end);
-            self.sessions[i].pace.request(Class::Background, Asks::Channel(end), CELL as u64);
+            self.sessions[i].pace.request(Class::Background, Requester::Channel(end), CELL as u64);
         }
     }
 
@@ -361,7 +361,7 @@ impl Measurement {
         let Some(bytes) = circuit.pipe.pump(&mut sockets) else { return };
         let (i, connection) = (circuit.session, circuit.end.connection);
         if self.sessions[i].target.echo(now) {
-            self.sessions[i].pace.request(Class::Measurement, Asks::Echo(number), bytes);
+            self.sessions[i].pace.request(Class::Measurement, Requester::Echo(number), bytes);
         } else {
             net.close(apps, connection);
         }
@@ -422,7 +422,7 @@ impl Measurement {
         let circuit = &self.circuits[number as usize];
         let (i, k) = (circuit.session, circuit.member);
         let session = &mut self.sessions[i];
-        session.pace.withdraw(Class::Measurement, Asks::Echo(number));
+        session.pace.withdraw(Class::Measurement, Requester::Echo(number));
         session.members[k].machine.failed(Reason::Lost);
         self.settle_member(net, apps, i, k);
     }
@@ -452,7 +452,7 @@ impl Measurement {
                             let connection = circuit.end.connection;
                             let session = &mut self.sessions[i];
                             session.circuits.retain(|other| *other != number);
-                            session.pace.withdraw(Class::Measurement, Asks::Echo(number));
+                            session.pace.withdraw(Class::Measurement, Requester::Echo(number));
                             net.close(apps, connection);
                         }
                     }
@@ -463,7 +463,7 @@ impl Measurement {
         let due = member.machine.next_timeout().unwrap_or(Time::NEVER);
         if due < member.wake {
             member.wake = due;
-            self.wait(net, due, Due::Wake(i, Who::Member(k)));
+            self.wait(net, due, Due::Wake(i, TimerOwner::Member(k)));
         }
     }
 
@@ -488,7 +488,7 @@ impl Measurement {
             && at < member.load_wake
         {
             member.load_wake = at;
-            self.wait(net, at, Due::Wake(i, Who::Load(k)));
+            self.wait(net, at, Due::Wake(i, TimerOwner::Load(k)));
         }
     }
 }

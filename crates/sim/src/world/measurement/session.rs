@@ -50,13 +50,13 @@ pub(in crate::world) enum Due {
     Lost(usize, Peer),
     /// A member learns that the relay closed a circuit.
     CircuitGone(usize, usize),
-    Wake(usize, Who),
+    Wake(usize, TimerOwner),
     /// A second is over.
     Second,
 }
 
 #[derive(Clone, Copy)]
-pub(in crate::world) enum Who {
+pub(in crate::world) enum TimerOwner {
     Coordinator,
     Relay,
     Member(usize),
@@ -66,7 +66,7 @@ pub(in crate::world) enum Who {
 /// A requester of a relay's permission to forward: a measurement circuit, or an end that receives ordinary circuits'
 /// cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::world) enum Asks {
+pub(in crate::world) enum Requester {
     Echo(u32),
     Channel(EndId),
 }
@@ -77,7 +77,7 @@ pub(in crate::world) struct Session {
     pub secret: RelaySecret,
     pub coordination: Option<coordinator::Measurement>,
     pub target: Target,
-    pub pace: Pace<Asks>,
+    pub pace: Pace<Requester>,
     pub cell_cost: Span,
     pub begun: Option<Time>,
     pub hold: Option<Hold>,
