@@ -156,6 +156,7 @@ pub fn near(plan: &Plan, window: Span) -> Vec<usize> {
                 .for_each(|group| *group = low);
         }
     };
+    // A packet may not cross from one process to another within a window.
     for a in 0..locations {
         for b in a + 1..locations {
             if least_delay(plan.paths.get(a, b)).min(least_delay(plan.paths.get(b, a))) < window {
@@ -191,6 +192,7 @@ fn dealt(plan: &Plan, group: &[usize]) -> Vec<u32> {
     let mut loads = vec![0.0_f64; (plan.processes as usize).min(order.len()).max(1)];
     let mut process = vec![0; group.len()];
     for at in order {
+        // Greedy: the largest group first, always to the least loaded process.
         let least = (0..loads.len()).min_by(|a, b| loads[*a].total_cmp(&loads[*b]).then(a.cmp(b)));
         let least = least.expect("there is a process");
         loads[least] += work[at];

@@ -83,6 +83,7 @@ pub fn weigh(
     let mut malicious = holding(&capacities, attack.share, &seed.fork("malicious"), &[]);
     let mut trusted = holding(&capacities, system.survey.trusted, &seed.fork("trusted"), &malicious);
     let mut abilities = capacities.clone();
+    // Sybils share the machine of the relay that they copy, so they add no capacity.
     if attack.trick == Trick::Sybils {
         sybils::join(plan, &mut abilities, &mut malicious, attack.factor as u32);
         capacities.resize(abilities.len(), 0.0);

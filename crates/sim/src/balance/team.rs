@@ -97,6 +97,7 @@ fn slots(team: &Team, guesses: &[Option<f64>], seed: &Seed) -> Slots {
     let mut order: Vec<(usize, Rate)> = known.collect();
     order.sort_by_key(|(relay, needed)| (std::cmp::Reverse(*needed), *relay));
     let sum: u64 = order.iter().map(|(_, needed)| needed.0).sum();
+    // The fewest slots that could hold all measurements; relays without room in them add slots.
     let least = sum.div_ceil(most.0) as usize;
     let (mut left, mut slots) = (vec![whole.clone(); least], vec![Vec::new(); least]);
     let mut random = seed.random();

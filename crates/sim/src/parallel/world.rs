@@ -284,6 +284,7 @@ impl<'a> World<'a> {
             source.attempting = false;
             return;
         }
+        // A source that was silent for several seconds starts only the last of them.
         if now >= source.second {
             let passed = (now.0 - source.second.0) / SECOND.0 + 1;
             source.second += SECOND * passed;
@@ -388,6 +389,7 @@ impl<'a> World<'a> {
 
     fn packet(&mut self, now: Time, id: u32) {
         let packet = &mut self.packets[id as usize];
+        // Only a timeout comes before the packet's stage is due.
         if now < packet.due {
             packet.timed_out = true;
             self.counts.timeouts += 1;

@@ -228,6 +228,7 @@ impl Pair {
                     self.drive(to);
                 }
                 Event::Timer { end } => {
+                    // Events cannot be removed: a timer that has moved leaves a stale one.
                     if at < self.ends[end].timer {
                         continue;
                     }
