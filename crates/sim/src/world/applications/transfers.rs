@@ -8,7 +8,7 @@ use super::requests::{Content, Schedule, Schedules, TransferState};
 use super::state::Applications;
 use crate::observe::{Circuit, Observation, Transfer, User};
 use crate::plan::Traffic;
-use crate::world::connections::{Attached, EndId, News, ServerBytes};
+use crate::world::connections::{Attached, EndId, ProcessMessage, ServerBytes};
 use crate::world::context::Context;
 use crate::world::event::Event;
 use crate::world::network::Network;
@@ -374,7 +374,7 @@ impl Applications {
         if net.ctx.division.processes > 1 {
             let state = self.transfers[transfer as usize].clone();
             for process in concerned(&net.ctx, exit, state.server) {
-                let begun = News::Begun(Box::new((transfer, state.clone())));
+                let begun = ProcessMessage::Begun(Box::new((transfer, state.clone())));
                 net.connections.tell_process(process, begun);
             }
             self.transfers[transfer as usize].exit_host = exit;
@@ -386,7 +386,7 @@ impl Applications {
         if net.ctx.division.processes > 1 {
             let state = &self.transfers[transfer as usize];
             for process in concerned(&net.ctx, state.exit_host, state.server) {
-                net.connections.tell_process(process, News::Over(transfer));
+                net.connections.tell_process(process, ProcessMessage::Over(transfer));
             }
         }
     }
