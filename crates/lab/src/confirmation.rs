@@ -1,12 +1,12 @@
-//! The runner `confirmation`: what an observer of circuits' rates can tell.
+//! The runner `confirmation`: what an observer of circuits' rates can infer.
 //!
-//! *Traffic confirmation*: who sees the cells that an exit sends off on a circuit, and the bytes that arrive at each
-//! client, guesses whose circuit it is: the client whose bytes correlate most, over any delay up to `lag`. *Shared relays*:
-//! who sees rates at clients alone guesses which circuits meet at a middle or exit: those whose mean rates are nearest, or
-//! whose rates correlate most. PredicTor's paper (2022, section 4) discusses both and measures neither.
+//! *Traffic confirmation*: an observer of the cells that an exit sends on a circuit, and of the bytes that arrive at
+//! each client, attributes the circuit to the client with the highest correlation over any delay up to `lag`.
+//! *Shared relays*: an observer of rates at clients guesses that circuits share a middle or exit if their mean rates
+//! are close, or their rates correlate. PredicTor's paper (2022, section 4) discusses both and measures neither.
 //!
-//! Quantities are `<scenario>.<system>.matched.window-<s>` (share of the circuits that are guessed right, watched for so
-//! long), `.chance`, `.shared_relay_auc.by_rate` and `.by_correlation` (0.5: no better than a coin).
+//! Quantities are `<scenario>.<system>.matched.window-<s>` (share of circuits attributed correctly after this
+//! observation time), `.chance`, `.shared_relay_auc.by_rate` and `.by_correlation` (0.5 equals guessing).
 
 use std::collections::BTreeMap;
 
@@ -24,16 +24,16 @@ use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ConfirmationExperiment {
-    /// Scenario files by name; paths count from the experiment's folder.
+    /// Scenario files by name; paths are relative to the experiment's folder.
     scenarios: BTreeMap<String, ScenarioEntry>,
     #[serde(default)]
     overrides: Vec<String>,
     seeds: u32,
-    /// What bytes are counted over.
+    /// Interval over which bytes are counted.
     bin: Span,
-    /// The longest way from exit to client that is thought of.
+    /// Longest delay from exit to client that the observer considers.
     lag: Span,
-    /// For how long circuits are watched.
+    /// Observation times.
     windows: Vec<Span>,
 }
 
@@ -49,7 +49,8 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     watch(experiment, of, monitor, begin, |seen| seen.quantities(&parameters))
 }
 
-/// Runs every system of scenarios with so many seeds, each before a watcher of its own, and offers the quantities that it gives.
+/// Runs every system of the scenarios with `seeds` seeds, each with its own recorder, and returns the recorders'
+/// quantities.
 pub(crate) fn watch<R: Recorder>(
     experiment: &Experiment,
     (scenarios, overrides, seeds): (&BTreeMap<String, ScenarioEntry>, &[String], u32),
@@ -75,7 +76,7 @@ pub(crate) fn watch<R: Recorder>(
     Ok(measured)
 }
 
-/// Bytes per bin of a circuit: as they leave the exit, and as they arrive at the client.
+/// Bytes of a circuit per bin: leaving the exit, and arriving at the client.
 #[derive(Clone, Debug)]
 struct Flow {
     path: [Host; 3],
@@ -83,7 +84,7 @@ struct Flow {
     arrived: Vec<f64>,
 }
 
-/// What was seen of all circuits, from the end of the warm-up on.
+/// Observed flows of all circuits after the warm-up.
 struct CircuitFlows {
     bin: Span,
     from: Time,
@@ -103,7 +104,7 @@ impl CircuitFlows {
     }
 
     fn quantities(&self, parameters: &ConfirmationExperiment) -> Vec<(String, f64)> {
-        // Only what carried bytes can be told from another.
+        // Circuits without traffic cannot be distinguished.
         let flows: Vec<&Flow> =
             self.flows.values().filter(|flow| flow.departed.iter().any(|bytes| *bytes > 0.0)).collect();
         if flows.is_empty() {
@@ -159,8 +160,8 @@ impl Recorder for CircuitFlows {
     }
 }
 
-/// Share of the exits' flows whose client is guessed, in windows of so many bins, one after the other. `None` if no window
-/// fits.
+/// Share of the exits' flows that are attributed to the right client, over consecutive windows of `window` bins.
+/// `None` if no window fits.
 fn matched(flows: &[&Flow], window: usize, lags: usize) -> Option<f64> {
     let bins = flows.first()?.departed.len();
     let starts = (0..(bins + 1).saturating_sub(window + lags)).step_by(window.max(1));
@@ -177,7 +178,7 @@ fn matched(flows: &[&Flow], window: usize, lags: usize) -> Option<f64> {
             };
             let scores: Vec<f64> = flows.iter().map(|client| alike(client)).collect();
             let best = scores.iter().copied().fold(f64::MIN, f64::max);
-            // Who cannot tell two apart tosses a coin.
+            // Between equal scores the observer guesses at random.
             let first = scores.iter().filter(|score| **score == best).count();
             right += if scores[own] == best { 1.0 / first as f64 } else { 0.0 };
             guesses += 1.0;
@@ -186,7 +187,7 @@ fn matched(flows: &[&Flow], window: usize, lags: usize) -> Option<f64> {
     (guesses > 0.0).then(|| right / guesses)
 }
 
-/// Pearson's; 0 if either does not vary.
+/// Pearson's correlation coefficient; 0 if either series is constant.
 pub(crate) fn correlation(a: &[f64], b: &[f64]) -> f64 {
     let n = a.len() as f64;
     let (mean_a, mean_b) = (a.iter().sum::<f64>() / n, b.iter().sum::<f64>() / n);
@@ -200,8 +201,8 @@ pub(crate) fn correlation(a: &[f64], b: &[f64]) -> f64 {
     if of_a == 0.0 || of_b == 0.0 { 0.0 } else { both / (of_a * of_b).sqrt() }
 }
 
-/// The probability that one that is scores above one that is not: the area under the receiver's curve. `None` if all
-/// are or none is.
+/// Area under the ROC curve: the probability that a positive scores above a negative. `None` if all are positive or
+/// all are negative.
 pub(crate) fn auc(mut scored: Vec<(f64, bool)>) -> Option<f64> {
     scored.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let are = scored.iter().filter(|(_, is)| *is).count() as f64;
@@ -222,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Bursts that are each flow's own, two bins later at the client.
+    /// A flow with random bursts, which arrive at the client two bins later.
     fn flow(own: u64, relays: [u32; 3]) -> Flow {
         let mut random = Seed::root(own).random();
         let departed: Vec<f64> = (0..40).map(|_| if random.chance(0.4) { 900.0 } else { 10.0 }).collect();

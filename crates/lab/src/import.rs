@@ -1,4 +1,4 @@
-//! Scenarios of other tools' files: what `tornettools` stages and generates, tgen's models and action graphs.
+//! Imports scenarios from files of `tornettools` (staged and generated) and tgen (models and action graphs).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use tidegate_data::{graphml, open, shadow_yaml, tgen};
 
 use crate::input::InputError;
 
-/// A scenario in the making.
+/// The parts of a scenario collected so far.
 #[derive(Default)]
 struct Draft {
     relays: Option<PathBuf>,
@@ -18,24 +18,24 @@ struct Draft {
     models: [Option<PathBuf>; 2],
     /// Action graphs as `[traffic]` tables, by name.
     actions: Vec<(String, String)>,
-    /// Of a Shadow network: how many hosts of each kind there are.
+    /// Number of hosts by kind in a Shadow network.
     kinds: BTreeMap<String, u32>,
 }
 
-/// What came of files.
+/// The result of an import.
 pub struct Imported {
     /// The scenario file.
     pub text: String,
-    /// What was taken of which file.
+    /// File and contents of everything that was imported.
     pub taken: Vec<String>,
-    /// What was not, and why.
+    /// File and reason of everything that was not imported.
     pub left: Vec<String>,
 }
 
-/// Makes a scenario of files, and of all files in folders (one level deep).
+/// Creates a scenario from files, and from the files in folders (one level deep).
 ///
 /// # Errors
-/// If a file cannot be read, two files say the same thing, or nothing can be taken.
+/// If a file cannot be read, two files have the same role, or nothing can be imported.
 pub fn import(places: &[PathBuf]) -> Result<Imported, InputError> {
     let mut files = Vec::new();
     let mut draft = Draft::default();
@@ -73,8 +73,8 @@ pub fn import(places: &[PathBuf]) -> Result<Imported, InputError> {
         }
     }
     if taken.is_empty() {
-        let cure = "name the files or the folder of `tornettools stage`, tgen's models or action graphs";
-        return Err(InputError::new("the files", "hold nothing that can be taken", cure));
+        let cure = "name files or the folder of `tornettools stage`, or tgen's models or action graphs";
+        return Err(InputError::new("the files", "contain nothing that can be imported", cure));
     }
     Ok(Imported { text: draft.scenario(), taken, left })
 }
@@ -82,14 +82,14 @@ pub fn import(places: &[PathBuf]) -> Result<Imported, InputError> {
 fn keep(slot: &mut Option<PathBuf>, file: &Path) -> Result<(), InputError> {
     let whole = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     if let Some(before) = slot.replace(whole) {
-        let cause = format!("says what {} says too", before.display());
-        return Err(InputError::new(file.display().to_string(), cause, "name one of them"));
+        let cause = format!("has the same role as {}", before.display());
+        return Err(InputError::new(file.display().to_string(), cause, "name only one of them"));
     }
     Ok(())
 }
 
 impl Draft {
-    /// Takes the network of a Shadow 2 or 3 configuration in its folder.
+    /// Imports the network of a Shadow 2 or 3 configuration from its folder.
     fn take_shadow(
         &mut self,
         folder: &Path,
@@ -107,14 +107,14 @@ impl Draft {
                 Ok(_) => keep(&mut self.latency, &graph)?,
                 Err(error) => left.push(format!("{name}: latencies: {error}")),
             },
-            Some(graph) => left.push(format!("{name}: the graph {}, which is not there", graph.display())),
+            Some(graph) => left.push(format!("{name}: the graph {}, which does not exist", graph.display())),
             None => left.push(format!("{name}: a graph that is built into Shadow")),
         }
         for kind in ["perfclient", "markovclient", "server"] {
             let of_kind = contents.kinds.iter().filter(|(name, _)| name.starts_with(kind));
             let count: u32 = of_kind.filter(|(name, _)| !name.contains("onion")).map(|(_, n)| n).sum();
             if count > 0 {
-                taken.push(format!("{name}: {count} hosts called {kind}"));
+                taken.push(format!("{name}: {count} hosts of the kind {kind}"));
                 self.kinds.insert(kind.to_owned(), count);
             }
         }
@@ -122,12 +122,9 @@ impl Draft {
         let is_known =
             |kind: &str| known.iter().any(|known| kind.starts_with(known)) && !kind.contains("onion");
         let others = contents.kinds.iter().filter(|(kind, _)| !is_known(kind));
-        left.extend(others.map(|(kind, count)| format!("{name}: {count} hosts called {kind}")));
+        left.extend(others.map(|(kind, count)| format!("{name}: {count} hosts of the kind {kind}")));
         if !contents.programs.is_empty() {
-            left.push(format!(
-                "{name}: what hosts run beside tor and tgen: {}",
-                contents.programs.join(", ")
-            ));
+            left.push(format!("{name}: programs other than tor and tgen: {}", contents.programs.join(", ")));
         }
         left.push(format!(
             "{name}: the nodes of clients and servers (placed by the built-in shares), relays' nodes (their countries count), \
@@ -136,7 +133,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes what a file holds; inside, why it was left.
+    /// Imports a file; the inner error is the reason for skipping it.
     fn take(&mut self, file: &Path) -> Result<Result<&'static str, String>, InputError> {
         let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
         let is = |part: &str| name.contains(part);
@@ -166,7 +163,7 @@ impl Draft {
             return Ok(Ok("latencies"));
         }
         if !is(".graphml") {
-            return Ok(Err("no file of a kind that is known".into()));
+            return Ok(Err("unknown kind of file".into()));
         }
         let document = open::open(file)?;
         if tgen::read(&document).is_ok() {
@@ -186,7 +183,7 @@ impl Draft {
         let quoted = |path: &Path| format!("{:?}", path.display().to_string());
         let mut text =
             String::from("duration = \"120 s\"\nwarmup = \"30 s\"\nsample = \"100 ms\"\n\n[tor]\n");
-        // A generated network is whole, and staged relays are all of Tor.
+        // A generated network is simulated as a whole; staged relays are all of Tor, of which 1 % is simulated.
         put(&mut text, if self.kinds.is_empty() { "fraction = 0.01" } else { "fraction = 1.0" });
         self.kinds.get("server").iter().for_each(|count| put(&mut text, &format!("servers = {count}")));
         for (key, file) in [("capacity", &self.relays), ("latency", &self.latency)] {
@@ -227,7 +224,7 @@ fn user(name: &str, count: u32) -> String {
     )
 }
 
-/// tgen's `50 KiB`, `1000 bytes`, `15 seconds`, `1 minute` as scenarios write it.
+/// Converts tgen's `50 KiB`, `1000 bytes`, `15 seconds`, `1 minute` to the notation of scenarios.
 fn quantity(text: &str) -> Result<String, String> {
     let (number, unit) = text.trim().split_once(' ').ok_or_else(|| format!("`{text}` has no unit"))?;
     let unit = match unit.to_lowercase().trim_end_matches('s') {
@@ -240,20 +237,20 @@ fn quantity(text: &str) -> Result<String, String> {
         "second" | "sec" | "" => "s",
         "millisecond" | "m" => "ms",
         "minute" | "min" => "min",
-        _ => return Err(format!("`{text}` has a unit that is unknown here")),
+        _ => return Err(format!("`{text}` has an unknown unit")),
     };
-    number.parse::<f64>().map_err(|_| format!("`{text}` is no quantity"))?;
+    number.parse::<f64>().map_err(|_| format!("`{text}` is not a quantity"))?;
     Ok(format!("\"{number} {unit}\""))
 }
 
-/// An action graph that pauses and asks for responses, as tornettools' measuring clients do, as a `[traffic]` table.
+/// Converts an action graph of pauses and requests, as of tornettools' measuring clients, to a `[traffic]` table.
 fn actions(graph: &Graph, name: &str) -> Result<String, String> {
     let mut text = format!("[traffic.{name}]\n");
     let number = |wanted: &Node| graph.nodes.iter().position(|node| node.id == wanted.id);
     if let Some(pause) = graph.nodes.iter().find(|node| node.attributes.contains_key("time")) {
         let at = number(pause);
         let again = graph.edges.iter().any(|edge| Some(edge.source) == at && Some(edge.target) == at);
-        // A pause that follows itself goes on while what it started is under way.
+        // A pause with an edge to itself continues while its requests are under way.
         let key = if again { "every" } else { "pause" };
         put(&mut text, &format!("{key} = {}", quantity(&pause.attributes["time"])?));
     }
@@ -272,7 +269,7 @@ fn actions(graph: &Graph, name: &str) -> Result<String, String> {
         }
         any = true;
     }
-    if any { Ok(text) } else { Err("an action graph that asks for nothing: a server's".into()) }
+    if any { Ok(text) } else { Err("an action graph without requests, such as a server's".into()) }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is wrong with a user's input: which file, where, why, and what to do about it.
+//! Errors in a user's input: file, position, cause and cure; and the text that they point into.
 
 use std::fmt;
 use std::io::Read;
@@ -7,16 +7,16 @@ use std::path::Path;
 
 pub use tidegate_control::keys::suggest;
 
-/// A mistake in a file or argument; the tool prints it and exits with code 2.
+/// A mistake in a file or argument. The tool prints it and exits with code 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputError {
     /// The file (or argument) as the user named it.
     pub file: String,
-    /// Line and column, from 1, where they are known.
+    /// Line and column, from 1, if known.
     pub at: Option<(usize, usize)>,
     /// What is wrong.
     pub cause: String,
-    /// What would help.
+    /// How to fix it; may be empty.
     pub cure: String,
 }
 
@@ -37,13 +37,13 @@ impl fmt::Display for InputError {
 impl std::error::Error for InputError {}
 
 impl InputError {
-    /// A mistake in a file as a whole.
+    /// A mistake in a file as a whole, without a position.
     pub fn new(file: impl Into<String>, cause: impl Into<String>, cure: impl Into<String>) -> InputError {
         InputError { file: file.into(), at: None, cause: cause.into(), cure: cure.into() }
     }
 }
 
-/// A text being read, for turning byte offsets into lines and columns.
+/// A text file and its name, to turn byte offsets into lines and columns.
 #[derive(Clone, Debug)]
 pub struct SourceFile {
     /// The file as the user named it.
@@ -52,24 +52,24 @@ pub struct SourceFile {
     pub text: String,
 }
 
-/// No file a person writes by hand is longer than this.
+/// Limit on the size of hand-written files.
 const MAX_BYTES: u64 = 4 << 20;
 
 impl SourceFile {
-    /// Reads a file a person wrote: UTF-8, at most 4 MiB.
+    /// Reads a hand-written file: UTF-8, at most 4 MiB.
     pub fn read(path: &Path) -> Result<SourceFile, InputError> {
         let file = path.display().to_string();
         let fail = |cause: String, cure: &str| Err(InputError::new(file.clone(), cause, cure));
-        // Looked at before it is opened: opening a FIFO waits for a writer, a device never ends.
+        // Checked before opening: opening a FIFO blocks until a writer comes, and reading a device never ends.
         match std::fs::metadata(path) {
             Ok(about) if about.is_dir() => return fail("is a directory".into(), "name a file in it"),
             Ok(about) if !about.is_file() => {
-                return fail("is no regular file".into(), "write it to a file first");
+                return fail("is not a regular file".into(), "write the contents to a regular file first");
             }
             Ok(_) => {}
             Err(error) => return fail(format!("cannot be read: {error}"), "check the path"),
         }
-        // Files can grow while they are read.
+        // The limit applies to the bytes read: the file may grow meanwhile.
         let read = || {
             let mut bytes = Vec::new();
             std::fs::File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
@@ -77,7 +77,7 @@ impl SourceFile {
         };
         match read().map(String::from_utf8) {
             Ok(Ok(text)) if text.len() as u64 > MAX_BYTES => {
-                fail(format!("is longer than the limit is, {MAX_BYTES} bytes"), "is this the right file?")
+                fail(format!("is longer than the limit of {MAX_BYTES} bytes"), "is this the right file?")
             }
             Ok(Ok(text)) => Ok(SourceFile { file, text }),
             Ok(Err(_)) => fail("is not UTF-8 text".into(), "is this the right file?"),
@@ -96,12 +96,12 @@ impl SourceFile {
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
     }
 
-    /// A mistake at a place of this text.
+    /// A mistake at a position of this text.
     pub fn error(&self, span: Range<usize>, cause: impl Into<String>, cure: impl Into<String>) -> InputError {
         InputError { at: Some(self.position(span.start)), ..InputError::new(&self.file, cause, cure) }
     }
 
-    /// Parses JSON, with line and column of what is wrong.
+    /// Parses JSON. Errors have line and column.
     pub fn parse_json<T: serde::de::DeserializeOwned>(&self, cure: &str) -> Result<T, InputError> {
         serde_json::from_str(&self.text).map_err(|error| InputError {
             at: (error.line() > 0).then(|| (error.line(), error.column())),
@@ -109,7 +109,7 @@ impl SourceFile {
         })
     }
 
-    /// Parses TOML; unknown keys come back with the nearest known one.
+    /// Parses TOML. Errors about unknown keys suggest the nearest known one.
     pub fn parse_toml<T: serde::de::DeserializeOwned>(&self) -> Result<T, InputError> {
         if self.text.trim().is_empty() {
             return Err(InputError::new(&self.file, "is empty", "the README shows a complete example"));
@@ -124,7 +124,7 @@ impl SourceFile {
     }
 }
 
-/// Turns serde's message for an unknown key or variant into a suggestion; the rest pass as they are.
+/// Turns serde's message for an unknown key or variant into (cause, suggestion); other messages stay unchanged.
 pub(crate) fn explain(message: &str) -> (String, String) {
     let Some((head, expected)) = message.split_once(", expected ") else {
         return (message.trim_end().to_owned(), String::new());

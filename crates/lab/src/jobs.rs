@@ -1,4 +1,4 @@
-//! Independent pieces of work on as many threads as the monitor grants.
+//! Runs independent jobs on the number of threads that the monitor grants.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::monitor::Monitor;
 use crate::scoreboard::RunError;
 
-/// Does jobs, each on one thread, until all are done or the user stops: results in the jobs' order, none for jobs
-/// that were not begun.
+/// Runs each job on one thread, until all are complete or the user stops.
+///
+/// Returns the results in the order of the jobs; `None` for jobs that were not started.
 pub fn each<J: Sync, R: Send>(
     jobs: &[J],
     monitor: &dyn Monitor,
@@ -32,11 +33,10 @@ pub fn each<J: Sync, R: Send>(
     results.into_inner().expect("no thread panics with the lock held")
 }
 
-/// Does all jobs. `work` calls its second argument from time to time with the share it has done, and should end when
-/// that gives false.
+/// Runs all jobs. `work` reports the share it has done to its second argument, and must end when that returns false.
 ///
 /// # Errors
-/// The first error of a job; [`RunError::Stopped`] if the user stopped it.
+/// The first error of a job; [`RunError::Stopped`] if the user stopped the run.
 pub fn run_all<J: Sync, R: Send>(
     jobs: &[J],
     monitor: &dyn Monitor,

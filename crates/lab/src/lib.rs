@@ -1,7 +1,8 @@
 //! From a scenario file to checked runs, metrics, tables, figures and reports.
 //!
-//! [`scenario`] reads and checks a file, [`network`] draws a network from it and a seed, [`runs`] runs every system on
-//! it, [`metrics`] folds what is observed, [`report`] shows it; [`scoreboard`] holds published numbers against ours.
+//! [`scenario`] reads and checks a file, [`network`] draws a network from it and a seed, and [`runs`] runs every
+//! system on that network. [`metrics`] folds observations, [`report`] presents them, and [`scoreboard`] compares
+//! published numbers with ours.
 //!
 //! # Examples
 //!

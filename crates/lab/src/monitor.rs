@@ -1,25 +1,26 @@
-//! What the lab asks of the edge: clock, terminal, interruption.
+//! The lab's interface to its caller: clock, progress display, interruption.
 
-/// The edge that owns the clock, the terminal and the wish to stop. What an edge leaves out is as where nobody watches:
-/// one core, nothing shown, nobody stops it, and clocks that stand at 0.
+/// The caller's clock, progress display and stop request.
+///
+/// The defaults suit a caller that does not watch: one core, no display, no interruption, clocks that stay at 0.
 pub trait Monitor: Sync {
-    /// Cores to use.
+    /// Number of threads to use.
     fn jobs(&self) -> usize {
         1
     }
-    /// Something to show: which piece of work, how it stands, and how much of it is done, in 0..=1.
+    /// Shows progress: the piece of work, its state, and the share that is done, from 0 to 1.
     fn progress(&self, _work: &str, _state: &str, _done: f64) {}
-    /// Something that the user should change, though it was accepted.
+    /// Shows a notice: input that was accepted but that the user should look at.
     fn notice(&self, _text: &str) {}
-    /// True once the user wants to stop.
+    /// Whether the user asked to stop.
     fn stopped(&self) -> bool {
         false
     }
-    /// Wall-clock seconds since some fixed moment.
+    /// Wall-clock seconds since a fixed moment.
     fn wall_s(&self) -> f64 {
         0.0
     }
-    /// What a calendar says, in Unix seconds.
+    /// The current date and time, in Unix seconds.
     fn unix_s(&self) -> u64 {
         0
     }

@@ -1,12 +1,14 @@
-//! The runner `observer`: what somebody sees of circuits who sees the packets from one relay to another (their times,
-//! lengths, addresses and ports), and what arrives at each client.
+//! The runner `observer`: what an observer of the packets between two relays can infer about circuits.
+//!
+//! The observer sees times, lengths, addresses and ports of packets from one relay to another, and the bytes that
+//! arrive at each client.
 //!
 //! The relays are the middle and the guard of the first user. Quantities are `<scenario>.<system>.<quantity>`:
-//! `circuits`, that go over both and carry something; `flows`, connections whose packets can be told apart; and for flows
-//! apart, and (`together.`) for their sum, which is all that a tunnel such as IPsec shows: `laid_bare`, the share of these
-//! circuits whose bytes at the client correlate with those of one flow by more than .9; `correlation`, the mean of the best
-//! correlations; and `confirmed_auc`, the probability that a circuit over these relays correlates better than one that is
-//! elsewhere (0.5: no better than a coin). Delays up to `lag` are tried.
+//! `circuits`, the number of circuits with traffic over both relays; `flows`, the number of distinguishable
+//! connections. The following exist for single flows, and with the prefix `together.` for their sum, which is all that
+//! a tunnel such as IPsec reveals. `laid_bare` is the share of these circuits that correlate with one flow by more
+//! than 0.9; `correlation` is the mean of the best correlations; `confirmed_auc` is the probability that a circuit
+//! over these relays correlates better than another circuit (0.5 equals guessing). Delays up to `lag` are tried.
 
 use std::collections::BTreeMap;
 
@@ -20,21 +22,21 @@ use crate::scenario::Scenario;
 use crate::scoreboard::sweep::ScenarioEntry;
 use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 
-/// From this correlation on a flow shows a circuit's rate.
+/// Above this correlation, a flow reveals a circuit's rate.
 const PLAIN: f64 = 0.9;
 
 /// `[parameters]` of the runner.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ObserverExperiment {
-    /// Scenario files by name; paths count from the experiment's folder.
+    /// Scenario files by name; paths are relative to the experiment's folder.
     scenarios: BTreeMap<String, ScenarioEntry>,
     #[serde(default)]
     overrides: Vec<String>,
     seeds: u32,
-    /// What bytes are counted over.
+    /// Interval over which bytes are counted.
     bin: Span,
-    /// The longest way from the relays to a client that is thought of.
+    /// Longest delay from the relays to a client that the observer considers.
     lag: Span,
 }
 
@@ -51,16 +53,16 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     watch(experiment, of, monitor, begin, |seen| seen.quantities(lags))
 }
 
-/// Bytes per bin, from the end of the warm-up on.
+/// Bytes per bin after the warm-up.
 type Series = Vec<f64>;
 
 struct PacketObserver {
     bin: Span,
     from: Time,
     bins: usize,
-    /// Middle and guard.
+    /// The observed middle and guard.
     between: Option<(Host, Host)>,
-    /// Of each circuit, these two and what its client got.
+    /// Middle, guard and bytes at the client of each circuit.
     circuits: BTreeMap<Circuit, ((Host, Host), Series)>,
     flows: BTreeMap<u32, Series>,
 }
@@ -102,7 +104,7 @@ impl PacketObserver {
     }
 }
 
-/// How well what arrived fits one of the flows, later by any of so many bins.
+/// Best correlation of the arrived bytes with any flow, over delays of 0 to `lags` bins.
 fn best(flows: &[Series], arrived: &[f64], lags: usize) -> f64 {
     let lags = lags.min(arrived.len().saturating_sub(1));
     let fits = flows
@@ -149,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// Four circuits over the watched relays and four elsewhere, in bursts of their own; a flow for each, or one for all.
+    /// Four circuits over the observed relays and four elsewhere, with independent bursts; `flow_of` assigns flows.
     fn watched(flow_of: impl Fn(u32) -> u32) -> BTreeMap<String, f64> {
         let mut watch = PacketObserver::new(Span::from_millis(100), Span::ZERO, Span::from_secs(20));
         let [middle, guard, other] = [0, 1, 2].map(Host);
@@ -167,7 +169,7 @@ mod tests {
                     let arrived = &mut watch.circuits.get_mut(&Circuit(circuit)).unwrap().1;
                     arrived[(bin as usize + 1).min(199)] += 1400.0;
                 }
-                // What goes the other way, or elsewhere, is not watched.
+                // Packets in the other direction are ignored.
                 watch.packet(at, Seen { from: guard, to: middle, flow: 77, bytes: 60 });
             }
         }

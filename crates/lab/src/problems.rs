@@ -1,4 +1,4 @@
-//! Problems of the mathematics alone, as JSON: PredicTor's optimal control, and max-min fairness.
+//! JSON input of the mathematics alone: PredicTor's optimal control problem, and max-min fairness.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +29,12 @@ struct ProblemFile {
     vmax: Vec<Vec<f64>>,
     ssrc: Vec<Vec<f64>>,
     vsrc: Vec<Vec<f64>>,
-    /// Virtual rates of the predecessor (eq. 21); no limit if not given.
+    /// Virtual rates of the predecessor (eq. 21); default: no limit.
     vvsrc: Option<Vec<Vec<f64>>>,
     first_hop: Vec<bool>,
 }
 
-/// PredicTor's problems of a file, and whether it is a list of them.
+/// Reads PredicTor's problems from a file, and whether the file holds a list.
 ///
 /// # Errors
 /// Which problem is wrong, and how.
@@ -52,22 +52,22 @@ pub fn control_problems(source: &SourceFile) -> Result<(Vec<Problem>, bool), Inp
     Ok((values.into_iter().enumerate().map(problem).collect::<Result<_, _>>()?, listed))
 }
 
-/// What is wrong with a problem, by its number where there is a list.
+/// The error of a problem, with its number if the file holds a list.
 pub fn wrong(source: &SourceFile, number: Option<usize>, cause: String) -> InputError {
     let place = number.map_or_else(String::new, |number| format!("problem {number}: "));
     let cure = "see examples/predictor for a problem that works";
     InputError::new(source.file.clone(), format!("{place}{cause}"), cure)
 }
 
-/// Which optimal control problem a name means.
+/// The formulation of the optimal control problem with this name.
 ///
 /// # Errors
-/// The names that there are.
+/// For an unknown name; the message lists the known ones.
 pub fn kind_named(name: &str) -> Result<Formulation, String> {
     match name {
         "2020" => Ok(Formulation::Prototype),
         "journal" => Ok(Formulation::Journal),
-        other => Err(format!("`problem` is \"{other}\"; it is \"2020\" or \"journal\"")),
+        other => Err(format!("`problem` is \"{other}\"; use \"2020\" or \"journal\"")),
     }
 }
 
@@ -76,11 +76,14 @@ fn problem_of(fields: ProblemFile) -> Result<Problem, String> {
     let (n, steps) = (fields.s0.len(), fields.horizon);
     let flat = |name: &str, rows: Vec<Vec<f64>>| {
         if rows.len() != n {
-            return Err(format!("`{name}` has {} arrays, `s0` has {n} numbers", rows.len()));
+            return Err(format!("`{name}` has {} arrays but `s0` has {n} numbers", rows.len()));
         }
         for (circuit, row) in rows.iter().enumerate() {
             if row.len() != steps {
-                return Err(format!("`{name}[{circuit}]` has {} numbers, `horizon` is {steps}", row.len()));
+                return Err(format!(
+                    "`{name}[{circuit}]` has {} numbers but `horizon` is {steps}",
+                    row.len()
+                ));
             }
         }
         Ok(rows.concat())
@@ -96,7 +99,9 @@ fn problem_of(fields: ProblemFile) -> Result<Problem, String> {
         vsrc: flat("vsrc", fields.vsrc)?,
         vvsrc: match fields.vvsrc {
             Some(rows) => flat("vvsrc", rows)?,
-            None if n.saturating_mul(steps) > 1 << 24 => return Err("is too large".into()),
+            None if n.saturating_mul(steps) > 1 << 24 => {
+                return Err("the problem has more than 2^24 circuits times steps".into());
+            }
             None => vec![f64::INFINITY; n * steps],
         },
         first_hop: fields.first_hop,
@@ -104,7 +109,7 @@ fn problem_of(fields: ProblemFile) -> Result<Problem, String> {
     })
 }
 
-/// A solution as JSON, a list per circuit.
+/// Converts a solution to JSON, with one list per circuit.
 pub fn solution(problem: &Problem, solution: &Solution) -> Value {
     let rates = |values: &[f64]| values.chunks(problem.horizon).map(<[f64]>::to_vec).collect::<Vec<_>>();
     let states = |values: &[f64]| values.chunks(problem.horizon + 1).map(<[f64]>::to_vec).collect::<Vec<_>>();
@@ -128,7 +133,7 @@ pub fn solution(problem: &Problem, solution: &Solution) -> Value {
     answer
 }
 
-/// Circuits that share resources.
+/// Circuits and the resources that they share.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SharedResources {
@@ -136,7 +141,7 @@ struct SharedResources {
     circuits: Vec<Vec<String>>,
 }
 
-/// What circuits of a file share, with the resources' names.
+/// Reads circuits and shared resources from a file; also returns the resources' names.
 ///
 /// # Errors
 /// Which resource or circuit is wrong, and how.

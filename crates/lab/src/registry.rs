@@ -1,4 +1,4 @@
-//! From a policy's name in a system's `paths` table to the policy: one line each.
+//! The registry of path policies: from the name in a system's `paths` table to the policy.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tidegate_sim::plan::paths::{self as policies, Policy};
 use crate::input::{InputError, SourceFile, suggest};
 use crate::scenario::paths::PathsFile;
 
-/// How clients weigh relays; parameters come from the system's `paths` table.
+/// Path policies by name. Adding one takes one line here.
 const POLICIES: &[(&str, MakePolicy)] = &[
     ("tor", |_, _, _| Ok(Arc::new(policies::Tor))),
     ("uniform", |_, _, _| Ok(Arc::new(policies::Uniform))),
@@ -17,7 +17,7 @@ const POLICIES: &[(&str, MakePolicy)] = &[
     ("pinned", pinned),
 ];
 
-/// Makes a policy from a system's `paths` table; files count from the folder.
+/// Builds a policy from a system's `paths` table. File names are relative to the folder.
 type MakePolicy = fn(&PathsFile, &SourceFile, &Path) -> Result<Arc<dyn Policy>, InputError>;
 
 fn bandwidth_file(
@@ -26,34 +26,34 @@ fn bandwidth_file(
     folder: &Path,
 ) -> Result<Arc<dyn Policy>, InputError> {
     let Some(name) = &paths.file else {
-        let cause = "`policy = \"bandwidth-file\"` without a `file`";
-        return Err(source.error(paths.policy.span(), cause, "name the bandwidth file"));
+        let cause = "`policy = \"bandwidth-file\"` needs a `file`";
+        return Err(source.error(paths.policy.span(), cause, "set `paths.file` to a bandwidth file"));
     };
     let path = folder.join(name.get_ref());
     let text = SourceFile::read(&path)?;
     let weights = read_weights(&text.text).map_err(|error| InputError {
         at: Some((error.line, 1)),
-        ..InputError::new(&text.file, error.cause, "give a file that directory authorities read")
+        ..InputError::new(&text.file, error.cause, "use a bandwidth file as directory authorities read it")
     })?;
     Ok(Arc::new(policies::BandwidthFile { weights }))
 }
 
 fn pinned(paths: &PathsFile, source: &SourceFile, _: &Path) -> Result<Arc<dyn Policy>, InputError> {
     let Some(relays) = &paths.relays else {
-        let cause = "`policy = \"pinned\"` without `relays`";
-        return Err(source.error(paths.policy.span(), cause, "name guard, middle and exit"));
+        let cause = "`policy = \"pinned\"` needs `relays`";
+        return Err(source.error(paths.policy.span(), cause, "set `paths.relays` to guard, middle and exit"));
     };
     Ok(Arc::new(policies::Pinned(relays.each_ref().map(|name| name.get_ref().clone()))))
 }
 
-/// The policy that a system's `paths` table names.
+/// Builds the policy that a system's `paths` table names.
 pub fn policy(paths: &PathsFile, source: &SourceFile, folder: &Path) -> Result<Arc<dyn Policy>, InputError> {
     let name = paths.policy.as_str();
     match POLICIES.iter().find(|(known, _)| *known == name) {
         Some((_, make)) => make(paths, source, folder),
         None => {
             let known: Vec<&str> = POLICIES.iter().map(|(name, _)| *name).collect();
-            let cause = format!("there is no policy `{name}`");
+            let cause = format!("unknown path policy `{name}`");
             Err(source.error(paths.policy.span(), cause, suggest(name, &known)))
         }
     }

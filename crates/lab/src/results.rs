@@ -1,4 +1,4 @@
-//! All runs of a scenario as figures: means over seeds, confidence intervals, differences between systems.
+//! Results of all runs of a scenario: means over seeds, confidence intervals, ratios between systems.
 
 use std::collections::BTreeMap;
 
@@ -7,46 +7,47 @@ use tidegate_data::torperf::{Download, quantile};
 
 use crate::metrics::Anatomy;
 use crate::metrics::histogram::Histogram;
+use crate::number::format_number;
 use crate::runs::{Run, Runs};
 use crate::scenario::Scenario;
 use crate::score::{Score, score};
 use crate::statistics::Estimate;
 use crate::traffic::class_of;
 
-/// The version of the tool, for manifests.
+/// The tool's version, for manifests.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The quantiles of measured downloads that are shown.
+/// The quantiles of measured downloads that reports show.
 const QUANTILES: [(&str, f64); 5] = [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
-/// A network that carries less than this share of its capacity shows next to no difference between systems: Tor carries
-/// .47 to .51 of what it advertises.
+/// Below this share of capacity in use a network is idle and systems hardly differ. Tor uses 0.47 to 0.51 of its
+/// advertised bandwidth.
 const IDLE: f64 = 0.25;
 
-/// Figures of all systems of a scenario.
+/// Results of all systems of a scenario.
 pub struct Results<'a> {
-    /// What was run.
+    /// The scenario that was run.
     pub scenario: &'a Scenario,
     /// All runs.
     pub runs: &'a Runs,
-    /// In the scenario's order; systems without a finished run are left out.
+    /// Systems with a finished run, in the scenario's order.
     pub systems: Vec<SystemResult<'a>>,
 }
 
-/// Figures of one system.
+/// Results of one system.
 pub struct SystemResult<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its finished runs, by seed.
     pub runs: Vec<&'a Run>,
-    /// Each number's mean over seeds.
+    /// Mean of each number over seeds.
     pub mean: Value,
-    /// Each number's 95 % confidence half width; null from one seed.
+    /// Half width of each number's 95 % confidence interval; null with one seed.
     pub ci95: Value,
 }
 
 impl<'a> Results<'a> {
-    /// Sums up the finished runs.
+    /// Aggregates the finished runs.
     pub fn new(scenario: &'a Scenario, runs: &'a Runs) -> Results<'a> {
         let systems = scenario.systems.iter().enumerate().filter_map(|(number, system)| {
             let runs: Vec<&Run> = runs.of(number).collect();
@@ -65,7 +66,7 @@ impl<'a> Results<'a> {
         Results { scenario, runs, systems: systems.collect() }
     }
 
-    /// Measured downloads in the shape of a system's figures: `ttfb_s` and `ttlb_s` by class.
+    /// Measured downloads in the form of a system's results: `ttfb_s` and `ttlb_s` by class.
     pub fn measured(&self) -> Option<Value> {
         let measured = self.scenario.inputs.compare.as_ref()?;
         let times = |pick: &dyn Fn(&Download) -> &Vec<f64>| -> Value {
@@ -82,7 +83,7 @@ impl<'a> Results<'a> {
         Some(json!({ "ttfb_s": times(&|all| &all.ttfb_s), "ttlb_s": times(&|all| &all.ttlb_s) }))
     }
 
-    /// How far a system is from the measured downloads: of the whole file, and of its halves if it has some.
+    /// Scores of a system against the measured downloads: of all of them, and of each half-year if known.
     pub fn scores(&self, system: &SystemResult<'_>) -> Vec<(&'static str, Score)> {
         let inputs = &self.scenario.inputs;
         let Some(whole) = &inputs.compare else { return Vec::new() };
@@ -94,7 +95,7 @@ impl<'a> Results<'a> {
         parts.into_iter().map(|(part, measured)| (part, score(&system.runs, measured, benchmark))).collect()
     }
 
-    /// What a [tor] run was made of and how busy it was, in a line that begins by saying so if the network was idle.
+    /// One line with the load, scale, seeds and duration of a [tor] run. A warning comes first if the network was idle.
     pub fn conditions(&self) -> String {
         let Some(tor) = self.scenario.file.tor.as_ref().map(|tor| tor.get_ref()) else {
             return String::new();
@@ -104,16 +105,17 @@ impl<'a> Results<'a> {
         let (busy, queue) = (most(&["utilisation", "network"]), most(&["queue_mean_cells_per_relay"]));
         let idle = if busy < IDLE {
             format!(
-                "The network is idle: systems can hardly differ (mean circuit queues of {queue:.2} cells). "
+                "The network is idle, so systems hardly differ (mean circuit queue: {} cells). ",
+                format_number(queue)
             )
         } else {
             String::new()
         };
         format!(
-            "{idle}Relays carry {:.0} % of what they can, load {:.3}; {:.2} % of Tor, seeds {:?}, {} s.",
+            "{idle}Relays use {:.0} % of their capacity at load {}; {} % of Tor, seeds {:?}, {} s.",
             100.0 * busy,
-            tor.load,
-            100.0 * tor.fraction,
+            format_number(tor.load),
+            format_number(100.0 * tor.fraction),
             self.seeds(),
             self.scenario.duration().as_secs_f64()
         )
@@ -164,7 +166,7 @@ impl<'a> Results<'a> {
         seeds
     }
 
-    /// Paired comparison: per seed, every system's numbers over the first system's on the same network.
+    /// Paired comparison: per seed, each system's numbers divided by the first system's on the same network.
     pub fn ratios(&self) -> Value {
         let Some((first, others)) = self.systems.split_first() else { return Value::Null };
         others
@@ -181,7 +183,7 @@ impl<'a> Results<'a> {
             .collect()
     }
 
-    /// A number of one system over that of another, network by network: the mean ratio.
+    /// Mean ratio of a number between two systems, paired by network.
     pub fn paired(
         &self,
         system: &SystemResult<'_>,
@@ -200,7 +202,7 @@ impl<'a> Results<'a> {
     }
 }
 
-/// Beginnings of the metrics whose ratios are worth printing.
+/// Prefixes of the metrics whose ratios are reported.
 const COMPARED: [&str; 8] = [
     "throughput_total",
     "throughput_by_class",
@@ -213,24 +215,24 @@ const COMPARED: [&str; 8] = [
 ];
 
 impl SystemResult<'_> {
-    /// A number by its path of keys.
+    /// The mean of a number, by its path of keys.
     pub fn number(&self, path: &[&str]) -> Option<f64> {
         look_up(&self.mean, path)
     }
 
-    /// Half width of its confidence interval.
+    /// Half width of a number's confidence interval.
     pub fn half_width(&self, path: &[&str]) -> Option<f64> {
         look_up(&self.ci95, path)
     }
 
-    /// A histogram over all seeds.
+    /// Merges a histogram over all seeds.
     pub fn merged(&self, pick: impl Fn(&Run) -> &Histogram) -> Histogram {
         let mut all = Histogram::default();
         self.runs.iter().for_each(|run| all.merge(pick(run)));
         all
     }
 
-    /// Waits at one hop over all seeds.
+    /// Merges the waits at one hop over all seeds.
     pub fn anatomy(&self, hop: usize) -> Anatomy {
         let mut all = Anatomy::default();
         self.runs.iter().for_each(|run| all.merge(&run.metrics.anatomy[hop]));
@@ -253,7 +255,7 @@ pub(crate) fn look_up(value: &Value, path: &[&str]) -> Option<f64> {
     path.iter().try_fold(value, |value, key| value.get(key))?.as_f64()
 }
 
-/// A run's summary with what only its execution knows.
+/// A run's summary, with its wall-clock time, processor time and digest.
 pub fn whole_summary(run: &Run) -> Value {
     let mut summary = run.metrics.summary.clone();
     let cells = summary["cells_delivered"].as_f64().unwrap_or(0.0);
@@ -264,8 +266,10 @@ pub fn whole_summary(run: &Run) -> Value {
     summary
 }
 
-/// Combines values of the same shape: numbers by `pick` over those that have them, objects key by key,
-/// anything else as it is, or as a list where it differs.
+/// Combines values of the same structure.
+///
+/// Numbers go through `pick`, objects are combined key by key. Other values stay if all are equal, and become a list
+/// if they differ.
 pub fn combine(values: &[&Value], pick: &dyn Fn(&[f64]) -> Option<f64>) -> Value {
     let Some(first) = values.first() else { return Value::Null };
     match first {
@@ -283,7 +287,7 @@ pub fn combine(values: &[&Value], pick: &dyn Fn(&[f64]) -> Option<f64>) -> Value
         }
         Value::Number(_) => {
             let numbers: Vec<f64> = values.iter().filter_map(|value| value.as_f64()).collect();
-            // One run's counts stay whole numbers.
+            // With one run, counts stay whole numbers.
             match (values.len(), pick(&numbers)) {
                 (1, Some(_)) => (*first).clone(),
                 (_, picked) => json!(picked),
@@ -305,7 +309,7 @@ pub fn flatten(value: &Value) -> BTreeMap<String, f64> {
     all
 }
 
-/// Everything in a value by its dotted path, as text.
+/// Every leaf of a value by its dotted path, as text.
 pub fn flatten_text(value: &Value) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     walk("", value, &mut |path, leaf| {
@@ -314,7 +318,7 @@ pub fn flatten_text(value: &Value) -> BTreeMap<String, String> {
     all
 }
 
-/// Calls `leaf` with whatever is no object.
+/// Calls `leaf` with the path and value of everything that is not an object.
 fn walk(prefix: &str, value: &Value, leaf: &mut dyn FnMut(&str, &Value)) {
     match value {
         Value::Object(map) => {

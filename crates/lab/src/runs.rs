@@ -1,7 +1,7 @@
-//! Many runs: every system on every seed's network, whole runs on threads.
+//! Runs every system on every seed's network, one run per thread.
 //!
-//! A run is a pure function of scenario, system and seed, so the results do not depend on the number of
-//! threads, and what is finished when the user stops is worth keeping.
+//! A run is a pure function of scenario, system and seed. Results therefore do not depend on the number of threads,
+//! and the runs that are finished when the user stops remain valid.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -32,20 +32,20 @@ pub struct Run {
     pub seed: u64,
     /// What was measured.
     pub metrics: Metrics,
-    /// Of every observation, in order.
+    /// Digest of every observation, in order.
     pub digest: u64,
     /// Wall-clock time.
     pub wall_s: f64,
-    /// Processor time of its thread.
+    /// Processor time of its threads.
     pub cpu_s: f64,
 }
 
 /// All finished runs, ordered by seed, then system.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
-    /// Those that finished.
+    /// The finished runs.
     pub finished: Vec<Run>,
-    /// (system, seed) of those that did not.
+    /// (system, seed) of the runs that did not finish.
     pub missing: Vec<(usize, u64)>,
 }
 
@@ -56,7 +56,7 @@ impl Runs {
     }
 }
 
-/// One run, on one thread. `None` if it was stopped.
+/// Makes one run on one thread. `None` if the user stopped it.
 pub fn run_once(
     scenario: &Scenario,
     system: usize,
@@ -66,14 +66,14 @@ pub fn run_once(
     run_with(scenario, (system, seed), 1, monitor, &mut Unwatched)
 }
 
-/// Wants to know nothing.
+/// A recorder that ignores all observations.
 pub(crate) struct Unwatched;
 
 impl Recorder for Unwatched {
     fn record(&mut self, _: Time, _: &Observation) {}
 }
 
-/// One run that somebody else watches too. `None` if it was stopped. Threads are only used where it is divided.
+/// Makes one run that `watch` also records. `None` if the user stopped it. Only divided runs use several threads.
 pub fn run_with(
     scenario: &Scenario,
     (system, seed): (usize, u64),
@@ -95,7 +95,7 @@ pub fn run_with(
         Err(balance::Failure::Stopped) => return Ok(None),
         Err(failure) => {
             let cause = format!("system `{}`: balance: {failure}", part.name);
-            let cure = "choose another `balance`, or a larger network with limits";
+            let cure = "choose another `balance`, or a larger network whose relays have limits";
             return Err(scenario.source.error(scenario.file.system[system].span(), cause, cure));
         }
     };
@@ -105,7 +105,7 @@ pub fn run_with(
     let mut progress = |now: Time| {
         let speed = now.as_secs_f64() / (monitor.wall_s() - wall).max(1e-9);
         let pace = if speed < 1.0 {
-            format!("each takes {:.1} s", 1.0 / speed)
+            format!("{:.1} s per simulated second", 1.0 / speed)
         } else {
             format!("{speed:.1} x real time")
         };
@@ -117,7 +117,7 @@ pub fn run_with(
     let measured = |work: &mut dyn FnMut()| {
         let before = monitor.cpu_s();
         work();
-        *others_cpu.lock().expect("nobody panics holding it") += monitor.cpu_s() - before;
+        *others_cpu.lock().expect("no thread panics with the lock held") += monitor.cpu_s() - before;
     };
     let threads = Threads { count: threads, around: &measured };
     let end = world::run_on(&threads, &network.plan, part, root.fork("run"), &mut recorder, &mut progress);
@@ -140,22 +140,22 @@ pub fn run_with(
         });
     }
     monitor.progress(&what, "done", 1.0);
-    let others_cpu = others_cpu.into_inner().expect("nobody panics holding it");
+    let others_cpu = others_cpu.into_inner().expect("no thread panics with the lock held");
     let (wall_s, cpu_s) = (monitor.wall_s() - wall, monitor.cpu_s() - cpu + others_cpu);
     Ok(Some(Run { system, seed, metrics, digest: digest.value(), wall_s, cpu_s }))
 }
 
-/// Called with each run the moment it ends; an error stops the rest.
+/// Called with each run when it ends; an error stops the remaining runs.
 pub type KeepRun<'a> = &'a (dyn Fn(&Run) -> Result<(), InputError> + Sync);
 
-/// Every system on `seeds` networks, from the scenario's seed on: (index of the system, seed).
+/// (system index, seed) of every system on `seeds` networks, starting at the scenario's seed.
 pub fn tasks(scenario: &Scenario, seeds: u32) -> Vec<(usize, u64)> {
     let first = scenario.file.seed;
     let seeds = (0..u64::from(seeds)).map(|k| first.wrapping_add(k));
     seeds.flat_map(|seed| (0..scenario.systems.len()).map(move |system| (system, seed))).collect()
 }
 
-/// Runs every system on `seeds` networks, with the monitor's number of threads.
+/// Runs every system on `seeds` networks, on the monitor's number of threads.
 ///
 /// # Errors
 /// The first error of a run.
@@ -163,7 +163,7 @@ pub fn run_all(scenario: &Scenario, seeds: u32, monitor: &dyn Monitor) -> Result
     run_tasks(scenario, tasks(scenario, seeds), monitor, &|_| Ok(()))
 }
 
-/// Runs these tasks, with the monitor's number of threads.
+/// Runs these tasks on the monitor's number of threads.
 ///
 /// # Errors
 /// The first error of a run, or of keeping it.

@@ -1,15 +1,17 @@
-//! The runner `schedule`: how much faster one run could be on many cores and give the same result, counted on the run's
-//! own events. No thread is started.
+//! The runner `schedule`: possible speed-up of one run on several cores with the same result.
 //!
-//! The rule is the conservative one of parallel simulation: what happens at one place cannot matter at another before the
-//! path between them is over. Locations nearer to each other than the *window* are one process, and all processes may
-//! handle a window's events at once; then they exchange what they have sent. Each window's processes are dealt to the
-//! workers, the one that took longest in the window before first, to the worker with the least to do; the window takes
-//! as long as its busiest worker, and `barrier-events` more.
+//! It counts the run's events and starts no threads.
 //!
-//! Quantities, `<window>` being one of `windows-ms` with `_` for the point: `w<window>.processes`, `.heaviest` (the largest
-//! share of a process in all events), `.events_per_window`, and for each of `workers` `.speed_up.<workers>` and
-//! `.bound.<workers>`, with the work of each window known beforehand and no barrier. Every event counts the same.
+//! The rule is conservative parallel simulation: an event at one location affects another one only after the delay
+//! between them. Locations with a smaller delay than the *window* form one process. All processes handle the events of
+//! a window in parallel, then exchange what they sent. Processes are assigned to workers in decreasing order of their
+//! events in the previous window, each to the worker with the least load. A window takes as long as its busiest
+//! worker, plus `barrier-events`.
+//!
+//! Quantities, with `<window>` from `windows-ms` and `_` for the decimal point: `w<window>.processes`, `.heaviest` (the
+//! largest share of a process in all events), `.events_per_window`, and for each number of `workers`
+//! `.speed_up.<workers>` and `.bound.<workers>`, which assumes known work per window and no barrier. All events count
+//! equally.
 
 use std::ops::ControlFlow;
 
@@ -30,15 +32,15 @@ use crate::{load, network};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ScheduleExperiment {
-    /// The scenario, of which the first system is run.
+    /// The scenario; its first system runs.
     scenario: ScenarioEntry,
     #[serde(default)]
     overrides: Vec<String>,
     seeds: u64,
-    /// Windows, milliseconds.
+    /// Windows in milliseconds.
     windows_ms: Vec<f64>,
     workers: Vec<usize>,
-    /// What the exchange after a window costs, in events.
+    /// Cost of the exchange after a window, in events.
     barrier_events: u64,
 }
 
@@ -76,7 +78,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
-/// All windows' schedules of one run.
+/// The schedules of one run, one per window size.
 struct Schedules(Vec<Schedule>);
 
 impl Recorder for Schedules {
@@ -89,23 +91,23 @@ impl Recorder for Schedules {
     fn record(&mut self, _: Time, _: &Observation) {}
 }
 
-/// The schedule with one window.
+/// The schedule with one window size.
 struct Schedule {
     window: Span,
     barrier_events: u64,
-    /// By host.
+    /// Process of each host.
     process: Vec<usize>,
-    /// Events by process: in this window, in the last one that had any, and in all.
+    /// Events by process: in this window, in the previous one with events, and in total.
     present: Vec<u64>,
     last: Vec<u64>,
     all: Vec<u64>,
-    /// The number of the present window, and how many had events.
+    /// Number of the current window, and number of windows with events.
     number: u64,
     windows: u64,
     workers: Vec<Workers>,
 }
 
-/// So many workers, and how long they take, in events.
+/// A number of workers, and the time they take, in events.
 struct Workers {
     count: usize,
     takes: u64,
@@ -139,7 +141,7 @@ impl Schedule {
         self.present[self.process[at.0 as usize]] += 1;
     }
 
-    /// The present window is over.
+    /// Ends the current window.
     fn close(&mut self) {
         if self.present.iter().all(|events| *events == 0) {
             return;
@@ -174,8 +176,8 @@ impl Schedule {
     }
 }
 
-/// What the busiest of so many workers has to do if processes are dealt by what is expected of them, the heaviest first,
-/// each to the worker with the least.
+/// Load of the busiest worker if processes are assigned in decreasing order of their expected load, each to the worker
+/// with the least expected load.
 fn dealt(expected: &[u64], present: &[u64], workers: usize) -> u64 {
     let mut order: Vec<usize> = (0..expected.len()).filter(|i| expected[*i] + present[*i] > 0).collect();
     order.sort_by_key(|i| std::cmp::Reverse((expected[*i], *i)));

@@ -1,8 +1,9 @@
-//! How far simulated downloads are from measured ones, in one number.
+//! The distance of simulated downloads from measured ones, as one number.
 //!
-//! The score is the mean of |ln(ours / measured)| over the 25th, 50th, 75th and 95th percentile of the times to the last
-//! byte of 50 KiB, 1 MiB and 5 MiB, of circuit builds, and of round trips over circuits. Downloads that took longer
-//! than Tor's own clients wait are left out on both sides, and quantities with fewer than twenty measured values. A score of .16 is a factor of 1.17.
+//! The score is the mean of |ln(ours / measured)| over the 25th, 50th, 75th and 95th percentile of several times: to
+//! the last byte of 50 KiB, 1 MiB and 5 MiB, of circuit builds, and of round trips over circuits. It leaves out
+//! downloads that exceed the timeout of Tor's own clients, on both sides, and quantities with fewer than 20 measured
+//! values. A score of 0.16 is a factor of 1.17.
 
 use serde_json::{Map, Value, json};
 use tidegate_data::torperf::{Measured, SIZES, quantile};
@@ -11,37 +12,37 @@ use crate::metrics::histogram::Histogram;
 use crate::runs::Run;
 use crate::traffic::class_of;
 
-/// What is compared.
+/// The percentiles that are compared.
 pub const QUANTILES: [(&str, f64); 4] = [("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
-/// Fewer measured values have no 95th percentile. OnionPerf's analyses of a day have five downloads.
+/// Smallest sample with a meaningful 95th percentile. An OnionPerf analysis of one day has five downloads.
 const LEAST_MEASURED: usize = 20;
 
-/// One quantity's percentiles in seconds, those of [`QUANTILES`].
+/// One quantity at the [`QUANTILES`], in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
     /// `50KiB`, `circuit-build`, ...
     pub name: &'static str,
-    /// What the simulation gave.
+    /// Simulated values.
     pub ours: [f64; 4],
-    /// What was measured.
+    /// Measured values.
     pub measured: [f64; 4],
 }
 
-/// A simulation beside measurements.
+/// A simulation compared with measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
-    /// What both have.
+    /// The quantities that both have.
     pub compared: Vec<Compared>,
 }
 
 impl Score {
-    /// The mean absolute error of the logarithms; `None` if nothing could be compared.
+    /// The mean absolute error of the logarithms; `None` if no quantity could be compared.
     pub fn error(&self) -> Option<f64> {
         Score::mean(self.compared.iter())
     }
 
-    /// The same of the downloads alone, as published simulations are scored.
+    /// The error of downloads alone, which published simulations report.
     pub fn downloads(&self) -> Option<f64> {
         Score::mean(self.compared.iter().filter(|compared| compared.name.ends_with("iB")))
     }
@@ -54,7 +55,7 @@ impl Score {
         (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
     }
 
-    /// For `--json`.
+    /// The score as JSON, for `--json`.
     pub fn document(&self) -> Value {
         let of = |values: &[f64; 4]| -> Value {
             QUANTILES
@@ -70,7 +71,7 @@ impl Score {
     }
 }
 
-/// Runs of one system, pooled, beside measurements; `benchmark`: the traffic of the users who measure.
+/// Compares the pooled runs of one system with measurements. `benchmark` is the traffic of the measuring users.
 pub fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Score {
     let mut compared = Vec::new();
     let mut compare = |name, ours: Histogram, measured: &[f64]| {

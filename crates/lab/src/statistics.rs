@@ -5,14 +5,14 @@ use serde::Serialize;
 /// A mean with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The mean; NaN of no values.
+    /// The mean; NaN without values.
     pub mean: f64,
-    /// Half width of the two-sided 95 % interval by Student's t; none below two values.
+    /// Half width of the two-sided 95 % interval by Student's t; `None` below two values.
     pub ci95: Option<f64>,
 }
 
 impl Estimate {
-    /// Of independent values.
+    /// Estimates the mean of independent values.
     pub fn of(values: &[f64]) -> Estimate {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
@@ -24,8 +24,10 @@ impl Estimate {
     }
 }
 
-/// The 97.5 % quantile of Student's t: exact for one and two degrees of freedom, a table to 30, and
-/// Cornish-Fisher's expansion (Abramowitz and Stegun 26.7.5) beyond, where it is right to 1e-5.
+/// The 97.5 % quantile of Student's t distribution.
+///
+/// Up to 30 degrees of freedom from a table; beyond by the Cornish-Fisher expansion (Abramowitz and Stegun
+/// 26.7.5), with an error below 1e-5.
 pub fn t975(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788,

@@ -1,14 +1,16 @@
-//! A study: a folder that only grows. Each finished run is one record, synced and renamed into place the moment
-//! it ends, so that whatever ends the process costs the runs under way and nothing else.
+//! Storage of a study: an append-only folder of finished runs.
+//!
+//! Each finished run is one record, which is synced and renamed into place when the run ends. If the process dies,
+//! only the runs under way are lost.
 //!
 //! ```text
-//! manifest.json                     what the study is of (written first)
-//! runs/<study>/<run>/record.json    what was run, from what, at which cost, and what was measured
-//! runs/<study>/<run>/*.parquet      its rows of the tables
+//! manifest.json                     parameters of the study (written first)
+//! runs/<study>/<run>/record.json    the run's system, seed, provenance, cost and metrics
+//! runs/<study>/<run>/*.parquet      the run's rows of the tables
 //! ```
 //!
-//! `<study>` is a digest of the parameters, so that records of another study in the same folder, left by
-//! `--force`, are told apart.
+//! `<study>` is a digest of the parameters. It separates the records of other studies that `--force` left in the
+//! folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,44 +31,44 @@ use crate::results::{Results, VERSION, flatten};
 use crate::runs::{Run, Runs};
 use crate::scenario::Scenario;
 
-/// The file that makes a folder a run.
+/// Name of the record's file in the folder of a run.
 const RECORD: &str = "record.json";
 
-/// Where a run comes from: what its record says beside what it measured.
+/// Origin of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
     /// The tool's version.
     pub version: String,
-    /// The commit that it was built from.
+    /// The commit that the tool was built from.
     pub commit: String,
-    /// When the run ended, Unix seconds.
+    /// End of the run, in Unix seconds.
     pub ended_unix_s: u64,
 }
 
 /// One finished run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Its point in a sweep: key -> value. Empty outside of one.
+    /// Its point in a sweep: key -> value; empty outside of a sweep.
     #[serde(default)]
     pub point: BTreeMap<String, String>,
     /// Its system's name.
     pub system: String,
     /// Root of its seed tree.
     pub seed: u64,
-    /// Of every observation, in hexadecimal.
+    /// Digest of every observation, in hexadecimal.
     pub digest: String,
     /// Wall-clock time.
     pub wall_s: f64,
     /// Processor time.
     pub cpu_s: f64,
-    /// Where it comes from.
+    /// Its origin.
     pub provenance: Provenance,
     /// What was measured.
     pub metrics: Metrics,
 }
 
 impl Record {
-    /// Of a run of this scenario.
+    /// The record of a run of this scenario.
     pub fn of(
         scenario: &Scenario,
         run: &Run,
@@ -86,7 +88,7 @@ impl Record {
         }
     }
 
-    /// What is kept of it: the record, and its rows of each table.
+    /// The files of the record: `record.json`, and the run's rows of each table.
     pub fn files(&self, scenario: &Scenario) -> Vec<folder::ResultFile> {
         let text = serde_json::to_vec(self).expect("records can be written");
         let runs = Runs { finished: self.clone().run(scenario).into_iter().collect(), missing: Vec::new() };
@@ -95,7 +97,7 @@ impl Record {
         [(RECORD.to_owned(), text)].into_iter().chain(parts).collect()
     }
 
-    /// The run, if it is one of this scenario.
+    /// The run, if the scenario has its system.
     pub fn run(self, scenario: &Scenario) -> Option<Run> {
         let system = scenario.systems.iter().position(|system| system.name == self.system)?;
         let digest = u64::from_str_radix(&self.digest, 16).ok()?;
@@ -104,7 +106,7 @@ impl Record {
     }
 }
 
-/// The name of a run within its study: the point of a sweep, if any, system and seed.
+/// The name of a run within its study: point (in a sweep), system and seed.
 pub fn run_name(point: &str, system: &str, seed: u64) -> String {
     let between = if point.is_empty() { "" } else { "." };
     format!("{point}{between}{system}.{seed}")
@@ -119,12 +121,12 @@ fn name_of(scenario: &Scenario, (system, seed): (usize, u64)) -> String {
 pub struct Store {
     place: PathBuf,
     records: PathBuf,
-    /// Whether the folder was made for it.
+    /// Whether this store created the folder.
     fresh: bool,
 }
 
 impl Store {
-    /// Opens the study in this folder, which `folder::check_place` has let pass, or begins it there.
+    /// Opens the study in this folder, or creates it. `folder::check_place` must have accepted the folder.
     ///
     /// # Errors
     /// If the folder cannot be written.
@@ -141,10 +143,10 @@ impl Store {
         Ok(Store { place: place.to_owned(), records, fresh })
     }
 
-    /// Keeps a finished run, the [`files`](Record::files) of its record. When this returns, it survives a power cut.
+    /// Stores a finished run, given as the [`files`](Record::files) of its record. It then survives a power failure.
     ///
     /// # Errors
-    /// If it cannot be written; nothing of it is left then.
+    /// If the files cannot be written; none of them are left then.
     pub fn keep(&self, name: &str, files: &[folder::ResultFile]) -> Result<(), InputError> {
         let fresh = self.records.join(format!(".{name}.{}", std::process::id()));
         let place = self.records.join(name);
@@ -154,7 +156,7 @@ impl Store {
             places::sync_folder(&fresh)?;
             places::exchange(&fresh, &place)?;
             if fresh.exists() {
-                // The same run was kept before.
+                // An earlier record of the same run.
                 fs::remove_dir_all(&fresh)?;
             }
             places::sync_folder(&self.records)
@@ -165,7 +167,7 @@ impl Store {
         })
     }
 
-    /// [Keeps](Store::keep) a finished run of a scenario that is no sweep's.
+    /// [Stores](Store::keep) a finished run of a scenario outside of a sweep.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -174,7 +176,7 @@ impl Store {
         self.keep(&name_of(scenario, (run.system, run.seed)), &record.files(scenario))
     }
 
-    /// Those of these (system, seed) whose runs are not kept yet.
+    /// The tasks (system, seed) whose runs are not stored yet.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -188,7 +190,7 @@ impl Store {
         Ok(tasks)
     }
 
-    /// The scenario's runs that are kept, by seed, then system.
+    /// The stored runs of the scenario, by seed, then system.
     ///
     /// # Errors
     /// If a record is damaged.
@@ -198,7 +200,7 @@ impl Store {
         Ok(runs)
     }
 
-    /// The names of the runs that are kept.
+    /// The names of the stored runs, sorted.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -210,7 +212,7 @@ impl Store {
         Ok(names)
     }
 
-    /// All runs that are kept, by name.
+    /// All stored runs, by name.
     ///
     /// # Errors
     /// If a record is damaged.
@@ -218,10 +220,10 @@ impl Store {
         self.names()?.iter().map(|name| read(&self.records.join(name).join(RECORD))).collect()
     }
 
-    /// Leaves nothing behind of a study that was begun here and has no record.
+    /// Removes the study's folders if this store created them and no run was stored.
     pub fn forget_if_empty(&self) {
         if self.fresh && self.names().is_ok_and(|names| names.is_empty()) {
-            // Each goes only if nothing else is in it.
+            // `remove_dir` fails on folders with other contents, which therefore stay.
             let runs = self.place.join("runs");
             let _ = fs::remove_dir(&self.records).and_then(|()| fs::remove_dir(&runs));
             if !runs.exists() && fs::read_dir(&self.place).is_ok_and(|entries| entries.count() == 1) {
@@ -236,12 +238,12 @@ impl Store {
 fn read(path: &Path) -> Result<Record, InputError> {
     let text = fs::read_to_string(path).map_err(|cause| failed(path, &cause))?;
     serde_json::from_str(&text).map_err(|error| {
-        let (file, cure) = (path.display().to_string(), "remove its folder; the run will be made again");
-        InputError::new(file, format!("is no record of a run: {error}"), cure)
+        let (file, cure) = (path.display().to_string(), "remove its folder; the tool then repeats the run");
+        InputError::new(file, format!("is not a record of a run: {error}"), cure)
     })
 }
 
-/// One table of all runs of a study: a row per run and metric, with a column for each key of the sweep.
+/// The table of all runs of a study: a row per run and metric, and a column for each key of the sweep.
 pub fn merged(records: &[Record]) -> Vec<folder::ResultFile> {
     let mut keys: Vec<&String> = records.iter().flat_map(|record| record.point.keys()).collect();
     keys.sort_unstable();
@@ -271,7 +273,7 @@ pub fn merged(records: &[Record]) -> Vec<folder::ResultFile> {
     vec![("metrics.csv".to_owned(), table.csv()), ("metrics.parquet".to_owned(), parquet(&table))]
 }
 
-/// All records below a folder of results, whatever their study.
+/// All records below a folder of results, of any study.
 ///
 /// # Errors
 /// If a record is damaged.
@@ -285,12 +287,12 @@ pub fn records(place: &Path) -> Result<Vec<Record>, InputError> {
     Ok(all)
 }
 
-/// How many runs a folder of results keeps.
+/// Number of runs stored in a folder of results.
 pub fn count(place: &Path) -> usize {
     subfolders(&place.join("runs")).iter().map(|study| subfolders(study).len()).sum()
 }
 
-/// Folders in a folder, sorted; those with a dot in front are being written.
+/// Folders in a folder, sorted. Names with a leading dot are skipped: they are still being written.
 fn subfolders(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let visible = entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
@@ -303,11 +305,11 @@ fn failed(path: &Path, cause: &io::Error) -> InputError {
     InputError::new(
         path.display().to_string(),
         format!("cannot be read or written: {cause}"),
-        "what is kept stays; go on with --resume when it is mended",
+        "stored runs stay; fix the cause and continue with --resume",
     )
 }
 
-/// Digests of the files that a scenario names, by key.
+/// SHA-256 digests of the files that a scenario names, by key.
 ///
 /// # Errors
 /// If one cannot be read.

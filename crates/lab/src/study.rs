@@ -1,4 +1,4 @@
-//! `STUDY.toml`: one scenario at many points.
+//! Study files: `STUDY.toml`, one scenario at many points.
 //!
 //! ```toml
 //! scenario = "../scenarios/tor.toml"   # counts from this file
@@ -21,10 +21,10 @@ use toml::{Spanned, Value};
 use crate::input::{InputError, SourceFile, suggest};
 use crate::scenario::Scenario;
 
-/// More points than this are a mistake.
+/// Limit on points; a larger number is most likely a mistake.
 const MAX_POINTS: usize = 1_000_000;
 
-/// The file.
+/// The study file as serde reads it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct StudyFile {
@@ -44,7 +44,7 @@ fn one() -> u32 {
     1
 }
 
-/// How values make points.
+/// How values combine to points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum PointMode {
@@ -70,7 +70,7 @@ struct ValueRange {
 /// A checked study.
 #[derive(Clone, Debug)]
 pub struct Study {
-    /// Its name, the file's if it does not say.
+    /// Its name; default: the name of the file.
     pub name: String,
     /// The scenario's file.
     pub scenario: PathBuf,
@@ -81,10 +81,10 @@ pub struct Study {
     overrides: Vec<String>,
 }
 
-/// One point: what is set to what.
+/// One point: a value for each varied key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// `p0001`, by its place in the study.
+    /// `p0001`, by its position in the study.
     pub name: String,
     /// Key -> value, as text.
     pub values: BTreeMap<String, String>,
@@ -94,22 +94,22 @@ pub struct Point {
 }
 
 impl Point {
-    /// The one system that runs here; none: all of the scenario.
+    /// The only system that runs at this point; `None` runs all of them.
     pub fn system(&self) -> Option<&str> {
         self.system.as_deref()
     }
 
-    /// The first seed here; none: the scenario's.
+    /// The first seed at this point; `None` takes the scenario's.
     pub fn seed(&self) -> Option<u64> {
         self.seed
     }
 }
 
 impl Study {
-    /// Reads a study and lays out its points.
+    /// Reads a study and lists its points.
     ///
     /// # Errors
-    /// What is wrong with the file, and where.
+    /// A mistake in the file, with its position.
     pub fn load(path: &Path) -> Result<Study, InputError> {
         let source = SourceFile::read(path)?;
         let file: StudyFile = source.parse_toml()?;
@@ -122,22 +122,23 @@ impl Study {
             )
         })?;
         if axes.is_empty() {
-            return Err(fail("[vary] has no key".into(), "vary something, or use `tidegate run`"));
+            return Err(fail("[vary] has no keys".into(), "add a key to [vary], or use `tidegate run`"));
         }
         let lengths: Vec<usize> = axes.iter().map(|(_, values)| values.len()).collect();
         let count = match file.mode {
             PointMode::Grid => lengths.iter().try_fold(1usize, |product, n| product.checked_mul(*n)),
             PointMode::List if lengths.iter().all(|n| *n == lengths[0]) => Some(lengths[0]),
             PointMode::List => {
-                let cause = format!("the keys have {lengths:?} values");
-                return Err(fail(
-                    cause,
-                    "mode = \"list\" takes as many of each; mode = \"grid\" combines them",
-                ));
+                let cause = format!(
+                    "mode = \"list\" needs equally many values for each key, and the keys have {lengths:?}"
+                );
+                return Err(fail(cause, "give each key the same number of values, or set mode = \"grid\""));
             }
         };
         let count = count.filter(|count| *count <= MAX_POINTS);
-        let count = count.ok_or_else(|| fail(format!("more than {MAX_POINTS} points"), "vary less"))?;
+        let count = count.ok_or_else(|| {
+            fail(format!("the study has more than {MAX_POINTS} points"), "vary fewer keys or values")
+        })?;
         let points = (0..count).map(|index| {
             let mut rest = index;
             let chosen = axes.iter().rev().map(|(key, values)| {
@@ -158,15 +159,15 @@ impl Study {
         })
     }
 
-    /// What is replaced in the scenario at a point.
+    /// The overrides of the scenario at a point.
     pub fn overrides(&self, point: &Point) -> Vec<String> {
         [&self.overrides[..], &point.overrides[..]].concat()
     }
 
-    /// The scenario at a point, with its one system where systems are varied.
+    /// The scenario at a point, with only one system if `systems` is varied.
     ///
     /// # Errors
-    /// If the scenario does not take the point's values.
+    /// If the point's values are not valid in the scenario.
     pub fn scenario(&self, point: &Point) -> Result<Scenario, InputError> {
         let mut scenario = Scenario::load(&self.scenario, &self.overrides(point))?;
         if let Some(wanted) = &point.system {
@@ -181,7 +182,7 @@ impl Study {
     }
 }
 
-/// Short names of what is varied most.
+/// Short names of frequently varied keys.
 const SHORT: [(&str, &str); 2] = [("fraction", "tor.fraction"), ("load", "tor.load")];
 
 fn point<'a>(number: usize, chosen: impl Iterator<Item = (&'a str, &'a Value)>) -> Point {
@@ -220,7 +221,7 @@ fn axes_of(
         let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
         match value {
             Value::Array(values) if !values.is_empty() => into.push((path, values.clone())),
-            Value::Array(_) => return Err((path, "has no values".into())),
+            Value::Array(_) => return Err((path, "the list has no values".into())),
             Value::Table(inner) if inner.contains_key("from") || inner.contains_key("to") => {
                 let range = ValueRange::deserialize(inner.clone())
                     .map_err(|error| (path.clone(), error.to_string()))?;
@@ -240,13 +241,15 @@ impl ValueRange {
                 ((self.to - self.from) / step + 1e-9).floor() + 1.0
             }
             (None, Some(count)) if count >= 2 => f64::from(count),
-            _ => return Err("needs `step` above 0 up to a greater `to`, or `count` of at least 2".into()),
+            _ => {
+                return Err("needs `step` above 0 and `to` not below `from`, or `count` of at least 2".into());
+            }
         };
         if !(self.from.is_finite() && self.to.is_finite() && count <= MAX_POINTS as f64) {
-            return Err("is no range, or has too many values".into());
+            return Err("the range is not finite, or has too many values".into());
         }
         if self.log && !(self.from > 0.0 && self.to > 0.0) {
-            return Err("a logarithmic range lies above 0".into());
+            return Err("a logarithmic range needs `from` and `to` above 0".into());
         }
         let value = |k: f64| {
             let share = k / (count - 1.0).max(1.0);
@@ -256,7 +259,7 @@ impl ValueRange {
                 None => self.from + (self.to - self.from) * share,
             }
         };
-        // Ten digits, so that 0.1 + 0.2 is 0.3. Counts are whole numbers in a scenario.
+        // Ten significant digits turn 0.1 + 0.2 into 0.3; scenarios require whole numbers for counts.
         let tidy = |value: f64| {
             let digits = 9 - value.abs().max(1e-300).log10().floor() as i32;
             let scale = 10f64.powi(digits.clamp(-300, 300));
@@ -309,7 +312,7 @@ mod tests {
         assert_eq!(values("{ from = 0.1, to = 0.4, step = 0.1 }"), ["0.1", "0.2", "0.3", "0.4"]);
         assert_eq!(values("{ from = 1, to = 100, count = 3, log = true }"), ["1", "10", "100"]);
         for (bad, wanted) in [
-            ("load = []", "has no values"),
+            ("load = []", "the list has no values"),
             ("load = { from = 1, to = 2 }", "needs `step`"),
             ("load = { from = 1, to = 2, stp = 1 }", "stp"),
             ("load = { from = 0, to = 2, count = 3, log = true }", "above 0"),

@@ -1,4 +1,4 @@
-//! The runs of a [`Study`]: which there are, what their folder is of, and how one is made, in this process or in another.
+//! The runs of a [`Study`]: their list, the contents of their folder, and one run, in this or another process.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,18 +18,18 @@ use crate::scoreboard::RunError;
 use crate::store::{self, Record, Store, run_name};
 use crate::study::{Point, Study};
 
-/// A study that was looked through.
+/// A study with all its runs listed.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// As its file says.
+    /// The study's file.
     pub study: Study,
-    /// Every run: point by point, seed by seed.
+    /// All runs, ordered by point, then seed.
     pub tasks: Vec<SweepTask>,
     /// The scenario at the first point.
     first: Scenario,
 }
 
-/// One run to be made.
+/// One run of the study.
 #[derive(Clone, Debug)]
 pub struct SweepTask {
     /// Its name in the store.
@@ -40,7 +40,7 @@ pub struct SweepTask {
     seed: u64,
 }
 
-/// All that whoever makes a run needs besides the scenario's files.
+/// Everything that another process needs to make a run, except the scenario's files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunOrder {
     scenario: PathBuf,
@@ -51,10 +51,10 @@ pub struct RunOrder {
 }
 
 impl Sweep {
-    /// Reads a study; a mistake at any point shows now, unless that would read the scenario's input files for each.
+    /// Reads a study and checks the scenario at every point, or only at the first if it has input files.
     ///
     /// # Errors
-    /// What is wrong with the study, or with the scenario at a point.
+    /// A mistake in the study, or in the scenario at a point.
     pub fn load(path: &Path) -> Result<Sweep, InputError> {
         let study = Study::load(path)?;
         let first = at(&study, &study.points[0])?;
@@ -65,12 +65,12 @@ impl Sweep {
         Ok(Sweep { study, tasks, first })
     }
 
-    /// What the user should know of the scenario.
+    /// Notices about the scenario's input files, for the user.
     pub fn notices(&self) -> &[String] {
         &self.first.inputs.notices
     }
 
-    /// What the folder is of: every point's values, and the scenario at the first.
+    /// Identity of the study's folder: the values of every point, and the scenario at the first.
     ///
     /// # Errors
     /// If an input file cannot be read.
@@ -86,7 +86,7 @@ impl Sweep {
         Ok(Contents { name: self.study.name.clone(), parameters })
     }
 
-    /// What to tell whoever makes this run.
+    /// The order that lets any process make this run.
     pub fn order(&self, task: &SweepTask) -> RunOrder {
         let point = &self.study.points[task.point];
         RunOrder {
@@ -98,8 +98,9 @@ impl Sweep {
         }
     }
 
-    /// The table of all runs that are kept, in their folder; `more` goes to its manifest. Leaves nothing if none is kept.
-    /// Gives how many are.
+    /// Writes the table of all kept runs into their folder and `more` into its manifest. Returns the number of kept runs.
+    ///
+    /// Without any kept run it removes what the store created.
     ///
     /// # Errors
     /// If a record is damaged or the folder cannot be written.
@@ -124,22 +125,24 @@ impl Sweep {
 }
 
 impl RunOrder {
-    /// Makes the run: the files of its record. The scenario is read for each: a thousand of them would not fit into memory.
+    /// Makes the run and returns the files of its record.
+    ///
+    /// Reads the scenario anew for each run: a thousand scenarios do not fit into memory.
     ///
     /// # Errors
-    /// What is wrong with the scenario here; [`RunError::Stopped`] if the monitor stopped it.
+    /// A mistake in the scenario; [`RunError::Stopped`] if the monitor stopped the run.
     pub fn make(&self, commit: &str, monitor: &dyn Monitor) -> Result<Vec<ResultFile>, RunError> {
         let read = Scenario::load(&self.scenario, &self.overrides);
         let mut scenario = read.map_err(|error| at_point(error, &self.values))?;
         load::settle(&mut scenario, monitor)?;
         let system = scenario.systems.iter().position(|system| system.name == self.system);
-        let system = system.expect("points differ in no system's name");
+        let system = system.expect("no point renames a system");
         let run = run_once(&scenario, system, self.seed, monitor)?.ok_or(RunError::Stopped)?;
         Ok(Record::of(&scenario, &run, &self.values, commit, monitor.unix_s()).files(&scenario))
     }
 }
 
-/// The scenario at a point; a mistake names the point.
+/// The scenario at a point; errors name the point.
 fn at(study: &Study, point: &Point) -> Result<Scenario, InputError> {
     study.scenario(point).map_err(|error| at_point(error, &point.values))
 }
@@ -151,7 +154,7 @@ fn at_point(error: InputError, values: &BTreeMap<String, String>) -> InputError 
 
 fn tasks(study: &Study) -> Result<Vec<SweepTask>, InputError> {
     let mut all = Vec::new();
-    // Points differ in systems, if at all, by `systems`: the first point with each tells the rest.
+    // Only `systems` changes the list of systems, so one scenario per value of `systems` is enough.
     let mut known: BTreeMap<Option<&str>, (u64, Vec<String>)> = BTreeMap::new();
     for (index, point) in study.points.iter().enumerate() {
         let (seed, systems) = match known.entry(point.system()) {

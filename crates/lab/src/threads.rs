@@ -1,9 +1,9 @@
-//! The runner `threads`: how much faster one run is if it is divided among processes and several threads run them.
+//! The runner `threads`: the speed-up of one run that is divided among processes on several threads.
 //!
-//! Quantities, of each round: `whole_s`, `one_s` and `many_s`, the wall-clock time of the run undivided, divided on one
-//! thread, and divided on `threads`; `speed_up` (whole over many) and `speed_up.divided` (one over many); and `same`, 1 if the
-//! number of threads made no difference to the digest, else 0. The time is that of the whole run, with the network that is
-//! built before.
+//! Quantities of each round: `whole_s`, `one_s` and `many_s`, the wall-clock time of the undivided run, of the divided
+//! run on one thread, and of the divided run on `threads`; `speed_up` (whole over many) and `speed_up.divided` (one
+//! over many); `same`, 1 if the digest does not depend on the number of threads, else 0. Times include drawing the
+//! network.
 
 use serde::Deserialize;
 
@@ -16,11 +16,11 @@ use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ThreadsExperiment {
-    /// The scenario, of which the first system is run.
+    /// The scenario; its first system runs.
     scenario: ScenarioEntry,
     #[serde(default)]
     overrides: Vec<String>,
-    /// Among how many it is divided.
+    /// Number of processes of the divided run.
     processes: u32,
     threads: usize,
     rounds: u32,
@@ -34,7 +34,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let parameters: ThreadsExperiment = experiment.parameters(scale)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if cores < parameters.threads {
-        let why = format!("needs {} cores, and here are {cores}", parameters.threads);
+        let why = format!("needs {} cores, and this machine has {cores}", parameters.threads);
         return Err(RunError::Unavailable(why));
     }
     let timed = |processes: u32, threads: usize| -> Result<Run, RunError> {

@@ -1,4 +1,4 @@
-//! What users fetch: the built-in kinds of traffic, and how a `[traffic]` table becomes the simulator's.
+//! Kinds of traffic: the built-in ones, and the conversion of `[traffic]` tables for the simulator.
 
 use tidegate_control::units::{Bytes, Span};
 use tidegate_sim::plan::{RequestPlan, Traffic};
@@ -9,19 +9,19 @@ use crate::scenario::users::{RequestFile, TrafficFile};
 /// Names of the built-in kinds.
 pub const BUILT_IN: &[&str] = &["bulk", "web", "benchmark", PRIVCOUNT];
 
-/// The built-in kind that is no requests but a Markov model.
+/// The built-in kind that is a Markov model instead of requests.
 pub const PRIVCOUNT: &str = "privcount";
 
-/// A built-in kind of traffic.
+/// A built-in kind of traffic by name.
 ///
 /// - `bulk`: one endless response.
 /// - `web`: 320 KiB, then a pause of 1 to 60 s (Jansen et al., CSET 2012, "Methodically modeling the Tor
 ///   network", section 4.3).
-/// - `benchmark`: 50 KiB, 1 MiB and 5 MiB with weights 12:2:1, given up after 15, 60 and 120 s, each on a
-///   circuit of its own, begun a minute apart whether or not the last one has ended: Tor's own performance
+/// - `benchmark`: 50 KiB, 1 MiB and 5 MiB with weights 12:2:1 and timeouts of 15, 60 and 120 s. A request starts
+///   every minute on a circuit of its own, even if the previous one is not complete: Tor's own performance
 ///   clients (Jansen et al., USENIX Security 2021, "Once is never enough", section 3).
-/// - `privcount`: what Tor's users do by PrivCount's measurements, open-loop: they do not wait for one stream before
-///   they open the next; streams are given up after 120 s.
+/// - `privcount`: traffic of Tor's users as PrivCount measured it, open-loop: users open streams without waiting
+///   for earlier ones; streams time out after 120 s.
 pub fn built_in(name: &str) -> Option<TrafficFile> {
     let limited = |kib: u64, weight: f64, seconds: u64| {
         RequestFile::of(Size(kib << 10), weight, Timeout(Span::from_secs(seconds)))
@@ -43,7 +43,7 @@ pub fn built_in(name: &str) -> Option<TrafficFile> {
     })
 }
 
-/// Requests as the simulator wants them.
+/// Converts requests for the simulator.
 pub fn fetch(kind: &TrafficFile) -> Traffic {
     let requests = kind.requests.iter().map(|request| RequestPlan {
         bytes: request.size.0,
@@ -58,7 +58,7 @@ pub fn fetch(kind: &TrafficFile) -> Traffic {
     }
 }
 
-/// How reports call a transfer of a class of users: the class, and the size where the class has several.
+/// Name of a class of transfers in reports: the users' class, and the size if the class has several sizes.
 pub fn class_of(class: &str, sizes: usize, bytes: u64) -> String {
     if sizes < 2 {
         class.to_owned()

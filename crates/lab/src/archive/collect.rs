@@ -1,4 +1,4 @@
-//! From an archive's files to a working folder that can be gone through in order of time, resumably.
+//! Collects an archive's files into a working folder; an interrupted collection can resume.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +17,12 @@ use super::store::{Log, Merge, append_run};
 use crate::input::InputError;
 use crate::monitor::Monitor;
 
-/// Advertised bandwidths held in memory before they are sorted and written.
+/// Number of advertised bandwidths to hold in memory before they are sorted and written.
 const RUN: usize = 1 << 20;
-/// Broken documents that are named; all are counted.
+/// Maximum number of broken documents to name; all of them are counted.
 const NAMED: usize = 1000;
 
-/// Where a consensus lies in the working folder.
+/// Position of a consensus in the working folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hour {
     /// Its valid-after time, seconds since 1970.
@@ -31,7 +31,7 @@ pub struct Hour {
     relays: u32,
 }
 
-/// What was found in the inputs.
+/// Number of documents in the inputs, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Server descriptors.
@@ -40,7 +40,7 @@ pub struct Counts {
     pub extra_infos: u64,
     /// Consensuses.
     pub consensuses: u64,
-    /// Consensuses of an hour that was there already.
+    /// Further consensuses of an hour that is already collected.
     pub duplicate_consensuses: u64,
     /// Documents that could not be read.
     pub broken: u64,
@@ -48,10 +48,10 @@ pub struct Counts {
     pub foreign: u64,
 }
 
-/// How far the work has come; the last line of `done.jsonl` counts.
+/// State of the collection, stored in `progress.json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Progress {
-    /// Files done: name, length, time of change.
+    /// Completed files: name, length, time of modification.
     inputs: Vec<(PathBuf, u64, u64)>,
     identities: u64,
     runs: Vec<u64>,
@@ -76,10 +76,10 @@ pub struct Collected {
 }
 
 impl Collected {
-    /// Opens a working folder, or makes one.
+    /// Opens or creates a working folder.
     ///
     /// # Errors
-    /// If it cannot be written, or holds something else.
+    /// If it cannot be written, or holds other files.
     pub fn open(folder: &Path) -> Result<Collected, InputError> {
         let wrong = |cause: String| {
             let cure = "choose another folder, or remove this one";
@@ -95,7 +95,7 @@ impl Collected {
             if progress.inputs.is_empty()
                 && fs::read_dir(folder)?.any(|entry| entry.is_ok_and(|e| foreign(&e)))
             {
-                return Err(io::Error::other("it holds other files"));
+                return Err(io::Error::other("the folder holds other files"));
             }
             let identities = Log::open(&folder.join("identities"), progress.identities)?;
             let bytes = identities.read(0, progress.identities as usize)?;
@@ -117,11 +117,11 @@ impl Collected {
         open().map_err(|error| wrong(format!("cannot be used: {error}")))
     }
 
-    /// Reads every input that was not read before; false if the user stopped it.
+    /// Reads every input that is not collected yet. Returns false if the user stopped it.
     ///
     /// # Errors
-    /// If a path cannot be looked at, or the working folder not written. An input that cannot be read to its end is
-    /// counted as broken, and what it held is kept.
+    /// If a path cannot be accessed, or the working folder cannot be written. An input that ends with an error counts as
+    /// broken; the documents before the error are kept.
     pub fn collect(&mut self, paths: &[PathBuf], monitor: &dyn Monitor) -> Result<bool, InputError> {
         let inputs = collector::inputs(paths).map_err(|error| input_error(&error))?;
         let ours = self.folder.canonicalize().unwrap_or_default();
@@ -156,7 +156,7 @@ impl Collected {
                 self.broken(&error);
             }
             self.progress.inputs.push(about);
-            // Small files share a run, so that their number does not become that of open files.
+            // Small files share a run, because merging opens one file per run.
             if self.pending.len() >= RUN / 4 || index % 1000 == 999 {
                 self.commit().map_err(|error| self.unwritable(&error))?;
             }
@@ -241,7 +241,7 @@ impl Collected {
         Ok(())
     }
 
-    /// From here on a later run goes on.
+    /// Makes the state durable; a later run resumes here.
     fn commit(&mut self) -> io::Result<()> {
         self.flush()?;
         for log in [&self.identities, &self.advertised, &self.consensuses] {
@@ -256,31 +256,31 @@ impl Collected {
     }
 
     fn unwritable(&self, error: &io::Error) -> InputError {
-        let cure = "make room or choose another folder, then run it again: it goes on where it stopped";
+        let cure = "free space or choose another folder, then run the command again; it resumes";
         InputError::new(self.folder.display().to_string(), format!("cannot be written: {error}"), cure)
     }
 
     fn unreadable(&self, error: &io::Error) -> InputError {
-        let cure = "remove the folder and run it again";
+        let cure = "remove the folder and run the command again";
         InputError::new(self.folder.display().to_string(), format!("cannot be read: {error}"), cure)
     }
 
-    /// Every relay seen, in the order of its number.
+    /// All relays, by index.
     pub fn relays(&self) -> &[Identity] {
         &self.relays
     }
 
-    /// What was found.
+    /// Number of documents found.
     pub fn counts(&self) -> &Counts {
         &self.progress.counts
     }
 
-    /// What could not be read, the first thousand.
+    /// Errors of the first 1000 documents that could not be read.
     pub fn problems(&self) -> &[String] {
         &self.progress.problems
     }
 
-    /// Bytes per second that a relay wrote on average, by its number; NaN if no extra-info says it.
+    /// Mean bytes per second that a relay wrote; NaN without an extra-info.
     pub fn carried_bytes_per_s(&self, relay: usize) -> f64 {
         self.progress.carried.get(relay).map_or(f64::NAN, |(bytes, seconds)| *bytes as f64 / *seconds as f64)
     }
@@ -292,7 +292,7 @@ impl Collected {
         hours
     }
 
-    /// Relays of an hour's consensus that ran, and their weights.
+    /// Running relays of an hour's consensus, and their weights.
     ///
     /// # Errors
     /// If the working folder cannot be read.
@@ -303,7 +303,7 @@ impl Collected {
         Ok(bytes.as_chunks::<8>().0.iter().map(|pair| (word(&pair[..4]), word(&pair[4..]))).collect())
     }
 
-    /// What relays said, in order of time.
+    /// All advertised bandwidths, in order of time.
     ///
     /// # Errors
     /// If the working folder cannot be read.
@@ -321,7 +321,7 @@ fn foreign(entry: &fs::DirEntry) -> bool {
     !ours.iter().any(|name| entry.file_name() == *name)
 }
 
-/// By what a file is known again: name, length, time of change.
+/// Identifies a file: name, length, time of modification.
 fn stamp(path: &Path) -> (PathBuf, u64, u64) {
     let about = path.metadata().ok();
     let changed = about.as_ref().and_then(|about| about.modified().ok());

@@ -1,4 +1,4 @@
-//! What comes out of an archive as pictures: figures 1 to 5 and 10 of FlashFlow's paper, of the archive at hand.
+//! Figures 1 to 5 and 10 of FlashFlow's paper for any archive.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use super::PERIODS;
 use super::errors::{Analysis, NetworkErrors, RelayErrors};
 use crate::scoreboard::drawing::{Banded, Drawing, FigureFile};
 
-/// More points than a picture can show are thinned out evenly.
+/// Maximum number of points per curve; longer curves are thinned out evenly.
 const POINTS: usize = 400;
 const DAY_S: f64 = 86_400.0;
 
-/// The pictures by the name of their file.
+/// The figures, by name of their file.
 pub fn all(analysis: &Analysis) -> Vec<(&'static str, Drawing)> {
     let relays: Vec<RelayErrors> = analysis.relays().filter(|relay| relay.hours > 0).collect();
     let shares = |of: &dyn Fn(&RelayErrors, usize) -> f64| {
@@ -94,7 +94,7 @@ fn periods(points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Named> {
     PERIODS.iter().enumerate().map(|(index, period)| (period.name, points(index))).collect()
 }
 
-/// The share of the values up to each.
+/// The distribution function of the values.
 fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.retain(|value| value.is_finite());
     values.sort_unstable_by(f64::total_cmp);

@@ -1,12 +1,12 @@
 //! Errors of capacities and weights (FlashFlow, equations 1 to 7), hour by hour.
 //!
-//! A(r, t) is the advertised bandwidth in the last descriptor that relay r published until t, C(r, t, p) the greatest in
-//! the p before t, W(r, t) the relay's share of the consensus weight. An hour speaks of the relays of its
-//! consensus that published anything in the year before; the sums of the network are over these, and so are shares.
+//! A(r, t) is the advertised bandwidth in the last descriptor of relay r until t, C(r, t, p) the largest one in the
+//! period p before t, W(r, t) the relay's share of the consensus weight. An hour covers the relays of its consensus
+//! that published a descriptor in the year before; sums and shares of the network are over these relays.
 
 use std::collections::VecDeque;
 
-/// How far to look back.
+/// A period to look back over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period {
     /// Its name in tables.
@@ -15,25 +15,25 @@ pub struct Period {
     pub seconds: u64,
 }
 
-/// What a relay published.
+/// A relay's advertised bandwidth at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Advertised {
-    /// When, in seconds since 1970.
+    /// Time of publication, in seconds since 1970.
     pub time: u64,
-    /// Which relay, by its place in the list of relays.
+    /// Index of the relay in the list of relays.
     pub relay: u32,
-    /// Its advertised bandwidth in bytes per second.
+    /// Advertised bandwidth in bytes per second.
     pub bytes_per_s: u64,
 }
 
-/// Means over the hours in which a relay ran; NaN if there were none. One number for each period.
+/// Means over the hours in which a relay ran, per period; NaN without such hours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RelayErrors {
-    /// Hours in which it ran and had published.
+    /// Hours in which it ran and had published a descriptor.
     pub hours: u64,
     /// Relay capacity error (equation 2).
     pub capacity: Vec<f64>,
-    /// Relay weight error (equation 5); its logarithm to base 10 is what Figure 3 shows.
+    /// Relay weight error (equation 5); Figure 3 shows its logarithm to base 10.
     pub weight: Vec<f64>,
     /// Relative standard deviation of its advertised bandwidths (equation 7, Figure 10 a).
     pub advertised_rsd: Vec<f64>,
@@ -41,14 +41,14 @@ pub struct RelayErrors {
     pub weight_rsd: Vec<f64>,
 }
 
-/// The whole network in one hour. One number for each period.
+/// The whole network in one hour, with errors per period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkErrors {
     /// Seconds since 1970.
     pub time: u64,
-    /// Relays in the consensus, and those of them that had published.
+    /// Relays in the consensus.
     pub relays: u64,
-    /// See there.
+    /// Relays in the consensus that had published a descriptor.
     pub known: u64,
     /// Sum of the advertised bandwidths in bytes per second.
     pub advertised_bytes_per_s: f64,
@@ -58,8 +58,9 @@ pub struct NetworkErrors {
     pub weight: Vec<f64>,
 }
 
-/// Total variation distance of shares of weight and shares of capacity (equation 6): half the sum of absolute
-/// differences, from 0 to 1. NaN if either has no sum.
+/// Total variation distance of shares of weight and shares of capacity (equation 6).
+///
+/// Half the sum of absolute differences, from 0 to 1; NaN if either sum is zero.
 ///
 /// # Examples
 ///
@@ -76,12 +77,12 @@ pub fn weight_error(weights: &[f64], capacities: &[f64]) -> f64 {
     weights.iter().zip(capacities).map(gap).sum::<f64>() / 2.0
 }
 
-/// The errors so far.
+/// The errors of all hours so far.
 #[derive(Clone, Debug)]
 pub struct Analysis {
     periods: Vec<Period>,
     relays: Vec<RelayHistory>,
-    /// One for each hour.
+    /// The network's errors, per hour.
     pub network: Vec<NetworkErrors>,
 }
 
@@ -89,17 +90,17 @@ pub struct Analysis {
 struct RelayHistory {
     advertised: History<u64>,
     weights: History<f64>,
-    /// What each period has of both histories.
+    /// Per period, the windows over both histories.
     windows: Vec<(Window, Window)>,
     hours: u64,
     sums: Vec<[f64; 4]>,
 }
 
-/// Numbers by time, oldest first, as far back as the longest period.
+/// Values by time, oldest first, over the longest period.
 #[derive(Clone, Debug, Default)]
 struct History<T> {
     values: VecDeque<(u32, T)>,
-    /// How many were forgotten.
+    /// Number of values dropped at the front.
     forgotten: u64,
 }
 
@@ -120,19 +121,19 @@ impl<T: Copy> History<T> {
     }
 }
 
-/// The last numbers of a history, from `begin` on.
+/// The last values of a history, from index `begin` to `end`.
 #[derive(Clone, Debug, Default)]
 struct Window {
     begin: u64,
     end: u64,
     sum: f64,
     squares: f64,
-    /// Where the greatest is, and the greatest after that, and so on.
+    /// Indices of the maximum, of the maximum after that, and so on.
     greatest: VecDeque<u64>,
 }
 
 impl Window {
-    /// Takes in what is new and leaves out what is not after `since`.
+    /// Adds new values and removes those up to `since`.
     fn slide<T: Copy>(&mut self, history: &History<T>, since: u64, number: impl Fn(T) -> f64) {
         while let Some((_, value)) = history.get(self.end) {
             let value = number(value);
@@ -158,7 +159,7 @@ impl Window {
             self.begin += 1;
         }
         if self.begin == self.end {
-            // Nothing is left, and so no rounding either.
+            // An empty window resets accumulated rounding errors.
             (self.sum, self.squares) = (0.0, 0.0);
         }
     }
@@ -168,13 +169,13 @@ impl Window {
         let count = (self.end - self.begin) as f64;
         let mean = self.sum / count;
         let variance = (self.squares / count - mean * mean).max(0.0);
-        // What differences of large sums leave behind is no spread.
+        // Smaller values are rounding errors of the difference.
         if variance <= 1e-9 * mean * mean { 0.0 } else { variance.sqrt() / mean }
     }
 }
 
 impl Analysis {
-    /// Nothing has happened yet; relays are numbered below `relays`.
+    /// An analysis without data, for relays with indices below `relays`.
     pub fn new(periods: &[Period], relays: usize) -> Analysis {
         Analysis {
             periods: periods.to_vec(),
@@ -183,13 +184,13 @@ impl Analysis {
         }
     }
 
-    /// A relay has published; never earlier than what came before.
+    /// Adds a descriptor. Calls must be in order of time.
     pub fn advertised(&mut self, said: &Advertised) {
         let relay = &mut self.relays[said.relay as usize];
         relay.advertised.values.push_back((said.time as u32, said.bytes_per_s));
     }
 
-    /// The consensus of an hour: relays and their weights.
+    /// Adds the consensus of an hour: relays and their weights.
     pub fn hour(&mut self, time: u64, weights: &[(u32, u32)]) {
         let periods = self.periods.len();
         let total: f64 = weights.iter().map(|(_, weight)| f64::from(*weight)).sum();
@@ -223,7 +224,7 @@ impl Analysis {
         self.network.push(NetworkErrors { time, relays, known, advertised_bytes_per_s, capacity, weight });
     }
 
-    /// Every relay's means, by its number.
+    /// The means of every relay, by index.
     pub fn relays(&self) -> impl Iterator<Item = RelayErrors> + '_ {
         self.relays.iter().map(|relay| {
             let mean = |which: usize| {
@@ -242,7 +243,7 @@ impl Analysis {
 }
 
 impl RelayHistory {
-    /// Brings all windows to `time`; what the relay advertises, if it has published in the longest period.
+    /// Moves all windows to `time`; returns the advertised bandwidth, if published within the longest period.
     fn slide(&mut self, periods: &[Period], time: u64) -> Option<f64> {
         self.windows.resize(periods.len(), <(Window, Window)>::default());
         self.sums.resize(periods.len(), [0.0; 4]);
@@ -258,7 +259,7 @@ impl RelayHistory {
         self.advertised.values.back().map(|(_, value)| *value as f64)
     }
 
-    /// C(r, t, p); 0 if nothing was published in the period.
+    /// C(r, t, p); 0 without a descriptor in the period.
     fn capacity(&self, period: usize) -> f64 {
         let front = self.windows[period].0.greatest.front();
         front.and_then(|index| self.advertised.get(*index)).map_or(0.0, |(_, value)| value as f64)
@@ -266,7 +267,7 @@ impl RelayHistory {
 
     /// Adds an hour to the means of a period: A/C, and W over the share of capacity.
     fn add(&mut self, period: usize, reached: f64, weight: f64) {
-        // A relay that never saw traffic advertises 0 of 0: it errs by nothing.
+        // A relay without traffic advertises 0 and has the capacity 0: no error.
         let error = if reached.is_nan() { 0.0 } else { 1.0 - reached };
         let (advertised, weights) = &self.windows[period];
         let rsd = |window: &Window| if window.sum > 0.0 { window.rsd() } else { 0.0 };

@@ -1,12 +1,10 @@
-//! How well relays' capacities are known and weights fit them, over years of Tor's archives (FlashFlow, section 3 and
-//! appendix A).
+//! Errors of relays' capacities and weights over years of Tor's archives (FlashFlow, section 3 and appendix A).
 //!
-//! [`collect`] streams descriptors, extra-infos and consensuses into a working folder, input by input, and goes on where
-//! it stopped; [`errors`] is the mathematics, hour by hour; [`tables`] and
-//! [`drawings`] what comes out.
+//! [`collect`] streams descriptors, extra-infos and consensuses into a working folder and can resume. [`errors`]
+//! computes the errors hour by hour; [`tables`] and [`drawings`] present them.
 //!
-//! Memory is bounded by a year of what relays said: about 16 bytes for each descriptor and 8 for each relay and
-//! hour, however long the archive is.
+//! Memory is bounded by one year of data, about 16 bytes per descriptor and 8 bytes per relay and hour, for archives
+//! of any length.
 
 pub mod collect;
 pub mod drawings;
@@ -21,7 +19,7 @@ use crate::monitor::Monitor;
 use collect::Collected;
 use errors::{Analysis, Period};
 
-/// The lengths of time over which the paper looks back: a day, a week, a month, a year.
+/// The paper's periods: a day, a week, a month, a year.
 pub const PERIODS: [Period; 4] = [
     Period { name: "day", seconds: 86_400 },
     Period { name: "week", seconds: 7 * 86_400 },
@@ -29,7 +27,7 @@ pub const PERIODS: [Period; 4] = [
     Period { name: "year", seconds: 365 * 86_400 },
 ];
 
-/// Goes through all that was collected in order of time.
+/// Analyses all collected data in order of time.
 ///
 /// # Errors
 /// If the working folder cannot be read. `Ok(None)` if the user stopped it.

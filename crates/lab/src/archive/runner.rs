@@ -1,4 +1,4 @@
-//! The scoreboard's runner `archive`: section 3's figures, from whatever archive lies in the data folder.
+//! The scoreboard's runner `archive`: the figures of section 3 for an archive in the data folder.
 
 use std::path::{Path, PathBuf};
 
@@ -11,15 +11,15 @@ use crate::results::flatten;
 use crate::scoreboard::experiment::{Experiment, Scale};
 use crate::scoreboard::{Measured, RunError};
 
-/// What an experiment of this runner says.
+/// `[parameters]` of the runner.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ArchiveExperiment {
-    /// The archive, below the data folder.
+    /// Path of the archive, relative to the data folder.
     archive: PathBuf,
 }
 
-/// Goes through the archive; every number of `tidegate archive --json` is a quantity.
+/// Analyses the archive; every number of `tidegate archive --json` is a quantity.
 ///
 /// # Errors
 /// If the archive cannot be read.

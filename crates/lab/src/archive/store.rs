@@ -1,8 +1,8 @@
-//! The working folder: what was read, in a form that can be read again in order of time.
+//! Files of the working folder, which hold the collected data in a form that can be read in order of time.
 //!
-//! Three files grow at their ends: identities (20 bytes each), advertised bandwidths (16 bytes each, in sorted
-//! runs) and consensuses (a head and 8 bytes per relay). `done.jsonl` says after each input how long they were
-//! then: what lies beyond that is of an input that was cut off, and is forgotten.
+//! Three files are append-only: identities (20 bytes each), advertised bandwidths (16 bytes each, in sorted runs) and
+//! consensuses (8 bytes per relay). `progress.json` records their lengths; bytes beyond come from an interrupted input
+//! and are cut off.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,7 +30,7 @@ fn decode(bytes: &[u8; RECORD]) -> Advertised {
     Advertised { time: u64::from(word(0)), relay: word(4), bytes_per_s }
 }
 
-/// A file that only grows.
+/// An append-only file.
 #[derive(Debug)]
 pub struct Log {
     file: File,
@@ -39,30 +39,30 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens or makes it; what lies beyond `length` is cut off.
+    /// Opens or creates the file, and cuts it off at `length`.
     pub fn open(path: &Path, length: u64) -> io::Result<Log> {
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         if file.metadata()?.len() < length {
-            return Err(io::Error::other("it is shorter than what was written"));
+            return Err(io::Error::other("it is shorter than `progress.json` says"));
         }
         file.set_len(length)?;
         file.seek(SeekFrom::End(0))?;
         Ok(Log { file, length })
     }
 
-    /// Adds bytes at its end.
+    /// Appends bytes.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.length += bytes.len() as u64;
         Ok(())
     }
 
-    /// Makes sure that all of it outlasts a power cut.
+    /// Syncs the file to disk.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
-    /// Bytes from `at` on.
+    /// Reads `length` bytes at the offset `at`.
     pub fn read(&self, at: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(at))?;
@@ -72,7 +72,7 @@ impl Log {
     }
 }
 
-/// Appends a sorted run of what relays said.
+/// Sorts and appends a run of advertised bandwidths.
 pub fn append_run(log: &mut Log, said: &mut Vec<Advertised>) -> io::Result<()> {
     said.sort_unstable();
     let bytes: Vec<u8> = said.iter().flat_map(encode).collect();
@@ -80,7 +80,7 @@ pub fn append_run(log: &mut Log, said: &mut Vec<Advertised>) -> io::Result<()> {
     log.append(&bytes)
 }
 
-/// The sorted runs of a file in one order of time; what is there twice comes once.
+/// Merges the sorted runs of a file in order of time, without duplicates.
 pub struct Merge {
     runs: Vec<BufReader<io::Take<File>>>,
     heads: BinaryHeap<Reverse<(Advertised, usize)>>,
@@ -88,7 +88,7 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// `ends`: where each run ends, in bytes.
+    /// Opens the runs of a file; `ends` are the byte offsets of their ends.
     pub fn open(path: &Path, ends: &[u64]) -> io::Result<Merge> {
         let mut merge = Merge { runs: Vec::new(), heads: BinaryHeap::new(), last: None };
         let mut begin = 0;

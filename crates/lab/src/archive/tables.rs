@@ -1,4 +1,4 @@
-//! What comes out of an archive: a table of relays, one of the network over time, and their quantiles.
+//! Tables of an archive's analysis: relays, the network over time, and quantiles of both.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::collect::Collected;
 use super::errors::{Analysis, NetworkErrors, RelayErrors};
 use crate::report::tables::{Column, Table};
 
-/// A mean for each relay, one for each of [`PERIODS`].
+/// Name of a quantity, and its mean per relay for each of [`PERIODS`].
 type Quantity = (&'static str, fn(&RelayErrors) -> &Vec<f64>);
 
 const QUANTITIES: [Quantity; 4] = [
@@ -57,7 +57,7 @@ fn network(hours: &[NetworkErrors]) -> Table {
     Table { name: "network", columns }
 }
 
-/// Everything in numbers: counts, and quantiles over relays (Figures 1, 3 and 10) and hours (Figures 2 and 4).
+/// Summary: counts, and quantiles over relays (Figures 1, 3 and 10) and hours (Figures 2 and 4).
 pub fn summary(collected: &Collected, analysis: &Analysis) -> Value {
     let relays: Vec<RelayErrors> = analysis.relays().filter(|relay| relay.hours > 0).collect();
     let mut answer = json!({
@@ -82,7 +82,7 @@ pub fn summary(collected: &Collected, analysis: &Analysis) -> Value {
     answer
 }
 
-/// Quantiles of the numbers that are numbers.
+/// Quantiles of the finite values.
 fn quantiles(mut values: Vec<f64>) -> Value {
     values.retain(|value| value.is_finite());
     values.sort_unstable_by(f64::total_cmp);

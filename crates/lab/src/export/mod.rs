@@ -1,4 +1,4 @@
-//! Kept runs in the formats of other people's tools.
+//! Exports stored runs in the formats of other tools.
 
 pub mod onionperf;
 pub mod tornettools;
@@ -9,16 +9,16 @@ use crate::input::InputError;
 use crate::metrics::transfers;
 use crate::store::Record;
 
-/// Simulated time begins here, as in Shadow: 1 January 2000, in Unix seconds.
+/// Start of simulated time as in Shadow: 1 January 2000, in Unix seconds.
 const EPOCH_UNIX_S: u64 = 946_684_800;
 
-/// The transfers of the users of a class, with the users' indices: those that measure, which the tools call clients.
+/// The transfers of a class of users; the tools call these measuring users clients.
 fn clients<'a>(record: &'a Record, class: &str) -> Result<Vec<&'a transfers::Record>, InputError> {
     let users = &record.metrics.users;
     if !users.iter().any(|user| user.class == class) {
         let classes: BTreeSet<&str> = users.iter().map(|user| user.class.as_str()).collect();
-        let cure = format!("there are {}", classes.into_iter().collect::<Vec<_>>().join(", "));
-        return Err(InputError::new("--class", format!("no user is of class `{class}`"), cure));
+        let cure = format!("use one of {}", classes.into_iter().collect::<Vec<_>>().join(", "));
+        return Err(InputError::new("--class", format!("no user has the class `{class}`"), cure));
     }
     let all = record.metrics.transfers.records.iter();
     Ok(all.filter(|transfer| users[transfer.user as usize].class == class).collect())

@@ -1,7 +1,7 @@
-//! `tornet.plot.data/*.json`, which `tornettools plot` draws: what its `parse` step makes of Shadow's logs.
+//! Exports `tornet.plot.data/*.json` for `tornettools plot`, as its `parse` step writes them from Shadow's logs.
 //!
-//! Goodput there is in Mibit/s, by bytes of 500 KiB to 1 MiB and of the fifth MiB; error rates are pairs of percentage
-//! and resolution, one per client; relays' goodput is a sum of bytes per second.
+//! Goodput is in Mibit/s, over 500 KiB to 1 MiB and over the fifth MiB. Error rates are pairs of percentage and
+//! resolution, one per client. Relays' goodput is the sum of bytes in each second.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::store::Record;
 
 use super::clients;
 
-/// The files of a run, whose clients are the users of `class`. `parameters` are the study's.
+/// The files of a run. `class` selects the users that are clients; `parameters` are the study's.
 ///
 /// # Errors
-/// If no user is of that class.
+/// If no user has that class.
 pub fn files(record: &Record, parameters: &Value, class: &str) -> Result<Vec<ResultFile>, InputError> {
     let transfers = clients(record, class)?;
     let goodput = |span: usize| -> Value {
@@ -50,7 +50,7 @@ fn seconds(span: Span) -> f64 {
     span.as_secs_f64()
 }
 
-/// A time of finished transfers, by size; `ALL` has them all.
+/// A time of finished transfers, by size; `ALL` has all sizes.
 fn times(transfers: &[&Transfer], time: fn(&Transfer) -> Option<Span>) -> Value {
     let mut by_size: BTreeMap<String, Vec<f64>> = BTreeMap::from([("ALL".to_owned(), Vec::new())]);
     for transfer in transfers {
@@ -62,7 +62,7 @@ fn times(transfers: &[&Transfer], time: fn(&Transfer) -> Option<Span>) -> Value 
     json!(by_size)
 }
 
-/// Of each client that has ended a transfer: (percentage, percentage that one transfer is).
+/// Per client with ended transfers: (percentage of errors, percentage of one transfer).
 fn error_rates(transfers: &[&Transfer]) -> Value {
     let mut ended: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
     for transfer in transfers.iter().filter(|transfer| transfer.timed_out || transfer.last.is_some()) {
@@ -83,7 +83,7 @@ fn error_rates(transfers: &[&Transfer]) -> Value {
     rates
 }
 
-/// As the histogram of the run has them, to 0.4 %.
+/// Build times from the run's histogram, with an error of at most 0.4 %.
 fn circuit_build_times(record: &Record, class: &str) -> Value {
     let Some(built) = record.metrics.circuit_builds.get(class) else { return json!([]) };
     built.values().flat_map(|(seconds, count)| std::iter::repeat_n(seconds, count as usize)).collect()
@@ -94,7 +94,7 @@ fn scenario_seconds(parameters: &Value, key: &str) -> f64 {
     serde_json::from_value::<Span>(parameters["scenario"][key].clone()).map_or(0.0, seconds)
 }
 
-/// Bytes of the cells that all relays let go, by second after the warm-up.
+/// Bytes of the cells that all relays forwarded, per second after the warm-up.
 fn relay_goodput(record: &Record, parameters: &Value) -> Value {
     let warmup = scenario_seconds(parameters, "warmup");
     let seconds = (0_u32..).zip(&record.metrics.relayed_cells);
@@ -102,7 +102,7 @@ fn relay_goodput(record: &Record, parameters: &Value) -> Value {
     after.map(|(second, cells)| (second.to_string(), json!(cells * u64::from(CELL_BYTES)))).collect()
 }
 
-/// Memory is the process's and no run's own: it is left out, and its plots stay empty.
+/// Time of the run. Memory belongs to the process rather than to a run, so its plots stay empty.
 fn resource_usage(record: &Record, parameters: &Value) -> Value {
     let wall = record.wall_s;
     let (hours, minutes) = ((wall / 3600.0).floor(), (wall % 3600.0 / 60.0).floor());

@@ -1,4 +1,4 @@
-//! How close rates are to max-min fair ones (`specs/predictor.md`, section 4).
+//! Fairness: how close rates are to max-min fair rates (PredicTor, section 4).
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,26 @@ use tidegate_sim::plan::{Plan, RequestPlan, Role, Route, System, Traffic};
 const CELL: f64 = 514.0;
 const PAYLOAD: f64 = 498.0;
 
-/// Fairness of the endless transfers of a run.
+/// Fairness of a run in which all transfers are endless.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fairness {
     /// (user, max-min fair rate in application bytes/s).
     pub max_min: Vec<(usize, f64)>,
-    /// sum min(r, r*) / sum r: the share of traffic that behaves according to max-min fairness.
+    /// sum min(r, r*) / sum r: share of the traffic within the max-min fair rates r*.
     pub by_rates: f64,
-    /// sum min(r, r*) / sum r*: this one also falls when capacity is left unused.
+    /// sum min(r, r*) / sum r*: share of the max-min fair rates that is reached; unused capacity lowers it.
     pub by_max_min: f64,
-    /// Jain's index of the rates; fair only where all share one bottleneck.
+    /// Jain's index of the rates; meaningful only if all users share one bottleneck.
     pub jain: f64,
 }
 
-/// Compares measured rates (application bytes/s per user) with max-min fair ones, over the users with an
-/// endless transfer on pinned relays; none if there are no such users or they have other company.
+/// Compares measured rates (application bytes/s per user) with max-min fair ones.
 ///
-/// A link's capacity is in application bytes, at the efficiency that it had in this run: headers, records,
-/// SENDMEs and the other direction's acknowledgements are paid for. `on_wire(host, up)` gives the bytes/s
-/// that a relay's link carried, where that is known.
+/// `None` unless every user has an endless transfer on pinned relays.
+///
+/// Capacities of links are in application bytes, at the efficiency of this run, which accounts for headers, records,
+/// SENDMEs and acknowledgements of the other direction. `on_wire(host, up)` is the rate in bytes/s on a relay's link,
+/// if it is known.
 pub fn fairness(
     plan: &Plan,
     system: &System,
@@ -53,7 +54,7 @@ pub fn fairness(
     let default_share = payload_share(system);
     for ((host, up), rate) in carried {
         let capacity = link_rate(plan, host, up).as_bytes_per_s();
-        // An almost idle link says little about its efficiency.
+        // An almost idle link gives a poor estimate of its efficiency.
         let measured = on_wire(host, up).filter(|wire| *wire > 0.05 * capacity).map(|wire| rate / wire);
         resources.shares.insert((host, up), measured.filter(|share| *share > 0.0).unwrap_or(default_share));
     }
@@ -81,7 +82,7 @@ pub fn fairness(
     })
 }
 
-/// Application bytes per byte of IP where nothing was measured: full cells in full segments and records.
+/// Application bytes per IP byte of an unmeasured link: full cells in full segments and records.
 fn payload_share(system: &System) -> f64 {
     let mss = f64::from(system.tcp.mss);
     let segment = mss / (mss + f64::from(system.tcp.header_bytes));
@@ -103,7 +104,7 @@ fn link_rate(plan: &Plan, host: u32, up: bool) -> Rate {
     if up { host.up.rate } else { host.down.rate }
 }
 
-/// The links that data crosses on its way: (machine, uplink?). Hosts of one machine have none between them.
+/// The links that data crosses: (machine, is uplink). There is no link between hosts of one machine.
 fn links(plan: &Plan, way: &[u32; 5]) -> impl Iterator<Item = (u32, bool)> {
     let machines = way.map(|host| machine(plan, host));
     let pairs: Vec<(u32, u32)> = machines.windows(2).map(|pair| (pair[0], pair[1])).collect();

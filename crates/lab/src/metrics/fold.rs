@@ -1,4 +1,4 @@
-//! The recorder of a run.
+//! The recorder that turns the observations of a run into metrics.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ use super::series::Series;
 use super::transfers::{FollowedTransfer, OpenedCircuit, TransferPlace, Transfers};
 use crate::network::Network;
 
-/// Users up to this number have curves of their own.
+/// Largest number of users that have a curve each; more users share one curve per class.
 const MAX_CURVES: usize = 12;
-/// Bins of a curve, at most about.
+/// Approximate maximum number of bins of a curve.
 const BINS: u64 = 500;
 
-/// What is known of a circuit.
+/// State of a circuit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CircuitState {
     user: u32,
@@ -33,7 +33,7 @@ pub(super) struct CircuitState {
     followed: FollowedTransfer,
 }
 
-/// The recorder: observations in, [`super::Metrics`] out.
+/// The recorder: takes observations and returns [`super::Metrics`].
 pub struct Fold<'a> {
     pub(super) network: &'a Network,
     pub(super) system: &'a System,
@@ -41,18 +41,18 @@ pub struct Fold<'a> {
     pub(super) measured_s: f64,
     pub(super) circuits: BTreeMap<u32, CircuitState>,
     pub(super) users: Vec<UserRow>,
-    /// Curve of each user.
+    /// Index of each user's curve.
     pub(super) curve_of: Vec<usize>,
     pub(super) relays: BTreeMap<u32, RelayRow>,
     pub(super) relayed_cells: Vec<u64>,
     pub(super) latency: Histogram,
     pub(super) latency_from_departure: Histogram,
     pub(super) circuit_build: Histogram,
-    /// The same by class of the users.
+    /// Build times by class of the users, after the warm-up.
     pub(super) circuit_builds: BTreeMap<String, Histogram>,
-    /// How long moves of circuits took.
+    /// Durations of circuits' moves between connections.
     pub(super) switched: Histogram,
-    /// Its [`PARTS`].
+    /// Durations of the `PARTS` of these moves.
     pub(super) switched_parts: [Histogram; 5],
     pub(super) circuits_built: u64,
     pub(super) transfers: Transfers,
@@ -62,7 +62,7 @@ pub struct Fold<'a> {
     pub(super) backlog_sum: u128,
     pub(super) backlog_max: u64,
     pub(super) backlog_samples: u64,
-    /// Bytes out of order at clients: their sum, the most of one, and how often one was looked at.
+    /// Out-of-order bytes at clients: sum over samples, maximum, number of samples.
     pub(super) out_of_order: (u64, u64, u64),
     pub(super) sample: Span,
     pub(super) next_sample: Time,
@@ -72,7 +72,7 @@ pub struct Fold<'a> {
 }
 
 impl<'a> Fold<'a> {
-    /// A fold over a run of `system` on `network`, from `seed`; metrics count from `warmup`.
+    /// Creates the recorder of a run of `system` on `network`; metrics cover the time after `warmup`.
     pub fn new(network: &'a Network, system: &'a System, seed: Seed, warmup: Span) -> Fold<'a> {
         let plan = &network.plan;
         let others = other_clients(plan, system, seed);
@@ -96,7 +96,7 @@ impl<'a> Fold<'a> {
             ..RelayRow::default()
         };
         let sample = Span(plan.sample_every.0.max(1));
-        // Rates in bins of whole samples, 100 ms at least; backlog at whole samples.
+        // Bins are multiples of the sample interval: for rates at least 100 ms, for backlog at least one sample.
         let step = |floor: Span| Span(floor.0.max(plan.duration.0 / BINS).div_ceil(sample.0) * sample.0);
         Fold {
             network,
@@ -131,7 +131,7 @@ impl<'a> Fold<'a> {
         }
     }
 
-    /// Takes all samples of the backlog that are due before `now`.
+    /// Takes all samples of the backlog that are due until `now`.
     pub(super) fn sample_backlog(&mut self, now: Time) {
         while self.next_sample <= now {
             let at = self.next_sample;
@@ -141,7 +141,7 @@ impl<'a> Fold<'a> {
                 self.backlog_max = self.backlog_max.max(total);
                 self.backlog_samples += 1;
             }
-            // The sample that ends a bin stands for it.
+            // A bin's value is the sample at its end.
             if at.0.is_multiple_of(self.backlog.step.0) {
                 let bin = Time(at.0 - 1);
                 for (curve, value) in self.backlog_now.iter().enumerate() {
@@ -172,7 +172,7 @@ impl<'a> Fold<'a> {
         row.departure_sum += u128::from(from_departure.0) * u128::from(bytes);
     }
 
-    /// A followed cell has passed a hop. The anatomy is of circuits of three.
+    /// Records the waits of a traced cell at a hop. Circuits of onion services, with six hops, are skipped.
     fn waited(&mut self, now: Time, circuit: Circuit, hop: u8, waits: &Waits) {
         let user = self.circuits.get(&circuit.0).map(|state| &self.network.plan.users[state.user as usize]);
         let long = user.is_some_and(|user| matches!(user.route, Route::Drawn { onion_service: true, .. }));
@@ -207,7 +207,7 @@ impl<'a> Fold<'a> {
     }
 }
 
-/// Names of the curves, and the curve of each user.
+/// Names of the curves, and the index of each user's curve.
 fn curves(users: &[UserRow]) -> (Vec<String>, Vec<usize>) {
     if users.len() <= MAX_CURVES {
         return (users.iter().map(|user| user.name.clone()).collect(), (0..users.len()).collect());
@@ -226,7 +226,7 @@ fn curves(users: &[UserRow]) -> (Vec<String>, Vec<usize>) {
 impl Recorder for Fold<'_> {
     fn record(&mut self, now: Time, observation: &Observation) {
         if now > self.next_sample {
-            // Samples before this instant see the state before it.
+            // Samples that are due before this instant must see the state before it.
             self.sample_backlog(Time(now.0 - 1));
         }
         let measured = now >= self.warmup;

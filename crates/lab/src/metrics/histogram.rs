@@ -1,20 +1,22 @@
-//! A histogram of times whose quantiles are right to 0.4 %, whatever their size.
+//! A histogram of times with a relative error of quantiles of at most 0.4 %.
 
 use serde::{Deserialize, Serialize};
 use tidegate_control::units::Span;
 
-/// Buckets per doubling: the middle of a bucket is within 1/256 of any value in it.
+/// Buckets per octave. The middle of a bucket differs from any value in it by at most 1/256.
 const PER_OCTAVE: u64 = 128;
 
-/// Weighted counts of nanosecond values in buckets of 1/128 of an octave, as in HDR histograms. Histograms
-/// of different runs merge without loss.
+/// Weighted counts of nanosecond values in buckets of 1/128 octave, as in HDR histograms.
+///
+/// Histograms of different runs merge without loss. Memory covers only the range of buckets in use, and the mean is
+/// exact; the crate `hdrhistogram` has neither, and its quantiles would change every recorded number.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Number of the first bucket held.
+    /// Index of the first bucket in `weights`.
     first: usize,
     weights: Vec<u64>,
     total: u64,
-    /// Exact, for the mean.
+    /// Exact weighted sum, for the mean.
     sum: u128,
 }
 
@@ -28,7 +30,7 @@ impl Histogram {
         self.sum += u128::from(value.0) * u128::from(weight);
     }
 
-    /// Makes room for a bucket.
+    /// Extends `weights` to include a bucket.
     fn reach(&mut self, bucket: usize) {
         if self.weights.is_empty() {
             self.first = bucket;
@@ -58,7 +60,7 @@ impl Histogram {
         self.sum += other.sum;
     }
 
-    /// The middles of its buckets in seconds, with their weights.
+    /// (middle in seconds, weight) of its buckets.
     pub fn values(&self) -> impl Iterator<Item = (f64, u64)> {
         let middle = |offset: usize| middle(self.first + offset) as f64 * 1e-9;
         self.weights.iter().enumerate().map(move |(offset, weight)| (middle(offset), *weight))
@@ -74,7 +76,7 @@ impl Histogram {
         (self.total > 0).then(|| self.sum as f64 / (self.total as f64 * 1e9))
     }
 
-    /// The weighted standard deviation in seconds, of the middles of the buckets.
+    /// The weighted standard deviation in seconds, computed from the middles of buckets.
     pub fn deviation(&self) -> Option<f64> {
         let mean = self.mean()?;
         let part = |(offset, weight): (usize, &u64)| {
@@ -95,7 +97,7 @@ impl Histogram {
         Some(middle(self.first + position) as f64 * 1e-9)
     }
 
-    /// The distribution function as (seconds, share at most that), at most `points` of them.
+    /// The distribution function as at most `points` + 2 pairs (seconds, share of values up to it).
     pub fn distribution(&self, points: usize) -> Vec<(f64, f64)> {
         let mut curve = Vec::new();
         let (mut seen, mut shown) = (0, -1.0);
@@ -117,7 +119,7 @@ impl Histogram {
     }
 }
 
-/// The bucket of a value: below 128 its own, beyond by its leading one and the seven bits after it.
+/// The bucket of a value. Values below 128 have their own; others go by their leading one and the next seven bits.
 fn bucket(value: u64) -> usize {
     let octave = u64::from(value.max(1).ilog2()).saturating_sub(7);
     (octave * PER_OCTAVE + (value >> octave)) as usize

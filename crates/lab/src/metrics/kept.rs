@@ -1,4 +1,4 @@
-//! How metrics are kept: times as whole nanoseconds, so that they come back exactly.
+//! Serialization of metrics: times are whole nanoseconds, so that reading restores them exactly.
 
 use serde::{Deserialize, Serialize};
 use tidegate_control::units::Span;
@@ -43,7 +43,7 @@ pub(super) mod optional {
     }
 }
 
-/// A host's totals. What its controller did is in the run's summary.
+/// A host's totals. The controller's part is in the run's summary.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "HostTotals")]
 pub(super) struct Totals {

@@ -1,32 +1,32 @@
-//! What is known of relays beside what they do.
+//! Static properties of relays, for the tables.
 
 use serde::{Deserialize, Serialize};
 use tidegate_control::positions::Class;
 
 use crate::network::Network;
 
-/// What the directory says of a relay, and what only the relay knows.
+/// A relay's directory entry and its true capacity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RelayAbout {
-    /// Its name in the consensus.
+    /// Its nickname in the consensus.
     pub nickname: String,
-    /// The digest of its identity key in hexadecimal; empty if it has none.
+    /// Digest of its identity key in hexadecimal; empty without one.
     pub fingerprint: String,
-    /// Its flags in the consensus, by a space apart.
+    /// Its flags in the consensus, separated by spaces.
     #[serde(default)]
     pub flags: String,
-    /// Where it is, in two letters; empty if nobody says.
+    /// Its country code; empty if unknown.
     #[serde(default)]
     pub country: String,
-    /// Positions that it may take beside the middle.
+    /// Positions that it may take in addition to middle.
     pub positions: String,
     /// Its consensus weight, in kB/s.
     pub weight: f64,
-    /// Bytes per second of its descriptor; 0 if it says nothing.
+    /// Advertised bytes per second in its descriptor; 0 without one.
     pub advertised_bytes_per_s: f64,
-    /// Bytes per second that it can carry; none: unlimited.
+    /// Its capacity in bytes per second; `None` if unlimited.
     pub capacity_bytes_per_s: Option<f64>,
-    /// Zero without relatives; else the least number of a host among its relatives and itself, plus one.
+    /// Identifier of its family: the smallest host number of its members plus one; zero without a family.
     pub family: u32,
 }
 

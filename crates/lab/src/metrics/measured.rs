@@ -1,4 +1,4 @@
-//! What one run of one system measured.
+//! The metrics of one run of one system.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use super::known::RelayAbout;
 use super::series::Series;
 use super::transfers::Transfers;
 
-/// What one run of one system measured.
+/// The metrics of one run of one system.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Metrics {
     /// Every number, as JSON with the unit in the key.
     pub summary: serde_json::Value,
     /// Latency from packaging, weighted by bytes.
     pub latency: Histogram,
-    /// Latency from departure of the exit's circuit queue, weighted by bytes.
+    /// Latency from departure from the exit's circuit queue, weighted by bytes.
     pub latency_from_departure: Histogram,
     /// Times to build circuits.
     pub circuit_build: Histogram,
-    /// The same by class of the users, after the warm-up.
+    /// Build times by class of the users, after the warm-up.
     pub circuit_builds: BTreeMap<String, Histogram>,
     /// Transfers and their times.
     pub transfers: Transfers,
@@ -30,13 +30,13 @@ pub struct Metrics {
     pub delivered: Series,
     /// Backlog over time, in bytes.
     pub backlog: Series,
-    /// Mean waits of followed cells: exit, middle, guard.
+    /// Mean waits of traced cells at exit, middle and guard.
     pub anatomy: [Anatomy; 3],
     /// Per user.
     pub users: Vec<UserRow>,
     /// Per relay.
     pub relays: Vec<RelayRow>,
-    /// Cells that all relays forwarded or consumed, second by second of simulated time.
+    /// Cells that all relays forwarded or consumed, per second of simulated time.
     #[serde(default)]
     pub relayed_cells: Vec<u64>,
 }
@@ -44,16 +44,16 @@ pub struct Metrics {
 /// Mean waits at one hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Anatomy {
-    /// Followed cells.
+    /// Number of traced cells.
     pub cells: u64,
-    /// Sums over them in nanoseconds, in the order of [`CAUSES`].
+    /// Sums of waits in nanoseconds, in the order of [`CAUSES`].
     pub(super) sums: [u64; 7],
 }
 
-/// What the time of a circuit's move is made of ([`tidegate_sim::observe::MoveTimes`]), in the order of its fields.
+/// Phases of a circuit's move, in the order of the fields of [`tidegate_sim::observe::MoveTimes`].
 pub(super) const PARTS: [&str; 5] = ["detection", "word", "set_up", "first_cell", "drain"];
 
-/// Why a cell waits at a hop.
+/// Causes of waiting at a hop.
 pub const CAUSES: [&str; 7] = [
     "circuit_queue",
     "output_buffer",
@@ -64,7 +64,7 @@ pub const CAUSES: [&str; 7] = [
     "head_of_line",
 ];
 
-/// The hops of a data cell's way to the client.
+/// The hops that a data cell passes on its way to the client.
 pub const HOPS: [&str; 3] = ["exit", "middle", "guard"];
 
 impl Anatomy {
@@ -94,12 +94,12 @@ pub struct UserRow {
     pub class: String,
     /// Application bytes delivered.
     pub delivered_bytes: u64,
-    /// The same per second.
+    /// Application bytes delivered per second.
     pub throughput_bytes_per_s: f64,
-    /// Latency of those bytes: sum of byte-nanoseconds.
+    /// Sum of the latencies of these bytes, in byte-nanoseconds.
     pub(super) latency_sum: u128,
     pub(super) departure_sum: u128,
-    /// The max-min fair rate, where it is defined.
+    /// The max-min fair rate, if it is defined.
     pub max_min_bytes_per_s: Option<f64>,
 }
 
@@ -109,7 +109,7 @@ impl UserRow {
         self.mean(self.latency_sum)
     }
 
-    /// The same from departure of the exit's circuit queue.
+    /// Mean latency per byte from departure from the exit's circuit queue, in seconds.
     pub fn latency_from_departure_mean_s(&self) -> Option<f64> {
         self.mean(self.departure_sum)
     }
@@ -119,14 +119,14 @@ impl UserRow {
     }
 }
 
-/// One relay's row. Queues count from the warm-up, totals over the whole run.
+/// One relay's row. Queues cover the time after the warm-up, totals the whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RelayRow {
     /// Its name.
     pub name: String,
-    /// Its host's number in the plan, by which transfers name it.
+    /// Number of its host in the plan, which transfers refer to.
     pub host: u32,
-    /// What clients know of it.
+    /// Its static properties.
     pub about: RelayAbout,
     pub(super) samples: u64,
     pub(super) queue_cells: u64,
@@ -140,7 +140,7 @@ pub struct RelayRow {
     pub cells_processed: u64,
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
-    /// Rates of its links, in bytes/s; none: unlimited.
+    /// Rates of its up- and downlink, in bytes/s; `None` if unlimited.
     pub(super) link_bytes_per_s: [Option<f64>; 2],
     pub(super) measured_s: f64,
     /// Totals of the whole run.
@@ -162,7 +162,7 @@ impl RelayRow {
         self.received_bytes += sample.received_bytes;
     }
 
-    /// Means over samples: (what with its unit, value).
+    /// Means over samples: (name with unit, value).
     pub fn means(&self) -> [(&'static str, f64); 5] {
         let mean = |sum: u64| sum as f64 / self.samples.max(1) as f64;
         [
@@ -179,7 +179,7 @@ impl RelayRow {
         self.sent_bytes as f64 / self.measured_s
     }
 
-    /// Share of the uplink's and the downlink's rate that was used; none where there is no limit.
+    /// Used share of the uplink's and the downlink's rate; `None` for unlimited links.
     pub fn utilisation(&self) -> [Option<f64>; 2] {
         let share = |bytes: u64, rate: Option<f64>| rate.map(|rate| bytes as f64 / (rate * self.measured_s));
         [

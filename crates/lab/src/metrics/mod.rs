@@ -1,12 +1,12 @@
 //! Metrics as folds over a run's observations.
 //!
-//! [`Fold`] is a [`Recorder`](tidegate_sim::observe::Recorder): it keeps what the figures need and forgets the rest, so that its memory
-//! grows with users, relays and transfers, not with cells. Everything but the curves over time counts from
-//! the end of the warm-up.
+//! [`Fold`] is a [`Recorder`](tidegate_sim::observe::Recorder) that aggregates observations as they come. Its memory
+//! grows with users, relays and transfers, not with cells. All metrics except curves over time cover the time after
+//! the warm-up.
 //!
-//! *Latency* is per application byte, from the moment the exit packages it into a cell (it enters the
-//! overlay) to the arrival of that cell at the client. `latency_from_departure` starts its clock when the
-//! cell leaves the exit's circuit queue, as PredicTor's prototype did. *Backlog*: written and not yet delivered.
+//! *Latency* is per application byte, from the moment when the exit packages it into a cell to the arrival of that
+//! cell at the client. `latency_from_departure` starts when the cell leaves the exit's circuit queue, as PredicTor's
+//! prototype measured it. *Backlog* is the number of bytes that servers wrote and clients have not received.
 
 pub mod fairness;
 mod fold;

@@ -1,18 +1,17 @@
-//! Curves over time for figures: rates in bins, backlog in samples. They cover the whole run, the warm-up
-//! included.
+//! Curves over time: rates in bins, backlog in samples. They cover the whole run, including the warm-up.
 
 use serde::{Deserialize, Serialize};
 use tidegate_control::units::{Span, Time};
 
-/// Curves with a common time axis; one curve per user if there are few, else one per class.
+/// Curves with a common time axis: one per user if there are few, otherwise one per class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Width of a bin, or distance of two samples.
+    /// Width of a bin, or interval between samples.
     #[serde(with = "super::kept::span")]
     pub step: Span,
     /// Names of the curves.
     pub names: Vec<String>,
-    /// `curves[name][bin]`: bytes delivered in the bin, or bytes of backlog at its end.
+    /// `curves[name][bin]`: bytes delivered within the bin, or bytes of backlog at its end.
     pub curves: Vec<Vec<u64>>,
 }
 
@@ -24,7 +23,7 @@ impl Series {
         Series { step, names, curves }
     }
 
-    /// Adds to the bin that holds `now`; the very end of the run belongs to the last bin.
+    /// Adds to the bin that contains `now`; the end of the run belongs to the last bin.
     pub fn add(&mut self, now: Time, curve: usize, value: u64) {
         let values = &mut self.curves[curve];
         let bin = ((now.0 / self.step.0.max(1)) as usize).min(values.len().saturating_sub(1));

@@ -1,4 +1,4 @@
-//! One run's numbers as JSON: the unit is in the key, what was not measured is absent.
+//! One run's numbers as JSON. Keys end in the unit; values that were not measured are absent.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use super::fold::Fold;
 use super::histogram::Histogram;
 use super::measured::{CAUSES, HOPS, Metrics, PARTS, RelayRow, UserRow};
 
-/// Users beyond this number are summed up by class only.
+/// Above this number of users, the summary has values per class only.
 const MAX_USERS: usize = 5_000;
 
 impl Fold<'_> {
-    /// The finished metrics.
+    /// Ends the run and returns its metrics.
     pub fn finish(mut self) -> Metrics {
         self.sample_backlog(Time::ZERO + self.network.plan.duration);
         self.transfers.finish();
@@ -133,7 +133,7 @@ fn by_class(users: &[UserRow]) -> Value {
     Value::Object(classes)
 }
 
-/// Jain's index of the rates of each class's users: 1 if all are alike, 1/n if one has everything.
+/// Jain's index of the rates of each class's users: 1 if all are equal, 1/n if one user has everything.
 fn jain_by_class(users: &[UserRow]) -> Value {
     let mut sums: BTreeMap<&str, (f64, f64, f64)> = BTreeMap::new();
     for user in users {
@@ -166,7 +166,7 @@ fn transfers(fold: &Fold<'_>, put: &mut impl FnMut(&str, Value)) {
     put("transfers", counts.collect());
 }
 
-/// Count, mean, standard deviation and quantiles of times in seconds; null of none.
+/// Count, mean, standard deviation and quantiles of times in seconds; null without values.
 fn times(histogram: &Histogram) -> Value {
     if histogram.total() == 0 {
         return Value::Null;
@@ -217,8 +217,7 @@ fn relay(row: &RelayRow) -> Value {
     Value::Object(all)
 }
 
-/// Which share of what they can carry the relays have sent after the warm-up: all of them, and by class. Relays without
-/// a limit are left out.
+/// Share of relays' capacity used after the warm-up: of all relays, and by class. Unlimited relays are left out.
 fn utilisation(plan: &Plan, rows: &BTreeMap<u32, RelayRow>) -> Value {
     let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for relay in &plan.directory.relays {
@@ -244,7 +243,7 @@ fn utilisation(plan: &Plan, rows: &BTreeMap<u32, RelayRow>) -> Value {
     sums.into_iter().map(|(key, (sent, limit))| (key.to_owned(), json!(sent / limit))).collect()
 }
 
-/// What PredicTor's controllers did in the whole run; null without any.
+/// Statistics of PredicTor's controllers over the whole run; null without controllers.
 fn control(totals: &HostTotals) -> Value {
     totals.control.map_or(Value::Null, |did| {
         json!({

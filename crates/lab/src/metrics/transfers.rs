@@ -1,4 +1,4 @@
-//! What became of each transfer: times to connect, to the first and to the last byte, per class.
+//! Transfers: times to connect, to the first and to the last byte, per class.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use tidegate_sim::plan::{Plan, Traffic};
 use super::histogram::Histogram;
 use crate::traffic::class_of;
 
-/// One finished (or given up) transfer.
+/// One transfer that ended, timed out, or was under way at the end of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Index of its user.
     pub user: u32,
     /// Index into the classes.
     pub class: usize,
-    /// Its circuit, numbered in the order of creation.
+    /// Number of its circuit, in order of creation.
     pub circuit: u32,
     /// Hosts of the circuit's relays, guard first.
     pub path: [u32; 3],
@@ -26,10 +26,10 @@ pub struct Record {
     /// When it began.
     #[serde(with = "super::kept::time")]
     pub begun: Time,
-    /// Nanoseconds from then until its circuit was begun; below zero: before.
+    /// Start of the circuit's construction relative to `begun`, in nanoseconds; may be negative.
     #[serde(default)]
     pub circuit_begun_ns: Option<i64>,
-    /// The same until the circuit was built.
+    /// End of the circuit's construction relative to `begun`, in nanoseconds; may be negative.
     #[serde(default)]
     pub circuit_built_ns: Option<i64>,
     /// Time until its stream was opened on that circuit.
@@ -44,37 +44,38 @@ pub struct Record {
     /// Time to the last byte.
     #[serde(with = "super::kept::optional")]
     pub last: Option<Span>,
-    /// Given up.
+    /// Whether it timed out.
     pub timed_out: bool,
-    /// When, if it was.
+    /// Time until it timed out.
     #[serde(default, with = "super::kept::optional")]
     pub given_up: Option<Span>,
-    /// Rates between two marks of the response ([`SPANS`]), in bytes/s, where it came alone on the circuit that it began on.
+    /// Goodput over the [`SPANS`] of the response, in bytes/s; only if no other transfer shared the circuit.
     #[serde(default)]
     pub goodput_bytes_per_s: [Option<f64>; 2],
-    /// When the first mark of a span was passed.
+    /// Time at which the response passed the start of a span.
     #[serde(skip)]
     from: Option<Time>,
 }
 
-/// Goodput is measured, as Tor Metrics did until 2021, from 500 KiB to 1 MiB of a response, and as it does since, over
-/// the fifth MiB: (from, to) in bytes.
+/// Spans over which goodput is measured, as (from, to) in bytes.
+///
+/// Tor Metrics used 500 KiB to 1 MiB of a response until 2021, and uses the fifth MiB since.
 pub const SPANS: [(u64, u64); 2] = [(500 << 10, 1 << 20), (4 << 20, 5 << 20)];
 
-/// The transfer whose bytes a circuit carries.
+/// The transfer that a circuit's bytes belong to.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum FollowedTransfer {
-    /// None yet.
+    /// No transfer.
     #[default]
     None,
-    /// This one, of which so many bytes have arrived.
+    /// One transfer, and the number of its bytes that arrived.
     One(Transfer, u64),
-    /// Several at a time, whose bytes cannot be told apart.
+    /// Several transfers at once; their bytes cannot be attributed.
     Several,
 }
 
 impl FollowedTransfer {
-    /// A transfer begins on the circuit.
+    /// Records that a transfer begins on the circuit.
     pub fn begin(&mut self, transfer: Transfer) {
         *self = if let FollowedTransfer::None = self {
             FollowedTransfer::One(transfer, 0)
@@ -83,7 +84,7 @@ impl FollowedTransfer {
         };
     }
 
-    /// A transfer's last byte has arrived: the next may be told apart again.
+    /// Records that a transfer's last byte arrived; the next transfer can be followed again.
     pub fn end(&mut self, transfer: Transfer) {
         if matches!(self, FollowedTransfer::One(one, _) if *one == transfer) {
             *self = FollowedTransfer::None;
@@ -91,7 +92,7 @@ impl FollowedTransfer {
     }
 }
 
-/// Whose transfer it is, and over which circuit.
+/// The user and the circuit of a transfer that begins.
 #[derive(Clone, Copy, Debug)]
 pub struct TransferPlace {
     /// Index of the user.
@@ -109,9 +110,9 @@ pub struct OpenedCircuit {
     pub circuit: u32,
     /// Hosts of its relays, guard first.
     pub path: [u32; 3],
-    /// When its building began,
+    /// Start of its construction.
     pub begun: Time,
-    /// and ended.
+    /// End of its construction, if it is complete.
     pub built: Option<Time>,
 }
 
@@ -130,30 +131,30 @@ pub struct Class {
     pub last: Histogram,
     /// Transfers begun after the warm-up.
     pub begun: u64,
-    /// Of those, given up.
+    /// Transfers of these that timed out.
     pub timed_out: u64,
 }
 
-/// Folds transfers that begin after the warm-up. Response sizes of the same user group are told apart.
+/// Aggregates transfers that begin after the warm-up, by class: user group and response size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Transfers {
     /// Classes in order of the users that have them.
     pub classes: Vec<Class>,
-    /// Everything that has ended, in order, up to a limit.
+    /// Ended transfers in order, at most [`MAX_RECORDS`].
     pub records: Vec<Record>,
     /// Number of sizes of each user's requests.
     sizes: Vec<usize>,
-    /// Empty once a run has ended.
+    /// Transfers under way; empty after the run.
     #[serde(skip)]
     under_way: BTreeMap<u32, Record>,
     by_name: BTreeMap<String, usize>,
 }
 
-/// Records beyond this number are counted in the classes only.
+/// Transfers beyond this number count in their class but have no record.
 const MAX_RECORDS: usize = 1_000_000;
 
 impl Transfers {
-    /// For the users of a plan.
+    /// Creates the aggregate for the users of a plan.
     pub fn new(plan: &Plan) -> Transfers {
         let sizes = plan.users.iter().map(|user| match &user.traffic {
             Traffic::Fetch { requests, .. } => requests.len(),
@@ -168,7 +169,7 @@ impl Transfers {
         }
     }
 
-    /// A transfer begins.
+    /// Records the start of a transfer.
     pub fn begin(&mut self, now: Time, transfer: Transfer, on: TransferPlace, class: &str, bytes: u64) {
         let TransferPlace { user, circuit, path } = on;
         let name = class_of(class, self.sizes[user as usize], bytes);
@@ -200,7 +201,7 @@ impl Transfers {
         self.under_way.insert(transfer.0, record);
     }
 
-    /// Bytes of its response arrive.
+    /// Records arriving bytes of a response.
     pub fn received(&mut self, now: Time, followed: &mut FollowedTransfer, bytes: u64) {
         let FollowedTransfer::One(transfer, before) = *followed else { return };
         let after = before + bytes;
@@ -219,7 +220,7 @@ impl Transfers {
         }
     }
 
-    /// Its stream is opened.
+    /// Records that a transfer's stream opens on a circuit.
     pub fn opened(&mut self, now: Time, transfer: Transfer, over: OpenedCircuit) {
         if let Some(record) = self.under_way.get_mut(&transfer.0) {
             let from_request = |time: Time| time.0.cast_signed() - record.begun.0.cast_signed();
@@ -230,7 +231,7 @@ impl Transfers {
         }
     }
 
-    /// Its CONNECTED cell arrives.
+    /// Records the arrival of a transfer's CONNECTED cell.
     pub fn connected(&mut self, now: Time, transfer: Transfer) {
         if let Some(record) = self.under_way.get_mut(&transfer.0) {
             let took = now.since(record.begun);
@@ -239,7 +240,7 @@ impl Transfers {
         }
     }
 
-    /// Its first byte arrives.
+    /// Records the arrival of a transfer's first byte.
     pub fn first_byte(&mut self, transfer: Transfer, took: Span) {
         if let Some(record) = self.under_way.get_mut(&transfer.0) {
             record.first = Some(took);
@@ -251,7 +252,7 @@ impl Transfers {
         }
     }
 
-    /// Its last byte arrives. Gives its circuit.
+    /// Records the arrival of a transfer's last byte, and returns its circuit.
     pub fn last_byte(&mut self, transfer: Transfer, took: Span) -> Option<u32> {
         let mut record = self.under_way.remove(&transfer.0)?;
         let circuit = record.circuit;
@@ -261,7 +262,7 @@ impl Transfers {
         Some(circuit)
     }
 
-    /// It is given up.
+    /// Records that a transfer timed out.
     pub fn timed_out(&mut self, now: Time, transfer: Transfer) {
         if let Some(mut record) = self.under_way.remove(&transfer.0) {
             record.timed_out = true;
@@ -271,7 +272,7 @@ impl Transfers {
         }
     }
 
-    /// The run ends: what is still under way is recorded as it stands.
+    /// Ends the run: transfers under way become records without an end.
     pub fn finish(&mut self) {
         for record in std::mem::take(&mut self.under_way).into_values() {
             self.keep(record);

@@ -1,10 +1,9 @@
-//! A model of Tor for scenarios that name no data files: relays and countries from published statistics.
+//! The built-in model of Tor, for scenarios without data files: relays and countries from statistics.
 //!
-//! The tables are quantiles and shares that we computed from the public consensuses of 2011-07-16 20:00 UTC
-//! (2,647 relays) and 2024-05-17 17:00 UTC (7,195 relays; consensus weights in kB/s) and tor's geoip file, the
-//! countries from 2024's alone. They are statistics, not the data. Where
-//! clients are is the share of Tor's users by country in May 2024, from Tor Metrics by way of tornettools'
-//! `userinfo` for that month.
+//! The tables hold quantiles and shares computed from the public consensuses of 2011-07-16 20:00 UTC (2,647 relays)
+//! and 2024-05-17 17:00 UTC (7,195 relays; consensus weights in kB/s) and from tor's geoip file. Countries of relays
+//! are those of 2024. Clients' countries follow the share of Tor's users by country in May 2024, from Tor Metrics
+//! through tornettools' `userinfo` of that month.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,17 +13,16 @@ use tidegate_control::units::Span;
 use tidegate_data::consensus::{Consensus, Flags, Flavour, Identity, RouterStatus};
 use tidegate_data::country::Country;
 
-/// A year's network: number of relays, and per class its flags, its share of the relays and its weights at
-/// the [`QUANTILES`].
+/// The network of a year: number of relays, and per class its flags, share of relays and weights at [`QUANTILES`].
 struct Model {
     relays: u64,
     classes: [(&'static [&'static str], f64, [f64; 8]); 4],
 }
 
-/// The years that there are models of, oldest first.
+/// The years with a model, oldest first.
 pub(crate) const YEARS: [u16; 2] = [2011, 2024];
 
-/// A few fast relays carry nearly everything.
+/// In 2011 a few fast relays carried nearly all traffic.
 const OF_2011: Model = Model {
     relays: 2_647,
     classes: [
@@ -51,7 +49,7 @@ const OF_2024: Model = Model {
 
 const QUANTILES: [f64; 8] = [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0];
 
-/// Where relays are, in parts per thousand; the rest is spread like these.
+/// Countries of relays, in parts per thousand; the remainder is distributed proportionally.
 const RELAY_COUNTRIES: [(&str, f64); 12] = [
     ("de", 238.0),
     ("us", 196.0),
@@ -67,7 +65,7 @@ const RELAY_COUNTRIES: [(&str, f64); 12] = [
     ("lu", 19.0),
 ];
 
-/// Where clients are, in parts per thousand; the rest is spread like these.
+/// Countries of clients, in parts per thousand; the remainder is distributed proportionally.
 const CLIENT_COUNTRIES: [(&str, f64); 14] = [
     ("us", 179.0),
     ("de", 127.0),
@@ -85,7 +83,7 @@ const CLIENT_COUNTRIES: [(&str, f64); 14] = [
     ("ir", 14.0),
 ];
 
-/// A consensus drawn from a year's tables, always the same. The year is one of [`YEARS`].
+/// The consensus drawn from a year's tables, with a fixed seed. The year must be one of [`YEARS`].
 pub(super) fn consensus(year: u16) -> Consensus {
     let (model, valid_after) =
         if year == YEARS[0] { (OF_2011, 1_310_846_400) } else { (OF_2024, 1_715_965_200) };
@@ -99,7 +97,7 @@ pub(super) fn consensus(year: u16) -> Consensus {
         RouterStatus {
             nickname: format!("model{number}"),
             identity: Identity(identity),
-            // A network of its own for each relay: no two exclude each other.
+            // Each relay has its own /16, so that none excludes another from a path.
             address: Ipv4Addr::from((number as u32 + 1) << 16 | 1),
             or_port: 9001,
             flags: Flags::from_names(names),
@@ -121,7 +119,7 @@ pub(super) fn consensus(year: u16) -> Consensus {
     }
 }
 
-/// What the consensus of 2024 says of traffic control.
+/// Parameters of traffic control in the consensus of 2024.
 fn parameters_of_2024() -> BTreeMap<String, i32> {
     let parameters = [
         ("CircuitPriorityHalflifeMsec", 30_000),
@@ -139,7 +137,7 @@ fn parameters_of_2024() -> BTreeMap<String, i32> {
     parameters.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// Linear between the quantiles of the logarithm.
+/// Interpolates linearly between the logarithms of the quantiles.
 fn quantile(weights: &[f64; 8], q: f64) -> f64 {
     let upper = QUANTILES.iter().position(|known| q < *known).unwrap_or(QUANTILES.len() - 1).max(1);
     let share = (q - QUANTILES[upper - 1]) / (QUANTILES[upper] - QUANTILES[upper - 1]);
@@ -147,7 +145,7 @@ fn quantile(weights: &[f64; 8], q: f64) -> f64 {
     libm::exp(low + share * (high - low))
 }
 
-/// An item by weight.
+/// Draws an item by weight.
 pub(super) fn choose<'a, T>(items: &'a [T], weight: impl Fn(&T) -> f64, draws: &mut Random) -> &'a T {
     let total: f64 = items.iter().map(&weight).sum();
     let mut left = draws.unit() * total;
@@ -160,12 +158,12 @@ pub(super) fn choose<'a, T>(items: &'a [T], weight: impl Fn(&T) -> f64, draws: &
         .unwrap_or(&items[items.len() - 1])
 }
 
-/// A relay's country, for relays whose address says nothing.
+/// Draws the country of a relay with an unknown one.
 pub(super) fn relay_country(draws: &mut Random) -> Country {
     country(&RELAY_COUNTRIES, draws)
 }
 
-/// A client's country.
+/// Draws a client's country.
 pub(super) fn client_country(draws: &mut Random) -> Country {
     country(&CLIENT_COUNTRIES, draws)
 }
@@ -175,8 +173,9 @@ fn country(shares: &[(&str, f64)], draws: &mut Random) -> Country {
     Country::from_code(code).expect("the tables hold countries")
 }
 
-/// One-way delay between hosts of two countries without a latency file: 2 ms of access at either end, and
-/// light in fibre (200 km/ms) on a way a third longer than the great circle between their centres.
+/// One-way delay between hosts of two countries without a latency file.
+///
+/// 2 ms of access at each end, plus light in fibre (200 km/ms) over 4/3 of the great circle between the centres.
 pub(super) fn delay(from: Country, to: Country) -> Span {
     Span::from_secs_f64(0.004 + from.distance_km(to) / 150.0 * 1e-3)
 }

@@ -1,9 +1,8 @@
-//! What relays can carry, apart from what clients weigh them by; and how a sample is made to have the whole network's
-//! shares.
+//! Capacities of relays, which differ from their weights, and normalisation of a sample.
 //!
-//! Bandwidth authorities scale weights by measurements, so that a relay's weight is not its capacity: in January 2019
-//! the share of weight over the share of capacity was .58, 1.14 and 1.62 at the weighted 5th, 50th and 95th
-//! percentile. Relays with much more weight than capacity are what makes downloads slow.
+//! Bandwidth authorities scale weights by measurements, so a relay's weight is not its capacity. In January 2019 the
+//! share of weight over the share of capacity was 0.58, 1.14 and 1.62 at the weighted 5th, 50th and 95th percentile.
+//! Relays with much more weight than capacity make downloads slow.
 
 use tidegate_control::positions::Class;
 use tidegate_control::random::Seed;
@@ -14,21 +13,23 @@ use tidegate_data::weights::{class_of, is_usable};
 use super::inputs::Inputs;
 use crate::scenario::tables::TorFile;
 
-/// A relay's quantities.
+/// Weight and capacity of a relay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Quantities {
-    /// What clients weigh it by, in kB/s.
+    /// Consensus weight in kB/s.
     pub weight: f64,
-    /// Bytes per second of its link, both ways.
+    /// Rate of its link in both directions, in bytes per second.
     pub link: f64,
-    /// Its own limit in bytes per second, if it has one below its link.
+    /// Its configured limit in bytes per second, if below its link.
     pub limit: Option<f64>,
 }
 
-/// Share of capacity over share of weight, at [`QUANTILES`]: per class (middle, guard, exit, both) and per fifth of its
-/// relays by weight, lightest first. Computed from the relays of May 2024 (7,789 that ran a quarter of the month or
-/// more; capacity: the most they were seen to carry, at most their BandwidthRate).
-#[expect(clippy::approx_constant, reason = "one of the ratios looks like pi")]
+/// Share of capacity over share of weight at [`QUANTILES`], per class (middle, guard, exit, both) and per fifth of its
+/// relays by weight, lightest first.
+///
+/// Computed from the 7,789 relays of May 2024 that ran at least a quarter of the month. Capacity is the largest
+/// observed bandwidth, capped at BandwidthRate.
+#[expect(clippy::approx_constant, reason = "one of the measured ratios is close to pi")]
 const RATIOS: [[[f64; 5]; 5]; 4] = [
     [
         [0.395, 2.58, 4.364, 8.318, 38.12],
@@ -60,10 +61,10 @@ const RATIOS: [[[f64; 5]; 5]; 4] = [
     ],
 ];
 
-/// Of the ratios; the tails end at the outermost.
+/// Quantiles of the ratios; tails beyond them are cut off.
 const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
-/// The ratio at a quantile, linear between the logarithms of those known.
+/// The ratio at a quantile, interpolated linearly between the logarithms.
 fn ratio(known: &[f64; 5], q: f64) -> f64 {
     let q = q.clamp(QUANTILES[0], QUANTILES[4]);
     let upper = QUANTILES.iter().position(|known| q <= *known).unwrap_or(4).max(1);
@@ -71,10 +72,10 @@ fn ratio(known: &[f64; 5], q: f64) -> f64 {
     libm::exp(libm::log(known[upper - 1]) * (1.0 - share) + libm::log(known[upper]) * share)
 }
 
-/// Below so many bytes per second a relay would carry next to nothing for minutes.
+/// Smallest capacity in bytes per second; slower relays would need minutes for a few cells.
 const LEAST: f64 = 50_000.0;
 
-/// The quantities of every relay of a consensus, in its order.
+/// The quantities of every relay of a consensus, in order.
 pub(super) fn quantities(table: &TorFile, inputs: &Inputs, seed: Seed) -> Vec<Quantities> {
     let consensus = inputs.consensus.as_ref().expect("a [tor] table has a consensus");
     let factor = table.bandwidth_factor;
@@ -98,13 +99,13 @@ pub(super) fn quantities(table: &TorFile, inputs: &Inputs, seed: Seed) -> Vec<Qu
     consensus.relays.iter().enumerate().map(draw).collect()
 }
 
-/// What a table says of a relay: the most it was seen to carry is its link, its limit counts if it is lower.
+/// (link, limit) of a relay in a table: the link is the largest observed bandwidth, the limit applies if lower.
 fn measured(known: &Capacity, factor: f64) -> (f64, Option<f64>) {
     let (link, rate) = (known.capacity_bytes_per_s as f64, known.rate_bytes_per_s as f64);
     (link * factor, (rate < link).then_some(rate * factor))
 }
 
-/// In which fifth of its class, by weight, each relay is.
+/// The fifth of its class, by weight, that each relay belongs to.
 fn fifths(consensus: &Consensus) -> Vec<usize> {
     let relays = &consensus.relays;
     let mut fifths = vec![0; relays.len()];
@@ -119,9 +120,10 @@ fn fifths(consensus: &Consensus) -> Vec<usize> {
     fifths
 }
 
-/// Scales the weights and capacities of a sample, class by class, so that each class has its fraction of what it has
-/// in the whole network: in a sample of a hundred relays chance moves these shares as much as anything that a
-/// simulation asks about. `all` are the quantities of all `relays`, `chosen` the sample.
+/// Scales weights and capacities of a sample so that each class keeps its share of the whole network.
+///
+/// In a sample of 100 relays, these shares would vary by chance as much as the effects that a simulation studies.
+/// `all` are the quantities of all `relays`, `chosen` the indices of the sample.
 pub(super) fn normalise(
     relays: &[RouterStatus],
     all: &[Quantities],

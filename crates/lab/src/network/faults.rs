@@ -1,4 +1,4 @@
-//! What goes wrong in a run: `[[fault]]` tables, planned.
+//! Converts `[[fault]]` tables and churn to the faults of a plan.
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
@@ -9,7 +9,7 @@ use crate::input::{InputError, SourceFile};
 use crate::scenario::file::{Name, ScenarioFile};
 use crate::scenario::users::{ChurnFile, FaultFile, FaultKind};
 
-/// The faults of a plan. A generated network may lack a host that a fault names.
+/// The faults of a plan. Fails if a generated network lacks a host that a fault names.
 pub(super) fn plan(
     file: &ScenarioFile,
     source: &SourceFile,
@@ -19,7 +19,7 @@ pub(super) fn plan(
     let host = |name: &Name| {
         hosts.find(name.get_ref()).ok_or_else(|| {
             let cause = format!("this network has no host `{}`", name.get_ref());
-            source.error(name.span(), cause, "generated relays are called relay1, relay2, ...")
+            source.error(name.span(), cause, "generated relays have the names relay1, relay2, ...")
         })
     };
     let plan_one = |fault: &FaultFile| {
@@ -50,7 +50,7 @@ pub(super) fn plan(
     named.chain(churn.map(Ok)).collect()
 }
 
-/// A relay's times down: it begins up or down as likely as it is either.
+/// A relay's outages. Its initial state is up with the long-term share of time that it is up.
 fn outages(churn: &ChurnFile, host: u32, duration: Span, seed: Seed) -> Vec<Fault> {
     let mut draws = seed.fork_index(host.into()).random();
     let (up, down) = (churn.up.as_secs_f64(), churn.down.as_secs_f64());

@@ -1,4 +1,4 @@
-//! Hosts as they are collected for a plan, and the paths between them.
+//! Collects the hosts of a plan and the paths between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,44 +14,44 @@ use crate::scenario::file::{Name, ScenarioFile};
 use crate::scenario::tables::{BandwidthFile, HostFile};
 use crate::scenario::users::UserFile;
 
-/// What is published of a relay and no machine of ours needs to know.
+/// Published properties of a relay that the simulation does not use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listed {
     /// Its name in the consensus.
     pub nickname: String,
     /// Its flags there.
     pub flags: String,
-    /// Where it is, in two letters.
+    /// Its country code.
     pub country: String,
 }
 
-/// Hosts of a network in the making.
+/// The hosts collected so far.
 pub(super) struct Hosts {
     plans: Vec<HostPlan>,
     names: BTreeMap<String, u32>,
     listed: BTreeMap<u32, Listed>,
-    /// One-way access delay of each location of the star.
+    /// One-way access delay of each location, in a star.
     access: Vec<Span>,
     half_delay: Span,
     jitter: Span,
     loss: f64,
     fuzziness: f64,
     draws: Random,
-    /// Hosts that a fault names get a location of their own; the others share one per access delay.
+    /// Hosts named by a fault, each with its own location; other hosts share one location per access delay.
     faulty: BTreeSet<String>,
-    /// The locations of those.
+    /// The locations of these hosts.
     alone: BTreeSet<usize>,
-    /// Locations of a map, instead of the star.
+    /// The map that replaces the star, if any.
     map: Option<Map>,
-    /// Of a latency file's locations, those for hosts of a country that has come up.
+    /// Locations of a latency file for hosts of a country; filled on first use.
     near: BTreeMap<Country, Vec<usize>>,
 }
 
-/// Where hosts can be, if not in a star.
+/// The possible locations of hosts, if they do not form a star.
 enum Map {
-    /// A latency file's places.
+    /// The locations of a latency file.
     Table(LatencyTable),
-    /// Countries, as they come up.
+    /// Countries in order of first use.
     Countries(Vec<Country>),
 }
 
@@ -82,12 +82,12 @@ impl Hosts {
         }
     }
 
-    /// Where hosts of a country can be in a latency file's map.
+    /// The locations of a latency file for hosts of a country.
     pub(super) fn in_or_near(&mut self, latency: &LatencyTable, country: Country) -> &[usize] {
         self.near.entry(country).or_insert_with(|| latency.in_or_near(country))
     }
 
-    /// The hosts that the file names.
+    /// Adds the hosts that the scenario names.
     pub(super) fn add_named(&mut self, file: &ScenarioFile) {
         for relay in &file.relay {
             let limits = RelayLimits { cell_cost: relay.cell_cost, ..limits(relay.bandwidth.as_ref()) };
@@ -179,7 +179,7 @@ impl Hosts {
         number as u32
     }
 
-    /// Adds a host that shares a machine with another.
+    /// Adds a host on the machine of another, with unlimited links.
     pub(super) fn add_colocated(&mut self, name: &str, role: Role, machine: u32) -> u32 {
         let location = self.plans[machine as usize].location;
         let open = LinkPlan {
@@ -197,7 +197,7 @@ impl Hosts {
         self.push(plan)
     }
 
-    /// Adds a host that shares a machine with another, and its links.
+    /// Adds a host that shares the machine and the links of another.
     pub(super) fn add_sharing(&mut self, name: &str, role: Role, machine: u32) -> u32 {
         let HostPlan { location, up, down, .. } = self.plans[machine as usize];
         let of = |link: LinkPlan| LinkPlan { queue: QueuePlan::Machine, ..link };
@@ -205,7 +205,7 @@ impl Hosts {
         self.push(HostPlan { name, role, location, colocated, up: of(up), down: of(down) })
     }
 
-    /// A machine's links get faster, also for whom they are shared by.
+    /// Increases the rate of a machine's links, which all its hosts share.
     pub(super) fn widen(&mut self, machine: u32, more: Rate) {
         let shares =
             |(host, plan): &(u32, &mut HostPlan)| *host == machine || plan.colocated == Some(machine);
@@ -222,27 +222,27 @@ impl Hosts {
         number
     }
 
-    /// The host of a name that the scenario's check has seen.
+    /// The host with a name that the scenario's check has verified.
     pub(super) fn named(&self, name: &str) -> u32 {
         self.names[name]
     }
 
-    /// The hosts of a path that it has seen.
+    /// The hosts of a path that the check has verified.
     pub(super) fn path(&self, names: &[Name; 3]) -> [u32; 3] {
         [0, 1, 2].map(|hop| self.named(names[hop].get_ref()))
     }
 
-    /// The host of a name, if there is one.
+    /// The host with this name, if it exists.
     pub(super) fn find(&self, name: &str) -> Option<u32> {
         self.names.get(name).copied()
     }
 
-    /// Where a host stands in the path table.
+    /// A host's location in the path table.
     pub(super) fn location(&self, host: u32) -> u32 {
         self.plans[host as usize].location
     }
 
-    /// What is published of a relay.
+    /// Sets the published properties of a relay.
     pub(super) fn list(&mut self, relay: u32, listed: Listed) {
         self.listed.insert(relay, listed);
     }
@@ -258,8 +258,7 @@ impl Hosts {
         relays.map(|(host, plan)| (host, plan.name.as_str()))
     }
 
-    /// Client and server of a user with a path: the named ones, or new ones at the guard's and the exit's
-    /// machine.
+    /// Client and server of a user with a path: the named ones, or new ones on the machines of guard and exit.
     pub(super) fn ends(&mut self, user: &UserFile, path: [u32; 3]) -> (u32, u32) {
         let mut end = |name: &Option<Name>, role: Role, at: u32| match name {
             Some(name) => self.named(name.get_ref()),
@@ -282,8 +281,10 @@ impl Hosts {
         Span::from_secs_f64(delay.as_secs_f64() * factor)
     }
 
-    /// The finished list, the paths, and what is published of relays. Paths are the map's, or in a star the sum of both access delays. The
-    /// underlay's own jitter and loss come on top of a map's.
+    /// Returns hosts, paths and published properties of relays.
+    ///
+    /// Delays come from the map, or in a star are the sum of both access delays. The underlay's jitter and loss add to
+    /// those of a map.
     pub(super) fn finish(self) -> (Vec<HostPlan>, PathTable, BTreeMap<u32, Listed>) {
         let Hosts { plans, access, jitter, loss, map, listed, .. } = self;
         let over = |delay: Span| Path { delay, jitter, loss };
@@ -304,7 +305,7 @@ impl Hosts {
     }
 }
 
-/// What a relay's token bucket, if it has one, limits.
+/// A relay's limits from its optional token bucket.
 pub(super) fn limits(bandwidth: Option<&BandwidthFile>) -> RelayLimits {
     RelayLimits {
         bucket: bandwidth.map(bucket),
@@ -314,7 +315,7 @@ pub(super) fn limits(bandwidth: Option<&BandwidthFile>) -> RelayLimits {
     }
 }
 
-/// A token bucket, its burst one second's worth unless given.
+/// Converts a token bucket; the default burst is one second of its rate.
 fn bucket(file: &BandwidthFile) -> BucketPlan {
     let rate_bytes_per_s = file.rate.get_ref().0 / 8;
     BucketPlan {

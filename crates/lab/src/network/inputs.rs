@@ -1,4 +1,4 @@
-//! The data files that a scenario names, read once for all its runs.
+//! The data files of a scenario, read once for all runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -21,26 +21,26 @@ use crate::scenario::file::{Name, Placed, ScenarioFile};
 use crate::scenario::users::UserFile;
 use crate::traffic::PRIVCOUNT;
 
-/// What was read.
+/// Contents of the data files.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
-    /// `[tor]`: the network status, the file's or the built-in model's.
+    /// `[tor]`: the consensus, from a file or the built-in model.
     pub consensus: Option<Consensus>,
-    /// `[tor]`: who is a relative of whom.
+    /// `[tor]`: families of relays.
     pub relatives: BTreeMap<Identity, BTreeSet<Identity>>,
-    /// `[tor]`: what is known of relays' capacities.
+    /// `[tor]`: known capacities of relays.
     pub capacities: Option<BTreeMap<Identity, Capacity>>,
-    /// `[tor]`: relays' addresses to countries, where the file of all addresses says; none without such a file.
+    /// `[tor]`: countries of relays' addresses, from the geoip file.
     pub countries: BTreeMap<Ipv4Addr, Country>,
-    /// Paths between places: `[tor]`'s `latency`, or `[underlay]`'s `file`.
+    /// Latencies between locations, from [tor] `latency` or [underlay] `file`.
     pub latency: Option<LatencyTable>,
-    /// `[tor]`: measured downloads to show beside ours.
+    /// `[tor]`: measured downloads to compare with.
     pub compare: Option<Measured>,
-    /// The same of January to June and of July to December, if the file tells them apart.
+    /// Measured downloads of January to June and July to December, if the file distinguishes them.
     pub compare_halves: Option<[Measured; 2]>,
-    /// Markov models by name of the traffic.
+    /// Markov models, by name of the traffic.
     pub models: BTreeMap<String, Arc<markov::Model>>,
-    /// What is missing in them, for the user.
+    /// Notices for the user about missing data.
     pub notices: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl From<DataError> for InputError {
 }
 
 impl Inputs {
-    /// Reads everything that the scenario names.
+    /// Reads all data files that the scenario names.
     pub fn load(file: &ScenarioFile, folder: &Path) -> Result<Inputs, InputError> {
         let path = |name: &Name| folder.join(name.get_ref());
         let mut inputs = Inputs::default();
@@ -104,7 +104,7 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// Reads the families that the consensus' microdescriptors declare.
+    /// Reads the families declared in the microdescriptors.
     fn read_families(&mut self, path: &Path) -> Result<(), InputError> {
         let document = open::open(path)?;
         let relays = self.consensus.as_ref().map_or(&[][..], |consensus| &consensus.relays);
@@ -113,19 +113,21 @@ impl Inputs {
         if families.missing > 0 {
             let (missing, all) = (families.missing, relays.len());
             self.notices
-                .push(format!("{file}: not of {missing} of {all} relays, whose families are not known"));
+                .push(format!("{file}: lacks {missing} of {all} relays, so their families are unknown"));
         }
         if read.broken > 0 {
             let (broken, named) = (read.broken, read.named.join("; "));
-            self.notices.push(format!("{file}: {broken} broken microdescriptors were skipped: {named}"));
+            self.notices.push(format!("{file}: skipped {broken} broken microdescriptors: {named}"));
         }
         self.relatives = families.relatives;
         Ok(())
     }
 }
 
-/// The network that a table of relays with weights is: those that ran most of the time, with the flags that they
-/// mostly had. Weights are shares of all; they become kB/s that add up to what all can carry.
+/// Converts a table of relays with weights to a consensus.
+///
+/// Includes relays that ran at least half of the time, with the flags that they had at least half of the time.
+/// Weights, which are shares, become kB/s that add up to the total capacity.
 fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
     let running = || table.iter().filter(|(_, relay)| relay.running >= 0.5 && relay.weight > 0.0);
     let carried = |relay: &Capacity| relay.capacity_bytes_per_s.min(relay.rate_bytes_per_s) as f64;

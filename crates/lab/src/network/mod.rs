@@ -1,7 +1,6 @@
-//! From a scenario and a seed to the simulator's plan: hosts, paths, users, faults.
+//! Builds the simulator's plan (hosts, paths, users, faults) from a scenario and a seed.
 //!
-//! The network depends on the scenario and the seed alone, never on the system, so that systems are
-//! compared on the same networks.
+//! The network depends only on scenario and seed, so all systems run on the same networks.
 
 pub(crate) mod builtin;
 mod capacity;
@@ -33,14 +32,14 @@ use crate::scenario::quantity::Between;
 use crate::scenario::users::UserFile;
 use crate::traffic;
 
-/// A plan, and the names that reports use.
+/// A plan, and names for reports.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// For the simulator.
+    /// The simulator's plan.
     pub plan: Plan,
     /// `users[i]` names `plan.users[i]`.
     pub users: Vec<String>,
-    /// Of relays, by the number of their host.
+    /// Published properties of relays, by number of their host.
     pub listed: BTreeMap<u32, Listed>,
 }
 
@@ -70,7 +69,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
                     let other = user.shares.as_ref().map(|name| name.get_ref());
                     let other = users.names.iter().position(|name| Some(name) == other);
                     let end = |name: &Option<Name>| hosts.named(name.as_ref().expect("checked").get_ref());
-                    let other = other.expect("checked: given before") as u32;
+                    let other = other.expect("checked: the other user comes first") as u32;
                     (Route::Shared(other), end(&user.client), end(&user.server))
                 }
                 (None, None) if file.tor.is_some() => {
@@ -93,7 +92,7 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
             };
             let second = user.second_path.as_ref().map(|path| hosts.path(path));
             let start = draw(&user.start, &mut draws);
-            // Of a group the first sleep least: its shares are exact.
+            // Ranks within a group make the shares of `awake` exact; the first users rest least.
             let rank = (f64::from(number) + 0.5) / f64::from(count);
             let rests = rests(user, rank, scenario.duration());
             users.add(user, name, (route, second), (client, server), start, rests);
@@ -123,13 +122,13 @@ pub fn build(scenario: &Scenario, seed: Seed) -> Result<Network, InputError> {
     Ok(Network { plan, users: names, listed })
 }
 
-/// A named relay: as good as any other, wherever.
+/// Directory entry of a named relay: suitable for all positions, with weight 1.
 fn anybody(host: u32, name: &str) -> RelayEntry {
     let (name, class, weight) = (name.to_owned(), Class::GuardExit, 1.0);
     RelayEntry { name, class, weight, ..RelayEntry::new(RelayId(host)) }
 }
 
-/// Every system's clients must find relays for all positions.
+/// Checks that every system's clients find relays for all positions.
 fn check_paths(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
     if !plan.users.iter().any(|user| matches!(user.route, Route::Drawn { .. })) {
         return Ok(());
@@ -144,7 +143,7 @@ fn check_paths(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
     Ok(())
 }
 
-/// Whether a run can be divided, if that is asked for.
+/// Checks that a run can be divided, if `processes` requests it.
 fn check_division(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
     if plan.processes <= 1 {
         return Ok(());
@@ -152,7 +151,7 @@ fn check_division(scenario: &Scenario, plan: &Plan) -> Result<(), InputError> {
     for system in &scenario.systems {
         if let Some(what) = obstacle(plan, system) {
             let cause = format!("system `{}`: a run with {what} cannot be divided", system.name);
-            let cure = "leave `processes` out, or do without";
+            let cure = "drop `processes`, or the feature named above";
             return Err(scenario.source.error(scenario.file.processes.span(), cause, cure));
         }
     }
@@ -168,7 +167,7 @@ struct Users<'a> {
     scenario: &'a Scenario,
     plans: Vec<UserPlan>,
     names: Vec<String>,
-    /// Traffic of each name, made once (Markov models are large).
+    /// Traffic and circuit lifetime by name, built once because Markov models are large.
     kinds: BTreeMap<&'a str, (Traffic, Span)>,
 }
 
@@ -210,12 +209,12 @@ impl<'a> Users<'a> {
     }
 }
 
-/// The network draws the user's relays.
+/// The route of a user whose relays are drawn.
 fn drawn(user: &UserFile) -> Route {
     Route::Drawn { keep_guard: user.keep_guard, onion_service: user.onion_service }
 }
 
-/// When a user sleeps who is at `rank` (of 0 to 1) of those who are awake: in the parts of the day whose share is less.
+/// Rests of the user at `rank` (0 to 1): the parts of the day with a share of `awake` below the rank.
 fn rests(user: &UserFile, rank: f64, duration: Span) -> Vec<(Time, Time)> {
     let mut rests: Vec<(Time, Time)> = Vec::new();
     let parts = user.awake.len() as u64;

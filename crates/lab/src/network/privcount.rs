@@ -1,14 +1,14 @@
-//! Users of Tor for scenarios that name no model: when they open streams, and what goes over them.
+//! The built-in Markov model of Tor's users: when they open streams, and what the streams carry.
 //!
-//! Streams open as PrivCount's stream model of 2018 has it (Jansen, Traudt, Hopper: Privacy-Preserving Dynamic
-//! Learning of Tor Network Traffic, CCS 2018; its ten numbers, rounded). In place of its packet model of 28 states
-//! stand four classes of streams of our own, with shares, mean sizes and durations fitted to 20,000 walks over that
-//! model: 275 kB down in the mean, 26 kB in the median. With model files the real one is taken.
+//! Streams follow PrivCount's stream model of 2018 (Jansen, Traudt, Hopper: Privacy-Preserving Dynamic Learning of Tor
+//! Network Traffic, CCS 2018; its ten numbers, rounded). Four classes of streams approximate its packet model of 28
+//! states: their shares, mean sizes and durations are fitted to 20,000 walks over that model, with a mean of 275 kB
+//! and a median of 26 kB downstream. Scenarios with model files use the original model.
 
 use tidegate_control::markov::{Chain, Delay, Emission, Model, Observation, State};
 use tidegate_control::units::Span;
 
-/// Streams of one kind: rounds of a request, a burst of packets down, a pause.
+/// A class of streams: rounds of a request, a burst of packets downstream, and a pause.
 struct Class {
     share: f64,
     /// Mean packets in a burst, and mean rounds.
@@ -25,7 +25,7 @@ const CLASSES: [Class; 4] = [
     Class { share: 0.05, burst: 39.0, rounds: 38.0, pause_us: 1.0e6 },
 ];
 
-/// No wait is longer (tgen's).
+/// tgen's upper limit of delays.
 const CEILING: Span = Span::from_secs(600);
 
 /// The model.
@@ -39,7 +39,7 @@ fn state(transitions: Vec<(usize, f64)>, observation: Observation, delay: Delay)
 
 const NOW: Delay = Delay::Uniform { low: 0.0, high: 0.0 };
 
-/// Start, active, dwelling, end.
+/// The stream model: start, active, dwelling, end.
 fn streams() -> Chain {
     let active = Delay::Exponential { rate: 2.942e-7 };
     let dwelling = Delay::LogNormal { location: 7.498, scale: 6.514 };
@@ -52,13 +52,13 @@ fn streams() -> Chain {
     Chain::new(states, 0, CEILING)
 }
 
-/// Start, and per class a request, a burst and a pause; then the end.
+/// The packet model: start, per class a request, a burst and a pause, and the end.
 fn packets() -> Chain {
     let end = 1 + 3 * CLASSES.len();
     let first = |class: usize| 1 + 3 * class;
     let shares = CLASSES.iter().enumerate().map(|(class, of)| (first(class), of.share)).collect();
     let mut states = vec![State { name: String::new(), transitions: shares, emissions: Vec::new() }];
-    // Packets of a burst leave together.
+    // Packets of a burst are sent together.
     let at_once = Delay::Exponential { rate: 1.0 / 4.0 };
     for (class, Class { burst, rounds, pause_us, .. }) in CLASSES.iter().enumerate() {
         let request = first(class);

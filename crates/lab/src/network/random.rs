@@ -1,4 +1,4 @@
-//! Random networks: relays with links of random rate, circuits of three random relays (PredicTor, 5.3).
+//! Random networks: relays with random link rates, circuits of three random relays (PredicTor, section 5.3).
 
 use tidegate_control::random::{Random, Seed};
 use tidegate_control::units::{Rate, Span};
@@ -22,14 +22,14 @@ pub(super) fn relays(table: &RandomFile, hosts: &mut Hosts, seed: Seed) {
     }
 }
 
-/// A bucket of a share of the link's rate, refilled every 100 ms.
+/// A token bucket with a share of the link's rate, refilled every 100 ms.
 fn throttled(link: Rate, share: f64) -> BucketPlan {
     let rate_bytes_per_s = ((link.as_bytes_per_s() * share) as u64).max(1);
     let refill_every = Span::from_millis(100);
     BucketPlan { rate_bytes_per_s, burst_bytes: rate_bytes_per_s, refill_every, drop_fractions: false }
 }
 
-/// Draws three different relays for a user, and makes its ends.
+/// Draws three different relays for a user, and adds its client and server.
 pub(super) fn circuit(
     table: &RandomFile,
     hosts: &mut Hosts,
@@ -37,7 +37,7 @@ pub(super) fn circuit(
     draws: &mut Random,
 ) -> (Route, u32, u32) {
     let relays = table.relays as usize;
-    // Relays are the first hosts of a random network.
+    // In a random network the relays are the first hosts, so indices are host numbers.
     let mut path = [0u32; 3];
     for hop in 0..3 {
         path[hop] = loop {

@@ -1,4 +1,4 @@
-//! A scaled-down Tor: relays sampled from a consensus, drawn by the positions' weights, placed by country.
+//! A scaled-down Tor: relays sampled from a consensus and placed by country.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::inputs::Inputs;
 use crate::scenario::tables::TorFile;
 use crate::scenario::users::UserFile;
 
-/// Adds sampled relays and servers; gives what clients know of the relays.
+/// Adds sampled relays and servers; returns the clients' directory.
 pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed: Seed) -> Directory {
     let consensus = inputs.consensus.as_ref().expect("a [tor] table has a consensus");
     let all = quantities(table, inputs, seed);
@@ -80,7 +80,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
     Directory { relays: entries, positions: Some(positions(consensus)) }
 }
 
-/// Tells relays which of the others are their relatives.
+/// Sets the relatives of each relay.
 fn relate(entries: &mut [RelayEntry], inputs: &Inputs) {
     let ids: BTreeMap<[u8; 20], RelayId> = entries.iter().map(|entry| (entry.identity, entry.id)).collect();
     for entry in entries {
@@ -89,8 +89,10 @@ fn relate(entries: &mut [RelayEntry], inputs: &Inputs) {
     }
 }
 
-/// A token bucket as tor's since 0.3.5: refilled each 2^24 ns, and connections that find it empty try again after
-/// 100 ms (`experiments/real-tor/s4`). It holds a second's worth.
+/// A token bucket as in tor since 0.3.5, with a burst of one second.
+///
+/// tor refills every 2^24 ns; connections that find the bucket empty try again after 100 ms
+/// (`experiments/real-tor/s4`).
 fn limited(rate_bytes_per_s: u64) -> RelayLimits {
     let (refill_every, burst_bytes) = (Span(1 << 24), rate_bytes_per_s);
     let bucket = BucketPlan { rate_bytes_per_s, burst_bytes, refill_every, drop_fractions: false };
@@ -98,19 +100,19 @@ fn limited(rate_bytes_per_s: u64) -> RelayLimits {
     RelayLimits { bucket: Some(bucket), retry_after, ..RelayLimits::default() }
 }
 
-/// A bucket holds the relay to what it can carry, its link is a quarter faster.
+/// Limits the relay's capacity by a token bucket, with a link that is 25 % faster.
 fn bucket_below_link(quantities: &Quantities) -> (u64, RelayLimits) {
     let rate = quantities.limit.unwrap_or(quantities.link).min(quantities.link) as u64;
     (rate * 5 / 4, limited(rate))
 }
 
-/// The link is what the relay can carry; a bucket holds it to its own limit, if that is lower.
+/// Limits the relay's capacity by its link, and by a token bucket if its configured limit is lower.
 fn link_and_limit(quantities: &Quantities) -> (u64, RelayLimits) {
     let limits = quantities.limit.map_or_else(RelayLimits::default, |limit| limited(limit as u64));
     (quantities.link as u64, limits)
 }
 
-/// Adds a user's client, and draws one of the servers, or adds one of its own beside it.
+/// Adds a user's client; draws one of the servers, or adds one at the client's location for `own-server`.
 pub(super) fn ends(
     table: &TorFile,
     inputs: &Inputs,
@@ -127,7 +129,7 @@ pub(super) fn ends(
     (client, hosts.named(&format!("server{drawn}")))
 }
 
-/// Adds a client in a country, or where Tor's users are.
+/// Adds a client in a country, drawn from Tor's users by default.
 fn client(
     table: &TorFile,
     inputs: &Inputs,
@@ -147,7 +149,7 @@ fn server(table: &TorFile, hosts: &mut Hosts, name: &str, place: u32) -> u32 {
     hosts.add_at(name, Role::Server, up, down, place)
 }
 
-/// A location in (or near) a country.
+/// Draws a location in or near a country.
 fn place(inputs: &Inputs, country: Country, hosts: &mut Hosts, draws: &mut Random) -> u32 {
     match &inputs.latency {
         Some(latency) => {

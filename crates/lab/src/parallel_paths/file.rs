@@ -10,13 +10,13 @@ use tidegate_sim::parallel::plan::{Change, Conduct, Delays, Plan, Traffic};
 
 use crate::input::InputError;
 
-/// `[parameters]`: the thesis' testbed where nothing else is said.
+/// `[parameters]`; defaults are the thesis' testbed.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ParallelPathsExperiment {
     /// Simulated time of each run.
     pub duration: Span,
-    /// When measuring begins.
+    /// Start of the measurement.
     #[serde(default)]
     pub from: Option<Span>,
     /// Interval of the results.
@@ -28,9 +28,9 @@ pub struct ParallelPathsExperiment {
     /// The overlay.
     #[serde(default)]
     pub overlay: Overlay,
-    /// Controllers by the name that quantities begin with.
+    /// Controllers by name, which is the prefix of their quantities.
     pub case: BTreeMap<String, Case>,
-    /// What is varied.
+    /// An optional sweep of one quantity.
     pub sweep: Option<Sweep>,
 }
 
@@ -38,7 +38,7 @@ fn one() -> u32 {
     1
 }
 
-/// The overlay and what happens in it.
+/// The overlay, its traffic and its faults.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Overlay {
@@ -49,46 +49,46 @@ pub struct Overlay {
     delay: Option<Span>,
     jitter: Option<f64>,
     layout: Option<u64>,
-    /// One peer after the other starts to send.
+    /// Interval at which peers start to send, one after the other.
     joins_every: Option<Span>,
-    /// The second half of the peers has half the limit until this time, the first half afterwards.
+    /// Time at which limits swap: the second half of the peers has half the limit before, the first half after.
     swap_at: Option<Span>,
-    /// The first peers lie about their rates.
+    /// Number of peers, from the first, that lie about their rates.
     liars: usize,
-    /// What they claim, B/s.
+    /// Rate that they claim, in B/s.
     claim: Option<f64>,
-    /// They drop in silence.
+    /// Whether they also drop packets silently.
     silent: bool,
-    /// The first peers drop everything.
+    /// Number of peers, from the first, that drop everything.
     drop_all: usize,
-    /// Sources send for exponential times of these means, on and off.
+    /// Mean durations of sources' exponential on and off periods.
     on: Option<Span>,
     off: Option<Span>,
-    /// Only peer 0 sends, to the last peer: one transfer.
+    /// Whether only peer 0 sends, to the last peer.
     single: bool,
-    /// The pair whose rate is recorded.
+    /// The pair of peers with a recorded rate.
     watch: Option<(Peer, Peer)>,
 }
 
-/// A controller and its symbols.
+/// A controller and its parameters.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Case {
     controller: String,
-    /// Another length of the run.
+    /// Duration of the run, if it differs.
     duration: Option<Span>,
-    /// Another time between attempts to send.
+    /// Time between attempts to send, if it differs.
     attempt_every: Option<Span>,
-    /// Symbols by name.
+    /// Parameters by their symbol in the thesis.
     #[serde(default)]
     set: BTreeMap<String, f64>,
 }
 
-/// A sweep: `peers`, `hops`, `limit`, `delay-ms` or a symbol of the controllers.
+/// A sweep of `peers`, `hops`, `limit`, `delay-ms` or a parameter of the controllers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Sweep {
-    /// What is varied.
+    /// The quantity.
     pub over: String,
     /// Its values.
     pub values: Vec<f64>,
@@ -97,7 +97,7 @@ pub struct Sweep {
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What its quantities begin with.
+    /// Prefix of its quantities.
     pub name: String,
     /// Its case.
     pub case: String,
@@ -115,14 +115,14 @@ pub struct Job {
     pub swap: Option<usize>,
 }
 
-/// More runs than this are a mistake in the file.
+/// Limit on runs; a larger number is most likely a mistake.
 const MAX_JOBS: usize = 10_000;
 
 impl ParallelPathsExperiment {
-    /// All runs, checked.
+    /// Lists and checks all runs.
     ///
     /// # Errors
-    /// [`InputError`] with `place` as the file.
+    /// An [`InputError`] with `place` as its file.
     pub fn jobs(&self, place: &str) -> Result<Vec<Job>, InputError> {
         let fail = |cause: String, cure: &str| InputError::new(place, cause, cure);
         let values: Vec<Option<f64>> = match &self.sweep {
@@ -131,7 +131,7 @@ impl ParallelPathsExperiment {
         };
         let total = values.len() * self.case.len() * self.seeds as usize;
         if !(1..=MAX_JOBS).contains(&total) {
-            return Err(fail(format!("asks for {total} runs"), "give 1 to 10000 runs"));
+            return Err(fail(format!("the experiment has {total} runs"), "choose 1 to 10000 runs"));
         }
         let mut jobs = Vec::new();
         for (name, case) in &self.case {
@@ -179,7 +179,7 @@ impl ParallelPathsExperiment {
         let first = self.from.map_or(0, bins);
         let swap = overlay.swap_at.map(bins);
         if first.max(swap.unwrap_or(0)) + 1 >= bins(duration) {
-            return Err(format!("nothing of its {duration} is left to measure"));
+            return Err(format!("`from` or `swap-at` is not before the end of the run ({duration})"));
         }
         let name = match (&self.sweep, at) {
             (Some(sweep), Some(value)) => format!("{name}.{}-{value}", sweep.over.replace('-', "_")),
@@ -203,7 +203,7 @@ impl Overlay {
             (None, Delays::Constant(_)) => {}
         }
         if self.liars > 0 && self.claim.is_none() {
-            return Err("liars need a `claim` in B/s".into());
+            return Err("`liars` needs a `claim` in B/s".into());
         }
         let limit = self.limit.unwrap_or(400_000);
         for (index, peer) in plan.peers.iter_mut().enumerate() {
@@ -214,7 +214,7 @@ impl Overlay {
             match (self.on, self.off) {
                 (Some(on), Some(off)) => peer.traffic = Traffic::OnOff { on, off },
                 (None, None) => {}
-                _ => return Err("`on` and `off` go together".into()),
+                _ => return Err("`on` and `off` must be given together".into()),
             }
             if self.single {
                 match index {

@@ -1,4 +1,4 @@
-//! From a run's intervals to the numbers of the thesis' tables.
+//! The measures of the thesis' tables, computed from a run's intervals.
 
 use tidegate_sim::parallel::delay::normal_quantile;
 use tidegate_sim::parallel::report::{Counts, Report};
@@ -7,15 +7,17 @@ use super::file::Job;
 use crate::scoreboard::Curve;
 use crate::statistics::Estimate;
 
-/// Means that a run is cut into for confidence intervals (section 7.3.1: about 35).
+/// Number of batch means for confidence intervals (section 7.3.1: about 35).
 const BATCHES: usize = 35;
 /// Window of the convergence criterion of Table 7.4, seconds.
 const WINDOW_S: f64 = 100.0;
-/// A relay's new limit should be used by so long after the swap, seconds.
+/// Time after the swap by which relays should use their new limits, in seconds.
 const RECOVERY_S: f64 = 30.0;
 
-/// Every measure of one run. Throughput is bytes per second received by destinations, per peer; drops are a
-/// share of arrivals at relays and destinations (Table 7.4), or per second in the whole overlay (Table 7.6).
+/// All measures of one run.
+///
+/// Throughput is bytes per second received by destinations, per peer. Drops are a share of the arrivals at relays and
+/// destinations (Table 7.4), or per second in the whole overlay (Table 7.6).
 pub fn all(job: &Job, report: &Report) -> Vec<(&'static str, f64)> {
     let bin = job.plan.bin.as_secs_f64();
     let seconds = |bins: usize| bins as f64 * bin;
@@ -65,8 +67,7 @@ fn windows(values: &[f64], length: usize) -> impl Iterator<Item = f64> {
     })
 }
 
-/// Section 7.1.4: the first interval whose mean time to the timeout differs from the one before by less
-/// than 1e-5 s.
+/// Convergence (section 7.1.4): the first interval in which the mean time to the timeout changes by less than 1e-5 s.
 fn to_timeout_converged(report: &Report) -> Option<usize> {
     let mean = |counts: &Counts| (counts.acks > 0).then(|| counts.to_timeout / counts.acks as f64);
     report.bins.windows(2).position(|pair| match (mean(&pair[0]), mean(&pair[1])) {
@@ -75,8 +76,8 @@ fn to_timeout_converged(report: &Report) -> Option<usize> {
     })
 }
 
-/// Batch means: their confidence interval, correlation with normal quantiles (Figures A.1-A.4, top right)
-/// and autocorrelation at lag one (bottom left).
+/// Batch means: confidence interval, correlation with normal quantiles (Figures A.1-A.4, top right) and
+/// autocorrelation at lag one (bottom left).
 fn batches(values: &[f64]) -> Vec<(&'static str, f64)> {
     let length = values.len() / BATCHES;
     if length == 0 {
@@ -105,7 +106,7 @@ fn batches(values: &[f64]) -> Vec<(&'static str, f64)> {
     measures
 }
 
-/// Experiment 7.3.3: throughput before the limits are swapped, afterwards, and how long it takes to be back.
+/// Experiment 7.3.3: throughput before and after the swap of limits, and the time to recover.
 fn around_swap(all: &[f64], report: &Report, swap: usize, bin: f64) -> Vec<(&'static str, f64)> {
     let bins = |seconds: f64| (seconds / bin) as usize;
     let mean = |from: usize, to: usize| {
@@ -127,7 +128,7 @@ fn around_swap(all: &[f64], report: &Report, swap: usize, bin: f64) -> Vec<(&'st
     if let Some(windows) = back {
         measures.push(("recovered_s", (windows as f64) * bin + 10.0));
     }
-    // Figure 7.10: drops are back where they were.
+    // Figure 7.10: the time until drops return to their previous level.
     let drops: Vec<f64> = report.bins.iter().map(|counts| counts.drops as f64).collect();
     let usual = lost.drops as f64 / (swap - swap / 2).max(1) as f64;
     if let Some(window) = windows(&drops[swap..], bins(10.0)).position(|mean| mean <= usual) {

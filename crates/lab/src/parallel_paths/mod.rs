@@ -1,7 +1,7 @@
-//! The runner `parallel-paths`: controllers on the overlay of per-packet random paths.
+//! The runner `parallel-paths`: controllers on an overlay with per-packet random paths.
 //!
-//! An experiment names cases (a controller with its symbols) and possibly a sweep of one quantity; every
-//! combination runs with every seed. Quantities are called `<case>.<measure>`, in a sweep
+//! An experiment names cases (a controller with its parameters) and optionally a sweep of one quantity; every
+//! combination runs with every seed. Quantities have the name `<case>.<measure>`, in a sweep
 //! `<case>.<over>-<value>.<measure>`, in snake case; [`measure`] lists the measures.
 
 mod file;
@@ -20,7 +20,7 @@ use file::ParallelPathsExperiment;
 /// Measures an experiment.
 ///
 /// # Errors
-/// [`RunError::Input`] for parameters that name something unknown or cannot be run.
+/// [`RunError::Input`] for unknown names and parameters out of range.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: ParallelPathsExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();

@@ -1,28 +1,28 @@
-//! What a reader wants to know first: which system is better for whom, by how much, how sure, how loaded.
+//! The first lines of a report: the load, and which system is better, by how much and with what confidence.
 
 use super::page::Ratio;
 use crate::number::format_number;
 use crate::results::{Results, SystemResult, flatten};
 use crate::statistics::Estimate;
 
-/// A network whose relays use less of their links than this is idle: systems can hardly differ.
+/// A network is idle if relays use less than this share of their links; systems then hardly differ.
 const IDLE: f64 = 0.1;
 
-/// Something that somebody cares about.
+/// A quantity in which systems are compared.
 pub(super) struct Aspect {
-    /// Whom it concerns, and what it is.
+    /// Its name in reports.
     pub label: String,
     /// Its path in the summary.
     pub path: Vec<String>,
-    /// Whether less of it is better.
+    /// Whether smaller is better.
     pub less: bool,
-    /// From the summary's unit to the shown one.
+    /// Factor from the summary's unit to the displayed one.
     scale: f64,
     unit: &'static str,
 }
 
 impl Aspect {
-    /// Its path as the summary takes it.
+    /// Its path as keys of the summary.
     pub fn keys(&self) -> Vec<&str> {
         self.path.iter().map(String::as_str).collect()
     }
@@ -33,18 +33,18 @@ impl Aspect {
         format!("{}{unit}", self.label)
     }
 
-    /// A value as it is shown.
+    /// A value in the displayed unit.
     pub fn shown(&self, value: f64) -> String {
         format_number(value * self.scale)
     }
 
-    /// A system's value, with its interval if wanted.
+    /// A system's value, with its confidence interval if `interval`.
     pub fn text(&self, system: &SystemResult<'_>, interval: bool) -> Option<String> {
         let value = self.value(system)?;
         if !interval {
             return Some(self.shown(value));
         }
-        // Equal values have an interval of rounding errors.
+        // Rounding errors give equal values a tiny interval.
         let tidy = |width: f64| if width < 1e-9 * value.abs() { 0.0 } else { width };
         let width = system.half_width(&self.keys()).map(|width| format!(" ± {}", self.shown(tidy(width))));
         Some(self.shown(value) + &width.unwrap_or_default())
@@ -55,7 +55,7 @@ impl Aspect {
     }
 }
 
-/// What is compared: downloads by class where there are some, else bytes' latency; rates; fairness.
+/// The quantities to compare: downloads by class, latency of bytes, throughput, fairness, backlog.
 pub(super) fn aspects(results: &Results<'_>) -> Vec<Aspect> {
     let mut all = Vec::new();
     let mut add = |label: String, path: &[&str], less: bool, scale: f64, unit: &'static str| {
@@ -92,11 +92,14 @@ pub(super) fn aspects(results: &Results<'_>) -> Vec<Aspect> {
     all
 }
 
-/// How loaded the network was, and a line for the most telling aspects.
+/// One line on the load of the network, and one line for each of the most important quantities.
 pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
     let mut lines = vec![load(results)];
     if undrawn(results) {
-        lines.push("All seeds gave the same runs: nothing here is drawn, so one seed says it all.".into());
+        lines.push(
+            "All seeds gave the same runs, because the scenario has no random parts; one seed is enough."
+                .into(),
+        );
     }
     if results.systems.len() > 1 {
         let all = aspects(results);
@@ -114,7 +117,7 @@ pub(super) fn answer(results: &Results<'_>) -> Vec<String> {
     lines
 }
 
-/// Whether seeds made no difference.
+/// Whether all seeds gave the same runs.
 pub(super) fn undrawn(results: &Results<'_>) -> bool {
     let alike = |system: &SystemResult<'_>| {
         system.runs.len() > 1 && system.runs.iter().all(|run| run.digest == system.runs[0].digest)
@@ -122,19 +125,19 @@ pub(super) fn undrawn(results: &Results<'_>) -> bool {
     !results.systems.is_empty() && results.systems.iter().all(alike)
 }
 
-/// Use of relays' links under the first system.
+/// One line on the use of relays' links under the first system.
 fn load(results: &Results<'_>) -> String {
     let Some(system) = results.systems.first() else { return String::new() };
     let relays = system.runs.iter().flat_map(|run| &run.metrics.relays);
     let shares: Vec<f64> =
         relays.filter_map(|relay| relay.utilisation().into_iter().flatten().reduce(f64::max)).collect();
     if shares.is_empty() {
-        return "Load: no relay has a limited link.".into();
+        return "Load: unknown, because no relay has a limited link.".into();
     }
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
     let busiest = shares.iter().copied().fold(0.0, f64::max);
     let idle = if mean < IDLE && busiest < 0.9 {
-        " The network is nearly idle: systems can hardly differ."
+        " The network is nearly idle, so systems hardly differ."
     } else {
         ""
     };
@@ -146,7 +149,7 @@ fn load(results: &Results<'_>) -> String {
     )
 }
 
-/// Which system is the best, against the first; if that is the best, against the next.
+/// One line that compares the best system with the first one, or with the second best if the first is best.
 fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     let mut ranked: Vec<(&SystemResult<'_>, f64)> =
         results.systems.iter().filter_map(|system| Some((system, aspect.value(system)?))).collect();
@@ -156,12 +159,12 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     let other = if winner.name == first.name { ranked.get(1)?.0 } else { first };
     let ratio = results.paired(winner, other, &aspect.keys())?;
     let sure = match ratio.ci95 {
-        None => "one network: try --seeds 5 to know how sure".to_owned(),
-        Some(_) if undrawn(results) => "the same for every seed".to_owned(),
+        None => "one seed: use --seeds 5 for a confidence interval".to_owned(),
+        Some(_) if undrawn(results) => "equal for every seed".to_owned(),
         Some(width) => {
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
-            let sure = if low > 1.0 || high < 1.0 { "sure" } else { "not sure" };
-            format!("{} to {}: {sure}", format_number(low), format_number(high))
+            let significance = if low > 1.0 || high < 1.0 { "significant" } else { "not significant" };
+            format!("{} to {}, {significance}", format_number(low), format_number(high))
         }
     };
     let unit = if aspect.unit.is_empty() { String::new() } else { format!(" {}", aspect.unit) };
@@ -175,7 +178,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
     ))
 }
 
-/// Rows of the forest plot: the ratios to the first system on the same networks, of what somebody cares about.
+/// Rows of the forest plot: ratios of the compared quantities to the first system on the same networks.
 pub(super) fn ratios(results: &Results<'_>) -> Vec<Ratio> {
     let rows = aspects(results).into_iter().flat_map(|aspect| {
         let path = aspect.keys();
@@ -184,7 +187,7 @@ pub(super) fn ratios(results: &Results<'_>) -> Vec<Ratio> {
     rows.collect()
 }
 
-/// The same of every number that all runs have.
+/// Ratios of all numbers to the first system on the same networks.
 pub(super) fn every_ratio(results: &Results<'_>) -> Vec<Ratio> {
     let Some(first) = results.systems.first() else { return Vec::new() };
     let rows = flatten(&first.mean).into_keys().flat_map(|key| {

@@ -1,4 +1,4 @@
-//! The plots that `tornettools plot` makes of a simulated Tor, with its axis for tails and its confidence bands.
+//! The plots of `tornettools plot` for a simulated Tor, with its tail axis and confidence bands.
 
 use tidegate_data::torperf::quantile;
 
@@ -12,12 +12,12 @@ use crate::scoreboard::{Curve, Figure};
 use crate::statistics::Estimate;
 use crate::traffic::class_of;
 
-/// The shares whose quantiles are drawn: hundredths, and five in the last of them.
+/// The shares at which quantiles are drawn: every 0.01, and five above 0.99.
 fn shares() -> impl Iterator<Item = f64> {
     (0..100).map(|percent| f64::from(percent) / 100.0).chain([0.992, 0.994, 0.996, 0.998, 0.999])
 }
 
-/// A run's quantiles at the shares; none of no values.
+/// A run's quantiles at the shares; `None` without values.
 type Quantiles = Option<Vec<f64>>;
 
 fn of_histogram(histogram: &Histogram) -> Quantiles {
@@ -29,7 +29,7 @@ fn of_values(mut values: Vec<f64>) -> Quantiles {
     shares().map(|share| quantile(&values, share)).collect()
 }
 
-/// The mean over runs of each quantile, and from two runs on the band of its 95 % intervals.
+/// The mean over runs of each quantile, and with at least two runs the band of its 95 % intervals.
 fn curve(name: &str, runs: &[Vec<f64>]) -> (Curve, Vec<(f64, f64)>) {
     let estimates: Vec<(Estimate, f64)> = shares()
         .enumerate()
@@ -45,7 +45,7 @@ fn curve(name: &str, runs: &[Vec<f64>]) -> (Curve, Vec<(f64, f64)>) {
     (Curve { name: name.to_owned(), points }, side(-1.0).chain(other.into_iter().rev()).collect())
 }
 
-/// What is drawn of each run, on which axes.
+/// Title and axes of a plot.
 struct Plot<'a> {
     title: &'a str,
     x: &'a str,
@@ -54,7 +54,7 @@ struct Plot<'a> {
 }
 
 impl Plot<'_> {
-    /// A curve per system, and the measured one.
+    /// A chart with a curve per system, and the measured curve.
     fn chart(
         &self,
         results: &Results<'_>,
@@ -93,7 +93,7 @@ impl Plot<'_> {
     }
 }
 
-/// Downloads by class, circuits, errors, and how relays were used.
+/// The sections on downloads by class, circuits, errors and relays.
 pub(super) fn sections(results: &Results<'_>) -> Vec<Section> {
     let classes = classes(results);
     let mut all: Vec<Section> = classes.iter().filter_map(|class| downloads(results, class)).collect();
@@ -139,8 +139,8 @@ fn downloads(results: &Results<'_>, class: &str) -> Option<Section> {
     (!charts.is_empty()).then(|| Section {
         title: format!("Transfers: {class}"),
         text: format!(
-            "The share of transfers that took at most this long, of those that got so far{}. The axis gives the slowest \
-             tenth as much room as all the others, and so on.",
+            "Share of the transfers that reached this point within the time{}. The axis gives the slowest \
+             10 % as much room as all others, the slowest 1 % as much as the rest of these, and so on.",
             bands(results)
         ),
         charts,
@@ -148,7 +148,7 @@ fn downloads(results: &Results<'_>, class: &str) -> Option<Section> {
     })
 }
 
-/// What the bands are, where there are some.
+/// Explains the bands if there are several seeds.
 fn bands(results: &Results<'_>) -> &'static str {
     if results.seeds().len() > 1 { "; means over seeds, with bands of 95 % confidence" } else { "" }
 }
@@ -156,11 +156,11 @@ fn bands(results: &Results<'_>) -> &'static str {
 fn circuits(results: &Results<'_>) -> Option<Section> {
     let plot = Plot { title: "time to build", x: "time, s", of: "circuits", tail: true };
     let chart = plot.chart(results, None, &|run| of_histogram(&run.metrics.circuit_build))?;
-    let text = format!("From the first cell to the last answer{}.", bands(results));
+    let text = format!("Time from the first cell to the last reply{}.", bands(results));
     Some(Section { title: "Circuits".into(), text, charts: vec![chart], ..Section::default() })
 }
 
-/// Transfers that were given up, by class.
+/// The table of transfers that timed out, by class.
 fn errors(results: &Results<'_>, classes: &[String]) -> Option<Section> {
     let mut header = vec![String::new()];
     header.extend(results.systems.iter().map(|system| system.name.to_owned()));
@@ -177,8 +177,8 @@ fn errors(results: &Results<'_>, classes: &[String]) -> Option<Section> {
         row
     };
     (!classes.is_empty()).then(|| Section {
-        title: "Errors and time-outs".into(),
-        text: "Transfers that were given up, of those begun after the warm-up (mean of a seed).".into(),
+        title: "Timeouts".into(),
+        text: "Share of the transfers started after the warm-up that timed out (mean over seeds).".into(),
         table: Some(HtmlTable { title: String::new(), header, rows: classes.iter().map(row).collect() }),
         ..Section::default()
     })
@@ -206,13 +206,13 @@ fn relays(results: &Results<'_>) -> Option<Section> {
     .collect();
     (!charts.is_empty()).then(|| Section {
         title: "Relays".into(),
-        text: format!("How much relays carried after the warm-up{}.", bands(results)),
+        text: format!("Traffic of relays after the warm-up{}.", bands(results)),
         charts,
         ..Section::default()
     })
 }
 
-/// The distribution of measured downloads of a class.
+/// The distribution of the measured downloads of a class.
 fn measured(results: &Results<'_>, class: &str, last: bool) -> Option<Curve> {
     let all = &results.scenario.inputs.compare.as_ref()?.downloads;
     let benchmark = results.scenario.benchmark();

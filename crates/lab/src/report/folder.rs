@@ -1,5 +1,7 @@
-//! Folders of results: written beside their place, then exchanged with it in one step, so that a reader and a
-//! process that dies see the old results whole or the new. Nothing is deleted that a manifest does not list.
+//! Folders of results, written atomically.
+//!
+//! A new folder is written beside its destination and exchanged with it in one step. Readers always see the complete
+//! old or new results, even if the process dies. Only files that a manifest lists are ever deleted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,17 +14,17 @@ use super::places::{exchange, is_same, link_to, sync_folder};
 use crate::input::InputError;
 use crate::results::{VERSION, flatten_text};
 
-/// A folder that is ours has this in its manifest.
+/// Value of `tool` in the manifest of our folders.
 const MARK: &str = "tidegate";
-/// In every folder of results.
+/// Name of the manifest in every folder of results.
 const MANIFEST: &str = "manifest.json";
 
-/// What results are of: two folders with equal contents hold the same study.
+/// Identity of results: two folders with equal contents hold the same study.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contents {
     /// The scenario's name, or the command's.
     pub name: String,
-    /// Everything that decides about the results.
+    /// Everything that the results depend on.
     pub parameters: Value,
 }
 
@@ -33,16 +35,16 @@ fn error(place: &Path, cause: impl Into<String>) -> InputError {
     InputError::new(place.display().to_string(), cause, "choose another place with --out")
 }
 
-/// The manifest of a folder of ours.
+/// The manifest of a folder, if it is one of ours.
 pub(crate) fn read_manifest(place: &Path) -> Option<Value> {
     let bytes = fs::read(place.join(MANIFEST)).ok()?;
     serde_json::from_slice(&bytes).ok().filter(|manifest: &Value| manifest["tool"] == MARK)
 }
 
-/// What the results in a folder are of; none if there are none of ours.
+/// The identity of the results in a folder; `None` if it holds no results of ours.
 pub fn contents_of(place: &Path) -> Option<Contents> {
     read_manifest(place).map(|manifest| Contents {
-        name: manifest["name"].as_str().unwrap_or("an older version").to_owned(),
+        name: manifest["name"].as_str().unwrap_or("unnamed").to_owned(),
         parameters: manifest["parameters"].clone(),
     })
 }
@@ -53,16 +55,17 @@ fn listed(manifest: &Value) -> BTreeSet<String> {
     files.filter_map(|name| name.as_str()).map(str::to_owned).collect()
 }
 
-/// Refuses a place that holds something else than these results: other files, another scenario, other
-/// parameters. With `force` results of ours may be others. Call it before a long run.
+/// Checks that results may be written to `place`. Call it before a long run.
+///
+/// Refuses other files, another scenario, and other parameters. With `force` it accepts other results of ours.
 ///
 /// # Errors
-/// What is there, and how it differs.
+/// If the place is refused; the message names the first difference.
 pub fn check_place(place: &Path, contents: &Contents, force: bool) -> Result<(), InputError> {
     match fs::metadata(place) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(cause) => return Err(error(place, format!("cannot be looked at: {cause}"))),
-        Ok(about) if !about.is_dir() => return Err(error(place, "exists and is not a folder")),
+        Err(cause) => return Err(error(place, format!("cannot be accessed: {cause}"))),
+        Ok(about) if !about.is_dir() => return Err(error(place, "exists and is not a directory")),
         Ok(_) if fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_none()) => return Ok(()),
         Ok(_) => {}
     }
@@ -77,7 +80,7 @@ pub fn check_place(place: &Path, contents: &Contents, force: bool) -> Result<(),
     } else {
         format!("holds results of `{}`, and these are of `{}`", there.name, contents.name)
     };
-    let cure = "choose another place with --out, or replace what its manifest lists with --force";
+    let cure = "choose another place with --out, or replace the files of its manifest with --force";
     Err(InputError::new(place.display().to_string(), cause, cure))
 }
 
@@ -92,7 +95,7 @@ fn difference(there: &Contents, here: &Contents) -> String {
     })
 }
 
-/// A new folder `base/1`, `base/2`, ... that nobody else has.
+/// Creates a new folder with the next free number: `base/1`, `base/2`, ...
 ///
 /// # Errors
 /// If it cannot be made.
@@ -111,31 +114,31 @@ pub fn numbered(base: &Path) -> Result<PathBuf, InputError> {
     unreachable!("there are numbers left")
 }
 
-/// Points `latest`, beside a numbered folder, at it. What is called so and is no link stays.
+/// Points the link `latest` at a numbered folder beside it. Leaves a `latest` that is not a link.
 pub fn point_latest(place: &Path) {
     let (Some(base), Some(name)) = (place.parent(), place.file_name()) else { return };
     let (link, fresh) = (base.join("latest"), base.join(format!(".latest-{}", std::process::id())));
     if fs::symlink_metadata(&link).is_ok_and(|about| !about.is_symlink()) {
         return;
     }
-    // A convenience: where links cannot be made, the results are there all the same.
+    // The link is only a convenience, so failures are ignored.
     if link_to(Path::new(name), &fresh).is_ok() && fs::rename(&fresh, &link).is_err() {
         let _ = fs::remove_file(&fresh);
     }
 }
 
-/// Puts files and their manifest into a folder at once. Files that the old manifest lists go; everything else
-/// in the folder stays.
+/// Writes files and their manifest into a folder in one step. Replaces the files of the old manifest and keeps all
+/// others.
 ///
 /// # Errors
-/// If the place holds something that is not ours under a name that is needed, or cannot be written.
+/// If a file that no manifest lists has a needed name, or the folder cannot be written.
 pub fn write(
     files: Vec<ResultFile>,
     contents: &Contents,
     more: Value,
     place: &Path,
 ) -> Result<(), InputError> {
-    // A link to a folder, such as `latest`, stands for the folder.
+    // Resolve links such as `latest`, which would otherwise be replaced.
     let place = &fs::canonicalize(place).unwrap_or_else(|_| place.to_owned());
     let name = place.file_name().map_or("results".into(), |name| name.to_string_lossy().into_owned());
     let parent = match place.parent() {
@@ -157,17 +160,17 @@ pub fn write(
     let exchanged = prepare(files.iter().chain([&manifest]), &old, &fresh, place)
         .and_then(|()| exchange(&fresh, place))
         .inspect_err(|_| {
-            // Links and new files only: what was there is still in its place.
+            // Safe: it holds only new files and hard links, the old folder is still in place.
             let _ = fs::remove_dir_all(&fresh);
         });
     exchanged
-        // From here on `fresh` is what was there before.
+        // After the exchange, `fresh` holds the old folder.
         .and_then(|()| if fresh.exists() { clear(&fresh, place, &old) } else { Ok(()) })
         .and_then(|()| sync_folder(&parent))
         .map_err(|cause| error(place, format!("cannot be written: {cause}")))
 }
 
-/// Makes a folder of new files, and of whatever stays of the old folder.
+/// Fills the folder `fresh` with the new files and with everything that stays of the old folder.
 fn prepare<'a>(
     files: impl Iterator<Item = &'a ResultFile>,
     old: &BTreeSet<String>,
@@ -189,14 +192,14 @@ fn prepare<'a>(
     sync_folder(fresh)
 }
 
-/// Writes a file that a power cut does not empty.
+/// Writes and syncs a file.
 pub(crate) fn synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = fs::File::create(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
 
-/// Makes the user's file or folder appear at another place too, by hard links.
+/// Copies a file or folder to another place by hard links.
 fn carry(from: &Path, to: &Path) -> io::Result<()> {
     let about = fs::symlink_metadata(from)?;
     if about.is_dir() {
@@ -217,11 +220,11 @@ fn carry(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn taken(path: &Path) -> io::Error {
-    io::Error::other(format!("{} is there, and no manifest lists it", path.display()))
+    io::Error::other(format!("{} exists, and no manifest lists it", path.display()))
 }
 
-/// Removes an old folder: files of ours, and the user's where the new one has them too. What came in between
-/// is moved there.
+/// Removes an old folder: files of ours, and other files that the new folder links to. Files that appeared since
+/// then move to the new folder.
 fn clear(old: &Path, new: &Path, ours: &BTreeSet<String>) -> io::Result<()> {
     for entry in fs::read_dir(old)? {
         let name = entry?.file_name();

@@ -1,4 +1,4 @@
-//! What the report shows, and in which order.
+//! The sections of a report, in order.
 
 use super::answer::{answer, every_ratio, ratios};
 use super::distributions;
@@ -11,7 +11,7 @@ use crate::scoreboard::experiment::Published;
 use crate::scoreboard::verdict::{Outcome, count};
 use crate::scoreboard::{Curve, Figure, Scale};
 
-/// The report of a scenario's results.
+/// The HTML report of a scenario's results.
 pub fn page(results: &Results<'_>) -> String {
     let scenario = results.scenario;
     let seeds = results.seeds().len();
@@ -20,7 +20,7 @@ pub fn page(results: &Results<'_>) -> String {
         if seeds == 1 { "one seed".to_owned() } else { format!("{seeds} seeds, mean ± 95 % confidence") };
     let missing = match results.runs.missing.len() {
         0 => String::new(),
-        n => format!("; {n} runs are missing, because the run was stopped"),
+        n => format!("; {n} runs are missing because the user stopped them"),
     };
     let conditions = match results.conditions() {
         line if line.is_empty() => line,
@@ -35,14 +35,15 @@ pub fn page(results: &Results<'_>) -> String {
         }),
         latency(results),
     ];
-    sections[0].text = "Application bytes delivered to clients. The dashed line ends the warm-up.".into();
+    sections[0].text =
+        "Application bytes delivered to clients. The dashed line marks the end of the warm-up.".into();
     sections[1].text = "Bytes written by servers and not yet delivered to clients.".into();
     sections.extend(anatomy(results));
     sections.extend(distributions::sections(results));
     render(&Page {
         title: title.clone(),
         subtitle: format!(
-            "{}{} s simulated, measured from {} s on; {runs}{missing}",
+            "{}{} s simulated, warm-up {} s; {runs}{missing}",
             conditions,
             format_number(scenario.duration().as_secs_f64()),
             format_number(scenario.warmup().as_secs_f64())
@@ -64,13 +65,13 @@ fn summary(results: &Results<'_>) -> HtmlTable {
         ("Latency, p95", "latency_p95_s", 1e3, "ms"),
         ("Latency from the exit's queue on, mean", "latency_from_departure_mean_s", 1e3, "ms"),
         ("Throughput, total", "throughput_total_bytes_per_s", 1e-3, "kB/s"),
-        ("Fairness: share of traffic that is max-min fair", "fairness_index_by_rates", 1.0, ""),
-        ("Fairness: share of the max-min rates that is reached", "fairness_index_by_max_min", 1.0, ""),
+        ("Fairness: share of traffic within the max-min fair rates", "fairness_index_by_rates", 1.0, ""),
+        ("Fairness: share of the max-min fair rates reached", "fairness_index_by_max_min", 1.0, ""),
         ("Backlog, mean", "backlog_mean_bytes", 1e-3, "kB"),
         ("Cells in circuit queues, mean per relay", "queue_mean_cells_per_relay", 1.0, "cells"),
         ("Retransmissions", "retransmissions", 1.0, ""),
         ("Controllers' solves", "control.solves", 1.0, ""),
-        ("Solves that ended in safe rates", "control.fallbacks", 1.0, ""),
+        ("Solves that fell back to safe rates", "control.fallbacks", 1.0, ""),
         ("Trajectories refused", "control.refused_trajectories", 1.0, ""),
         ("Controllers' messages", "control.message_bytes", 1e-3, "kB"),
         ("Cells delivered", "cells_delivered", 1.0, ""),
@@ -95,7 +96,7 @@ fn summary(results: &Results<'_>) -> HtmlTable {
     HtmlTable { title: "Summary".into(), header, rows: rows.collect() }
 }
 
-/// The answer in words, and every ratio to the first system with its interval.
+/// The section with the answer in words, and ratios to the first system with their intervals.
 fn comparison(results: &Results<'_>) -> Section {
     let first = results.systems.first().map_or("", |system| system.name);
     let forests = [
@@ -104,14 +105,14 @@ fn comparison(results: &Results<'_>) -> Section {
     ];
     let forests = forests.into_iter().filter(|(_, _, rows)| !rows.is_empty());
     Section {
-        title: if results.systems.len() > 1 { "Which is better" } else { "How loaded it was" }.into(),
+        title: if results.systems.len() > 1 { "Which system is better" } else { "Load" }.into(),
         text: answer(results).join("\n"),
         forests: forests.map(|(title, open, rows)| Forest { title, open, rows }).collect(),
         ..Section::default()
     }
 }
 
-/// A chart of curves over time for each system, on common axes.
+/// A section with one chart over time per system, on common axes.
 fn over_time(
     results: &Results<'_>,
     title: &str,
@@ -171,8 +172,8 @@ fn latency(results: &Results<'_>) -> Section {
     Section {
         title: "Latency per byte".into(),
         text:
-            "The share of application bytes that took at most this long. Left: from packaging into a cell at \
-            the exit to arrival at the client. Right: from the moment the cell left the exit's circuit queue."
+            "Share of application bytes with at most this latency. Left: from packaging into a cell at \
+            the exit to arrival at the client. Right: from the cell's departure from the exit's circuit queue."
                 .into(),
         charts: vec![chart("from packaging", false), chart("from the exit's circuit queue on", true)],
         ..Section::default()
@@ -193,8 +194,8 @@ fn anatomy(results: &Results<'_>) -> Option<Section> {
     let parts = CAUSES.iter().map(|cause| cause.replace('_', " ")).collect();
     (!rows.is_empty()).then(|| Section {
         title: "Anatomy of latency".into(),
-        text: "Where followed cells waited on their way from exit to client, on average: not only how slow, but \
-            why. Each bar is one hop, from entering its circuit queue to entering the next."
+        text: "Where traced cells waited on their way from exit to client, on average. \
+            Each bar is one hop, from entering its circuit queue to entering the next one."
             .into(),
         bars: Some(Bars { unit: "ms".into(), parts, rows }),
         ..Section::default()
@@ -207,13 +208,13 @@ pub struct IllustratedExperiment {
     pub name: String,
     /// Title, source and notes.
     pub text: String,
-    /// The published figures with ours, as SVG.
+    /// The published figures with our points, as SVG.
     pub drawings: Vec<String>,
-    /// Whatever else was drawn.
+    /// Other figures.
     pub figures: Vec<Figure>,
 }
 
-/// The scoreboard's report: all rows, and the figures of each experiment.
+/// The HTML report of the scoreboard: all rows, and the figures of each experiment.
 pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[IllustratedExperiment], scale: Scale) -> String {
     let header = ["figure", "quantity", "unit", "published", "ours", "tolerance", "verdict", "note"];
     let row = |outcome: &Outcome| {
@@ -254,7 +255,7 @@ pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[IllustratedExperime
         }
     });
     render(&Page {
-        title: "Scoreboard: published numbers beside ours".into(),
+        title: "Scoreboard: published numbers and ours".into(),
         subtitle,
         version: VERSION,
         lead: None,

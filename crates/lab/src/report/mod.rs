@@ -1,4 +1,4 @@
-//! What a user gets to see: the table on the terminal and the folder of results.
+//! Presentation of results: tables on the terminal, and the folder with report, tables and manifest.
 
 mod answer;
 mod distributions;
@@ -23,8 +23,9 @@ use crate::scenario::Scenario;
 use folder::{Contents, ResultFile};
 use parquet::parquet;
 
-/// What a scenario's results are of: every key, the inputs' contents and the tool. Seeds are no part of it: a
-/// study grows by them.
+/// Identity of a scenario's results: every key except `seed`, digests of input files, version and commit.
+///
+/// Seeds are excluded so that more seeds can extend a study.
 pub fn contents(scenario: &Scenario, inputs: Value, commit: &str) -> Contents {
     let mut file = serde_json::to_value(&scenario.file).expect("scenarios can be written");
     file.as_object_mut().expect("a table").remove("seed");
@@ -46,7 +47,7 @@ pub fn table_files(table: &tables::Table) -> [ResultFile; 2] {
     [(format!("{}.csv", table.name), table.csv()), (format!("{}.parquet", table.name), parquet(table))]
 }
 
-/// What the manifest says beside the parameters: everything needed to run the same again.
+/// Entries of the manifest besides the parameters, which allow repeating the runs.
 pub fn provenance(results: &Results<'_>, command: &str) -> Value {
     let runs = results.systems.iter().flat_map(|system| {
         system.runs.iter().map(|run| {

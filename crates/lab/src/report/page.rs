@@ -1,7 +1,6 @@
-//! The report's page: one HTML file with its data, its script and its style, that opens without a network.
+//! The HTML page of a report: one file with data, script and style, which needs no network access.
 //!
-//! Charts over time and distributions are drawn by uPlot (MIT, vendored from npm in `assets/`), the rest by the page's own
-//! script.
+//! uPlot (MIT, vendored from npm in `assets/`) draws the line charts, the page's own script everything else.
 
 use serde::Serialize;
 
@@ -15,13 +14,13 @@ const PARTS: [(&str, &str); 4] = [
     ("/*JS*/", include_str!("assets/report.js")),
 ];
 
-/// What the page's script draws.
+/// The data that the page's script draws.
 #[derive(Serialize)]
 pub(super) struct Page {
     pub title: String,
     pub subtitle: String,
     pub version: &'static str,
-    /// What comes first.
+    /// The first section.
     pub lead: Option<Section>,
     pub tables: Vec<HtmlTable>,
     pub sections: Vec<Section>,
@@ -39,12 +38,12 @@ pub(super) struct HtmlTable {
 #[derive(Default, Serialize)]
 pub(super) struct Section {
     pub title: String,
-    /// A paragraph a line.
+    /// Paragraphs, one per line.
     pub text: String,
     /// Ratios with their intervals.
     pub forests: Vec<Forest>,
     pub table: Option<HtmlTable>,
-    /// Published figures with ours.
+    /// Published figures with our points, as SVG.
     pub svgs: Vec<String>,
     /// Line charts, side by side.
     pub charts: Vec<Chart>,
@@ -52,7 +51,7 @@ pub(super) struct Section {
     pub bars: Option<Bars>,
 }
 
-/// Ratios to one system, a row each, on a logarithmic axis; closed if it is not the first thing to look at.
+/// Ratios to one system on a logarithmic axis; `open` unfolds it.
 #[derive(Serialize)]
 pub(super) struct Forest {
     pub title: String,
@@ -65,18 +64,18 @@ pub(super) struct Ratio {
     pub label: String,
     pub system: String,
     pub mean: f64,
-    /// The ends of its interval.
+    /// Ends of the confidence interval.
     pub ends: Option<(f64, f64)>,
-    /// Whether less is better, where that can be said.
+    /// Whether smaller is better; `None` if neither is.
     pub less: Option<bool>,
 }
 
-/// What lies between two curves.
+/// The area of a confidence band.
 #[derive(Serialize)]
 pub(super) struct Band {
-    /// The curve's number.
+    /// Index of the curve.
     pub curve: usize,
-    /// Points of the one side in order, then those of the other backwards.
+    /// Points of one side in order, then points of the other side in reverse.
     pub outline: Vec<(f64, f64)>,
 }
 
@@ -86,13 +85,13 @@ pub(super) struct Chart {
     pub figure: Figure,
     /// Confidence bands.
     pub bands: Vec<Band>,
-    /// The vertical axis shows shares so that each nine takes as much room: .9, .99, .999.
+    /// Scales the vertical axis so that shares of 0.9, 0.99 and 0.999 are equally far apart.
     pub tail: bool,
-    /// Common ends of the vertical axis.
+    /// Common range of the vertical axis.
     pub y_range: Option<(f64, f64)>,
-    /// A mark on the horizontal axis: where measuring begins.
+    /// A mark on the horizontal axis: the end of the warm-up.
     pub mark: Option<f64>,
-    /// Shared by charts whose pointers move together.
+    /// Charts of the same group share the position of the pointer.
     pub group: &'static str,
 }
 
@@ -110,14 +109,14 @@ pub(super) struct Bar {
     pub values: Vec<f64>,
 }
 
-/// Fills the page. Data cannot end the script element that holds it.
+/// Renders the page. Escapes `<` so that data cannot end its script element.
 pub(super) fn render(page: &Page) -> String {
-    let data = serde_json::to_string(page).expect("pages can be written").replace('<', "\\u003c");
+    let data = serde_json::to_string(page).expect("a page has only strings as keys").replace('<', "\\u003c");
     let escaped = page.title.replace('&', "&amp;").replace('<', "&lt;");
     let mut text = PAGE.to_owned();
     for (place, part) in PARTS {
         text = text.replacen(place, part, 1);
     }
-    // The title comes last: data holds no `<`, so it cannot hold the title's place either.
+    // The title is last: data contains no `<`, so it cannot contain the title's placeholder.
     text.replacen("/*DATA*/", &data, 1).replacen("<!--TITLE-->", &escaped, 1)
 }

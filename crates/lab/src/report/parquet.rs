@@ -1,7 +1,7 @@
-//! Tables as Parquet files: one row group, required columns, plain encoding, pages packed with gzip.
+//! A writer of tables as Parquet files: one row group, required columns, plain encoding, gzip.
 //!
-//! That subset of the format (<https://parquet.apache.org/docs/file-format/>) is all that flat tables
-//! need (docs/data.md says why it is written by hand). The metadata is Thrift's compact protocol.
+//! Flat tables need only this subset of the format (<https://parquet.apache.org/docs/file-format/>). The metadata uses
+//! Thrift's compact protocol. ARCHITECTURE.md states why the crate `parquet` is not used.
 
 use std::io::Write as _;
 
@@ -13,7 +13,7 @@ use super::tables::{Column, Table};
 /// Rows in one page.
 const PAGE_ROWS: usize = 1 << 20;
 
-/// The file's bytes.
+/// Encodes a table as the bytes of a Parquet file.
 pub fn parquet(table: &Table) -> Vec<u8> {
     let mut file = b"PAR1".to_vec();
     let rows = table.rows();
@@ -36,14 +36,14 @@ pub fn parquet(table: &Table) -> Vec<u8> {
     file
 }
 
-/// Where a column's pages are, and their bytes, headers included.
+/// Position and sizes of a column's pages, including their headers.
 struct Chunk {
     begin: usize,
     packed: usize,
     unpacked: usize,
 }
 
-/// Writes a page; gives the bytes that packing it has saved.
+/// Appends a page, and returns the number of bytes that compression saved.
 fn page(file: &mut Vec<u8>, column: &Column, from: usize, to: usize) -> isize {
     let mut data = Vec::new();
     match column {
@@ -57,7 +57,8 @@ fn page(file: &mut Vec<u8>, column: &Column, from: usize, to: usize) -> isize {
         Column::Number(values) => values[from..to].iter().for_each(|value| data.extend(value.to_le_bytes())),
     }
     let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
-    let packed = packer.write_all(&data).and_then(|()| packer.finish()).expect("memory can be written");
+    let packed =
+        packer.write_all(&data).and_then(|()| packer.finish()).expect("writing to memory cannot fail");
     let mut header = Thrift::default();
     header.i32(1, 0); // data page
     header.i32(2, data.len() as i64);
@@ -65,7 +66,7 @@ fn page(file: &mut Vec<u8>, column: &Column, from: usize, to: usize) -> isize {
     header.begin(5);
     header.i32(1, (to - from) as i64);
     header.i32(2, 0); // values: plain
-    header.i32(3, 3); // levels: RLE, and none are there
+    header.i32(3, 3); // levels: RLE, although required columns have none
     header.i32(4, 3);
     header.end();
     header.end();
@@ -201,13 +202,13 @@ impl Thrift {
         }
     }
 
-    /// Opens a struct that is a field.
+    /// Opens a struct as a field.
     fn begin(&mut self, number: i16) {
         self.field(number, STRUCT);
         self.open();
     }
 
-    /// Opens a struct that is an element of a list.
+    /// Opens a struct as an element of a list.
     fn open(&mut self) {
         self.last.push(0);
     }

@@ -1,4 +1,4 @@
-//! What file systems do beyond the standard library. A browser has none, and keeps no folders.
+//! File system operations beyond the standard library, with a fallback for systems other than Unix.
 
 #[cfg(not(unix))]
 pub(crate) use elsewhere::*;
@@ -14,38 +14,37 @@ mod unix {
 
     use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-    /// Puts a folder into its place in one step; what was there is then where the new one was.
+    /// Exchanges two folders in one atomic step; moves `fresh` if `place` does not exist.
     pub(crate) fn exchange(fresh: &Path, place: &Path) -> io::Result<()> {
         let flags = if place.exists() { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
         Ok(renameat_with(CWD, fresh, CWD, place, flags)?)
     }
 
-    /// Makes a link to a name beside it.
+    /// Creates a symbolic link to a name in the same folder.
     pub(crate) fn link_to(name: &Path, link: &Path) -> io::Result<()> {
         symlink(name, link)
     }
 
-    /// Whether two names are of one file.
+    /// Whether two names refer to the same file.
     pub(crate) fn is_same(one: &Metadata, other: &Metadata) -> bool {
         (one.dev(), one.ino()) == (other.dev(), other.ino())
     }
 
-    /// Makes the names in a folder survive a power cut.
+    /// Makes the names in a folder survive a power failure.
     pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
         File::open(folder)?.sync_all()
     }
 }
 
-/// The same as far as the standard library goes. It has not been run but for its test.
+/// The same operations with the standard library alone. Only its test has ever run it.
 #[cfg(any(test, not(unix)))]
-#[cfg_attr(unix, expect(dead_code, reason = "here only the test uses it"))]
+#[cfg_attr(unix, expect(dead_code, reason = "on Unix only the test uses it"))]
 mod elsewhere {
     use std::fs::{Metadata, rename};
     use std::io;
     use std::path::Path;
 
-    /// Puts a folder into its place; what was there is then where the new one was. A process that dies between the steps
-    /// leaves it beside its place.
+    /// Exchanges two folders in three steps. A process that dies between them leaves the old folder beside its place.
     pub(crate) fn exchange(fresh: &Path, place: &Path) -> io::Result<()> {
         if !place.exists() {
             return rename(fresh, place);
@@ -56,18 +55,18 @@ mod elsewhere {
         rename(&aside, fresh)
     }
 
-    /// Links need rights that users do not have.
+    /// Not supported: creating links needs rights that ordinary users lack.
     pub(crate) fn link_to(_: &Path, _: &Path) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Whether two files of one name have one content: files have no numbers to tell them by.
+    /// Compares length and time of modification, because files have no inode numbers here.
     pub(crate) fn is_same(one: &Metadata, other: &Metadata) -> bool {
         one.len() == other.len()
             && one.modified().is_ok_and(|time| other.modified().is_ok_and(|it| it == time))
     }
 
-    /// Folders cannot be opened.
+    /// Does nothing: folders cannot be opened here.
     pub(crate) fn sync_folder(_: &Path) -> io::Result<()> {
         Ok(())
     }

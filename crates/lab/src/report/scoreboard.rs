@@ -1,4 +1,4 @@
-//! `docs/scoreboard.md`: every row of every experiment, theirs and ours as recorded, made from the records.
+//! Generates `docs/scoreboard.md`: every row of every experiment, with the published and the recorded value.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use crate::scoreboard::experiment::{Experiment, Published, RowKind};
 use crate::scoreboard::record::{self, Recorded};
 use crate::scoreboard::verdict::Verdict;
 
-/// How the rows of something fared.
+/// Number of rows by verdict.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     by_verdict: [u32; 4],
     unrecorded: u32,
 }
 
-/// In the order of a [`Tally`].
+/// The verdicts in the order of [`Tally::by_verdict`].
 const VERDICTS: [Verdict; 4] = [Verdict::Holds, Verdict::Differs, Verdict::NotComparable, Verdict::NoData];
 
 impl Tally {
@@ -38,15 +38,15 @@ impl Tally {
     }
 }
 
-/// The page, and a sentence of it for a README.
+/// The page, and its summary sentence for the README.
 pub struct ScoreboardPage {
     /// Markdown.
     pub text: String,
-    /// How many published numbers hold.
+    /// The summary sentence: how many published numbers hold.
     pub sentence: String,
 }
 
-/// Makes the page of all experiments and their records.
+/// Generates the page from all experiments and their records.
 ///
 /// # Errors
 /// If an experiment or a record is wrong.
@@ -93,7 +93,7 @@ pub fn page(experiments: &[Experiment]) -> Result<ScoreboardPage, InputError> {
     Ok(ScoreboardPage { text, sentence })
 }
 
-/// One experiment's table; how its published rows and its own goals fared.
+/// Appends one experiment's table; returns the tallies of its published rows and of its own goals.
 fn section(
     text: &mut String,
     experiment: &Experiment,

@@ -26,7 +26,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(150, 130, 0),
 ];
 
-/// An axis: linear or logarithmic, with its ends; of a logarithmic one the ends' logarithms.
+/// A linear or logarithmic axis and its ends. A logarithmic axis stores the logarithms.
 #[derive(Clone, Copy)]
 struct Axis {
     log: bool,
@@ -35,12 +35,14 @@ struct Axis {
 }
 
 impl Axis {
-    /// Over these points, and what intervals reach of it: not below zero where no point is, on a logarithmic axis not below a
-    /// third of the least point.
+    /// An axis that covers points and intervals.
+    ///
+    /// Intervals do not extend it below zero if no point is below, or on a logarithmic axis below a third of the least
+    /// point.
     fn over(points: &[f64], intervals: &[f64], log: bool) -> Axis {
         let shown = |value: &&f64| value.is_finite() && (!log || **value > 0.0);
         let least = points.iter().filter(shown).copied().fold(f64::INFINITY, f64::min);
-        // Quantities are compared with nothing.
+        // A linear axis includes zero.
         let floor = if log { least / 3.0 } else { least.min(0.0) };
         let all = || points.iter().chain(intervals).filter(shown).copied();
         let lowest = if log { all().fold(least, f64::min).max(floor) } else { floor };
@@ -83,7 +85,7 @@ impl Ranged for Axis {
         let decades = self.from.floor() as i32..=self.to.floor() as i32;
         let ticks = |leading: &[u32]| -> Vec<f64> {
             let all = decades.clone().flat_map(|decade| leading.iter().map(move |first| (*first, decade)));
-            // As its own text says it: 3 times a power of ten is not 0.3.
+            // Parsed from text, because 3 times 0.1 is not exactly 0.3.
             let all = all.filter_map(|(first, decade)| format!("{first}e{decade}").parse::<f64>().ok());
             all.filter(|tick| (self.from..=self.to).contains(&tick.log10())).collect()
         };
@@ -97,17 +99,17 @@ impl Ranged for Axis {
     }
 }
 
-/// (x, y) of a point of ours and of the ends of its interval.
+/// (x, y) of each of our points and of the ends of its interval.
 fn places(curve: &Banded) -> impl Iterator<Item = [(f64, f64); 3]> {
     curve.points.iter().map(|(fixed, mean, band)| {
         [*mean, band[0], band[1]].map(|value| if curve.across { (value, *fixed) } else { (*fixed, value) })
     })
 }
 
-/// The figure as a document of its own.
+/// Draws the figure as an SVG document.
 pub fn svg(drawing: &Drawing) -> String {
     let mut text = String::new();
-    draw(drawing, &mut text).expect("text can be drawn into memory");
+    draw(drawing, &mut text).expect("drawing into memory cannot fail");
     text
 }
 

@@ -9,22 +9,22 @@ use crate::scoreboard::experiment::Published;
 use crate::scoreboard::verdict::Outcome;
 use crate::statistics::Estimate;
 
-/// More circuits than this are not listed one by one.
+/// Above this number of circuits, the table does not list them one by one.
 const MAX_CIRCUITS: usize = 12;
 
-/// Rows of the short table: with its frame and a heading of two lines it has 20 lines.
+/// Rows of the short table. With frame and a heading of two lines it has 20 lines.
 const ROWS: usize = 15;
 
-/// Columns of a terminal that does not say how many it has.
+/// Assumed width of a terminal that does not report one.
 pub const COLUMNS: usize = 80;
 
-/// How much room a table may take: values and ratios with their intervals, ratios alone with them, ratios instead of
-/// all values but the first system's, and those without intervals.
+/// Levels of detail, widest first: (intervals of values, values of all systems, intervals of ratios).
 const DETAILS: [(bool, bool, bool); 4] =
     [(true, true, true), (false, true, true), (false, false, true), (false, false, false)];
 
-/// The answer in words, and the most telling numbers of the systems side by side, each with its ratio to the
-/// first system's on the same networks; in as many columns as there are: systems that find no room are left out.
+/// The answer in words, and a table of the most important numbers with ratios to the first system.
+///
+/// Uses the most detail that fits into `columns`; drops the last systems if even the least detail does not fit.
 pub fn summary_table(results: &Results<'_>, columns: usize) -> String {
     let all = aspects(results);
     let count = results.systems.len();
@@ -44,12 +44,12 @@ pub fn summary_table(results: &Results<'_>, columns: usize) -> String {
     let lines: Vec<String> = answer(results).iter().map(|line| wrapped(line, columns)).collect();
     let mut text = lines.join("\n") + "\n" + &table;
     if all.len() > ROWS || shown < count {
-        text += "\n--all shows the rest";
+        text += "\n--all shows all systems and metrics";
     }
     text
 }
 
-/// Breaks a line between words.
+/// Wraps a line between words.
 fn wrapped(line: &str, columns: usize) -> String {
     let (mut text, mut used) = (String::new(), 0);
     for word in line.split(' ') {
@@ -113,7 +113,7 @@ fn ratio_text(ratio: Estimate, interval: bool) -> String {
     }
 }
 
-/// Everything, systems side by side.
+/// The table of all metrics, with a column per system.
 pub fn full_table(results: &Results<'_>) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
@@ -190,7 +190,7 @@ fn number(system: &SystemResult<'_>, path: &[&str], scale: f64) -> Option<String
     })
 }
 
-/// Keys of an object in any system; none if there are more than `limit`.
+/// The keys of an object over all systems; empty if there are more than `limit`.
 fn keys(results: &Results<'_>, key: &str, limit: usize) -> Vec<String> {
     let mut all: Vec<String> = (results.systems.iter())
         .filter_map(|system| system.mean.get(key)?.as_object())
@@ -207,7 +207,7 @@ fn right(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// The scoreboard.
+/// The scoreboard as a table for the terminal.
 pub fn outcome_table(outcomes: &[Outcome], width: Option<u16>) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);

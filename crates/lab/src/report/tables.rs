@@ -1,4 +1,4 @@
-//! The result tables as columns, for CSV and Parquet.
+//! The result tables, as columns for CSV and Parquet.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub enum Column {
     Text(Vec<String>),
     /// Whole numbers.
     Integer(Vec<i64>),
-    /// Numbers; NaN where there is none.
+    /// Numbers; NaN for missing values.
     Number(Vec<f64>),
 }
 
@@ -42,7 +42,7 @@ impl Column {
         self.len() == 0
     }
 
-    /// One value as text; empty where there is none.
+    /// One value as text; empty if missing.
     pub fn text(&self, row: usize) -> String {
         match self {
             Column::Text(values) => values[row].clone(),
@@ -59,7 +59,7 @@ impl Table {
         self.columns.first().map_or(0, |(_, column)| column.len())
     }
 
-    /// As CSV (RFC 4180, but lines end in LF).
+    /// The table as CSV (RFC 4180, except that lines end in LF).
     pub fn csv(&self) -> Vec<u8> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let names = self.columns.iter().map(|(name, _)| name.clone()).collect();
@@ -67,9 +67,9 @@ impl Table {
             (0..self.rows()).map(|row| self.columns.iter().map(|(_, column)| column.text(row)).collect());
         for row in std::iter::once(names).chain(rows) {
             let row: Vec<String> = row;
-            writer.write_record(row).expect("memory can be written, and rows are of one length");
+            writer.write_record(row).expect("writing to memory cannot fail, and rows have equal length");
         }
-        writer.into_inner().expect("memory can be written")
+        writer.into_inner().expect("writing to memory cannot fail")
     }
 }
 

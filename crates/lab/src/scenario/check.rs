@@ -1,4 +1,4 @@
-//! What serde cannot check about a scenario file: ranges, references, combinations.
+//! Checks of a scenario file that serde cannot do: ranges, references, combinations.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,20 +16,28 @@ use crate::network::builtin::YEARS;
 use crate::network::inputs::Inputs;
 use crate::traffic;
 
-/// More hosts or users than this in one scenario are a slip of the pen.
+/// Limit on users; a larger number is most likely a mistake.
 const MAX_ENTITIES: u32 = 1_000_000;
 
 pub(super) fn check(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<System>, InputError> {
     let fail = |span: Range<usize>, cause: &str, cure: &str| Err(source.error(span, cause, cure));
     let (warmup, sample) = (&file.warmup, &file.sample);
     if **warmup >= file.duration {
-        return fail(warmup.span(), "nothing is left to measure after the warm-up", "make it shorter");
+        return fail(
+            warmup.span(),
+            "`warmup` is not shorter than `duration`: nothing is measured",
+            "lower `warmup`",
+        );
     }
     if file.duration.0 / sample.0 > 10_000_000 {
-        return fail(sample.span(), "the sample interval is very short", "write it like \"10 ms\"");
+        return fail(
+            sample.span(),
+            "`sample` divides `duration` into more than 10,000,000 intervals",
+            "raise `sample`, for example to \"10 ms\"",
+        );
     }
     if !file.name.chars().all(file_name_character) || file.name.starts_with('.') {
-        let cause = format!("the name `{}` cannot name a folder", file.name.escape_debug());
+        let cause = format!("the name `{}` cannot be the name of a folder", file.name.escape_debug());
         return Err(InputError::new(&source.file, cause, "use letters, digits, `-`, `_` and `.`"));
     }
     check_hosts(file, source)?;
@@ -39,7 +47,7 @@ pub(super) fn check(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<Syst
     check_systems(file, source)
 }
 
-/// Locations of hosts are places of the underlay's file.
+/// Checks that hosts' locations exist in the underlay's file.
 pub(super) fn check_locations(
     file: &ScenarioFile,
     source: &SourceFile,
@@ -48,8 +56,8 @@ pub(super) fn check_locations(
     for host in [&file.relay, &file.server, &file.client].into_iter().flatten() {
         let Some(name) = &host.location else { continue };
         let Some(table) = &inputs.latency else {
-            let cause = format!("`{}` is a location of no file", name.get_ref());
-            return Err(source.error(name.span(), cause, "give the underlay a `file`"));
+            let cause = format!("host has the location `{}`, but the underlay has no `file`", name.get_ref());
+            return Err(source.error(name.span(), cause, "set [underlay] `file`, or drop `location`"));
         };
         let known: Vec<&str> = table.locations.iter().map(|place| place.name.as_str()).collect();
         if !known.contains(&name.get_ref().as_str()) {
@@ -62,7 +70,11 @@ pub(super) fn check_locations(
 
 fn check_systems(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<System>, InputError> {
     if file.system.is_empty() {
-        return Err(InputError::new(&source.file, "has no [[system]]", "add one with a name"));
+        return Err(InputError::new(
+            &source.file,
+            "has no [[system]]",
+            "add a [[system]] table with a `name`",
+        ));
     }
     let mut names = BTreeSet::new();
     let mut systems = Vec::new();
@@ -73,22 +85,25 @@ fn check_systems(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<System>
     Ok(systems)
 }
 
-/// One `[[system]]` table as the simulator wants it.
+/// Checks one `[[system]]` table and converts it for the simulator.
 fn check_system(system: &Placed<SystemFile>, source: &SourceFile) -> Result<System, InputError> {
     let (tcp, parts) = (&system.tcp, &system.parts);
     let fail = |cause: &str, cure: &str| {
         Err(source.error(system.span(), format!("system `{}`: {cause}", system.name.get_ref()), cure))
     };
     if tcp.rto_min > tcp.rto_max {
-        return fail("tcp: `rto-min` is above `rto-max`", "Linux: rto-min = \"200 ms\", rto-max = \"120 s\"");
+        return fail(
+            "tcp: `rto-min` is above `rto-max`",
+            "Linux uses rto-min = \"200 ms\", rto-max = \"120 s\"",
+        );
     }
     if parts.pctcp.esp_overhead >= tcp.mss {
-        return fail("pctcp: `esp-overhead` leaves no room in a packet", "ESP in tunnel mode: \"57 B\"");
+        return fail("pctcp: `esp-overhead` is not below `tcp.mss`", "ESP in tunnel mode has \"57 B\"");
     }
     Ok(plan(system))
 }
 
-/// A system as the simulator wants it.
+/// Converts a system for the simulator.
 fn plan(file: &SystemFile) -> System {
     let parts = file.parts.clone();
     System {
@@ -145,15 +160,15 @@ fn check_hosts(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErro
     if let Some(tor) = &file.tor
         && let (Some(name), None) = (&tor.microdescriptors, &tor.consensus)
     {
-        let cause = "`microdescriptors` without the `consensus` that names them";
-        return Err(source.error(name.span(), cause, "name it, too"));
+        let cause = "`microdescriptors` needs the `consensus` that names them";
+        return Err(source.error(name.span(), cause, "set `consensus` too"));
     }
     if let Some(random) = &file.random {
         random.bandwidth.as_ref().map_or(Ok(()), |bucket| check_bandwidth(bucket, source))?;
         let to_unlimited = |link: &Between<Rate>| link.high == Rate::UNLIMITED && link.low != link.high;
         if [Some(&random.relay_link), random.end_link.as_ref()].into_iter().flatten().any(to_unlimited) {
-            let cause = "a link's rate is a range up to unlimited";
-            return Err(source.error(random.span(), cause, "give finite rates"));
+            let cause = "the range of a link's rate ends at unlimited";
+            return Err(source.error(random.span(), cause, "give two finite rates, or one rate"));
         }
     }
     Ok(())
@@ -166,9 +181,9 @@ fn check_host(host: &HostFile, kind: &str, relays: &[&str], source: &SourceFile)
     };
     if let Some(at) = &host.at {
         if kind == "relay" && host.link.or(host.up).or(host.down).is_some() {
-            return fail("has a link of its own beside `at`", "drop one of them");
+            return fail("has both `at` and a link of its own", "drop `at`, or `link`, `up` and `down`");
         }
-        // A relay's machine is a relay above it that has links.
+        // A relay can share the machine of a relay further up in the file that has its own links.
         if !relays.contains(&at.get_ref().as_str()) {
             let cause = format!("there is no relay `{}`", at.get_ref());
             return Err(source.error(at.span(), cause, suggest(at.get_ref(), relays)));
@@ -185,14 +200,22 @@ fn check_host(host: &HostFile, kind: &str, relays: &[&str], source: &SourceFile)
 
 fn check_bandwidth(bucket: &BandwidthFile, source: &SourceFile) -> Result<(), InputError> {
     if *bucket.rate == Rate::UNLIMITED {
-        return Err(source.error(bucket.rate.span(), "a token bucket needs a finite rate", "leave it out"));
+        return Err(source.error(
+            bucket.rate.span(),
+            "`rate` of a token bucket is unlimited",
+            "give a finite rate, or drop `bandwidth`",
+        ));
     }
     Ok(())
 }
 
 fn check_users(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputError> {
     if file.user.is_empty() {
-        return Err(InputError::new(&source.file, "has no [[user]]", "add one with a name and a traffic"));
+        return Err(InputError::new(
+            &source.file,
+            "has no [[user]]",
+            "add a [[user]] table with `name` and `traffic`",
+        ));
     }
     for kind in file.traffic.values() {
         check_traffic(kind, source)?;
@@ -203,18 +226,14 @@ fn check_users(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErro
         let user = spanned.get_ref();
         check_name(&user.name, "user", &mut names, source)?;
         if let (Some(of_tor), None) = (&user.of_tor, &file.tor) {
-            return Err(source.error(
-                of_tor.span(),
-                "`of-tor` counts users of a [tor] network",
-                "use `count`",
-            ));
+            return Err(source.error(of_tor.span(), "`of-tor` needs a [tor] table", "use `count`"));
         }
         let count = file.users(user);
         total = total.saturating_add(count);
         if count == 0 || total > MAX_ENTITIES {
             return Err(source.error(
                 spanned.span(),
-                "a scenario has 1 to 1,000,000 users",
+                "the scenario has no users here, or more than 1,000,000 in total",
                 "change `count`",
             ));
         }
@@ -227,30 +246,34 @@ fn check_users(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErro
         }
         check_route(file, user, spanned.span(), source)?;
         if let Some(share) = user.awake.iter().find(|share| !(0.0..=1.0).contains(share.get_ref())) {
-            return Err(source.error(share.span(), "no share of the users", "give numbers from 0 to 1"));
+            return Err(source.error(
+                share.span(),
+                "a value of `awake` is outside 0 to 1",
+                "give shares from 0 to 1",
+            ));
         }
         if user.onion_service && (user.path.is_some() || user.shares.is_some() || file.random.is_some()) {
-            let cause = "circuits to onion services draw their relays, by consensus or among named ones";
+            let cause = "`onion-service` needs drawn relays, from a consensus or among named ones";
             return Err(source.error(spanned.span(), cause, "drop `path`, `shares` or [random]"));
         }
         if user.stop.is_some_and(|stop| stop <= user.start.high) {
-            return Err(source.error(spanned.span(), "the user stops before it starts", "change `stop`"));
+            return Err(source.error(spanned.span(), "`stop` is not after `start`", "raise `stop`"));
         }
         check_place(file, spanned, source)?;
     }
     Ok(())
 }
 
-/// Where a user and its server are.
+/// Checks `countries` and `own-server` of a user.
 fn check_place(file: &ScenarioFile, user: &Placed<UserFile>, source: &SourceFile) -> Result<(), InputError> {
     let known = |code: &str| Country::from_code(code).is_some();
     if let Some(code) = user.countries.iter().find(|code| !known(code.get_ref())) {
-        let cause = format!("there is no country `{}`", code.get_ref().escape_debug());
+        let cause = format!("unknown country `{}`", code.get_ref().escape_debug());
         return Err(source.error(code.span(), cause, "give two-letter codes: countries = [\"nl\", \"us\"]"));
     }
     if (user.own_server || !user.countries.is_empty()) && (file.tor.is_none() || user.path.is_some()) {
-        let cause = "`countries` and `own-server` are of users whose client and relays a [tor] network makes";
-        return Err(source.error(user.span(), cause, "drop them, or `path`"));
+        let cause = "`countries` and `own-server` need a [tor] table and a user without `path`";
+        return Err(source.error(user.span(), cause, "drop these keys, or add [tor] and drop `path`"));
     }
     Ok(())
 }
@@ -268,7 +291,7 @@ fn check_route(
         }
         let cause = format!("there is no {kind} `{}`", name.get_ref());
         let cure = if names.is_empty() {
-            format!("no [[{kind}]] is given")
+            format!("add a [[{kind}]] table")
         } else {
             suggest(name.get_ref(), &names)
         };
@@ -285,12 +308,16 @@ fn check_route(
     }
     let Some(path) = &user.path else {
         if let Some(second) = &user.second_path {
-            return Err(source.error(second[0].span(), "`second-path` without a `path`", "name it, too"));
+            return Err(source.error(second[0].span(), "`second-path` needs a `path`", "set `path` too"));
         }
         return if file.relay.is_empty() {
             Ok(())
         } else if file.relay.len() < 3 {
-            Err(source.error(span, "fewer than three relays, and a user without `path`", "add relays"))
+            Err(source.error(
+                span,
+                "a user without `path` needs at least three relays",
+                "add [[relay]] tables, or set `path`",
+            ))
         } else {
             known_ends(user, span, source)
         };
@@ -302,20 +329,24 @@ fn check_route(
         let named = |hop: usize| path[hop].get_ref();
         if named(0) == named(1) || named(1) == named(2) || named(0) == named(2) {
             let cure = "name three different relays";
-            return Err(source.error(path[0].span(), "the path uses a relay twice", cure));
+            return Err(source.error(path[0].span(), "the path contains a relay twice", cure));
         }
     }
     if let Some(second) = &user.second_path {
         let shares = |hop: usize| path[..2].iter().any(|relay| relay.get_ref() == second[hop].get_ref());
         if second[2].get_ref() != path[2].get_ref() || shares(0) || shares(1) {
-            let cause = "`second-path` is no second leg to the exit of `path`";
-            return Err(source.error(second[0].span(), cause, "let them share the exit and no other relay"));
+            let cause = "`second-path` must end at the exit of `path` and share no other relay with it";
+            return Err(source.error(
+                second[0].span(),
+                cause,
+                "name another guard and middle, and the same exit",
+            ));
         }
     }
     Ok(())
 }
 
-/// A user who shares another's circuits sits at the same client, and the other builds circuits.
+/// Checks `shares`: the other user has circuits of its own and the same client.
 fn check_shared(
     file: &ScenarioFile,
     user: &UserFile,
@@ -331,42 +362,50 @@ fn check_shared(
         return Err(source.error(name.span(), cause, suggest(name.get_ref(), &names)));
     };
     let wrong = if other.shares.is_some() {
-        "who has no circuits to share"
+        "which has no circuits of its own"
     } else if user.path.is_some() {
-        "and has a `path` of its own"
+        "but also has a `path`"
     } else if other.count != 1 {
-        "who are many"
+        "which has a `count` above one"
     } else if user.client.is_none()
         || user.server.is_none()
         || user.client.as_ref().map(Placed::get_ref) != other.client.as_ref().map(Placed::get_ref)
     {
-        "but does not name the same `client`, or no `server`"
+        "but does not name the same `client` and a `server`"
     } else {
         return Ok(());
     };
     let cause = format!("`{}` shares the circuits of `{}`, {wrong}", user.name.get_ref(), name.get_ref());
-    Err(source.error(name.span(), cause, "share those of one user at the same client"))
+    Err(source.error(
+        name.span(),
+        cause,
+        "share the circuits of one user at the same client, and name a `server`",
+    ))
 }
 
-/// In a network of named hosts a user without `path` draws relays, but its ends must be named.
+/// Checks that a user with drawn relays among named hosts names its client and server.
 fn known_ends(user: &UserFile, span: Range<usize>, source: &SourceFile) -> Result<(), InputError> {
     if user.client.is_some() && user.server.is_some() {
         return Ok(());
     }
-    Err(source.error(span, "a user without `path` needs a `client` and a `server`", "name both"))
+    Err(source.error(span, "a user without `path` needs a `client` and a `server`", "set both keys"))
 }
 
 fn check_traffic(kind: &TrafficFile, source: &SourceFile) -> Result<(), InputError> {
     if kind.requests.iter().any(|request| request.size != Size::ENDLESS && request.size.0 > 1 << 50) {
-        return Err(InputError::new(&source.file, "a response is above 1 PiB", "write \"endless\""));
+        return Err(InputError::new(
+            &source.file,
+            "the `size` of a request is above 1 PiB",
+            "lower it, or write \"endless\"",
+        ));
     }
     let models = [&kind.stream_model, &kind.packet_model];
     match (kind.requests.is_empty(), models.iter().filter(|model| model.is_some()).count()) {
         (false, 0) | (true, 2) => Ok(()),
         _ => Err(InputError::new(
             &source.file,
-            "a [traffic] table has neither requests nor both models, or too much of them",
-            "give `requests`, or `stream-model` and `packet-model`",
+            "a [traffic] table needs either `requests` or both models",
+            "set `requests`, or `stream-model` and `packet-model`",
         )),
     }
 }
@@ -379,32 +418,38 @@ fn check_name<'a>(
 ) -> Result<(), InputError> {
     let text = name.get_ref().as_str();
     if text.is_empty() || text.len() > 64 || !text.chars().all(file_name_character) || text.starts_with('.') {
-        let cause =
-            format!("`{}` is no name for a {kind}", text.chars().take(80).collect::<String>().escape_debug());
+        let cause = format!(
+            "`{}` is not a valid name for a {kind}",
+            text.chars().take(80).collect::<String>().escape_debug()
+        );
         return Err(source.error(name.span(), cause, "use up to 64 letters, digits, `-`, `_` and `.`"));
     }
     if !seen.insert(text) {
-        return Err(source.error(name.span(), format!("the name `{text}` is taken"), "names are unique"));
+        return Err(source.error(
+            name.span(),
+            format!("the name `{text}` is used twice"),
+            "choose another name",
+        ));
     }
     Ok(())
 }
 
-/// Where relays come and go, circuits over one that is down must be given up some time.
+/// Checks that churn comes with a build timeout: a circuit over a relay that is down never completes.
 fn check_churn(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputError> {
     let Some(churn) = &file.relay_churn else { return Ok(()) };
     for system in &file.system {
         let paths = &system.paths;
         if !paths.learn_build_timeout && paths.build_timeout == Timeout::NEVER {
             let name = system.name.get_ref();
-            let cause = format!("relays come and go, and system `{name}` waits for circuits for ever");
-            let cure = "give it `paths = { learn-build-timeout = true }` or a `build-timeout`";
+            let cause = format!("`relay-churn` is set, and system `{name}` has no build timeout");
+            let cure = "set `paths.learn-build-timeout = true` or `paths.build-timeout` of the system";
             return Err(source.error(churn.span(), cause, cure));
         }
     }
     Ok(())
 }
 
-/// Hosts and times of all faults.
+/// Checks the hosts and times of all faults.
 fn check_faults(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputError> {
     let hosts: Vec<&str> = [&file.relay, &file.server, &file.client]
         .into_iter()
@@ -413,18 +458,18 @@ fn check_faults(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErr
         .collect();
     for fault in &file.fault {
         for name in fault.between.iter().flatten().chain(&fault.host) {
-            // Generated relays have names that only the network knows.
+            // The names of generated relays are known only once a network is drawn.
             if !hosts.is_empty() && !hosts.contains(&name.get_ref().as_str()) {
                 let cause = format!("there is no host `{}`", name.get_ref());
                 return Err(source.error(name.span(), cause, suggest(name.get_ref(), &hosts)));
             }
         }
         if let Some(missing) = fault.missing() {
-            let cause = format!("this kind of fault needs `{missing}`");
-            return Err(source.error(fault.span(), cause, "add it"));
+            let cause = format!("a fault of this kind needs the key `{missing}`");
+            return Err(source.error(fault.span(), cause, format!("add `{missing}`")));
         }
         if fault.until.is_some_and(|until| until <= fault.from) {
-            return Err(source.error(fault.span(), "the fault ends before it begins", "change `until`"));
+            return Err(source.error(fault.span(), "`until` is not after `from`", "raise `until`"));
         }
     }
     Ok(())

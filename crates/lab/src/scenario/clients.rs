@@ -1,4 +1,4 @@
-//! Clients of two kinds in one network: `old-clients` and `other-clients` of a `[[system]]`.
+//! Networks with two kinds of clients: `old-clients` and `other-clients` of a `[[system]]`.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::file::{OtherClientsFile, ScenarioFile, SystemFile};
 use super::place::Placed;
 use crate::input::{InputError, SourceFile, suggest};
 
-/// Keys of what is at the ends of circuits, or says who is there; controls' own tables are the others.
+/// Keys of a system that concern only the ends of circuits, besides the tables of controls.
 const AT_THE_ENDS: [&str; 7] =
     ["name", "of-consensus", "old-clients", "other-clients", "control", "windows", "paths"];
 
-/// Gives systems their other clients. What the tor of a consensus decides is known by now.
+/// Gives systems their second kind of clients. `of-consensus` must have been resolved.
 pub(super) fn mix(
     systems: &mut [System],
     file: &ScenarioFile,
@@ -35,10 +35,10 @@ pub(super) fn mix(
 fn old(table: &Placed<SystemFile>, system: &System, source: &SourceFile) -> Result<OtherClients, InputError> {
     if system.control.window().is_none() {
         let cause = format!(
-            "system `{}`: `old-clients` are like the others: `control` has no windows of its own",
+            "system `{}`: `old-clients` has no effect: `control` already uses the fixed windows",
             system.name
         );
-        return Err(source.error(table.span(), cause, "use \"vegas\""));
+        return Err(source.error(table.span(), cause, "set `control = \"vegas\"` or drop `old-clients`"));
     }
     let ends = Ends { control: Arc::new(FixedWindows), windows: system.windows };
     Ok(OtherClients { name: "old".into(), share: table.old_clients, ends, paths: system.paths.clone() })
@@ -61,9 +61,8 @@ fn of_system(
     };
     let other = &file.system[index];
     if table.old_clients > 0.0 || other.old_clients > 0.0 || other.other_clients.is_some() {
-        let cure =
-            "a network has clients of two kinds at most: drop one of `old-clients` and `other-clients`";
-        return fail("and `old-clients`, or other clients of other clients".into(), cure.into());
+        let cure = "a network has at most two kinds of clients: drop `old-clients` or `other-clients`";
+        return fail("the two systems define more than two kinds of clients".into(), cure.into());
     }
     let [here, there] = [table.get_ref(), other.get_ref()]
         .map(|system| serde_json::to_value(system).expect("systems can be written"));
@@ -72,9 +71,9 @@ fn of_system(
     let keys = here.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
     if let Some(key) = keys.into_iter().find(|key| at_relays(key) && here[key] != there[key]) {
         let cause = format!("`{key}` is {} in `{own}` and {} in `{name}`", here[key], there[key]);
-        return fail(cause, "make it the same: relays serve all clients in one way, only `control`, `windows` and `paths` are the clients'".into());
+        return fail(cause, "use the same value: only `control`, `windows` and `paths` may differ, because all clients share the relays".into());
     }
-    // A control's table counts where it is the control.
+    // A control's table has an effect only if the system uses that control.
     let control = |system: &Value| {
         let name = system["control"].as_str().unwrap_or_default().to_owned();
         (system[&name].clone(), name)
@@ -88,13 +87,14 @@ fn of_system(
     if let Some((_, steering)) =
         [(own_system, &one.1), (&systems[index], &two.1)].into_iter().find(|(s, _)| one != two && steers(s))
     {
-        let cause = format!("`control = \"{steering}\"` steers relays, which is not the clients' alone");
+        let cause =
+            format!("`control = \"{steering}\"` also runs at relays, so it cannot differ between clients");
         return fail(cause, "mix `windows` and `vegas`, or give both systems the same control".into());
     }
     let same = |key: &str| here[key] == there[key];
     if one == two && same("windows") && same("paths") {
-        let cure = "let them differ in `control`, `windows` or `paths`";
-        return fail(format!("clients of `{name}` are like the others"), cure.into());
+        let cure = "change `control`, `windows` or `paths` of one system";
+        return fail(format!("clients of `{name}` do not differ from those of `{own}`"), cure.into());
     }
     let other = &systems[index];
     let ends = Ends { control: other.control.clone(), windows: other.windows };

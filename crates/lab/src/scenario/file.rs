@@ -1,5 +1,7 @@
-//! The scenario file as serde sees it. Reading fills in every default, so that writing a [`File`] back
-//! spells all of them out (the manifest). What [`tidegate_control::keys`] cannot check, [`super::check`] does.
+//! The scenario file as serde reads it.
+//!
+//! Reading fills in every default, so a [`ScenarioFile`] that is written back (the manifest) states all of them.
+//! [`tidegate_control::keys`] checks types and ranges; [`super::check`] checks what spans several keys.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +22,7 @@ use super::users::{ChurnFile, FaultFile, TrafficFile, UserFile};
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ScenarioFile {
-    /// Name of the output folder; the file's own name by default.
+    /// Name of the output folder; default: the name of the file.
     #[serde(default)]
     pub name: String,
     /// One line for the report.
@@ -29,51 +31,51 @@ pub struct ScenarioFile {
     /// Simulated time.
     #[schemars(extend("x-range" = "1 ns..=1000000 s"))]
     pub duration: Span,
-    /// Lead time: metrics count from here. Below `duration`.
+    /// Time before measurement begins. Must be below `duration`.
     #[serde(default)]
     pub warmup: Placed<Span>,
-    /// How often queues and rates are sampled.
+    /// Interval at which queues and rates are sampled.
     #[schemars(extend("x-range" = "1 ns.."))]
     #[serde(default = "sample")]
     pub sample: Placed<Span>,
-    /// Root of the seed tree of the first run; run k of `--seeds` takes `seed + k`.
+    /// Root of the first run's seed tree; run k of `--seeds` uses `seed + k`.
     #[serde(default = "first_seed")]
     pub seed: u64,
-    /// One data cell in this many is followed hop by hop (the anatomy of latency); 0: none.
+    /// Traces one data cell in this many hop by hop, for the anatomy of latency; 0 traces none.
     #[serde(default = "trace")]
     pub trace_one_in: u32,
-    /// A run is divided among so many processes at most, which threads may run at once: for networks of thousands of
-    /// relays. Locations less than 1 ms apart stay together. What comes out depends on this number, never on threads.
+    /// Divides a run into at most this many processes, which threads run in parallel; for networks of thousands of
+    /// relays. Locations less than 1 ms apart share a process. The result depends on this number, never on threads.
     #[serde(default = "undivided")]
     #[schemars(range(min = 1, max = 256))]
     pub processes: Placed<u32>,
-    /// What moves data: compared side by side on the same networks.
+    /// Systems to compare on the same networks.
     pub system: Vec<Placed<SystemFile>>,
-    /// The Internet between the hosts.
+    /// Delay, jitter and loss between hosts.
     #[serde(default)]
     pub underlay: Underlay,
-    /// Relays named one by one.
+    /// Relays, one table each.
     #[serde(default)]
     pub relay: Vec<HostFile>,
-    /// Servers named one by one.
+    /// Servers, one table each.
     #[serde(default)]
     pub server: Vec<HostFile>,
-    /// Clients named one by one.
+    /// Clients, one table each.
     #[serde(default)]
     pub client: Vec<HostFile>,
-    /// Relays drawn at random.
+    /// Relays with random link rates.
     pub random: Option<Placed<RandomFile>>,
     /// Relays sampled from a consensus, or from the built-in model of Tor.
     pub tor: Option<Placed<TorFile>>,
-    /// Kinds of traffic beside the built-in ones.
+    /// Kinds of traffic in addition to the built-in ones.
     #[serde(default)]
     pub traffic: BTreeMap<String, TrafficFile>,
-    /// Who fetches what, over which relays.
+    /// Users: what each fetches, and over which relays.
     pub user: Vec<Placed<UserFile>>,
-    /// What goes wrong, and when.
+    /// Faults and their times.
     #[serde(default)]
     pub fault: Vec<Placed<FaultFile>>,
-    /// Relays come and go.
+    /// Relays that go down and come back at random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_churn: Option<Placed<ChurnFile>>,
 }
@@ -91,40 +93,40 @@ fn undivided() -> Placed<u32> {
     Placed::nowhere(1)
 }
 
-/// One system: its parts, and what is below them.
+/// One system: its parts, and the layers below them.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SystemFile {
-    /// Name in tables.
+    /// Name in tables and reports.
     pub name: Name,
-    /// Record overhead.
+    /// TLS records and handshakes.
     #[serde(default)]
     pub tls: Tls,
-    /// How exits put bytes into cells.
+    /// How exits package bytes into cells.
     #[serde(default)]
     pub packaging: Packaging,
     /// TCP between hosts.
     #[serde(default)]
     pub tcp: tcp::Config,
-    /// Be the tor of the [tor] network's time: EWMA, KIST and congestion control as its consensus says
-    /// (`KISTSchedRunInterval`, `cc_alg`, `CircuitPriorityHalflifeMsec`, `circwindow`), or where it is silent as tor
-    /// did by default in its year. Replaces `scheduler`, `channel-scheduler`, `control`, their parameters and
-    /// `tls.round-trips` (2), `tls.standing`.
+    /// Configures the system as the [tor] network's consensus does: EWMA, KIST and congestion control
+    /// (`KISTSchedRunInterval`, `cc_alg`, `CircuitPriorityHalflifeMsec`, `circwindow`). Absent parameters take tor's
+    /// default of that year. Replaces `scheduler`, `channel-scheduler`, `control`, their parameters,
+    /// `tls.round-trips` (2) and `tls.standing`.
     #[serde(default)]
     pub of_consensus: bool,
-    /// Share of the clients that know no congestion control: their circuits have the fixed `windows`, whatever `control`
-    /// says. Drawn per client from the run's seed; with a larger share the same are old, and others besides.
+    /// Share of clients without congestion control: their circuits use the fixed `windows`, whatever `control` is.
+    /// Drawn per client from the run's seed; a larger share contains all clients of a smaller one.
     #[schemars(range(min = 0.0, max = 1.0))]
     #[serde(default)]
     pub old_clients: f64,
-    /// Clients of another system of this file, by share. The two may differ at the ends of circuits alone: in `control`
+    /// Gives a share of the clients another system of this file. The two systems may differ only in `control`
     /// (`windows` or `vegas`), `windows` and `paths`.
     #[serde(default)]
     pub other_clients: Option<OtherClientsFile>,
-    /// Over which relays circuits go.
+    /// How clients select relays for circuits.
     #[serde(default)]
     pub paths: PathsFile,
-    /// Its parts, whose keys stand beside these.
+    /// The parts, whose keys stand in the same table.
     #[serde(skip)]
     pub parts: SystemConfig,
 }
@@ -133,9 +135,9 @@ pub struct SystemFile {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OtherClientsFile {
-    /// The other system's name, which stands at the end of their classes' names.
+    /// Name of the other system; reports append it to the names of these clients' classes.
     pub of: Name,
-    /// Share of the clients. Drawn per client from the run's seed; with a larger share the same are among them, and more.
+    /// Share of the clients, drawn per client from the run's seed; a larger share contains all clients of a smaller one.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub share: f64,
 }
@@ -174,7 +176,7 @@ impl Serialize for SystemFile {
     }
 }
 
-/// What may stand in names that become folders and keys.
+/// Whether a character may occur in names that become folders and keys.
 pub(crate) fn file_name_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }

@@ -1,4 +1,4 @@
-//! Every key of a scenario file: for the check, for the reference, for editors.
+//! The keys of a scenario file: schema for the check and for editors, and the reference page.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use tidegate_control::keys::{self, Key};
 
 use super::file::ScenarioFile;
 
-/// What a scenario may hold after `[every-system]` and `[[combine]]` were worked in.
+/// Schema of a scenario after `[every-system]` and `[[combine]]` are expanded.
 pub(super) static WHOLE: LazyLock<Value> = LazyLock::new(|| {
     let mut whole = keys::schema::<ScenarioFile>();
     let system = &mut whole["properties"]["system"]["items"]["properties"];
@@ -18,30 +18,30 @@ pub(super) static WHOLE: LazyLock<Value> = LazyLock::new(|| {
     whole
 });
 
-/// The JSON Schema of a scenario file as it is written.
+/// The JSON Schema of a scenario file as a user writes it.
 pub fn schema() -> Value {
     let mut schema = WHOLE.clone();
     let mut shared = schema["properties"]["system"]["items"].clone();
     shared["required"] = json!([]);
-    shared["description"] = "Keys that every system has which does not set them itself.".into();
+    shared["description"] = "Keys of every system that does not set them itself.".into();
     if let Some(keys) = shared["properties"].as_object_mut() {
         keys.remove("name");
     }
     schema["properties"]["combine"] = json!({
         "type": "array",
-        "description": "Each is one choice: alternatives by name, each keys of a system. Every combination becomes a \
+        "description": "Each table is one choice: named alternatives, each with keys of a system. Every combination becomes a \
             system, named after its alternatives.",
         "items": { "type": "object", "additionalProperties": shared },
     });
     schema["properties"]["every-system"] = shared;
-    // With [[combine]] there need be no [[system]].
+    // `[[combine]]` can replace `[[system]]`.
     schema["required"] = json!(["duration", "user"]);
     schema["title"] = "Tidegate scenario".into();
     schema
 }
 
-/// All keys whose path or description holds the pattern, whatever the case; all for an empty one. The keys of a
-/// system are listed at `system[]`.
+/// All keys with the pattern in their path or description, ignoring case; an empty pattern finds all keys. The keys
+/// of a system are listed under `system[]`.
 pub fn find(pattern: &str) -> Vec<Key> {
     let pattern = pattern.to_lowercase();
     let holds = |text: &str| text.to_lowercase().contains(&pattern);
@@ -64,9 +64,9 @@ pub fn page() -> String {
             (_, Some(list)) => format!("`[[{}]]`", list.replace("[]", "")),
             (one, None) => format!("`[{}]`", one.replace("[]", "")),
         };
-        writeln!(page, "\n## {heading}\n\n{about}\n\n{HEAD}").expect("strings take all");
+        writeln!(page, "\n## {heading}\n\n{about}\n\n{HEAD}").expect("writing to a string cannot fail");
         for key in all.iter().filter(inside).filter(|key| !key.table) {
-            writeln!(page, "{}", row(key)).expect("strings take all");
+            writeln!(page, "{}", row(key)).expect("writing to a string cannot fail");
         }
     }
     page
@@ -75,18 +75,19 @@ pub fn page() -> String {
 const INTRODUCTION: &str = "\
 # Keys of a scenario file
 
-A scenario is TOML. A quantity is text with its unit: `\"20 ms\"`, `\"10 Mbit/s\"`, `\"320 KiB\"`. A key without a
-default may be left out, unless it is required. `tidegate keys PATTERN` prints the same on the terminal.
+This page is the reference of all keys of a scenario file, which is TOML. Quantities are strings with a unit:
+`\"20 ms\"`, `\"10 Mbit/s\"`, `\"320 KiB\"`. Keys marked `required` must be given, all others are optional.
+`tidegate keys PATTERN` prints the same descriptions on the terminal.
 
-The parameters of a part called `x` are the table `x` of `[[system]]`; they count where that part is chosen. The keys of
-`[every-system]` are those of `[[system]]`, for every system that does not set them itself; `[[combine]]` names
-alternatives, each of them keys of a system, and every combination becomes a system.
+The table `x` of `[[system]]` holds the parameters of the part called `x`, which apply if the system uses that part.
+`[every-system]` has the keys of `[[system]]` and sets them for every system that does not set them itself. Each
+`[[combine]]` names alternatives, each with keys of a system, and every combination becomes a system.
 
 **In an editor.** `tidegate keys --schema > scenario.schema.json` writes the JSON Schema. With Taplo (or Even Better TOML
-in VS Code) the first line of a scenario then says `#:schema scenario.schema.json`, and the editor completes keys, shows
-what they mean and marks what is wrong.
+in VS Code), add `#:schema scenario.schema.json` as the first line of a scenario: the editor then completes keys, shows
+their descriptions and marks mistakes.
 
-This page is written by `tidegate keys --markdown` from the types that read the file; a test keeps it true.
+`tidegate keys --markdown` generates this page from the types that read the file; a test compares the two.
 ";
 
 const HEAD: &str = "| key | what it is | takes | default | range | source |\n|---|---|---|---|---|---|";
@@ -117,7 +118,7 @@ mod tests {
     fn the_reference_is_true() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenario.md");
         let written = std::fs::read_to_string(path).unwrap();
-        assert_eq!(written, page(), "write it anew: tidegate keys --markdown > docs/scenario.md");
+        assert_eq!(written, page(), "regenerate it: tidegate keys --markdown > docs/scenario.md");
     }
 
     #[test]

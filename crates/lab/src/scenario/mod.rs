@@ -1,4 +1,4 @@
-//! Scenario files: TOML in, a checked [`Scenario`] out, or an [`InputError`] with line and column.
+//! Scenario files: reads TOML into a checked [`Scenario`], or fails with an [`InputError`] with line and column.
 
 mod check;
 mod clients;
@@ -29,24 +29,26 @@ use paths::PathsFile;
 use place::Places;
 use quantity::Timeout;
 
-/// A checked scenario: everything that can be wrong without drawing a network has been looked at.
+/// A checked scenario. Only mistakes that need a drawn network can remain.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The file with every default spelled out.
+    /// The file with every default filled in.
     pub file: ScenarioFile,
-    /// Its text, for messages about what only the network shows.
+    /// The file's text, for errors that only a drawn network reveals.
     pub source: SourceFile,
-    /// Paths in the file count from here.
+    /// Folder of the file; paths in the file are relative to it.
     pub folder: PathBuf,
-    /// What is compared.
+    /// The systems to compare.
     pub systems: Vec<System>,
-    /// The data files it names.
+    /// Contents of the data files that the scenario names.
     pub inputs: Inputs,
 }
 
 impl Scenario {
-    /// Reads and checks a scenario file. `overrides` are TOML texts, such as `duration = "30 s"`, whose
-    /// keys replace those of the file (tables are merged key by key).
+    /// Reads and checks a scenario file.
+    ///
+    /// `overrides` are TOML texts such as `duration = "30 s"`. Their keys replace those of the file; tables are merged
+    /// key by key.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Scenario, InputError> {
         let source = SourceFile::read(path)?;
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -58,12 +60,12 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The same for a text at hand.
+    /// Checks a scenario given as text, like [`Scenario::load`].
     pub fn parse(source: SourceFile, folder: PathBuf, overrides: &[String]) -> Result<Scenario, InputError> {
         let mut file = match read(&source, overrides) {
             Err(error) if !overrides.is_empty() => {
-                // Places are the file's own only if the file alone has the mistake. Else the first override
-                // with which it has that mistake is the place: what others only break together may be right in the end.
+                // If the file alone has a mistake, report that. Otherwise blame the first override that leads to the
+                // same error: overrides that are wrong one by one may be right together.
                 read(&source, &[])?;
                 let same = |n: &usize| {
                     read(&source, &overrides[..*n]).is_err_and(|other| other.cause == error.cause)
@@ -90,7 +92,7 @@ impl Scenario {
         Ok(Scenario { file, source, folder, systems, inputs })
     }
 
-    /// The files that it names, by key.
+    /// The data files that the scenario names, by key.
     pub fn input_files(&self) -> Vec<(String, PathBuf)> {
         let mut all = Vec::new();
         let mut add = |key: String, name: &Option<place::Name>| {
@@ -120,31 +122,31 @@ impl Scenario {
         self.file.duration
     }
 
-    /// The traffic of the users named `benchmark`, whose downloads are held against measured ones.
+    /// The traffic of the users named `benchmark`, whose downloads are compared with measured ones.
     pub fn benchmark(&self) -> &str {
         const NAME: &str = "benchmark";
         let named = self.file.user.iter().find(|user| user.name.get_ref() == NAME);
         named.map_or(NAME, |user| user.traffic.get_ref())
     }
 
-    /// Metrics count from here.
+    /// Time at which measurement begins.
     pub fn warmup(&self) -> Span {
         *self.file.warmup
     }
 
-    /// Every how much time queues and rates are sampled.
+    /// Interval at which queues and rates are sampled.
     pub fn sample(&self) -> Span {
         *self.file.sample
     }
 }
 
-/// How a system's clients select paths; files count from the folder.
+/// Path selection of a system's clients. File names are relative to `folder`.
 fn path_selection(file: &PathsFile, source: &SourceFile, folder: &Path) -> Result<PathSelection, InputError> {
     let build_timeout = match file.build_timeout {
         _ if file.learn_build_timeout => BuildTimeout::Learnt(file.least_build_timeout),
         Timeout::NEVER => BuildTimeout::Never,
         Timeout(Span::ZERO) => {
-            let cause = "no circuit is built in no time";
+            let cause = "`build-timeout` is zero, so no circuit would be built";
             return Err(source.error(file.policy.span(), cause, "write `build-timeout = \"60 s\"`"));
         }
         Timeout(timeout) => BuildTimeout::After(timeout),

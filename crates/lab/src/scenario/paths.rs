@@ -1,4 +1,4 @@
-//! Over which relays a system's circuits go: the table `paths` of a `[[system]]`.
+//! Path selection: the table `paths` of a `[[system]]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use tidegate_sim::plan::paths::PathSelection;
 use super::place::{Name, Placed};
 use super::quantity::Timeout;
 
-/// How a system's clients select paths. Users with a `path` of their own are not concerned.
+/// How a system's clients select paths. Users with a `path` of their own ignore it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PathsFile {
@@ -20,18 +20,18 @@ pub struct PathsFile {
     /// Guard, middle and exit of every circuit under `policy = "pinned"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relays: Option<[Name; 3]>,
-    /// Clients keep their first guard (tor: `UseEntryGuards`).
+    /// Clients keep their first guard (tor's `UseEntryGuards`).
     pub keep_guard: bool,
-    /// No two relays of a family share a path (tor: `NodeFamily`).
+    /// A path has at most one relay of a family (tor's `NodeFamily`).
     pub exclude_families: bool,
-    /// No two relays of an IPv4 /16 share a path (tor: `EnforceDistinctSubnets`).
+    /// A path has at most one relay of an IPv4 /16 (tor's `EnforceDistinctSubnets`).
     pub exclude_networks: bool,
-    /// A circuit that is not built by then is given up for another: a time, or "never".
+    /// A client abandons a circuit that takes longer to build, and builds another: a time, or "never".
     pub build_timeout: Timeout,
-    /// Learn the build time-out from the circuits of all users who are as far from the relays, as each of tor's clients
-    /// does from its own (path-spec 2.4), instead of `build-timeout`.
+    /// Learns the build timeout instead of using `build-timeout` (path-spec 2.4). Users at the same distance from the
+    /// relays learn it together, where each tor client learns from its own circuits.
     pub learn_build_timeout: bool,
-    /// What is learnt is at least this (tor: `cbtmintimeout`). It was 1.5 s until 2021. Source: OnionPerf's circuits.
+    /// Lower bound of the learnt timeout (tor's `cbtmintimeout`, which was 1.5 s until 2021). Source: OnionPerf's circuits.
     pub least_build_timeout: Span,
 }
 

@@ -1,4 +1,4 @@
-//! Where a scenario's keys stand in its text, for error messages.
+//! Positions of a scenario's keys in its text, for error messages.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,26 +10,26 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A value with its place in the file. A default has none.
+/// A value with its position in the file. A default has the empty span.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Placed<T>(Spanned<T>);
 
-/// A name that refers to something.
+/// A name that refers to another table, host or file.
 pub type Name = Placed<String>;
 
 impl<T> Placed<T> {
-    /// A value that stands in no file.
+    /// A value without a position, such as a default.
     pub fn nowhere(value: T) -> Placed<T> {
         Placed(Spanned::new(0..0, value))
     }
 
-    /// The bytes that it stands at.
+    /// The value's byte range in the file.
     pub fn span(&self) -> Range<usize> {
         self.0.span()
     }
 
-    /// The value, to be changed.
+    /// The value, mutable.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
@@ -71,19 +71,19 @@ impl<T: JsonSchema> JsonSchema for Placed<T> {
     }
 }
 
-/// The places of all keys of a document by their path.
+/// The positions of all keys and values of a document, by path.
 #[derive(Debug, Default)]
 pub(super) struct Places(BTreeMap<Vec<String>, [Range<usize>; 2]>);
 
 impl Places {
-    /// Of a document and, as serde's other readers know it, the document.
+    /// Returns the positions in a document, and the document as a JSON value.
     pub fn of(document: &Spanned<DeTable<'_>>) -> (Places, Value) {
         let mut places = Places([(Vec::new(), [document.span(), document.span()])].into());
         let value = places.table(document.get_ref(), &mut Vec::new());
         (places, value)
     }
 
-    /// Where the key stands, or its value; the nearest table that has a place, if it has none.
+    /// The position of a key or of its value; falls back to the nearest enclosing table with a position.
     pub fn find(&self, path: &[String], at_key: bool) -> Range<usize> {
         let mut places = (0..=path.len()).rev().filter_map(|length| self.0.get(&path[..length]));
         places.next().map_or(0..0, |[key, value]| if at_key { key.clone() } else { value.clone() })

@@ -14,7 +14,7 @@ use tidegate_control::units::{Bytes, Span};
 use tidegate_control::written_as_text;
 use tidegate_sim::plan::QueuePlan;
 
-/// One value, or two as the ends of a range to draw from: `"1 s"` or `["1 s", "30 s"]`.
+/// One value, or the two ends of a range to draw from: `"1 s"` or `["1 s", "30 s"]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Between<T> {
     /// The smallest value.
@@ -24,7 +24,7 @@ pub struct Between<T> {
 }
 
 impl<T: Copy> Between<T> {
-    /// Always this value.
+    /// The range that holds only this value.
     pub fn fixed(value: T) -> Between<T> {
         Between { low: value, high: value }
     }
@@ -77,8 +77,10 @@ impl<'de, T: Deserialize<'de> + FromStr<Err: Display> + PartialOrd + Copy> Deser
                 let mut next = || list.next_element::<T>();
                 match (next()?, next()?, next()?) {
                     (Some(low), Some(high), None) if low <= high => Ok(Between { low, high }),
-                    (Some(_), Some(_), None) => Err(A::Error::custom("the lowest value comes first")),
-                    _ => Err(A::Error::custom("a range has exactly two values")),
+                    (Some(_), Some(_), None) => Err(A::Error::custom(
+                        "the first value of a range is above the second; write [lowest, highest]",
+                    )),
+                    _ => Err(A::Error::custom("a range needs exactly two values: [lowest, highest]")),
                 }
             }
         }
@@ -86,7 +88,7 @@ impl<'de, T: Deserialize<'de> + FromStr<Err: Display> + PartialOrd + Copy> Deser
     }
 }
 
-/// A size that may be without end: `"50 KiB"` or `"endless"`.
+/// A finite or endless size: `"50 KiB"` or `"endless"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -107,7 +109,7 @@ impl FromStr for Size {
         match text.trim() {
             "endless" => Ok(Size::ENDLESS),
             other => match other.parse::<Bytes>() {
-                Ok(Bytes(0)) => Err("a response has at least one byte".into()),
+                Ok(Bytes(0)) => Err("a response needs at least 1 B".into()),
                 Ok(Bytes(bytes)) => Ok(Size(bytes)),
                 Err(error) => Err(format!("{error}, or \"endless\"")),
             },
@@ -115,12 +117,12 @@ impl FromStr for Size {
     }
 }
 
-/// A length of time that may be without end: `"15 s"` or `"never"`.
+/// A timeout that may be infinite: `"15 s"` or `"never"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub struct Timeout(pub Span);
 
 impl Timeout {
-    /// Without end.
+    /// No timeout.
     pub const NEVER: Timeout = Timeout(Span(u64::MAX));
 }
 
@@ -172,7 +174,8 @@ impl FromStr for Queue {
     fn from_str(text: &str) -> Result<Queue, String> {
         const EXAMPLE: &str = "write it like \"1000 packets\", \"64 KiB\", \"unlimited\" or \"codel\"";
         let words: Vec<&str> = text.split_whitespace().collect();
-        let number = |word: &str| word.parse::<u32>().map_err(|_| format!("`{text}` is no queue; {EXAMPLE}"));
+        let number =
+            |word: &str| word.parse::<u32>().map_err(|_| format!("`{text}` is not a queue; {EXAMPLE}"));
         match words[..] {
             ["unlimited"] => Ok(Queue::packets(u32::MAX)),
             ["shadow"] => Ok(Queue(QueuePlan::Shadow)),
@@ -194,7 +197,7 @@ impl FromStr for Queue {
             [packets, "packets"] => number(packets).map(Queue::packets),
             _ => match text.parse::<Bytes>() {
                 Ok(Bytes(bytes)) => Ok(Queue(QueuePlan::DropTail { packets: u32::MAX, bytes })),
-                Err(_) => Err(format!("`{text}` is no queue; {EXAMPLE}")),
+                Err(_) => Err(format!("`{text}` is not a queue; {EXAMPLE}")),
             },
         }
     }

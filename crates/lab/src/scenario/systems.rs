@@ -1,7 +1,7 @@
-//! Systems as tables, before serde reads them: `[[combine]]`, `[every-system]`, and the parts of systems.
+//! Expands `[[combine]]` and `[every-system]` before serde reads systems, and reads their parts.
 //!
-//! Each `[[combine]]` is one choice: alternatives by name, each the keys of a system that it sets. A combination
-//! takes one alternative of each, in the order of the file, and is named after them: `pctcp-ewma-vegas`.
+//! Each `[[combine]]` is one choice: named alternatives, each a set of keys of a system. A combination takes one
+//! alternative of each choice, in the order of the file, and is named after them: `pctcp-ewma-vegas`.
 
 use std::borrow::Cow;
 
@@ -13,10 +13,10 @@ use toml::de::{DeTable, DeValue};
 
 use crate::input::{InputError, SourceFile, suggest};
 
-/// More systems than this are a slip of the pen.
+/// A scenario with more combinations is most likely a mistake.
 const MAX_COMBINATIONS: usize = 1000;
 
-/// Makes a `[[system]]` of each combination, and gives all the keys of `[every-system]` that they do not have.
+/// Adds a `[[system]]` per combination, then adds the keys of `[every-system]` that a system lacks.
 pub(super) fn spread(document: &mut DeTable<'_>, source: &SourceFile) -> Result<(), InputError> {
     combine(document, source)?;
     share_system_keys(document);
@@ -28,7 +28,7 @@ fn combine<'a>(document: &mut DeTable<'a>, source: &SourceFile) -> Result<(), In
     let Some(choices) = document.remove("combine") else { return Ok(()) };
     let span = choices.span();
     let no_alternatives = |span| {
-        let cause = "a [[combine]] holds alternatives, and each of them keys of a system";
+        let cause = "a [[combine]] table holds alternatives, each a table with keys of a system";
         Err(source.error(span, cause, "write it like `pctcp = { transport = \"pctcp\" }`"))
     };
     let DeValue::Array(choices) = choices.into_inner() else { return no_alternatives(span) };
@@ -39,7 +39,7 @@ fn combine<'a>(document: &mut DeTable<'a>, source: &SourceFile) -> Result<(), In
         let mut longer = Vec::new();
         if combined.len() * alternatives.len() > MAX_COMBINATIONS {
             let cause = format!("there are more than {MAX_COMBINATIONS} combinations");
-            return Err(source.error(span, cause, "leave out a choice"));
+            return Err(source.error(span, cause, "remove a [[combine]] table or alternatives"));
         }
         if alternatives.is_empty() {
             return no_alternatives(span);
@@ -84,17 +84,19 @@ fn share_system_keys(document: &mut DeTable<'_>) {
     if let Some(DeValue::Array(systems)) = document.get_mut("system").map(Spanned::get_mut) {
         for system in systems.iter_mut() {
             if let DeValue::Table(system) = system.get_mut() {
-                merge(system, shared.clone(), false).expect("nothing is replaced by name");
+                merge(system, shared.clone(), false).expect("merge fails only when it replaces");
             }
         }
     }
 }
 
-/// Adds keys to a table; where both have one, tables are merged and `replace` decides about the rest. In a list of
-/// tables with names (`[[user]]`, `[[system]]`, ...) a key is the name of an entry: `user.web.count = 5`.
+/// Merges `more` into `table`. Nested tables are merged; other existing values are overwritten if `replace`.
+///
+/// For a list of tables with names (`[[user]]`, `[[system]]`, ...) the next key selects an entry by name:
+/// `user.web.count = 5`.
 ///
 /// # Errors
-/// (cause, cure) if no entry has the name.
+/// (cause, cure) if no entry has that name.
 pub(super) fn merge<'a>(
     table: &mut DeTable<'a>,
     more: DeTable<'a>,
@@ -118,14 +120,14 @@ pub(super) fn merge<'a>(
                         (Some(_), _) => {
                             let cure = format!("write it like `{list}.{wanted}.KEY = VALUE`");
                             return Err((
-                                format!("`{list}.{wanted}` is an entry of [[{list}]], no value"),
+                                format!("`{list}.{wanted}` is an entry of [[{list}]], not a key"),
                                 cure,
                             ));
                         }
                         (None, _) => {
                             let known: Vec<&str> = known.iter().map(String::as_str).collect();
                             return Err((
-                                format!("there is no [[{list}]] called `{wanted}`"),
+                                format!("there is no [[{list}]] with the name `{wanted}`"),
                                 suggest(wanted, &known),
                             ));
                         }
@@ -142,7 +144,7 @@ pub(super) fn merge<'a>(
     Ok(())
 }
 
-/// What a table in a list is called.
+/// The `name` of a table in a list.
 fn name_of<'a>(entry: &'a DeValue<'_>) -> Option<&'a str> {
     let DeValue::Table(table) = entry else { return None };
     match table.get("name")?.get_ref() {
@@ -151,7 +153,7 @@ fn name_of<'a>(entry: &'a DeValue<'_>) -> Option<&'a str> {
     }
 }
 
-/// Reads the parts of every system of a checked document, and leaves the other keys in it.
+/// Reads and removes the parts of every system from a checked document; other keys stay.
 pub(super) fn take_parts(document: &mut DeTable<'_>, value: &Value) -> Result<Vec<SystemConfig>, Wrong> {
     let is_part = |key: &str| SCHEMA["properties"].get(key).is_some();
     let mut all = Vec::new();

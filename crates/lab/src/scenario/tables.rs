@@ -1,4 +1,4 @@
-//! The tables of a scenario that describe the network: the underlay, named hosts, and where relays come from.
+//! The tables of a scenario that describe the network: underlay, named hosts, random and Tor relays.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,12 +12,12 @@ use super::quantity::{Between, Queue};
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Underlay {
-    /// One-way delay between two machines: half of it at each one's access. Not with `file`. Source: PredicTor's
+    /// One-way delay between two machines, half of it at each one's access. Not with `file`. Source: PredicTor's
     /// scenarios (Döpmann et al. 2022).
     pub delay: Span,
-    /// Standard deviation of a normal term on the delay.
+    /// Standard deviation of a normally distributed addition to the delay.
     pub jitter: Span,
-    /// Probability that a packet is lost. With `file`, added to what the file says.
+    /// Probability that a packet is lost. With `file`, in addition to the file's loss.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub loss: f64,
     /// Each access delay is multiplied by U[max(0.01, 1 - f), 1 + f]. Source: PredicTor, link fuzziness.
@@ -34,35 +34,35 @@ impl Default for Underlay {
     }
 }
 
-/// A relay, server or client that is named one by one.
+/// A named relay, server or client.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HostFile {
-    /// Name by which users and faults refer to it.
+    /// Name that users and faults refer to.
     pub name: Name,
-    /// Shares the machine of this relay: no delay between the two. A relay shares its links too; what a client or server
-    /// sends to others takes none.
+    /// Places the host on the machine of this relay, without delay between the two. A relay also shares the machine's
+    /// links; a client or server has unlimited ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Name>,
-    /// Rate of the access link, both ways; without `at` this or `up` and `down` must be given.
+    /// Rate of the access link in both directions; without `at`, this or `up` and `down` are required.
     #[schemars(extend("x-range" = "1 bit/s.."))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Rate>,
-    /// Rate out of the host, where it differs from `link`.
+    /// Rate out of the host, if it differs from `link`.
     #[schemars(extend("x-range" = "1 bit/s.."))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<Rate>,
-    /// Rate into the host, where it differs from `link`.
+    /// Rate into the host, if it differs from `link`.
     #[schemars(extend("x-range" = "1 bit/s.."))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<Rate>,
     /// Queue in front of each direction. Source: Linux's default transmit queue length.
     #[serde(default)]
     pub queue: Queue,
-    /// Queue in front of the direction into the host, where it differs from `queue`.
+    /// Queue in front of the direction into the host, if it differs from `queue`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_down: Option<Queue>,
-    /// One-way delay of the access, instead of half of the underlay's `delay`.
+    /// One-way delay of the access; default: half of the underlay's `delay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_delay: Option<Span>,
     /// Vertex or city in the underlay's file.
@@ -80,23 +80,23 @@ pub struct HostFile {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct BandwidthFile {
-    /// Sustained rate; finite.
+    /// Sustained rate, finite.
     #[schemars(extend("x-range" = "8 bit/s.."))]
     pub rate: Placed<Rate>,
-    /// What the bucket holds; by default one second's worth.
+    /// Capacity of the bucket; default: one second of `rate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<Bytes>,
-    /// How often it is refilled. Source: tor's `TokenBucketRefillInterval`.
+    /// Interval between refills. Source: tor's `TokenBucketRefillInterval`.
     #[schemars(extend("x-range" = "1 ns..=10 s"))]
     #[serde(default = "refill")]
     pub refill: Span,
-    /// A connection that finds the bucket empty tries again after this (tor: 100 ms); zero: at the next refill.
+    /// Time until a connection that found the bucket empty tries again (tor: 100 ms); zero waits for the next refill.
     #[serde(default)]
     pub retry: Span,
-    /// Forget the part of a byte and of an interval that a refill leaves over. Source: tor does (`token_bucket.c`).
+    /// Discards fractions of a byte and of an interval at each refill. Source: tor does (`token_bucket.c`).
     #[serde(default)]
     pub drop_fractions: bool,
-    /// What an exit exchanges with servers takes from it too. Source: tor, whose connections to servers count.
+    /// Counts an exit's traffic with servers against the bucket. Source: tor counts connections to servers.
     #[serde(default)]
     pub servers: bool,
 }
@@ -116,8 +116,8 @@ pub struct RandomFile {
     /// Each relay's link, both ways, drawn uniformly.
     #[schemars(extend("x-range" = "1 bit/s.."))]
     pub relay_link: Between<Rate>,
-    /// Each user's client and server have machines of their own with such a link; without it they share the machine
-    /// of the circuit's guard and exit.
+    /// Link of each user's own client and server machines, drawn uniformly; default: they share the machines of the
+    /// circuit's guard and exit.
     #[schemars(extend("x-range" = "1 bit/s.."))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_link: Option<Between<Rate>>,
@@ -127,7 +127,7 @@ pub struct RandomFile {
     /// Relays' token buckets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<BandwidthFile>,
-    /// Relays' token buckets get this share of their link instead (throttling); 1: no bucket.
+    /// Throttling: gives each relay a token bucket with this share of its link's rate; 1 adds none.
     #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
     #[serde(default = "whole")]
     pub bandwidth_share: f64,
@@ -141,22 +141,22 @@ fn whole() -> f64 {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct TorFile {
-    /// Consensus, either flavour, plain or .xz; without it the built-in model.
+    /// Consensus of either flavour, plain or .xz; default: the built-in model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consensus: Option<Name>,
-    /// Microdescriptors of that consensus (tor's `cached-microdescs`, with `.new` appended), plain or .xz: the families
-    /// whose relays share no path.
+    /// Microdescriptors of that consensus (tor's `cached-microdescs`, with `.new` appended), plain or .xz; they declare
+    /// the families.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub microdescriptors: Option<Name>,
-    /// Which year's built-in model: 2011 or 2024. Source: the public consensuses of 2011-07-16 and 2024-05-17.
+    /// Year of the built-in model: 2011 or 2024. Source: the public consensuses of 2011-07-16 and 2024-05-17.
     pub year: Placed<u16>,
-    /// Round-trip times between cities or countries; without it the built-in model.
+    /// Round-trip times between cities or countries; default: the built-in model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Name>,
     /// IP address to country, in tor's format.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub geoip: Option<Name>,
-    /// Measured downloads (torperf) to print beside ours.
+    /// Measured downloads (torperf) to print beside the simulated ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compare: Option<Name>,
     /// Share of the network that is simulated.
@@ -166,44 +166,43 @@ pub struct TorFile {
     #[schemars(range(min = 3))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relays: Option<u32>,
-    /// What relays can carry: `drawn` (from their weight, by the ratios measured for their class and weight), `weight`
-    /// (as much as they weigh, relays as they come in the sample), or a table of relays: `relayinfo_staging_*.json`,
-    /// server descriptors, or the folder of a Shadow configuration. Without `consensus` a table with weights is the
-    /// network.
+    /// Capacity of relays: `drawn` (from the weight, by ratios measured for its class and weight), `weight` (equal to
+    /// the weight, without scaling the sample), or a table of relays: `relayinfo_staging_*.json`, server descriptors,
+    /// or the folder of a Shadow configuration. Without `consensus`, a table with weights defines the network.
     pub capacity: Name,
-    /// The share of what all relays can carry that they are to carry: a short run beforehand sets `load` to it. Source:
-    /// Tor Metrics, bandwidth used over bandwidth advertised: .467 in 2018, .472 in 2019, .506 in May 2024.
+    /// Target share of the relays' total capacity in use; short runs set `load` to reach it. Source: Tor Metrics,
+    /// bandwidth used over bandwidth advertised: 0.467 in 2018, 0.472 in 2019, 0.506 in May 2024.
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<Placed<f64>>,
-    /// Load of the users that are counted `of-tor`, times what the real network carries.
+    /// Factor on the number of users counted by `of-tor`.
     #[schemars(range(max = 1000.0), extend("exclusiveMinimum" = 0.0))]
     pub load: f64,
-    /// Relays of one IPv4 address share a machine and its links, which carry what theirs would together. Else every relay has
-    /// its own.
+    /// Relays with the same IPv4 address share a machine, which has the sum of their link rates; default: each relay
+    /// has its own machine.
     pub shared_machines: bool,
-    /// What an exit exchanges with servers takes from its bucket too. Source: tor, whose connections to servers count.
+    /// Counts an exit's traffic with servers against its token bucket. Source: tor counts connections to servers.
     pub count_exit_connections: bool,
-    /// What a relay can carry is its token bucket's rate, and its link is a quarter faster; else its link is what it can carry. It
-    /// is so with `capacity = "weight"`.
+    /// Limits a relay's capacity by its token bucket, with a link that is 25 % faster; default: the link is the limit.
+    /// Always true with `capacity = "weight"`.
     pub limit_by_bucket: bool,
-    /// Processor time of a relay per cell:
+    /// Processor time per cell of the relays of `cell-cost-share`.
     pub cell_cost: Span,
-    /// of this share of the relays, drawn; the others' takes none.
+    /// Share of the relays that have `cell-cost`, drawn at random; it is zero at the others.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub cell_cost_share: f64,
-    /// Relays' rates are their consensus weights in kB/s times this: below 1 for the slower relays of years past, or
-    /// of a network that is to be congested.
+    /// Factor on relays' rates, which are consensus weights in kB/s; below 1 for slower relays of earlier years or a
+    /// congested network.
     #[schemars(range(min = 0.0001, max = 1000.0))]
     pub bandwidth_factor: f64,
-    /// Number of servers; without it a thousand for the whole network.
+    /// Number of servers; default: 1000 times `fraction`.
     #[schemars(range(min = 1, max = 10_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub servers: Option<u32>,
-    /// Rate of clients' links towards them.
+    /// Rate of links towards clients.
     #[schemars(extend("x-range" = "1 bit/s.."))]
     pub client_down: Rate,
-    /// Rate of clients' links out.
+    /// Rate of links from clients.
     #[schemars(extend("x-range" = "1 bit/s.."))]
     pub client_up: Rate,
     /// Rate of servers' links.
@@ -211,14 +210,14 @@ pub struct TorFile {
     pub server_link: Rate,
     /// Queue in front of each direction of every link. Source: Linux's default transmit queue length.
     pub queue: Queue,
-    /// Queue in front of the directions into hosts, where it differs from `queue`: in Shadow what is sent waits without loss
-    /// (`queue = "shadow"`), and what is received is controlled (`queue-down = "codel"`).
+    /// Queue in front of the directions into hosts, if it differs from `queue`. Shadow queues outgoing packets without
+    /// loss (`queue = "shadow"`) and incoming ones with CoDel (`queue-down = "codel"`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_down: Option<Queue>,
 }
 
 impl TorFile {
-    /// The links of a host.
+    /// A host's links with these rates.
     pub fn links(&self, [up, down]: [Rate; 2]) -> [LinkPlan; 2] {
         let into = self.queue_down.unwrap_or(self.queue);
         [LinkPlan { rate: up, queue: self.queue.0 }, LinkPlan { rate: down, queue: into.0 }]

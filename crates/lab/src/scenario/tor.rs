@@ -1,4 +1,4 @@
-//! What a scaled-down Tor makes of its scenario: the share of the network, the number of users, the tor of its time.
+//! Values that a [tor] network derives: its fraction, the number of users, and the consensus' parameters.
 
 use serde_json::Value;
 use tidegate_control::units::Span;
@@ -17,13 +17,13 @@ impl TorFile {
         (!["drawn", "weight"].contains(&self.capacity.as_str())).then_some(&self.capacity)
     }
 
-    /// Number of servers of a network that is this share of Tor.
+    /// Number of servers for this fraction of Tor.
     pub(crate) fn servers(&self, share: f64) -> u32 {
         self.servers.unwrap_or((1000.0 * share).ceil() as u32)
     }
 }
 
-/// A number of relays says which share of the network they are.
+/// Sets `fraction` from `relays`, if the file gives a number of relays.
 pub(super) fn settle_fraction(file: &mut ScenarioFile, inputs: &Inputs) {
     let (Some(tor), Some(consensus)) = (&mut file.tor, &inputs.consensus) else { return };
     let tor = tor.get_mut();
@@ -33,16 +33,16 @@ pub(super) fn settle_fraction(file: &mut ScenarioFile, inputs: &Inputs) {
     }
 }
 
-/// Seconds since 1970 at which tor began to run KIST (0.3.2, January 2018), and to run it every 2 ms (0.4.6, June 2021).
+/// Unix time at which tor introduced KIST (0.3.2, January 2018), and its interval of 2 ms (0.4.6, June 2021).
 const KIST_SINCE: u64 = 1_515_456_000;
 const KIST_EVERY_2_MS_SINCE: u64 = 1_623_628_800;
 
-/// TLS 1.3, which relays of 2019 began to have, and the link protocol.
+/// One round trip of TLS 1.3, which relays introduced in 2019, and one of the link protocol.
 const LINK_ROUND_TRIPS: u32 = 2;
-/// tor's buffers have chunks of 4 KiB, and each is written as a record: `experiments/real-tor`.
+/// tor writes each 4 KiB chunk of its buffers as one record: `experiments/real-tor`.
 const RECORD_CELLS: u32 = 8;
 
-/// Keys of `vegas` and the parameters that say the same of circuits with exits, with tor's bounds of those that have some here.
+/// Keys of `vegas`, the consensus parameters of exit circuits that set them, and tor's bounds.
 const VEGAS: [(&str, &str, i32, i32); 18] = [
     ("sendme-increment", "cc_sendme_inc", 1, 254),
     ("initial", "cc_cwnd_init", 31, i32::MAX),
@@ -64,7 +64,7 @@ const VEGAS: [(&str, &str, i32, i32); 18] = [
     ("rtt-reset-percent", "cc_rtt_reset_pct", 0, 100),
 ];
 
-/// Systems `of-consensus` become what the consensus makes of tor.
+/// Configures systems with `of-consensus` by the parameters of the consensus.
 pub(super) fn obey_consensus(
     file: &mut ScenarioFile,
     source: &SourceFile,
@@ -77,12 +77,12 @@ pub(super) fn obey_consensus(
             continue;
         }
         let Some(consensus) = &inputs.consensus else {
-            let cause = "there is no consensus to obey";
-            return Err(source.error(span, cause, "`of-consensus` is for [tor] networks"));
+            let cause = "`of-consensus` needs a consensus, and this scenario has no [tor] table";
+            return Err(source.error(span, cause, "add a [tor] table, or drop `of-consensus`"));
         };
         let parameter = |name: &str| consensus.params.get(name).copied();
         let millis = |value: i32| Span::from_millis(u64::try_from(value).unwrap_or(0)).to_string();
-        // A network without a date (a table of relays) is of 2019, as the one that is scored.
+        // A table of relays has no date. The table that docs/truth.md scores is from 2019.
         let time = if consensus.valid_after == 0 { KIST_SINCE } else { consensus.valid_after };
         let mut table = Value::Object(system.parts.table.clone());
         let half_life = parameter("CircuitPriorityHalflifeMsec").unwrap_or(30_000).clamp(1, i32::MAX);
@@ -112,11 +112,11 @@ pub(super) fn obey_consensus(
 }
 
 impl ScenarioFile {
-    /// How many users of this kind a run has.
+    /// Number of users of this group in a run.
     pub fn users(&self, user: &UserFile) -> u32 {
         let (Some(of_tor), Some(tor)) = (&user.of_tor, &self.tor) else { return user.count };
         let here = **of_tor * tor.fraction * tor.load;
-        // A cast of a negative number or none gives zero, which no scenario may have.
+        // Casts of NaN and negative numbers give zero, which the check refuses.
         if here > 0.0 { (here.round() as u32).max(1) } else { 0 }
     }
 }

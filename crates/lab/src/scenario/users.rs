@@ -1,4 +1,4 @@
-//! The tables of a scenario that describe what happens on the network: traffic, users, faults.
+//! The tables of a scenario that describe activity on the network: traffic, users, faults.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,21 +13,21 @@ use super::quantity::{Between, Size, Timeout};
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TrafficFile {
-    /// What is asked for.
+    /// Requests, of which a user draws one at a time.
     #[serde(default)]
     pub requests: Vec<RequestFile>,
-    /// Pause after each response.
+    /// Pause after each response, drawn from the range.
     #[serde(default)]
     pub pause: Between<Span>,
-    /// Requests begin so far apart, whether or not the last one has ended, each on a circuit of its own that is built
-    /// half of the time before; instead of `pause` and `circuit-lifetime`.
+    /// Interval between the starts of requests, even if the previous one is not complete; replaces `pause` and
+    /// `circuit-lifetime`. Each request has its own circuit, built half an interval earlier.
     #[schemars(extend("x-range" = "2 ms.."))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Span>,
-    /// A stream of the models is given up after this time.
+    /// Timeout of a stream of the models.
     #[serde(default)]
     pub timeout: Timeout,
-    /// A circuit this old takes no new requests; zero: each request has its own. Source: tor's
+    /// Age at which a circuit stops taking new requests; zero gives each request its own circuit. Source: tor's
     /// `MaxCircuitDirtiness`.
     #[serde(default = "dirtiness")]
     pub circuit_lifetime: Span,
@@ -64,11 +64,11 @@ impl TrafficFile {
 pub struct RequestFile {
     /// Size of the response.
     pub size: Size,
-    /// Relative frequency.
+    /// Relative frequency of this request.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     #[serde(default = "alone")]
     pub weight: f64,
-    /// Given up after this time.
+    /// Timeout of the request.
     #[serde(default)]
     pub timeout: Timeout,
     /// Size of the request itself.
@@ -86,77 +86,78 @@ fn request() -> Bytes {
 }
 
 impl RequestFile {
-    /// A request among others.
+    /// A request of the default request size.
     pub fn of(size: Size, weight: f64, timeout: Timeout) -> RequestFile {
         RequestFile { size, weight, timeout, request: request() }
     }
 }
 
-/// Who fetches what, over which relays.
+/// A user, or a group of users with the same settings.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct UserFile {
-    /// Name in reports; numbered if `count` is above one.
+    /// Name in reports; reports append a number if `count` is above one.
     pub name: Name,
-    /// How many of them.
+    /// Number of users.
     #[schemars(range(min = 1, max = 200_000))]
     #[serde(default = "one")]
     pub count: u32,
-    /// How many of them the whole of Tor has, instead of `count`: a run has its fraction of them, times [tor] `load`.
+    /// Number of users in all of Tor, instead of `count`; a run has this number times [tor] `fraction` times `load`.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_tor: Option<Placed<f64>>,
-    /// Kind of traffic: `bulk`, `web`, `benchmark`, `privcount`, or one of the file's own.
+    /// Kind of traffic: `bulk`, `web`, `benchmark`, `privcount`, or a [traffic] table.
     pub traffic: Name,
-    /// Guard, middle, exit; without it the network draws relays.
+    /// Guard, middle and exit; default: drawn by the system's `paths`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<[Name; 3]>,
-    /// The same of the second circuit under `conflux`, to the same exit: without it such a user has one circuit.
+    /// Path of the second circuit under `conflux`, to the same exit; without it a user with `path` has one circuit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub second_path: Option<[Name; 3]>,
-    /// The user over whose circuits this one's streams go.
+    /// Name of another user; this user's streams use that user's circuits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<Name>,
-    /// The client host; without it the network makes one.
+    /// The client host; default: one that the network creates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<Name>,
-    /// Whether the user keeps its guard where clients keep theirs; Tor's benchmark clients do not.
+    /// Whether the user keeps its guard under `keep-guard`; Tor's benchmark clients do not.
     #[serde(default = "yes")]
     pub keep_guard: bool,
-    /// The server host; without it the network chooses.
+    /// The server host; default: one that the network chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<Name>,
-    /// Countries that these users are in, by their codes, one after the other; without it they are where Tor's users are.
+    /// Country codes, assigned to these users in rotation; default: the distribution of Tor's users.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub countries: Vec<Name>,
-    /// Each has a server of its own, at the same place: OnionPerf fetches from its own machine.
+    /// Each user has its own server at the same location; OnionPerf fetches from its own machine.
     #[serde(default)]
     pub own_server: bool,
-    /// First request.
+    /// Time of the first request, drawn from the range.
     #[serde(default)]
     pub start: Between<Span>,
-    /// Nothing is begun after this, without it until the end of the run; what has begun may end, endless responses do.
+    /// Time after which the user starts no request; default: the end of the run. Responses under way may complete, and
+    /// endless ones stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Span>,
-    /// Circuits are built this long before the first request.
+    /// Time between building a circuit and its first request.
     #[serde(default)]
     pub circuit_lead: Span,
-    /// The server is an onion service: circuits have six relays, the client's guard, middle and rendezvous point, and two
-    /// middles and the guard of the service, at which its end of the circuit is. Not with `path`.
+    /// The server is an onion service. Circuits have six relays: the client's guard, middle and rendezvous point, then
+    /// two middles and the guard of the service, where the simulated circuit ends. Not with `path`.
     #[serde(default)]
     pub onion_service: bool,
-    /// Share of these users that are awake in each of so many equal parts of the `day`; the others begin nothing
-    /// meanwhile. Without it all are, always.
+    /// Share of these users that are active in each of the equal parts of the `day`; the others start no request.
+    /// Default: all users, always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awake: Vec<Placed<f64>>,
-    /// Length of the day of `awake`; the first begins with the run.
+    /// Length of the day of `awake`; the first day starts with the run.
     #[schemars(extend("x-range" = "1 s.."))]
     #[serde(default = "day")]
     pub day: Span,
 }
 
 impl UserFile {
-    /// Where so many-th of these users is, if that is said.
+    /// The country of the user with this number, if the file assigns countries.
     pub fn country(&self, number: u32) -> Option<Country> {
         let countries = self.countries.len() as u32;
         let code = self.countries.get(number.checked_rem(countries)? as usize)?;
@@ -176,69 +177,69 @@ fn yes() -> bool {
     true
 }
 
-/// Relays come and go: each is up and down for times drawn from exponential distributions, and what ran over it breaks.
-/// Clients learn of it from failures alone; while its guard is down, a client takes others.
+/// Churn of relays. Each relay is up and down for exponentially distributed times; going down breaks its circuits.
+/// Clients notice only through failures, and use other guards while theirs is down.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ChurnFile {
     /// Mean time that a relay is up.
     #[schemars(extend("x-range" = "1 s.."))]
     pub up: Span,
-    /// Mean time that it is down.
+    /// Mean time that a relay is down.
     #[schemars(extend("x-range" = "1 s.."))]
     pub down: Span,
 }
 
-/// One thing that goes wrong.
+/// One fault.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FaultFile {
-    /// What goes wrong.
+    /// Kind of fault.
     pub kind: FaultKind,
-    /// The two hosts, for what happens between them.
+    /// The two hosts, for faults between hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub between: Option<[Name; 2]>,
-    /// The host, for what happens to one.
+    /// The host, for faults of one host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<Name>,
-    /// `drop`: the probability.
+    /// `drop`: probability that a packet is lost.
     #[schemars(range(min = 0.0, max = 1.0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
-    /// `byzantine`: what the relay tells its neighbours instead of its PredicTor controller's plans.
+    /// `byzantine`: what the relay reports to its neighbours in place of its PredicTor plans.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lie: Option<Lie>,
-    /// `delay`: how much longer.
+    /// `delay`: additional delay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extra: Option<Span>,
-    /// From this time,
+    /// Start of the fault.
     #[serde(default)]
     pub from: Span,
-    /// until this time; without it the end of the run.
+    /// End of the fault; default: the end of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Span>,
 }
 
-/// What can go wrong.
+/// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
     /// Packets between two hosts are lost with a probability.
     Drop,
-    /// Packets between two hosts take longer.
+    /// Packets between two hosts have additional delay.
     Delay,
-    /// No packet passes between two hosts.
+    /// All packets between two hosts are lost.
     Partition,
     /// A host's access link carries nothing.
     LinkDown,
-    /// A host stops, and comes back empty.
+    /// A host stops and restarts without state.
     HostDown,
-    /// A relay under PredicTor lies to its neighbours.
+    /// A relay under PredicTor sends false plans to its neighbours.
     Byzantine,
 }
 
 impl FaultFile {
-    /// A key that this kind of fault needs and that is not given.
+    /// The first key that this kind of fault requires and the file lacks.
     pub fn missing(&self) -> Option<&'static str> {
         match self.kind {
             FaultKind::Byzantine if self.lie.is_none() => Some("lie"),

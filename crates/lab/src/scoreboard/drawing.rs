@@ -1,4 +1,4 @@
-//! The published figure: its axes, the paper's points, ours over them with confidence bands.
+//! Published figures: axes, the paper's points, and ours with confidence bands.
 //!
 //! ```toml
 //! [[figure]]
@@ -11,7 +11,7 @@
 //! published = { vanilla = [[10, 93.5]] }
 //! ```
 //!
-//! A point that this scale does not measure is left out.
+//! Points that a scale does not measure are left out.
 
 use std::collections::BTreeMap;
 
@@ -37,42 +37,42 @@ pub struct FigureFile {
     /// A logarithmic vertical axis.
     #[serde(default)]
     pub log_y: bool,
-    /// Where the published points come from.
+    /// Origin of the published points.
     #[serde(default)]
     pub note: String,
-    /// The paper's points by the name of their curve.
+    /// The paper's points, by name of the curve.
     #[serde(default)]
     pub published: BTreeMap<String, Vec<(f64, f64)>>,
-    /// Ours, over `x`.
+    /// Our curves as (x, expression).
     #[serde(default)]
     pub ours: BTreeMap<String, Vec<(f64, String)>>,
-    /// Ours where the horizontal coordinate is measured, as in a distribution: its points are (expression, y).
+    /// Our curves as (expression, y), for figures that measure the horizontal coordinate, such as distributions.
     #[serde(default)]
     pub across: BTreeMap<String, Vec<(String, f64)>>,
 }
 
-/// One curve of ours.
+/// One of our curves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Banded {
     /// Its name.
     pub name: String,
-    /// Whether the interval is of x instead of y.
+    /// Whether the interval applies to x instead of y.
     pub across: bool,
-    /// (fixed coordinate, mean, ends of the 95 % confidence interval of the mean).
+    /// (fixed coordinate, mean, ends of the mean's 95 % confidence interval).
     pub points: Vec<(f64, f64, [f64; 2])>,
 }
 
-/// A figure that can be drawn.
+/// A figure with its measured curves.
 #[derive(Clone, Debug)]
 pub struct Drawing {
     /// Axes, title and the paper's points.
     pub file: FigureFile,
-    /// Ours.
+    /// Our curves.
     pub ours: Vec<Banded>,
 }
 
 impl FigureFile {
-    /// The expressions that are no expressions, for the check of the file.
+    /// The error of the first invalid expression, if any.
     pub fn wrong(&self) -> Option<String> {
         let texts = self.ours.values().flatten().map(|(_, text)| text);
         let across = self.across.values().flatten().map(|(text, _)| text);
@@ -83,7 +83,7 @@ impl FigureFile {
         })
     }
 
-    /// The figure with what was measured.
+    /// Evaluates the figure's expressions.
     pub fn draw(&self, measured: &Measured) -> Drawing {
         let estimate = |text: &str| {
             let values = text.parse::<Expression>().ok()?.evaluate(&measured.values).ok()?;

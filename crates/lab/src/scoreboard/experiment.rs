@@ -1,4 +1,4 @@
-//! `experiment.toml`: what was published, where, and how it is measured here.
+//! The file `experiment.toml`: published numbers, their source, and how they are measured here.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,28 +11,28 @@ use super::drawing::FigureFile;
 use super::expression::{Expression, Relation};
 use crate::input::{InputError, SourceFile, suggest};
 
-/// How much effort a reproduction makes.
+/// Size of a reproduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scale {
-    /// Seconds: does it work at all, is the shape right.
+    /// Takes seconds; shows that the experiment runs and has the right shape.
     Smoke,
-    /// Every published row can be compared, everything together in an hour and a half of two cores.
+    /// Allows comparing every published row; all experiments together take 90 minutes on two cores.
     Medium,
     /// The published size.
     Full,
 }
 
 impl Scale {
-    /// All of them, the largest last.
+    /// All scales, the largest last.
     pub const ALL: [Scale; 3] = [Scale::Smoke, Scale::Medium, Scale::Full];
 
-    /// What a reader of its results must know first.
+    /// A sentence on what results at this scale can show.
     pub fn headline(self) -> &'static str {
         match self {
             Scale::Smoke => {
-                "smoke scale shows that everything runs, and shapes: too few seeds and seconds for the \
-                 published numbers of large networks, which it counts as not comparable"
+                "smoke scale shows that everything runs and has the right shape; its seeds and seconds are too few for \
+                 the published numbers of large networks, which count as not comparable"
             }
             Scale::Medium => "medium scale: every published row is compared, with fewer seeds or seconds",
             Scale::Full => "full scale: the published size",
@@ -50,14 +50,14 @@ impl fmt::Display for Scale {
     }
 }
 
-/// Whose number a row holds ours against.
+/// Origin of the number that a row compares ours with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RowKind {
-    /// A paper's, or a measurement's of others.
+    /// A paper, or a measurement by others.
     #[default]
     Published,
-    /// This project's goal.
+    /// A goal of this project.
     Own,
 }
 
@@ -68,23 +68,23 @@ pub struct Experiment {
     pub paper: String,
     /// Folder below the paper's: `table-1`.
     pub figure: String,
-    /// Where `experiment.toml` lies; parameters that are paths count from here.
+    /// Folder of `experiment.toml`; paths in parameters are relative to it.
     pub folder: PathBuf,
-    /// Where measured inputs lie.
+    /// Folder of measured inputs.
     pub data: PathBuf,
-    /// The file.
+    /// The contents of `experiment.toml`.
     pub file: ExperimentFile,
-    /// Where finished runs of its scenarios are kept, if they are.
+    /// Where to store finished runs of its scenarios, if at all.
     pub keep: Option<KeptRuns>,
     source: SourceFile,
 }
 
-/// A place for finished runs.
+/// A folder for finished runs.
 #[derive(Clone, Debug)]
 pub struct KeptRuns {
-    /// The folder of all experiments' runs.
+    /// The folder for the runs of all experiments.
     pub place: PathBuf,
-    /// The commit that the tool was built from: runs of another are not these.
+    /// The commit that the tool was built from; runs of other commits do not match.
     pub commit: String,
 }
 
@@ -92,20 +92,20 @@ pub struct KeptRuns {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ExperimentFile {
-    /// What it shows.
+    /// Title of the figure or table.
     pub title: String,
-    /// Where it was published.
+    /// The publication.
     pub source: String,
-    /// Name of the runner that measures it.
+    /// Name of the runner.
     pub runner: Spanned<String>,
-    /// Whose numbers its rows are, where a row does not say.
+    /// Default of the rows' `kind`.
     #[serde(default)]
     pub kind: RowKind,
-    /// Measured inputs that it needs, below the data folder; without them its rows have no data. In the
-    /// texts of overrides `{data}` stands for that folder.
+    /// Required measured inputs, relative to the data folder; without them the rows have no data. In overrides,
+    /// `{data}` stands for that folder.
     #[serde(default)]
     pub needs: Vec<String>,
-    /// What the runner needs to know, at any scale.
+    /// Parameters of the runner at any scale.
     #[serde(default)]
     pub parameters: toml::Table,
     /// Parameters that replace those at smoke scale.
@@ -125,13 +125,13 @@ pub struct ExperimentFile {
     pub row: Vec<Spanned<RowFile>>,
 }
 
-/// One published number, or one published statement.
+/// A published number or statement.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RowFile {
-    /// What it is, for readers.
+    /// Name of the quantity, for readers.
     pub quantity: String,
-    /// Whose number it is, if not the experiment's [`ExperimentFile::kind`].
+    /// Origin of the number; default: [`ExperimentFile::kind`].
     pub kind: Option<RowKind>,
     /// Its unit, for readers.
     #[serde(default)]
@@ -140,17 +140,17 @@ pub struct RowFile {
     pub measure: Option<String>,
     /// The published number.
     pub published: Option<f64>,
-    /// How far ours may be from it: `"10 %"`, or a number in the row's unit.
+    /// Permitted distance of ours: `"10 %"`, or a number in the row's unit.
     pub tolerance: Option<Tolerance>,
-    /// Instead of a number, a statement: `latency_1000 <= 1.3 * latency_10`.
+    /// A statement instead of a number: `latency_1000 <= 1.3 * latency_10`.
     pub relation: Option<String>,
-    /// How the published number was got, where the text does not have it.
+    /// How the published number was derived, if the paper's text does not contain it.
     pub derived: Option<String>,
-    /// Why this row cannot be compared, if it cannot.
+    /// Reason why this row cannot be compared.
     pub not_comparable: Option<String>,
-    /// The same at smoke scale only.
+    /// Reason why this row cannot be compared at smoke scale.
     pub not_comparable_at_smoke: Option<String>,
-    /// What a reader should know.
+    /// Remark for readers.
     #[serde(default)]
     pub note: String,
 }
@@ -160,20 +160,20 @@ pub struct RowFile {
 pub struct PublishedRow {
     /// The row as written.
     pub file: RowFile,
-    /// What is compared.
+    /// The parsed comparison.
     pub check: Check,
 }
 
-/// What a row compares.
+/// The comparison of a row.
 #[derive(Clone, Debug)]
 pub enum Check {
     /// A number with a published value.
     Number {
-        /// Ours.
+        /// The expression for our number.
         measure: Expression,
-        /// Theirs.
+        /// The published number.
         published: f64,
-        /// How far apart they may be.
+        /// Permitted distance between the two.
         tolerance: Tolerance,
     },
     /// A statement over measured quantities.
@@ -200,7 +200,7 @@ impl PublishedRow {
     }
 }
 
-/// A permitted distance from a published number.
+/// Permitted distance from a published number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tolerance {
     /// Share of the published number.
@@ -238,7 +238,7 @@ impl FromStr for Tolerance {
         match number.trim().parse::<f64>() {
             Ok(value) if value >= 0.0 && value.is_finite() && scale == 1.0 => Ok(Tolerance::Absolute(value)),
             Ok(value) if value >= 0.0 && value.is_finite() => Ok(Tolerance::Relative(value * scale)),
-            _ => Err(format!("`{text}` is no tolerance; write it like \"10 %\" or \"0.5\"")),
+            _ => Err(format!("`{text}` is not a tolerance; write it like \"10 %\" or \"0.5\"")),
         }
     }
 }
@@ -301,16 +301,15 @@ impl Experiment {
             },
             _ => {
                 return fail(
-                    "has neither a number nor a statement".into(),
-                    "give `measure`, `published` and `tolerance`, or `relation`",
+                    "needs either a number or a statement".into(),
+                    "set `measure`, `published` and `tolerance`, or `relation`",
                 );
             }
         };
         Ok(PublishedRow { file, check })
     }
 
-    /// The runner's parameters at a scale, as the runner's own type. Unknown keys are refused if that type
-    /// says so.
+    /// The parameters at a scale, as the runner's own type, which decides whether unknown keys are errors.
     pub fn parameters<T: serde::de::DeserializeOwned>(&self, scale: Scale) -> Result<T, InputError> {
         let mut table = self.file.parameters.clone();
         let scaled = match scale {
@@ -325,7 +324,7 @@ impl Experiment {
         })
     }
 
-    /// The first of its inputs that the data folder lacks.
+    /// The first required input that is missing in the data folder.
     pub fn lacks(&self) -> Option<PathBuf> {
         self.file.needs.iter().map(|input| self.data.join(input)).find(|input| !input.exists())
     }
@@ -333,12 +332,12 @@ impl Experiment {
     /// The error for a runner that is not registered.
     pub fn unknown_runner(&self, known: &[&str]) -> InputError {
         let name = &self.file.runner;
-        let cause = format!("there is no runner `{}`", name.get_ref());
+        let cause = format!("unknown runner `{}`", name.get_ref());
         self.source.error(name.span(), cause, suggest(name.get_ref(), known))
     }
 }
 
-/// All experiments below `root` that `wanted` (`paper`, `paper/figure`, or nothing for all) names, in order.
+/// The experiments below `root` that match `wanted` (`paper` or `paper/figure`; `None` matches all), in order.
 pub fn find(root: &Path, data: &Path, wanted: Option<&str>) -> Result<Vec<Experiment>, InputError> {
     let all = list(root)?;
     let names: Vec<String> = all.iter().map(|(paper, figure)| format!("{paper}/{figure}")).collect();
@@ -359,14 +358,14 @@ pub fn find(root: &Path, data: &Path, wanted: Option<&str>) -> Result<Vec<Experi
         }
         return Err(InputError::new(
             "reproduce",
-            format!("there is no experiment `{wanted}`"),
+            format!("unknown experiment `{wanted}`"),
             suggest(wanted, &known),
         ));
     }
     chosen.into_iter().map(|(paper, figure)| Experiment::load(root, data, paper, figure)).collect()
 }
 
-/// (paper, figure) of every experiment, sorted; numbers in names sort as numbers.
+/// (paper, figure) of every experiment, sorted; numbers within names sort numerically.
 fn list(root: &Path) -> Result<Vec<(String, String)>, InputError> {
     let folders = |path: &Path| -> Result<Vec<String>, InputError> {
         let fail = |error: std::io::Error| {

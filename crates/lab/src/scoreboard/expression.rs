@@ -1,7 +1,7 @@
-//! Small arithmetic over measured quantities: `(a.total - b.total) / 1024`, `x <= 1.3 * y`.
+//! Arithmetic expressions over measured quantities: `(a.total - b.total) / 1024`, `x <= 1.3 * y`.
 //!
-//! A name is made of letters, digits, `_`, `.` and `-` and begins with a letter; a minus sign between two
-//! names therefore needs spaces around it.
+//! Names consist of letters, digits, `_`, `.` and `-`, and begin with a letter. A minus sign between two names
+//! therefore needs spaces around it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +15,10 @@ pub struct Expression(Node);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Relation {
     text: String,
-    /// The side whose value is shown as ours.
+    /// The left side; reports show its value as ours.
     pub left: Expression,
     comparison: Comparison,
-    /// The side it is held against.
+    /// The right side.
     pub right: Expression,
 }
 
@@ -38,7 +38,7 @@ enum Node {
     Negative(Box<Node>),
 }
 
-/// Why a text is no expression.
+/// Why a text is not a valid expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError(String);
 
@@ -48,19 +48,19 @@ impl fmt::Display for ExpressionError {
     }
 }
 
-/// The names that an expression needs and the measurement lacks.
+/// Message about a quantity that was not measured.
 pub type Missing = String;
 
 impl Expression {
-    /// The quantities that it is made of.
+    /// The names of the quantities in the expression.
     pub fn names(&self) -> Vec<&str> {
         let mut names = Vec::new();
         self.0.names(&mut names);
         names
     }
 
-    /// One value per seed. A quantity with one value stands for every seed; otherwise the numbers of values
-    /// must agree.
+    /// Evaluates the expression once per seed. Quantities with one value apply to every seed; all others must have
+    /// equally many values.
     pub fn evaluate(&self, values: &BTreeMap<String, Vec<f64>>) -> Result<Vec<f64>, Missing> {
         let names = self.names();
         let mut seeds = 1;
@@ -200,7 +200,7 @@ impl Reader<'_> {
     fn factor(&mut self) -> Result<Node, ExpressionError> {
         self.depth += 1;
         if self.depth > 200 {
-            return Err(ExpressionError("is too deep".into()));
+            return Err(ExpressionError("the expression has more than 200 operands or levels".into()));
         }
         let node = if self.take(&['-']).is_some() {
             Node::Negative(Box::new(self.factor()?))
@@ -215,7 +215,7 @@ impl Reader<'_> {
     }
 
     fn atom(&mut self) -> Result<Node, ExpressionError> {
-        let first = self.peek().ok_or_else(|| ExpressionError("ends too early".into()))?;
+        let first = self.peek().ok_or_else(|| ExpressionError("the expression is incomplete".into()))?;
         let name = first.is_ascii_alphabetic();
         let more = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.') || (name && c == '-');
         let end = self.rest.find(|c| !more(c)).unwrap_or(self.rest.len());
@@ -226,7 +226,9 @@ impl Reader<'_> {
         }
         match word.parse() {
             Ok(number) => Ok(Node::Number(number)),
-            Err(_) => Err(ExpressionError(format!("`{}` is no number or name", first.escape_debug()))),
+            Err(_) => {
+                Err(ExpressionError(format!("`{}` does not start a number or name", first.escape_debug())))
+            }
         }
     }
 }

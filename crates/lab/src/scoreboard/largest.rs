@@ -1,4 +1,4 @@
-//! The largest of what several scenarios gave: the best of many attacks, for each system another.
+//! The largest value of a metric over several scenarios, such as the most effective of many attacks.
 //!
 //! ```toml
 //! [parameters.largest]
@@ -14,18 +14,19 @@ use super::Measured;
 use crate::number::format_number;
 use crate::statistics::Estimate;
 
-/// Which metrics, over which groups of scenarios.
+/// Metrics and groups of scenarios.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Largest {
     /// The metrics.
     pub metrics: Vec<String>,
-    /// What the names of a group's scenarios begin with, before a dash.
+    /// Prefixes, before a dash, of the names of the scenarios of each group.
     pub groups: Vec<String>,
 }
 
 impl Largest {
-    /// Adds `<group>.<system>.<metric>`: the values of the scenario whose mean over seeds is the largest. Says which it was.
+    /// Adds `<group>.<system>.<metric>`, the values of the scenario with the largest mean over seeds, and a note that
+    /// names it.
     pub(super) fn find(&self, measured: &mut Measured) {
         for (group, metric) in self.groups.iter().flat_map(|g| self.metrics.iter().map(move |m| (g, m))) {
             let mut found: BTreeMap<&str, (f64, &str, &[f64])> = BTreeMap::new();

@@ -1,8 +1,8 @@
-//! What a runner hands to the scoreboard.
+//! The result of a runner.
 
 use std::collections::BTreeMap;
 
-/// What a runner measured: quantity name -> one value per seed (one value if there is one run).
+/// Measured quantities: name -> one value per seed.
 ///
 /// Names are dotted paths of letters, digits, `_` and `-`, such as
 /// `vanilla.throughput_total_bytes_per_s`; rows refer to them.
@@ -12,7 +12,7 @@ pub struct Measured {
     pub values: BTreeMap<String, Vec<f64>>,
     /// Curves for the scoreboard's report.
     pub figures: Vec<Figure>,
-    /// What a reader of the scoreboard should know about this measurement.
+    /// Remarks on this measurement for readers of the scoreboard.
     pub notes: Vec<String>,
 }
 

@@ -1,8 +1,8 @@
-//! The scoreboard: published numbers beside ours.
+//! The scoreboard: comparison of published numbers with ours.
 //!
-//! `experiments/<paper>/<figure>/experiment.toml` names a runner and lists the published numbers, a row
-//! each. A runner measures quantities ([`Measured`]); rows are expressions over them ([`expression`]).
-//! Runners are registered by name in one list, the tool's `runners`.
+//! `experiments/<paper>/<figure>/experiment.toml` names a runner and has one row per published number. The runner
+//! measures quantities ([`Measured`]), and rows are expressions over them ([`expression`]). The tool's list `runners`
+//! registers all runners by name.
 
 pub mod drawing;
 pub mod experiment;
@@ -21,18 +21,17 @@ pub use experiment::{Experiment, RowKind, Scale};
 pub use measured::{Curve, Figure, Measured};
 pub use verdict::{Outcome, Verdict};
 
-/// Measures what an experiment asks for. Must be a pure function of the experiment and the scale, but for
-/// quantities that are times of this machine.
+/// Measures an experiment. Except for times on this machine, the result must depend only on experiment and scale.
 pub type Runner = fn(&Experiment, Scale, &dyn Monitor) -> Result<Measured, RunError>;
 
 /// Why an experiment could not be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunError {
-    /// The experiment's files are wrong.
+    /// A mistake in the experiment's files.
     Input(InputError),
-    /// Something that this experiment needs is not on this machine: its rows have no data.
+    /// The machine lacks something that the experiment needs; its rows have no data.
     Unavailable(String),
-    /// The run itself failed.
+    /// The run failed.
     Failed(String),
     /// The user stopped it.
     Stopped,

@@ -1,31 +1,31 @@
-//! Which of many systems is the best, by several metrics at once.
+//! Ranks systems by several metrics.
 
 use serde::Deserialize;
 
 use crate::number::format_number;
 use crate::statistics::Estimate;
 
-/// What systems are ranked by.
+/// The metrics to rank by.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Criteria {
-    /// Metrics of which less is better.
+    /// Metrics to minimise.
     pub least: Vec<String>,
-    /// Metrics of which more is better.
+    /// Metrics to maximise.
     pub most: Vec<String>,
 }
 
-/// A system and how it did.
+/// A system and its rank.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub system: String,
-    /// Its rank by each metric, on average: 1 if nobody is better in any.
+    /// Mean of its ranks by each metric; 1 if it is the best by all of them.
     pub mean_rank: f64,
-    /// (metric, mean over seeds and its interval).
+    /// (metric, mean over seeds with interval).
     pub values: Vec<(String, Estimate)>,
 }
 
-/// The systems by mean rank, the best first. Equal values have equal ranks; who has no value is last.
+/// The systems by mean rank, best first. Equal values have equal ranks; systems without a value rank last.
 pub(super) fn rank<'a>(
     criteria: &Criteria,
     systems: &[&str],
@@ -53,7 +53,7 @@ pub(super) fn rank<'a>(
     places
 }
 
-/// The best five, and the last.
+/// Notes on the best five systems and the last one.
 pub(super) fn notes(scenario: &str, places: &[Place]) -> Vec<String> {
     let chosen = places.iter().enumerate().filter(|(at, _)| *at < 5 || *at + 1 == places.len());
     let note = |(at, place): (usize, &Place)| {

@@ -1,6 +1,6 @@
-//! What an experiment gave, kept beside it: `experiments/<paper>/<figure>/result.json`.
+//! Recorded results of experiments: `experiments/<paper>/<figure>/result.json`.
 //!
-//! The largest scale that was recorded is in `result.json`, others beside it in `result-<scale>.json`.
+//! `result.json` holds the largest recorded scale, `result-<scale>.json` any other.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -16,23 +16,23 @@ use crate::input::{InputError, SourceFile};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recorded {
-    /// Of this size.
+    /// Scale of the measurement.
     pub scale: Scale,
-    /// By the tool built from this commit.
+    /// Commit that the tool was built from.
     pub commit: String,
-    /// What it took.
+    /// Time that the measurement took.
     pub cost: Cost,
     /// Its rows.
     pub rows: Vec<RecordedRow>,
 }
 
-/// What a measurement took.
+/// Time that a measurement took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
     /// Wall-clock seconds.
     pub wall_s: f64,
-    /// Processor seconds of the tool; what the processes of live experiments took comes on top.
+    /// Processor seconds of the tool, without the processes of live experiments.
     pub cpu_s: f64,
 }
 
@@ -40,19 +40,19 @@ pub struct Cost {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedRow {
-    /// What it is.
+    /// Name of the quantity.
     pub quantity: String,
-    /// Theirs.
+    /// The published number or statement.
     pub published: Published,
-    /// Ours.
+    /// Our number.
     pub ours: Option<f64>,
-    /// The 95 % confidence interval of ours, from two seeds on.
+    /// The 95 % confidence interval of our number; needs two seeds.
     pub interval: Option<[f64; 2]>,
-    /// Whose number it is.
+    /// Origin of the published number.
     pub kind: RowKind,
-    /// Whether it holds.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What a reader should know.
+    /// Remarks.
     pub note: String,
 }
 
@@ -70,17 +70,17 @@ impl From<&Outcome> for RecordedRow {
     }
 }
 
-/// The place of the largest scale.
+/// Name of the file of the largest scale.
 pub const LARGEST: &str = "result.json";
 
 fn beside(folder: &Path, scale: Scale) -> PathBuf {
     folder.join(format!("result-{scale}.json"))
 }
 
-/// Reads a record; none where there is none.
+/// Reads the record of the largest scale, if there is one.
 ///
 /// # Errors
-/// If it is there and is no record.
+/// If the file exists and is not a record.
 pub fn read(folder: &Path) -> Result<Option<Recorded>, InputError> {
     let path = folder.join(LARGEST);
     if fs::symlink_metadata(&path).is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound) {
@@ -91,22 +91,27 @@ pub fn read(folder: &Path) -> Result<Option<Recorded>, InputError> {
         at: Some((error.line(), error.column())),
         ..InputError::new(
             &source.file,
-            format!("is no record: {error}"),
-            "restore it, or remove it and record the experiment again",
+            format!("is not a record: {error}"),
+            "restore it, or remove it and run `tidegate reproduce` with --record",
         )
     })
 }
 
-/// Keeps a record: in `result.json` if none of a larger scale is there, else beside it. What was there and is
-/// smaller moves beside.
+/// Writes a record to `result.json`, unless that holds a larger scale; then to `result-<scale>.json`.
+///
+/// A record of a smaller scale in `result.json` moves to `result-<scale>.json`.
 ///
 /// # Errors
-/// If what is there is no record, or the folder cannot be written.
+/// If the existing file is not a record, or the folder cannot be written.
 pub fn write(folder: &Path, recorded: &Recorded) -> Result<PathBuf, InputError> {
     let largest = folder.join(LARGEST);
     let there = read(folder)?.map(|there| there.scale);
     let fail = |cause: io::Error| {
-        InputError::new(folder.display().to_string(), format!("cannot be written: {cause}"), "check it")
+        InputError::new(
+            folder.display().to_string(),
+            format!("cannot be written: {cause}"),
+            "check permissions and free space",
+        )
     };
     let place = match there {
         Some(scale) if scale > recorded.scale => beside(folder, recorded.scale),
@@ -118,14 +123,14 @@ pub fn write(folder: &Path, recorded: &Recorded) -> Result<PathBuf, InputError> 
     };
     let text = serde_json::to_string_pretty(recorded).expect("records can be written") + "\n";
     replace(&place, &text).map_err(fail)?;
-    // One scale, one record.
+    // Each scale has one record.
     if place.ends_with(LARGEST) {
         let _ = fs::remove_file(beside(folder, recorded.scale));
     }
     Ok(place)
 }
 
-/// Writes a file in one step: a reader sees the old text or the new.
+/// Replaces a file atomically: readers see either the old or the new text.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let fresh = path.with_file_name(format!(".{name}.{}", std::process::id()));
@@ -175,7 +180,7 @@ mod tests {
 
         fs::write(folder.join(LARGEST), "{\"scale\": \"tiny\"}").unwrap();
         let said = write(&folder, &smoke).unwrap_err().to_string();
-        assert!(said.contains("result.json:1:") && said.contains("is no record"), "{said}");
+        assert!(said.contains("result.json:1:") && said.contains("is not a record"), "{said}");
         assert!(fs::read_to_string(folder.join(LARGEST)).unwrap().contains("tiny"), "left as it was");
         fs::remove_dir_all(&folder).unwrap();
     }

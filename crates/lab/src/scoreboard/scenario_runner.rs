@@ -1,4 +1,4 @@
-//! The runner `scenario`: runs scenario files over seeds and offers every metric by its path.
+//! The runner `scenario`: runs scenario files over several seeds and returns every metric.
 //!
 //! ```toml
 //! runner = "scenario"
@@ -8,18 +8,18 @@
 //! seeds = 25
 //! ```
 //!
-//! A scenario may have overrides and a number of seeds of its own, beside those of all:
+//! A scenario may have additional overrides and its own number of seeds:
 //! `whole = { file = "network.toml", overrides = ["tor.fraction = 0.02"], seeds = 1 }`.
 //!
-//! A quantity is called `<scenario>.<system>.<metric>`, the metric as in `tidegate run --json`:
-//! `scenario2.vanilla.throughput_bytes_per_s.circuit1`. The name of the scenario is left out if there is
-//! one only. `<scenario>.duration_s` is the simulated time.
+//! Quantities have the name `<scenario>.<system>.<metric>`, with metrics as in `tidegate run --json`:
+//! `scenario2.vanilla.throughput_bytes_per_s.circuit1`. With only one scenario, its name is omitted.
+//! `<scenario>.duration_s` is the simulated time.
 //!
-//! With `rank = { least = [metrics], most = [metrics] }` each scenario's systems are ranked: `mean_rank` is a
-//! system's rank by each of these metrics, on average, 1 being the best everywhere. [`super::largest`] finds, for each
-//! system, the largest of what several scenarios gave.
+//! `rank = { least = [metrics], most = [metrics] }` ranks the systems of each scenario: `mean_rank` is the mean of a
+//! system's ranks by these metrics, 1 if it is the best by all. [`super::largest`] finds, for each system, the largest
+//! value over several scenarios.
 //!
-//! Given a [place to keep runs](Experiment::keep), each run is kept there the moment it ends, and is not made again.
+//! With a [folder for runs](Experiment::keep), each run is stored there when it ends and is not repeated later.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ use crate::store::{Store, input_digests};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ScenarioExperiment {
-    /// Scenario files by name; paths count from the experiment's folder.
+    /// Scenario files by name; paths are relative to the experiment's folder.
     pub scenarios: BTreeMap<String, ScenarioEntry>,
     /// Overrides of every scenario, as TOML text.
     #[serde(default)]
@@ -53,11 +53,11 @@ pub struct ScenarioExperiment {
     /// Number of seeds.
     #[serde(default = "one")]
     pub seeds: u32,
-    /// Metrics that the systems are ranked by.
+    /// Metrics to rank the systems by.
     pub rank: Option<Criteria>,
-    /// The largest of what several scenarios gave.
+    /// Largest values over groups of scenarios.
     pub largest: Option<Largest>,
-    /// Curves over the scenarios ([`super::sweep`]).
+    /// Curves over scenarios ([`super::sweep`]).
     pub sweep: Option<Sweep>,
 }
 
@@ -65,7 +65,7 @@ fn one() -> u32 {
     1
 }
 
-/// Measures an experiment that is made of scenario files.
+/// Measures an experiment that consists of scenario files.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: ScenarioExperiment = experiment.parameters(scale)?;
     let mut measured = Measured::default();
@@ -125,7 +125,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
-/// These runs: those that are kept, and those that were not, which are kept now.
+/// Returns the runs of all tasks; makes and stores those that the folder lacks.
 fn kept(
     scenario: &Scenario,
     tasks: Vec<(usize, u64)>,
@@ -148,10 +148,10 @@ fn kept(
     Ok(Runs { finished, missing: made?.missing })
 }
 
-/// Rates of each system over time, and the latency's distribution.
+/// Figures of each system's rates over time and of the latency distribution.
 fn figures(name: &str, results: &Results<'_>) -> Vec<Figure> {
     let mut all = Vec::new();
-    // Many curves in one picture say nothing.
+    // A picture with more than 20 curves is unreadable.
     let few = |names: &[String]| names.len() <= 20;
     let drawn = results.systems.iter().filter(|system| few(&system.runs[0].metrics.delivered.names));
     for system in drawn {
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// Kinds of traffic that a row's paths name: `tor.ttlb_s.web-1MiB.p50` names `web-1MiB`.
+    /// The kinds of traffic in a row's paths: `web-1MiB` in `tor.ttlb_s.web-1MiB.p50`.
     fn kinds_of_traffic(row: &str) -> Vec<&str> {
         let by_kind = ["ttfb_s", "ttlb_s", "connect_s", "round_trip_s", "transfers"];
         let paths = row.split(|c: char| c.is_whitespace() || "()".contains(c));

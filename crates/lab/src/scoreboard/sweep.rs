@@ -1,4 +1,4 @@
-//! Scenarios that differ in one number, and the curves that they make.
+//! Curves over scenarios that differ in one number.
 //!
 //! ```toml
 //! [parameters.scenarios]
@@ -25,19 +25,19 @@ use crate::scenario::Scenario;
 pub enum ScenarioEntry {
     /// A file.
     File(String),
-    /// A file with overrides of its own, which come after those of all.
+    /// A file with its own overrides, applied after the common ones.
     Varied {
         /// The file.
         file: String,
         /// TOML texts.
         overrides: Vec<String>,
-        /// Number of seeds, if it is not that of all.
+        /// Number of seeds; default: the experiment's.
         seeds: Option<u32>,
     },
 }
 
 impl ScenarioEntry {
-    /// Number of seeds, if it has its own.
+    /// Its own number of seeds, if given.
     pub fn seeds(&self) -> Option<u32> {
         match self {
             ScenarioEntry::File(_) => None,
@@ -45,7 +45,7 @@ impl ScenarioEntry {
         }
     }
 
-    /// Reads it; paths count from the experiment's folder, and `{data}` in overrides is its data folder.
+    /// Reads the scenario. Paths are relative to the experiment's folder; `{data}` in overrides is its data folder.
     pub fn load(&self, experiment: &Experiment, overrides: &[String]) -> Result<Scenario, InputError> {
         let (file, own) = match self {
             ScenarioEntry::File(file) => (file, &[][..]),
@@ -58,24 +58,24 @@ impl ScenarioEntry {
     }
 }
 
-/// Curves over scenarios, one per system.
+/// Figures with one curve per system over all scenarios.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Sweep {
-    /// What the number is, with its unit.
+    /// Label of the number, with its unit.
     pub x: String,
-    /// The number of each scenario.
+    /// The number for each scenario.
     pub values: BTreeMap<String, f64>,
-    /// A figure for each of these metrics.
+    /// Metrics with a figure each.
     #[serde(default)]
     pub quantities: Vec<String>,
-    /// A figure for each of these pairs of metrics: the second over the first, a point per scenario.
+    /// Pairs of metrics with a figure each: the second over the first, one point per scenario.
     #[serde(default)]
     pub trades: Vec<[String; 2]>,
 }
 
 impl Sweep {
-    /// A figure per quantity, then one per trade; a curve per system, the mean over seeds.
+    /// A figure per quantity, then one per trade-off; curves are means over seeds.
     pub fn figures(&self, measured: &BTreeMap<String, Vec<f64>>) -> Vec<Figure> {
         let quantities = self.quantities.iter().map(|quantity| Figure {
             title: quantity.clone(),
@@ -94,7 +94,7 @@ impl Sweep {
         quantities.chain(trades).collect()
     }
 
-    /// A curve per system of a metric over `x`, a function of scenario and system.
+    /// One curve per system of a metric over `x`, a function of scenario and system.
     fn curves(
         &self,
         measured: &BTreeMap<String, Vec<f64>>,

@@ -1,4 +1,4 @@
-//! A row's verdict, and the scoreboard's table and JSON.
+//! Verdicts on rows, and the entries of the scoreboard's JSON.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use super::{Measured, RunError};
 use crate::number::format_number;
 use crate::statistics::Estimate;
 
-/// How a published number fared. Its text is the one of the scoreboard's JSON.
+/// The verdict on a published number. Its text is that of the scoreboard's JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// Ours is within the tolerance, or the statement is true here.
     #[serde(rename = "holds")]
     Holds,
-    /// It is not, or what it speaks of never happened here.
+    /// Ours is outside the tolerance, the statement is false, or its quantity was never measured.
     #[serde(rename = "differs")]
     Differs,
     /// The two cannot be compared; the note says why.
     #[serde(rename = "not comparable")]
     NotComparable,
-    /// An input or a part of the machine is missing; the note says which.
+    /// An input or a capability of the machine is missing; the note says which.
     #[serde(rename = "no data")]
     NoData,
 }
@@ -44,23 +44,23 @@ pub struct Outcome {
     pub paper: String,
     /// `table-1`.
     pub figure: String,
-    /// What it is.
+    /// Name of the quantity.
     pub quantity: String,
-    /// In this unit.
+    /// Its unit.
     pub unit: String,
-    /// Theirs.
+    /// The published number or statement.
     pub published: Published,
-    /// Whose number that is.
+    /// Origin of the published number.
     pub kind: RowKind,
-    /// Ours: the mean over seeds; of a statement, its left side.
+    /// Our number: the mean over seeds; for a statement, its left side.
     pub ours: Option<f64>,
-    /// Half width of the 95 % confidence interval of `ours`, from two seeds on.
+    /// Half width of the 95 % confidence interval of `ours`; needs two seeds.
     pub ci95: Option<f64>,
     /// Permitted distance, as written in the experiment.
     pub tolerance: Option<String>,
-    /// Whether it holds.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What a reader should know; the cause, where the verdict is not the measurement's.
+    /// Remarks; includes the cause if the verdict does not follow from the measurement.
     pub note: String,
 }
 
@@ -81,7 +81,7 @@ pub fn judge(
     rows.iter().map(|row| judge_row(experiment, row, measured, scale)).collect()
 }
 
-/// How many rows fared how: published numbers, and apart from them this project's own goals.
+/// Counts rows by verdict, separately for published numbers and for this project's own goals.
 pub fn count(outcomes: &[Outcome]) -> String {
     let of = |kind: RowKind| {
         let verdicts: Vec<Verdict> =
@@ -127,7 +127,7 @@ fn judge_row(
             (_, Some(why)) => (Verdict::NotComparable, why.clone()),
             (Ok(true), None) => (Verdict::Holds, String::new()),
             (Ok(false), None) => (Verdict::Differs, String::new()),
-            // What a row speaks of and what never happened is a miss, not an excuse.
+            // A row whose quantity was never measured differs.
             (Err(why), None) => (Verdict::Differs, why),
         },
         Err(RunError::Unavailable(what)) => (Verdict::NoData, what.clone()),
@@ -140,7 +140,7 @@ fn judge_row(
     outcome
 }
 
-/// Fills in ours; gives whether the row holds, or what was not measured.
+/// Sets our number; returns whether the row holds, or which quantity was not measured.
 fn compare(row: &PublishedRow, measured: &Measured, outcome: &mut Outcome) -> Result<bool, String> {
     let mut set_ours = |values: &[f64]| {
         let estimate = Estimate::of(values);
@@ -152,7 +152,7 @@ fn compare(row: &PublishedRow, measured: &Measured, outcome: &mut Outcome) -> Re
         Check::Number { measure, published, tolerance } => {
             let ours = set_ours(&measure.evaluate(&measured.values)?);
             if !ours.is_finite() {
-                return Err("nothing was measured".into());
+                return Err("the measured value is not finite".into());
             }
             Ok((ours - published).abs() <= tolerance.width(*published))
         }
@@ -160,7 +160,7 @@ fn compare(row: &PublishedRow, measured: &Measured, outcome: &mut Outcome) -> Re
             let left = set_ours(&relation.left.evaluate(&measured.values)?);
             let right = Estimate::of(&relation.right.evaluate(&measured.values)?).mean;
             if !(left.is_finite() && right.is_finite()) {
-                return Err("nothing was measured".into());
+                return Err("the measured value is not finite".into());
             }
             outcome.add_note(&format!("here {} against {}", format_number(left), format_number(right)));
             Ok(relation.holds(left, right))
@@ -180,7 +180,7 @@ mod tests {
         find(&root, Path::new("no-data"), None).unwrap()
     }
 
-    /// The verdict of a row that nothing excuses, where every quantity has the value that `of` gives it.
+    /// The verdict of a row without `not-comparable`, if every quantity has the value that `of` returns.
     fn verdict(experiment: &Experiment, row: &PublishedRow, of: impl Fn(&str) -> f64) -> Verdict {
         let names = match &row.check {
             Check::Number { measure, .. } => measure.names(),
@@ -194,7 +194,7 @@ mod tests {
         judge_row(experiment, &row, &Ok(Measured { values, ..Measured::default() }), Scale::Full).verdict
     }
 
-    /// Values that a quantity can have at all: shares lie between 0 and 1, everything else is at least 0.
+    /// Upper bound of a quantity: 1 for shares, 100 for percentages, 1e9 for others.
     fn most(name: &str) -> f64 {
         let last = name.rsplit('.').next().unwrap_or(name);
         let share = ["within_", "fairness_index", "jain_index", "background_", "normal_corr", "autocorr"];
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Each quantity takes values from nothing to the most that is possible, apart from the others.
+    /// Assignments of pseudo-random values, from nearly 0 to the upper bound, to each quantity independently.
     fn mutations() -> impl Iterator<Item = impl Fn(&str) -> f64> {
         (0..4000u64).map(|seed| {
             move |name: &str| {
@@ -214,7 +214,7 @@ mod tests {
                 });
                 state = (state ^ (state >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
                 let share = ((state ^ (state >> 32)) >> 11) as f64 / (1u64 << 53) as f64;
-                // Logarithmically from a millionth of the most, or of a thousand, up to it.
+                // Logarithmic distribution from a millionth of the upper bound or of 1000, up to the upper bound.
                 most(name).min(1e3 * 10f64.powf(6.0 * share)) * 10f64.powf(-6.0 * (1.0 - share))
             }
         })

@@ -21,9 +21,9 @@ pub struct StreamExperiment {
     /// Runs of each case.
     #[serde(default = "one")]
     seeds: u64,
-    /// What all cases share.
+    /// Settings shared by all cases.
     stream: Stream,
-    /// By name; each replaces some of what is shared.
+    /// Cases by name; each overrides some shared settings.
     case: BTreeMap<String, Stream>,
 }
 
@@ -31,7 +31,7 @@ fn one() -> u64 {
     1
 }
 
-/// A stream, its viewers and their network; what is not given is as in `tidegate stream server`.
+/// A stream, its viewers and their network; defaults are those of `tidegate stream server`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Stream {
@@ -40,9 +40,9 @@ struct Stream {
     server: Option<Rate>,
     /// The weakest and the strongest uplink of a viewer.
     uplinks: Option<(Rate, Rate)>,
-    /// The mean uplink; in the middle between the two if not given.
+    /// The mean uplink; default: the midpoint of `uplinks`.
     mean_uplink: Option<Rate>,
-    /// All viewers come within this time.
+    /// Time within which all viewers arrive.
     come_within: Option<Span>,
     delay: Option<Span>,
     /// Edge of the square in which peers lie, as a latency.
@@ -56,9 +56,9 @@ struct Stream {
     explore: Option<f64>,
     optimise: Option<bool>,
     overload: Option<OverloadName>,
-    /// One viewer goes and another comes, so often on average.
+    /// Mean interval at which one viewer leaves and another arrives.
     leave_every: Option<Span>,
-    /// At this time every viewer's uplink falls to this share.
+    /// Time at which every viewer's uplink falls to a share of its rate, and that share.
     falls: Option<(Span, f64)>,
 }
 
@@ -82,14 +82,14 @@ enum OverloadName {
 pub struct Job {
     /// The case's name.
     pub name: String,
-    /// From one.
+    /// Its seed, from 1.
     pub seed: u64,
-    /// What is simulated.
+    /// The simulated stream.
     pub plan: Plan,
 }
 
 impl Stream {
-    /// What this one says, or else the other.
+    /// Merges two sets of settings; this one has precedence.
     fn or(&self, shared: &Stream) -> Stream {
         macro_rules! either {
             ($($field:ident),*) => { Stream { $($field: self.$field.clone().or(shared.$field.clone())),* } };
@@ -125,7 +125,7 @@ impl Stream {
         let mean = self.mean_uplink.map_or((low + high) / 2.0, |mean| mean.0 as f64);
         if !(1.0 <= low && low < mean && mean < high) {
             return Err(
-                "`uplinks` are two rates, the lower first, and `mean-uplink` lies between them".into()
+                "`uplinks` needs two rates, the lower first, and `mean-uplink` must lie between them".into(),
             );
         }
         let mut server = ServerConfig::new(rate(&self.server, 12_000_000), count + count / 4 + 8);
@@ -133,7 +133,10 @@ impl Stream {
         server.slices = self.slices.unwrap_or(server.slices);
         server.parity = self.parity.unwrap_or(server.parity);
         if server.slices == 0 || server.slices + server.parity > tidegate_stream::MAX_SLICES {
-            return Err(format!("{} slices and {} of parity cannot be", server.slices, server.parity));
+            return Err(format!(
+                "{} slices with {} of parity are not possible",
+                server.slices, server.parity
+            ));
         }
         server.optimise = self.optimise.unwrap_or(server.optimise);
         server.exploration.share = self.explore.unwrap_or(server.exploration.share);
@@ -178,7 +181,7 @@ impl Stream {
 }
 
 impl StreamExperiment {
-    /// All runs.
+    /// Lists all runs.
     pub fn jobs(&self, place: &str) -> Result<Vec<Job>, InputError> {
         let mut jobs = Vec::new();
         for (name, case) in &self.case {

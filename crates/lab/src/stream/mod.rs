@@ -15,7 +15,7 @@ use file::{Job, StreamExperiment};
 /// Measures an experiment: every case with every seed.
 ///
 /// # Errors
-/// [`RunError::Input`] for parameters that name something unknown or cannot be run.
+/// [`RunError::Input`] for unknown names and parameters out of range.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: StreamExperiment = experiment.parameters(scale)?;
     let place = experiment.folder.join("experiment.toml").display().to_string();
@@ -50,7 +50,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         curves,
     };
     measured.figures.push(figure("Mean depth of viewers in the trees", "hops", depths));
-    measured.figures.push(figure("Viewers that are in", "viewers", viewers));
+    measured.figures.push(figure("Viewers in the trees", "viewers", viewers));
     Ok(measured)
 }
 
@@ -59,7 +59,7 @@ fn curve(job: &Job, report: &Report, value: fn(&Second) -> f64) -> Curve {
     Curve { name: job.name.clone(), points: points.collect() }
 }
 
-/// The first slice's tree in words, as figure 7.11 names nodes.
+/// The edges of the first slice's tree as text, with nodes named as in figure 7.11.
 fn trees(job: &Job, report: &Report) -> String {
     const MOST: usize = 30;
     let first = report.edges.iter().filter(|(slice, ..)| *slice == 0).take(MOST);
