@@ -109,7 +109,7 @@ fn devices_and_fifos_are_refused() {
         for arguments in [&["run", file][..], &["fairness", file], &["predictor", "solve", file]] {
             let (code, said) = scratch.code(arguments);
             assert_eq!(code, Some(2), "{arguments:?}: {said}");
-            assert!(said.contains("is no regular file"), "{arguments:?}: {said}");
+            assert!(said.contains("is not a regular file"), "{arguments:?}: {said}");
         }
         let tor = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/tor.toml");
         let (code, said) = scratch.code(&["run", tor, "--consensus", file]);
@@ -179,7 +179,7 @@ fn results_are_recorded_and_the_page_is_made_of_them() {
     for arguments in [&record[..], &page] {
         let (code, said) = scratch.code(arguments);
         assert_eq!(code, Some(2));
-        assert!(said.contains("result.json:1:") && said.contains("is no record"), "{said}");
+        assert!(said.contains("result.json:1:") && said.contains("is not a record"), "{said}");
     }
 }
 
@@ -397,7 +397,7 @@ fn mistakes_of_a_study_have_a_place_and_a_cure() {
         assert!(said.contains(wanted), "{said}");
         assert!(!scratch.0.join("o").exists());
     };
-    refused(&STUDY.replace("btlnk", "btlkn"), "there is no [[relay]] called `btlkn`");
+    refused(&STUDY.replace("btlnk", "btlkn"), "there is no [[relay]] with the name `btlkn`");
     refused(&STUDY.replace("btlnk.link", "btlnk.lnik"), "unknown key `lnik`");
     refused(&STUDY.replace("'pctcp'", "'pctpc'"), "did you mean `pctcp`?");
     refused(&STUDY.replace("seeds", "seed"), "study.toml:2:1");
@@ -424,10 +424,10 @@ fn the_first_screen_answers() {
     // Nothing is drawn in this network, so there is nothing to be unsure of.
     let flat = text.replace("\n  ", " ");
     assert!(flat.contains("All seeds gave the same runs") && flat.contains("throughput: "), "{text}");
-    assert!(flat.contains(" is best with ") && flat.contains("(the same for every seed)."), "{text}");
+    assert!(flat.contains(" is best with ") && flat.contains("(equal for every seed)."), "{text}");
     let drawn = scratch.tidegate(&["run", "small.toml", "--seeds", "2", "--set", "underlay.jitter = '5 ms'"]);
     let said = String::from_utf8_lossy(&drawn.stdout).replace("\n  ", " ");
-    assert!(!said.contains("same for every seed") && said.contains("sure)."), "{said}");
+    assert!(!said.contains("equal for every seed") && said.contains("significant)."), "{said}");
     let table =
         text.lines().skip_while(|line| !line.starts_with('┌')).take_while(|line| !line.starts_with("--all"));
     assert!((8..=20).contains(&table.count()), "{text}");
@@ -442,5 +442,5 @@ fn the_first_screen_answers() {
     assert!(String::from_utf8_lossy(&all.stdout).contains("cells per CPU-second"));
     let page = fs::read_to_string(scratch.0.join("out/small/latest/report.html")).unwrap();
     let at = |what: &str| page.find(what).unwrap_or_else(|| panic!("{what}"));
-    assert!(at("Which is better") < at("Rates over time"), "the answer comes first");
+    assert!(at("Which system is better") < at("Rates over time"), "the answer comes first");
 }

@@ -100,7 +100,7 @@ fn what_cannot_be_imported_is_named() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(wanted) && !Path::new(&out).exists(), "{said}");
     };
-    refused(&["import", &file, "--out", &out], "hold nothing that can be taken");
+    refused(&["import", &file, "--out", &out], "contain nothing that can be imported");
     refused(&["import", "no-such.gml", "--out", &out], "cannot be read");
     let there = tidegate(&["import", &file, "--out", &file]);
     assert!(String::from_utf8_lossy(&there.stderr).contains("exists already"));
@@ -154,7 +154,7 @@ fn page_draws(page: &Path) {
         String::from_utf8_lossy(&output.stderr)
     );
     assert_eq!(page.matches("<canvas").count(), 13);
-    assert!(page.find("Which is better") < page.find("Summary"), "the answer comes first");
+    assert!(page.find("Which system is better") < page.find("Summary"), "the answer comes first");
     assert!(page.contains("at the middle"), "the anatomy of latency is drawn");
 }
 
@@ -179,7 +179,7 @@ fn wrong_input_is_refused_with_code_2_and_leaves_nothing() {
     run("scenarios", "is a directory");
     run(&write("empty.toml", b""), "is empty");
     run(&write("noise.toml", &[0xff; 10_000]), "is not UTF-8");
-    run(&write("large.toml", &vec![b'#'; 10 << 20]), "the limit is");
+    run(&write("large.toml", &vec![b'#'; 10 << 20]), "the limit of");
     run(&write("half.toml", b"duration = \"7.5"), "half.toml:1:");
     let good = std::fs::read_to_string(root().join("scenarios/bottleneck.toml")).unwrap();
     run(&write("key.toml", good.replace("warmup", "warmpu").as_bytes()), "did you mean `warmup`?");
@@ -248,9 +248,9 @@ fn wrong_factors_and_combinations_are_refused_at_their_place() {
         ("[[combine]]\na = 7\n", 1, "holds alternatives", "write it like"),
         ("[[combine]]\na = { transprot = \"pctcp\" }\n", 1, "unknown key `transprot`", "`transport`?"),
         ("[[combine]]\na = { transport = \"pctpc\" }\n", 1, "no transport `pctpc`", "`pctcp`?"),
-        ("[[combine]]\nvanilla = {}\n", 0, "`vanilla` is taken", "names are unique"),
-        ("[[combine]]\n\"a b\" = {}\n", 0, "`a b` is no name for a system", "letters, digits"),
-        (&"[[combine]]\na = {}\nb = {}\nc = {}\n".repeat(7), 24, "more than 1000 combinations", "leave out"),
+        ("[[combine]]\nvanilla = {}\n", 0, "`vanilla` is used twice", "choose another name"),
+        ("[[combine]]\n\"a b\" = {}\n", 0, "`a b` is not a valid name for a system", "letters, digits"),
+        (&"[[combine]]\na = {}\nb = {}\nc = {}\n".repeat(7), 24, "more than 1000 combinations", "remove a"),
     ] {
         refused(&format!("{good}{choices}"), &format!("{}:", line + down), cause, cure);
     }

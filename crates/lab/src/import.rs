@@ -355,7 +355,7 @@ mod tests {
         assert!(traffic.every.is_some());
         std::fs::write(folder.join("perf.tgenrc.graphml"), ACTIONS.replace("50 KiB", "50 shoes")).unwrap();
         let nothing = import(std::slice::from_ref(&folder)).err().unwrap().to_string();
-        assert!(nothing.contains("nothing that can be taken"), "{nothing}");
+        assert!(nothing.contains("nothing that can be imported"), "{nothing}");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -55,7 +55,7 @@ fn families_of_a_file_keep_relays_apart() {
     assert_eq!(paths_with_relatives(&with, &related, &related), 0);
     assert!(paths_with_relatives(&without, &alone, &related) > 0);
     let said = with.inputs.notices.join("\n");
-    assert!(said.contains("not of 7 of 12 relays") && said.contains("1 broken microdescriptors"), "{said}");
+    assert!(said.contains("lacks 7 of 12 relays") && said.contains("1 broken microdescriptors"), "{said}");
     assert!(without.inputs.notices.is_empty(), "{:?}", without.inputs.notices);
     let key = "tor.microdescriptors".to_owned();
     assert!(with.input_files().contains(&(key, microdescriptors)), "its digest goes into the manifest");
@@ -76,7 +76,7 @@ fn files_that_do_not_fit_are_refused() {
     let source = SourceFile { file: "tor.toml".into(), text };
     let alone = [format!("tor.microdescriptors = {microdescriptors:?}")];
     let error = Scenario::parse(source, PathBuf::new(), &alone).unwrap_err().to_string();
-    assert!(error.contains("without the `consensus`"), "{error}");
+    assert!(error.contains("needs the `consensus`"), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Controls written in Python, for trying ideas out: each step takes the interpreter's lock, and is slow.
+//! Controls written in Python, for prototypes. Each step takes the GIL and is therefore slow.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use tidegate_lab::scenario::Scenario;
 use tidegate_proto::control::{Allowance, Control, Controller, Place, Plant, Timer, Violation, Window};
 use tidegate_proto::ids::CircuitKey;
 
-/// The first exception of a control, which ends the runs.
+/// The first exception of a control, which stops all runs.
 #[derive(Debug, Default)]
 pub struct Raised {
     error: Mutex<Option<PyErr>>,
@@ -27,7 +27,7 @@ impl Raised {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The result, or after an exception what harms nobody until the runs have ended.
+    /// The result; after an exception a harmless default until the runs stop.
     fn or<T>(&self, result: PyResult<T>, harmless: T) -> T {
         result.unwrap_or_else(|error| {
             self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -37,7 +37,7 @@ impl Raised {
     }
 }
 
-/// Gives systems of the scenario controls of Python: by name a subclass of `Controller` or of `Window`.
+/// Replaces the control of systems, by name, with a subclass of `Controller` or of `Window`.
 pub fn replace(scenario: &mut Scenario, controls: &Bound<'_, PyDict>, raised: &Arc<Raised>) -> PyResult<()> {
     let module = controls.py().import("tidegate.control")?;
     let (controller, window) = (module.getattr("Controller")?, module.getattr("Window")?);
@@ -47,7 +47,8 @@ pub fn replace(scenario: &mut Scenario, controls: &Bound<'_, PyDict>, raised: &A
         let is = |base: &Bound<'_, PyAny>| builtins.call_method1("issubclass", (&class, base))?.is_truthy();
         let steers_relays = is(&controller)?;
         if !steers_relays && !is(&window)? {
-            let wrong = format!("control `{name}` is a subclass of tidegate.Controller or tidegate.Window");
+            let wrong =
+                format!("control `{name}` must be a subclass of tidegate.Controller or tidegate.Window");
             return Err(PyTypeError::new_err(wrong));
         }
         let names: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
@@ -86,7 +87,7 @@ impl Control for InPython {
     }
 }
 
-/// A circuit as a relay's controller sees it, and what it may send until the next step.
+/// A circuit at a relay: its queues, and the cells that it may send until the next step.
 #[pyclass(module = "tidegate", get_all)]
 pub struct Circuit {
     key: u32,
@@ -121,7 +122,7 @@ struct PythonController {
     circuits: Vec<CircuitKey>,
 }
 
-/// A number of cells: not negative.
+/// Checks that a number of cells is not negative.
 fn cells(value: f64, what: &str) -> PyResult<f64> {
     if value >= 0.0 {
         Ok(value)
@@ -215,7 +216,7 @@ struct PythonWindow {
 }
 
 impl PythonWindow {
-    /// Calls a method unless something was raised before.
+    /// Calls a method unless an earlier call raised an exception.
     fn call<T>(&self, harmless: T, call: impl FnOnce(Python<'_>, &Py<PyAny>) -> PyResult<T>) -> T {
         if self.raised.any() {
             return harmless;

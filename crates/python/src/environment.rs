@@ -1,8 +1,8 @@
-//! Runs that stop at every step of their controllers to be told how fast circuits may send: what the environment
-//! `tidegate/Bottleneck-v0` is made of.
+//! The native part of the environment `tidegate/Bottleneck-v0`: runs that stop at every step of their controllers, so
+//! that the agent can set the rates of circuits.
 //!
-//! A step is one call for all networks, without the interpreter's lock. Actions, observations and what rewards are made
-//! of are plain memory: NumPy's arrays on the other side.
+//! One call steps all networks, without the GIL. Actions, observations and inputs of rewards are plain memory, which
+//! Python reads as NumPy arrays.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,24 +25,24 @@ use tidegate_sim::world::Steps;
 use crate::errors::input_error;
 use crate::scenario::Scenario;
 
-/// Application bytes of a cell.
+/// Application bytes per cell.
 const PAYLOAD: f64 = 498.0;
 /// The largest change of a rate by one action (PCC-RL).
 const STEP: f64 = 0.025;
-/// Rates stay between this, in bytes/s, and so many times the slow link's.
+/// Bounds of rates: bytes/s, and a multiple of the slow link's rate.
 const LOWEST: f64 = 1e3;
 const HIGHEST: f64 = 10.0;
-/// What is observed of an interval: latency gradient, latency ratio, sending ratio (PCC-RL), and before anything was.
+/// Features per interval (PCC-RL: latency gradient, latency ratio, sending ratio), and their initial values.
 const FEATURES: usize = 3;
 const NOTHING_SEEN: [f32; FEATURES] = [0.0, 1.0, 1.0];
 
-/// Networks that a thread of their own is worth: below, beginning it and what it finds in no cache cost more than it saves.
+/// Networks per thread. With fewer, starting a thread and its cache misses cost more than it saves.
 const PER_THREAD: usize = 8;
 
-/// What one circuit's client saw in a step: delivered bytes, their mean latency and the least one, in seconds; 0 of none.
+/// Delivered bytes, their mean and their minimum latency in seconds, of one circuit in a step; 0 without bytes.
 type Seen = [f64; 3];
 
-/// Adds up what clients see: of each circuit bytes, byte-seconds, and the least latency.
+/// Recorder of bytes, byte-seconds and minimum latency per circuit.
 #[derive(Debug)]
 struct Meter {
     /// User of each circuit.
@@ -66,7 +66,7 @@ impl Recorder for Meter {
     }
 }
 
-/// Bytes/s of every circuit, as the agent has set them.
+/// Rates of all circuits in bytes/s, as set by the agent.
 #[derive(Clone, Debug)]
 struct Rates(Arc<Mutex<Vec<f64>>>);
 
@@ -76,7 +76,7 @@ impl Rates {
     }
 }
 
-/// Relays get controllers in the scenario's order: the first ones are the exits of the users.
+/// Creates controllers of relays in the scenario's order; the first relays are the exits of the users.
 #[derive(Debug)]
 struct Stepped {
     rates: Rates,
@@ -106,7 +106,7 @@ struct Exit {
 }
 
 impl Exit {
-    /// Cells that it may package in a step.
+    /// Cells that the exit may package in a step.
     fn package(&self) -> f64 {
         self.rates.get()[self.circuit] * self.interval.as_secs_f64() / PAYLOAD
     }
@@ -136,7 +136,7 @@ impl Controller for Exit {
 type World<'a> = Steps<'a, Meter>;
 
 self_cell!(
-    /// A network, and the run on it.
+    /// A network and the run on it.
     struct Running {
         owner: (Plan, System),
         #[not_covariant]
@@ -144,28 +144,28 @@ self_cell!(
     }
 );
 
-/// A circuit as the agent knows it.
+/// Latencies of a circuit in earlier intervals.
 #[derive(Clone, Copy, Debug)]
 struct LatencyHistory {
-    /// The least latency so far, in seconds.
+    /// Minimum latency so far, in seconds.
     least: f64,
-    /// Mean latency of the last interval in which something came; 0 before.
+    /// Mean latency of the last interval with delivered bytes; 0 before.
     before: f64,
 }
 
-/// One network under way.
+/// A running network.
 struct Session {
     running: Running,
     rates: Rates,
-    /// Bytes/s of the slow link.
+    /// Rate of the slow link in bytes/s.
     link: f64,
-    /// The end of the next step.
+    /// End of the next step.
     until: Time,
     known: Vec<LatencyHistory>,
 }
 
 impl Session {
-    /// Lets the run go on for a step; what was seen goes to `told`, and as the last of its `history` to `observed`.
+    /// Advances the run by a step. Writes measurements to `told`, and appends features to the `history` in `observed`.
     fn step(&mut self, interval: Span, history: usize, told: &mut [Seen], observed: &mut [f32]) {
         let until = self.until;
         self.until += interval;
@@ -195,7 +195,7 @@ impl Session {
         }
     }
 
-    /// PCC-RL's actions: a rate grows or shrinks by up to a fortieth.
+    /// Applies PCC-RL's actions: a rate grows or shrinks by up to 1/40.
     fn act(&mut self, actions: &[f32]) {
         for (rate, action) in self.rates.get().iter_mut().zip(actions) {
             let action = f64::from(*action).clamp(-1.0, 1.0);
@@ -205,32 +205,32 @@ impl Session {
     }
 }
 
-/// What a session's lock holds.
+/// The content of a session's lock.
 fn inside(session: &mut Mutex<Option<Session>>) -> &mut Option<Session> {
     session.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Networks of one shape side by side, with what was observed of each: float32 of (circuits, history, features).
+/// Networks of the same shape and their observations: float32 of (networks, circuits, history, features).
 #[pyclass(module = "tidegate")]
 pub struct Bottlenecks {
-    /// Locked by nobody: a run may go from thread to thread, not be shared.
+    /// The lock is never contended; it lets a run, which is `Send` but not `Sync`, move between threads.
     sessions: Vec<Mutex<Option<Session>>>,
     circuits: usize,
     interval: Span,
     history: usize,
     threads: usize,
     observed: Vec<f32>,
-    /// Of the last step.
+    /// Measurements of the last step.
     told: Vec<Seen>,
 }
 
 impl Bottlenecks {
-    /// Elements of `observed` of one network.
+    /// Elements of `observed` per network.
     fn size(&self) -> usize {
         self.circuits * self.history * FEATURES
     }
 
-    /// A step of all networks that have begun.
+    /// Steps all running networks.
     fn step_all(&mut self, actions: &[f32]) {
         let (size, circuits, interval, history) = (self.size(), self.circuits, self.interval, self.history);
         let share = self.sessions.len().div_ceil(self.threads);
@@ -261,7 +261,7 @@ impl Bottlenecks {
 
 #[pymethods]
 impl Bottlenecks {
-    /// Room for `count` networks of `circuits` circuits, whose last `history` intervals are observed.
+    /// Creates `count` networks of `circuits` circuits, with observations of the last `history` intervals.
     #[new]
     fn new(count: usize, circuits: usize, interval_s: f64, history: usize) -> PyResult<Bottlenecks> {
         let wrong = |cause: String| Err(PyValueError::new_err(cause));
@@ -289,9 +289,8 @@ impl Bottlenecks {
         })
     }
 
-    /// Begins the `number`-th one anew, and lets its first interval pass. Its users, one circuit each, leave through
-    /// relays of their own, the first ones of the scenario; every circuit may send `rate` bytes/s, and the slow link
-    /// carries `link`.
+    /// Starts network `number` and runs its first interval. Each user has one circuit with its own exit; the exits are the
+    /// first relays of the scenario. Every circuit starts with `rate` bytes/s, and the slow link has `link` bytes/s.
     fn begin(
         &mut self,
         py: Python<'_>,
@@ -328,23 +327,23 @@ impl Bottlenecks {
         Ok(())
     }
 
-    /// The `number`-th one has ended, and takes no more steps.
+    /// Stops network `number`.
     fn end(&mut self, number: usize) {
         *inside(&mut self.sessions[number]) = None;
     }
 
-    /// A step of all that have begun and not ended: `actions` are float32 of (networks, circuits). Gives float64 of (networks,
-    /// circuits, 3): bytes delivered, their mean and their least latency in s; 0 where nothing came.
+    /// Steps all running networks. `actions` are float32 of (networks, circuits). Returns float64 of (networks, circuits, 3):
+    /// bytes delivered, their mean and their minimum latency in s; 0 without bytes.
     fn step<'py>(&mut self, py: Python<'py>, actions: &[u8]) -> PyResult<Bound<'py, PyByteArray>> {
         let (given, rest) = actions.as_chunks::<4>();
         let given: Vec<f32> = given.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
         let wanted = self.sessions.len() * self.circuits;
         if given.len() != wanted || !rest.is_empty() || given.iter().any(|action| action.is_nan()) {
-            let cause = format!("give {wanted} actions between -1 and 1; they are {given:?}");
+            let cause = format!("expected {wanted} actions between -1 and 1, got {given:?}");
             return Err(PyValueError::new_err(cause));
         }
         if self.sessions.iter_mut().all(|session| inside(session).is_none()) {
-            return Err(PyRuntimeError::new_err("nothing has begun; call `reset` first"));
+            return Err(PyRuntimeError::new_err("no network is running; call `reset` first"));
         }
         py.detach(|| self.step_all(&given));
         let told = self.told.as_flattened();
@@ -354,7 +353,7 @@ impl Bottlenecks {
         })
     }
 
-    /// What is observed now: float32 of (networks, circuits, history, features).
+    /// The current observations: float32 of (networks, circuits, history, features).
     fn observed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyByteArray>> {
         PyByteArray::new_with(py, size_of_val(&*self.observed), |to| {
             let values = to.chunks_exact_mut(4).zip(&self.observed);
@@ -363,7 +362,7 @@ impl Bottlenecks {
         })
     }
 
-    /// What circuits of the `number`-th one may send, in bytes/s.
+    /// The rates of the circuits of network `number`, in bytes/s.
     fn rates(&mut self, number: usize) -> Vec<f64> {
         inside(&mut self.sessions[number])
             .as_ref()

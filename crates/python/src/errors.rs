@@ -1,9 +1,9 @@
-//! What Python sees of mistakes.
+//! Conversion of errors to Python exceptions.
 
 use pyo3::prelude::*;
 use tidegate_lab::input::InputError;
 
-/// The mistakes of a user's input, as the class that Python defines for them.
+/// Converts a mistake in the user's input to `tidegate.InputError`.
 pub fn input_error(error: InputError) -> PyErr {
     Python::attach(|py| {
         let made = py.import("tidegate.errors").and_then(|module| {

@@ -1,5 +1,5 @@
-//! What the environment `tidegate/ParallelPaths-v0` is made of: an overlay of per-packet paths, one of whose peers is told
-//! how fast to send through each of the others.
+//! The native part of the environment `tidegate/ParallelPaths-v0`: an overlay of per-packet paths, in which the agent sets
+//! the rates of one peer through each of the others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,13 +14,13 @@ use tidegate_control::units::{Span, Time};
 use tidegate_sim::parallel::plan::{Delays, Plan};
 use tidegate_sim::parallel::steps::Steps;
 
-/// What came back of packets through a peer: acknowledged, lost, the last smoothed round trip in s (0 before the first).
+/// Feedback on packets through a peer: acknowledged, lost, last smoothed round trip in s (0 before the first).
 type Seen = [f64; 3];
 
-/// Of each peer, as the agent decides and sees.
+/// Rate and feedback of each peer.
 #[derive(Debug)]
 struct Table {
-    /// Bytes/s.
+    /// Rates in bytes/s.
     rates: Vec<f64>,
     seen: Vec<Seen>,
 }
@@ -54,14 +54,14 @@ impl Controller for Told {
         table.rates[usize::from(peer)]
     }
 
-    /// What the agent chose is what counts, not the whole packets in it.
+    /// Reports the agent's exact rate, without rounding to packets.
     fn keeps_remainder(&self) -> bool {
         true
     }
 }
 
 self_cell!(
-    /// An overlay, and the run on it.
+    /// An overlay and the run on it.
     struct Running {
         owner: Plan,
         #[not_covariant]
@@ -69,11 +69,11 @@ self_cell!(
     }
 );
 
-/// An overlay whose peers all send as fast as they may, to anybody. Peer 0 is told its rates; the others have a controller
-/// of the registry.
+/// An overlay in which all peers send as fast as they may to random destinations. The agent sets the rates of peer 0;
+/// the others use a controller of the registry.
 #[pyclass(module = "tidegate")]
 pub struct Overlay {
-    /// Locked by nobody: it may go from thread to thread, not be shared.
+    /// The lock is never contended; it lets a run, which is `Send` but not `Sync`, move between threads.
     running: Mutex<Running>,
     told: Told,
     now: Time,
@@ -82,8 +82,8 @@ pub struct Overlay {
 
 #[pymethods]
 impl Overlay {
-    /// Peers with these limits in bytes/s, packets over `hops` of them. In each step, of `interval_s` seconds, peer 0 sends at
-    /// `rate` bytes/s through every other at first.
+    /// Peers with these limits in bytes/s; packets take `hops` of them. Peer 0 initially sends `rate` bytes/s through every
+    /// other peer. A step takes `interval_s` seconds.
     #[new]
     fn new(
         limits: Vec<u32>,
@@ -119,15 +119,15 @@ impl Overlay {
         })
     }
 
-    /// Sends through each other peer at these rates for a step: float64, in bytes/s. Gives float64 of (other peers, 3): packets
-    /// acknowledged and lost in the step, and the smoothed round trip in s, 0 before the first.
+    /// Runs a step with these rates through each other peer: float64, in bytes/s. Returns float64 of (other peers, 3): packets
+    /// acknowledged and lost in the step, and the smoothed round trip in s (0 before the first).
     fn step<'py>(&mut self, py: Python<'py>, rates: &[u8]) -> PyResult<Bound<'py, PyByteArray>> {
         let (given, rest) = rates.as_chunks::<8>();
         let given: Vec<f64> = given.iter().map(|bytes| f64::from_ne_bytes(*bytes)).collect();
         let wanted = self.told.table().rates.len() - 1;
         let is_rate = |rate: &f64| rate.is_finite() && *rate >= 0.0;
         if given.len() != wanted || !rest.is_empty() || !given.iter().all(is_rate) {
-            let cause = format!("give {wanted} rates in bytes/s, 0 or more; they are {given:?}");
+            let cause = format!("expected {wanted} rates in bytes/s of at least 0, got {given:?}");
             return Err(PyValueError::new_err(cause));
         }
         self.told.table().rates[1..].copy_from_slice(&given);

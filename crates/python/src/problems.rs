@@ -1,4 +1,4 @@
-//! The mathematics alone: PredicTor's problem, and max-min fairness.
+//! The mathematics alone: PredicTor's optimal control problem, and max-min fairness.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use tidegate_lab::problems;
 
 use crate::errors::input_error;
 
-/// A JSON file, or the same as Python's tables and lists.
+/// Reads a JSON file, or the same structure of dicts and lists.
 fn source(what: &Bound<'_, PyAny>) -> PyResult<SourceFile> {
     if what.is_instance_of::<PyDict>() || what.is_instance_of::<PyList>() {
         let value: Value = pythonize::depythonize(what)?;
@@ -22,8 +22,9 @@ fn source(what: &Bound<'_, PyAny>) -> PyResult<SourceFile> {
     SourceFile::read(&path).map_err(input_error)
 }
 
-/// Solves PredicTor's optimal control problem, open loop: a dict (or a JSON file) with `problem` ("2020" or "journal"),
-/// `capacity` and rates in cells/s, queues in cells, `dt` in s; examples/predictor/figure-3.json is one. A list gives a list.
+/// Solves PredicTor's optimal control problem, open loop. Takes a dict (or a JSON file) with `problem` ("2020" or
+/// "journal"), `capacity` and rates in cells/s, queues in cells, `dt` in s, as in examples/predictor/figure-3.json. For a
+/// list of problems it returns a list of solutions.
 #[pyfunction]
 pub fn solve<'py>(py: Python<'py>, problem: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let source = source(problem)?;
@@ -43,8 +44,8 @@ pub fn solve<'py>(py: Python<'py>, problem: &Bound<'py, PyAny>) -> PyResult<Boun
     Ok(pythonize::pythonize(py, &answers.map_err(input_error)?)?)
 }
 
-/// Max-min fair rates of circuits that share resources: {"capacities": {"a": 1.0}, "circuits": [["a"]]} (or a JSON file)
-/// gives `rates`, in the capacities' unit, and each circuit's bottleneck.
+/// Computes max-min fair rates of circuits that share resources. Takes {"capacities": {"a": 1.0}, "circuits": [["a"]]} (or
+/// a JSON file); returns `rates`, in the unit of the capacities, and the bottleneck of each circuit.
 #[pyfunction]
 pub fn fairness<'py>(py: Python<'py>, network: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let source = source(network)?;

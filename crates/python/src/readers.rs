@@ -1,4 +1,4 @@
-//! Files of Tor's network as tables.
+//! Readers of Tor's files, which return tables.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn table(name: &'static str, columns: Vec<(&str, Column)>) -> PyResult<Table> {
     Table::of(Columns { name, columns })
 }
 
-/// The relays of a consensus, full or microdescriptor flavour, plain or .xz; weights in kB/s.
+/// Reads the relays of a consensus of either flavour, plain or .xz; weights in kB/s.
 #[pyfunction]
 pub fn read_consensus(py: Python<'_>, path: PathBuf) -> PyResult<Table> {
     let consensus = read(py, &path, &CONSENSUSES)?;
@@ -44,8 +44,8 @@ pub fn read_consensus(py: Python<'_>, path: PathBuf) -> PyResult<Table> {
     )
 }
 
-/// Measured downloads of torperf or OnionPerf, a row each: `quantity` is ttfb, ttlb, circuit_build or round_trip, in s;
-/// `size_bytes` is 0 for the last two.
+/// Reads downloads measured by torperf or OnionPerf, one row each: `quantity` is ttfb, ttlb, circuit_build or round_trip,
+/// in s; `size_bytes` is 0 for the last two.
 #[pyfunction]
 pub fn read_torperf(py: Python<'_>, path: PathBuf) -> PyResult<Table> {
     let measured = read(py, &path, &DOWNLOADS)?;

@@ -1,4 +1,4 @@
-//! What runs gave: tables, the document of `--json`, and the folder with its report.
+//! Results of runs: tables, the document of `--json`, and the folder with the report.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,10 @@ use tidegate_lab::store;
 use crate::errors::input_error;
 use crate::table::Table;
 
-/// The commit that it was built from.
+/// The commit that the package was built from.
 pub const COMMIT: &str = env!("TIDEGATE_COMMIT");
 
-/// What runs gave. Tables join by `system` and `seed`; those of transfers name relays and circuits.
+/// Results of runs. Join tables by `system` and `seed`; transfers refer to relays and circuits.
 #[pyclass(frozen, module = "tidegate")]
 pub struct Results {
     pub scenario: Scenario,
@@ -50,25 +50,25 @@ impl Results {
 
 #[pymethods]
 impl Results {
-    /// Every number of every run: system, seed, metric (its unit is part of the name), value.
+    /// Every number of every run: system, seed, metric (with its unit), value.
     #[getter]
     fn metrics(&self, py: Python<'_>) -> PyResult<Py<Table>> {
         self.table(py, "metrics")
     }
 
-    /// A row per user: throughput and max-min fair rate in bytes/s, latencies in s.
+    /// One row per user: throughput and max-min fair rate in bytes/s, latencies in s.
     #[getter]
     fn circuits(&self, py: Python<'_>) -> PyResult<Py<Table>> {
         self.table(py, "circuits")
     }
 
-    /// A row per relay: names, weight, capacity in bytes/s, queues in cells and bytes, utilisation as a share.
+    /// One row per relay: names, weight, capacity in bytes/s, queues in cells and bytes, utilisation as a share.
     #[getter]
     fn relays(&self, py: Python<'_>) -> PyResult<Py<Table>> {
         self.table(py, "relays")
     }
 
-    /// A row per transfer after the warm-up: its way, size in bytes, times from the request in s.
+    /// One row per transfer after the warm-up: relays, size in bytes, times since the request in s.
     #[getter]
     fn transfers(&self, py: Python<'_>) -> PyResult<Py<Table>> {
         self.table(py, "transfers")
@@ -80,7 +80,7 @@ impl Results {
         self.table(py, "series")
     }
 
-    /// The latency's distribution function: share of bytes that took at most so many seconds.
+    /// Distribution function of the latency: share of bytes with at most this latency in seconds.
     #[getter]
     fn latency(&self, py: Python<'_>) -> PyResult<Py<Table>> {
         self.table(py, "latency")
@@ -103,15 +103,15 @@ impl Results {
         Ok(digests)
     }
 
-    /// What `tidegate run` prints, in so many columns if they can do; with `all` every row.
+    /// The table of `tidegate run`, within `columns` columns if possible; `all` includes every row.
     #[pyo3(signature = (*, all=false, columns=report::COLUMNS))]
     fn summary(&self, all: bool, columns: usize) -> String {
         let figures = self.figures();
         if all { report::full_table(&figures) } else { report::summary_table(&figures, columns) }
     }
 
-    /// Writes report.html, tables and manifest.json into a folder, which must be new, or hold results of the same scenario;
-    /// with `force` other results are replaced.
+    /// Writes report.html, tables and manifest.json into a folder. It must be empty or hold results of the same scenario;
+    /// `force` replaces other results.
     #[pyo3(signature = (folder, *, force=false))]
     fn save(&self, py: Python<'_>, folder: PathBuf, force: bool) -> PyResult<()> {
         py.detach(|| self.write(&folder, force)).map_err(input_error)

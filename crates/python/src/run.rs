@@ -1,4 +1,4 @@
-//! `tidegate.run`: whole runs on threads of their own, without the interpreter's lock.
+//! `tidegate.run`: runs on separate threads, without the GIL.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -20,24 +20,24 @@ use crate::errors::input_error;
 use crate::results::Results;
 use crate::scenario::Scenario;
 
-/// How often Ctrl-C and progress are looked at.
+/// Interval at which Ctrl-C and progress are polled.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Clock, interruption and progress of one call.
+/// Clock, stop request and progress of one call.
 pub struct Watch {
     started: Instant,
     jobs: usize,
     total: usize,
     stop: AtomicBool,
     raised: Arc<Raised>,
-    /// Share done of each run, and the latest word.
+    /// Share of each run that is done, and the latest progress text.
     parts: Mutex<(std::collections::BTreeMap<String, f64>, String)>,
 }
 
 impl Watch {
-    /// Of so many runs, on so many threads (0: one per core).
+    /// Monitors `runs` runs on `jobs` threads (0: one per core).
     pub fn new(total: usize, jobs: usize) -> Watch {
-        #[expect(clippy::disallowed_methods, reason = "the edge of the package owns the clock")]
+        #[expect(clippy::disallowed_methods, reason = "only the package's interface reads the clock")]
         let started = Instant::now();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Watch {
@@ -50,7 +50,7 @@ impl Watch {
         }
     }
 
-    /// Share of all runs that is done, and what the latest does.
+    /// Share of all runs that is done, and the latest progress text.
     fn state(&self) -> (f64, String) {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         (parts.0.values().sum::<f64>() / self.total.max(parts.0.len()).max(1) as f64, parts.1.clone())
@@ -87,11 +87,11 @@ impl Monitor for Watch {
 }
 
 /// Runs every system of a scenario (a path, dict or Scenario) on `seeds` networks, on `jobs` threads (0: one per core).
-/// `set` replaces values, as TOML text or dicts; `systems` names those to run, of all; `control` gives systems, by name, controls written in Python;
-/// `progress(share, text)` is called ten times a second. Ctrl-C ends it.
+/// `set` overrides values by TOML text or dicts. `systems` selects systems to run. `control` replaces controls of systems,
+/// by name, with Python classes. Calls `progress(share, text)` ten times per second. Ctrl-C stops it.
 #[pyfunction]
 #[pyo3(signature = (scenario, *, seeds=1, seed=None, jobs=0, set=None, systems=None, control=None, progress=None))]
-#[expect(clippy::too_many_arguments, reason = "they are keywords")]
+#[expect(clippy::too_many_arguments, reason = "they are keyword arguments of Python")]
 pub fn run(
     py: Python<'_>,
     scenario: &Bound<'_, PyAny>,
@@ -126,7 +126,7 @@ pub fn run(
     Ok(Results { scenario, runs: done.map_err(input_error)?, tables: PyOnceLock::new() })
 }
 
-/// Leaves these systems of a scenario.
+/// Removes all other systems from a scenario.
 fn retain(scenario: &mut scenario::Scenario, names: &[String]) -> PyResult<()> {
     let known: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
     if let Some(other) = names.iter().find(|name| !known.contains(&name.as_str())) {
@@ -138,7 +138,7 @@ fn retain(scenario: &mut scenario::Scenario, names: &[String]) -> PyResult<()> {
     Ok(())
 }
 
-/// Runs on another thread, while this one looks for Ctrl-C and tells of progress.
+/// Runs on another thread, while this one polls Ctrl-C and reports progress.
 fn watched(
     scenario: &mut scenario::Scenario,
     seeds: u32,
@@ -159,8 +159,9 @@ fn watched(
         if looked.is_err() {
             watch.stop.store(true, Ordering::SeqCst);
         }
-        let done =
-            worker.join().map_err(|_| PyRuntimeError::new_err("a run broke off: a fault of tidegate"))?;
+        let done = worker
+            .join()
+            .map_err(|_| PyRuntimeError::new_err("a run panicked; please report this bug of tidegate"))?;
         looked.and_then(|()| look(watch, progress)).map(|()| done)
     })
 }

@@ -1,4 +1,4 @@
-//! Scenarios, from files, texts and Python's own tables, with the messages of the command line.
+//! Scenarios from files, texts and dicts, with the error messages of the command line.
 
 use std::path::PathBuf;
 
@@ -11,14 +11,14 @@ use tidegate_lab::scenario;
 
 use crate::errors::input_error;
 
-/// A checked scenario: of a TOML file, of a dict with the same keys, or of another scenario; `set` replaces values.
-/// Wrong input raises InputError, which says where, why, and what to do.
+/// A checked scenario, from a TOML file, a dict with the same keys, or another scenario. `set` overrides values.
+/// Mistakes raise InputError with position, cause and cure.
 #[pyclass(frozen, module = "tidegate")]
 pub struct Scenario {
     pub checked: scenario::Scenario,
 }
 
-/// A table without what is None, as TOML.
+/// Converts a dict to TOML, without entries that are None.
 fn toml_of(table: &Bound<'_, PyAny>) -> PyResult<String> {
     fn without_null(value: Value) -> Value {
         match value {
@@ -34,11 +34,15 @@ fn toml_of(table: &Bound<'_, PyAny>) -> PyResult<String> {
     }
     let value: Value = pythonize::depythonize(table)?;
     toml::to_string(&without_null(value)).map_err(|error| {
-        input_error(InputError::new("the scenario", error.to_string(), "give what a TOML file can hold"))
+        input_error(InputError::new(
+            "the scenario",
+            error.to_string(),
+            "use only values that TOML can express",
+        ))
     })
 }
 
-/// What replaces values: TOML texts, or tables.
+/// Converts overrides (TOML texts or dicts) to TOML texts.
 fn overrides(set: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     let Some(set) = set else { return Ok(Vec::new()) };
     if let Ok(text) = set.extract::<String>() {
@@ -55,7 +59,7 @@ fn overrides(set: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
 }
 
 impl Scenario {
-    /// Of a path, a table or a scenario; with replaced values.
+    /// Creates a scenario from a path, a dict or a scenario, with overrides.
     pub fn of(what: &Bound<'_, PyAny>, set: Option<&Bound<'_, PyAny>>) -> PyResult<scenario::Scenario> {
         let set = overrides(set)?;
         if let Ok(there) = what.cast::<Scenario>() {
@@ -63,7 +67,7 @@ impl Scenario {
             if set.is_empty() {
                 return Ok(old.clone());
             }
-            // Its own replaced values stand in the file with every default; its text would lack them.
+            // The file with every default includes earlier overrides; the original text does not.
             let all = toml::to_string(&old.file).map_err(|error| PyTypeError::new_err(error.to_string()))?;
             let source = SourceFile { file: old.source.file.clone(), text: all };
             return scenario::Scenario::parse(source, old.folder.clone(), &set).map_err(input_error);
@@ -74,7 +78,7 @@ impl Scenario {
         }
         let path: PathBuf = what
             .extract()
-            .map_err(|_| PyTypeError::new_err("a scenario is a path, a dict, or a tidegate.Scenario"))?;
+            .map_err(|_| PyTypeError::new_err("`scenario` must be a path, a dict, or a tidegate.Scenario"))?;
         scenario::Scenario::load(&path, &set).map_err(input_error)
     }
 }
@@ -87,7 +91,7 @@ impl Scenario {
         Ok(Scenario { checked: Scenario::of(scenario, set)? })
     }
 
-    /// Of TOML text; files that it names count from `folder`.
+    /// Creates a scenario from TOML text. File names are relative to `folder`.
     #[staticmethod]
     #[pyo3(signature = (text, *, folder=PathBuf::new(), set=None))]
     fn parse(text: String, folder: PathBuf, set: Option<&Bound<'_, PyAny>>) -> PyResult<Scenario> {
@@ -102,19 +106,19 @@ impl Scenario {
         &self.checked.file.name
     }
 
-    /// The text to which lines and columns of messages refer.
+    /// The text that lines and columns of error messages refer to.
     #[getter]
     fn toml(&self) -> &str {
         &self.checked.source.text
     }
 
-    /// Names of the systems that it compares.
+    /// Names of its systems.
     #[getter]
     fn systems(&self) -> Vec<&str> {
         self.checked.systems.iter().map(|system| system.name.as_str()).collect()
     }
 
-    /// Every key with every default, with the units of the TOML file.
+    /// Every key with its value or default, with units as in the TOML file.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let all = serde_json::to_value(&self.checked.file).expect("scenarios can be written");
         Ok(pythonize::pythonize(py, &all)?)

@@ -1,4 +1,4 @@
-//! Studies whose runs are made elsewhere: what `tidegate.dask.sweep` is made of.
+//! The native part of `tidegate.dask.sweep`: studies whose runs are made by other processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::errors::input_error;
 use crate::results::COMMIT;
 use crate::run::Watch;
 
-/// A study file and the folder of its runs: that of `tidegate sweep`.
+/// A study file and the folder of its runs, as of `tidegate sweep`.
 #[pyclass(frozen, module = "tidegate")]
 pub struct Sweep {
     sweep: sweep::Sweep,
@@ -26,7 +26,7 @@ pub struct Sweep {
 
 #[pymethods]
 impl Sweep {
-    /// Opens the folder, by default out/<study>, or begins it.
+    /// Opens or creates the folder, by default out/<study>.
     #[new]
     #[pyo3(signature = (study, out=None))]
     fn new(study: PathBuf, out: Option<PathBuf>) -> PyResult<Sweep> {
@@ -49,7 +49,7 @@ impl Sweep {
         self.sweep.tasks.len()
     }
 
-    /// Of every run that is not kept yet: its name, and what `make` needs.
+    /// (name, order for `make`) of every run that is not stored yet.
     fn missing(&self) -> PyResult<Vec<(String, String)>> {
         let kept: BTreeSet<String> = self.store.names().map_err(input_error)?.into_iter().collect();
         let left = self.sweep.tasks.iter().filter(|task| !kept.contains(&task.name));
@@ -57,20 +57,20 @@ impl Sweep {
         Ok(left.map(|task| (task.name.clone(), order(task))).collect())
     }
 
-    /// Keeps a run: what `make` gave for it. When this returns, it survives a power cut.
+    /// Stores the files of a run that `make` returned. The run then survives a power failure.
     fn keep(&self, py: Python<'_>, name: &str, files: BTreeMap<String, Vec<u8>>) -> PyResult<()> {
         let files: Vec<folder::ResultFile> = files.into_iter().collect();
         py.detach(|| self.store.keep(name, &files)).map_err(input_error)
     }
 
-    /// Writes metrics.csv and metrics.parquet of all runs that are kept, and gives how many.
+    /// Writes metrics.csv and metrics.parquet of all stored runs; returns their number.
     fn tabulate(&self, py: Python<'_>) -> PyResult<usize> {
         let more = json!({ "command": "tidegate.dask.sweep" });
         py.detach(|| self.sweep.tabulate(&self.store, &self.contents, &self.place, more)).map_err(input_error)
     }
 }
 
-/// Makes a run of `Sweep.missing`: the files of its record.
+/// Makes a run of `Sweep.missing`; returns the files of its record.
 #[pyfunction]
 pub fn make(py: Python<'_>, order: &str) -> PyResult<BTreeMap<String, Vec<u8>>> {
     let order: sweep::RunOrder =
@@ -80,6 +80,6 @@ pub fn make(py: Python<'_>, order: &str) -> PyResult<BTreeMap<String, Vec<u8>>> 
         Ok(files) => Ok(files.into_iter().collect()),
         Err(RunError::Input(error)) => Err(input_error(error)),
         Err(RunError::Failed(cause) | RunError::Unavailable(cause)) => Err(PyRuntimeError::new_err(cause)),
-        Err(RunError::Stopped) => Err(PyRuntimeError::new_err("it was stopped")),
+        Err(RunError::Stopped) => Err(PyRuntimeError::new_err("the run was stopped")),
     }
 }

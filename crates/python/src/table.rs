@@ -1,4 +1,4 @@
-//! Tables by columns, which pandas, polars and pyarrow take over without a copy (Arrow's PyCapsule interface).
+//! Tables by columns for pandas, polars and pyarrow without a copy (Arrow's PyCapsule interface).
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList};
 use tidegate_lab::report::tables::{self, Column};
 
-/// A table by columns. pandas (through pyarrow), polars and pyarrow take it over without a copy: `polars.DataFrame(table)`,
-/// `pyarrow.table(table)`. `table["name"]` is a column as a list, None where there is no value.
+/// A table by columns. pandas (through pyarrow), polars and pyarrow use it without a copy: `polars.DataFrame(table)`,
+/// `pyarrow.table(table)`. `table["name"]` is a column as a list, with None for missing values.
 #[pyclass(frozen, module = "tidegate")]
 pub struct Table {
     name: &'static str,
@@ -22,12 +22,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         self.name
     }
 
-    /// Of the same columns. What is no number is null.
+    /// Converts a result table. NaN becomes null.
     pub fn of(table: tables::Table) -> PyResult<Table> {
         let (fields, columns): (Vec<Field>, Vec<ArrayRef>) = table
             .columns
@@ -72,7 +72,7 @@ fn list<'py>(py: Python<'py>, column: &ArrayRef) -> PyResult<Bound<'py, PyList>>
 
 #[pymethods]
 impl Table {
-    /// Names of the columns; their units are part of them.
+    /// Names of the columns, with units.
     #[getter]
     fn columns(&self) -> Vec<String> {
         self.batch.schema().fields().iter().map(|field| field.name().clone()).collect()
@@ -107,13 +107,13 @@ impl Table {
         Ok(dict)
     }
 
-    /// As pandas.DataFrame; needs pandas and pyarrow.
+    /// Converts to pandas.DataFrame; needs pandas and pyarrow.
     fn to_pandas<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let table = slf.py().import("pyarrow")?.call_method1("table", (slf,))?;
         table.call_method0("to_pandas")
     }
 
-    /// As polars.DataFrame; needs polars.
+    /// Converts to polars.DataFrame; needs polars.
     fn to_polars<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("polars")?.call_method1("DataFrame", (slf,))
     }
@@ -123,7 +123,7 @@ impl Table {
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
     }
 
-    /// Producers may ignore the schema that is asked for.
+    /// The requested schema is ignored, which the interface allows.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,

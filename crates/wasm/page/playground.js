@@ -1,5 +1,5 @@
 "use strict";
-// Plays what the worker has simulated; a change makes it simulate again, the same past and another future.
+// Plays the worker's result. A change starts a new simulation with the same past and another future.
 (function () {
   const by = (id) => document.getElementById(id);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -40,7 +40,7 @@
   function change() {
     show();
     const next = chosen();
-    // Dragging makes many changes; those within a tenth of a second are one.
+    // Dragging causes many changes; merges those within 0.1 s.
     next.at = Math.round(10 * now) / 10;
     changes = changes.filter((change) => change.at < next.at);
     if (changes.length === 0) next.at = 0;
@@ -96,7 +96,7 @@
     network.relays.forEach(([name, rate], number) => {
       const [x, y] = place(name);
       pen.fillStyle = colour("--card");
-      // As its curve below.
+      // Same colour as its curve below.
       pen.strokeStyle = colour("--c" + number % 10);
       pen.fillRect(x - boxWidth / 2, y - 14, boxWidth, 28);
       pen.strokeRect(x - boxWidth / 2, y - 14, boxWidth, 28);
@@ -159,7 +159,7 @@
     }));
   }
 
-  // A circuit that came back goes on with its curve; many are shown as their sum.
+  // A circuit that returns continues its curve; many circuits are shown as their sum.
   function rates() {
     const merged = new Map();
     const many = NETWORKS[by("network").value].most > 12;
@@ -168,7 +168,7 @@
       const before = merged.get(key);
       merged.set(key, before ? before.map((value, bin) => value + values[bin] / 1e3) : values.map((value) => value / 1e3));
     }
-    // Bins are short: half a second around each is its mean.
+    // Smooths short bins by the mean over 0.5 s.
     const around = Math.max(0, Math.round(0.25 / known.rate_step_s));
     return [...merged].map(([name, values]) => ({
       name,
@@ -194,7 +194,7 @@
         legend("waiting", curves.waiting);
       }
       const total = curves.waiting.reduce((sum, { values }) => sum + values[Math.min(values.length - 1, Math.floor(now / known.sample_step_s))], 0);
-      by("state").textContent = now.toFixed(1) + " of " + DURATION + " s; " + total.toFixed(0) + " kB wait at relays; simulated in " + took.toFixed(0) + " ms";
+      by("state").textContent = now.toFixed(1) + " of " + DURATION + " s; " + total.toFixed(0) + " kB queued at relays; simulated in " + took.toFixed(0) + " ms";
       drawChart("rates", known.rate_step_s, curves.rates);
       drawChart("waiting", known.sample_step_s, curves.waiting);
     }
@@ -214,7 +214,7 @@
   by("again").addEventListener("click", begin);
   by("pause").addEventListener("click", () => {
     paused = !paused;
-    by("pause").textContent = paused ? "go on" : "pause";
+    by("pause").textContent = paused ? "continue" : "pause";
   });
   settle();
   requestAnimationFrame(draw);

@@ -1,5 +1,5 @@
 "use strict";
-// From what the user chose, and when, to a scenario file.
+// Converts the user's choices and their times to a scenario file.
 const SYSTEMS = {
   "vanilla Tor": 'transport = "vanilla"',
   "PCTCP": 'transport = "pctcp"',
@@ -9,10 +9,10 @@ const SYSTEMS = {
 };
 
 const TEN = [8, 6, 5, 4, 3, 8, 6, 5, 4, 3];
-// A relay is as often in this list as it is fast: clients choose relays by their rates.
+// Each relay occurs in proportion to its rate, because clients select relays by rate.
 const BY_RATE = TEN.flatMap((rate, n) => Array(rate).fill(n));
 
-// Three different relays of a user's circuit.
+// Selects three different relays for a user's circuit.
 function chosen(user) {
   const path = [];
   for (let draw = 1; path.length < 3; draw += 1) {
@@ -25,7 +25,7 @@ function chosen(user) {
 const NETWORKS = {
   "bottleneck": {
     relays: [["entry1", 10], ["entry2", 10], ["entry3", 10], ["bottleneck", 4], ["exit1", 10], ["exit2", 10]],
-    places: { entry1: [1, .15], entry2: [1, .5], entry3: [1, .85], bottleneck: [.5, .5], exit1: [0, .25], exit2: [0, .75] },
+    places: { entry1: [1, 0.15], entry2: [1, 0.5], entry3: [1, 0.85], bottleneck: [0.5, 0.5], exit1: [0, 0.25], exit2: [0, 0.75] },
     most: 8,
     start: 3,
     unit: "circuits",
@@ -33,7 +33,7 @@ const NETWORKS = {
   },
   "ten relays": {
     relays: TEN.map((rate, n) => ["relay" + n, rate]),
-    places: Object.fromEntries(TEN.map((_, n) => ["relay" + n, [(n % 5) / 4, n < 5 ? .22 : .78]])),
+    places: Object.fromEntries(TEN.map((_, n) => ["relay" + n, [(n % 5) / 4, n < 5 ? 0.22 : 0.78]])),
     most: 40,
     start: 10,
     unit: "circuits",
@@ -41,7 +41,7 @@ const NETWORKS = {
   },
 };
 
-// The pairs of relays that circuits connect.
+// The pairs of adjacent relays of all circuits.
 function edges({ path, most }) {
   const pairs = new Map();
   for (let user = 0; user < most; user += 1) {
@@ -52,7 +52,7 @@ function edges({ path, most }) {
 }
 
 const DURATION = 30;
-// Machines are this far apart however small the delay is.
+// Smallest delay between machines, in ms.
 const NEAREST = 1;
 
 // `changes`: [{ at (s), load, delay (ms) }], in order of time, the first at 0.
@@ -62,8 +62,8 @@ function scenario(network, system, changes) {
   const lines = ['title = "Playground: ' + network + '"', "duration = " + seconds(DURATION), 'warmup = "0 s"', 'sample = "50 ms"', "seed = 1", "",
     "[underlay]", 'delay = "' + NEAREST + ' ms"', "", "[[system]]", 'name = "' + system.toLowerCase().replaceAll(" ", "-") + '"', SYSTEMS[system], ""];
   for (const [name, rate] of relays) lines.push("[[relay]]", 'name = "' + name + '"', 'link = "' + rate + ' Mbit/s"', "");
-  // A user is there from the change that brings it to the one that takes it away. Those who come later stand behind
-  // those who came before, so that the past stays as it was.
+  // A user exists from the change that adds it to the change that removes it. New users are appended, so that earlier
+  // changes keep their users and the past stays the same.
   const users = [];
   const present = [];
   for (const { at, load } of changes) {

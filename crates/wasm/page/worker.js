@@ -1,16 +1,16 @@
 "use strict";
-// Runs scenarios one at a time: what comes while one runs waits, and only the latest of that is run.
+// Runs scenarios one at a time. During a run, only the latest new scenario is kept.
 let simulator = null;
 let waiting = null;
 async function load(packed) {
   const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const module = await WebAssembly.compile(await new Response(stream).arrayBuffer());
-  // What libraries would ask of a browser, and the simulator never does.
+  // Imports that libraries declare and the simulator never calls.
   const imports = {};
   for (const { module: from, name } of WebAssembly.Module.imports(module)) {
     imports[from] = imports[from] || {};
-    imports[from][name] = () => { throw new Error("the simulator asked for " + name); };
+    imports[from][name] = () => { throw new Error("the simulator called the missing import " + name); };
   }
   simulator = (await WebAssembly.instantiate(module, imports)).exports;
 }

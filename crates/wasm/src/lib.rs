@@ -1,7 +1,7 @@
-//! The simulator for the playground: a scenario goes in as text, what the page draws comes out as JSON.
+//! The simulator as a WebAssembly module for the playground: takes a scenario as text and returns JSON.
 //!
-//! WebAssembly passes numbers only. The page asks [`input`] for room, writes the scenario there, calls [`run`] and reads as
-//! many bytes from [`output`] as that gave.
+//! WebAssembly functions take only numbers. The page calls [`input`] for a buffer, writes the scenario there, calls [`run`],
+//! and reads as many bytes from [`output`] as `run` returned.
 
 mod samples;
 
@@ -16,13 +16,13 @@ use tidegate_lab::scenario::Scenario;
 
 use samples::Samples;
 
-/// A browser's page waits for its run, and has no clock to tell.
+/// The page waits for the end of a run, so this monitor has no clock and shows no progress.
 struct Page;
 
 impl Monitor for Page {}
 
-/// Runs a scenario's first system on its first seed's network: digest, rates in bytes/s and backlog in bytes over time, what
-/// waits at each relay; or `{"error": ..}`.
+/// Runs a scenario's first system with its first seed. Returns digest, rates in bytes/s over time and queued bytes at each
+/// relay, or `{"error": ..}`.
 pub fn answer(text: &str) -> Value {
     simulate(text).unwrap_or_else(|error| json!({ "error": error.to_string() }))
 }
@@ -31,7 +31,8 @@ fn simulate(text: &str) -> Result<Value, InputError> {
     let source = SourceFile { file: "the scenario".into(), text: text.to_owned() };
     let scenario = Scenario::parse(source, PathBuf::new(), &[])?;
     let mut samples = Samples::default();
-    let run = run_with(&scenario, (0, scenario.file.seed), 1, &Page, &mut samples)?.expect("nobody stops it");
+    let run = run_with(&scenario, (0, scenario.file.seed), 1, &Page, &mut samples)?
+        .expect("this monitor never stops a run");
     let metrics = &run.metrics;
     let per_s = metrics.delivered.step.as_secs_f64();
     let rates = metrics.delivered.names.iter().zip(&metrics.delivered.curves).map(|(name, curve)| {
@@ -61,8 +62,8 @@ fn lock(buffer: &'static Mutex<Vec<u8>>) -> MutexGuard<'static, Vec<u8>> {
     buffer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where the page writes a scenario of so many bytes.
-#[expect(unsafe_code, reason = "the name is the module's interface; nobody else exports it")]
+/// Returns a buffer into which the page writes a scenario of `bytes` bytes.
+#[expect(unsafe_code, reason = "the exported name is unique in the module")]
 #[unsafe(no_mangle)]
 pub extern "C" fn input(bytes: usize) -> *mut u8 {
     let mut buffer = lock(&INPUT);
@@ -71,8 +72,8 @@ pub extern "C" fn input(bytes: usize) -> *mut u8 {
     buffer.as_mut_ptr()
 }
 
-/// Runs the scenario that was written; gives the answer's length.
-#[expect(unsafe_code, reason = "the name is the module's interface; nobody else exports it")]
+/// Runs the scenario in the input buffer; returns the length of the answer.
+#[expect(unsafe_code, reason = "the exported name is unique in the module")]
 #[unsafe(no_mangle)]
 pub extern "C" fn run() -> usize {
     let text = String::from_utf8_lossy(&lock(&INPUT)).into_owned();
@@ -81,8 +82,8 @@ pub extern "C" fn run() -> usize {
     output.len()
 }
 
-/// Where the answer is.
-#[expect(unsafe_code, reason = "the name is the module's interface; nobody else exports it")]
+/// Returns the buffer with the answer.
+#[expect(unsafe_code, reason = "the exported name is unique in the module")]
 #[unsafe(no_mangle)]
 pub extern "C" fn output() -> *const u8 {
     lock(&OUTPUT).as_ptr()

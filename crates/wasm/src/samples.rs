@@ -1,4 +1,4 @@
-//! What waits at relays over time.
+//! Queued bytes at relays over time.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use tidegate_sim::observe::{Observation, Recorder};
 /// Bytes of a cell in a circuit queue.
 const CELL: u64 = 514;
 
-/// Every relay's samples: bytes in circuit queues; bytes in output buffers, sockets and the uplink's queue.
+/// Samples of every relay: bytes in circuit queues; bytes in output buffers, sockets and the uplink's queue.
 #[derive(Default)]
 pub struct Samples(BTreeMap<u32, [Vec<u64>; 2]>);
 
 impl Samples {
-    /// A host's.
+    /// The samples of a host.
     pub fn of(&self, host: u32) -> [&[u64]; 2] {
         self.0.get(&host).map_or([&[], &[]], |[queued, sending]| [queued, sending])
     }

@@ -72,7 +72,7 @@ mod tests {
         let built = file("perfclient_circuit_build_time.exit")[0].as_f64().unwrap();
         assert!((built / 0.25 - 1.0).abs() < 0.004, "{built}");
         let error = tornettools::files(&record, &parameters, "nobody").unwrap_err();
-        assert!(error.to_string().contains("no user is of class `nobody`"), "{error}");
+        assert!(error.to_string().contains("no user has the class `nobody`"), "{error}");
     }
 
     #[test]

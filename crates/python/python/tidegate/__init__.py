@@ -1,11 +1,11 @@
-"""Tidegate: traffic control for onion-routed overlays such as Tor, simulated.
+"""Tidegate: simulator of traffic control in onion-routed overlays such as Tor.
 
     import tidegate
     results = tidegate.run("scenarios/bottleneck.toml", seeds=3)
     print(results.summary())
     transfers = results.transfers.to_pandas()
 
-Units are part of the names: ``ttfb_s`` is in seconds, ``throughput_bytes_per_s`` in bytes per second.
+Names contain units: ``ttfb_s`` is in seconds, ``throughput_bytes_per_s`` in bytes per second.
 """
 
 from ._native import (

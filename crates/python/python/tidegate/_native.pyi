@@ -1,4 +1,4 @@
-"""The compiled part."""
+"""Stubs of the compiled module."""
 
 import os
 import pathlib
@@ -44,7 +44,7 @@ class Table:
 
 @final
 class Results:
-    """What runs gave."""
+    """Results of runs."""
 
     @property
     def metrics(self) -> Table: ...

@@ -1,8 +1,10 @@
-"""Runs on a Dask cluster, a run a task: ``tidegate.dask.sweep(client, "STUDY.toml")`` into a folder that only grows, or
-``tidegate.dask.run(client, "FILE", seeds=25, points=[...])`` in memory.
+"""Runs on a Dask cluster, one task per run.
 
-Workers need the package and the same files. A run is a pure function of scenario, system and seed, so that a task whose
-worker dies is simply made again elsewhere, and results are those of one machine.
+``tidegate.dask.sweep(client, "STUDY.toml")`` stores results in a folder, ``tidegate.dask.run(client, "FILE", seeds=25,
+points=[...])`` in memory.
+
+Workers need the package and the same files. A run is a pure function of scenario, system and seed, so another worker
+can repeat it if one dies, and results equal those of one machine.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ from .running import run as _run
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one run."""
+    """The result of one run."""
 
-    #: What was replaced in the scenario.
+    #: Overrides of the scenario.
     point: Mapping[str, Any]
     #: The system's name.
     system: str
     #: Root of the run's seed tree.
     seed: int
-    #: Of every observation, in order.
+    #: Digest of every observation, in order.
     digest: str
-    #: The tables that were asked for, by name: their columns.
+    #: Columns of the requested tables, by name.
     tables: Mapping[str, Mapping[str, list[Any]]]
 
 
@@ -48,11 +50,11 @@ class Runs(Sequence[Run]):
 
     @property
     def digests(self) -> dict[tuple[str, int], str]:
-        """By system and seed, as ``Results.digests``; of several points the last one's."""
+        """Digests by system and seed, as ``Results.digests``; with several points, those of the last one."""
         return {(run.system, run.seed): run.digest for run in self._runs}
 
     def table(self, name: str = "metrics") -> dict[str, list[Any]]:
-        """One table of all runs; what was replaced stands in columns of its own."""
+        """One table of all runs, with a column for each overridden key."""
         keys = list(dict.fromkeys(key for run in self._runs for key in run.point))
         merged: dict[str, list[Any]] = {}
         for run in self._runs:
@@ -64,14 +66,14 @@ class Runs(Sequence[Run]):
 
 
 def _one(scenario: Any, set: Sequence[Any], point: Mapping[str, Any], system: str, seed: int, tables: Sequence[str]) -> Run:
-    """A task: on a worker."""
+    """Makes one run on a worker."""
     results = _run(scenario, seed=seed, jobs=1, set=[*set, *_texts(point)], systems=[system], progress=False)
     kept = {name: getattr(results, name).to_dict() for name in tables}
     return Run(dict(point), system, seed, results.digests[system, seed], kept)
 
 
 def _texts(point: Mapping[str, Any]) -> Iterator[Any]:
-    """``{"user.web.count": 5}`` as the nested table that it means."""
+    """Converts ``{"user.web.count": 5}`` to nested tables."""
     for key, value in point.items():
         for part in reversed(key.split(".")):
             value = {part: value}
@@ -91,11 +93,11 @@ def run(
 ) -> Runs:
     """Runs every system of a scenario on ``seeds`` networks at each of ``points``, on a ``distributed.Client``.
 
-    A point replaces values by their place, as in ``{"user.web.count": 50, "tor.load": 1.5}``; ``set`` is as for
-    ``tidegate.run``, for all points. ``tables`` are brought back. A run that raises is made again ``retries`` times; one
-    whose worker dies as often as the scheduler's ``allowed-failures`` says.
+    A point overrides values by dotted keys: ``{"user.web.count": 50, "tor.load": 1.5}``. ``set`` applies to all points, as
+    in ``tidegate.run``. ``tables`` are the tables to return. A run that raises is repeated up to ``retries`` times; if a
+    worker dies, the scheduler's ``allowed-failures`` is the limit.
 
-    Raises InputError for what is wrong in the scenario or a point, before anything is sent.
+    Raises InputError for mistakes in the scenario or a point, before any task is submitted.
     """
     if seeds < 1:
         raise ValueError(f"`seeds` is {seeds}; give 1 or more")
@@ -116,14 +118,14 @@ def run(
 def sweep(
     client: Any, study: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None, retries: int = 3
 ) -> pathlib.Path:
-    """Runs a study file, as ``tidegate sweep`` does, on a ``distributed.Client``: into the folder ``out``, by default
-    out/<study>, which ``tidegate runs`` finds. Gives the folder.
+    """Runs a study file like ``tidegate sweep``, on a ``distributed.Client``. Returns the folder of results.
 
-    Each run is kept the moment it comes back. Whatever ends this process costs the runs under way; called again, it makes those
-    that are missing, and so does ``tidegate sweep`` of the same version. A run that raises is made again ``retries`` times; one
-    whose worker dies as often as the scheduler's ``allowed-failures`` says.
+    The folder is ``out``, by default out/<study>, where ``tidegate runs`` finds it. Each run is stored as soon as it returns.
+    If this process dies, only the runs under way are lost; a second call, or ``tidegate sweep`` of the same version, makes
+    the missing ones. A run that raises is repeated up to ``retries`` times; if a worker dies, the scheduler's
+    ``allowed-failures`` is the limit.
 
-    Raises InputError for what is wrong in the study, or if the folder holds other results, before anything is sent.
+    Raises InputError for mistakes in the study, or if the folder holds other results, before any task is submitted.
     """
     import distributed
 

@@ -1,4 +1,4 @@
-"""What is wrong with input."""
+"""Exceptions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 class InputError(ValueError):
     """A mistake in a file or argument, with the command line's message.
 
-    ``file`` (or argument), ``line`` and ``column`` (from 1, or None) say where, ``cause`` why, ``cure`` what would help.
+    ``file`` (or argument), ``line`` and ``column`` (from 1, or None) are the position; ``cure`` says how to fix ``cause``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Runs, with progress shown where somebody looks."""
+"""Runs scenarios and shows progress in terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .control import Controller, Window
 
 
 def _terminal(line: str) -> None:
-    """A line that the next one replaces."""
+    """Writes a line that the next one overwrites."""
     sys.stderr.write(f"\r{line:<78.78}" if line else "\r" + " " * 78 + "\r")
     sys.stderr.flush()
 
 
 def _notebook() -> Callable[[str], None]:
-    """The same as an output of the cell, of which the saved notebook keeps the last state alone."""
+    """Writes lines to the cell's output, where each replaces the previous one."""
     from IPython.display import display
 
     handle = display({"text/plain": ""}, raw=True, display_id=True)
@@ -26,7 +26,7 @@ def _notebook() -> Callable[[str], None]:
 
 
 def _shown() -> Callable[[str], None] | None:
-    """Where a line of progress goes, if somebody looks."""
+    """Returns the function that shows a line of progress, or None without terminal or notebook."""
     if "ipykernel" in sys.modules:
         return _notebook()
     return _terminal if sys.stderr.isatty() else None
@@ -45,15 +45,16 @@ def run(
 ) -> _native.Results:
     """Runs every system of a scenario on ``seeds`` networks, the same for all systems.
 
-    ``scenario`` is a path, a dict with a file's keys, or a Scenario. ``seed`` is the first one's, instead of the
-    scenario's. ``jobs`` threads work (0: one per core). ``set`` replaces values: ``'duration = "30 s"'`` or
-    ``{"duration": "30 s"}``. ``systems`` names those that run, of all. ``control`` gives systems, by name, controls written in Python (slow). ``progress`` is
-    called with the share done and a text; None shows a line in terminals and notebooks.
+    ``scenario`` is a path, a dict with a file's keys, or a Scenario. ``seed`` is the first seed, instead of the
+    scenario's. ``jobs`` is the number of threads (0: one per core). ``set`` overrides values: ``'duration = "30 s"'`` or
+    ``{"duration": "30 s"}``. ``systems`` selects systems by name. ``control`` replaces controls of systems, by name, with
+    Python classes (slow). ``progress`` is called with the share that is done and a text; None shows a line in terminals
+    and notebooks.
 
-    The interpreter's lock is free while it runs, and Ctrl-C ends it. Results do not depend on ``jobs``, and have the
+    The GIL is released while it runs, and Ctrl-C stops it. Results do not depend on ``jobs``, and have the
     digests of the command line.
 
-    Raises InputError for what is wrong in the scenario, and whatever a control of Python raises.
+    Raises InputError for mistakes in the scenario, and any exception of a Python control.
     """
     show = _shown() if progress is None else _shown() or _terminal if progress is True else None
     call = (lambda share, text: show(f"{100 * share:3.0f} %  {text}")) if show else progress or None

@@ -13,7 +13,7 @@
     return element;
   }
 
-  // Three significant digits, without exponents where people do not expect them.
+  // Three significant digits; exponents only for very large and very small values.
   function digits(value) {
     if (value === null || value === undefined) return "–";
     if (value === 0) return "0";
@@ -46,10 +46,10 @@
     add(box, "h3", {}, spec.title);
     const curves = spec.curves.filter((curve) => curve.points.length > 0);
     if (curves.length === 0) {
-      add(box, "p", {}, "Nothing was measured.");
+      add(box, "p", {}, "No measurements.");
       return;
     }
-    // Each nine of a share takes as much room as the one before; the axis ends with the fourth.
+    // Shares of 0.9, 0.99 and 0.999 are equally far apart; the axis ends at 0.9999.
     const nines = (share) => -Math.log10(Math.max(1 - share, 1e-4));
     const up = spec.tail ? nines : (value) => value;
     const values = uPlot.join(curves.map((c) => [c.points.map((p) => p[0]), c.points.map((p) => up(p[1]))]));
@@ -60,7 +60,7 @@
       ticks: { stroke: () => colour("--line"), width: 1 },
       values: (_, splits) => splits.map((v) => (v === null ? "" : String(+v.toPrecision(6)))),
     });
-    // Numbers of more than six digits need more room beside the axis' name.
+    // Labels of more than six digits need more space.
     const room = (_, numbers) => Math.max(58, 24 + 7.5 * Math.max(0, ...(numbers || []).map((text) => text.length)));
     const mark = spec.mark === null ? [] : [{
       hooks: { draw: [(u) => {
@@ -120,7 +120,7 @@
     const top = Math.max(...spec.rows.map(sum)) || 1;
     const tip = document.createElement("div");
     tip.className = "tip";
-    tip.textContent = "Point at a part to read it.";
+    tip.textContent = "Point at a part to see its value.";
     let group = null;
     for (const row of spec.rows) {
       if (row.group !== group) add(box, "div", { class: "group" }, (group = row.group));
@@ -148,7 +148,7 @@
     box.appendChild(tip);
   }
 
-  // Ratios with their intervals on a logarithmic axis: what lies left of the line is less.
+  // Ratios with their intervals on a logarithmic axis.
   function forest(parent, spec) {
     const fold = add(parent, "details", spec.open ? { open: "", class: "forest" } : { class: "forest" });
     add(fold, "summary", {}, spec.title);
@@ -181,7 +181,7 @@
     for (const tick of ticks) add(track, "span", { style: "left:" + at(tick) + "%" }, String(tick));
     if (spec.open) {
       const keys = add(box, "div", { class: "keys" });
-      const kinds = [["better", "surely better"], ["worse", "surely worse"], ["unsure", "may be chance, or one seed"]];
+      const kinds = [["better", "significantly better"], ["worse", "significantly worse"], ["unsure", "not significant, or one seed"]];
       for (const [kind, text] of kinds) {
         const key = add(keys, "span");
         add(key, "i", { class: kind });
@@ -196,7 +196,7 @@
     section.forests.forEach((spec) => forest(page, spec));
     if (section.table) table(page, section.table);
     for (const svg of section.svgs) {
-      // Made by the tool from its own numbers.
+      // Trusted: the tool generated the SVG.
       add(page, "div", { class: "svg" }).innerHTML = svg;
     }
     if (section.charts.length) {
@@ -214,7 +214,7 @@
   data.sections.forEach(show);
   if (data.appendix) {
     const box = add(page, "details");
-    add(box, "summary", {}, "The scenario, every default spelled out");
+    add(box, "summary", {}, "The scenario with all defaults");
     add(box, "pre", {}, data.appendix);
   }
   add(page, "footer", {}, "tidegate " + data.version + ". Drag over a chart to zoom, double-click to zoom out; click a legend entry to hide its curve.");

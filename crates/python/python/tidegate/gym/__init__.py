@@ -1,4 +1,4 @@
-"""Environments for learning, of Gymnasium: ``import tidegate.gym``, then ``gymnasium.make("tidegate/Bottleneck-v0")`` or
+"""Gymnasium environments: ``import tidegate.gym``, then ``gymnasium.make("tidegate/Bottleneck-v0")`` or
 ``gymnasium.make("tidegate/ParallelPaths-v0")``."""
 
 import gymnasium

@@ -1,10 +1,10 @@
 """Circuits that share one slow relay.
 
-Every interval the agent changes each circuit's rate at its exit, and sees what its client saw. Networks are drawn from the
-ranges that PCC-RL was trained on (Jay et al., ICML 2019): held-out networks are other seeds.
+Every interval the agent changes each circuit's rate at its exit, and observes what the client received. Networks are drawn
+from the training ranges of PCC-RL (Jay et al., ICML 2019); other seeds give held-out networks.
 
-Same seed and actions, same observations. Relays are connected by TCP, so that nothing is lost end to end: what congestion
-does is delay.
+Seed and actions determine the observations. Relays are connected by TCP, so nothing is lost end to end; congestion causes
+only delay.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from .presets import preset
 
 #: Bytes of a packet in PCC-RL's reward; its throughputs are in packets/s.
 _PACKET = 1500
-#: What observations hold of each interval.
+#: Features of each observed interval.
 FEATURES = ("latency gradient", "latency ratio", "sending ratio")
 
 
 def reward_pcc(seen: np.ndarray, link: np.ndarray, base: np.ndarray, interval: float) -> np.ndarray:
-    """PCC-RL's: 10 throughput (packets/s) - 1000 latency (s); nothing is lost."""
+    """PCC-RL's reward without losses: 10 throughput (packets/s) - 1000 latency (s)."""
     return 10 * seen[..., 0] / interval / _PACKET - 1e3 * seen[..., 1]
 
 
 def reward_orca(seen: np.ndarray, link: np.ndarray, base: np.ndarray, interval: float) -> np.ndarray:
-    """Orca's (Abbasloo et al., SIGCOMM 2020): power, as a share of what the empty network has. Delays of up to 1.25 times
-    the empty network's count as that."""
+    """Orca's reward (Abbasloo et al., SIGCOMM 2020): power relative to the empty network. Delays up to 1.25 times that of
+    the empty network count as equal to it."""
     throughput = seen[..., 0] / interval / link
     delay = np.maximum(seen[..., 1], base)
     return throughput * base / np.where(delay <= 1.25 * base, base, delay)
 
 
-#: Presets of the reward, by name: functions of an array whose last axes are circuits and (bytes, mean latency, least
-#: latency), the slow links' bytes/s, the empty networks' latencies in s, and the interval in s.
+#: Rewards by name. Arguments: an array with the last axes circuits and (bytes, mean latency, minimum latency), rates of the
+#: slow links in bytes/s, latencies of the empty networks in s, and the interval in s.
 REWARDS = {"pcc": reward_pcc, "orca": reward_orca}
 
 
 class _Networks:
-    """Networks side by side, their runs, and what was seen of them: the first axis of every array."""
+    """Several networks, their runs and observations. The first axis of every array is the network."""
 
     def __init__(self, count: int, circuits: int, interval: float, steps: int, history: int, reward: Any) -> None:
         if steps < 1:
@@ -58,7 +58,7 @@ class _Networks:
         self.shape = (count, circuits, history, len(FEATURES))
 
     def begin(self, n: int, random: np.random.Generator) -> None:
-        """Draws a network and looks at its first interval."""
+        """Draws a network and runs its first interval."""
         seed = int(random.integers(2**32))
         link = random.uniform(1.2e6, 6e6) / 8
         delay = random.uniform(0.05, 0.5)
@@ -79,7 +79,7 @@ class _Networks:
             "sample": "1 s",
             "trace-one-in": 0,
             "system": [{"name": "learnt", "transport": "pctcp"}],
-            # Data cross two paths between three relays.
+            # Data crosses two paths between three relays.
             "underlay": {"delay": f"{int(1e6 * delay / 2)} us"},
             "relay": [relay(f"exit{n}", fast) for n in names]
             + [relay("slow", link) | {"queue": f"{max(2, queue)} packets"}]
@@ -91,11 +91,11 @@ class _Networks:
 
     @property
     def seen(self) -> np.ndarray:
-        """What is observed now."""
+        """The current observations."""
         return np.frombuffer(self.runs.observed(), dtype=np.float32).reshape(self.shape)
 
     def step(self, actions: np.ndarray) -> np.ndarray:
-        """PCC-RL's actions: a rate grows or shrinks by up to a fortieth. Gives of each network the mean reward."""
+        """Applies PCC-RL's actions, which change a rate by up to 1/40. Returns the mean reward of each network."""
         told = self.runs.step(np.asarray(actions, dtype=np.float32).tobytes())
         self.done += 1
         told = np.frombuffer(told).reshape(self.told)
@@ -110,9 +110,9 @@ def _spaces(circuits: int, history: int) -> tuple[gymnasium.spaces.Box, gymnasiu
 class Bottleneck(gymnasium.Env):
     """``circuits`` circuits through one slow relay; an episode has ``steps`` steps of ``interval_s`` seconds.
 
-    Observations: of each circuit the last ``history`` intervals' ``FEATURES`` (PCC-RL's). Actions: of each circuit a number
-    in -1..1, by which its rate changes. ``reward`` is a name of ``REWARDS`` or a function like those. ``reset`` tells the
-    network's ``scenario`` and ``seed``, which ``tidegate.run`` takes under other systems.
+    Observations are the ``FEATURES`` (PCC-RL's) of the last ``history`` intervals per circuit. Actions are one number from -1
+    to 1 per circuit, which changes its rate. ``reward`` is a key of ``REWARDS`` or such a function. ``reset`` returns the
+    network's ``scenario`` and ``seed``, which ``tidegate.run`` accepts with other systems.
     """
 
     metadata = {"render_modes": []}
@@ -143,7 +143,7 @@ class Bottleneck(gymnasium.Env):
 
 
 class BottleneckVector(VectorEnv):
-    """``num_envs`` of them, stepped on a core for every eight; each begins anew with the step after its last."""
+    """``num_envs`` environments, with one core per eight of them. The step after an episode's last one starts the next."""
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
 

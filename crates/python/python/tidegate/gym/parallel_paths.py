@@ -1,12 +1,12 @@
-"""One peer of an overlay of per-packet random paths: how much to send through whom.
+"""One peer of an overlay with per-packet random paths, which sets its rate through each other peer.
 
-Every packet takes a random path of relays; each relay forwards a limited number of bytes per second and drops the rest (Raiber
-2010, docs/parallel-paths.md). The agent is a source that sends as much as it may. Every second it changes its rate through
-each other peer, which is a choice of paths too: through a peer of little rate few go. It sees what came back of packets through
-that peer; one loss blames every relay of its path. All other peers do the same under a controller of Tidegate's.
+Every packet takes a random path of relays. Each relay forwards a limited number of bytes per second and drops the rest
+(Raiber 2010, docs/parallel-paths.md). The agent is a source that sends as fast as its rates allow. Every second it changes
+its rate through each other peer, which also determines how often paths use that peer. It observes the feedback of packets
+through each peer; a loss counts for every relay of its path. All other peers use a controller of Tidegate.
 
-Overlays are drawn by the seed: limits from 100 to 400 kB/s, positions in the thesis' square. Same seed and actions, same
-observations.
+The seed determines the overlay: limits from 100 to 400 kB/s, positions in the thesis' square. Seed and actions determine
+the observations.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from .presets import preset
 
 #: Bytes of a packet.
 PACKET = 1500
-#: Bytes/s that a peer forwards at most.
+#: Range of peers' forwarding limits in bytes/s.
 LIMITS = 100_000, 400_000
-#: Bytes/s through each peer at first, at least and at most.
+#: Initial, minimum and maximum rate through each peer in bytes/s.
 _FIRST, _LOWEST, _HIGHEST = 15_000.0, 1_500.0, float(LIMITS[1])
-#: What an action of 1 does: a fifth more; one of -1 takes that back.
+#: Effect of an action: 1 raises the rate by 20 %, -1 reverts that.
 _STEP = 0.2
-#: What observations hold of each interval: packets lost, of those that were acknowledged or lost; the round trip over the least
-#: one; bytes acknowledged over those that were allowed; the rate over the highest possible.
+#: Features of each observed interval: share of lost packets; round trip over the minimum one; acknowledged over allowed bytes;
+#: rate over the maximum rate.
 FEATURES = ("loss", "latency ratio", "use", "rate")
 
 
 def reward_goodput(seen: np.ndarray, rates: np.ndarray, fair: float, hops: int, interval: float) -> float:
-    """What arrived, as a share of what each source gets if all get the same, less ten times the share that was lost."""
+    """Received rate over an equal share of all sources, minus ten times the share of lost packets."""
     acknowledged, lost = seen[:, 0].sum(), seen[:, 1].sum()
     return acknowledged / hops * PACKET / interval / fair - 10 * lost / max(acknowledged + lost, 1.0)
 
 
 def reward_q_learning(seen: np.ndarray, rates: np.ndarray, fair: float, hops: int, interval: float) -> float:
-    """The thesis' of its learner (chapter 5), the mean over all feedback: .015 s for an acknowledgement and -s for a loss, where s
-    is the peer's rate in packets/s."""
+    """Reward of the thesis' learner (chapter 5), as the mean over all feedback: 0.015 s for an acknowledgement and -s for a
+    loss, where s is the peer's rate in packets/s."""
     acknowledged, lost = seen[:, 0], seen[:, 1]
     return float((rates / PACKET * (0.015 * acknowledged - lost)).sum() / max((acknowledged + lost).sum(), 1.0))
 
 
-#: Presets of the reward, by name: functions of an array of (peers, 3), packets acknowledged, packets lost and the round trip in s;
-#: the peers' rates in bytes/s; what each source gets if all get the same, in bytes/s; relays on a path; the interval in s.
+#: Rewards by name. Arguments: an array of (peers, 3) with packets acknowledged, packets lost and the round trip in s; rates of
+#: peers in bytes/s; an equal share of all sources in bytes/s; number of relays on a path; the interval in s.
 REWARDS = {"goodput": reward_goodput, "q-learning": reward_q_learning}
 
 
 class ParallelPaths(gymnasium.Env):
     """A source among ``peers`` peers, whose packets take ``hops`` relays; an episode has ``steps`` steps of ``interval_s`` seconds.
 
-    Observations: of each other peer the last ``history`` intervals' ``FEATURES``. Actions: of each other peer a number in -1..1,
-    by which its rate changes. ``others`` is the controller of everybody else, as in docs/parallel-paths.md. ``reward`` is a name
-    of ``REWARDS`` or a function like those.
+    Observations are the ``FEATURES`` of the last ``history`` intervals per other peer. Actions are one number from -1 to 1 per
+    other peer, which changes the rate through it. ``others`` is the controller of all other peers (docs/parallel-paths.md).
+    ``reward`` is a key of ``REWARDS`` or such a function.
     """
 
     metadata = {"render_modes": []}
@@ -74,7 +74,7 @@ class ParallelPaths(gymnasium.Env):
             raise ValueError(f"`steps` is {steps} and `history` {history}; give 1 or more")
         self._peers, self._hops, self._others, self._interval = peers, hops, others, interval_s
         self._steps, self._history, self._reward = steps, history, preset(reward, REWARDS)
-        # What is wrong with the rest is said now.
+        # Raises for mistakes in the other arguments.
         self._overlay([LIMITS[0]] * peers, 0)
         shape = (peers - 1, history, len(FEATURES))
         self.observation_space = gymnasium.spaces.Box(0, np.inf, shape, np.float32)
@@ -101,7 +101,7 @@ class ParallelPaths(gymnasium.Env):
         return {"fair_bytes_per_s": self._fair, "rates_bytes_per_s": self._rates.copy()}
 
     def _look(self) -> np.ndarray:
-        """Lets an interval pass at these rates, and appends it to what is observed."""
+        """Runs an interval with these rates, and appends it to the observations."""
         told = np.frombuffer(self._run.step(self._rates.tobytes())).reshape(-1, 3)
         acknowledged, lost, trip = told.T
         self._least = np.where(trip > 0, np.minimum(self._least, trip), self._least)

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def preset(reward: Any, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """The function of that name, or the function itself."""
+    """Returns the function with this name, or the function itself."""
     if callable(reward):
         return reward
     if reward not in known:
