@@ -202,7 +202,7 @@ impl<'a> Results<'a> {
     }
 }
 
-/// Prefixes of the metrics whose ratios are reported.
+/// Prefixes of the metrics with reported ratios.
 const COMPARED: [&str; 8] = [
     "throughput_total",
     "throughput_by_class",

@@ -30,7 +30,7 @@ pub struct Run {
     pub system: usize,
     /// Root of its seed tree.
     pub seed: u64,
-    /// What was measured.
+    /// Its metrics.
     pub metrics: Metrics,
     /// Digest of every observation, in order.
     pub digest: u64,

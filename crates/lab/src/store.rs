@@ -63,7 +63,7 @@ pub struct Record {
     pub cpu_s: f64,
     /// Its origin.
     pub provenance: Provenance,
-    /// What was measured.
+    /// Its metrics.
     pub metrics: Metrics,
 }
 
@@ -176,7 +176,7 @@ impl Store {
         self.keep(&name_of(scenario, (run.system, run.seed)), &record.files(scenario))
     }
 
-    /// The tasks (system, seed) whose runs are not stored yet.
+    /// The tasks (system, seed) without a stored run.
     ///
     /// # Errors
     /// If the folder cannot be read.

@@ -127,7 +127,7 @@ impl Sweep {
 impl RunOrder {
     /// Makes the run and returns the files of its record.
     ///
-    /// Reads the scenario anew for each run: a thousand scenarios do not fit into memory.
+    /// Reads the scenario again for each run: a thousand scenarios do not fit into memory.
     ///
     /// # Errors
     /// A mistake in the scenario; [`RunError::Stopped`] if the monitor stopped the run.

@@ -44,7 +44,7 @@ fn descriptor(digit: &str, hour: u32, bandwidth: u64) -> String {
     )
 }
 
-/// Two relays of equal weight, whose identities are 0x11.. and 0x22.. .
+/// Two relays of equal weight with the identities 0x11.. and 0x22.. .
 fn consensus(hour: u32) -> String {
     let relay = |name: &str, identity: &str| {
         format!(

@@ -1,5 +1,4 @@
-//! What a network does in time: old and new clients, relays that come and go, load that follows the day, onion services,
-//! relays of one machine.
+//! Tests of mixed clients, churn, daily load, onion services and relays that share a machine.
 
 use std::path::PathBuf;
 

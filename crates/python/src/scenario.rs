@@ -18,7 +18,7 @@ pub struct Scenario {
     pub checked: scenario::Scenario,
 }
 
-/// Converts a dict to TOML, without entries that are None.
+/// Converts a dict to TOML and skips entries that are None.
 fn toml_of(table: &Bound<'_, PyAny>) -> PyResult<String> {
     fn without_null(value: Value) -> Value {
         match value {

@@ -1,4 +1,4 @@
-//! The native part of `tidegate.dask.sweep`: studies whose runs are made by other processes.
+//! The native part of `tidegate.dask.sweep`, in which other processes make the runs of a study.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

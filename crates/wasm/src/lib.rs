@@ -16,7 +16,7 @@ use tidegate_lab::scenario::Scenario;
 
 use samples::Samples;
 
-/// The page waits for the end of a run, so this monitor has no clock and shows no progress.
+/// The page waits for the end of a run, so this monitor needs neither clock nor progress.
 struct Page;
 
 impl Monitor for Page {}

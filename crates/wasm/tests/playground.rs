@@ -26,7 +26,7 @@ user = [
 ]
 "#;
 
-/// What comes at two seconds.
+/// The change at two seconds.
 const CHANGE: &str = r#"
 [[fault]]
 kind = "delay"

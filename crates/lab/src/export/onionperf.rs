@@ -14,11 +14,11 @@ use super::{EPOCH_UNIX_S, clients};
 /// The analysis of a run's users of `class`.
 ///
 /// # Errors
-/// If no user is of that class.
+/// If the class is unknown.
 pub fn analysis(record: &Record, class: &str) -> Result<Value, InputError> {
     let mut streams: BTreeMap<u32, Map<String, Value>> = BTreeMap::new();
     for (number, transfer) in clients(record, class)?.into_iter().enumerate() {
-        // What was under way when the run ended has no end that could be told.
+        // Transfers under way at the end of the run lack an end.
         if transfer.last.is_some() || transfer.timed_out {
             let id = format!("{number}:{}:{}", transfer.circuit, transfer.bytes);
             streams.entry(transfer.user).or_default().insert(id, stream(number, transfer));

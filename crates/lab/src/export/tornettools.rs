@@ -19,7 +19,7 @@ use super::clients;
 /// The files of a run. `class` selects the users that are clients; `parameters` are the study's.
 ///
 /// # Errors
-/// If no user has that class.
+/// If the class is unknown.
 pub fn files(record: &Record, parameters: &Value, class: &str) -> Result<Vec<ResultFile>, InputError> {
     let transfers = clients(record, class)?;
     let goodput = |span: usize| -> Value {

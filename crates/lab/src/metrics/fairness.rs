@@ -1,4 +1,4 @@
-//! Fairness: how close rates are to max-min fair rates (PredicTor, section 4).
+//! Fairness of rates relative to max-min fair rates (PredicTor, section 4).
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ fn link_rate(plan: &Plan, host: u32, up: bool) -> Rate {
     if up { host.up.rate } else { host.down.rate }
 }
 
-/// The links that data crosses: (machine, is uplink). There is no link between hosts of one machine.
+/// The links that data crosses: (machine, is uplink). Hosts on one machine are connected without links.
 fn links(plan: &Plan, way: &[u32; 5]) -> impl Iterator<Item = (u32, bool)> {
     let machines = way.map(|host| machine(plan, host));
     let pairs: Vec<(u32, u32)> = machines.windows(2).map(|pair| (pair[0], pair[1])).collect();

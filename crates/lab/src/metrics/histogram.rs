@@ -97,7 +97,7 @@ impl Histogram {
         Some(middle(self.first + position) as f64 * 1e-9)
     }
 
-    /// The distribution function as at most `points` + 2 pairs (seconds, share of values up to it).
+    /// The distribution function as up to `points` + 2 pairs (seconds, share of values up to it).
     pub fn distribution(&self, points: usize) -> Vec<(f64, f64)> {
         let mut curve = Vec::new();
         let (mut seen, mut shown) = (0, -1.0);

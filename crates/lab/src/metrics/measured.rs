@@ -64,7 +64,7 @@ pub const CAUSES: [&str; 7] = [
     "head_of_line",
 ];
 
-/// The hops that a data cell passes on its way to the client.
+/// The hops of a data cell towards the client.
 pub const HOPS: [&str; 3] = ["exit", "middle", "guard"];
 
 impl Anatomy {

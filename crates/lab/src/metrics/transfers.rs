@@ -150,7 +150,7 @@ pub struct Transfers {
     by_name: BTreeMap<String, usize>,
 }
 
-/// Transfers beyond this number count in their class but have no record.
+/// Transfers beyond this number count in their class, without a record.
 const MAX_RECORDS: usize = 1_000_000;
 
 impl Transfers {

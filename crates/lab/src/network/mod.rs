@@ -209,7 +209,7 @@ impl<'a> Users<'a> {
     }
 }
 
-/// The route of a user whose relays are drawn.
+/// The route of a user with drawn relays.
 fn drawn(user: &UserFile) -> Route {
     Route::Drawn { keep_guard: user.keep_guard, onion_service: user.onion_service }
 }

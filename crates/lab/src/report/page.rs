@@ -1,4 +1,4 @@
-//! The HTML page of a report: one file with data, script and style, which needs no network access.
+//! The HTML page of a report: one file with data, script and style, which works offline.
 //!
 //! uPlot (MIT, vendored from npm in `assets/`) draws the line charts, the page's own script everything else.
 

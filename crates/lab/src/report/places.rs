@@ -60,7 +60,7 @@ mod elsewhere {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Compares length and time of modification, because files have no inode numbers here.
+    /// Compares length and time of modification, because inode numbers are not available here.
     pub(crate) fn is_same(one: &Metadata, other: &Metadata) -> bool {
         one.len() == other.len()
             && one.modified().is_ok_and(|time| other.modified().is_ok_and(|it| it == time))

@@ -37,7 +37,7 @@ impl Column {
         }
     }
 
-    /// Whether it has no rows.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -126,7 +126,7 @@ pub struct SystemFile {
     /// How clients select relays for circuits.
     #[serde(default)]
     pub paths: PathsFile,
-    /// The parts, whose keys stand in the same table.
+    /// The parts; their keys stand in the same table.
     #[serde(skip)]
     pub parts: SystemConfig,
 }

@@ -122,7 +122,7 @@ impl Scenario {
         self.file.duration
     }
 
-    /// The traffic of the users named `benchmark`, whose downloads are compared with measured ones.
+    /// The traffic of the users named `benchmark`; their downloads are compared with measured ones.
     pub fn benchmark(&self) -> &str {
         const NAME: &str = "benchmark";
         let named = self.file.user.iter().find(|user| user.name.get_ref() == NAME);

@@ -148,7 +148,7 @@ impl FromStr for Timeout {
 pub struct Queue(pub QueuePlan);
 
 impl Queue {
-    /// Drop-tail with room for this many packets.
+    /// Drop-tail with a limit in packets.
     pub const fn packets(packets: u32) -> Queue {
         Queue(QueuePlan::DropTail { packets, bytes: u64::MAX })
     }

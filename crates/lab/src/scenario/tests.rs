@@ -24,7 +24,7 @@ fn parse(text: &str, overrides: &[&str]) -> Result<Scenario, InputError> {
     Scenario::parse(source, PathBuf::new(), &overrides)
 }
 
-/// What the tool says about the bottleneck with one text replaced.
+/// The error of the bottleneck scenario with one text replaced.
 fn complaint(from: &str, to: &str) -> String {
     let text = bottleneck();
     assert!(text.contains(from), "{from}");

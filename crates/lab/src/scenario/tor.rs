@@ -17,7 +17,7 @@ impl TorFile {
         (!["drawn", "weight"].contains(&self.capacity.as_str())).then_some(&self.capacity)
     }
 
-    /// Number of servers for this fraction of Tor.
+    /// Number of servers of a network with this fraction of Tor.
     pub(crate) fn servers(&self, share: f64) -> u32 {
         self.servers.unwrap_or((1000.0 * share).ceil() as u32)
     }
@@ -82,7 +82,7 @@ pub(super) fn obey_consensus(
         };
         let parameter = |name: &str| consensus.params.get(name).copied();
         let millis = |value: i32| Span::from_millis(u64::try_from(value).unwrap_or(0)).to_string();
-        // A table of relays has no date. The table that docs/truth.md scores is from 2019.
+        // A table of relays lacks a date. The table that docs/truth.md scores is from 2019.
         let time = if consensus.valid_after == 0 { KIST_SINCE } else { consensus.valid_after };
         let mut table = Value::Object(system.parts.table.clone());
         let half_life = parameter("CircuitPriorityHalflifeMsec").unwrap_or(30_000).clamp(1, i32::MAX);

@@ -101,7 +101,7 @@ pub struct ExperimentFile {
     /// Default of the rows' `kind`.
     #[serde(default)]
     pub kind: RowKind,
-    /// Required measured inputs, relative to the data folder; without them the rows have no data. In overrides,
+    /// Required measured inputs, relative to the data folder; without them the rows lack data. In overrides,
     /// `{data}` stands for that folder.
     #[serde(default)]
     pub needs: Vec<String>,
@@ -191,7 +191,7 @@ pub enum Published {
 }
 
 impl PublishedRow {
-    /// What was published.
+    /// The published number or statement.
     pub fn published(&self) -> Published {
         match &self.check {
             Check::Number { published, .. } => Published::Number(*published),

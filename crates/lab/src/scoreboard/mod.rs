@@ -29,7 +29,7 @@ pub type Runner = fn(&Experiment, Scale, &dyn Monitor) -> Result<Measured, RunEr
 pub enum RunError {
     /// A mistake in the experiment's files.
     Input(InputError),
-    /// The machine lacks something that the experiment needs; its rows have no data.
+    /// The machine lacks something that the experiment needs; its rows lack data.
     Unavailable(String),
     /// The run failed.
     Failed(String),

@@ -81,7 +81,7 @@ pub fn judge(
     rows.iter().map(|row| judge_row(experiment, row, measured, scale)).collect()
 }
 
-/// Counts rows by verdict, separately for published numbers and for this project's own goals.
+/// Counts rows by verdict: published numbers, then this project's own goals.
 pub fn count(outcomes: &[Outcome]) -> String {
     let of = |kind: RowKind| {
         let verdicts: Vec<Verdict> =
@@ -127,7 +127,7 @@ fn judge_row(
             (_, Some(why)) => (Verdict::NotComparable, why.clone()),
             (Ok(true), None) => (Verdict::Holds, String::new()),
             (Ok(false), None) => (Verdict::Differs, String::new()),
-            // A row whose quantity was never measured differs.
+            // A row differs if its quantity was never measured.
             (Err(why), None) => (Verdict::Differs, why),
         },
         Err(RunError::Unavailable(what)) => (Verdict::NoData, what.clone()),
