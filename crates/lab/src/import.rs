@@ -111,6 +111,7 @@ impl Draft {
             None => left.push(format!("{name}: a graph that is built into Shadow")),
         }
         for kind in ["perfclient", "markovclient", "server"] {
+            // Hosts of onion services are not imported.
             let of_kind = contents.kinds.iter().filter(|(name, _)| name.starts_with(kind));
             let count: u32 = of_kind.filter(|(name, _)| !name.contains("onion")).map(|(_, n)| n).sum();
             if count > 0 {
@@ -153,6 +154,7 @@ impl Draft {
         }
         if is(".gml") {
             open::open(file)?;
+            // The Shadow configuration names its graph, which was imported with it.
             if self.latency.as_deref() == Some(&file.canonicalize().unwrap_or_else(|_| file.to_owned())) {
                 return Ok(Ok("latencies, as the configuration says"));
             }
@@ -167,6 +169,7 @@ impl Draft {
         }
         let document = open::open(file)?;
         if tgen::read(&document).is_ok() {
+            // Both models have the same format; tgen's file names distinguish them.
             let (number, what) = if is("packet") { (1, "packet model") } else { (0, "stream model") };
             keep(&mut self.models[number], file)?;
             return Ok(Ok(what));

@@ -42,6 +42,7 @@ pub fn settle(scenario: &mut Scenario, monitor: &dyn Monitor) -> Result<Option<f
             let cure = "set `of-tor` in [[user]] tables, and `start` within the first seconds";
             return Err(scenario.source.error(wanted.span(), cause, cure));
         }
+        // Limits the correction if the first run was nearly idle.
         let step = (*wanted / reached).clamp(0.1, 10.0);
         let tor = before.file.tor.as_mut().expect("`utilisation` is a key of [tor]").get_mut();
         tor.load *= step;

@@ -99,6 +99,7 @@ fn problem_of(fields: ProblemFile) -> Result<Problem, String> {
         vsrc: flat("vsrc", fields.vsrc)?,
         vvsrc: match fields.vvsrc {
             Some(rows) => flat("vvsrc", rows)?,
+            // Guards the allocation against huge input.
             None if n.saturating_mul(steps) > 1 << 24 => {
                 return Err("the problem has more than 2^24 circuits times steps".into());
             }
@@ -154,6 +155,7 @@ pub fn sharing(source: &SourceFile) -> Result<(Sharing, Vec<String>), InputError
     };
     let mut circuits = Vec::with_capacity(network.circuits.len());
     for (index, path) in network.circuits.iter().enumerate() {
+        // Keys of a BTreeMap are sorted, so a binary search works.
         let find = |name: &String| {
             names.binary_search(name).map_err(|_| {
                 let cure = format!("use one of {}", names.join(", "));

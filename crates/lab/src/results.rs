@@ -135,6 +135,7 @@ impl<'a> Results<'a> {
             "systems": by_name(&|system| system.mean.clone()),
         });
         if self.seeds().len() > 1 {
+            // Intervals and pairs need at least two seeds.
             document["ci95"] = by_name(&|system| system.ci95.clone());
             document["ratio_to_first_system"] = self.ratios();
             document["per_seed"] = by_name(&|system| {

@@ -85,6 +85,7 @@ pub fn run_with(
     let what = format!("{} seed {seed}", part.name);
     let (wall, cpu) = (monitor.wall_s(), monitor.cpu_s());
     let root = Seed::root(seed);
+    // The network has its own branch of the seed, so all systems of a seed share it.
     let mut network = network::build(scenario, root.fork("network"))?;
     let mut surveying = |now: Time| {
         monitor.progress(&what, &format!("surveying, {:.1} s simulated", now.as_secs_f64()), 0.0);
@@ -113,6 +114,7 @@ pub fn run_with(
         monitor.progress(&what, &label, now.as_secs_f64() / duration);
         if monitor.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
+    // `cpu_s` covers only the calling thread; the threads of a divided run add theirs here.
     let others_cpu = Mutex::new(0.0);
     let measured = |work: &mut dyn FnMut()| {
         let before = monitor.cpu_s();
@@ -174,6 +176,7 @@ pub fn run_tasks(
     keep: KeepRun<'_>,
 ) -> Result<Runs, InputError> {
     let failed = AtomicBool::new(false);
+    // Spare threads serve divided runs, if there are fewer tasks than threads.
     let threads = monitor.jobs() / tasks.len().clamp(1, monitor.jobs().max(1));
     let done = jobs::each(&tasks, monitor, |_, task| {
         if failed.load(Ordering::SeqCst) {

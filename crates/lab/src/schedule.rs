@@ -55,6 +55,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let (system, duration) = (&scenario.systems[0], scenario.duration().as_secs_f64());
     let mut measured = Measured::default();
     for seed in 1..=parameters.seeds {
+        // The same branches as `runs::run_with`, so that events equal those of real runs.
         let root = Seed::root(seed);
         let plan = network::build(&scenario, root.fork("network"))?.plan;
         let window = |ms: &f64| Schedule::new(&plan, Span((ms * 1e6) as u64), &parameters);

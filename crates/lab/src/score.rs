@@ -75,6 +75,7 @@ impl Score {
 pub fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Score {
     let mut compared = Vec::new();
     let mut compare = |name, ours: Histogram, measured: &[f64]| {
+        // A small sample would give arbitrary tails.
         if measured.len() < LEAST_MEASURED {
             return;
         }
@@ -103,6 +104,7 @@ pub fn score(runs: &[&Run], measured: &Measured, benchmark: &str) -> Score {
     }
     let builds = |run: &Run| run.metrics.circuit_builds.get(benchmark).cloned().unwrap_or_default();
     compare("circuit-build", merged(&builds), &measured.circuit_build_s);
+    // Only benchmark downloads are comparable with OnionPerf's round trips.
     let round_trips = |run: &Run| {
         let mut all = Histogram::default();
         for bytes in SIZES {

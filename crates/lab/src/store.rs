@@ -253,6 +253,7 @@ pub fn merged(records: &[Record]) -> Vec<folder::ResultFile> {
     for record in records {
         for (name, value) in flatten(&record.metrics.summary) {
             for (column, key) in points.iter_mut().zip(&keys) {
+                // Records of other studies may lack a key.
                 column.push(record.point.get(*key).cloned().unwrap_or_default());
             }
             systems.push(record.system.clone());

@@ -140,6 +140,7 @@ impl Study {
             fail(format!("the study has more than {MAX_POINTS} points"), "vary fewer keys or values")
         })?;
         let points = (0..count).map(|index| {
+            // Mixed-radix digits of the index select the values; the last key varies fastest.
             let mut rest = index;
             let chosen = axes.iter().rev().map(|(key, values)| {
                 let at = if file.mode == PointMode::List { index } else { rest % values.len() };
@@ -203,6 +204,7 @@ fn point<'a>(number: usize, chosen: impl Iterator<Item = (&'a str, &'a Value)>) 
                 point.overrides.push(format!("seed = {value}"));
             }
             _ => {
+                // Overrides need the full key of the scenario.
                 let key = SHORT.iter().find(|(short, _)| *short == key).map_or(key, |(_, long)| long);
                 point.overrides.push(format!("{key} = {value}"));
             }

@@ -38,6 +38,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         return Err(RunError::Unavailable(why));
     }
     let timed = |processes: u32, threads: usize| -> Result<Run, RunError> {
+        // Only the number of processes differs between the runs.
         let mut overrides = parameters.overrides.clone();
         overrides.push(format!("processes = {processes}"));
         let scenario = parameters.scenario.load(experiment, &overrides)?;

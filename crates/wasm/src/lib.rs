@@ -31,6 +31,7 @@ fn simulate(text: &str) -> Result<Value, InputError> {
     let source = SourceFile { file: "the scenario".into(), text: text.to_owned() };
     let scenario = Scenario::parse(source, PathBuf::new(), &[])?;
     let mut samples = Samples::default();
+    // One thread: browsers run this module in a single worker.
     let run = run_with(&scenario, (0, scenario.file.seed), 1, &Page, &mut samples)?
         .expect("this monitor never stops a run");
     let metrics = &run.metrics;

@@ -92,6 +92,7 @@ impl Collected {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Progress::default(),
                 Err(error) => return Err(error),
             };
+            // Never write into a folder with foreign files.
             if progress.inputs.is_empty()
                 && fs::read_dir(folder)?.any(|entry| entry.is_ok_and(|e| foreign(&e)))
             {
@@ -180,6 +181,7 @@ impl Collected {
                 self.progress.counts.extra_infos += 1;
                 let relay = self.number(info.identity)? as usize;
                 let carried = &mut self.progress.carried;
+                // Relays are numbered in order of appearance, so the list may be too short.
                 carried.resize(carried.len().max(relay + 1), (0, 0));
                 carried[relay].0 += info.written.iter().sum::<u64>();
                 carried[relay].1 += info.interval * info.written.len() as u64;

@@ -208,6 +208,7 @@ impl Analysis {
         let advertised: f64 = known.iter().map(|(_, _, advertised)| advertised).sum();
         let share: f64 = shares.iter().sum();
         for period in 0..periods {
+            // A relay without a descriptor in the period counts with its current bandwidth.
             let of = |index: u32| self.relays[index as usize].capacity(period);
             let capacities: Vec<f64> = known.iter().map(|(index, _, now)| of(*index).max(*now)).collect();
             let sum: f64 = capacities.iter().sum();

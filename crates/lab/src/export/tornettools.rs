@@ -26,6 +26,7 @@ pub fn files(record: &Record, parameters: &Value, class: &str) -> Result<Vec<Res
         let rates = transfers.iter().filter_map(|transfer| transfer.goodput_bytes_per_s[span]);
         rates.map(|rate| rate * 8.0 / f64::from(1 << 20)).collect()
     };
+    // tornettools computes the round trip from these two times.
     let round_trips =
         transfers.iter().filter_map(|transfer| Some(seconds(transfer.first? - transfer.connected?)));
     let all = [

@@ -43,6 +43,7 @@ impl RelayAbout {
         let Some(entry) = plan.directory.relays.iter().find(|entry| entry.id.0 == number) else {
             return about;
         };
+        // Generated relays have an all-zero identity.
         if entry.identity != [0; 20] {
             about.fingerprint = entry.identity.iter().map(|byte| format!("{byte:02X}")).collect();
         }

@@ -25,6 +25,7 @@ impl Fold<'_> {
             user.throughput_bytes_per_s = user.delivered_bytes as f64 / self.measured_s;
         }
         let rates: Vec<f64> = self.users.iter().map(|user| user.throughput_bytes_per_s).collect();
+        // Bytes on the wire include headers and acknowledgements; fairness needs the efficiency of links.
         let on_wire = |host: u32, up: bool| {
             let relay = self.relays.get(&host)?;
             Some((if up { relay.sent_bytes } else { relay.received_bytes }) as f64 / self.measured_s)
@@ -56,6 +57,7 @@ fn summary(fold: &Fold<'_>, fairness: Option<&Fairness>) -> Value {
     let users = &fold.users;
     let mut all = Map::new();
     let mut put = |key: &str, value: Value| {
+        // Absent keys mean "not measured" and keep the document small.
         let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
         if !empty {
             all.insert(key.to_owned(), value);

@@ -178,6 +178,7 @@ impl Transfers {
             classes.push(Class { name: name.clone(), ..Class::default() });
             classes.len() - 1
         });
+        // The class exists: it was created on first use.
         self.classes[class].begun += 1;
         let (connected, first, last) = (None, None, None);
         let record = Record {

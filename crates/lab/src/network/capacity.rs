@@ -133,6 +133,7 @@ pub(super) fn normalise(
     let total = |class: Class, members: &mut dyn Iterator<Item = usize>| -> (f64, f64) {
         let of_class =
             members.filter(|index| class_of(&relays[*index]) == class && is_usable(&relays[*index]));
+        // A relay carries at most the smaller of link and limit.
         of_class.fold((0.0, 0.0), |(weight, carried), index| {
             let relay = &all[index];
             (weight + relay.weight, carried + relay.limit.unwrap_or(relay.link).min(relay.link))

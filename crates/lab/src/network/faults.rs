@@ -23,6 +23,7 @@ pub(super) fn plan(
         })
     };
     let plan_one = |fault: &FaultFile| {
+        // `check` has verified that the key is present.
         let named = |name: &Option<Name>| host(name.as_ref().expect("checked"));
         let between = || -> Result<(u32, u32), InputError> {
             let [a, b] = fault.between.as_ref().expect("checked");

@@ -101,6 +101,7 @@ impl Hosts {
     }
 
     fn add_file(&mut self, host: &HostFile, role: Role) {
+        // Hosts with `at` may lack a link.
         let rate = |own: Option<Rate>| own.or(host.link).unwrap_or(Rate::UNLIMITED);
         let (up, down) = (rate(host.up), rate(host.down));
         let up = LinkPlan { rate: up, queue: host.queue.0 };
@@ -141,6 +142,7 @@ impl Hosts {
             return self.add_at(name, role, up, down, place);
         }
         let access = self.fuzzy(delay.unwrap_or(self.half_delay));
+        // Hosts with equal access delay share a location, which keeps the path table small.
         let shared = |(number, known): (usize, &Span)| *known == access && !self.alone.contains(&number);
         let location = match self.access.iter().enumerate().position(shared) {
             Some(known) if !self.faulty.contains(name) => known,

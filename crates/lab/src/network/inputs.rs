@@ -69,6 +69,7 @@ impl Inputs {
             if let Some(name) = &tor.geoip {
                 let all = GEOIP.open(&path(name))?;
                 let relays = inputs.consensus.iter().flat_map(|consensus| &consensus.relays);
+                // The whole geoip table is large; only the relays' addresses are kept.
                 let known = relays.filter_map(|relay| Some((relay.address, all.country(relay.address)?)));
                 inputs.countries = known.collect();
             }
@@ -141,6 +142,7 @@ fn consensus_of(table: &BTreeMap<Identity, Capacity>) -> Consensus {
         RouterStatus {
             nickname,
             identity: *identity,
+            // Relays without an address get their own /16, so that none excludes another.
             address: known.address.unwrap_or(Ipv4Addr::from((number as u32 + 1) << 16 | 1)),
             or_port: 9001,
             flags: Flags::from_names(had.chain(["Fast", "Running", "Stable", "Valid"])),

@@ -182,6 +182,7 @@ impl<'a> Users<'a> {
         rests: Vec<(Time, Time)>,
     ) {
         let name = user.traffic.get_ref().as_str();
+        // A file's own kind of traffic takes precedence over a built-in one.
         if !self.kinds.contains_key(name) {
             let own = self.scenario.file.traffic.get(name);
             let kind = own.cloned().or_else(|| traffic::built_in(name)).expect("checked");

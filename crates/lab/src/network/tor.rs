@@ -42,6 +42,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
         let (link, limits) =
             if by_bucket { bucket_below_link(quantities) } else { link_and_limit(quantities) };
         let [up, down] = table.links([Rate::from_bytes_per_s(link); 2]);
+        // A separate branch keeps the other draws independent of `cell-cost-share`.
         let slow = seed.fork("slow").fork_index(number as u64).random().unit() < table.cell_cost_share;
         let cell_cost = if slow { table.cell_cost } else { Span::ZERO };
         let limits = RelayLimits { cell_cost, servers: table.count_exit_connections, ..limits };
@@ -54,6 +55,7 @@ pub(super) fn network(table: &TorFile, inputs: &Inputs, hosts: &mut Hosts, seed:
             }
             _ => hosts.add_at(&name, Role::Relay(limits), up, down, place),
         };
+        // The first relay of an address owns the machine.
         machines.entry(relay.address).or_insert(host);
         let flags = relay.flags.names().collect::<Vec<_>>().join(" ");
         let (nickname, country) = (relay.nickname.clone(), country.code().to_owned());

@@ -149,6 +149,7 @@ impl ParallelPathsExperiment {
         let mut overlay = self.overlay.clone();
         let mut set = case.set.clone();
         if let (Some(sweep), Some(value)) = (&self.sweep, at) {
+            // Sweeps hold floats, but these quantities are integers.
             let whole = |most: f64| match value.fract() == 0.0 && (0.0..=most).contains(&value) {
                 true => Ok(value),
                 false => Err(format!("sweep value {value} must be a whole number up to {most}")),
@@ -181,6 +182,7 @@ impl ParallelPathsExperiment {
         if first.max(swap.unwrap_or(0)) + 1 >= bins(duration) {
             return Err(format!("`from` or `swap-at` is not before the end of the run ({duration})"));
         }
+        // Names of quantities are in snake case.
         let name = match (&self.sweep, at) {
             (Some(sweep), Some(value)) => format!("{name}.{}-{value}", sweep.over.replace('-', "_")),
             _ => name.to_owned(),
@@ -218,6 +220,7 @@ impl Overlay {
             }
             if self.single {
                 match index {
+                    // One transfer from the first to the last peer; all others only relay.
                     0 => peer.to = Some((peers - 1) as Peer),
                     _ => peer.traffic = Traffic::Silent,
                 }

@@ -22,6 +22,7 @@ pub fn all(job: &Job, report: &Report) -> Vec<(&'static str, f64)> {
     let bin = job.plan.bin.as_secs_f64();
     let seconds = |bins: usize| bins as f64 * bin;
     let settled = report.total(job.first);
+    // Bins before `first` belong to the warm-up.
     let measured_s = seconds(report.bins.len() - job.first.min(report.bins.len()));
     let throughput = rate(job, &settled, measured_s);
     let per_s = |count: u64| count as f64 / measured_s;

@@ -43,6 +43,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         for (name, value) in &values {
             measured.push(format!("{}.{name}", job.name), *value);
         }
+        // Figures show only the first seed.
         if job.seed > 0 {
             continue;
         }

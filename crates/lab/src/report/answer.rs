@@ -61,6 +61,7 @@ pub(super) fn aspects(results: &Results<'_>) -> Vec<Aspect> {
     let mut add = |label: String, path: &[&str], less: bool, scale: f64, unit: &'static str| {
         let path: Vec<String> = path.iter().map(|key| (*key).to_owned()).collect();
         let aspect = Aspect { label, path, less, scale, unit };
+        // A quantity that no system has would be an empty row.
         if results.systems.iter().any(|system| aspect.value(system).is_some()) {
             all.push(aspect);
         }
@@ -162,6 +163,7 @@ fn best(results: &Results<'_>, aspect: &Aspect) -> Option<String> {
         None => "one seed: use --seeds 5 for a confidence interval".to_owned(),
         Some(_) if undrawn(results) => "equal for every seed".to_owned(),
         Some(width) => {
+            // The interval of a ratio may reach below zero.
             let (low, high) = ((ratio.mean - width).max(0.0), ratio.mean + width);
             let significance = if low > 1.0 || high < 1.0 { "significant" } else { "not significant" };
             format!("{} to {}, {significance}", format_number(low), format_number(high))

@@ -64,6 +64,7 @@ impl Plot<'_> {
         let (mut curves, mut bands) = (Vec::new(), Vec::new());
         for system in &results.systems {
             let runs: Vec<Vec<f64>> = system.runs.iter().filter_map(|run| pick(run)).collect();
+            // A system without values must not shift the indices of bands.
             if runs.is_empty() {
                 continue;
             }
@@ -123,6 +124,7 @@ fn downloads(results: &Results<'_>, class: &str) -> Option<Section> {
         move |run: &Run| class_in(run, class).and_then(|class| of_histogram(pick(class)))
     };
     let goodput = |run: &Run| {
+        // Records refer to classes by index, which differs between runs.
         let number = run.metrics.transfers.classes.iter().position(|one| one.name == class)?;
         let records = run.metrics.transfers.records.iter().filter(|record| record.class == number);
         of_values(records.filter_map(|record| Some(record.goodput_bytes_per_s[1]? / 1e3)).collect())
@@ -188,6 +190,7 @@ fn relays(results: &Results<'_>) -> Option<Section> {
     let used = |run: &Run| {
         let relays = run.metrics.relays.iter();
         of_values(
+            // A relay is as busy as the busier direction of its link.
             relays.filter_map(|relay| relay.utilisation().into_iter().flatten().reduce(f64::max)).collect(),
         )
     };

@@ -22,6 +22,7 @@ pub fn page(results: &Results<'_>) -> String {
         0 => String::new(),
         n => format!("; {n} runs are missing because the user stopped them"),
     };
+    // Only [tor] networks have this line.
     let conditions = match results.conditions() {
         line if line.is_empty() => line,
         line => line + " ",
@@ -87,6 +88,7 @@ fn summary(results: &Results<'_>) -> HtmlTable {
             Some(format!("{}{width} {unit}", format_number(value * scale)).trim_end().to_owned())
         };
         let cells: Vec<Option<String>> = results.systems.iter().map(cell).collect();
+        // Rows without any value are left out.
         cells.iter().any(Option::is_some).then(|| {
             let mut row = vec![label.to_owned()];
             row.extend(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "–".into())));
@@ -142,6 +144,7 @@ fn over_time(
         let mark = Some(results.scenario.warmup().as_secs_f64()).filter(|mark| *mark > 0.0);
         charts.push(Chart { figure, bands: Vec::new(), tail: false, y_range: None, mark, group });
     }
+    // A common axis makes the charts of systems comparable.
     charts.iter_mut().for_each(|chart| chart.y_range = Some((0.0, top * 1.05)));
     Section { title: title.into(), charts, ..Section::default() }
 }
@@ -236,6 +239,7 @@ pub fn page_of_outcomes(outcomes: &[Outcome], experiments: &[IllustratedExperime
         ]
     };
     let subtitle = format!("{}. {}", scale.headline(), count(outcomes));
+    // Experiments without figures appear only in the table.
     let drawn = experiments.iter().filter(|one| !(one.figures.is_empty() && one.drawings.is_empty()));
     let sections = drawn.map(|one| {
         let chart = |figure: &Figure| Chart {

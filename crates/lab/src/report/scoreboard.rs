@@ -55,6 +55,7 @@ pub fn page(experiments: &[Experiment]) -> Result<ScoreboardPage, InputError> {
     let mut papers: Vec<(&str, [Tally; 2])> = Vec::new();
     for experiment in experiments {
         let recorded = record::read(&experiment.folder)?;
+        // Experiments are sorted by paper, so a new paper starts a section.
         if papers.last().is_none_or(|(paper, _)| *paper != experiment.paper) {
             papers.push((&experiment.paper, Default::default()));
             let _ = write!(sections, "\n## {}\n", experiment.paper);
@@ -119,6 +120,7 @@ fn section(
     }
     text.push_str("\n| quantity | published | ours | verdict | note |\n|---|---|---|---|---|\n");
     for row in experiment.rows()? {
+        // A row counts as recorded only if its name and published value are unchanged.
         let found = recorded.and_then(|recorded| {
             recorded
                 .rows

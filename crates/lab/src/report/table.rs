@@ -81,6 +81,7 @@ fn comparison(
         if number == 0 || values {
             header.push(right(system.name.to_owned()));
         }
+        // Without a column of values, the column of ratios carries the system's name.
         let ratio = if values { "ratio".to_owned() } else { format!("{}\nratio", system.name) };
         header.extend((number > 0).then(|| right(ratio)));
     }
@@ -125,6 +126,7 @@ pub fn full_table(results: &Results<'_>) -> String {
     let mut row = |label: &str, path: &[&str], scale: f64| {
         let values: Vec<Option<String>> =
             results.systems.iter().map(|system| number(system, path, scale)).collect();
+        // Rows without any value are left out.
         if values.iter().any(Option::is_some) {
             let mut cells = vec![Cell::new(label)];
             cells.extend(values.into_iter().map(|value| right(value.unwrap_or_else(|| "-".into()))));
@@ -211,6 +213,7 @@ fn right(text: String) -> Cell {
 pub fn outcome_table(outcomes: &[Outcome], width: Option<u16>) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    // Without a terminal, 160 columns keep most statements on one line.
     table.set_width(width.unwrap_or(160));
     table.set_header(["figure", "quantity", "unit", "published", "ours", "tolerance", "verdict"]);
     for outcome in outcomes {

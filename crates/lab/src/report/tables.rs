@@ -231,6 +231,7 @@ fn transfers(results: &Results<'_>) -> Table {
                 text.iter_mut()
                     .zip([user, class, guard, middle, exit])
                     .for_each(|(column, v)| column.push(v));
+                // Endless transfers exceed i64.
                 let bytes = i64::try_from(record.bytes).unwrap_or(i64::MAX);
                 let numbers = [i64::from(record.circuit), bytes, i64::from(record.timed_out)];
                 whole.iter_mut().zip(numbers).for_each(|(column, value)| column.push(value));
@@ -277,6 +278,7 @@ fn series(results: &Results<'_>) -> Table {
                         rows.add(system.name, run.seed);
                         kinds.push(kind.to_owned());
                         names.push(name.clone());
+                        // A bin is labelled with its end, at which backlog is sampled.
                         times.push((bin + 1) as f64 * series.step.as_secs_f64());
                         values.push(*value as f64 / per);
                     }

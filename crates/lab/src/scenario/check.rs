@@ -29,6 +29,7 @@ pub(super) fn check(file: &ScenarioFile, source: &SourceFile) -> Result<Vec<Syst
             "lower `warmup`",
         );
     }
+    // Each sample costs one event per relay.
     if file.duration.0 / sample.0 > 10_000_000 {
         return fail(
             sample.span(),
@@ -145,6 +146,7 @@ fn check_hosts(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErro
     for (hosts, kind) in [(&file.relay, "relay"), (&file.server, "server"), (&file.client, "client")] {
         for host in hosts {
             check_name(&host.name, kind, &mut names, source)?;
+            // Relays are numbered in file order, so a shared machine must come first.
             let above = hosts.iter().take_while(|other| !std::ptr::eq(*other, host));
             let above = above.filter(|other| other.at.is_none()).map(|other| other.name.get_ref().as_str());
             let above: Vec<&str> = above.collect();
@@ -228,6 +230,7 @@ fn check_users(file: &ScenarioFile, source: &SourceFile) -> Result<(), InputErro
         if let (Some(of_tor), None) = (&user.of_tor, &file.tor) {
             return Err(source.error(of_tor.span(), "`of-tor` needs a [tor] table", "use `count`"));
         }
+        // With `of-tor`, the count depends on `fraction` and `load`.
         let count = file.users(user);
         total = total.saturating_add(count);
         if count == 0 || total > MAX_ENTITIES {
@@ -310,6 +313,7 @@ fn check_route(
         if let Some(second) = &user.second_path {
             return Err(source.error(second[0].span(), "`second-path` needs a `path`", "set `path` too"));
         }
+        // Generated networks choose relays, client and server themselves.
         return if file.relay.is_empty() {
             Ok(())
         } else if file.relay.len() < 3 {
@@ -354,6 +358,7 @@ fn check_shared(
     source: &SourceFile,
 ) -> Result<(), InputError> {
     let text = |user: &UserFile| user.name.get_ref().clone();
+    // Plans refer to other users by index, so the shared user must come first.
     let before: Vec<&UserFile> =
         (file.user.iter().map(Placed::get_ref)).take_while(|other| text(other) != text(user)).collect();
     let names: Vec<&str> = before.iter().map(|user| user.name.get_ref().as_str()).collect();

@@ -181,6 +181,7 @@ fn read(source: &SourceFile, overrides: &[String]) -> Result<ScenarioFile, Input
         systems::merge(document.get_mut(), table.into_inner(), true)
             .map_err(|(cause, cure)| InputError::new(&place, cause, cure))?;
     }
+    // Parts of systems depend on the expanded tables, so expand first.
     systems::spread(document.get_mut(), source)?;
     let (places, value) = Places::of(&document);
     let fail_at =

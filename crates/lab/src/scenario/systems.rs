@@ -32,6 +32,7 @@ fn combine<'a>(document: &mut DeTable<'a>, source: &SourceFile) -> Result<(), In
         Err(source.error(span, cause, "write it like `pctcp = { transport = \"pctcp\" }`"))
     };
     let DeValue::Array(choices) = choices.into_inner() else { return no_alternatives(span) };
+    // Start with the empty combination and extend it by each choice.
     let mut combined: Vec<(String, DeTable<'a>)> = vec![Default::default()];
     for choice in choices {
         let span = choice.span();
@@ -112,6 +113,7 @@ pub(super) fn merge<'a>(
                 for (name, change) in additions.clone() {
                     let known =
                         entries.iter().filter_map(|entry| name_of(entry.get_ref())).map(str::to_owned);
+                    // Collected first, because the search below borrows the entries mutably.
                     let known: Vec<String> = known.collect();
                     let wanted = name.get_ref().as_ref();
                     let entry = entries.iter_mut().find(|entry| name_of(entry.get_ref()) == Some(wanted));

@@ -353,6 +353,7 @@ pub fn find(root: &Path, data: &Path, wanted: Option<&str>) -> Result<Vec<Experi
     if let (true, Some(wanted)) = (chosen.is_empty(), wanted) {
         let mut known: Vec<&str> = all.iter().map(|(paper, _)| paper.as_str()).collect();
         known.dedup();
+        // Suggest papers for a paper, and figures for a figure.
         if wanted.contains('/') {
             known = names.iter().map(String::as_str).collect();
         }
@@ -382,6 +383,7 @@ fn list(root: &Path) -> Result<Vec<(String, String)>, InputError> {
                 names.push(entry.file_name().to_string_lossy().into_owned());
             }
         }
+        // `figure-10` sorts after `figure-9`.
         names.sort_by_key(|name| {
             let digits = name.find(|c: char| c.is_ascii_digit()).unwrap_or(name.len());
             let number: String = name[digits..].chars().take_while(char::is_ascii_digit).collect();

@@ -32,6 +32,7 @@ impl Largest {
             let mut found: BTreeMap<&str, (f64, &str, &[f64])> = BTreeMap::new();
             for (quantity, values) in &measured.values {
                 let Some((scenario, system)) = (quantity.strip_prefix(group.as_str())).and_then(|rest| {
+                    // Names are `<group>-<scenario>.<system>.<metric>`.
                     rest.strip_prefix('-')?.strip_suffix(metric)?.strip_suffix('.')?.split_once('.')
                 }) else {
                     continue;

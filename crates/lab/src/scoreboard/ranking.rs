@@ -43,6 +43,7 @@ pub(super) fn rank<'a>(
             })
             .collect();
         for ((place, system), cost) in places.iter_mut().zip(systems).zip(&costs) {
+            // Equal costs share the best rank.
             let better = costs.iter().filter(|other| *other < cost).count();
             place.mean_rank += (1 + better) as f64 / metrics.len() as f64;
             let estimate = values(system, metric).map(Estimate::of);

@@ -84,6 +84,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         if !runs.missing.is_empty() {
             return Err(RunError::Stopped);
         }
+        // With a single scenario, rows omit its name.
         let prefix = if parameters.scenarios.len() == 1 { String::new() } else { format!("{name}.") };
         measured.push(format!("{prefix}duration_s"), scenario.duration().as_secs_f64());
         for run in &runs.finished {

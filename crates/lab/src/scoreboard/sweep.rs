@@ -105,6 +105,7 @@ impl Sweep {
         for scenario in self.values.keys() {
             for (name, values) in measured {
                 let system = name
+                    // Names are `<scenario>.<system>.<metric>`, and metrics contain dots.
                     .strip_prefix(scenario.as_str())
                     .and_then(|rest| rest.strip_prefix('.'))
                     .and_then(|rest| rest.strip_suffix(metric))

@@ -151,6 +151,7 @@ fn compare(row: &PublishedRow, measured: &Measured, outcome: &mut Outcome) -> Re
     match &row.check {
         Check::Number { measure, published, tolerance } => {
             let ours = set_ours(&measure.evaluate(&measured.values)?);
+            // NaN stands for a metric without values in any seed.
             if !ours.is_finite() {
                 return Err("the measured value is not finite".into());
             }

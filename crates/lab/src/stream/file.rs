@@ -128,6 +128,7 @@ impl Stream {
                 "`uplinks` needs two rates, the lower first, and `mean-uplink` must lie between them".into(),
             );
         }
+        // Room for viewers that replace leaving ones.
         let mut server = ServerConfig::new(rate(&self.server, 12_000_000), count + count / 4 + 8);
         server.rate = rate(&self.rate, 4_000_000);
         server.slices = self.slices.unwrap_or(server.slices);

@@ -37,6 +37,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         for (name, value) in values(job, report) {
             measured.push(format!("{}.{name}", job.name), value);
         }
+        // Figures and notes show only the first seed.
         if job.seed == 1 {
             depths.push(curve(job, report, |second| second.depth));
             viewers.push(curve(job, report, |second| second.viewers as f64));
@@ -72,6 +73,7 @@ fn values(job: &Job, report: &Report) -> Vec<(&'static str, f64)> {
     let came = report.viewers.len() as f64;
     let served = report.viewers.iter().filter(|viewer| viewer.start_up.is_some()).count() as f64;
     let last = report.seconds.last().copied().unwrap_or_default();
+    // The first half of a run is the arrival of viewers.
     let settled = &report.seconds[report.seconds.len() / 2..];
     let mean =
         |value: fn(&Second) -> f64| settled.iter().map(value).sum::<f64>() / settled.len().max(1) as f64;
