@@ -1,10 +1,10 @@
-"""Proximal policy optimisation (Schulman et al. 2017) on tidegate/Bottleneck-v0, with numpy alone, pinned and seeded.
+"""Proximal policy optimisation (Schulman et al. 2017) on tidegate/Bottleneck-v0, with numpy alone and a fixed seed.
 
     python examples/learning/ppo.py train            # writes policy.npz and curve.json beside this file
     python examples/learning/ppo.py compare          # on held-out networks, against Vegas, PredicTor and AIMD
 
-One small network (30 inputs, 32 and 16 tanh units, as PCC-RL's) decides for every circuit on its own; all get the network's
-mean reward, Orca's power. Held-out networks are other seeds of the same ranges.
+One small network (30 inputs, 32 and 16 tanh units, as in PCC-RL) controls each circuit separately; all circuits get the mean
+reward, Orca's power. Held-out networks are other seeds of the same ranges.
 """
 
 import argparse
@@ -20,12 +20,12 @@ HERE = pathlib.Path(__file__).parent
 ENVS, STEPS, UPDATES = 8, 400, 80
 GAMMA, LAMBDA, CLIP, EPOCHS, BATCHES, RATE = 0.98, 0.95, 0.2, 6, 8, 1e-3
 HELD_OUT = range(1_000_000, 1_000_024)
-#: An action moves a rate by at most a fortieth, which the noise of exploring would drown.
+#: Initial deviation of actions. An action changes a rate by at most 1/40, so a larger deviation would hide its effect.
 FIRST_DEVIATION = 0.5
 
 
 class Policy:
-    """Mean and value from a network of their own each, and a deviation that does not depend on what is seen."""
+    """Separate networks for mean and value, and a deviation that does not depend on observations."""
 
     def __init__(self, random):
         def layers(outputs):
@@ -44,7 +44,7 @@ class Policy:
 
     @staticmethod
     def inputs(seen):
-        """Of every circuit its last intervals, all of about the same size."""
+        """Returns the last intervals of every circuit, scaled to similar magnitudes."""
         gradient, latency, sending = seen[..., 0], seen[..., 1], seen[..., 2]
         scaled = [np.clip(gradient, -2, 2), np.clip(np.log(latency), 0, 3), np.clip(sending - 1, -1, 3)]
         return np.stack(scaled, axis=-1).reshape(-1, 30).astype(float)
@@ -59,7 +59,7 @@ class Policy:
 
     @staticmethod
     def backward(layers, kept, slope):
-        """Gradients of the layers, from that of the output."""
+        """Returns the gradients of the layers from that of the output."""
         gradients = []
         for number in reversed(range(len(layers) // 2)):
             weights, before = layers[2 * number], kept[number]
@@ -86,7 +86,7 @@ class Adam:
 
 
 def collect(policy, env, seed, random):
-    """An episode of every environment, and what each step was worth."""
+    """Runs an episode of every environment; returns it with the advantage of each step."""
     seen, _ = env.reset(seed=seed)
     kept = {name: [] for name in ("inputs", "actions", "rewards", "values")}
     for _ in range(STEPS):
@@ -110,7 +110,7 @@ def collect(policy, env, seed, random):
 
 
 def improve(policy, adam, rate, random, inputs, actions, advantages, returns):
-    """A few passes over what was collected."""
+    """Makes several passes over the collected steps."""
     density = lambda mean, log: -((actions_of - mean) ** 2) / (2 * np.exp(2 * log)) - log
     before_mean, before_log = policy.forward(policy.mean, inputs)[-1], policy.deviation[0].copy()
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
@@ -119,7 +119,7 @@ def improve(policy, adam, rate, random, inputs, actions, advantages, returns):
             actions_of, advantage = actions[part], advantages[part]
             kept, log = policy.forward(policy.mean, inputs[part]), policy.deviation[0]
             ratio = np.exp(density(kept[-1], log) - density(before_mean[part], before_log))
-            # Where the clipped objective is the lesser one it is flat.
+            # The gradient is zero where the clipped objective is the smaller one.
             free = ~((advantage > 0) & (ratio > 1 + CLIP) | (advantage < 0) & (ratio < 1 - CLIP))
             weight = -(free * ratio) * advantage / len(part)
             away = (actions_of - kept[-1]) / np.exp(2 * log)
@@ -131,7 +131,7 @@ def improve(policy, adam, rate, random, inputs, actions, advantages, returns):
 
 
 def train(updates=UPDATES, seed=1, tell=lambda text: print(text, flush=True)):
-    """A policy, and the mean reward of every update's episodes."""
+    """Returns a policy, and the mean reward of the episodes of every update."""
     random = np.random.default_rng(seed)
     policy = Policy(random)
     adam = Adam(policy.parameters)
@@ -149,7 +149,7 @@ def train(updates=UPDATES, seed=1, tell=lambda text: print(text, flush=True)):
 
 
 class Aimd(tidegate.Window):
-    """A window that grows by an increment per window, and halves when a round trip takes twice the least one."""
+    """A window that grows by one increment per window, and halves if a round trip takes twice the minimum."""
 
     def __init__(self):
         super().__init__()
@@ -169,7 +169,7 @@ class Aimd(tidegate.Window):
             self.cells, self.rested_until = max(62.0, self.cells / 2), now_s + trip
 
 
-#: What is compared: parts of a system, and a control of Python if it is one.
+#: Controls to compare: parts of a system, and a Python control if there is one.
 OTHERS = {
     "vegas": ({"control": "vegas"}, None),
     "predictor": ({"transport": "pctcp", "control": "predictor"}, None),
@@ -179,12 +179,12 @@ WARM_UP = 100
 
 
 def power(throughput, latency, base):
-    """Orca's, of a whole run."""
+    """Orca's power over a whole run."""
     return throughput * base / (base if latency <= 1.25 * base else latency)
 
 
 def learnt(policy, seed):
-    """How the policy does on a network: share of the link, latency in s, and the network."""
+    """Runs the policy on a network; returns share of the link, latency in s, and the network."""
     told = []
 
     def reward(seen, link, base, interval):
@@ -202,8 +202,8 @@ def learnt(policy, seed):
 
 
 def compare(policy, seeds=HELD_OUT):
-    """Means over held-out networks of (share of the link, latency over the empty network's, power), and how often each of
-    them has the most power."""
+    """Returns means over held-out networks of (share of the link, latency over that of the empty network, power), and on
+    how many networks each control has the most power."""
     rows = {name: [] for name in ("learnt", *OTHERS)}
     for seed in seeds:
         share, latency, info = learnt(policy, seed)
