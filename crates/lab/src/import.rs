@@ -310,8 +310,8 @@ mod tests {
         let imported = import(std::slice::from_ref(&folder)).unwrap();
         let said = imported.left.join("\n");
         for named in [
-            "conf/network.gml, which is not there",
-            "1 hosts called uthority",
+            "conf/network.gml, which does not exist",
+            "1 hosts of the kind uthority",
             "oniontrace",
             "times of start",
         ] {
