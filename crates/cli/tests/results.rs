@@ -114,7 +114,7 @@ fn devices_and_fifos_are_refused() {
         let tor = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/tor.toml");
         let (code, said) = scratch.code(&["run", tor, "--consensus", file]);
         assert_eq!(code, Some(2), "{said}");
-        assert!(said.contains("is no regular file"), "{said}");
+        assert!(said.contains("is not a regular file"), "{said}");
     }
     assert!(!scratch.0.join("out").exists());
 }
