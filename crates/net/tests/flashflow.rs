@@ -1,4 +1,4 @@
-//! A measurement over real sockets on loopback, all roles in this process.
+//! Measurements over real sockets on loopback, with all roles in this process.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tidegate_proto::flashflow::relay::Config;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// Runs a role on a thread of its own; its listening address.
+/// Runs a role on its own thread and returns its listening address.
 fn start<F: Future>(role: impl FnOnce(TcpListener) -> F + Send + 'static) -> SocketAddr {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -94,13 +94,13 @@ impl Team {
 fn a_limited_relay_is_measured_over_tls() {
     let team = team(2, Rate(40_000_000));
     let outcome = team.measure(&team.coordinator, team.order(3, 60_000_000)).unwrap();
-    // How accurate it is, is an experiment's matter; here, that it is about right.
+    // Accuracy is tested by experiments; here the estimate must be roughly right.
     assert!((30_000_000..=50_000_000).contains(&outcome.estimate.0), "{outcome:?}");
     assert_eq!(outcome.seconds.len(), 3);
     assert!(outcome.checked > 0);
 
     let stranger = Identity::generate();
-    // All refuse; which of the refusals is seen first is a matter of chance.
+    // All peers refuse; which refusal comes first is random.
     let result = team.measure(&stranger, team.order(1, 1_000_000));
     let refused = Failure { reason: Reason::Lost, by: Some(Peer::Measurer(0)) };
     let also = Failure { by: Some(Peer::Measurer(1)), ..refused };
@@ -114,7 +114,7 @@ fn a_limited_relay_is_measured_over_tls() {
     assert_eq!(third, Err(Failure { reason: Reason::TooOften, by: Some(Peer::Relay) }));
 }
 
-/// One slot, two relays: the measurers serve both at the same time, within their own rate.
+/// Two relays in one slot: the measurers serve both at the same time, within their rate.
 #[test]
 fn measurers_serve_several_measurements_at_once() {
     let team = team(2, Rate(10_000_000));
@@ -148,8 +148,7 @@ fn measurers_serve_several_measurements_at_once() {
     }
 }
 
-/// Connections that never say anything, half-open handshakes and noise: the relay stays measurable, and they are
-/// gone after their time.
+/// Silent connections, half-open handshakes and noise do not stop a measurement, and time out.
 #[test]
 fn unauthenticated_connections_cost_little_and_do_not_stop_a_measurement() {
     use std::io::{Read as _, Write as _};
@@ -159,13 +158,13 @@ fn unauthenticated_connections_cost_little_and_do_not_stop_a_measurement() {
     let mut noisy: Vec<_> =
         (0..50).map(|_| std::net::TcpStream::connect(team.relay.address).unwrap()).collect();
     for (n, stream) in noisy.iter_mut().enumerate() {
-        // The beginning of a TLS record, then something else; or nonsense from the first byte.
+        // The start of a TLS record and then noise, or noise from the first byte.
         let noise = if n % 2 == 0 { [22, 3, 1, 2, 0, 1, 0, 1] } else { [n as u8; 8] };
         stream.write_all(&noise).unwrap();
     }
     let outcome = team.measure(&team.coordinator, team.order(2, 40_000_000)).unwrap();
     assert!(outcome.estimate.0 > 10_000_000, "{outcome:?}");
-    // Nonsense from the first byte ends a connection at once.
+    // Noise from the first byte closes a connection at once.
     let mut answer = Vec::new();
     noisy[1].set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
     // Either an alert and the end, or a reset.
@@ -174,8 +173,9 @@ fn unauthenticated_connections_cost_little_and_do_not_stop_a_measurement() {
     drop(silent);
 }
 
-/// A peer without a name sends beginnings of circuits that are none, and reads nothing: it is closed before it costs
-/// anything. One that falls silent after its first cell is closed in its time.
+/// An unauthenticated peer that sends invalid CREATE cells and reads nothing is closed early.
+///
+/// A peer that falls silent after its first cell is closed by its timeout.
 #[test]
 fn a_peer_that_does_not_read_and_one_that_falls_silent_are_closed() {
     use tidegate_net::link;
@@ -214,15 +214,15 @@ fn a_peer_that_does_not_read_and_one_that_falls_silent_are_closed() {
     });
 }
 
-/// Ten thousand connections that never say anything, opened while the roles work, keep neither the coordinator out of
-/// a measurer nor anybody's time.
+/// 10,000 silent connections during measurements do not keep a coordinator from a measurer.
 #[test]
 fn silent_connections_do_not_shut_a_coordinator_out_of_a_measurer() {
     let team = team(1, Rate(20_000_000));
     let measurer = team.measurers[0].address;
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let crowd = std::thread::spawn(move || {
-        // Fewer descriptors than connections: the measurer closes the oldest, and so do we.
+        // The process has fewer descriptors than connections: the measurer closes the oldest, and so does the
+        // test.
         let mut open = std::collections::VecDeque::new();
         for n in 0..10_000 {
             open.extend(std::net::TcpStream::connect(measurer));
@@ -239,12 +239,12 @@ fn silent_connections_do_not_shut_a_coordinator_out_of_a_measurer() {
         let outcome = team.measure(&team.coordinator, team.order(1, 30_000_000));
         assert!(outcome.is_ok(), "{outcome:?}");
     }
-    // It may have come to its end.
+    // The thread may have ended already.
     let _ = stop.send(());
     assert!(crowd.join().unwrap() > 1000);
 }
 
-/// A measurer that is admitted and then sends cells that are no echoes.
+/// An admitted measurer sends cells that are not echo cells.
 #[test]
 fn garbage_on_a_measurement_circuit_ends_it() {
     use tidegate_net::link;

@@ -1,5 +1,6 @@
-//! The coordinator's state under a process that dies: by SIGKILL at any moment, or in the middle of a write. More often
-//! with `TIDEGATE_SLOW_TESTS=1`.
+//! The coordinator's state when its process dies: by SIGKILL at any moment, or in the middle of a write.
+//!
+//! `TIDEGATE_SLOW_TESTS=1` repeats more often.
 
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
@@ -14,10 +15,10 @@ use tidegate_net::flashflow::record::Record;
 use tidegate_net::flashflow::store::Store;
 use tidegate_net::identity::{hex, random};
 
-/// A process that was forked and is not yet another program holds the locks of this one: one test at a time.
+/// A forked process holds this one's locks until it runs its program, so only one test may run at a time.
 static FORKING: Mutex<()> = Mutex::new(());
 
-/// Where the process that dies has its state.
+/// Environment variable with the state directory of the dying process.
 const STATE: &str = "TIDEGATE_TEST_STATE";
 
 struct Scratch(PathBuf);
@@ -38,7 +39,7 @@ fn slow() -> bool {
     std::env::var_os("TIDEGATE_SLOW_TESTS").is_some()
 }
 
-/// The process that dies: appends and says so, for ever. Without a state in its environment it is no test.
+/// The process that dies: appends records and prints their numbers. Without [`STATE`] it does nothing.
 #[test]
 fn appends_until_it_dies() {
     let Some(directory) = std::env::var_os(STATE) else { return };
@@ -50,7 +51,7 @@ fn appends_until_it_dies() {
     }
 }
 
-/// Runs that process by `command` until `end` ends it; the last record it said was on disk.
+/// Runs that process by `command` until `end` ends it; returns the last record reported as durable.
 fn last_on_disk(
     mut command: Command,
     state: &Path,
@@ -65,7 +66,7 @@ fn last_on_disk(
     lines.filter_map(|line| line.split_once("on disk: ")?.1.parse().ok()).last()
 }
 
-/// Every record that was said to be on disk is there, in order and once; one more may be.
+/// Every record reported as durable is there, in order and once; one more may be.
 fn check(state: &Path, on_disk: Option<usize>, what: &str) {
     let (_, records) = Store::open(state).unwrap_or_else(|error| panic!("{what}: {error}"));
     let times: Vec<u64> = records.iter().filter_map(Record::unix).collect();
@@ -90,7 +91,7 @@ fn a_killed_process_loses_nothing_that_was_on_disk() {
     }
 }
 
-/// No file may grow beyond so many bytes: the write that would is cut there, and its process killed (SIGXFSZ).
+/// A file size limit: the write that would exceed it is cut, and its process is killed (SIGXFSZ).
 #[test]
 fn a_write_that_ends_anywhere_leaves_whole_records() {
     let _alone = FORKING.lock();
@@ -103,7 +104,7 @@ fn a_write_that_ends_anywhere_leaves_whole_records() {
         command.arg(format!("--fsize={bytes}")).arg(std::env::current_exe().unwrap());
         let on_disk = last_on_disk(command, &state.0, |_| {});
         check(&state.0, on_disk, &format!("files of {bytes} bytes"));
-        // With room again it goes on.
+        // With room again, the store can be appended to.
         let (mut store, records) = Store::open(&state.0).unwrap();
         let next = Record::Started { unix: records.len() as u64 + 1, version: "1".into(), fresh: false };
         store.append(&next).unwrap();

@@ -1,5 +1,6 @@
-//! Whole measurements in simulated time: a coordinator, measurers and a relay as machines, echo cells really
-//! encrypted, and adversaries in the place of each.
+//! Whole measurements in simulated time with adversaries in every role.
+//!
+//! The roles are the real machines, and echo cells are really encrypted.
 
 use std::collections::VecDeque;
 
@@ -22,11 +23,11 @@ use tidegate_proto::flashflow::relay::{Config, Output as RelayOutput, Target};
 const COORDINATOR: [u8; 32] = [1; 32];
 const TEAM: usize = 3;
 const SECONDS: u16 = 4;
-/// Above the 10 Mbit/s that background is at least reckoned against, and little enough to be fast.
+/// Above the 10 Mbit/s floor of the background limit, and small enough to be fast.
 const CAPACITY: Rate = Rate(16_000_000);
 const STEP: Span = Span::from_millis(10);
 
-/// What someone does who does not follow the rules.
+/// Behaviour that breaks the rules.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cheat {
     None,
@@ -34,7 +35,7 @@ enum Cheat {
     LiesAboutBackground,
     /// The relay returns cells as they came.
     EchoesWithoutDecrypting,
-    /// The relay decrypts the header and leaves the rest of this share of cells.
+    /// The relay decrypts the header but not the rest of this share of cells.
     Skips(f64),
     /// The relay sends each answer twice.
     Replays,
@@ -46,9 +47,9 @@ enum Cheat {
     MeasurerStalls,
     /// The first measurer's connection breaks after two seconds.
     MeasurerDies,
-    /// The first measurer counts ten times what it got.
+    /// The first measurer reports ten times its count.
     MeasurerLies,
-    /// The relay agrees and then says nothing.
+    /// The relay agrees and then falls silent.
     RelayStalls,
 }
 
@@ -56,7 +57,7 @@ struct Circuit {
     measurer: usize,
     ours: MeasurerEnd,
     theirs: RelayEnd,
-    /// Cells on their way to the relay.
+    /// Cells in transit to the relay.
     there: VecDeque<Vec<u8>>,
 }
 
@@ -69,7 +70,7 @@ struct World {
     measurers: Vec<Measurer>,
     loading: Vec<Option<TokenBucket>>,
     circuits: Vec<Circuit>,
-    /// Offered by clients, in bytes per second, and what of it waits.
+    /// Clients' traffic in bytes per second, and the part of it that waits.
     background: u64,
     waiting: u64,
     seconds: Vec<Second>,
@@ -154,7 +155,7 @@ impl World {
         (self.result.expect("the loop ended"), self.seconds)
     }
 
-    /// Delivers messages until nobody has any.
+    /// Delivers messages until all queues are empty.
     fn talk(&mut self) {
         loop {
             let mut quiet = true;
@@ -250,7 +251,7 @@ impl World {
         }
     }
 
-    /// Measurers send as fast as their rate and a window of 64 cells per circuit let them.
+    /// Measurers send as fast as their rate and a window of 64 cells per circuit allow.
     fn load(&mut self) {
         for (n, circuit) in self.circuits.iter_mut().enumerate() {
             let Some(bucket) = &mut self.loading[circuit.measurer] else { continue };
@@ -305,7 +306,7 @@ impl World {
         let mut answers = vec![cell];
         match self.cheat {
             Cheat::EchoesWithoutDecrypting => answers = vec![came],
-            // Which cells it skips is of no consequence: it cannot know the picks.
+            // The choice of skipped cells does not matter: the relay does not know the picks.
             Cheat::Skips(share) if f64::from(answers[0][100]) < share * 256.0 => {
                 answers[0][16..].copy_from_slice(&came[16..]);
             }
@@ -335,7 +336,7 @@ fn an_honest_relay_is_measured_right_with_and_without_background() {
         assert!(error(outcome.estimate).abs() < 0.02, "{:?} with {background}", outcome.estimate);
         assert_eq!(outcome.seconds.len(), usize::from(SECONDS));
         assert!(outcome.checked > 30);
-        // The first second shows tor's burst.
+        // The first second has tor's burst.
         assert!(seconds[0].total() > 3 * seconds[3].total() / 2);
         for second in &seconds[1..] {
             let share = second.background as f64 / second.total() as f64;
@@ -376,7 +377,7 @@ fn whoever_cheats_or_fails_ends_the_measurement() {
         (Cheat::MeasurerDies, Reason::Lost, Some(Peer::Measurer(0))),
         (Cheat::MeasurerLies, Reason::Protocol, Some(Peer::Measurer(0))),
     ] {
-        // With one cell in two checked, a single wrong cell lasts no longer than a few buckets.
+        // With every second cell checked, a wrong cell is found within a few buckets.
         let (result, _) = World::new(cheat, 0, 2).run();
         assert_eq!(result, Err(Failure { reason, by }), "{cheat:?}");
     }
@@ -401,7 +402,7 @@ fn the_third_measurement_of_a_day_is_refused() {
         world.talk();
         let refused = Err(Failure { reason: Reason::TooOften, by: Some(Peer::Relay) });
         assert_eq!(world.result == Some(refused), !fine, "hour {hour}: {:?}", world.result);
-        // What nobody loads does not count.
+        // A measurement without load does not count.
         world.target.echo(world.now);
         world.coordination.stop();
         world.talk();

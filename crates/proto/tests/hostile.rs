@@ -1,4 +1,4 @@
-//! Neighbours that send what they like, and read nothing: what a relay holds and does for them is bounded.
+//! Hostile neighbours that send anything and read nothing: the relay's memory and work are bounded.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,7 +22,7 @@ mod taken;
 
 const CIRCUITS: u32 = 32;
 const UNREAD: u32 = 64;
-/// Cells that a neighbour sends.
+/// Cells of a neighbour.
 const FLOOD: u32 = 3_000;
 
 fn body(bytes: &[u8]) -> Body {
@@ -31,17 +31,17 @@ fn body(bytes: &[u8]) -> Body {
     Body(Box::new(body))
 }
 
-/// A CREATE2 of ntor's.
+/// A CREATE2 cell with ntor.
 fn create(skin: &[u8]) -> Body {
     body(&[&[0, 2], &(skin.len() as u16).to_be_bytes(), skin].concat())
 }
 
-/// Bytes that a relay holds at most while `next` makes the cells of a neighbour that reads nothing.
+/// Largest number of bytes that a relay holds for a neighbour that sends cells of `next` and reads nothing.
 fn most_held(next: impl FnMut(u32) -> (u32, Command, Body)) -> u64 {
     flooded(next).0
 }
 
-/// That, and the circuits that stood at one time.
+/// The same, with the largest number of circuits at one time.
 fn flooded(mut next: impl FnMut(u32) -> (u32, Command, Body)) -> (u64, usize) {
     let secret = RelaySecret::new([1; 20], [2; 32]);
     let onion = Encrypted::new(Some(secret), BTreeMap::new(), [3; 32]);
@@ -72,7 +72,7 @@ fn flooded(mut next: impl FnMut(u32) -> (u32, Command, Body)) -> (u64, usize) {
     (most, begun)
 }
 
-/// An answer for each circuit, a full output buffer, and what may be unread beyond it.
+/// An answer for each circuit, a full output buffer, and the unread output beyond it.
 fn bound() -> u64 {
     let buffer = u64::from(Config::default().output_buffer.high_bytes);
     buffer + u64::from(CIRCUITS + UNREAD + 2) * u64::from(CELL_BYTES)
@@ -91,7 +91,7 @@ const COMMANDS: [Command; 7] = [
 #[test]
 fn every_command_by_itself_is_bounded() {
     for command in COMMANDS {
-        // As the opener of the channel has to, with the highest bit; another circuit each.
+        // Circuit ids of the channel's opener have the highest bit set.
         let held = most_held(|n| (1 << 31 | (n + 1), command, body(&n.to_be_bytes())));
         assert!(held <= bound(), "{command:?}: {held}");
     }
@@ -106,7 +106,7 @@ fn circuits_that_are_begun_and_broken_are_bounded() {
             let (_, skin) = ClientHandshake::start(keys, [n as u8; 32]);
             (circ, Command::Create, create(&skin))
         } else {
-            // No message comes out of this.
+            // This is not a message.
             (circ, Command::Relay, body(&[9; 509]))
         }
     });
@@ -156,7 +156,7 @@ fn read(relay: &mut Relay<Encrypted>, now: Time, channel: ChannelId) -> Vec<Cell
     cells.0
 }
 
-/// A client with a circuit of one hop, which says what it likes.
+/// A client with a circuit of one hop that sends arbitrary messages.
 struct Client {
     channel: ChannelId,
     circ: CircId,
@@ -222,7 +222,7 @@ fn with_client(limits: Limits) -> (Relay<Encrypted>, Client) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// A client that says one kind of message again and again, whole or not, on any streams, and reads nothing.
+    /// A client repeats one kind of message, complete or not, on any streams, and reads nothing.
     #[test]
     fn any_message_is_bounded(
         command: u8, early: bool,
@@ -271,7 +271,7 @@ fn sendmes_that_nothing_was_sent_for_end_the_circuit() {
 fn circuits_go_neither_to_the_relay_itself_nor_without_an_early_cell() {
     let itself = Router { fingerprint: RELAY, ..named([192, 0, 2, 9]) };
     let other = named([192, 0, 2, 9]);
-    // As tor does: the one ends the circuit, the other is dropped.
+    // As in tor: the first ends the circuit, the second is dropped.
     for (router, early, goes_on, stands) in
         [(other, true, true, true), (itself, true, false, false), (other, false, false, true)]
     {
@@ -302,7 +302,7 @@ fn connections_without_circuits_end_and_others_do_not() {
     relay.channel_is_from(Time::ZERO, idle, from(2));
     let mut closed = Vec::new();
     while let Some(due) = relay.next_timeout().filter(|due| *due <= Time::ZERO + Span::from_secs(1000)) {
-        // It pads all the time.
+        // The client pads all the time.
         relay.timeout(due);
         closed.extend(outputs(&mut relay).into_iter().filter_map(|output| match output {
             Output::CloseChannel(id) => Some((id, due)),
@@ -339,7 +339,7 @@ fn an_address_has_so_many_circuits_and_handshakes_over_all_its_connections() {
     let other = relay.channel_accepted(None);
     relay.channel_is_from(Time::ZERO, other, from(2));
     assert!(Client::new(&mut relay, Time::ZERO, other, 1).is_some());
-    // Circuits that end make room, as fast as handshakes are allowed.
+    // Circuits that end make room, as fast as the handshake limit allows.
     let later = Time::ZERO + Span::from_secs(1);
     relay.channel_closed(later, channels[0]);
     let begun = (31..=90).filter_map(|circ| Client::new(&mut relay, later, channels[1], circ)).count();
@@ -364,7 +364,7 @@ fn a_newcomer_takes_the_place_of_a_connection_without_circuits() {
     assert_ne!(client.channel, idle[0]);
 }
 
-/// Circuits whose clients do not read, and one whose client does: the server behind them sends and sends.
+/// Clients of several circuits do not read, one client does; the server behind them sends without end.
 #[test]
 fn where_memory_is_short_circuits_end_whose_cells_have_waited_longest() {
     let limits = Limits { memory: Bytes(1 << 20), ..Limits::default() };
@@ -405,7 +405,7 @@ fn where_memory_is_short_circuits_end_whose_cells_have_waited_longest() {
     assert_eq!(received, 1000 + 1, "who reads loses nothing, the answer to the extension included");
 }
 
-/// A stream whose server does not read, on a circuit whose client sends beyond all windows.
+/// A stream's server does not read, while the client sends beyond all windows.
 #[test]
 fn who_sends_beyond_the_window_of_a_stream_that_is_not_read_loses_the_circuit() {
     let (mut relay, mut client) = with_client(Limits::default());

@@ -1,5 +1,7 @@
-//! The runner `flashflow-loopback`: the demo over and over, each measurement with processes and sockets of its
-//! own. How well it measures depends on what else the machine does.
+//! The runner `flashflow-loopback`: repeats `tidegate flashflow demo`, each time with new processes and
+//! sockets.
+//!
+//! Accuracy depends on the load of the machine.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,36 +17,36 @@ use tidegate_lab::input::InputError;
 use tidegate_lab::monitor::Monitor;
 use tidegate_lab::scoreboard::{Curve, Experiment, Figure, Measured, RunError, Scale};
 
-/// As relays without a limit are written.
+/// The rate of relays without a limit.
 const UNLIMITED: &str = "unlimited";
 
 /// `[parameters]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct LoopbackExperiment {
-    /// Of a measurement.
+    /// Length of a measurement.
     duration: String,
-    /// Measurements of each relay.
+    /// Number of measurements of each relay.
     repetitions: u32,
-    /// Another number for relays named here.
+    /// Other numbers of measurements, by relay.
     #[serde(default)]
     repetitions_of: BTreeMap<String, u32>,
-    /// File that keeps every measurement as soon as it ends: a series that was stopped goes on where it was.
+    /// File that keeps every measurement as soon as it ends: a series that was stopped continues from it.
     kept: Option<PathBuf>,
-    /// Sockets over all measurers.
+    /// Numbers of sockets, over all measurers.
     #[serde(default = "default_sockets")]
     sockets: Vec<u16>,
-    /// Clients' traffic besides.
+    /// Clients' traffic through the relay.
     #[serde(default = "none")]
     background: String,
-    /// One way between the measurers and the relay, what is added to it, and the seed of that.
+    /// Emulated path between measurers and relay: one-way delay, jitter, and the seed of the jitter.
     #[serde(default = "no_time")]
     delay: String,
     #[serde(default = "no_time")]
     jitter: String,
     #[serde(default = "one")]
     seed: u64,
-    /// Relays' limits by the name that quantities begin with.
+    /// Relays' rate limits, by the name that starts their quantities.
     relay: BTreeMap<String, String>,
 }
 
@@ -79,12 +81,13 @@ struct Task<'a> {
     sockets: u16,
 }
 
-/// Measures an experiment. Quantities are those of the runner `flashflow`, of `all` relays and of `limited` ones
-/// together as well, and `gbit_per_cpu_s`: what the relay forwarded per second of its processor time, the
-/// median measurement.
+/// Measures an experiment.
+///
+/// The quantities are those of the runner `flashflow`, also for `all` relays and for the `limited` ones
+/// together. `gbit_per_cpu_s` is the median of what the relay forwarded per second of its processor time.
 ///
 /// # Errors
-/// [`RunError::Input`] for parameters that mean nothing.
+/// [`RunError::Input`] for invalid parameters.
 pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Result<Measured, RunError> {
     let parameters: LoopbackExperiment = experiment.parameters(scale)?;
     check(&parameters, experiment)?;
@@ -109,6 +112,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
                 verdict
             }
         };
+        // With one number of sockets, quantities have the names of the runner `flashflow`.
         let name = match parameters.sockets.len() {
             1 => task.relay.to_owned(),
             _ => format!("{}.sockets-{}", task.relay, task.sockets),
@@ -135,7 +139,9 @@ fn cannot_keep(error: io::Error) -> RunError {
 }
 
 impl LoopbackExperiment {
-    /// Every relay once, then all again: a series that is cut short is one of fewer repetitions.
+    /// All measurements, one round over all relays after the other.
+    ///
+    /// A series that is cut short then has fewer repetitions of every relay.
     fn tasks(&self) -> Vec<Task<'_>> {
         let repetitions = |relay: &String| *self.repetitions_of.get(relay).unwrap_or(&self.repetitions);
         let most = self.relay.keys().map(repetitions).max().unwrap_or(0);
@@ -148,7 +154,7 @@ impl LoopbackExperiment {
         tasks
     }
 
-    /// The demo's arguments: what makes two measurements repetitions of one another.
+    /// Arguments of the demo. Measurements with equal arguments are repetitions of each other.
     fn settings(&self, task: &Task) -> Vec<String> {
         [
             ("--rate", task.rate),
@@ -165,12 +171,13 @@ impl LoopbackExperiment {
     }
 }
 
-/// Measurements of a series that is not complete, a line of JSON each: `{"settings": [..], "verdict": {..}}`, the
-/// verdict `null` if it failed.
+/// File of an incomplete series, one JSON object per measurement: `{"settings": [..], "verdict": {..}}`.
+///
+/// The verdict is `null` for a failed measurement.
 struct Kept {
     path: PathBuf,
     file: File,
-    /// Those not yet taken, in order.
+    /// Measurements that were not taken yet, in order.
     left: Vec<(Vec<String>, Value)>,
 }
 
@@ -183,7 +190,7 @@ impl Kept {
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         if !text.is_empty() && !text.ends_with('\n') {
-            // The tool was killed while it wrote that line.
+            // The tool was killed while it wrote the last line.
             file.write_all(b"\n")?;
         }
         let parse = |line: &str| -> Option<(Vec<String>, Value)> {
@@ -194,7 +201,7 @@ impl Kept {
         Ok(Kept { path: path.to_owned(), file, left })
     }
 
-    /// A measurement with these settings, if there is another one.
+    /// Takes a measurement with these settings, if there is one left.
     fn take(&mut self, settings: &[String]) -> Option<Value> {
         let at = self.left.iter().position(|(kept, _)| kept == settings)?;
         Some(self.left.remove(at).1)
@@ -205,7 +212,7 @@ impl Kept {
         self.file.sync_data()
     }
 
-    /// The series is complete: the next one begins anew, and this one stays beside it.
+    /// Renames the file of a complete series, so that the next series begins empty.
     fn complete(self) -> io::Result<()> {
         fs::rename(&self.path, self.path.with_extension("complete.jsonl"))
     }
@@ -271,14 +278,14 @@ fn check(parameters: &LoopbackExperiment, experiment: &Experiment) -> Result<(),
     Ok(())
 }
 
-/// One measurement; null if it failed. One that the user broke off has not.
+/// Runs one measurement; null if it failed. An interrupted measurement does not count as failed.
 fn demo(settings: &[String]) -> Result<Value, RunError> {
     let fail = |error: io::Error| RunError::Failed(error.to_string());
     let mut command = Command::new(std::env::current_exe().map_err(fail)?);
     command.args(["flashflow", "demo", "--json"]).args(settings).stderr(Stdio::null());
     let output = command.output().map_err(fail)?;
     if output.status.code().is_none() {
-        // By a signal, which may not have reached us yet.
+        // The signal that ended the child may not have reached us yet.
         return Err(RunError::Stopped);
     }
     Ok(serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success()).unwrap_or_default())

@@ -24,6 +24,7 @@ mod more_hidden;
 mod more_live;
 mod predictor_open_loop;
 mod stream_live;
+mod tool;
 
 use tidegate_lab::scoreboard::{Runner, scenario_runner};
 use tidegate_lab::{archive, confirmation, flashflow, observer, parallel_paths, schedule, stream, threads};

@@ -1,4 +1,4 @@
-//! `tidegate flashflow` as its users run it: processes, files, a kill -9, other people's parsers.
+//! `tidegate flashflow` as a user runs it: processes, files, kill -9, and other parsers of its output.
 
 #[path = "../../../../tests/skipped.rs"]
 mod skipped;
@@ -42,7 +42,7 @@ struct Role {
     lines: mpsc::Receiver<String>,
 }
 
-/// No event that a test waits for takes longer.
+/// Limit of the time until an expected event.
 const EVENT: Duration = Duration::from_secs(90);
 
 impl Drop for Role {
@@ -108,7 +108,7 @@ fn demo(directory: &Scratch) -> Value {
 fn the_demo_measures_keeps_and_replays_through_a_kill() {
     let scratch = Scratch::new("demo");
     let verdict = demo(&scratch);
-    // A loaded machine measures badly; how well an idle one does is an experiment.
+    // A loaded machine measures badly. Accuracy on an idle machine is an experiment, not a test.
     let estimate = verdict["estimate_bits_per_s"].as_u64().unwrap();
     assert!((10_000_000..=40_000_000).contains(&estimate), "{verdict}");
     assert_eq!(verdict["truth_bits_per_s"], 20_000_000);
@@ -127,7 +127,7 @@ fn the_demo_measures_keeps_and_replays_through_a_kill() {
     assert_eq!(text(&run(&["bandwidth-file", "--config", &config])), file);
     stem_reads(&scratch.0.join("v3bw"));
 
-    // The same roles again; the coordinator is killed in the middle of a measurement.
+    // Start the same roles again and kill the coordinator in the middle of a measurement.
     let _roles = restart(&scratch);
     let mut coordinator = Role::start(&["coordinator", "--once", "--config", &config]);
     coordinator.wait_for("second");
@@ -136,10 +136,10 @@ fn the_demo_measures_keeps_and_replays_through_a_kill() {
     verify();
     assert_eq!(text(&run(&["bandwidth-file", "--config", &config])), file, "the good result is still there");
 
-    // It goes on: the two measurements of the period are used up, and the old result stays.
+    // After a restart both measurements of the period are used up, and the old result stays.
     let output = run(&["coordinator", "--once", "--config", &config]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert!(text(&output).contains("no measurement was complete of target"), "{}", text(&output));
+    assert!(text(&output).contains("no complete measurement of target"), "{}", text(&output));
     assert!(!text(&output).contains("\"event\":\"attempt\""), "{}", text(&output));
     verify();
     let after = fs::read_to_string(scratch.0.join("v3bw")).unwrap();
@@ -149,7 +149,7 @@ fn the_demo_measures_keeps_and_replays_through_a_kill() {
     status_page(&config);
 }
 
-/// Starts the demo's relay and measurers again; the coordinator's configuration learns where they are.
+/// Starts the demo's relay and measurers again and updates their addresses in the coordinator's configuration.
 fn restart(scratch: &Scratch) -> Vec<Role> {
     let config = scratch.file("coordinator.toml");
     let mut configuration = fs::read_to_string(&config).unwrap();
@@ -165,8 +165,7 @@ fn restart(scratch: &Scratch) -> Vec<Role> {
     roles
 }
 
-/// Ten thousand connections that never say anything: the relay is measured all the same, and has forgotten
-/// them soon after.
+/// 10,000 silent connections do not prevent a measurement, and the relay closes them soon after.
 #[test]
 fn ten_thousand_silent_connections_do_not_stop_a_measurement() {
     let scratch = Scratch::new("crowd");
@@ -186,7 +185,8 @@ fn ten_thousand_silent_connections_do_not_stop_a_measurement() {
     let output = run(&["coordinator", "--once", "--config", &config]);
     let said = text(&output);
     assert!(output.status.success() && said.contains("\"event\":\"result\""), "{said}");
-    // The relay keeps no more than its places for the unauthenticated, besides the measurement's, and those not long.
+    // Besides the measurement's connections, the relay keeps only its places for unauthenticated peers, and
+    // only for a short time.
     let mut most = 0;
     loop {
         let now = roles[0].wait_for("second")["connections"].as_u64().unwrap();
@@ -213,7 +213,7 @@ fn a_lost_measurer_is_named_and_the_kill_switch_stops_everything() {
     drop(once);
     drop(roles);
 
-    // The daemon follows the schedule: one slot a period, so the measurement begins at once.
+    // The period has one slot, so the daemon begins to measure at once.
     fs::remove_dir_all(scratch.0.join("state")).unwrap();
     let _roles = restart(&scratch);
     let text_of = fs::read_to_string(&config).unwrap();
@@ -225,9 +225,9 @@ fn a_lost_measurer_is_named_and_the_kill_switch_stops_everything() {
     assert_eq!(daemon.wait_for("failure")["reason"], "stopped");
     fs::remove_file(scratch.0.join("state/stop")).unwrap();
     assert_eq!(daemon.wait_for("kill-switch")["on"], false);
-    // The next period's slot measures again.
+    // The slot of the next period measures again.
     assert_eq!(daemon.wait_for("result")["relay"], "target");
-    // The state speaks of the bandwidth file once that is written.
+    // The state has a record of the bandwidth file only after the file is written.
     daemon.wait_for("file");
     let output = run(&["verify", "--config", &config]);
     assert!(output.status.success(), "{}", text(&output));
@@ -278,7 +278,7 @@ fn measurers_find_their_capacity_by_udp() {
     assert!(text(&capacity(&["--duration", "1 s"])).contains("does not answer"));
 }
 
-/// Puts a role's new address where the configuration has its old one.
+/// Replaces a role's address in the configuration.
 fn with_address(configuration: &str, name: &str, address: &str) -> String {
     let entry = if name == "relay" { "nickname = \"target\"".into() } else { format!("name = \"{name}\"") };
     let at = configuration.find(&entry).expect("the entry");
@@ -287,7 +287,7 @@ fn with_address(configuration: &str, name: &str, address: &str) -> String {
     format!("{}{address}{}", &configuration[..from], &configuration[to..])
 }
 
-/// stem's parser, where Python has stem.
+/// Parses the file with stem, if Python has stem.
 fn stem_reads(path: &Path) {
     let program = "import sys\nfrom stem.descriptor.bandwidth_file import BandwidthFile\n\
         f = BandwidthFile.from_str(open(sys.argv[1]).read(), validate=True)\n\
@@ -303,7 +303,7 @@ fn stem_reads(path: &Path) {
     assert!(String::from_utf8_lossy(&output.stdout).trim().parse::<u64>().unwrap() > 1000);
 }
 
-/// What the status page's server at `port` answers, as soon as it is there.
+/// Requests a page from the status server at `port`, waiting until it listens.
 fn get(port: u16, request: &str) -> String {
     let mut stream = (0..100)
         .find_map(|_| {
@@ -326,8 +326,9 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The page of a running daemon, asked for by hand and, where it is installed, by Chromium. Beside the relay
-/// that was measured there is a stock one, which is not to be.
+/// Requests the status page of a running daemon, and renders it in Chromium if that is installed.
+///
+/// Beside the measured relay there is a stock relay that opted out.
 fn status_page(config: &str) {
     let port = free_port();
     let text_of = fs::read_to_string(config).unwrap();
@@ -379,8 +380,9 @@ fn status_page(config: &str) {
     }
 }
 
-/// Relays of one address are measured in one slot: by the daemon, with the same measurers, at the same time. The
-/// second one is 20 ms and jitter away.
+/// The daemon measures two relays with one address in one slot, with the same measurers.
+///
+/// The second one is 20 ms and jitter away.
 #[test]
 fn the_daemon_measures_two_relays_in_one_slot() {
     let scratch = Scratch::new("pair");
@@ -398,7 +400,7 @@ fn the_daemon_measures_two_relays_in_one_slot() {
         Role::start(&["delay", "--delay", "20 ms", "--jitter", "1 ms", "--seed", "3", "--to", &address]);
     let address = path.wait_for("listening")["address"].as_str().unwrap().to_owned();
     let (config, port) = (scratch.file("coordinator.toml"), free_port());
-    // Both together ask for 2 x 2.953 x 20 Mbit/s: that fits the budget once.
+    // Both together need 2 x 2.953 x 20 Mbit/s, which fits the budget once.
     let text_of = format!(
         "period = \"18 s\"\nbudget = \"120 Mbit/s\"\nstatus = \"127.0.0.1:{port}\"\n{}\n\
          [[relay]]\nnickname = \"second\"\naddress = \"{address}\"\n{keys}",
@@ -419,7 +421,7 @@ fn the_daemon_measures_two_relays_in_one_slot() {
     results.sort_by_key(|result| result["relay"] != "target");
     for (result, (name, limit)) in results.iter().zip([("target", 20_000_000), ("second", 10_000_000)]) {
         assert_eq!(result["relay"], name);
-        // A loaded machine measures badly; that neither got the other's is what counts here.
+        // A loaded machine measures badly. The test is that neither relay got the other's result.
         let estimate = result["estimate_bits_per_s"].as_u64().unwrap();
         assert!((limit / 2..=limit * 7 / 5).contains(&estimate), "{result}");
     }

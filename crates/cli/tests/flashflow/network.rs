@@ -1,4 +1,4 @@
-//! A coordinator of somebody else's network: a consensus that authorities signed, relays that come and go, several periods.
+//! A coordinator of a network of other operators: a signed consensus, relays that come and go, several periods.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ use tidegate_net::identity::{Identity, hex};
 
 use crate::{Role, Scratch, run, text};
 
-/// A relay that runs, and what a consensus and a coordinator's configuration say of it.
+/// A running relay with its consensus entry and its entry in the coordinator's configuration.
 struct Relay {
     _process: Role,
     status: RouterStatus,
     entry: String,
 }
 
-/// Starts a relay that is rate-limited, at an address of its own.
+/// Starts a rate-limited relay at its own address.
 fn relay(scratch: &Scratch, n: u8, mbit: u32, coordinators: &[String]) -> Relay {
     let name = format!("r{n}");
     let identity = Identity::generate();
@@ -58,7 +58,7 @@ fn relay(scratch: &Scratch, n: u8, mbit: u32, coordinators: &[String]) -> Relay 
     Relay { _process: process, status, entry }
 }
 
-/// A measurer for these coordinators, and what their configurations say of it.
+/// Starts a measurer for these coordinators and returns its entry in their configurations.
 fn measurer(scratch: &Scratch, coordinators: &[String]) -> (Role, String) {
     let identity = Identity::generate();
     identity.save(&scratch.0.join("m.key")).unwrap();
@@ -88,7 +88,7 @@ fn unix() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// One more relay of the network, whose operator never consented.
+/// A relay of the consensus, without its operator's consent.
 fn stranger(n: u8) -> RouterStatus {
     RouterStatus {
         nickname: format!("stranger{n}"),
@@ -109,7 +109,7 @@ fn header(file: &str, key: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {key} in {file}")).parse().unwrap()
 }
 
-/// Relays' nicknames in the file, in order.
+/// Relays' nicknames in the file, sorted.
 fn nicknames(file: &str) -> Vec<&str> {
     let mut names: Vec<&str> =
         file.lines().filter_map(|line| line.split(' ').find_map(|part| part.strip_prefix("nick="))).collect();
@@ -117,7 +117,7 @@ fn nicknames(file: &str) -> Vec<&str> {
     names
 }
 
-/// Events of a period, from its beginning (which is taken) to its file, after `results` results.
+/// Reads the events of a period up to its file and returns the relays of `results` results.
 fn results(daemon: &mut Role, results: usize) -> Vec<String> {
     let mut measured: Vec<String> =
         (0..results).map(|_| daemon.wait_for("result")["relay"].as_str().unwrap().to_owned()).collect();
@@ -148,7 +148,7 @@ fn a_daemon_follows_a_signed_network_over_several_periods() {
     let [a, b, c] = [1, 2, 3].map(|n| relay(&scratch, n, 2 + 2 * u32::from(n), &coordinators));
     let (_measurer, team) = measurer(&scratch, &coordinators);
     let bandwidth_file = scratch.0.join("v3bw");
-    // The relays' addresses are the consensus' business.
+    // The addresses of the relays come from the consensus.
     let config = format!(
         "identity = \"c.key\"\nstate = \"state\"\nbandwidth-file = \"v3bw\"\nconsensus = \"consensuses\"\n\
          certificates = \"certificates\"\nauthorities = {names:?}\nperiod = \"18 s\"\nslot = \"18 s\"\n\
@@ -174,14 +174,14 @@ fn a_daemon_follows_a_signed_network_over_several_periods() {
     );
     assert!(first.contains("under_min_report=1"), "a third of the network decides nothing: {first}");
 
-    // One joins, one leaves.
+    // One relay joins, one leaves.
     publish("2", &[&a.status, &c.status], &authorities);
     assert_eq!(daemon.wait_for("network")["listed"], 2);
     assert_eq!(results(&mut daemon, 2), ["r1", "r3"]);
     let second = fs::read_to_string(&bandwidth_file).unwrap();
     assert_eq!(nicknames(&second), ["r1", "r3"], "who left is not voted for");
 
-    // It is back, and its old result still counts; another one withdraws consent. What comes last is forged.
+    // The relay is back and its old result still counts; another one opts out. The last consensus is forged.
     publish("3", &[&a.status, &b.status, &c.status], &authorities);
     let id = a.status.identity.to_string();
     fs::write(&file, format!("opt-out = [\"{}\"]\n{config}", id.to_lowercase())).unwrap();
@@ -204,7 +204,7 @@ fn a_daemon_follows_a_signed_network_over_several_periods() {
     assert!(output.status.success() && text(&output).contains("identical"), "{}", text(&output));
 }
 
-/// The files are all there by date, and the name without is a link to the latest.
+/// Checks that all dated files exist and that the undated name is a link to the latest.
 fn dated(folder: &Path, texts: &[&String]) {
     let mut names: Vec<String> = fs::read_dir(folder)
         .unwrap()
@@ -217,8 +217,9 @@ fn dated(folder: &Path, texts: &[&String]) {
     assert_eq!(fs::read_link(folder.join("v3bw")).unwrap().to_string_lossy(), *names.last().unwrap());
 }
 
-/// A relay that is fast for the minority of three coordinators is as fast as the majority says; nor does a coordinator
-/// that lies move the median beyond what one honest measurement can be off.
+/// A relay that is fast for one of three coordinators gains nothing by it.
+///
+/// A coordinator that lies does not move the median beyond the error of one honest measurement.
 #[test]
 fn the_median_of_three_coordinators_forgives_one() {
     let scratch = Scratch::new("median");
@@ -226,7 +227,7 @@ fn the_median_of_three_coordinators_forgives_one() {
     let names = ["c0", "c1", "c2"];
     let coordinators = names.map(|name| coordinator_key(&scratch, name));
     let (_measurer, team) = measurer(&scratch, &coordinators);
-    // The same relay with another rate: it is fast for the first coordinator alone.
+    // The same relay with another rate: it is fast for the first coordinator only.
     let limit = 4_000_000.0;
     let honest = relay(&scratch, 5, 4, &coordinators);
     let file = scratch.file("r6.toml");
@@ -261,7 +262,7 @@ fn the_median_of_three_coordinators_forgives_one() {
         let output = run(&["coordinator", "--once", "--config", &of]);
         assert!(output.status.success(), "{}", text(&output));
     }
-    // The second coordinator is bought, and says what it likes of the honest relay.
+    // The second coordinator lies about the honest relay.
     let bought = scratch.file("c1.v3bw");
     let file = fs::read_to_string(&bought).unwrap();
     let lie = |line: &str| {

@@ -1,21 +1,21 @@
-//! Whether an estimate can be believed, and what to try next (section 4.2).
+//! Accepts an estimate or chooses the next guess (section 4.2).
 
 use super::MeasurementParameters;
 use crate::units::Rate;
 
-/// What follows from an estimate.
+/// Decision about an estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// The capacity allocated was enough: the truth lies within the bounds.
+    /// The allocated capacity was enough: the true capacity lies within the bounds.
     Conclusive(Bounds),
-    /// The relay may be faster than the team could show; measure again with this guess.
+    /// The relay may be faster than the team could show. Measure again with this guess.
     Again {
         /// `max(z, 2 z0)`
         guess: Rate,
     },
 }
 
-/// The range of true capacities that an estimate agrees with.
+/// Range of true capacities that agree with an estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
     /// `z / (1 + eps2)`
@@ -25,12 +25,12 @@ pub struct Bounds {
 }
 
 impl MeasurementParameters {
-    /// The estimates that `allocated` capacity can show lie below this: `sum a_i (1 - eps1) / m`.
+    /// Upper limit of conclusive estimates with `allocated` capacity: `sum a_i (1 - eps1) / m`.
     pub fn believable(&self, allocated: Rate) -> Rate {
         Rate((allocated.0 as f64 * (1.0 - self.epsilon1) / self.multiplier) as u64)
     }
 
-    /// Judges the estimate `z` that a measurement with `allocated` capacity and the guess `z0` gave.
+    /// Judges the estimate `z` of a measurement with `allocated` capacity and guess `z0`.
     pub fn judge(&self, z: Rate, z0: Rate, allocated: Rate) -> Verdict {
         if z < self.believable(allocated) {
             Verdict::Conclusive(self.bounds(z))
@@ -39,7 +39,7 @@ impl MeasurementParameters {
         }
     }
 
-    /// The true capacities that an estimate agrees with, if it is conclusive.
+    /// The true capacities that agree with a conclusive estimate.
     pub fn bounds(&self, z: Rate) -> Bounds {
         let z = z.0 as f64;
         Bounds {
@@ -58,7 +58,7 @@ mod tests {
         let p = MeasurementParameters::default();
         let z0 = Rate(100_000_000);
         let allocated = p.demand(z0);
-        // z < (1 + eps2) z0 is believed, with the truth in (z / 1.05, z / 0.8).
+        // An estimate z < (1 + eps2) z0 is conclusive, with the truth in (z / 1.05, z / 0.8).
         let Verdict::Conclusive(bounds) = p.judge(Rate(104_900_000), z0, allocated) else {
             panic!("a right guess must do")
         };
@@ -74,7 +74,7 @@ mod tests {
         loop {
             attempts += 1;
             let allocated = p.demand(z0);
-            // With too few measurers the estimate is what they could send.
+            // With too few measurers the estimate is the rate that they could send.
             match p.judge(Rate(truth.min(allocated.0)), z0, allocated) {
                 Verdict::Conclusive(_) => break,
                 Verdict::Again { guess } => {

@@ -1,21 +1,21 @@
-//! From bytes per second to an estimate (section 4.1).
+//! Computes the estimate from bytes per second (section 4.1).
 
 use super::Percent;
 use crate::units::Rate;
 
-/// What one second of a measurement showed, in bytes.
+/// Byte counts of one second of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Second {
-    /// `x_j`: echoed bytes that the measurers received and stand for.
+    /// `x_j`: echoed bytes that the measurers received.
     pub measurement: u64,
-    /// `y_j`: background the relay claims: the smaller of what it says it sent and received.
+    /// `y_j`: background that the relay claims, the smaller of its counts of sent and received bytes.
     pub claimed: u64,
     /// The part of the claim that the ratio allows: `min(y_j, x_j r / (1 - r))`.
     pub background: u64,
 }
 
 impl Second {
-    /// Sums the measurers' counts and clamps the relay's claim.
+    /// Adds the measurers' counts and clamps the relay's claim.
     pub fn new(measurers: &[u64], sent: u64, received: u64, ratio: Percent) -> Second {
         let measurement = measurers.iter().fold(0u64, |sum, count| sum.saturating_add(*count));
         let claimed = sent.min(received);
@@ -28,17 +28,17 @@ impl Second {
     }
 }
 
-/// The estimate is at most this many hundredths of the whole measurement's mean.
+/// Upper limit of the estimate, in percent of the mean over all seconds.
 ///
-/// A relay that decrypts at `C` cannot return more than `C t` in `t` seconds, whenever it returns it: with the
-/// background that the ratio allows its mean is at most `C / (1 - r)`, its estimate at most 1.05 of that. The
-/// median alone can be driven to `t / (t / 2 + 1)` times the mean by holding cells back in the other seconds.
+/// A relay that decrypts at `C` cannot return more than `C t` in `t` seconds, whenever it returns it. With the
+/// background that the ratio allows, its mean is at most `C / (1 - r)`, and its estimate at most 1.05 times
+/// that. Without the cap, holding cells back raises the median to `t / (t / 2 + 1)` times the mean.
 const CAP_PERCENT: u128 = 105;
 
-/// `z`: the median of the seconds' totals, but no more than 1.05 times their mean; `None` without a second.
+/// `z`: the median of the seconds' totals, capped at 1.05 times their mean; `None` without seconds.
 ///
-/// The paper takes the median alone (section 4.1), which a relay that holds cells back can double:
-/// `docs/flashflow.md` has the bound and how the cap was chosen.
+/// The paper uses the median alone (section 4.1), which a relay that holds cells back can double.
+/// `docs/flashflow.md` explains the cap.
 pub fn estimate(seconds: &[Second]) -> Option<Rate> {
     let bytes: u128 = seconds.iter().map(|second| u128::from(second.total())).sum();
     let median = median(seconds)?;
@@ -46,9 +46,9 @@ pub fn estimate(seconds: &[Second]) -> Option<Rate> {
     Some(median.min(Rate(u64::try_from(cap).unwrap_or(u64::MAX))))
 }
 
-/// The median of the seconds' totals, the paper's estimate; `None` without a second.
+/// The median of the seconds' totals, the paper's estimate; `None` without seconds.
 ///
-/// Of an even number of seconds it is the mean of the middle two, rounded down to a byte.
+/// For an even number of seconds it is the mean of the middle two, rounded down to a byte.
 pub fn median(seconds: &[Second]) -> Option<Rate> {
     let mut totals: Vec<u64> = seconds.iter().map(Second::total).collect();
     totals.sort_unstable();
@@ -100,7 +100,7 @@ mod tests {
     fn holding_cells_back_gains_no_more_than_the_cap() {
         for length in [10, 30, 31] {
             let loud = length / 2 + 1;
-            // What it decrypts at 1000 a second it returns in the loud seconds alone.
+            // Everything decrypted at 1000 bytes per second is returned in the loud seconds.
             let each = (length * 1000 / loud) as u64;
             let held: Vec<Second> = (0..length)
                 .map(|n| Second::new(&[if n < loud { each } else { 0 }], u64::MAX, u64::MAX, QUARTER))

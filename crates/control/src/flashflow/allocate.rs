@@ -1,10 +1,11 @@
-//! Which measurers carry a measurement, and with how much (section 4.2).
+//! Allocates measurers' capacity to a measurement (section 4.2).
 
 use crate::units::Rate;
 
-/// Takes `needed` from the measurers' residual capacities: again and again the measurer with the most left
-/// (the first of several) gives all it has, or as much as is still needed. The result is `a_i` per measurer;
-/// `None` if the sum of the residual capacities is too small.
+/// Takes `needed` from the measurers' residual capacities, the largest first.
+///
+/// Each measurer gives all it has, or as much as is still needed. The result is `a_i` per measurer; `None` if
+/// the residual capacities are too small.
 pub fn allocate(residual: &[Rate], needed: Rate) -> Option<Vec<Rate>> {
     if residual.iter().fold(0u64, |sum, r| sum.saturating_add(r.0)) < needed.0 {
         return None;
@@ -20,8 +21,9 @@ pub fn allocate(residual: &[Rate], needed: Rate) -> Option<Vec<Rate>> {
     Some(shares)
 }
 
-/// Deals the `sockets` evenly to those measurers that have a share, the first ones getting one more; at
-/// least one each.
+/// Divides `sockets` evenly over the measurers with a share, at least one each.
+///
+/// The first measurers get one more if the division has a remainder.
 pub fn share_sockets(sockets: u16, shares: &[Rate]) -> Vec<u16> {
     let taking_part = shares.iter().filter(|share| share.0 > 0).count().max(1);
     let (each, mut extra) = (usize::from(sockets) / taking_part, usize::from(sockets) % taking_part);
@@ -70,7 +72,7 @@ mod tests {
             let shares = allocate(&rates, Rate(needed)).unwrap();
             prop_assert_eq!(shares.iter().map(|s| s.0).sum::<u64>(), needed);
             prop_assert!(shares.iter().zip(&rates).all(|(share, residual)| share <= residual));
-            // Greedy: at most one measurer that takes part is left with something.
+            // Greedy: at most one participating measurer has capacity left.
             let partial = shares.iter().zip(&rates).filter(|(s, r)| s.0 > 0 && s < r).count();
             prop_assert!(partial <= 1);
         }

@@ -1,6 +1,6 @@
-//! The file that tells a directory authority what was measured (Tor's bandwidth-file-spec, version 1.5.0).
+//! The file of results for a directory authority (Tor's bandwidth-file-spec, version 1.5.0).
 //!
-//! Nothing here touches a disk: a file is built, checked and turned into text.
+//! This module builds, checks and formats a file, and does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,10 +9,10 @@ use super::schedule::RelayId;
 use crate::text::{hex, unhex};
 use crate::units::Rate;
 
-/// The format version written.
+/// Version of the format.
 pub const VERSION: &str = "1.5.0";
 
-/// A whole file.
+/// A bandwidth file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BandwidthFile {
     /// Unix time of the newest result; Tor ignores files older than three days.
@@ -21,54 +21,54 @@ pub struct BandwidthFile {
     pub earliest: u64,
     /// Unix time at which the coordinator started.
     pub started: u64,
-    /// Unix time at which this file was made.
+    /// Unix time at which the file was made.
     pub created: u64,
-    /// Version of the software that made it.
+    /// Version of the software.
     pub software_version: String,
-    /// Relays in the network, measured or not.
+    /// Number of relays in the network, measured or not.
     pub network_relays: u64,
-    /// Measurements attempted in the results' lifetime, and those of them that failed.
+    /// Number of measurements within the results' lifetime.
     pub attempts: u64,
-    /// See `attempts`.
+    /// Number of failed measurements within the results' lifetime.
     pub failures: u64,
-    /// Results left out because they are too old.
+    /// Number of results that are left out because of their age.
     pub excluded_old: u64,
-    /// One per relay.
+    /// One line per relay.
     pub lines: Vec<Line>,
 }
 
-/// What the file says about one relay.
+/// Result of one relay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// The relay's identity.
+    /// Identity.
     pub id: RelayId,
-    /// Its nickname.
+    /// Nickname.
     pub nickname: String,
-    /// The estimate.
+    /// Estimate.
     pub capacity: Rate,
-    /// The average that its descriptor limits itself to; a generator must not go above it.
+    /// Average rate in the relay's descriptor; the weight must not exceed it.
     pub descriptor_limit: Option<Rate>,
     /// Unix time of the measurement.
     pub time: u64,
-    /// Measurements that succeeded, and those that failed, in the results' lifetime.
+    /// Number of complete measurements within the results' lifetime.
     pub success: u64,
-    /// See `success`.
+    /// Number of failed measurements within the results' lifetime.
     pub failures: u64,
-    /// Whether the last measurement bounds the truth; others are lower bounds.
+    /// Whether the last measurement bounds the true capacity; otherwise it is a lower bound.
     pub conclusive: bool,
-    /// Loaded through ordinary circuits, without echo cells: weaker evidence.
+    /// Measured through ordinary circuits without echo cells, which is weaker evidence.
     pub stock: bool,
 }
 
-/// Below this share of the network's relays a file must not decide weights: its lines say `vote=0`.
+/// Below this share of measured relays, in percent, the lines carry `vote=0`.
 const MINIMUM_PERCENT: u64 = 60;
 
-/// Why a file cannot be written.
+/// Reason why a file cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BandwidthFileError {
-    /// Tor and stem refuse a file that names a relay twice.
+    /// The file names a relay twice, which Tor and stem refuse.
     Duplicate(RelayId),
-    /// A nickname that would break the line: 1 to 19 letters and digits.
+    /// A nickname is not 1 to 19 letters and digits.
     Nickname(String),
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for BandwidthFileError {
 impl std::error::Error for BandwidthFileError {}
 
 impl BandwidthFile {
-    /// The file's text. Lines are in the order of relay identities.
+    /// Formats the file, with lines in the order of relay identities.
     ///
     /// # Errors
     /// If a directory authority or stem would refuse the file.
@@ -99,6 +99,7 @@ impl BandwidthFile {
             }
         }
         let eligible = self.lines.len() as u64;
+        // bandwidth-file-spec: a generator must not vote with results of less than 60 % of the network.
         let minimum = self.network_relays * MINIMUM_PERCENT / 100;
         let too_few = eligible < minimum;
         let percent = (eligible * 100).checked_div(self.network_relays).unwrap_or(100).min(100);
@@ -129,7 +130,7 @@ impl BandwidthFile {
 }
 
 impl Line {
-    /// The weight written: kilobytes (1000) per second, at least 1, not above the descriptor's limit.
+    /// The weight in kilobytes (1000 bytes) per second: at least 1, at most the descriptor's limit.
     pub fn weight(&self) -> u64 {
         let capacity = self.descriptor_limit.map_or(self.capacity, |limit| self.capacity.min(limit));
         (capacity.0 / 8000).max(1)
@@ -159,12 +160,12 @@ impl Line {
     }
 }
 
-/// Why a bandwidth file cannot be read.
+/// Reason why a bandwidth file cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadError {
-    /// Which line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The mistake.
     pub cause: &'static str,
 }
 
@@ -176,11 +177,12 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// The weights in anybody's bandwidth file, in kB/s. Lines that must not be voted on count as well; keys other
-/// than `node_id` and `bw` are ignored, as tor does.
+/// Reads the weights of a bandwidth file, in kB/s.
+///
+/// Lines with `vote=0` count too. Keys other than `node_id` and `bw` are ignored, as tor does.
 ///
 /// # Errors
-/// If it is no bandwidth file, or names a relay twice.
+/// If the text is not a bandwidth file, or names a relay twice.
 pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
     let mut weights = BTreeMap::new();
     for (n, line) in text.lines().enumerate() {
@@ -204,11 +206,11 @@ pub fn read_weights(text: &str) -> Result<BTreeMap<RelayId, u64>, ReadError> {
     if text.is_empty() { Err(ReadError { line: 1, cause: "is empty" }) } else { Ok(weights) }
 }
 
-/// What authorities make of several coordinators' weights: of each relay that more than half of them name, the median, the
-/// lower of two (paper, section 5).
+/// Combines several coordinators' weights as directory authorities do (paper, section 5).
 ///
-/// While fewer than half of the coordinators that name a relay lie, its median lies between two honest weights, so that
-/// what bounds one honest estimate bounds it.
+/// The result has the relays that more than half of the files name, with the median weight, the lower of two.
+/// While fewer than half of the coordinators lie about a relay, its median lies between two honest weights, so
+/// the bound of one honest estimate holds for the median.
 pub fn median(files: &[BTreeMap<RelayId, u64>]) -> BTreeMap<RelayId, u64> {
     let mut all: BTreeMap<RelayId, Vec<u64>> = BTreeMap::new();
     for (id, weight) in files.iter().flatten() {
@@ -223,7 +225,7 @@ pub fn median(files: &[BTreeMap<RelayId, u64>]) -> BTreeMap<RelayId, u64> {
         .collect()
 }
 
-/// The identity of a relay as bandwidth files, records and logs write it: 40 upper-case digits.
+/// The identity of a relay in bandwidth files, records and logs: 40 upper-case hexadecimal digits.
 pub fn relay_name(id: &RelayId) -> String {
     hex(id).to_uppercase()
 }
@@ -231,7 +233,7 @@ pub fn relay_name(id: &RelayId) -> String {
 /// A Unix time as `YYYY-MM-DDTHH:MM:SS` in UTC (civil-from-days, Gregorian calendar).
 pub fn iso(unix: u64) -> String {
     let (days, second) = (unix / 86_400, unix % 86_400);
-    // Days since 0000-03-01, in eras of 400 years; March as the first month puts the leap day last.
+    // Days since 0000-03-01, in eras of 400 years. With March as first month the leap day comes last.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -1,19 +1,21 @@
-//! What an adversary can gain, in numbers (section 5).
+//! Bounds of what an adversary can gain (section 5).
 
 use super::Percent;
 
-/// The most a relay can inflate its estimate by inventing background: `1 / (1 - r)`.
+/// Upper bound of inflating the estimate with invented background: `1 / (1 - r)`.
 pub fn inflation(ratio: Percent) -> f64 {
     100.0 / f64::from(100 - ratio.get())
 }
 
-/// The chance that `forged` cells pass when each cell is checked with probability `checked`: `(1 - p)^k`.
+/// Probability that `forged` cells pass if each is checked with probability `checked`: `(1 - p)^k`.
 pub fn evasion(checked: f64, forged: f64) -> f64 {
     libm::exp(forged * libm::log1p(-checked))
 }
 
-/// The chance that a relay that is fast in only a fraction `q` of all slots fails, measured once by each of
-/// `coordinators` honest ones, whose median counts: `sum over k >= n/2 of B(n, 1 - q)[k]`.
+/// Probability that a part-time fast relay is caught: `sum over k >= n/2 of B(n, 1 - q)[k]`.
+///
+/// The relay is fast in a fraction `q` of all slots. Each of `coordinators` honest coordinators measures it
+/// once, and their median counts.
 pub fn part_time_failure(coordinators: u32, q: f64) -> f64 {
     let n = f64::from(coordinators);
     let mut chance = 0.0;
@@ -47,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_median_of_coordinators_catches_the_part_time_relay() {
-        // By hand: n = 3, q = 0.4 -> 3 * .6^2 * .4 + .6^3 = .648.
+        // By hand: n = 3, q = 0.4 -> 3 * 0.6^2 * 0.4 + 0.6^3 = 0.648.
         assert!((part_time_failure(3, 0.4) - 0.648).abs() < 1e-12);
         assert!((part_time_failure(1, 0.25) - 0.75).abs() < 1e-12);
         for n in [1, 3, 5, 7, 9] {

@@ -1,10 +1,11 @@
-//! The arithmetic of FlashFlow (Traudt, Jansen, Johnson 2021): how a team of measurers learns a relay's
-//! capacity. Sections are those of the paper; proposal 316 is Tor's wire protocol for it.
+//! The arithmetic of FlashFlow (Traudt, Jansen, Johnson 2021): measuring relays' capacities with a team.
 //!
-//! A measurement produces numbers per second ([`aggregate`]), whose median is accepted or leads to a
-//! larger attempt ([`accept`]); an attempt reserves measurers' capacity ([`allocate`]) in a slot of the
-//! period ([`schedule`]), at most twice a period ([`quota`]). [`bounds`] says what a liar can gain, and
-//! [`bandwidth_file`] writes the results down for Tor's directory authorities.
+//! Section numbers are those of the paper; proposal 316 is Tor's wire protocol for it.
+//!
+//! A measurement gives byte counts per second ([`aggregate`]). The estimate is accepted or leads to a larger
+//! attempt ([`accept`]). An attempt reserves measurers' capacity ([`allocate`]) in a slot of the period
+//! ([`schedule`]), at most twice a period ([`quota`]). [`bounds`] has the bounds of what an adversary can gain,
+//! and [`bandwidth_file`] formats the results for directory authorities.
 
 pub mod accept;
 pub mod aggregate;
@@ -31,37 +32,37 @@ impl TryFrom<u8> for Percent {
 }
 
 impl Percent {
-    /// `None` from 100 on: a relay must answer some measurement traffic.
+    /// `None` from 100 % on: a relay must answer some measurement traffic.
     pub const fn new(percent: u8) -> Option<Percent> {
         if percent < 100 { Some(Percent(percent)) } else { None }
     }
 
-    /// The number of hundredths.
+    /// The number of percent.
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// The most background that goes with `measurement`: `x r / (1 - r)`, rounded down.
+    /// The most background that counts beside `measurement`: `x r / (1 - r)`, rounded down.
     pub const fn background_for(self, measurement: u64) -> u64 {
         let part = measurement as u128 * self.0 as u128 / (100 - self.0) as u128;
         if part > u64::MAX as u128 { u64::MAX } else { part as u64 }
     }
 }
 
-/// What a deployment chooses (section 6.1 and appendix E).
+/// Parameters of a deployment (section 6.1 and appendix E).
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MeasurementParameters {
-    /// `m`: measurer capacity that a relay needs, as a multiple of its own.
+    /// `m`: required measurer capacity as a multiple of a relay's capacity.
     pub multiplier: f64,
-    /// `eps1`: an estimate is almost certainly above `(1 - eps1)` of the truth.
+    /// `eps1`: an estimate is almost certainly above `(1 - eps1)` times the true capacity.
     pub epsilon1: f64,
-    /// `eps2`: and below `(1 + eps2)` of it.
+    /// `eps2`: an estimate is almost certainly below `(1 + eps2)` times the true capacity.
     pub epsilon2: f64,
-    /// `r`: the share of a relay's traffic during a measurement that may be background.
+    /// `r`: the share of background in a relay's traffic that counts during a measurement.
     #[serde(rename = "background-percent")]
     pub background: Percent,
-    /// `t`: how long a relay is measured.
+    /// `t`: length of a measurement.
     pub duration: Span,
     /// `s`: sockets to a relay, over all measurers.
     pub sockets: u16,
@@ -84,13 +85,15 @@ impl Default for MeasurementParameters {
 }
 
 impl MeasurementParameters {
-    /// `f = m (1 + eps2) / (1 - eps1)`: capacity reserved per unit of guessed capacity. The defaults give
-    /// 2.953; the paper's text says 2.84, but its 599 slots for the network agree with the formula.
+    /// `f = m (1 + eps2) / (1 - eps1)`: capacity to reserve per unit of guessed capacity.
+    ///
+    /// The defaults give 2.953. The paper's text says 2.84, but its 599 slots for the network agree with the
+    /// formula.
     pub fn excess_factor(&self) -> f64 {
         self.multiplier * (1.0 + self.epsilon2) / (1.0 - self.epsilon1)
     }
 
-    /// What a relay of the guessed capacity needs from the team, rounded up.
+    /// Capacity that the team needs for a relay of the guessed capacity, rounded up.
     pub fn demand(&self, guess: Rate) -> Rate {
         Rate(libm::ceil(guess.0 as f64 * self.excess_factor()) as u64)
     }

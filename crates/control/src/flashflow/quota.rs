@@ -1,37 +1,38 @@
-//! At most two measurements per deployment in any window of one period (proposal 316,
-//! `FFMeasurementPeriod`): a coordinator that is allowed to measure is not allowed to do so all day.
+//! Limits a deployment to two measurements in any window of one period.
+//!
+//! Proposal 316 calls the window `FFMeasurementPeriod`.
 
 use std::collections::BTreeMap;
 
 use crate::units::{Span, Time};
 
-/// Measurements a deployment may start within one period.
+/// Number of measurements that a deployment may start within one period.
 pub const PER_PERIOD: usize = 2;
 
-/// A relay's memory of who measured it when.
+/// Start times of measurements, by deployment.
 #[derive(Clone, Debug)]
 pub struct Quota<Deployment> {
     period: Span,
     started: BTreeMap<Deployment, Vec<Time>>,
 }
 
-/// The deployment measured as often as it may.
+/// The deployment has used up its measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted {
-    /// The next measurement is allowed from here on.
+    /// Time from which the next measurement is allowed.
     pub until: Time,
 }
 
 impl<Deployment: Ord> Quota<Deployment> {
-    /// Nothing was measured yet.
+    /// A quota without measurements.
     pub fn new(period: Span) -> Quota<Deployment> {
         Quota { period, started: BTreeMap::new() }
     }
 
-    /// Counts a measurement that starts now, unless there were two within the period before it.
+    /// Counts a measurement that starts now.
     ///
     /// # Errors
-    /// [`Exhausted`], saying from when on another is allowed.
+    /// [`Exhausted`] if two measurements started within the period before.
     pub fn start(&mut self, now: Time, deployment: Deployment) -> Result<(), Exhausted> {
         let starts = self.started.entry(deployment).or_default();
         starts.retain(|&start| now.since(start) < self.period);
@@ -42,7 +43,7 @@ impl<Deployment: Ord> Quota<Deployment> {
         Ok(())
     }
 
-    /// The deployment's last start came to nothing: it does not count.
+    /// Removes the deployment's last start, because the relay was never loaded.
     pub fn cancel(&mut self, deployment: &Deployment) {
         if let Some(starts) = self.started.get_mut(deployment) {
             starts.pop();
@@ -61,7 +62,7 @@ mod tests {
         let at = |s| Time::ZERO + Span::from_secs(s);
         assert_eq!(quota.start(at(10), 'a'), Ok(()));
         assert_eq!(quota.start(at(50_000), 'a'), Ok(()));
-        // The window slides: a new calendar day does not help.
+        // The window slides; a new calendar day does not reset it.
         assert_eq!(quota.start(at(86_409), 'a'), Err(Exhausted { until: at(86_410) }));
         assert_eq!(quota.start(at(86_410), 'a'), Ok(()));
         assert_eq!(quota.start(at(86_411), 'a'), Err(Exhausted { until: at(136_400) }));

@@ -1,12 +1,12 @@
-//! When each relay of the network is measured (section 4.3).
+//! Schedules the measurements of a period (section 4.3).
 //!
-//! A period is cut into slots. Relays with an estimate get a slot drawn uniformly from those with room,
-//! the largest first; relays without one get the first slot with room, in the order they appeared. Relays
-//! that share an address or a family are measured in one slot, so that none of them lends its machine to
-//! the others (section 5, limitations).
+//! A period is divided into slots. Relays with an estimate get a slot drawn uniformly from those with room, the
+//! largest relay first. Relays without one get the first slot with room, in the order of appearance. Relays
+//! that share an address or a family are measured in one slot, so that none of them can lend its machine to the
+//! others (section 5, limitations).
 //!
-//! The draws come from a [`Secret`]: the network's shared random value is public, so a coordinator mixes
-//! in a secret of its own, and a relay cannot compute when it will be measured.
+//! The draws come from a [`Secret`]. The network's shared random value is public, so a coordinator mixes in its
+//! own secret, and a relay cannot compute when it will be measured.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,34 +24,37 @@ pub type RelayId = [u8; 20];
 /// A relay to be measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScheduledRelay {
-    /// Who it is.
+    /// Identity.
     pub id: RelayId,
     /// `z0`: its last estimate, or the guess for new relays ([`guess_for_new`]).
     pub guess: Rate,
-    /// Where it listens.
+    /// Listening address.
     pub address: IpAddr,
-    /// Relays with the same number declared each other as family.
+    /// Family number: relays with the same number declared each other as family.
     pub family: Option<u32>,
 }
 
-/// Relays that are measured at the same time, with what they need together.
+/// Relays that are measured in one slot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// The members.
     pub relays: Vec<ScheduledRelay>,
-    /// The sum of `f z0`.
+    /// Capacity that the group needs: the sum of `f z0`.
     pub demand: Rate,
 }
 
-/// The guess for a relay that was never measured: the 75th percentile of the measured capacities (nearest
-/// rank); `None` if nothing was measured yet.
+/// The guess for a relay without results: the 75th percentile of the measured capacities.
+///
+/// The percentile is the nearest rank; `None` if nothing was measured yet.
 pub fn guess_for_new(measured: &[Rate]) -> Option<Rate> {
     let mut sorted = measured.to_vec();
     sorted.sort_unstable();
     sorted.get((sorted.len() * 3).div_ceil(4).saturating_sub(1)).copied()
 }
 
-/// Joins relays that share an address or a family, directly or through others. Order of first appearance.
+/// Groups relays that share an address or a family, directly or through others.
+///
+/// Groups are in the order of their first relay.
 pub fn group(relays: &[ScheduledRelay], parameters: &MeasurementParameters) -> Vec<Group> {
     let mut leader: Vec<usize> = (0..relays.len()).collect();
     fn find(leader: &mut [usize], mut i: usize) -> usize {
@@ -61,6 +64,7 @@ pub fn group(relays: &[ScheduledRelay], parameters: &MeasurementParameters) -> V
         }
         i
     }
+    // Union-find: the first relay of an address or family leads, so groups keep the order of appearance.
     let (mut by_address, mut by_family) = (BTreeMap::new(), BTreeMap::new());
     for (i, relay) in relays.iter().enumerate() {
         let neighbours = [
@@ -87,8 +91,9 @@ pub fn group(relays: &[ScheduledRelay], parameters: &MeasurementParameters) -> V
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// From the network's shared random value, the coordinator's own secret, and the period's number
-    /// (HKDF-SHA256, RFC 5869).
+    /// Derives the key from the shared random value, the coordinator's secret and the period's number.
+    ///
+    /// Uses HKDF-SHA256 (RFC 5869).
     pub fn derive(shared_random: &[u8], coordinator: &[u8], period: u64) -> Secret {
         let extract = Hkdf::<Sha256>::new(Some(b"tidegate flashflow schedule 1"), coordinator);
         let mut info = Vec::from(shared_random);
@@ -108,16 +113,16 @@ impl Secret {
     }
 }
 
-/// A relay's place in the period.
+/// The slot of one relay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
-    /// Which slot, from 0.
+    /// Slot number, from 0.
     pub slot: u32,
-    /// Who.
+    /// The relay.
     pub relay: RelayId,
-    /// `z0`
+    /// `z0`.
     pub guess: Rate,
-    /// Capacity reserved: `f z0`, or the relay's part of the whole team if its group needs more than that.
+    /// Reserved capacity: `f z0`, or a proportional part of the team if the group needs more than the team has.
     pub reserved: Rate,
 }
 
@@ -131,8 +136,10 @@ pub struct Schedule {
     fewest_choices: usize,
 }
 
-/// Slots that a team needs for relays with these demands if nothing is left to chance: greedily, the largest first,
-/// each in the first slot with room (section 7). What exceeds the team takes all of it.
+/// Number of slots that a team needs for these demands without a random schedule.
+///
+/// Greedy: the largest demand first, each in the first slot with room (section 7). A demand above the team's
+/// capacity takes a whole slot.
 pub fn pack(demands: &[Rate], team: Rate) -> usize {
     let mut demands: Vec<u64> = demands.iter().map(|demand| demand.0.min(team.0)).collect();
     demands.sort_unstable_by(|a, b| b.cmp(a));
@@ -146,8 +153,9 @@ pub fn pack(demands: &[Rate], team: Rate) -> usize {
     left.len()
 }
 
-/// Groups in the order of drawing: the largest first, equal ones by identity, so that the input's order does not
-/// matter.
+/// Groups in drawing order: the largest first, equal ones by identity.
+///
+/// The order of the input does not matter.
 fn in_order(relays: &[ScheduledRelay], parameters: &MeasurementParameters) -> Vec<Group> {
     let mut groups = group(relays, parameters);
     for group in &mut groups {
@@ -157,8 +165,9 @@ fn in_order(relays: &[ScheduledRelay], parameters: &MeasurementParameters) -> Ve
     groups
 }
 
-/// Draws slots for several teams from one secret: no relay is measured by two of them in the same slot. What finds no
-/// room with one of them is returned, once for each.
+/// Draws slots for several teams from one secret, so that no two teams measure a relay in one slot.
+///
+/// Returns the groups that found no room, once per team.
 pub fn place_shared(teams: &mut [Schedule], relays: &[ScheduledRelay], secret: &Secret) -> Vec<Group> {
     let Some(first) = teams.first() else { return Vec::new() };
     let (mut without_room, mut draws) = (Vec::new(), 0);
@@ -176,7 +185,7 @@ pub fn place_shared(teams: &mut [Schedule], relays: &[ScheduledRelay], secret: &
 }
 
 impl Schedule {
-    /// An empty period of `slots` slots for a team with that capacity in all.
+    /// An empty period of `slots` slots for a team with that total capacity.
     pub fn new(slots: u32, team: Rate, parameters: MeasurementParameters) -> Schedule {
         Schedule {
             team,
@@ -187,7 +196,7 @@ impl Schedule {
         }
     }
 
-    /// Draws slots for relays that have estimates; those for which no slot has room are returned.
+    /// Draws slots for relays with estimates; returns the groups that found no room.
     pub fn place_old(&mut self, relays: &[ScheduledRelay], secret: &Secret) -> Vec<Group> {
         let groups = in_order(relays, &self.parameters).into_iter().enumerate();
         groups
@@ -196,7 +205,7 @@ impl Schedule {
             .collect()
     }
 
-    /// Puts a group into a slot drawn from those with room, but for some.
+    /// Places a group in a slot drawn from those with room, except the slots in `without`.
     fn draw(&mut self, group: &Group, secret: &Secret, n: u64, without: &[u32]) -> Option<u32> {
         let need = group.demand.min(self.team);
         let fits = |slot: &u32| self.left[*slot as usize] >= need && !without.contains(slot);
@@ -210,14 +219,16 @@ impl Schedule {
         Some(slot)
     }
 
-    /// The fewest slots that a draw chose from: who does not know the secret guesses a slot with a chance of one in so
-    /// many. `None` before the first draw.
+    /// The smallest number of slots that a draw chose from; `None` before the first draw.
+    ///
+    /// Without the secret, the chance to guess a slot is at most 1 in this number.
     pub fn fewest_choices(&self) -> Option<usize> {
         (self.fewest_choices != usize::MAX).then_some(self.fewest_choices)
     }
 
-    /// Puts relays into the first slot from `from` on that has room: new relays in the order they appeared,
-    /// and relays whose measurement was inconclusive. `None` if the period has no room left.
+    /// Places a group in the first slot from `from` on that has room; `None` if no slot has.
+    ///
+    /// For new relays in the order of appearance, and for relays whose measurement was inconclusive.
     pub fn place_next(&mut self, group: &Group, from: u32) -> Option<u32> {
         let need = group.demand.min(self.team);
         let slot = (from..self.left.len() as u32).find(|&slot| self.left[slot as usize] >= need)?;
@@ -241,12 +252,12 @@ impl Schedule {
         }
     }
 
-    /// Slots of the period.
+    /// Number of slots in the period.
     pub fn slots(&self) -> u32 {
         self.left.len() as u32
     }
 
-    /// What was placed, in the order of placing.
+    /// All placements, in the order of placing.
     pub fn placements(&self) -> &[Placement] {
         &self.placements
     }
@@ -256,7 +267,7 @@ impl Schedule {
         self.placements.iter().filter(move |placement| placement.slot == slot)
     }
 
-    /// Slots that have at least one placement.
+    /// Number of slots with at least one placement.
     pub fn used_slots(&self) -> usize {
         self.left.iter().filter(|left| **left < self.team).count()
     }
@@ -295,7 +306,7 @@ mod tests {
         reversed.reverse();
         assert_eq!(place(&relays, &secret(1)), place(&reversed, &secret(1)));
         assert_ne!(place(&relays, &secret(1)), place(&relays, &secret(2)));
-        // The public value alone does not tell the schedule.
+        // The public value alone does not determine the schedule.
         assert_ne!(place(&relays, &secret(1)), place(&relays, &Secret::derive(b"shared", b"guessed", 1)));
     }
 
@@ -345,7 +356,7 @@ mod tests {
         let new: Vec<Group> = (10..14).flat_map(|n| group(&[relay(n, 500_000_000)], &parameters)).collect();
         let slots: Vec<Option<u32>> = new.iter().map(|g| schedule.place_next(g, 0)).collect();
         let free = (0..3).find(|slot| !taken.contains(slot));
-        // 2.95 of 3 Gbit/s are taken in the old relays' slots: one slot holds two new relays.
+        // The old relays take 2.95 of 3 Gbit/s of their slots; the remaining slot holds two new relays.
         assert_eq!(slots, [free, free, None, None]);
         assert_eq!(schedule.place_next(&new[0], 3), None);
     }
@@ -372,7 +383,7 @@ mod tests {
         assert_eq!(pack(&rates(&[4, 5, 6, 5]), Rate(10)), 2);
         assert_eq!(pack(&rates(&[40, 1]), Rate(10)), 2, "what exceeds the team takes all of it");
         assert_eq!(pack(&[], Rate(10)), 0);
-        // As many relays and as much capacity as in section 7, without a gap: 608 * 2.953 / 3 = 599.
+        // As many relays and as much capacity as in section 7: 608 * 2.953 / 3 = 599.
         let parameters = MeasurementParameters::default();
         let demands: Vec<Rate> =
             (1..=6419).map(|n| parameters.demand(Rate(608_000_000_000 / 6419 * 2 * n / 6420))).collect();

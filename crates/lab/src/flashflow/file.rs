@@ -1,4 +1,4 @@
-//! `[parameters]` of the runner `flashflow`, and the plans made from them.
+//! `[parameters]` of the runner `flashflow`, and the runs made from them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,33 +17,33 @@ use crate::input::{InputError, SourceFile, suggest};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MeasurementExperiment {
-    /// File with the machines, beside `experiment.toml`.
+    /// Name of the file with the machines, in the folder of `experiment.toml`.
     pub hosts: String,
-    /// Seconds of a measurement.
+    /// Length of a measurement in seconds.
     seconds: u16,
-    /// Sockets of the team to a relay.
+    /// Sockets to a relay, over all measurers.
     sockets: Option<u16>,
-    /// The team's capacity for a relay, as a multiple of the relay's; without it measurers give all they have.
+    /// Team capacity as a multiple of the relay's capacity; without it measurers give all they have.
     factor: Option<f64>,
     /// Share of background in percent.
     #[serde(default = "quarter")]
     background_percent: u8,
-    /// Who measures.
+    /// The teams that measure each relay.
     teams: Teams,
-    /// Runs of each combination.
+    /// Number of runs of each combination.
     #[serde(default = "one")]
     seeds: u32,
-    /// How long background flows before and after.
+    /// Duration of background before and after the measurement.
     around: Option<Span>,
-    /// Medians of the first so many seconds only.
+    /// Also compute the estimate of the first n seconds, for each n.
     #[serde(default)]
     pub medians: Vec<u16>,
-    /// What other estimators make of the same seconds.
+    /// Also compute other estimators from the same seconds.
     #[serde(default)]
     pub estimators: bool,
-    /// Relays by the name that quantities begin with.
+    /// Relays, by the name that starts their quantities.
     pub relay: BTreeMap<String, RelayTable>,
-    /// What is varied.
+    /// The parameter that is varied.
     pub sweep: Option<Sweep>,
 }
 
@@ -55,49 +55,49 @@ fn quarter() -> u8 {
     25
 }
 
-/// Which subsets of the measurers are tried.
+/// Subsets of the measurers that act as a team.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Teams {
     /// `"every"` subset that has the capacity, `"each"` measurer alone, or `"all"` as one team.
     Kind(String),
-    /// These names as one team.
+    /// These measurers as one team.
     One(Vec<String>),
 }
 
-/// A sweep: `sockets`, `factor` or `seconds`.
+/// A sweep over `sockets`, `factor` or `seconds`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Sweep {
-    /// What is varied.
+    /// The parameter that is varied.
     pub over: String,
     /// Its values.
     pub values: Vec<f64>,
 }
 
-/// A relay, or several alike on one machine.
+/// One relay, or several equal relays on one machine.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RelayTable {
-    /// Its limit.
+    /// Rate limit.
     #[serde(default)]
     rate: Option<Rate>,
-    /// Relays on the machine that are measured together.
+    /// Number of relays on the machine that are measured together.
     #[serde(default = "one")]
     count: u32,
-    /// What clients ask for.
+    /// Rate of the clients' traffic.
     #[serde(default)]
     background: Option<Rate>,
-    /// What its processor forwards, if less than the machine's others.
+    /// Rate of one processor core, if lower than the machine's.
     #[serde(default)]
     core: Option<Rate>,
-    /// The share of its seconds in which a cell costs its processor twice as much.
+    /// Share of its seconds in which a cell takes twice the processor time.
     #[serde(default)]
     slow: f64,
-    /// It holds cells back and claims background that it has not.
+    /// Whether the relay holds cells back and claims background that does not exist.
     #[serde(default)]
     holds: bool,
-    /// What its kernel and the measurers' let a socket buffer, in bytes, instead of the machines' own.
+    /// Socket buffer limit of its kernel and the measurers' kernels in bytes, instead of the machines' own.
     #[serde(default)]
     socket_buffer: Option<u32>,
 }
@@ -108,9 +108,9 @@ pub struct RelayTable {
 struct HostsFile {
     target: TargetTable,
     measurer: Vec<MeasurerTable>,
-    /// Path between the coordinator and everyone else: round-trip time.
+    /// Round-trip time between the coordinator and all other machines.
     coordinator_rtt: Span,
-    /// What the kernel lets a socket buffer.
+    /// Limits of the kernel's socket buffers, in bytes.
     #[serde(default)]
     send_buffer: Option<u32>,
     #[serde(default)]
@@ -121,7 +121,7 @@ struct HostsFile {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct TargetTable {
     link: Rate,
-    /// What one core of a relay forwards.
+    /// Rate that one core of a relay forwards.
     core: Rate,
 }
 
@@ -149,31 +149,31 @@ pub struct Hosts {
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What its quantities begin with: the relay, and the sweep's value.
+    /// Prefix of its quantities: the relay and the value of the sweep.
     pub name: String,
     /// The relay.
     pub relay: String,
     /// The value of the sweep.
     pub at: Option<f64>,
-    /// Names of the team.
+    /// Names of the team's measurers.
     pub team: String,
-    /// From 0.
+    /// Number of the repetition, from 0.
     pub seed: u32,
-    /// Capacity of each relay, bit/s.
+    /// True capacity of each relay, in bit/s.
     pub truth: f64,
-    /// What runs.
+    /// The plan to simulate.
     pub plan: Plan,
 }
 
-/// Longest time of background around a measurement.
+/// Longest `around`.
 const MAX_AROUND: Span = Span::from_secs(600);
 
 fn link(rate: Rate) -> LinkPlan {
-    // Fifty milliseconds' worth, as switches and interfaces have.
+    // Queues hold 50 ms of traffic, as switches and interfaces do.
     LinkPlan { rate, queue: QueuePlan::DropTail { packets: u32::MAX, bytes: rate.0 / 8 / 20 } }
 }
 
-/// TCP whose socket buffers grow up to these sizes.
+/// TCP with socket buffers that grow up to these sizes.
 fn buffering(tcp: Config, send: Option<u32>, receive: Option<u32>) -> Config {
     let auto = |initial, max: Option<u32>, before| max.map_or(before, |max| Buffer::Auto { initial, max });
     Config {
@@ -187,7 +187,7 @@ impl Hosts {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`InputError`] saying what is wrong.
+    /// [`InputError`] for a file that cannot be read or has a mistake.
     pub fn load(path: &Path) -> Result<Hosts, InputError> {
         let source = SourceFile::read(path)?;
         let file: HostsFile = source.parse_toml()?;
@@ -201,6 +201,7 @@ impl Hosts {
         if file.target.core.0 == 0 || file.target.link.0 == 0 {
             return fail("the target's rates must not be zero".into(), "give a rate such as \"1 Gbit/s\"");
         }
+        // Linux grows socket buffers up to the kernel's limits, which the paper names (appendix D.1).
         let tcp = buffering(Config::default(), file.send_buffer, file.receive_buffer);
         let measurers = file.measurer.into_iter().map(|m| {
             let (delay, jitter) = (m.rtt / 2, m.jitter.unwrap_or(Span::ZERO));
@@ -215,7 +216,7 @@ impl Hosts {
         })
     }
 
-    /// What a relay of that limit forwards at most, the limit, the core and the link in view.
+    /// True capacity of a relay in bit/s: the smallest of its limit, its core and the link.
     fn truth(&self, table: &RelayTable) -> f64 {
         let payload = f64::from(self.tcp.mss) / f64::from(self.tcp.mss + self.tcp.header_bytes);
         let limit = table.rate.unwrap_or(Rate::UNLIMITED).0 as f64;
@@ -253,6 +254,7 @@ impl MeasurementExperiment {
                             return fail(format!("relay `{name}`: {cause}"), "see docs/flashflow.md");
                         }
                     };
+                    // The seed changes keys, loss and jitter, not the plan.
                     jobs.extend((0..self.seeds).map(|seed| Job { seed, ..job.clone() }));
                 }
             }
@@ -271,7 +273,7 @@ impl MeasurementExperiment {
         at.filter(|_| self.sweep.as_ref().is_some_and(|sweep| sweep.over == over))
     }
 
-    /// The teams that can measure a relay: members' indices.
+    /// The teams that can measure a relay, as indices of their members.
     fn teams(
         &self,
         hosts: &Hosts,
@@ -280,6 +282,7 @@ impl MeasurementExperiment {
         place: &str,
     ) -> Result<Vec<Vec<usize>>, InputError> {
         let all = hosts.measurers.len();
+        // Members share the load equally, so each needs a link for its share.
         let needed = self.factor(at).map_or(0.0, |f| f * hosts.truth(table) * f64::from(table.count));
         let able = |team: &Vec<usize>| {
             let share = needed / team.len() as f64;
@@ -340,6 +343,7 @@ impl MeasurementExperiment {
             return Err("a relay that holds cells back needs a rate, what it can decrypt".into());
         }
         let truth = hosts.truth(table);
+        // As the coordinator allocates, but from the true capacity instead of a guess.
         let wanted = self.factor(at).map(|f| f * truth / team.len() as f64);
         let mut shares = vec![(Rate(0), 0); hosts.measurers.len()];
         let rates = team.iter().map(|&m| {

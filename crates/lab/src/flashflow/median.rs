@@ -1,9 +1,11 @@
-//! The runner `flashflow-median`: a relay that is fast in a share of a period's slots alone, several coordinators that measure
-//! it in slots drawn from secrets of their own, and the median that authorities make of their files (paper, section 5).
+//! The runner `flashflow-median`: the median of several coordinators and a relay that is fast in some slots.
 //!
-//! Quantities: `n-<coordinators>.q-<percent>.deceived`, the share of periods in which the median is what the relay shows in its
-//! fast slots, and `.bound`, what the paper's binomial formula says of that share. `bought.highest`: the highest median, over the
-//! capacity, when a minority of coordinators names any weight and the honest ones are off by as much as a liar can have them.
+//! Each coordinator measures the relay in a slot drawn from its own secret (paper, section 5).
+//!
+//! Quantities: `n-<coordinators>.q-<percent>.deceived` is the share of periods in which the median is the fast
+//! rate, and `.bound` is the share by the paper's binomial formula. `bought.highest` is the highest median over
+//! the capacity when a minority of coordinators names any weight, and the honest ones are off by as much as a
+//! liar can cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,20 +25,20 @@ use crate::scoreboard::{Experiment, Measured, RunError, Scale};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct MedianExperiment {
-    /// How many coordinators measure.
+    /// Numbers of coordinators.
     coordinators: Vec<usize>,
-    /// The share of slots in which the relay is fast, in percent.
+    /// Shares of slots in which the relay is fast, in percent.
     fast_percent: Vec<u32>,
-    /// Periods of each case.
+    /// Number of periods of each case.
     periods: u64,
-    /// Slots of a period.
+    /// Number of slots in a period.
     slots: u32,
 }
 
-/// What the relay has, and what it shows when it is fast, in kB/s.
+/// The relay's capacity, and the rate that it shows in its fast slots, in kB/s.
 const SLOW: u64 = 1_000;
 const FAST: u64 = 10_000;
-/// A liar's estimate over its capacity: what one honest coordinator can be deceived by (docs/flashflow.md, "Held back").
+/// Largest error of one honest coordinator's estimate (docs/flashflow.md, "Held back").
 const LIE: f64 = 1.4;
 
 /// Measures an experiment.
@@ -67,10 +69,10 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
-/// Whether the median of a period is the relay's fast face.
+/// Whether the median of a period is the fast rate.
 fn deceived(coordinators: usize, percent: u32, slots: u32, period: u64, seed: Seed) -> bool {
     let mut random = seed.fork_index(period).random();
-    // It cannot know the slots, so that any so many are as good as others.
+    // The relay does not know the slots, so any choice of fast slots is as good as another.
     let mut order: Vec<u32> = (0..slots).collect();
     random.shuffle(&mut order);
     let fast: BTreeSet<u32> = order.into_iter().take((slots * percent / 100) as usize).collect();
@@ -92,7 +94,7 @@ fn deceived(coordinators: usize, percent: u32, slots: u32, period: u64, seed: Se
     median(&files)[&relay.id] > SLOW
 }
 
-/// The highest median over the capacity, with a minority of bought coordinators.
+/// The highest median over the capacity if a minority of coordinators is bought.
 fn bought(periods: u64, random: &mut Random) -> f64 {
     let mut highest = 0;
     for _ in 0..periods {

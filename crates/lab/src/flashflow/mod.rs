@@ -1,14 +1,18 @@
-//! The runner `flashflow`: teams measure relays in simulated time, and their estimates are held against the
-//! capacity that the relay was given.
+//! The runner `flashflow`: teams measure relays in simulated time, to compare estimates with true capacities.
 //!
-//! Every combination of relay, sweep value, team and seed runs once. Quantities, as `<relay>.<measure>` or
-//! `<relay>.<over>-<value>.<measure>`, and `all.<measure>` over everything: `runs`, `failed`, of the ratio of
-//! estimate and capacity `min`, `p025`, `median`, `p975`, `max`, the shares `within_10_5`, `within_11`,
-//! `within_20_5` of runs (-10/+5 %, 11 %, -20/+5 %), and `mbit`, the median estimate. `team.<name>.mbit` is a
-//! team's median. With background: `background_before`, `_during`, `_after` (medians of the relay's own count),
-//! `sum_error` (largest difference between what the coordinator adds up and that count, share) and `burst`
-//! (the first full second over the median). With `medians`: `first-<n>.<measure>`, the same ratios had the measurement ended
-//! after n seconds. With `estimators = true`: `<estimator>.<measure>`, what other estimators make of the same seconds.
+//! Every combination of relay, sweep value, team and seed runs once. Quantities are `<relay>.<measure>` or
+//! `<relay>.<over>-<value>.<measure>`, and `all.<measure>` over everything.
+//!
+//! Measures are `runs`, `failed`, and of the ratio of estimate and capacity `min`, `p025`, `median`, `p975` and
+//! `max`. `within_10_5`, `within_11` and `within_20_5` are shares of runs (-10/+5 %, 11 %, -20/+5 %); `mbit` is
+//! the median estimate, and `team.<name>.mbit` that of a team.
+//!
+//! With background: `background_before`, `_during` and `_after` are medians of the relay's own count.
+//! `sum_error` is the largest relative difference between the coordinator's sum and that count, and `burst` is
+//! the first full second over the median.
+//!
+//! With `medians`, `first-<n>.<measure>` has the ratios of a measurement that ends after n seconds. With
+//! `estimators = true`, `<estimator>.<measure>` has those of other estimators.
 
 mod file;
 pub mod median;
@@ -40,6 +44,7 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     let place = experiment.folder.join("experiment.toml").display().to_string();
     let hosts = Hosts::load(&experiment.folder.join(&parameters.hosts))?;
     let jobs = parameters.jobs(&hosts, &place)?;
+    // Five seconds cover connecting and opening circuits; the progress bar does not need the exact time.
     let reports = run_all(
         &jobs,
         monitor,
@@ -87,12 +92,12 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
     Ok(measured)
 }
 
-/// Table 2: the slots that the network of the speed test of August 2019 takes, by scheduling it.
+/// Table 2: the number of slots for the network of the August 2019 speed test.
 ///
 /// # Errors
 /// [`RunError::Unavailable`] without that data.
 pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Measured, RunError> {
-    /// What the paper's text says of the excess factor.
+    /// The excess factor in the paper's text.
     const FACTOR_OF_TEXT: f64 = 2.84;
     let parameters = tidegate_control::flashflow::MeasurementParameters::default();
     let mut measured = Measured::default();
@@ -119,6 +124,7 @@ pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Meas
     measured.push("flashflow.gbit", sum as f64 / 1e9);
     measured.push("flashflow.slots", slots);
     measured.push("flashflow.hours", slots * deployment.slot.as_secs_f64() / 3600.0);
+    // Scale the multiplier so that the excess factor is that of the text.
     let text = Deployment {
         parameters: tidegate_control::flashflow::MeasurementParameters {
             multiplier: parameters.multiplier * FACTOR_OF_TEXT / parameters.excess_factor(),
@@ -136,14 +142,14 @@ pub fn bounds(experiment: &Experiment, _: Scale, _: &dyn Monitor) -> Result<Meas
     Ok(measured)
 }
 
-/// Section 7's new relays, by replaying the consensuses of a month.
+/// Section 7: new relays, from a replay of the consensuses of a month.
 fn newcomers(
     experiment: &Experiment,
     deployment: &Deployment,
     network: &[Member],
     measured: &mut Measured,
 ) -> Result<(), RunError> {
-    /// The paper's guess for a relay that nobody has measured.
+    /// The paper's guess for a relay without results.
     const GUESS: Rate = Rate(51_000_000);
     let unavailable = |error: tidegate_data::document::DataError| RunError::Unavailable(error.to_string());
     let file = experiment.data.join("relays/relay-churn-2019-01.json.xz");
@@ -158,7 +164,7 @@ fn newcomers(
     Ok(())
 }
 
-/// Figure 5: what relays said of themselves, and how well weights fitted it, before and after a day of loading each.
+/// Figure 5: advertised bandwidths and weight errors before and after a day of loading every relay.
 ///
 /// # Errors
 /// [`RunError::Unavailable`] without that data.
@@ -194,17 +200,18 @@ struct Group {
     failed: usize,
 }
 
-/// Estimates by the name that their quantities begin with.
+/// Estimates, by the prefix of their quantities.
 #[derive(Default)]
 struct Groups {
     named: BTreeMap<String, Group>,
-    /// Median estimates by (relay or team, sweep value).
+    /// Pairs of sweep value and estimate, by relay and team.
     swept: BTreeMap<String, Vec<(f64, f64)>>,
     distributions: BTreeMap<String, Vec<f64>>,
 }
 
 impl Groups {
     fn add(&mut self, job: &Job, relay: &RelayReport, parameters: &MeasurementExperiment) {
+        // A result counts for its relay and sweep value, for its team, and for the totals.
         let mut names = vec![job.name.clone(), "all".into(), format!("{}.team.{}", job.name, job.team)];
         if let Some((_, at)) = job.name.split_once('.') {
             names.push(format!("all.{at}"));
@@ -278,7 +285,7 @@ impl Groups {
     }
 }
 
-/// Adds what rows ask about estimates over capacities, see the [module](self).
+/// Adds the measures of estimates over capacities, see the [module](self).
 pub fn push_ratios(measured: &mut Measured, name: &str, ratios: &[f64], failed: usize) {
     let mut push = |measure: &str, value: f64| measured.push(format!("{name}.{measure}"), value);
     let runs = (ratios.len() + failed) as f64;
@@ -305,7 +312,7 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// By linear interpolation; `values` are sorted and not empty.
+/// Quantile by linear interpolation; `values` are sorted and not empty.
 fn quantile(values: &[f64], share: f64) -> f64 {
     let at = share * (values.len() - 1) as f64;
     let (low, high) = (values[at.floor() as usize], values[at.ceil() as usize]);
@@ -319,7 +326,7 @@ fn counted(outcome: &Outcome, percent: u8) -> Vec<aggregate::Second> {
 
 type Estimator = fn(&[aggregate::Second]) -> Option<Rate>;
 
-/// Estimators that were tried, beside [`aggregate::estimate`].
+/// Other estimators than [`aggregate::estimate`].
 const ESTIMATORS: [(&str, Estimator); 6] = [
     ("paper", aggregate::median),
     ("mean", mean),
@@ -334,8 +341,9 @@ fn after_lead(seconds: &[aggregate::Second]) -> Option<Rate> {
     aggregate::median(&seconds[seconds.len().min(5)..])
 }
 
-/// Windows of five seconds until the median changes by less than a twentieth from one to the next: the last one's
-/// (appendix E.4, which does not say how long its windows are).
+/// The median of the first window of five seconds that changes by less than a twentieth.
+///
+/// Without such a window, that of the last one. Appendix E.4 does not say how long its windows are.
 fn dynamic(seconds: &[aggregate::Second]) -> Option<Rate> {
     let mut medians = seconds.chunks(5).filter_map(aggregate::median);
     let mut last = medians.next()?;
@@ -354,7 +362,7 @@ fn mean(seconds: &[aggregate::Second]) -> Option<Rate> {
     bytes.checked_div(seconds.len() as u64).map(Rate::from_bytes_per_s)
 }
 
-/// The mean without the tenth of the seconds on either end of the order.
+/// The mean without the highest and lowest tenth of the seconds.
 fn trimmed(seconds: &[aggregate::Second]) -> Option<Rate> {
     let mut ordered = seconds.to_vec();
     ordered.sort_by_key(aggregate::Second::total);
@@ -362,7 +370,7 @@ fn trimmed(seconds: &[aggregate::Second]) -> Option<Rate> {
     mean(&ordered[cut..ordered.len() - cut])
 }
 
-/// The median over neighbouring pairs of seconds: a relay must hold longer to gain as much.
+/// The median over pairs of neighbouring seconds: a relay must hold back for longer to gain as much.
 fn median_of_pairs(seconds: &[aggregate::Second]) -> Option<Rate> {
     let total = |two: &[aggregate::Second]| two.iter().map(aggregate::Second::total).sum::<u64>();
     let pairs: Vec<aggregate::Second> = seconds
@@ -372,7 +380,7 @@ fn median_of_pairs(seconds: &[aggregate::Second]) -> Option<Rate> {
     aggregate::median(&pairs)
 }
 
-/// What figure 7 shows, in numbers. The run's seconds and the measurement's differ by a part of one.
+/// Figure 7 in numbers. The seconds of the run and of the measurement differ by less than one.
 fn with_background(measured: &mut Measured, job: &Job, relay: &RelayReport) {
     let (Ok(outcome), (Some(from), Some(until))) = (&relay.result, relay.measured) else { return };
     let Some(ratio) = Percent::new(job.plan.background_percent) else { return };
@@ -385,7 +393,8 @@ fn with_background(measured: &mut Measured, job: &Job, relay: &RelayReport) {
         if values.is_empty() { f64::NAN } else { quantile(&values, 0.5) }
     };
     let mut push = |measure: &str, value: f64| measured.push(format!("{}.{measure}", job.name), value);
-    // The first second fills the circuits, and what waited in their windows leaves in the first two after.
+    // The first second fills the circuits. Cells that waited in their windows leave in the first two seconds
+    // after.
     push("background_before", select(1.0, from, &|second| second.1));
     push("background_during", select(from + 1.0, until, &|second| second.1));
     push("background_after", select(until + 2.0, f64::MAX, &|second| second.1));

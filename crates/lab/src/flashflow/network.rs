@@ -1,5 +1,5 @@
-//! A whole network measured by a team: how many slots it takes, and what chance, failures, newcomers and a second
-//! coordinator add (sections 4.3 and 7).
+//! Schedules for a whole network: number of slots, failures, new relays, several coordinators (sections 4.3 and
+//! 7).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,17 +16,17 @@ use tidegate_control::units::{Rate, Span};
 /// A relay of the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Member {
-    /// Its identity.
+    /// Identity.
     pub id: RelayId,
-    /// Where it is, if that is known: relays of one address share a slot.
+    /// Address, if known: relays of one address share a slot.
     pub address: Option<Ipv4Addr>,
-    /// What the coordinator believes it forwards.
+    /// Capacity as the coordinator guesses it.
     pub guess: Rate,
-    /// What it forwards.
+    /// True capacity.
     pub capacity: Rate,
 }
 
-/// Who measures, and how.
+/// A team and its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Deployment {
     /// The team's capacity.
@@ -35,61 +35,62 @@ pub struct Deployment {
     pub parameters: MeasurementParameters,
     /// Length of a slot.
     pub slot: Span,
-    /// How often every relay is measured.
+    /// Time in which every relay is measured.
     pub period: Span,
-    /// Stands for the coordinators' secrets, and decides who fails.
+    /// Seed in place of the coordinators' secrets; it also decides which measurements fail.
     pub seed: Seed,
 }
 
-/// A random secret schedule of a period.
+/// A random schedule of one period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drawn {
-    /// Slots of the period.
+    /// Number of slots in the period.
     pub slots: u32,
-    /// Relays that have one.
+    /// Number of relays with a slot.
     pub placed: usize,
-    /// Relays that found none with room.
+    /// Number of relays that found no slot with room.
     pub unplaced: usize,
-    /// Slots in which somebody is measured.
+    /// Number of slots with at least one relay.
     pub used: usize,
-    /// The least number of slots that a relay's was drawn from.
+    /// The smallest number of slots that a draw chose from.
     pub fewest_choices: usize,
 }
 
-/// What measurements cost that must be repeated.
+/// Cost of repeating measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Repeated {
-    /// Measurements.
+    /// Number of measurements.
     pub attempts: usize,
-    /// Slots that hold them.
+    /// Number of slots that they need.
     pub slots: usize,
-    /// Relays without a conclusive result after the two attempts that a period allows.
+    /// Number of relays without a conclusive result after the two attempts of a period.
     pub open: usize,
 }
 
-/// How long relays that were never seen before wait for their first measurement.
+/// How long new relays wait for their first measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Newcomers {
-    /// The guess for them.
+    /// The guess for new relays.
     pub guess: Rate,
-    /// Consensuses that were replayed, after the first.
+    /// Number of consensuses replayed after the first.
     pub consensuses: usize,
-    /// New relays in one: median and most.
+    /// Number of new relays in a consensus: median and maximum.
     pub new: (usize, usize),
-    /// Until all new relays of a consensus are measured: median and longest. Without any it is zero.
+    /// Time until all new relays of a consensus are measured: median and longest; zero without new relays.
     pub wait: (Span, Span),
-    /// Relays that found no slot before their period ended.
+    /// Number of relays that found no slot in their period.
     pub unplaced: usize,
 }
 
-/// Several coordinators, each with a team of its own.
+/// Schedules of several coordinators, each with its own team.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Several {
-    /// How many.
+    /// Number of coordinators.
     pub coordinators: usize,
-    /// Times that two of them meet at a relay in one slot, if each draws alone: one finds it busy and must repeat.
+    /// How often two coordinators measure a relay in the same slot if each draws alone. The second one must
+    /// repeat.
     pub meetings: usize,
-    /// Relays without a slot with one of them, if each draws alone, and if all draw from one secret (then nobody meets).
+    /// Number of relays without a slot: if each coordinator draws alone, and if all share one secret.
     pub unplaced: (usize, usize),
 }
 
@@ -107,13 +108,13 @@ impl Deployment {
         Secret::derive(b"", &own, period)
     }
 
-    /// Slots if nothing is left to chance.
+    /// Number of slots without a random schedule.
     pub fn fastest(&self, network: &[Member]) -> usize {
         let demands: Vec<Rate> = network.iter().map(|relay| self.parameters.demand(relay.guess)).collect();
         pack(&demands, self.team)
     }
 
-    /// The random secret schedule.
+    /// Draws a random schedule.
     pub fn drawn(&self, network: &[Member]) -> Drawn {
         let mut schedule = self.empty();
         let without = schedule.place_old(&relays(network), &self.secret(0, 0));
@@ -126,7 +127,9 @@ impl Deployment {
         }
     }
 
-    /// Everybody is measured until the result is conclusive, at most twice, and a measurement fails with `failures`.
+    /// Measures every relay at most twice, until its result is conclusive.
+    ///
+    /// `failures` is the probability that a measurement fails.
     pub fn repeated(&self, network: &[Member], failures: f64) -> Repeated {
         let mut random = self.seed.fork("failures").random();
         let (mut demands, mut open) = (Vec::new(), 0);
@@ -151,8 +154,10 @@ impl Deployment {
         Repeated { attempts: demands.len(), slots: pack(&demands, self.team), open }
     }
 
-    /// Replays consensuses: relays of the first are known, others are new when they first appear, and get the first
-    /// slots with room beside those of the network.
+    /// Replays consensuses to find out how long new relays wait.
+    ///
+    /// Relays of the first consensus are known. Others are new when they first appear, and get the first slots
+    /// with room beside the relays of the network.
     pub fn newcomers(
         &self,
         network: &[Member],
@@ -170,6 +175,7 @@ impl Deployment {
             let new: Vec<RelayId> = relays.iter().copied().filter(|id| seen.insert(*id)).collect();
             counts.push(new.len());
             let (period, now) = (unix / period_s, ((unix % period_s) / slot_s) as u32);
+            // New relays of a period share the slots that its known relays leave.
             if current.as_ref().is_none_or(|(of, _)| *of != period) {
                 let mut schedule = self.empty();
                 schedule.place_old(&old, &self.secret(0, period));
@@ -206,7 +212,7 @@ impl Deployment {
         guess_for_new(&network.iter().map(|relay| relay.capacity).collect::<Vec<_>>())
     }
 
-    /// Several coordinators, each with a team like this one, apart and together.
+    /// Schedules several coordinators, each with a team like this one.
     pub fn several(&self, network: &[Member], coordinators: usize) -> Several {
         let relays = relays(network);
         let mut alone = vec![self.empty(); coordinators];
@@ -225,7 +231,7 @@ impl Deployment {
     }
 }
 
-/// The network as the schedule knows it; who has no known address has one of its own.
+/// The network for the scheduler. A relay without a known address gets a unique one.
 fn relays(network: &[Member]) -> Vec<ScheduledRelay> {
     let own = |n: usize| IpAddr::from((n as u128 + 1).to_be_bytes());
     let relay = |(n, member): (usize, &Member)| ScheduledRelay {
@@ -264,7 +270,7 @@ mod tests {
     #[test]
     fn ten_relays_of_100_mbit_share_a_slot() {
         let network = network(1000, 100);
-        // 10 x 295.3 Mbit/s fit into 3 Gbit/s.
+        // 3 Gbit/s hold 10 x 295.3 Mbit/s.
         assert_eq!(deployment().fastest(&network), 100);
         let drawn = deployment().drawn(&network);
         assert_eq!((drawn.slots, drawn.placed, drawn.unplaced), (2880, 1000, 0));
@@ -276,7 +282,7 @@ mod tests {
         let mut network = network(100, 100);
         assert_eq!(deployment().repeated(&network, 0.0), Repeated { attempts: 100, slots: 10, open: 0 });
         assert_eq!(deployment().repeated(&network, 1.0).open, 100);
-        // Twice as fast as guessed: twice measured, the second time with twice the team. Four times: still open.
+        // A relay twice as fast as guessed needs two measurements. One four times as fast stays open.
         network[0].capacity = Rate(200_000_000);
         network[1].capacity = Rate(400_000_000);
         let repeated = deployment().repeated(&network, 0.0);
@@ -289,7 +295,7 @@ mod tests {
         let ids = |range: std::ops::Range<usize>| new[range].iter().map(|relay| relay.id).collect::<Vec<_>>();
         let hours =
             BTreeMap::from([(0, ids(0..5)), (3600, ids(0..8)), (7200, ids(0..8)), (10_800, ids(0..60))]);
-        // Ten of 100 Mbit/s in a slot: 3 in one, none, 52 in six.
+        // A slot holds ten relays of 100 Mbit/s: 3 relays take one slot, 52 take six.
         let newcomers = deployment().newcomers(&[], &hours, Rate(100_000_000));
         assert_eq!(newcomers.new, (3, 52));
         assert_eq!(newcomers.wait, (Span::from_secs(30), Span::from_secs(180)));
@@ -299,7 +305,8 @@ mod tests {
     #[test]
     fn coordinators_meet_only_if_they_draw_alone() {
         let several = deployment().several(&network(3000, 10), 3);
-        // Three pairs, one chance in 2880 each: about three in three thousand relays.
+        // Three pairs of coordinators meet with a chance of 1 in 2880 each: about three meetings in 3000
+        // relays.
         assert!((1..20).contains(&several.meetings), "{several:?}");
         assert_eq!(several.unplaced, (0, 0));
         assert_eq!(deployment().several(&network(10, 10), 1).meetings, 0);

@@ -1,5 +1,7 @@
-//! Clients' traffic for demonstrations and experiments: circuits client -> target -> exit with real layers,
-//! over which the exit sends at a given rate. The exit answers from memory; client and exit share a process.
+//! Clients' traffic through a relay, for demonstrations and experiments.
+//!
+//! Circuits run from a client over the target to an exit, with real encryption. The exit sends at a given rate
+//! from memory. Client and exit share this process.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,15 +24,15 @@ use crate::identity::{Contact, Identity, random};
 use crate::overlay::{Open, Overlay};
 use crate::{clock, link, tls};
 
-/// The target's and the exit's numbers in our little directory.
+/// Numbers of the target and the exit in the overlay's directory.
 pub const TARGET: RelayId = RelayId(1);
 /// See [`TARGET`].
 pub const EXIT: RelayId = RelayId(2);
 
-/// How often the exit sends.
+/// Interval between the exit's turns to send.
 const STEP: Span = Span::from_millis(10);
 
-/// Bytes out of nowhere.
+/// Source of zero bytes without end.
 struct Zeros;
 
 impl Source<Encrypted> for Zeros {
@@ -39,9 +41,10 @@ impl Source<Encrypted> for Zeros {
     }
 }
 
-/// Sends over `circuits` circuits through the target at `rate` in all, until dropped. `listener` is where the
-/// exit listens; the target's directory must name it as [`EXIT`]. Must run inside a
-/// [`tokio::task::LocalSet`].
+/// Sends over `circuits` circuits through the target at a total of `rate`, until dropped.
+///
+/// The exit accepts connections on `listener`; the target's directory must name it as [`EXIT`]. Must run inside
+/// a [`tokio::task::LocalSet`].
 ///
 /// # Errors
 /// If the exit's identity cannot be used.
@@ -101,7 +104,7 @@ pub async fn run(
         }
     };
     let sending = async {
-        // In bytes of cells, which is what the relay forwards.
+        // Counted in bytes of cells, as the relay counts them.
         let (mut next, mut due) = (clock::now(), 0u64);
         loop {
             next += STEP;
@@ -113,7 +116,7 @@ pub async fn run(
                 due -= cells * u64::from(CELL_BYTES);
                 at_exit.with(|node, now| node.package(now, *stream, cells as u32, &mut Zeros));
             }
-            // Circuits that broke, as when the target was not there yet, are built again.
+            // Rebuild broken circuits, for example those begun before the target listened.
             for _ in 0..lost.take() {
                 at_client.with(|client, now| client.build(now, vec![TARGET, EXIT]));
             }

@@ -1,5 +1,7 @@
-//! How much a measurer can send and receive: all others send to it and take from it by UDP at the same time
-//! (section 6.1 and appendix B, there with iPerf). Datagrams and keys are [`tidegate_proto::flashflow::probe`]'s.
+//! Measures a measurer's capacity: all other measurers exchange UDP with it at the same time.
+//!
+//! Section 6.1 and appendix B use iPerf for this. Datagrams and keys are those of
+//! [`tidegate_proto::flashflow::probe`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,32 +17,32 @@ use super::config::CapacityPeer;
 use crate::clock;
 use crate::identity::{Identity, random};
 
-/// A start is said again after this, and so many times.
+/// Interval and maximum number of start datagrams.
 const AGAIN: Span = Span::from_millis(250);
 const TRIES: usize = 20;
-/// A session whose peer has been silent this long is over.
+/// A session ends when its peer has been silent this long.
 const SILENCE: Span = Span::from_secs(3);
-/// Last reports may be this late.
+/// How late the last reports may be.
 const LATE: Span = Span::from_secs(2);
-/// The last so many seconds are reported again and again, [`AGAIN`]: datagrams get lost.
+/// Number of past seconds in every report, which is sent every [`AGAIN`]: datagrams get lost.
 const REPORTED: u64 = 3;
 /// Pause of a sender that has used up its rate.
 const REFILL: Span = Span::from_millis(1);
-/// Datagrams handled before the clock is looked at.
+/// Number of datagrams handled between two looks at the clock.
 const AT_ONCE: usize = 64;
 
-/// What a probe gave.
+/// Result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Bytes per second that arrived here, and that the others say arrived there.
+    /// Bytes received per second, here and by the other measurers.
     pub seconds: Vec<(u64, u64)>,
-    /// Seconds of which not all others reported: they do not count.
+    /// Number of seconds without the reports of all measurers; they do not count.
     pub incomplete: usize,
-    /// Median over seconds of the smaller direction, in bits per second.
+    /// Median over the seconds of the smaller direction.
     pub rate: Rate,
 }
 
-/// Our name in datagrams and a key per peer.
+/// Our sender name and one key per peer.
 struct Keys {
     ours: Sender,
     peers: BTreeMap<Sender, (Key, usize)>,
@@ -56,7 +58,7 @@ impl Keys {
     }
 }
 
-/// Sends data at a rate.
+/// Paces data datagrams.
 struct Load {
     bucket: TokenBucket,
     next: u64,
@@ -74,7 +76,7 @@ impl Load {
         Load { bucket, next: 0 }
     }
 
-    /// Sends what may go now.
+    /// Sends the datagrams that the rate allows now.
     fn send(&mut self, socket: &UdpSocket, to: SocketAddr, ours: Sender, key: &Key) {
         let mut datagram = [0; DATAGRAM];
         for _ in 0..AT_ONCE {
@@ -85,7 +87,7 @@ impl Load {
                 Head { kind: ProbeKind::Data, sender: ours, nonce: [0; 16], number: self.next, value: 0 };
             datagram[..HEAD].copy_from_slice(&head.seal(key));
             self.bucket.take(DATAGRAM as u64);
-            // Lost here or on the way: UDP knows no difference.
+            // A local send error is like a loss on the path.
             if socket.try_send_to(&datagram, to).is_err() {
                 return;
             }
@@ -94,7 +96,7 @@ impl Load {
     }
 }
 
-/// Waits until datagrams are here or a sender may go on, and takes those that are here.
+/// Waits for datagrams or until a sender may continue, then passes on the datagrams that are here.
 async fn receive(socket: &UdpSocket, until: Time, mut take: impl FnMut(&[u8], SocketAddr)) -> io::Result<()> {
     tokio::select! {
         ready = socket.readable() => ready?,
@@ -104,19 +106,19 @@ async fn receive(socket: &UdpSocket, until: Time, mut take: impl FnMut(&[u8], So
     for _ in 0..AT_ONCE {
         match socket.try_recv_from(&mut buffer) {
             Ok((count, from)) => take(&buffer[..count], from),
-            // Nothing more, or what an earlier datagram met: its receiver may not be there yet.
+            // The queue is empty, or an earlier datagram met a closed port: its receiver may not listen yet.
             Err(_) => break,
         }
     }
     Ok(())
 }
 
-/// A probe that a peer began.
+/// A probe that a peer started.
 struct Session {
     key: Key,
     with: Sender,
     to: SocketAddr,
-    /// Set with the first data.
+    /// Set by the first data datagram.
     since: Option<Time>,
     heard: Time,
     seconds: u64,
@@ -125,7 +127,7 @@ struct Session {
     report_due: Time,
 }
 
-/// Answers probes of `peers`, one at a time and at no more than `rate` bits per second, until dropped.
+/// Answers probes of `peers`, one at a time and at most at `rate` bits per second, until dropped.
 ///
 /// # Errors
 /// If the socket fails.
@@ -136,7 +138,7 @@ pub async fn serve(
     rate: u64,
 ) -> io::Result<()> {
     let keys = Keys::new(identity, peers);
-    // What was last answered to whom: at most one per peer.
+    // Nonces of the last answer to each peer.
     let mut answered: BTreeMap<Sender, (Nonce, Nonce)> = BTreeMap::new();
     let mut session: Option<Session> = None;
     loop {
@@ -206,7 +208,7 @@ pub async fn serve(
     }
 }
 
-/// Says what arrived in the last seconds that are over.
+/// Reports the bytes of the last complete seconds.
 fn report(socket: &UdpSocket, ours: Sender, session: &Session, over: u64) {
     let over = over.min(session.seconds);
     for second in over.saturating_sub(REPORTED)..over {
@@ -216,15 +218,14 @@ fn report(socket: &UdpSocket, ours: Sender, session: &Session, over: u64) {
     }
 }
 
-/// One peer of a probe that we began.
+/// State of one peer of our probe.
 struct Other {
     key: Option<Key>,
     load: Load,
     reports: BTreeMap<u64, u64>,
 }
 
-/// Probes with all `peers` at the same time: sends at most `rate` bits per second in all, and lets each send
-/// as much.
+/// Probes with all `peers` at once, sending and asking for at most `rate` bits per second in total.
 ///
 /// # Errors
 /// If a peer does not answer, or the socket fails.
@@ -263,7 +264,7 @@ pub async fn probe(
         })
         .await?;
         for (other, peer) in others.iter_mut().zip(peers) {
-            // A little longer than the seconds counted, so that the last reports have someone to go to.
+            // Sends a little longer than the counted seconds, so that peers still send their last reports.
             if let Some(key) = &other.key {
                 other.load.send(&socket, peer.address, keys.ours, key);
             }
@@ -272,7 +273,7 @@ pub async fn probe(
     Ok(counted(&received, &others))
 }
 
-/// Agrees with every peer on a key for this session.
+/// Agrees with every peer on a session key.
 async fn challenge(
     socket: &UdpSocket,
     keys: &Keys,
@@ -282,6 +283,7 @@ async fn challenge(
 ) -> io::Result<()> {
     let nonce: Nonce = random();
     for _ in 0..TRIES {
+        // UDP loses datagrams: repeat the start for peers that have not answered.
         let silent: BTreeSet<usize> = (0..peers.len()).filter(|i| others[*i].key.is_none()).collect();
         if silent.is_empty() {
             break;
@@ -308,13 +310,14 @@ async fn challenge(
         }
     }
     if let Some(i) = others.iter().position(|other| other.key.is_none()) {
-        let cause = format!("{} at {} does not answer, or is being used", peers[i].name, peers[i].address);
+        let cause =
+            format!("{} at {} does not answer, or serves another probe", peers[i].name, peers[i].address);
         return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
     }
     Ok(())
 }
 
-/// The seconds of which all know, and the median of the smaller direction's.
+/// Keeps the seconds that all peers reported, and computes the median of the smaller direction.
 fn counted(received: &[u64], others: &[Other]) -> Capacity {
     let mut result = Capacity { seconds: Vec::new(), incomplete: 0, rate: Rate(0) };
     for (second, received) in received.iter().enumerate() {
@@ -353,7 +356,7 @@ mod tests {
         let peers = [peer("a", &at_a, &a), peer("b", &at_b, &b)];
         let stranger = Identity::generate();
         let at_stranger = socket().await;
-        // A start under a key that nobody knows, noise, and a head whose code is wrong.
+        // A start under an unknown key, noise, and a head with a wrong MAC.
         let shared = x25519_dalek::x25519(stranger.schedule_secret(), peers[0].onion_key);
         let sender = stranger.relay_public().onion[..8].try_into().unwrap();
         let start = Head { kind: ProbeKind::Start, sender, nonce: [0; 16], number: 1, value: 1_000_000 };
@@ -367,7 +370,8 @@ mod tests {
             _ = serve(at_b, &b, &ours, 4_000_000) => unreachable!("it serves for ever"),
             capacity = probe(at_us, &us, &peers, Rate(6_000_000), 2) => capacity.unwrap(),
         };
-        // 6 Mbit/s leave, 8 arrive: the smaller counts. Loose, for this machine may be busy.
+        // 6 Mbit/s leave and 8 arrive, so the smaller counts. The bounds are loose because the machine may be
+        // busy.
         assert!((3_000_000..=6_500_000).contains(&capacity.rate.0), "{capacity:?}");
         assert_eq!(capacity.seconds.len() + capacity.incomplete, 2);
         let answer = at_stranger.try_recv_from(&mut [0; 100]).map(|(count, _)| count);

@@ -91,7 +91,7 @@ pub struct RelayConfig {
     /// Rate limit of everything the relay forwards.
     #[serde(default = "unlimited")]
     pub rate: Rate,
-    /// Who may measure the relay, and how.
+    /// Coordinators that may measure the relay, and the limits of a measurement.
     pub measurement: relay::Config,
     /// Relays to which it extends circuits.
     #[serde(default, rename = "neighbour")]
@@ -458,6 +458,7 @@ impl TryFrom<RelayTable> for RelayEntry {
     fn try_from(table: RelayTable) -> Result<RelayEntry, String> {
         let name = &table.nickname;
         let (id, target) = match (table.target, table.fingerprint, table.onion_key, table.id) {
+            // A Tidegate relay is named after its certificate unless it has an identity in a consensus.
             (TargetKind::Flashflow, Some(fingerprint), Some(onion), id) => {
                 let own = identity_of(&fingerprint.0);
                 let keys = RelayPublic { identity: own, onion: onion.0 };
@@ -503,6 +504,7 @@ impl ConfigFile for CoordinatorConfig {
         if let Some(stock) = &mut self.stock {
             stock.torrc.iter_mut().for_each(|torrc| resolve(path, torrc));
         }
+        // Only stock relays can be measured without a team.
         let has_measured = self.stock.is_none() || self.relays.iter().any(|r| r.target != Target::Stock);
         if !(usize::from(has_measured)..=MAX_MEASURERS).contains(&self.measurers.len()) {
             return Err(format!("the team needs 1 to {MAX_MEASURERS} [[measurer]]s"));

@@ -1,4 +1,4 @@
-//! One measurement on sockets: connections to the relay and its measurers, and the role between them.
+//! Drives one measurement on sockets: connections to the relay and its measurers.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -21,7 +21,9 @@ enum Event {
     Lost(Peer),
 }
 
-/// Makes one measurement. `seconds` hears of each complete second; `stop` turning true ends it.
+/// Makes one measurement.
+///
+/// `seconds` is called with each complete second. The measurement ends when `stop` turns true.
 pub async fn measure(
     identity: &Identity,
     relay: Contact,
@@ -52,7 +54,8 @@ pub async fn measure(
         while let Some(output) = measurement.poll() {
             match output {
                 Output::Send(peer, message) => {
-                    // A full or closed outbox belongs to a peer that is gone, or will be by its timeout.
+                    // A full or closed outbox belongs to a peer that is gone, or will be dropped by its
+                    // timeout.
                     if let Some(outbox) = outboxes.get(&peer) {
                         let _ = outbox.try_send(message);
                     }
@@ -82,7 +85,7 @@ pub async fn measure(
             () = stopped => measurement.stop(),
         }
     };
-    // The last words (STOP, FAILED) leave before the connections close.
+    // The last messages (STOP, FAILED) leave before the connections close.
     outboxes.clear();
     drop(inbox);
     let farewell = async { while tasks.join_next().await.is_some() {} };
@@ -93,7 +96,7 @@ pub async fn measure(
     result
 }
 
-/// One connection: its messages become events, until either side closes it.
+/// Runs one connection: turns its messages into events until either side closes it.
 async fn converse(
     peer: Peer,
     address: SocketAddr,
@@ -120,7 +123,7 @@ async fn converse(
             };
             let last = !matches!(event, Event::Said(..));
             if events.send(event).await.is_err() || last {
-                // What we still have to say is worth trying.
+                // Stay, so that the writer can still send what is queued.
                 pending::<()>().await;
             }
         }

@@ -1,5 +1,7 @@
-//! The coordinator as a daemon: a schedule per period, measurements in their slots, every step in the
-//! store, the bandwidth file after each slot. Killed at any moment, it goes on in mid-period.
+//! The coordinator's daemon: schedules a period, measures in slots, and writes the bandwidth file after each
+//! slot.
+//!
+//! Every step goes to the store first. After a crash at any moment the daemon continues in mid-period.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,23 +24,23 @@ use super::coordinator::measure;
 use super::ledger::{BY_RELAY, Ledger};
 use super::plan::{as_relay, plan};
 use super::record::Record;
-use super::shared::{Current, Shared, network, say_network};
+use super::shared::{CoordinatorState, Current, network, say_network};
 use super::store::{self, Store, StoreError};
 use super::{publish, stock};
 use crate::clock::{self, Calendar};
 use crate::identity::{Contact, Identity, IdentityError, digest, hex, random};
 use tidegate_control::flashflow::bandwidth_file::relay_name;
 
-/// Why the daemon cannot start or must end.
+/// Reason why the daemon cannot start or must stop.
 #[derive(Debug)]
 pub enum DaemonError {
-    /// Its keys.
+    /// The identity file cannot be used.
     Identity(IdentityError),
-    /// Its state.
+    /// The state cannot be used.
     Store(StoreError),
-    /// The network cannot be learnt.
+    /// The consensus cannot be read or verified.
     Network(DataError),
-    /// The disk took no more records, or no bandwidth file.
+    /// A record or the bandwidth file cannot be written.
     Disk(std::io::Error),
 }
 
@@ -61,24 +63,24 @@ impl From<std::io::Error> for DaemonError {
     }
 }
 
-/// Dated bandwidth files that are kept.
+/// Number of dated bandwidth files to keep.
 const FILES: usize = 100;
-/// Failures that the status page shows.
+/// Number of failures on the status page.
 const SHOWN_ERRORS: usize = 20;
 
-/// The daemon.
+/// The coordinator's daemon. Clones are handles to the same daemon.
 #[derive(Clone)]
 pub struct Daemon {
     identity: Rc<Identity>,
-    shared: Rc<RefCell<Shared>>,
+    shared: Rc<RefCell<CoordinatorState>>,
     stop: watch::Sender<bool>,
 }
 
 impl Daemon {
-    /// Opens the state.
+    /// Opens the state and plans the current period.
     ///
     /// # Errors
-    /// [`DaemonError`]
+    /// [`DaemonError`] if the identity, the state or the network cannot be used.
     pub fn open(mut config: CoordinatorConfig) -> Result<Daemon, DaemonError> {
         let identity = Identity::load(&config.identity).map_err(DaemonError::Identity)?;
         let calendar = Calendar::new(config.period);
@@ -93,20 +95,20 @@ impl Daemon {
             fresh: records.is_empty(),
         };
         store.append(&record)?;
+        // The ledger must see this start too: it fails interrupted measurements.
         let mut ledger = Ledger::default();
         for record in records.iter().chain([&record]) {
             ledger.apply(record).expect("the store checked them");
         }
         if ledger.from_future() > 0 {
-            let cause =
-                "records from the future are ignored: the clock is wrong now, or was when they were written";
+            let cause = "records with times in the future are ignored: the clock is wrong now, or was when they were written";
             tracing::warn!(cause, ignored = ledger.from_future(), "warning");
         }
         let newest = records.iter().filter_map(Record::unix).filter(|unix| *unix <= started).max();
         let period = started / (config.period.0 / 1_000_000_000);
         let schedule = plan(&config, network.as_ref(), &identity, &records, period);
         tracing::info!(records = records.len(), period, placements = schedule.placements().len(), "started");
-        let shared = Shared {
+        let shared = CoordinatorState {
             config,
             network,
             ledger,
@@ -125,13 +127,15 @@ impl Daemon {
         Ok(Daemon { identity: Rc::new(identity), shared: Rc::new(RefCell::new(shared)), stop })
     }
 
-    /// What the status page shows.
-    pub fn shared(&self) -> Rc<RefCell<Shared>> {
+    /// State for the status page.
+    pub fn shared(&self) -> Rc<RefCell<CoordinatorState>> {
         self.shared.clone()
     }
 
-    /// Measures every relay at once, in as few slots as hold them, as often as it takes or is allowed, and
-    /// writes the bandwidth file. Nicknames of the relays of which no measurement was complete.
+    /// Measures every relay now, in as few slots as possible, and writes the bandwidth file.
+    ///
+    /// Measurements are repeated as often as needed and allowed. Returns the nicknames of relays without a
+    /// complete measurement.
     ///
     /// # Errors
     /// If the disk fails.
@@ -143,9 +147,10 @@ impl Daemon {
             config.relays.iter().map(|r| r.id).filter(|id| !config.opt_out.contains(id)).collect()
         };
         let all = waiting.clone();
-        let measured = |shared: &Shared, id: &RelayId| {
+        let measured = |shared: &CoordinatorState, id: &RelayId| {
             shared.ledger.history(id).is_some_and(|h| h.successes.last().is_some_and(|unix| *unix >= now))
         };
+        // Relays refuse further measurements in a period, so more rounds are useless.
         for _ in 0..PER_PERIOD {
             let slots = self.shared.borrow_mut().plan_at_once(&waiting, now);
             for slot in 0..slots.slots() {
@@ -177,7 +182,7 @@ impl Daemon {
             (slot, period, (period / slot) as u32)
         };
         self.catch_up(slots, slot_s, period_s);
-        // Slots never run twice, even if the calendar is set back.
+        // A slot never runs twice, even if the calendar is set back.
         let mut done = None;
         let mut refused = false;
         loop {
@@ -205,16 +210,16 @@ impl Daemon {
         if refused.is_some() != *said {
             *said = refused.is_some();
             let cause = if *said {
-                "the clock jumped by more than a period: it is not followed, and if it is right now, start the \
-                 coordinator anew"
+                "the clock jumped by more than a period and is ignored; if the new time is right, restart the \
+                 coordinator"
             } else {
-                "the clock is back"
+                "the clock is within a period again"
             };
             tracing::warn!(refused_unix = refused, unix = shared.unix(), cause, "clock");
         }
     }
 
-    /// Relays whose slots passed while we were away get the next ones with room.
+    /// Reschedules relays that missed their slots while the daemon was down.
     fn catch_up(&self, slots: u32, slot_s: u64, period_s: u64) {
         let mut shared = self.shared.borrow_mut();
         let unix = shared.unix();
@@ -233,7 +238,7 @@ impl Daemon {
         }
     }
 
-    fn alone(&self, shared: &Shared, id: &RelayId, guess: Rate) -> Option<Group> {
+    fn alone(&self, shared: &CoordinatorState, id: &RelayId, guess: Rate) -> Option<Group> {
         let entry = shared.config.relays.iter().find(|relay| relay.id == *id)?;
         group(&[as_relay(entry, guess)], &shared.config.parameters).pop()
     }
@@ -281,7 +286,7 @@ impl Daemon {
                 let entry = shared.config.relays.iter().find(|relay| relay.id == placement.relay);
                 let (false, Some(entry)) = (refused, entry) else { continue };
                 let left = if entry.target == Target::Stock { &mut left_for_stock } else { &mut left };
-                // The reservation fits the budget; rounding may ask for a bit more than is left.
+                // The reservation fits the budget, but rounding may ask for slightly more than is left.
                 let all = Rate(left.iter().map(|rate| rate.0).sum());
                 let Some(shares) = allocate(left, placement.reserved.min(all)) else { continue };
                 left.iter_mut().zip(&shares).for_each(|(left, share)| left.0 -= share.0);
@@ -329,6 +334,7 @@ impl Daemon {
                 "attempt"
             );
         }
+        // No borrow of the shared state may live across an await.
         let on_second = |number: u16, second: &SecondRecord| self.keep_second(&id, number, second);
         let stop = self.stop.subscribe();
         let (result, names) = match &entry.target {
@@ -362,6 +368,7 @@ impl Daemon {
         let p = &config.parameters;
         let seconds = (p.duration.0 / 1_000_000_000) as u16;
         let sockets = share_sockets(p.sockets, shares);
+        // Measurers without a share are not told of the measurement.
         let taking_part: Vec<usize> = (0..shares.len()).filter(|&i| shares[i].0 > 0).collect();
         let ids = taking_part.iter().map(|&i| &config.measurers[i]);
         let opens = taking_part.iter().map(|&i| Open {
@@ -396,6 +403,7 @@ impl Daemon {
             sent: second.sent,
             received: second.received,
         });
+        // The page and the log show what counts for the estimate, with the claim clamped.
         let counted = second.second(shared.config.parameters.background);
         let last = (counted.measurement * 8, counted.background * 8);
         let relay = shared.current.get_mut(id).map(|current| {
@@ -465,6 +473,7 @@ impl Daemon {
                 shared.errors.push((unix, entry.nickname.clone(), format!("{reason} ({by})")));
                 let excess = shared.errors.len().saturating_sub(SHOWN_ERRORS);
                 shared.errors.drain(..excess);
+                // The relay or the operator does not want a measurement now: retrying would not help.
                 if !matches!(
                     reason,
                     Reason::Stopped | Reason::Disabled | Reason::NotAllowed | Reason::TooOften
@@ -475,8 +484,8 @@ impl Daemon {
         }
     }
 
-    /// Another measurement of this period, in the next slot with room.
-    fn again(&self, shared: &mut Shared, id: &RelayId, guess: Rate) {
+    /// Schedules another measurement of this period, in the next slot with room.
+    fn again(&self, shared: &mut CoordinatorState, id: &RelayId, guess: Rate) {
         let next = shared.position.1 + 1;
         if let Some(group) = self.alone(shared, id, guess) {
             shared.schedule.place_next(&group, next);

@@ -1,5 +1,5 @@
-//! A path of a given delay for machines whose kernel can make none: connections are passed on, and every byte
-//! goes through a [`DelayLine`].
+//! An emulated path for kernels without netem: a TCP proxy that delays every byte by a
+//! [`DelayLine`].
 
 use std::cell::Cell;
 use std::io;
@@ -17,12 +17,13 @@ use tokio::sync::Semaphore;
 use crate::admission::next_connection;
 use crate::clock;
 
-/// Bytes under way on all connections together: a second of 2 Gbit/s. Each direction of a connection may hold
-/// one [`CHUNK`] beyond that.
+/// Limit of the bytes held by all connections together: one second of 2 Gbit/s.
+///
+/// Each direction of a connection may hold one [`CHUNK`] beyond it.
 const MOST: usize = 256 << 20;
-/// Read at once.
+/// Bytes per read.
 const CHUNK: usize = 1 << 16;
-/// Connections at once; more wait to be accepted.
+/// Limit of simultaneous connections; further ones wait to be accepted.
 const CONNECTIONS: usize = 1024;
 
 /// Passes connections on to `to` until dropped. Must run inside a [`tokio::task::LocalSet`].
@@ -33,7 +34,7 @@ pub async fn run(listener: TcpListener, to: SocketAddr, path: Path, seed: Seed) 
         let (near, _) = next_connection(&listener).await;
         let (seed, held) = (seed.fork_index(n), held.clone());
         tokio::task::spawn_local(async move {
-            // How a connection ends concerns nobody else.
+            // Errors of one connection are not reported; both ends see the connection close.
             join(near, to, path, seed, &held).await.unwrap_or_default();
             drop(place);
         });
@@ -41,32 +42,32 @@ pub async fn run(listener: TcpListener, to: SocketAddr, path: Path, seed: Seed) 
 }
 
 async fn join(near: TcpStream, to: SocketAddr, path: Path, seed: Seed, held: &Cell<usize>) -> io::Result<()> {
-    // The handshake's way there and back.
+    // Round trip of the handshake.
     clock::until(clock::now() + path.delay * 2).await;
     let far = TcpStream::connect(to).await?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
     let ((near_reader, near_writer), (far_reader, far_writer)) = (near.into_split(), far.into_split());
-    let way = |name| Way { line: DelayLine::new(path, seed.fork(name).random()), together: held };
-    let there = way("there").carry(near_reader, far_writer);
-    let back = way("back").carry(far_reader, near_writer);
+    let direction = |name| Direction { line: DelayLine::new(path, seed.fork(name).random()), together: held };
+    let there = direction("there").carry(near_reader, far_writer);
+    let back = direction("back").carry(far_reader, near_writer);
     tokio::try_join!(there, back).map(drop)
 }
 
 /// One direction of a connection.
-struct Way<'a> {
+struct Direction<'a> {
     line: DelayLine,
-    /// What all lines hold.
+    /// Bytes held by all lines together.
     together: &'a Cell<usize>,
 }
 
-impl Drop for Way<'_> {
+impl Drop for Direction<'_> {
     fn drop(&mut self) {
         self.together.set(self.together.get() - self.line.held());
     }
 }
 
-impl Way<'_> {
+impl Direction<'_> {
     /// Carries bytes until the reader ends and all of them have left.
     async fn carry(
         mut self,
@@ -77,6 +78,7 @@ impl Way<'_> {
         let mut open = true;
         while open || self.line.held() > 0 {
             tokio::select! {
+                // A full line stops reading; the sender sees a full TCP window.
                 read = reader.read(&mut buffer), if open && self.line.takes(self.together.get(), MOST) => {
                     let count = read?;
                     open = count > 0;
@@ -103,8 +105,8 @@ mod tests {
 
     use super::*;
 
-    /// What goes in comes out, in order, in both directions, not before its time; and all of the room is free
-    /// again afterwards, also after a connection that was cut.
+    /// Bytes arrive in order, in both directions, and not early. All memory is free afterwards, also after a
+    /// connection is cut.
     #[test]
     fn bytes_cross_a_path_late_in_order_and_leave_nothing_behind() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -133,16 +135,16 @@ mod tests {
             let (.., read) = tokio::join!(sending, echoing, reader.read_to_end(&mut back));
             assert_eq!(read.unwrap(), content.len());
             assert!(back == content, "in order");
-            // The handshake, the way there, and the way back.
+            // The handshake, the forward path and the return path.
             assert!(clock::now().since(before) >= path.delay * 4);
 
             let held = Cell::new(0);
             let (a, b) = tokio::io::duplex(100);
             let (_keep, gone) = tokio::io::duplex(100);
             drop(_keep);
-            let way = Way { line: DelayLine::new(path, Seed::root(2).random()), together: &held };
+            let direction = Direction { line: DelayLine::new(path, Seed::root(2).random()), together: &held };
             let (_, mut feed) = tokio::io::split(b);
-            let (cut, ()) = tokio::join!(way.carry(a, gone), async {
+            let (cut, ()) = tokio::join!(direction.carry(a, gone), async {
                 for _ in 0..50 {
                     let _ = feed.write_all(&[1; 50]).await;
                 }

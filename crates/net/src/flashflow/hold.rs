@@ -1,5 +1,6 @@
-//! A measurement circuit of a relay that lies: it decrypts honestly, returns cells when it serves it, and so
-//! shows what the estimate is worth ([`tidegate_proto::flashflow::hold`]).
+//! The measurement circuit of a lying relay, which decrypts honestly but returns cells when it gains by it.
+//!
+//! See [`tidegate_proto::flashflow::hold`].
 
 use std::cell::RefCell;
 use std::io;
@@ -12,11 +13,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{clock, link};
 
-/// How often it looks whether it may return something.
+/// Interval between attempts to return cells.
 const STEP: Span = Span::from_millis(5);
 
-/// Answers echo cells: `decrypt` waits for leave to decrypt some of so many bytes, `release` says how many of so
-/// many decrypted bytes are returned now. What is held back is bounded by what the measurer sends unanswered.
+/// Answers echo cells, holding some back.
+///
+/// `decrypt` waits for leave to decrypt a part of the given bytes. `release` says how many of the given
+/// decrypted bytes to return now. The measurer's window of unanswered cells bounds what is held back.
 pub async fn echo(
     stream: impl AsyncRead + AsyncWrite,
     mut end: RelayEnd,
@@ -32,6 +35,7 @@ pub async fn echo(
                 0 => return Ok(()),
                 count => buffer.filled(count),
             }
+            // The rate limits decrypting, the scarce resource that the relay lies about.
             let mut cells = buffer.cells();
             while !cells.is_empty() {
                 let Some(leave) = decrypt(cells.len() as u64).await else { return Ok(()) };

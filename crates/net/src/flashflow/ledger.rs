@@ -1,5 +1,6 @@
-//! What a coordinator knows, as a fold over its records: every attempt, every second, every result. The
-//! bandwidth file is a function of the ledger, so a replay gives the same file, byte for byte.
+//! The coordinator's knowledge, computed from its records: every attempt, second and result.
+//!
+//! The bandwidth file is a function of the ledger, so a replay gives the same file, byte for byte.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +16,7 @@ use tidegate_proto::flashflow::message::Reason;
 use super::record::{Described, Record, RecordedParameters};
 use crate::identity::unhex;
 
-/// A record that does not fit to those before it.
+/// A record that contradicts earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerError(String);
 
@@ -29,40 +30,40 @@ impl std::error::Error for LedgerError {}
 
 /// A complete measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Good {
-    /// When it was complete.
+pub struct RelayResult {
+    /// Unix time of completion.
     pub unix: u64,
-    /// `z`
+    /// Estimate `z`.
     pub estimate: Rate,
-    /// Whether it bounds the truth.
+    /// Whether the estimate bounds the true capacity.
     pub conclusive: bool,
 }
 
-/// What is known of one relay.
+/// Measurements of one relay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
-    /// Good results, each a conclusive one, or the largest lower bound since: the last one counts.
-    goods: Vec<Good>,
-    /// What to try next, if the last measurement was inconclusive.
+    /// Results that count. The last one is the newest conclusive one, or a larger lower bound since.
+    goods: Vec<RelayResult>,
+    /// The next guess, if the last measurement was inconclusive.
     pub next_guess: Option<Rate>,
-    /// When measurements began.
+    /// Unix times at which measurements began.
     pub attempts: Vec<u64>,
-    /// Those among them that count against the relay: not those that someone else made fail before it was loaded.
+    /// Those of `attempts` that count against the relay. Failures by others before the load do not.
     counted: Vec<u64>,
-    /// When measurements were complete.
+    /// Unix times at which measurements were complete.
     pub successes: Vec<u64>,
-    /// When measurements failed.
+    /// Unix times at which measurements failed.
     pub failures: Vec<u64>,
 }
 
 impl History {
     /// The last good result.
-    pub fn good(&self) -> Option<Good> {
+    pub fn good(&self) -> Option<RelayResult> {
         self.goods.last().copied()
     }
 
-    /// A measurement was complete.
-    fn succeeded(&mut self, good: Good, verdict: Verdict) {
+    /// Adds a complete measurement.
+    fn succeeded(&mut self, good: RelayResult, verdict: Verdict) {
         self.successes.push(good.unix);
         self.next_guess = match verdict {
             Verdict::Conclusive(_) => None,
@@ -74,7 +75,7 @@ impl History {
         }
     }
 
-    /// Forgets what is said to have happened after `latest`; how much that was.
+    /// Removes all times after `latest` and returns their number.
     fn forget_after(&mut self, latest: u64) -> usize {
         let before = self.goods.len();
         self.goods.retain(|good| good.unix <= latest);
@@ -91,8 +92,7 @@ impl History {
     }
 }
 
-/// How far behind a record's time the clock may be when the coordinator starts: a record from beyond was written
-/// under a clock that was wrong.
+/// Largest plausible clock error at a start: records further in the future were written under a wrong clock.
 const FUTURE_S: u64 = 86_400;
 
 #[derive(Clone, Debug)]
@@ -106,24 +106,25 @@ struct Running {
 }
 
 impl Running {
-    /// What follows from the result, which must follow from the seconds.
-    fn verdict(&self, id: &str, good: Good) -> Result<Verdict, LedgerError> {
+    /// Judges a result after checking that it follows from the seconds.
+    fn verdict(&self, id: &str, good: RelayResult) -> Result<Verdict, LedgerError> {
         let z = aggregate::estimate(&self.seconds);
-        let Good { estimate, conclusive, .. } = good;
+        let RelayResult { estimate, conclusive, .. } = good;
         if z != Some(estimate) {
             let cause = format!("result of {id} is {} bit/s, its seconds give {z:?}", estimate.0);
             return Err(LedgerError(cause));
         }
         let verdict = self.parameters.judge(estimate, self.guess, self.allocated);
         if matches!(verdict, Verdict::Conclusive(_)) != conclusive {
-            let cause = format!("result of {id} says conclusive: {conclusive}, which does not follow");
+            let cause =
+                format!("result of {id} says conclusive: {conclusive}, which contradicts its seconds");
             return Err(LedgerError(cause));
         }
         Ok(verdict)
     }
 }
 
-/// What an attempt's record says of the rules that judge it.
+/// The parameters with which an attempt is judged.
 fn judged_by(id: &str, recorded: &RecordedParameters) -> Result<MeasurementParameters, LedgerError> {
     let Some(background) = Percent::new(recorded.background_percent) else {
         return Err(LedgerError(format!("attempt {id} has no background ratio")));
@@ -137,33 +138,33 @@ fn judged_by(id: &str, recorded: &RecordedParameters) -> Result<MeasurementParam
     })
 }
 
-/// How a record names the relay as the one that made a measurement fail.
+/// Value of `by` for a failure caused by the relay.
 pub const BY_RELAY: &str = "relay";
 
-/// All that follows from the records.
+/// The state that follows from the records.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     relays: BTreeMap<RelayId, History>,
     running: BTreeMap<String, Running>,
-    /// Nothing before the first record was deleted.
+    /// Whether no record was deleted before the first one.
     fresh: bool,
-    /// Time of the first record.
+    /// Unix time of the first record.
     first: Option<u64>,
-    /// Text of the last file that the records speak of.
+    /// Text of the last bandwidth file.
     file: Option<String>,
-    /// Times in the future, when the coordinator last started.
+    /// Number of times found in the future at the last start.
     from_future: usize,
 }
 
 impl Ledger {
-    /// Takes in one more record.
+    /// Applies one more record.
     ///
     /// # Errors
-    /// If the record contradicts the earlier ones, or a result does not follow from its seconds.
+    /// If the record contradicts earlier ones, or a result does not follow from its seconds.
     pub fn apply(&mut self, record: &Record) -> Result<(), LedgerError> {
         let wrong = |what: String| Err(LedgerError(what));
         match record {
-            // Whatever ran was interrupted: it neither counts nor takes anything away.
+            // Running measurements were interrupted: they count as failed, and earlier results stay.
             Record::Started { unix, fresh, .. } => {
                 for running in std::mem::take(&mut self.running).into_values() {
                     self.relays.entry(running.relay).or_default().failures.push(*unix);
@@ -174,7 +175,9 @@ impl Ledger {
                 self.first.get_or_insert(*unix);
             }
             Record::Attempt { id, unix, relay, guess, allocated, parameters } => {
-                let Some(relay) = unhex(relay) else { return wrong(format!("{relay} is no relay")) };
+                let Some(relay) = unhex(relay) else {
+                    return wrong(format!("{relay} is not a relay identity"));
+                };
                 let running = Running {
                     began: *unix,
                     relay,
@@ -203,7 +206,7 @@ impl Ledger {
                 let Some(running) = self.running.remove(id) else {
                     return self.unknown(id);
                 };
-                let good = Good { unix: *unix, estimate: Rate(*estimate), conclusive: *conclusive };
+                let good = RelayResult { unix: *unix, estimate: Rate(*estimate), conclusive: *conclusive };
                 let verdict = running.verdict(id, good)?;
                 self.relays.entry(running.relay).or_default().succeeded(good, verdict);
             }
@@ -213,7 +216,8 @@ impl Ledger {
                 };
                 let history = self.relays.entry(running.relay).or_default();
                 history.failures.push(*unix);
-                // The relay may refuse circuits; what else fails before a cell was echoed is not its doing.
+                // The relay may refuse circuits. Other failures before the first echoed cell are not caused by
+                // it.
                 let its_doing = by == BY_RELAY || reason == Reason::Circuits.name();
                 if !its_doing && running.seconds.is_empty() {
                     let at = history.counted.iter().rposition(|began| *began == running.began);
@@ -235,7 +239,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A record of a measurement whose beginning is not there: it was deleted by age, or something is wrong.
+    /// Handles a record of a measurement without a start: an error, unless old records were deleted.
     fn unknown(&self, id: &str) -> Result<(), LedgerError> {
         if self.fresh {
             return Err(LedgerError(format!("measurement {id} is not running")));
@@ -243,36 +247,36 @@ impl Ledger {
         Ok(())
     }
 
-    /// What is known of a relay.
+    /// Measurements of a relay.
     pub fn history(&self, relay: &RelayId) -> Option<&History> {
         self.relays.get(relay)
     }
 
-    /// The relay's last good result, unless it is older than `expiry`.
-    pub fn good(&self, relay: &RelayId, now: u64, expiry: Span) -> Option<Good> {
+    /// The relay's last result that counts, unless it is older than `expiry`.
+    pub fn good(&self, relay: &RelayId, now: u64, expiry: Span) -> Option<RelayResult> {
         let good = self.relays.get(relay)?.good()?;
         (now.saturating_sub(good.unix) <= expiry.0 / 1_000_000_000).then_some(good)
     }
 
-    /// Times that were found to be in the future when the coordinator last started, and forgotten.
+    /// Number of times found in the future at the last start, which are ignored.
     pub fn from_future(&self) -> usize {
         self.from_future
     }
 
-    /// Measurements that began after `since` and count against the relay.
+    /// Number of measurements after `since` that count against the relay.
     pub fn attempts_since(&self, relay: &RelayId, since: u64) -> usize {
         self.relays.get(relay).map_or(0, |h| h.counted.iter().filter(|unix| **unix > since).count())
     }
 
-    /// The file that the last [`Record::File`] speaks of.
+    /// Text of the bandwidth file in the last [`Record::File`].
     pub fn last_file(&self) -> Option<&str> {
         self.file.as_deref()
     }
 
-    /// The bandwidth file as of `unix`: the relays that may be measured, of a network of so many.
+    /// The bandwidth file as of `unix`, for the relays that may be measured and the size of the network.
     ///
     /// # Errors
-    /// If a directory authority would refuse it.
+    /// If a directory authority would refuse the file.
     pub fn file_text(
         &self,
         (network, of): (&[Described], Option<u64>),
@@ -280,7 +284,7 @@ impl Ledger {
         started: u64,
         expiry: Span,
     ) -> Result<String, BandwidthFileError> {
-        // Only what lies within the results' lifetime, so that older records can be deleted.
+        // Count only times within the results' lifetime, so that older records can be deleted.
         let recent = |times: &[u64]| {
             let oldest = unix.saturating_sub(expiry.0 / 1_000_000_000);
             times.iter().filter(|time| **time >= oldest).count() as u64
@@ -371,7 +375,10 @@ mod tests {
         ])
         .unwrap();
         let history = ledger.history(&RELAY).unwrap();
-        assert_eq!(history.good(), Some(Good { unix: 12, estimate: Rate(1_600_000), conclusive: true }));
+        assert_eq!(
+            history.good(),
+            Some(RelayResult { unix: 12, estimate: Rate(1_600_000), conclusive: true })
+        );
         assert_eq!((&history.successes[..], &history.failures[..]), (&[12][..], &[22, 40][..]));
         assert_eq!(history.attempts, [10, 20, 30]);
         assert_eq!(ledger.attempts_since(&RELAY, 15), 2);
@@ -418,7 +425,7 @@ mod tests {
             records.extend(bad);
             assert!(folded(&records).is_err(), "{records:?}");
         }
-        // Where old records were deleted, a measurement may lack its beginning.
+        // Where old records were deleted, a measurement may lack its start.
         assert!(folded(&[s, a]).is_ok());
     }
 
@@ -462,7 +469,7 @@ mod tests {
         assert_eq!(ledger.good(&RELAY, 200, Span::from_secs(86_400)).map(|good| good.unix), Some(11));
         assert_eq!(ledger.attempts_since(&RELAY, 50), 0);
         assert_eq!(ledger.from_future(), 4, "an attempt, twice, a success and a result");
-        // A day's difference is no wrong clock.
+        // A difference of one day is within the tolerance.
         records.pop();
         records.push(start(future + 5 - 86_400));
         assert_eq!(folded(&records).unwrap().from_future(), 2, "the result, a second later");

@@ -1,4 +1,4 @@
-//! What peers may cost a relay.
+//! Limits of what peers may cost a relay.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,21 +8,21 @@ use tidegate_control::units::Span;
 
 use crate::overlay::Timeouts;
 
-/// What peers may cost a relay.
+/// Limits of what peers may cost a relay.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at one time.
+    /// Simultaneous connections.
     pub connections: usize,
-    /// Of them, those that have not said what they are for; the oldest goes when another comes.
+    /// Connections without a first cell; when another one comes, the oldest is closed.
     pub unauthenticated: usize,
-    /// Connections of the overlay from one address, relays that the configuration names apart (tor:
+    /// Overlay connections from one address, not counting configured neighbours (tor:
     /// DoSConnectionMaxConcurrentCount).
     pub per_address: usize,
-    /// Circuits on a connection of the overlay.
+    /// Circuits on an overlay connection.
     pub circuits: u32,
-    /// How long a peer may take for its handshake, and again for its first cell.
+    /// Time for the handshake, and again for the first cell.
     pub handshake: Span,
-    /// How long a connection of the overlay may do nothing.
+    /// Timeouts of an idle overlay connection and of unread output.
     pub timeouts: Timeouts,
 }
 
@@ -39,7 +39,7 @@ impl Default for Limits {
     }
 }
 
-/// Connections by address, at most so many of each.
+/// Counts connections per address, up to a limit.
 #[derive(Debug)]
 pub struct Addresses {
     most: usize,
@@ -47,12 +47,12 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// With at most so many of each.
+    /// With a limit per address.
     pub fn new(most: usize) -> Addresses {
         Addresses { most, counts: RefCell::default() }
     }
 
-    /// Counts a connection until the place is dropped; `None` if the address has as many as it may.
+    /// Counts a connection until the place is dropped; `None` if the address is at its limit.
     pub fn enter(&self, address: IpAddr) -> Option<AddressPlace<'_>> {
         let mut counts = self.counts.borrow_mut();
         let count = counts.get(&address).copied().unwrap_or(0);
@@ -64,7 +64,7 @@ impl Addresses {
     }
 }
 
-/// A connection that is counted.
+/// The place of one connection.
 #[derive(Debug)]
 pub struct AddressPlace<'a> {
     addresses: &'a Addresses,

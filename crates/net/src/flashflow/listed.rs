@@ -1,4 +1,4 @@
-//! What a consensus says of the relays that the configuration names.
+//! Completes configured relays with the consensus.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,8 +8,9 @@ use tidegate_control::flashflow::schedule::RelayId;
 use super::config::RelayEntry;
 use super::network::Network;
 
-/// Tells the configuration's relays what the consensus says of them: who is not listed is left out, who has no address gets
-/// its own, and families are numbered anew.
+/// Updates the configured relays from the consensus.
+///
+/// Relays that are not listed are removed, missing addresses are filled in, and families get new numbers.
 pub fn inform(network: &Network, relays: &mut Vec<RelayEntry>) {
     relays.retain(|relay| network.relays.contains_key(&relay.id));
     for relay in &mut *relays {
@@ -21,8 +22,10 @@ pub fn inform(network: &Network, relays: &mut Vec<RelayEntry>) {
     relays.iter_mut().zip(numbers).for_each(|(relay, number)| relay.family = Some(number));
 }
 
-/// A number for each relay, the same for those that may share a machine: by the configuration's word, by their address in
-/// either place, or as relatives; through others, too.
+/// A family number for each relay, equal for relays that may share a machine.
+///
+/// They are in one configured family, have a common address in either source, or are relatives, directly or
+/// through others.
 fn families(network: &Network, relays: &[RelayEntry]) -> Vec<u32> {
     #[derive(PartialEq, Eq, PartialOrd, Ord)]
     enum Tie {
@@ -40,7 +43,7 @@ fn families(network: &Network, relays: &[RelayEntry]) -> Vec<u32> {
         for tie in ties.chain(listed.relatives.iter().map(pair)) {
             let other = number[*first.entry(tie).or_insert(n)];
             let (from, to) = (number[n].max(other), number[n].min(other));
-            // Families are small, and joined seldom.
+            // Families are small and rarely joined, so renumbering all relays is cheap enough.
             if from != to {
                 number.iter_mut().filter(|number| **number == from).for_each(|number| *number = to);
             }
@@ -101,7 +104,8 @@ mod tests {
         assert_eq!(relays.len(), 6, "who is not listed is left out");
         assert_eq!(relays[0].address, ([10, 0, 0, 1], 7000).into(), "the configuration's word");
         assert_eq!(relays[1].address, ([192, 0, 2, 2], 9001).into(), "the consensus' word");
-        // 1 and 3 by the consensus' address, 3 and 5 by the configuration, 5 and 2 as relatives; 4 and 6 by address.
+        // 1 and 3 share a consensus address, 3 and 5 a configured family, 5 and 2 are relatives; 4 and 6 share
+        // an address.
         let families: Vec<u32> = relays.iter().map(|relay| relay.family.unwrap()).collect();
         assert_eq!(families, [0, 0, 0, 3, 0, 3]);
     }

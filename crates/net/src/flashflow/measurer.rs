@@ -1,5 +1,6 @@
-//! A measurer on sockets: the role on one thread, and workers that load the relay, one per core, each with
-//! its share of the sockets and of the rate.
+//! A measurer on sockets: one thread for the role, and worker threads that load the relay.
+//!
+//! Each worker has its share of the sockets and of the rate.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -28,28 +29,29 @@ use crate::identity::{Identity, random};
 use crate::link::Tcp;
 use crate::{clock, link, tls};
 
-/// How long a circuit may take to open.
+/// Time in which a circuit must open.
 const OPENING: Span = Span::from_secs(15);
-/// How long a coordinator may take for its handshake.
+/// Time for a coordinator's handshake.
 const HANDSHAKE: Span = Span::from_secs(10);
 
-/// What a measurer's operator sets.
+/// Options of a measurer's operator.
 #[derive(Clone, Debug)]
 pub struct MeasurerOptions {
-    /// Coordinators that may use it.
+    /// Certificate fingerprints of the coordinators that may use the measurer.
     pub coordinators: Vec<Fingerprint>,
-    /// Worker threads.
+    /// Number of worker threads.
     pub workers: usize,
-    /// It sends no faster than this, whatever a coordinator asks for, in bits per second.
+    /// Sending rate in bits per second that it never exceeds.
     pub rate: u64,
 }
 
-/// Peers whose handshake is under way, and measurements at one time.
+/// Limits of handshakes in progress and of simultaneous measurements.
 const UNAUTHENTICATED: usize = 1024;
 const SESSIONS: usize = 256;
 
-/// Serves coordinators until dropped: each connection is a measurement, and all of them together stay below
-/// the operator's rate. Must run inside a [`tokio::task::LocalSet`].
+/// Serves coordinators until dropped. Must run inside a [`tokio::task::LocalSet`].
+///
+/// Each connection is a measurement. Together they stay below the operator's rate.
 pub async fn serve(
     listener: TcpListener,
     identity: Arc<Identity>,
@@ -82,14 +84,14 @@ pub async fn serve(
     }
 }
 
-/// A part of the operator's rate, until it is dropped.
+/// A part of the operator's rate, given back on drop.
 struct Reserved {
     free: Rc<Cell<u64>>,
     rate: u64,
 }
 
 impl Reserved {
-    /// As much of `rate` as is free; `None` if nothing is.
+    /// Reserves as much of `rate` as is free; `None` if nothing is.
     fn of(free: &Rc<Cell<u64>>, rate: u64) -> Option<Reserved> {
         let rate = rate.min(free.get());
         free.set(free.get() - rate);
@@ -121,11 +123,11 @@ struct Counters {
     checked: AtomicU64,
 }
 
-/// What workers share; they end when it is dropped.
+/// State shared by the workers of a measurement. The workers end when it is dropped.
 struct Crew {
     phase: watch::Sender<Phase>,
     counters: Arc<Counters>,
-    // Given back in the end.
+    // Keeps the rate reserved until the measurement ends.
     _reserved: Reserved,
 }
 
@@ -147,6 +149,7 @@ async fn session(
             }
         }
     };
+    // Unbounded: workers on other threads must not wait for this one, and send at most two events per circuit.
     let (events, mut circuits) = mpsc::unbounded_channel();
     let acting = async {
         let mut measurer = Measurer::new();
@@ -209,6 +212,7 @@ fn hire(
 ) -> io::Result<Crew> {
     let config = tls::client(Some(identity), open.fingerprint).map_err(io::Error::other)?;
     let workers = options.workers.clamp(1, usize::from(open.sockets));
+    // Workers do not share a token bucket: that would be a lock per batch of cells.
     let rate = reserved.rate / workers as u64;
     let crew = Crew { phase: watch::Sender::new(Phase::Open), counters: Arc::default(), _reserved: reserved };
     for n in 0..workers {
@@ -250,12 +254,12 @@ impl Worker {
             let (worker, phase, load) = (self.clone(), phase.clone(), load.clone());
             local.spawn_local(async move { worker.circuit(circ, phase, &load).await });
         }
-        // Ends when the crew is dismissed, and its circuits with it.
+        // Ends with all circuits when the crew is dropped.
         runtime.block_on(local.run_until(async { while phase.changed().await.is_ok() {} }));
     }
 
     fn say(&self, event: Event) {
-        // Nobody listens once the session is over.
+        // The receiver is gone once the session is over.
         let _ = self.events.send(event);
     }
 
@@ -292,7 +296,7 @@ impl Worker {
 
 struct Circuit {
     end: RefCell<MeasurerEnd>,
-    /// Cells came back.
+    /// Signals that cells came back.
     returned: Notify,
 }
 

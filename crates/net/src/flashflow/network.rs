@@ -1,6 +1,8 @@
-//! What a consensus says of the network: who is listed, where, with which weight and relatives, and the shared random value.
-//! Only one that more than half of the trusted authorities signed is believed, and it aims nothing at anybody: a relay is
-//! measured only where the configuration names it, which is its operator's consent, and proves its keys before any load.
+//! Reads and verifies a consensus: relays, addresses, weights, relatives and the shared random value.
+//!
+//! A consensus needs the signatures of more than half of the trusted authorities. It cannot aim the team at a
+//! host: a relay is measured only if the configuration names it, with its operator's consent, and it must prove
+//! its keys before any load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -13,53 +15,53 @@ use tidegate_data::consensus::{self, Identity};
 use tidegate_data::document::{DataError, Document};
 use tidegate_data::{microdescriptor, open};
 
-/// Where the network is learnt from.
+/// Files from which the network is read.
 #[derive(Clone, Debug)]
 pub struct NetworkSource {
-    /// A consensus, or a folder of them, of which the last by name that is valid already counts.
+    /// A consensus, or a folder of them: the last one by name that is already valid counts.
     pub consensus: PathBuf,
     /// The authorities' certificates: a file, a folder of files, or a `.tar.xz` of them.
     pub certificates: PathBuf,
-    /// What tells relays' families, beside a consensus of the microdesc flavour.
+    /// Microdescriptors, which name relays' families, for a consensus of the microdesc flavour.
     pub microdescriptors: Option<PathBuf>,
-    /// The authorities that are trusted.
+    /// Identities of the trusted authorities.
     pub authorities: BTreeSet<Identity>,
 }
 
-/// The network.
+/// A verified consensus.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    /// When the consensus became valid, Unix time.
+    /// Unix time at which the consensus became valid.
     pub valid_after: u64,
-    /// What was agreed on as random; empty if nothing was.
+    /// The shared random value; empty if the consensus lacks it.
     pub shared_random: Vec<u8>,
-    /// The relays that run.
+    /// The running relays.
     pub relays: BTreeMap<RelayId, Listed>,
-    /// How many of the trusted authorities signed it.
+    /// Number of trusted authorities that signed it.
     pub signatures: usize,
 }
 
-/// A relay that runs.
+/// A running relay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
-    /// Its weight: kB/s as a bit rate.
+    /// Consensus weight, with kB/s converted to a bit rate.
     pub weight: Rate,
-    /// Where it takes connections of the overlay.
+    /// Address for overlay connections.
     pub address: SocketAddr,
-    /// Relays that call it a relative, and that it calls one.
+    /// Relays that declared it a relative, and that it declared one.
     pub relatives: BTreeSet<RelayId>,
 }
 
-/// An older consensus says too little of the network as it is: three days, as long as tor believes one.
+/// Largest age of a consensus in seconds: three days, as tor allows.
 const OLDEST: u64 = 3 * 86_400;
-/// A clock may be so much behind the authorities'.
+/// How far the clock may be behind the authorities', in seconds.
 const AHEAD: u64 = 600;
 
 impl NetworkSource {
-    /// Checks the names of authorities; without any, those of Tor are trusted.
+    /// Parses the authorities' identities; without any, those of Tor are trusted.
     ///
     /// # Errors
-    /// The first that is no identity.
+    /// The first that is not an identity.
     pub fn new(
         consensus: PathBuf,
         certificates: PathBuf,
@@ -67,7 +69,7 @@ impl NetworkSource {
     ) -> Result<NetworkSource, String> {
         let named = authorities.iter().map(String::as_str);
         let authorities = if authorities.is_empty() { identities(TOR) } else { identities(named) };
-        let authorities = authorities.map_err(|name| format!("authorities: {name} is no identity"))?;
+        let authorities = authorities.map_err(|name| format!("authorities: {name} is not an identity"))?;
         Ok(NetworkSource { consensus, certificates, microdescriptors: None, authorities })
     }
 
@@ -96,6 +98,7 @@ impl NetworkSource {
             let days = (unix - read.valid_after) / 86_400;
             return Err(document.error(format!("is {days} days old"), "fetch one of the last three days"));
         }
+        // Signatures count at the time of the consensus: keys may have expired since.
         let signed = certificates.verify(&document, read.valid_after, &self.authorities)?;
         let families = match &self.microdescriptors {
             Some(path) => microdescriptor::families(&open::open(path)?, &read.relays)?.1.relatives,
@@ -117,12 +120,12 @@ impl NetworkSource {
     }
 }
 
-/// As a bit rate, and no less than what finds out more.
+/// A weight as a bit rate, at least 1 Mbit/s so that the first measurement is informative.
 fn weight(kilobytes: u32) -> Rate {
     Rate(u64::from(kilobytes) * 8000).max(Rate(1_000_000))
 }
 
-/// The file, or the files of the folder by name.
+/// The file itself, or the files of the folder in the order of their names.
 fn files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     if !path.is_dir() {
         return Ok(vec![path.into()]);
@@ -130,7 +133,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     let unreadable = |cause| DataError::unreadable(path.display().to_string(), &cause);
     let entries =
         std::fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(unreadable)?;
-    // What somebody is still writing has a name that begins with a dot.
+    // A name that starts with a dot belongs to a file that is still being written.
     let hidden =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let mut files: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
@@ -162,7 +165,7 @@ mod tests {
         let source = NetworkSource::new(folder.clone(), fixtures.join("certificates"), &authorities).unwrap();
         assert!(source.read(VALID_AFTER).unwrap_err().cause.contains("no consensus that is valid already"));
         std::fs::write(folder.join("2030-01-02-03"), &text).unwrap();
-        // One that is not valid yet, and one that somebody is writing.
+        // One that is not valid yet, and one that is still being written.
         std::fs::write(folder.join("2031-01-01-00"), text.replace("2030-01-02 03", "2031-01-01 00")).unwrap();
         std::fs::write(folder.join(".2032"), "half of").unwrap();
         let network = source.read(VALID_AFTER + 3600).unwrap();
@@ -172,7 +175,7 @@ mod tests {
         assert!(weights.contains(&(3134 * 8000)) && weights.iter().all(|weight| *weight >= 1_000_000));
         let old = source.read(VALID_AFTER + 5 * 86_400).unwrap_err();
         assert!(old.cause.contains("is 5 days old"), "{old}");
-        // Somebody aims the team at another address.
+        // A forged address of a relay.
         std::fs::write(folder.join("2030-01-02-03"), text.replacen("192.0.2.12", "192.0.2.99", 1)).unwrap();
         let forged = source.read(VALID_AFTER + 3600).unwrap_err();
         assert!(forged.cause.contains("signed by 0 of 3"), "{forged}");

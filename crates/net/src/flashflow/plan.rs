@@ -1,4 +1,4 @@
-//! Who is measured when in a period, as it follows from the records.
+//! Computes the schedule of a period from the records.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::network::Network;
 use super::record::Record;
 use crate::identity::Identity;
 
-/// The schedule of a period, from what was known when it began.
+/// The schedule of a period, from the records at its beginning.
 pub fn plan(
     config: &CoordinatorConfig,
     network: Option<&Network>,
@@ -22,7 +22,7 @@ pub fn plan(
     let begin = period * (config.period.0 / 1_000_000_000);
     let mut ledger = Ledger::default();
     for record in records {
-        // A second of a measurement that is left out here is not known; the store checked all records together.
+        // A second of a measurement that was left out is unknown here; the store checked all records together.
         let known = matches!(record, Record::Second { .. }) || record.unix().is_some_and(|unix| unix < begin);
         if known && !matches!(record, Record::File { .. }) {
             let _ = ledger.apply(record);
@@ -41,12 +41,13 @@ pub fn plan(
         let good = ledger.good(&entry.id, begin, config.expiry).map(|good| good.estimate);
         let guess = next.or(good);
         old.extend(guess.map(|_| entry.id));
-        // What the authorities vote for, where they do, is a better guess than any other's capacity.
+        // The consensus weight is a better guess than the percentile of other relays' capacities.
         let listed = network.and_then(|network| network.relays.get(&entry.id));
         let weight = listed.map_or(first, |listed| listed.weight);
         relays.push(as_relay(entry, guess.unwrap_or(weight)));
     }
-    // A newcomer to a machine or family that is known waits for their slot: none lends the others its machine.
+    // A new relay on a known machine or in a known family waits for their slot, so that it cannot use their
+    // machine alone.
     let known = |group: &Group| group.relays.iter().any(|relay| old.contains(&relay.id));
     let (known, new): (Vec<Group>, Vec<Group>) =
         group(&relays, &config.parameters).into_iter().partition(known);
@@ -61,7 +62,7 @@ pub fn plan(
     schedule
 }
 
-/// A relay as the schedule knows it.
+/// A relay for the scheduler.
 pub fn as_relay(entry: &RelayEntry, guess: Rate) -> ScheduledRelay {
     ScheduledRelay { id: entry.id, guess, address: entry.address.ip(), family: entry.family }
 }
@@ -75,7 +76,8 @@ mod tests {
     use crate::identity::{hex, random};
     use tidegate_control::flashflow::bandwidth_file::relay_name;
 
-    /// The coordinator measured `r0` before. `r9` comes to its machine; the others are new, and alone.
+    /// The coordinator measured `r0` before. `r9` joins its machine; the others are new, each at its own
+    /// address.
     #[test]
     fn a_newcomer_to_a_known_machine_is_measured_with_who_is_there() {
         let folder = std::env::temp_dir().join(format!("tidegate-plan-{}", hex(&random::<8>())));

@@ -1,4 +1,4 @@
-//! Files that others read, replaced as a whole.
+//! Replaces files atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tidegate_control::flashflow::bandwidth_file::iso;
 
-/// Replaces a file so that a reader, or a crash, sees the old or the new one and nothing between.
+/// Replaces a file so that readers, also after a crash, see either the old or the new one.
 ///
 /// # Errors
 /// If the directory cannot be written.
@@ -24,8 +24,9 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Publishes a bandwidth file: a dated one beside `path` (`path-2026-11-22-10-00-00`), and `path` as a link to it. Of the
-/// dated ones the last `kept` stay.
+/// Publishes a dated bandwidth file (`path-2026-11-22-10-00-00`) and points the link `path` to it.
+///
+/// Keeps the last `kept` dated files.
 ///
 /// # Errors
 /// If the directory cannot be written.
@@ -41,12 +42,12 @@ pub fn publish(path: &Path, text: &str, unix: u64, kept: usize) -> io::Result<()
         std::os::unix::fs::symlink(dated.file_name().expect("it was made of a name"), &link)?;
         fs::rename(&link, path)?;
     }
-    // Links are a privilege elsewhere.
+    // Creating links needs a privilege on other systems.
     #[cfg(not(unix))]
     replace(path, text)?;
     let directory = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     let mut old: Vec<_> = fs::read_dir(directory)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    // By their length too: another file may begin with the same name.
+    // Compare the length too: the name of another file may begin the same way.
     let ours = |path: &std::path::PathBuf| {
         let other = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         other.len() == name.len() + 1 + date.len() && other.starts_with(&format!("{name}-"))

@@ -1,67 +1,69 @@
-//! What a coordinator writes down, one record after another.
+//! Records of the coordinator's state.
 
 use serde::{Deserialize, Serialize};
 use tidegate_control::flashflow::MeasurementParameters;
 
-/// A record of the state, a line of its export. Times are Unix seconds, rates bits per second, the rest bytes.
+/// A record of the state; in an export, one line of JSON.
+///
+/// Times are Unix seconds, rates bits per second, other quantities bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Record {
     /// The coordinator started.
     Started {
-        /// When.
+        /// Time.
         unix: u64,
-        /// Which version of the software.
+        /// Version of the software.
         version: String,
-        /// Whether the state was empty: nothing before this record was deleted.
+        /// Whether the state was empty, so that no earlier record was deleted.
         fresh: bool,
     },
     /// A measurement begins.
     Attempt {
-        /// Its token.
+        /// Token of the measurement.
         id: String,
-        /// When.
+        /// Time.
         unix: u64,
-        /// The relay's identity.
+        /// Identity of the relay.
         relay: String,
-        /// `z0`
+        /// `z0`.
         guess: u64,
-        /// `sum a_i`
+        /// `sum a_i`.
         allocated: u64,
         /// The parameters in force.
         parameters: RecordedParameters,
     },
-    /// A second of it.
+    /// A second of a measurement is complete.
     Second {
-        /// Its token.
+        /// Token of the measurement.
         id: String,
-        /// From 1.
+        /// Number of the second, from 1.
         second: u16,
         /// Echoed bytes per measurer.
         measurers: Vec<u64>,
-        /// Background bytes the relay says it sent.
+        /// Background bytes that the relay claims to have sent.
         sent: u64,
-        /// And received.
+        /// Background bytes that the relay claims to have received.
         received: u64,
     },
-    /// It is complete.
+    /// A measurement is complete.
     Result {
-        /// Its token.
+        /// Token of the measurement.
         id: String,
-        /// When.
+        /// Time.
         unix: u64,
-        /// `z`
+        /// `z`.
         estimate: u64,
-        /// Whether the capacity allocated sufficed.
+        /// Whether the allocated capacity was enough.
         conclusive: bool,
-        /// Cells checked.
+        /// Number of cells checked.
         checked: u64,
     },
-    /// It failed; what was known of the relay stays.
+    /// A measurement failed; earlier results stay.
     Failure {
-        /// Its token.
+        /// Token of the measurement.
         id: String,
-        /// When.
+        /// Time.
         unix: u64,
         /// [`tidegate_proto::flashflow::message::Reason::name`]
         reason: String,
@@ -70,23 +72,23 @@ pub enum Record {
     },
     /// A bandwidth file was written.
     File {
-        /// When.
+        /// Time.
         unix: u64,
-        /// When the coordinator had started.
+        /// Time at which the coordinator started.
         started: u64,
-        /// Relays of the network at that time, with what the file says besides their results.
+        /// The relays that may be measured, with their part of the file besides results.
         network: Vec<Described>,
-        /// How long results counted.
+        /// Lifetime of results.
         expiry_s: u64,
-        /// Its SHA-256.
+        /// SHA-256 of the file.
         sha256: String,
-        /// Relays of the consensus, if one was read.
+        /// Number of relays in the consensus, if one was read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         consensus_relays: Option<u64>,
     },
 }
 
-/// MeasurementParameters as a record keeps them.
+/// The parameters in a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedParameters {
@@ -111,7 +113,7 @@ impl From<&MeasurementParameters> for RecordedParameters {
     }
 }
 
-/// A relay as the bandwidth file describes it.
+/// A relay's part of the bandwidth file besides its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Described {
@@ -119,15 +121,15 @@ pub struct Described {
     pub relay: String,
     /// Nickname.
     pub nickname: String,
-    /// The average in its descriptor, bits per second.
+    /// Average rate in its descriptor.
     pub descriptor_limit: Option<u64>,
-    /// Measured without echo cells.
+    /// Whether it is measured without echo cells.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stock: bool,
 }
 
 impl Record {
-    /// When it was written, if it says so: a second's time follows from its measurement's.
+    /// Time of the record; `None` for a second, which has the time of its measurement.
     pub fn unix(&self) -> Option<u64> {
         match self {
             Record::Started { unix, .. } | Record::Attempt { unix, .. } | Record::Result { unix, .. } => {

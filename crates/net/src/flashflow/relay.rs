@@ -1,8 +1,8 @@
-//! A relay on sockets: answers measurement circuits, and forwards no more than its rate.
+//! A relay on sockets: answers measurement circuits and forwards at most at its rate.
 //!
-//! One thread does everything, as in tor. Before a peer has proved anything it costs one TLS handshake in
-//! limited time and a place among a limited number, which the oldest loses to the next; only a peer that a running measurement names gets a
-//! buffer.
+//! All work is on one thread, as in tor. An unauthenticated peer costs one TLS handshake of limited duration
+//! and one of a limited number of places; a new peer takes the place of the oldest. Only peers of a running
+//! measurement get a buffer.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +42,7 @@ use crate::link::Tcp;
 use crate::overlay::{Gate, Overlay};
 use crate::{clock, link};
 
-/// Bytes that the relay forwarded, as it counted itself.
+/// Bytes that the relay forwarded, by its own count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
     /// On measurement circuits.
@@ -51,7 +51,7 @@ pub struct Forwarded {
     pub background: u64,
 }
 
-/// A relay that is running. Clones are handles to the same relay.
+/// A running relay. Clones are handles to the same relay.
 #[derive(Clone)]
 pub struct MeasuredRelay {
     shared: Rc<Shared>,
@@ -59,12 +59,12 @@ pub struct MeasuredRelay {
     overlay: Overlay<Relay<Encrypted>, Background>,
 }
 
-/// Ordinary circuits' way through the pace and into the measurement's count.
+/// Paces ordinary circuits and counts their bytes for the measurement.
 struct Background(Rc<Shared>);
 
 impl Gate for Background {
     async fn leave(&self, channel: ChannelId, bytes: u64) {
-        // Channels and connections are numbered apart.
+        // Channels and connections are numbered separately.
         let who = u64::from(channel.0) | CHANNEL;
         let mut left = bytes;
         while left > 0 {
@@ -78,7 +78,7 @@ impl Gate for Background {
     }
 }
 
-/// Marks the number of a channel among those who wait for leave to forward.
+/// Marks the number of a channel among the numbers that wait for a grant.
 const CHANNEL: u64 = 1 << 63;
 
 struct Shared {
@@ -87,22 +87,22 @@ struct Shared {
     limits: Limits,
     admission: Admission,
     addresses: Addresses,
-    /// Certificates of the relays that circuits are extended to.
+    /// Certificates of the relays to which circuits are extended.
     neighbours: BTreeSet<Fingerprint>,
     state: RefCell<State>,
-    /// Someone waits for the pace, or the target has a new timeout.
+    /// Signals a new request to the pace or a new timeout of the target.
     changed: Notify,
-    /// Counts measurements that ended: circuits of an earlier one close.
+    /// Number of measurements that ended. Circuits of an earlier measurement close when it changes.
     ended: watch::Sender<u64>,
 }
 
 struct State {
     target: Target,
     pace: Pace<u64>,
-    /// What it decrypts, if it holds cells back; and how, during a measurement.
+    /// Decryption rate of a lying relay, and its schedule of returned cells during a measurement.
     holds: Option<Rate>,
     hold: Option<Hold>,
-    /// Those who wait for a grant, and what they were granted.
+    /// Waiters for a grant, with the bytes granted to each.
     seats: BTreeMap<u64, (u64, Option<Waker>)>,
     coordinators: BTreeMap<u64, mpsc::UnboundedSender<Message>>,
     expected: Vec<IpAddr>,
@@ -112,7 +112,7 @@ struct State {
 }
 
 impl MeasuredRelay {
-    /// A relay that forwards at most `rate` and can be measured as `config` says.
+    /// A relay that forwards at most at `rate` and can be measured as `config` says.
     ///
     /// # Errors
     /// If the identity's key does not fit its certificate.
@@ -147,7 +147,7 @@ impl MeasuredRelay {
             ended: watch::Sender::new(0),
         });
         let onion = Encrypted::new(Some(identity.relay()), BTreeMap::new(), random());
-        // It forwards; streams that would leave the overlay here are refused.
+        // This relay only forwards: it refuses streams that would leave the overlay here.
         let owner = Box::new(|node: &mut Relay<Encrypted>, now, asked| {
             if let Asked::Connect(stream, _) = asked {
                 node.stream_ended(now, stream);
@@ -160,24 +160,26 @@ impl MeasuredRelay {
         Ok(MeasuredRelay { shared, overlay })
     }
 
-    /// From now on it decrypts at `rate` and lies about it ([`tidegate_proto::flashflow::hold`]): for demonstrations.
+    /// Makes the relay decrypt at `rate` and lie about it, for demonstrations.
+    ///
+    /// See [`tidegate_proto::flashflow::hold`].
     pub fn hold_back(&self, rate: Rate) {
         let mut state = self.shared.state.borrow_mut();
         state.pace = Pace::without_burst(rate);
         state.holds = Some(rate);
     }
 
-    /// What it forwarded since it started.
+    /// Bytes forwarded since the start.
     pub fn forwarded(&self) -> Forwarded {
         self.shared.state.borrow().forwarded
     }
 
-    /// Whether a measurement was agreed and has not ended.
+    /// Whether a measurement is agreed or running.
     pub fn is_busy(&self) -> bool {
         self.shared.state.borrow().target.is_busy()
     }
 
-    /// Connections open now.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.state.borrow().connections
     }
@@ -203,7 +205,7 @@ impl MeasuredRelay {
             state.last_id += 1;
             let connection = Connection { relay: self.clone(), id: state.last_id, from: from.ip() };
             drop(state);
-            // How a connection ends concerns nobody else.
+            // Errors of one connection are not reported: a hostile peer could fill the log.
             tokio::task::spawn_local(async move { connection.run(tcp).await.unwrap_or_default() });
         }
     }
@@ -227,7 +229,7 @@ impl MeasuredRelay {
 }
 
 impl Shared {
-    /// Does what the machines ask for.
+    /// Performs the outputs of the target and the pace.
     fn settle(&self, state: &mut State, now: Time) {
         while let Some(output) = state.target.poll() {
             match output {
@@ -275,7 +277,7 @@ impl Shared {
                 self.changed.notify_one();
             }
         }
-        // Whoever stops waiting gives up its place.
+        // A waiter that is dropped gives up its place.
         let _seat = Seat { shared: self, class, who };
         poll_fn(|context| {
             let mut state = self.state.borrow_mut();
@@ -295,7 +297,7 @@ impl Shared {
     }
 }
 
-/// Someone's place among those who wait for a grant.
+/// A place among the waiters for a grant.
 struct Seat<'a> {
     shared: &'a Shared,
     class: Class,
@@ -305,7 +307,7 @@ struct Seat<'a> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.state.borrow_mut();
-        // Zero: still in the queue.
+        // Zero bytes granted: the request is still in the queue.
         if state.seats.get(&self.who).is_some_and(|(granted, waker)| *granted == 0 && waker.is_some()) {
             state.pace.withdraw(self.class, self.who);
         }
@@ -337,6 +339,7 @@ impl Connection {
         };
         let Some(admitted) = shared.admission.run(handshake).await else { return Ok(()) };
         let (stream, peer, first) = admitted?;
+        // The first cell decides: an overlay peer, a coordinator or a measurer.
         if encrypted::command(first[4], &first[5..]).is_some() {
             let neighbour = peer.is_some_and(|peer| shared.neighbours.contains(&peer));
             let counted = shared.addresses.enter(self.from);
@@ -359,7 +362,7 @@ impl Connection {
         }
     }
 
-    /// Messages from a coordinator to the target, and back.
+    /// Passes messages between a coordinator and the target.
     async fn coordinator(
         &mut self,
         stream: TlsStream<Tcp>,
@@ -402,7 +405,7 @@ impl Connection {
         result
     }
 
-    /// A measurement circuit, until the measurement ends.
+    /// Serves a measurement circuit until the measurement ends.
     async fn circuit(
         &mut self,
         mut stream: TlsStream<Tcp>,
@@ -451,7 +454,7 @@ impl Connection {
         }
     }
 
-    /// Waits for leave to answer some of so many bytes of echo cells; `None` if there is no measurement.
+    /// Waits for leave to answer some of `bytes` of echo cells; `None` without a measurement.
     async fn leave(&self, bytes: u64) -> Option<u64> {
         if !self.begin() {
             return None;
@@ -459,7 +462,7 @@ impl Connection {
         Some(self.relay.shared.grant(Class::Measurement, self.id, bytes).await)
     }
 
-    /// What a relay that holds cells back returns now; it claims as much background besides.
+    /// Bytes that a lying relay returns now; it claims the same amount as background.
     fn release(&self, kept: u64) -> u64 {
         let mut state = self.relay.shared.state.borrow_mut();
         let bytes = state.hold.as_mut().map_or(0, |hold| hold.release(clock::now(), kept));
@@ -467,7 +470,7 @@ impl Connection {
         bytes
     }
 
-    /// Tells the target that echo cells are here; whether they may be answered.
+    /// Tells the target that echo cells arrived; returns whether they may be answered.
     fn begin(&self) -> bool {
         let mut state = self.relay.shared.state.borrow_mut();
         let now = clock::now();

@@ -1,4 +1,4 @@
-//! What a running coordinator has in memory, for its daemon and its status page.
+//! In-memory state of a running coordinator, for its daemon and its status page.
 
 use std::collections::BTreeMap;
 
@@ -16,52 +16,53 @@ use super::store::Store;
 use crate::clock::Calendar;
 use tidegate_control::flashflow::bandwidth_file::relay_name;
 
-/// A measurement that is under way, for the status page.
+/// A running measurement, for the status page.
 #[derive(Clone, Debug, Default)]
 pub struct Current {
-    /// The relay's nickname.
+    /// Nickname of the relay.
     pub relay: String,
     /// How it is measured: [`Target::name`].
     pub target: &'static str,
-    /// Seconds complete.
+    /// Number of complete seconds.
     pub seconds: u16,
-    /// What the last of them showed, in bits per second: measurement, background.
+    /// Rates of the last second in bits per second: measurement, background.
     pub last: (u64, u64),
 }
 
-/// What the daemon has in memory, shared with its status page.
-pub struct Shared {
-    /// The configuration it runs with.
+/// In-memory state of the daemon, shared with its status page.
+pub struct CoordinatorState {
+    /// The configuration.
     pub config: CoordinatorConfig,
-    /// The network as the consensus has it, if one is read. The configuration's relays are the ones it lists.
+    /// The consensus, if one is read. The configured relays are then the listed ones.
     pub network: Option<Network>,
-    /// What is known.
+    /// Results and attempts of all relays.
     pub ledger: Ledger,
     /// The current period's schedule.
     pub schedule: Schedule,
-    /// Which period, and which slot of it, is current.
+    /// Number of the current period and of its current slot.
     pub position: (u64, u32),
-    /// Measurements under way, by token.
+    /// Running measurements, by token.
     pub current: BTreeMap<String, Current>,
     /// The last failures: Unix time, relay, reason.
     pub errors: Vec<(u64, String, String)>,
-    /// Unix time of the start.
+    /// Unix time at which the daemon started.
     pub started: u64,
-    /// The kill switch is on.
+    /// Whether the kill switch is on.
     pub stopped: bool,
-    /// Calendar time.
+    /// The calendar clock.
     pub(super) calendar: Calendar,
-    /// The age of records counts from here: the last record's time, and when that was, monotonically. The calendar
-    /// may be wrong, and what it made too old would be gone.
+    /// Reference for the age of records: the last record's time and the monotonic time of reading it.
+    ///
+    /// The calendar may be wrong, and must not make records old enough to be deleted.
     pub(super) aging: (u64, Time),
-    /// Where records go.
+    /// The record store.
     pub(super) store: Store,
-    /// The disk failed: nothing more is measured.
+    /// The first error of the store; no more measurements start after it.
     pub(super) broken: Option<std::io::Error>,
 }
 
-impl Shared {
-    /// Writes a record down and takes it in.
+impl CoordinatorState {
+    /// Stores a record and applies it to the ledger.
     pub(super) fn record(&mut self, record: &Record) {
         if let Err(cause) = self.store.append(record) {
             self.broken.get_or_insert(cause);
@@ -69,7 +70,10 @@ impl Shared {
         self.ledger.apply(record).expect("we record only what follows from what we recorded");
     }
 
-    /// The guess for a relay: its last estimate, what an inconclusive one asks for, or the 75th percentile.
+    /// The guess for a relay, and whether it comes from the relay's own measurements.
+    ///
+    /// It is the next guess after an inconclusive result, the last estimate, the consensus weight, or the 75th
+    /// percentile.
     pub(super) fn guess(&self, id: &RelayId, now: u64) -> (Rate, bool) {
         let expiry = self.config.expiry;
         if let Some(next) = self.ledger.history(id).and_then(|history| history.next_guess) {
@@ -91,8 +95,9 @@ impl Shared {
         (guess_for_new(&known).unwrap_or(self.config.first_guess), false)
     }
 
-    /// A period begins: relays that consented since, or withdrew, and the network as it is now. What cannot be read leaves
-    /// everything as it was, and is said.
+    /// Reloads the configuration and the network at the start of a period.
+    ///
+    /// After an error everything stays as it was, with a warning in the log.
     pub(super) fn learn(&mut self) {
         let warn = |cause: String| tracing::warn!(cause, "warning");
         let mut fresh = match CoordinatorConfig::load(&self.config.path) {
@@ -116,7 +121,7 @@ impl Shared {
         self.calendar.unix()
     }
 
-    /// As few slots as hold the relays.
+    /// Places the relays in as few slots as possible.
     pub(super) fn plan_at_once(&mut self, relays: &[RelayId], now: u64) -> Schedule {
         let entries = self.config.relays.iter().filter(|entry| relays.contains(&entry.id));
         let relays: Vec<ScheduledRelay> =
@@ -140,11 +145,10 @@ impl Shared {
     }
 }
 
-/// Reads the network, if the configuration says where, and tells the configuration's relays what it says of them; its random
-/// value is taken.
+/// Reads the network, if configured, and updates the configured relays and the shared random value.
 ///
 /// # Errors
-/// As [`Source::read`](super::network::Source::read).
+/// As [`NetworkSource::read`](super::network::NetworkSource::read).
 pub fn network(config: &mut CoordinatorConfig, unix: u64) -> Result<Option<Network>, DataError> {
     let Some(source) = &config.network else { return Ok(None) };
     let network = source.read(unix)?;
@@ -155,7 +159,7 @@ pub fn network(config: &mut CoordinatorConfig, unix: u64) -> Result<Option<Netwo
     Ok(Some(network))
 }
 
-/// Says what is known of the network now, of so many relays that had consented.
+/// Logs the state of the network; `consented` is the number of configured relays.
 pub(super) fn say_network(network: Option<&Network>, consented: usize, config: &CoordinatorConfig) {
     let Some(network) = network else { return };
     tracing::info!(

@@ -1,5 +1,6 @@
-//! The daemon's status page and metrics, over HTTP on loopback: `/` for people, `/status.json` for scripts,
-//! `/metrics` for Prometheus. Nothing changes by it.
+//! The daemon's read-only status page and metrics over HTTP on loopback.
+//!
+//! `/` is for browsers, `/status.json` for scripts, `/metrics` for Prometheus.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -17,18 +18,18 @@ use serde_json::{Value, json};
 use tidegate_control::flashflow::bandwidth_file::iso;
 use tokio::net::TcpListener;
 
-use super::ledger::Good;
-use super::shared::Shared;
+use super::ledger::RelayResult;
+use super::shared::CoordinatorState;
 use crate::http::{self, Page};
 use tidegate_control::flashflow::bandwidth_file::relay_name;
 
 /// Serves until dropped. Must run inside a [`tokio::task::LocalSet`].
 ///
 /// # Errors
-/// If the address is not on loopback, or cannot be listened on.
-pub async fn serve(address: SocketAddr, shared: Rc<RefCell<Shared>>) -> io::Result<()> {
+/// If the address is not on loopback, or cannot be bound.
+pub async fn serve(address: SocketAddr, shared: Rc<RefCell<CoordinatorState>>) -> io::Result<()> {
     if !address.ip().is_loopback() {
-        let why = "the status page shows the secret schedule: it is served on loopback only";
+        let why = "the status page shows the secret schedule: it must be served on loopback";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     let (pages, answering) = http::pages(|path| {
@@ -48,8 +49,8 @@ pub async fn serve(address: SocketAddr, shared: Rc<RefCell<Shared>>) -> io::Resu
     }
 }
 
-/// What is shown, as one document.
-fn document(shared: &Shared) -> Value {
+/// The status as one JSON document.
+fn document(shared: &CoordinatorState) -> Value {
     let (config, now) = (&shared.config, shared.unix());
     let relays = config.relays.iter().map(|relay| {
         let history = shared.ledger.history(&relay.id);
@@ -69,6 +70,7 @@ fn document(shared: &Shared) -> Value {
             "opted_out": config.opt_out.contains(&relay.id),
         })
     });
+    // The page is rendered from this document, so both always show the same.
     let current = shared.current.values().map(|current| {
         json!({ "relay": current.relay, "target": current.target, "seconds": current.seconds,
             "measurement_bits_per_s": current.last.0, "background_bits_per_s": current.last.1 })
@@ -94,7 +96,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// How something is measured, and what that is worth.
+/// How a relay is measured, with a remark if the result is weaker.
 fn target(value: &Value) -> String {
     let weaker = if value["target"] == "stock" { " (weaker: a lower bound)" } else { "" };
     format!("{}{weaker}", value["target"].as_str().unwrap_or(""))
@@ -104,13 +106,13 @@ fn mbit(value: &Value) -> String {
     value.as_f64().map_or("-".into(), |bits| format!("{:.1}", bits / 1e6))
 }
 
-fn page(shared: &Shared) -> String {
+fn page(shared: &CoordinatorState) -> String {
     let status = document(shared);
     let rows = |key: &str, row: &dyn Fn(&Value) -> Vec<String>| -> String {
         status[key].as_array().into_iter().flatten().fold(String::new(), |mut text, item| {
             text.push_str("<tr>");
             row(item).iter().for_each(|cell| {
-                // Writing into a string does not fail.
+                // Writing into a string cannot fail.
                 let _ = write!(text, "<td>{}</td>", escape(cell));
             });
             text + "</tr>\n"
@@ -157,7 +159,7 @@ fn page(shared: &Shared) -> String {
          @media(max-width:40em){{table{{display:block;overflow-x:auto;font-size:13px;white-space:nowrap}}}}table{{border-collapse:collapse;width:100%}}td,th{{text-align:left;padding:.2em .8em .2em 0;\
          border-bottom:1px solid #8884}}</style>\n<h1>FlashFlow coordinator</h1>\n\
          <p id=state>{state}; period {}, slot {} of {}; {}</p>\n\
-         <h2>Under way</h2><table id=current><tr><th>relay<th>target<th>seconds<th>measurement, Mbit/s\
+         <h2>Running measurements</h2><table id=current><tr><th>relay<th>target<th>seconds<th>measurement, Mbit/s\
          <th>background, Mbit/s</tr>\n{current}</table>\n<h2>Relays</h2><table id=relays><tr><th>relay<th>target<th>Mbit/s<th>result\
          <th>measured (UTC)<th>slots<th>attempts</tr>\n{relays}</table>\n<h2>Errors</h2><table id=errors><tr><th>when (UTC)<th>relay\
          <th>reason</tr>\n{errors}</table></html>\n",
@@ -168,8 +170,8 @@ fn page(shared: &Shared) -> String {
     )
 }
 
-/// Prometheus' text format.
-fn metrics(shared: &Shared) -> String {
+/// The metrics in Prometheus' text format.
+fn metrics(shared: &CoordinatorState) -> String {
     let (config, now) = (&shared.config, shared.unix());
     let mut registry = Registry::with_prefix("tidegate_flashflow");
     let mut gauge = |name: &str, help: &str, value: u64| {
@@ -182,14 +184,14 @@ fn metrics(shared: &Shared) -> String {
         .iter()
         .filter_map(|r| Some((r, shared.ledger.good(&r.id, now, config.expiry)?)))
         .collect();
-    // How long ago the younger half of the network was measured.
+    // Age of the median relay's result: half of the relays have a newer one.
     let mut youngest: Vec<u64> = good.iter().map(|(_, good)| good.unix).collect();
     youngest.sort_unstable_by(|a, b| b.cmp(a));
     let half = config.relays.len().div_ceil(2);
     let half = half.checked_sub(1).and_then(|at| youngest.get(at));
     gauge("relays", "Relays of the network", config.relays.len() as u64);
-    gauge("measured_relays", "Relays with a result that counts", good.len() as u64);
-    gauge("current_measurements", "Measurements under way", shared.current.len() as u64);
+    gauge("measured_relays", "Relays with a current result", good.len() as u64);
+    gauge("current_measurements", "Running measurements", shared.current.len() as u64);
     let rate = shared.current.values().map(|current| current.last.0).sum();
     gauge("measurement_bits_per_second", "Measurement traffic in the last second", rate);
     if let Some(unix) = half {
@@ -200,14 +202,14 @@ fn metrics(shared: &Shared) -> String {
     gauge("start_time_seconds", "When the coordinator started", shared.started);
     let histories = || config.relays.iter().filter_map(|r| shared.ledger.history(&r.id));
     for (name, help, count) in [
-        ("attempts", "Measurements begun", histories().map(|h| h.attempts.len()).sum::<usize>()),
+        ("attempts", "Measurements started", histories().map(|h| h.attempts.len()).sum::<usize>()),
         ("failures", "Measurements failed", histories().map(|h| h.failures.len()).sum()),
     ] {
         let counter: Counter = Counter::default();
         counter.inc_by(count as u64);
         registry.register(name, help, counter);
     }
-    let per_relay = |value: &dyn Fn(&Good) -> u64| {
+    let per_relay = |value: &dyn Fn(&RelayResult) -> u64| {
         let family: Family<Vec<(String, String)>, Gauge<u64, AtomicU64>> = Family::default();
         for (relay, good) in &good {
             let labels = vec![

@@ -1,9 +1,11 @@
-//! A stock Tor relay, loaded through ordinary circuits: tor clients of ours build two-hop circuits over the
-//! target to an exit of ours and fetch as much as they get from a source of ours behind it.
+//! Measures a stock Tor relay through ordinary circuits.
 //!
-//! This is **weaker** than a measurement by echo cells. The relay proves what it forwarded, since nobody else
-//! has the circuits' keys, but it tells nothing of its background and does not hold it back: the estimate is
-//! what it had left for us, a lower bound of its capacity. And it can tell our circuits by their far end.
+//! Our tor clients build two-hop circuits over the relay to our exit, and download from our data source behind
+//! it as fast as they can.
+//!
+//! This is **weaker** than a measurement with echo cells. The relay proves what it forwarded, since no other
+//! party has the circuits' keys. But it does not report or limit its background, so the estimate is its spare
+//! capacity, a lower bound. It can also recognise our circuits by their exit.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -30,29 +32,29 @@ use crate::identity::{hex, random};
 use crate::os::{self, LocalStream};
 use crate::{clock, link};
 
-/// Our exit, a tor 0.4.9, puts this many bytes of a stream
+/// Our exit, a tor 0.4.9, packs this many bytes of a stream
 const READ: u64 = 32 * 498;
-/// into this many cells of 488 bytes or less (measured; docs/real-tor.md).
+/// into this many cells of at most 488 bytes (measured; docs/real-tor.md).
 const CELLS_PER_READ: u64 = 33;
-/// Circuits of a client, and streams of a circuit: with more than one, the circuit's window is what limits it
-/// (the paper, appendix C: three).
+/// Circuits per client and streams per circuit. With several streams the circuit's window is the limit (paper,
+/// appendix C: three).
 const CIRCUITS: usize = 2;
 const STREAMS: usize = 3;
-/// How long clients may take to learn the network, and to open circuits and streams.
+/// Time for clients to load the directory, and to open circuits and streams.
 const LEARNING: Span = Span::from_secs(60);
 const OPENING: Span = Span::from_secs(30);
-/// How long one circuit or stream may take before another is tried, and the pause before that.
+/// Time for one circuit or stream before another is tried, and the pause between them.
 const ATTEMPT: Span = Span::from_secs(6);
 const PAUSE: Span = Span::from_millis(500);
-/// Connections that the source has accepted and that have not shown the token.
+/// Limit of accepted connections that have not shown the token.
 const UNAUTHENTICATED: usize = 64;
 
-/// A directory that is deleted in the end.
+/// A directory that is deleted on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> io::Result<Scratch> {
-        // Short: names of Unix sockets have at most 108 bytes.
+        // A short path: names of Unix sockets have at most 108 bytes.
         let path = std::env::temp_dir().join(format!("tidegate-{}", hex(&random::<6>())));
         os::private_directory()?.create(&path)?;
         Ok(Scratch(path))
@@ -65,8 +67,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Measures a stock relay at up to `rate` for so many seconds. The seconds' records have one measurer, the tor
-/// clients, in bytes of cells, and no background. Must run inside a [`tokio::task::LocalSet`].
+/// Measures a stock relay at up to `rate` for `seconds`. Must run inside a [`tokio::task::LocalSet`].
+///
+/// The seconds' records have one measurer, the tor clients together, in bytes of cells, and no background.
 pub async fn measure(
     config: &StockConfig,
     relay: &RelayId,
@@ -122,7 +125,7 @@ async fn load(
             Err(_) => {}
         }
     }
-    // As with echo cells: half of what was wanted must be there.
+    // As with echo cells, at least half of the circuits must be open.
     if 2 * streams.len() < config.clients * CIRCUITS * STREAMS {
         return Err(Failure { reason: Reason::Circuits, by: Some(Peer::Measurer(0)) });
     }
@@ -159,7 +162,7 @@ impl Drop for Aborted {
     }
 }
 
-/// Starts a client and opens its circuits and streams, as many as it gets.
+/// Starts a client and opens as many of its circuits and streams as possible.
 async fn client(
     config: &StockConfig,
     directory: PathBuf,
@@ -187,7 +190,7 @@ async fn client(
                 }
             }
         }
-        // A network that has just started refuses some, or leaves them without an answer.
+        // A network that has just started refuses some attempts or leaves them unanswered.
         match streams.len() > before_it {
             true => circuits += 1,
             false => clock::until(end.min(clock::now() + PAUSE)).await,
@@ -200,7 +203,7 @@ async fn before<T>(end: Time, future: impl Future<Output = io::Result<T>>) -> io
     link::within(end.since(clock::now()), future).await
 }
 
-/// Shows the token and counts what comes.
+/// Sends the token and counts the received bytes.
 async fn fetch(mut stream: LocalStream, token: [u8; 16], received: Rc<Cell<u64>>) {
     if stream.write_all(&token).await.is_err() {
         return;
@@ -211,14 +214,14 @@ async fn fetch(mut stream: LocalStream, token: [u8; 16], received: Rc<Cell<u64>>
     }
 }
 
-/// The source: whoever shows the token gets bytes, all together at the pace's rate.
+/// The data source: sends to connections that show the token, all together at the given rate.
 async fn serve(listener: TcpListener, token: [u8; 16], pace: Rc<RefCell<Load>>) {
     let unauthenticated = std::sync::Arc::new(Semaphore::new(UNAUTHENTICATED));
     let mut serving = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                // Those beyond the limit are closed at once.
+                // Connections beyond the limit are closed at once.
                 let (Ok((tcp, _)), Ok(place)) = (accepted, unauthenticated.clone().try_acquire_owned()) else {
                     continue;
                 };

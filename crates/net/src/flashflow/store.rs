@@ -1,5 +1,7 @@
-//! The coordinator's state on disk: an SQLite database of records in their order. Each is on disk (WAL, synchronous
-//! FULL) before anything follows from it, and is there as a whole or not at all, whatever happens while it is written.
+//! The coordinator's state on disk: an SQLite database of records in order.
+//!
+//! A record is durable (WAL, synchronous FULL) before the coordinator acts on it, and is written entirely or
+//! not at all.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -14,22 +16,22 @@ use super::ledger::Ledger;
 use super::record::Record;
 
 const DATABASE: &str = "ledger.sqlite";
-/// Format of the database, as SQLite's `user_version`.
+/// Format of the database, in SQLite's `user_version`.
 const FORMAT: i64 = 1;
 /// How long a reader waits for a writer.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// `unix` of a second is that of the record before it: records are forgotten from the oldest on.
+/// A second gets the `unix` of the record before it, because records are deleted from the oldest on.
 const SCHEMA: &str = "
     CREATE TABLE records (seq INTEGER PRIMARY KEY, unix INTEGER NOT NULL, record TEXT NOT NULL) STRICT;";
 
-/// An open state directory, held by this process alone.
+/// An open state directory, locked by this process.
 pub struct Store {
     connection: Connection,
     _lock: File,
 }
 
-/// Why the state cannot be used.
+/// Reason why the state cannot be used.
 #[derive(Debug)]
 pub struct StoreError {
     path: PathBuf,
@@ -48,7 +50,7 @@ fn error(path: &Path, why: impl fmt::Display) -> StoreError {
     StoreError { path: path.into(), why: why.to_string() }
 }
 
-/// All records of a state directory, oldest first, without changing anything.
+/// Reads all records of a state directory, oldest first, without writing.
 ///
 /// # Errors
 /// If the directory or a record cannot be read.
@@ -91,7 +93,7 @@ fn parse(path: &Path, seq: i64, text: &str) -> Result<Record, StoreError> {
 }
 
 impl Store {
-    /// Opens or creates a state directory, and folds what is in it.
+    /// Opens or creates a state directory and checks its records.
     ///
     /// # Errors
     /// If another process has it open, a record is damaged, or the records contradict each other.
@@ -117,19 +119,19 @@ impl Store {
         Ok((Store { connection, _lock: lock }, all))
     }
 
-    /// Appends a record; it is on disk when this returns.
+    /// Appends a record; it is durable when this returns.
     ///
     /// # Errors
-    /// If the disk does not take it: nothing of it is there then, and the coordinator must not go on.
+    /// If the disk fails. Nothing is written then, and the coordinator must stop measuring.
     pub fn append(&mut self, record: &Record) -> std::io::Result<()> {
         let transaction = self.connection.transaction().map_err(std::io::Error::other)?;
         insert(&transaction, record).and_then(|()| transaction.commit()).map_err(std::io::Error::other)
     }
 
-    /// Deletes the records from before `unix - retention`; how many.
+    /// Deletes the records from before `unix - retention` and returns their number.
     ///
     /// # Errors
-    /// If the disk does not take it.
+    /// If the disk fails.
     pub fn forget(&self, unix: u64, retention: Span) -> Result<usize, StoreError> {
         let oldest = unix.saturating_sub(retention.0 / 1_000_000_000);
         let delete = "DELETE FROM records WHERE seq < (SELECT min(seq) FROM records WHERE unix >= ?1)";
@@ -144,7 +146,7 @@ fn database(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     match connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))? {
-        // Both or neither: a crash between them would leave tables that cannot be made again.
+        // One transaction: a crash in between would leave tables that cannot be created again.
         0 => connection.execute_batch(&format!("BEGIN; {SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT"))?,
         FORMAT => {}
         other => {
@@ -197,7 +199,7 @@ mod tests {
         records.iter().filter_map(Record::unix).collect()
     }
 
-    /// A write that ended anywhere in the log, as power failure and SIGKILL leave it.
+    /// A log that is cut at any byte, as by power failure or SIGKILL.
     #[test]
     fn a_log_cut_at_any_byte_keeps_every_whole_record() {
         let (whole, cut) = (Scratch::new(), Scratch::new());
@@ -219,7 +221,7 @@ mod tests {
             let (mut store, records) = Store::open(&cut.0).unwrap();
             let complete = ends.iter().filter(|end| **end <= length).count() as u64;
             assert_eq!(times(&records), (1..=complete).collect::<Vec<_>>(), "cut at {length}");
-            // It goes on from there.
+            // The store can be appended to afterwards.
             store.append(&started(9)).unwrap();
             assert_eq!(times(&read(&cut.0).unwrap()).last(), Some(&9));
         }

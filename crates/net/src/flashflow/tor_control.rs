@@ -1,5 +1,6 @@
-//! A tor client process of ours, driven over its control port (Tor's control-spec): circuits over a given
-//! path, and streams attached to them.
+//! A tor client process, controlled over its control port (Tor's control-spec).
+//!
+//! It builds circuits over given paths and attaches streams to them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,21 +15,20 @@ use crate::clock;
 use crate::identity::hex;
 use crate::os::{self, LocalReadHalf, LocalStream, LocalWriteHalf};
 
-/// Lines of a reply, and events that wait, at most: tor is ours, but a limit costs nothing.
+/// Limit of lines in a reply and of queued events, as a precaution.
 const MAX_LINES: usize = 10_000;
-/// How often a starting tor is asked whether it is ready.
+/// Interval between questions whether a starting tor is ready.
 const ASK_EVERY: Span = Span::from_millis(200);
 
-/// What every client is told besides where its files are: it builds no circuit and attaches no stream of its
-/// own accord, and takes the path it is given.
+/// Options of every client: no circuits or streams of its own accord, and any given path.
 const TORRC: &str = "CookieAuthentication 1\n__DisablePredictedCircuits 1\n__LeaveStreamsUnattached 1\n\
     ConfluxEnabled 0\nUseEntryGuards 0\nEnforceDistinctSubnets 0\nClientRejectInternalAddresses 0\n\
     LearnCircuitBuildTimeout 0\nCircuitBuildTimeout 20\nMaxCircuitDirtiness 3600\nClientOnly 1\nAvoidDiskWrites 1\n";
 
-/// A tor process; it ends when this is dropped, or when our own process does.
+/// A tor process; it ends when this is dropped, or with our own process.
 pub struct Tor {
     directory: PathBuf,
-    // Held for its end.
+    // Kills the process on drop.
     _child: Child,
     control: Control,
 }
@@ -44,8 +44,9 @@ fn refused(what: impl Into<String>) -> io::Error {
 }
 
 impl Tor {
-    /// Starts a client with its files in `directory`, which must exist and be nobody else's. `network` is
-    /// appended to its configuration.
+    /// Starts a client with its files in `directory`, which must exist and be private.
+    ///
+    /// `network` is appended to its configuration.
     ///
     /// # Errors
     /// If it does not start or does not answer.
@@ -77,7 +78,7 @@ impl Tor {
         };
         let (reader, writer) = stream.into_split();
         let mut control = Control { reader: BufReader::new(reader), writer, events: VecDeque::new() };
-        // Written before the socket listens.
+        // tor writes the cookie before the socket listens.
         let cookie = std::fs::read(directory.join("data/control_auth_cookie"))?;
         control.command(&format!("AUTHENTICATE {}", hex(&cookie))).await?;
         control.command("SETEVENTS CIRC STREAM").await?;
@@ -98,10 +99,10 @@ impl Tor {
         }
     }
 
-    /// Builds a circuit over these relays; its number.
+    /// Builds a circuit over these relays and returns its number.
     ///
     /// # Errors
-    /// If it cannot be built.
+    /// If the circuit cannot be built.
     pub async fn circuit(&mut self, path: &[[u8; 20]]) -> io::Result<u64> {
         let path: Vec<String> = path.iter().map(|id| format!("${}", hex(id).to_uppercase())).collect();
         let answer = self.control.command(&format!("EXTENDCIRCUIT 0 {}", path.join(","))).await?;
@@ -120,13 +121,13 @@ impl Tor {
     /// Opens a stream over a circuit.
     ///
     /// # Errors
-    /// If it is refused.
+    /// If the stream is refused.
     pub async fn stream(&mut self, circuit: u64, to: std::net::SocketAddr) -> io::Result<LocalStream> {
         let mut socks = os::connect(&self.directory.join("socks")).await?;
         socks.write_all(&[5, 1, 0]).await?;
         let mut method = [0; 2];
         socks.read_exact(&mut method).await?;
-        // RFC 1928: CONNECT; the address as a name, which covers both versions.
+        // RFC 1928: CONNECT with the address as a name, which covers IPv4 and IPv6.
         let name = to.ip().to_string();
         let mut request = vec![5, 1, 0, 3, name.len() as u8];
         request.extend(name.as_bytes());
@@ -155,7 +156,7 @@ impl Control {
         Ok(line.trim_end().to_owned())
     }
 
-    /// A command's reply; events that come before it wait for [`event`](Self::event).
+    /// Sends a command and returns its reply; events in between are queued for [`event`](Self::event).
     async fn command(&mut self, command: &str) -> io::Result<Vec<String>> {
         self.writer.write_all(format!("{command}\r\n").as_bytes()).await?;
         let mut reply = Vec::new();
@@ -183,7 +184,7 @@ impl Control {
         self.events.push_back(event.to_owned());
     }
 
-    /// The next event of a kind.
+    /// Waits for the next event that matches.
     async fn event(&mut self, wanted: impl Fn(&[&str]) -> bool) -> io::Result<String> {
         loop {
             while let Some(event) = self.events.pop_front() {

@@ -1,5 +1,4 @@
-//! Cells as bytes: where the fields are, which command numbers mean what, and a buffer that cuts a byte
-//! stream into cells.
+//! Measurement cells as bytes: field positions, command numbers, and a buffer that splits a stream into cells.
 
 use crate::crypto::ntor;
 
@@ -12,13 +11,14 @@ pub const HEADER: usize = 5;
 pub const RELAY: u8 = 3;
 /// Tor's CREATED2, which also answers [`CREATE_MEASUREMENT`].
 pub const CREATED2: u8 = 11;
-/// A message between roles ([`super::message`]), on circuit 0. Tor assigned proposal 316 no numbers; 96 and
-/// up are free among the commands of fixed-size cells.
+/// Command of messages between roles ([`super::message`]), on circuit 0.
+///
+/// Tor assigned no numbers to proposal 316; 96 and up are free among the commands of fixed-size cells.
 pub const MEASUREMENT: u8 = 96;
-/// Begins a measurement circuit: the measurement's token, then ntor's onion skin.
+/// Begins a measurement circuit: carries the measurement's token, then ntor's onion skin.
 pub const CREATE_MEASUREMENT: u8 = 97;
 
-/// Names a measurement, so that a circuit is bound to it by more than an address.
+/// Identifies a measurement. It binds a circuit to the measurement; an address would not prove anything.
 pub type Token = [u8; 16];
 
 /// The cell that begins measurement circuit `circ`.
@@ -29,7 +29,7 @@ pub fn create(circ: u32, token: &Token, skin: &[u8; ntor::ONION_SKIN]) -> [u8; C
     cell
 }
 
-/// The token and onion skin of a [`CREATE_MEASUREMENT`] cell; `None` unless the rest is zero.
+/// Parses a [`CREATE_MEASUREMENT`] cell: its token and onion skin; `None` unless the rest is zero.
 pub fn parse_create(cell: &[u8; CELL]) -> Option<(Token, [u8; ntor::ONION_SKIN])> {
     let body = &cell[HEADER..];
     let used = 16 + ntor::ONION_SKIN;
@@ -38,7 +38,7 @@ pub fn parse_create(cell: &[u8; CELL]) -> Option<(Token, [u8; ntor::ONION_SKIN])
     well_formed.then(|| (body[..16].try_into().expect("16"), body[16..used].try_into().expect("84")))
 }
 
-/// The cell that answers it, with the length before the reply as CREATED2 has it.
+/// The cell that answers it, with the length of the reply in front, as in CREATED2.
 pub fn created(circ: u32, reply: &[u8; ntor::REPLY]) -> [u8; CELL] {
     let mut cell = empty(circ, CREATED2);
     cell[HEADER..HEADER + 2].copy_from_slice(&(ntor::REPLY as u16).to_be_bytes());
@@ -46,7 +46,7 @@ pub fn created(circ: u32, reply: &[u8; ntor::REPLY]) -> [u8; CELL] {
     cell
 }
 
-/// The reply in a CREATED2 cell for circuit `expected`; `None` unless the rest is zero.
+/// Parses a CREATED2 cell for circuit `expected`: the reply; `None` unless the rest is zero.
 pub fn parse_created(cell: &[u8; CELL], expected: u32) -> Option<[u8; ntor::REPLY]> {
     let (length, rest) = cell[HEADER..].split_at(2);
     let well_formed = cell[4] == CREATED2
@@ -69,7 +69,7 @@ pub fn empty(circ: u32, command: u8) -> [u8; CELL] {
     cell
 }
 
-/// Bytes that arrived and are not yet a whole number of cells.
+/// Received bytes that are not yet split into cells.
 #[derive(Debug)]
 pub struct CellBuffer {
     bytes: Vec<u8>,
@@ -77,33 +77,33 @@ pub struct CellBuffer {
 }
 
 impl CellBuffer {
-    /// Room for `cells` cells.
+    /// A buffer for `cells` cells.
     ///
     /// # Panics
-    /// If that is none.
+    /// If `cells` is zero.
     pub fn new(cells: usize) -> CellBuffer {
         assert!(cells > 0, "a buffer holds at least one cell");
         CellBuffer { bytes: vec![0; cells * CELL], filled: 0 }
     }
 
-    /// Where the next bytes go; say with [`filled`](Self::filled) how many came.
+    /// Free space for the next bytes; report their number with [`filled`](Self::filled).
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.bytes[self.filled..]
     }
 
-    /// So many bytes were put into [`space`](Self::space).
+    /// Reports that `bytes` bytes were put into [`space`](Self::space).
     pub fn filled(&mut self, bytes: usize) {
         self.filled += bytes;
         debug_assert!(self.filled <= self.bytes.len());
     }
 
-    /// The whole cells so far.
+    /// The complete cells.
     pub fn cells(&mut self) -> &mut [u8] {
         let whole = self.filled / CELL * CELL;
         &mut self.bytes[..whole]
     }
 
-    /// Forgets the whole cells and keeps what follows them.
+    /// Removes the complete cells and keeps the bytes after them.
     pub fn consume(&mut self) {
         let whole = self.filled / CELL * CELL;
         self.bytes.copy_within(whole..self.filled, 0);

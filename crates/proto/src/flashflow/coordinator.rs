@@ -1,6 +1,8 @@
-//! The coordinator's role in one measurement: have the relay agree, have the measurers open circuits, let
-//! them go, and collect what everyone says about each second. Every phase has a timeout; whatever goes
-//! wrong ends the measurement with a [`Reason`], and everyone is told.
+//! The coordinator's role in one measurement.
+//!
+//! The relay agrees, the measurers open circuits and start to send, and the coordinator collects everyone's
+//! reports of each second. Every phase has a timeout. Any error ends the measurement with a [`Reason`], which
+//! all peers are told.
 
 use std::collections::VecDeque;
 
@@ -11,16 +13,16 @@ use tidegate_control::units::{Rate, Span, Time};
 
 use super::message::{Message, Open, Params, Reason};
 
-/// How long the phases may take.
+/// Timeouts of the phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until everyone is connected.
+    /// Until all peers are connected.
     pub connect: Span,
     /// Until the relay agrees.
     pub agree: Span,
     /// Until all measurers have their circuits.
     pub open: Span,
-    /// How late the report of a second may be: clocks that run at another speed, or a stuck measurer.
+    /// How late the report of a second may be, for clocks of different speed or a stuck measurer.
     pub late: Span,
 }
 
@@ -35,30 +37,32 @@ impl Default for Timeouts {
     }
 }
 
-/// How much too early the report of a second may be, for clocks that run a little fast and messages that
-/// were delayed on the way to the measurer but not back.
+/// How early the report of a second may be.
+///
+/// Covers clocks that run slightly fast, and messages that were delayed on the way to the measurer only.
 const EARLY: Span = Span::from_millis(250);
 
-/// The most bytes that a measurer with that rate can have received after so many seconds, with 5 % and a
-/// quarter of a second to spare: one that says more lies.
+/// Upper bound of the bytes that a measurer with that rate can have received after `seconds`.
+///
+/// The tolerance is 5 % and a quarter of a second. A measurer that reports more lies.
 fn most_in(rate: u64, seconds: u64) -> u64 {
     (u128::from(rate) / 8 * u128::from(105 * seconds + 25) / 100).min(u128::from(u64::MAX)) as u64
 }
 
-/// A measurement to be made.
+/// A measurement to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// What the relay is told.
+    /// Parameters for the relay.
     pub params: Params,
-    /// What each measurer is told.
+    /// Order for each measurer.
     pub shares: Vec<Open>,
     /// The share of background that counts.
     pub ratio: Percent,
-    /// How long the phases may take.
+    /// Timeouts of the phases.
     pub timeouts: Timeouts,
 }
 
-/// Whom a connection leads to.
+/// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
     /// The relay.
@@ -67,7 +71,7 @@ pub enum Peer {
     Measurer(usize),
 }
 
-/// What the driver must do.
+/// An action that the driver must perform.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     /// Send a message.
@@ -78,19 +82,19 @@ pub enum Output {
     Done(Result<Outcome, Failure>),
 }
 
-/// What was said about one second, as it is kept.
+/// The reports of one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecondRecord {
     /// `x_j^i`: echoed bytes per measurer.
     pub measurers: Vec<u64>,
-    /// Background bytes the relay says it sent and received.
+    /// Background bytes that the relay claims to have sent.
     pub sent: u64,
-    /// See `sent`.
+    /// Background bytes that the relay claims to have received.
     pub received: u64,
 }
 
 impl SecondRecord {
-    /// The second as it counts.
+    /// The second as it counts for the estimate.
     pub fn second(&self, ratio: Percent) -> Second {
         Second::new(&self.measurers, self.sent, self.received, ratio)
     }
@@ -101,20 +105,20 @@ impl SecondRecord {
 pub struct Outcome {
     /// All seconds.
     pub seconds: Vec<SecondRecord>,
-    /// `z`: their median.
+    /// `z`: the estimate.
     pub estimate: Rate,
     /// `sum a_i`.
     pub allocated: Rate,
-    /// Cells whose content was checked.
+    /// Number of cells with a checked content.
     pub checked: u64,
 }
 
-/// An incomplete measurement: it says nothing about the relay's capacity.
+/// A failed measurement: it says nothing about the relay's capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Why.
+    /// Reason of the failure.
     pub reason: Reason,
-    /// Because of whom; `None` if it was the coordinator itself.
+    /// The peer that caused it; `None` for the coordinator itself.
     pub by: Option<Peer>,
 }
 
@@ -127,7 +131,7 @@ enum Phase {
     Done,
 }
 
-/// One measurement, from connections to outcome.
+/// One measurement, from connecting to its outcome.
 #[derive(Debug)]
 pub struct Measurement {
     order: Order,
@@ -149,10 +153,10 @@ struct MeasurerState {
 }
 
 impl Measurement {
-    /// Begins: connections to everyone in the order are wanted.
+    /// Begins a measurement: the driver connects to all peers of the order.
     ///
     /// # Panics
-    /// If the order has no measurer.
+    /// If the order lacks measurers.
     pub fn new(now: Time, order: Order) -> Measurement {
         assert!(!order.shares.is_empty(), "someone must measure");
         Measurement {
@@ -167,7 +171,7 @@ impl Measurement {
         }
     }
 
-    /// A connection is open, and the peer proved to be who it should be.
+    /// A connection is open, and the peer has proved its identity.
     pub fn connected(&mut self, now: Time, peer: Peer) {
         match peer {
             Peer::Relay => self.relay_connected = true,
@@ -184,7 +188,7 @@ impl Measurement {
 
     /// A connection broke or could not be opened.
     pub fn lost(&mut self, peer: Peer) {
-        // The relay closes after its last second; the measurers may still be speaking then.
+        // The relay closes after its last second, when reports of measurers may still be in transit.
         if peer == Peer::Relay && self.background.len() == usize::from(self.order.params.seconds) {
             return;
         }
@@ -201,12 +205,12 @@ impl Measurement {
         self.fail(Reason::Stopped, None);
     }
 
-    /// Whom we could not reach, or who sent what is no message.
+    /// A peer sent something that is not a message.
     pub fn garbage(&mut self, peer: Peer) {
         self.fail(Reason::Protocol, Some(peer));
     }
 
-    /// A peer said something.
+    /// Handles a message of a peer.
     pub fn message(&mut self, now: Time, peer: Peer, message: Message) {
         match (self.phase, peer, message) {
             (Phase::Done, _, _) => {}
@@ -218,6 +222,7 @@ impl Measurement {
                 }
             }
             (Phase::Opening, Peer::Measurer(i), Message::Ready { opened }) => {
+                // Proposal 316: fewer than half of the circuits are a failure.
                 let sockets = self.order.shares[i].sockets;
                 if 2 * u32::from(opened) < u32::from(sockets) || opened > sockets {
                     return self.fail(Reason::Circuits, Some(peer));
@@ -254,7 +259,7 @@ impl Measurement {
         }
     }
 
-    /// Whether a report for `second` is the one expected, and not before that second can be over.
+    /// Checks that a report is for the expected second and not before that second can be over.
     fn in_turn(&self, now: Time, since: Time, second: u16, expected: usize) -> Result<(), Reason> {
         if usize::from(second) != expected || second > self.order.params.seconds {
             Err(Reason::Protocol)
@@ -265,7 +270,7 @@ impl Measurement {
         }
     }
 
-    /// Hands out the seconds that everyone has spoken about, and the outcome after the last.
+    /// Outputs the seconds that all peers have reported, and the outcome after the last.
     fn advance(&mut self, since: Time) {
         loop {
             let j = usize::from(self.complete);
@@ -298,7 +303,7 @@ impl Measurement {
         let counted: Vec<Second> = seconds.iter().map(|record| record.second(self.order.ratio)).collect();
         let estimate = aggregate::estimate(&counted).expect("a measurement has seconds");
         let checked = self.measurers.iter().map(|m| m.checked).sum();
-        // A relay that returns whole buckets but never a checked cell does not exist.
+        // A relay that returns whole buckets of cells without a checked one is impossible.
         let buckets = seconds.iter().flat_map(|s| &s.measurers).sum::<u64>()
             / 514
             / u64::from(self.order.shares[0].check_one_in);

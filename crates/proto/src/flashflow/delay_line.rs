@@ -1,25 +1,26 @@
-//! One direction of a path of a given delay, for machines whose kernel can make none: bytes go in, and come
-//! out in the same order, each after the path's delay and a jitter of its own.
+//! One direction of an emulated path: bytes leave in order, each after the path's delay and its own jitter.
+//!
+//! For kernels without netem.
 
 use std::collections::VecDeque;
 
 use tidegate_control::random::Random;
 use tidegate_control::units::{Span, Time};
 
-/// One way of a path.
+/// One direction of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// What every byte waits at least.
+    /// Delay of every byte.
     pub delay: Span,
-    /// What is added to it: the positive half of a normal distribution of this standard deviation, nothing
-    /// half of the time.
+    /// Standard deviation of the jitter, the positive half of a normal distribution; half of the draws are
+    /// zero.
     pub jitter: Span,
 }
 
-/// Longer paths are a mistake.
+/// Limit of delay and jitter.
 pub const LONGEST: Span = Span::from_secs(10);
 
-/// Bytes under way in one direction of one connection.
+/// Bytes in transit in one direction of one connection.
 #[derive(Clone, Debug)]
 pub struct DelayLine {
     path: Path,
@@ -30,23 +31,24 @@ pub struct DelayLine {
 }
 
 impl DelayLine {
-    /// An empty line. The same `random` and the same input give the same output.
+    /// An empty line. The same `random` and input give the same output.
     pub fn new(path: Path, random: Random) -> DelayLine {
         DelayLine { path, random, under_way: VecDeque::new(), held: 0, last: Time::ZERO }
     }
 
-    /// Bytes under way.
+    /// Number of bytes in transit.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Whether more may go in, if all lines together hold `together` bytes and should not hold `most`. One
-    /// that is empty always takes something: no line waits for another.
+    /// Whether the line takes more bytes while all lines together hold `together` of at most `most`.
+    ///
+    /// An empty line always does, so that no line waits for another.
     pub fn takes(&self, together: usize, most: usize) -> bool {
         self.held == 0 || together < most
     }
 
-    /// Bytes enter the path. Jitter never lets them overtake what went in before.
+    /// Adds bytes. Jitter never reorders them.
     pub fn push(&mut self, now: Time, bytes: Vec<u8>) {
         let extra = self.random.normal(0.0, self.path.jitter.0 as f64).max(0.0);
         self.last = self.last.max(now + self.path.delay + Span(extra as u64));
@@ -54,12 +56,12 @@ impl DelayLine {
         self.under_way.push_back((self.last, bytes));
     }
 
-    /// When the next bytes come out; [`Time::NEVER`] if none are under way.
+    /// Time at which the next bytes leave; [`Time::NEVER`] if the line is empty.
     pub fn next_time(&self) -> Time {
         self.under_way.front().map_or(Time::NEVER, |(due, _)| *due)
     }
 
-    /// The next bytes, if they are due.
+    /// Takes the next bytes, if they are due.
     pub fn pop(&mut self, now: Time) -> Option<Vec<u8>> {
         if self.next_time() > now {
             return None;
@@ -82,7 +84,7 @@ mod tests {
         DelayLine::new(Path { delay: DELAY, jitter }, Seed::root(seed).random())
     }
 
-    /// Pushes a byte every 300 us, pops at the times the line names; when each byte came out.
+    /// Pushes a byte every 300 us and pops when due; returns each byte's time in transit.
     fn passages(line: &mut DelayLine, count: u64) -> Vec<Span> {
         let mut waits = Vec::new();
         let sent = |n: u64| Time::ZERO + Span(300_000) * n;
@@ -112,7 +114,7 @@ mod tests {
         let jitter = Span::from_millis(2);
         let waits = passages(&mut line(jitter, 1), 5000);
         assert!(waits.iter().all(|wait| *wait >= DELAY && *wait < DELAY + jitter * 6));
-        // Bytes wait for those before them: on average more than the 0.8 ms of one draw.
+        // A byte waits for those before it, so the mean is above the 0.8 ms of one draw.
         let mean = waits.iter().map(|wait| (*wait - DELAY).0).sum::<u64>() / 5000;
         assert!((800_000..4_000_000).contains(&mean), "{mean}");
         assert_eq!(passages(&mut line(jitter, 1), 5000), waits);
@@ -130,7 +132,7 @@ mod tests {
                 lines[at].push(Time::ZERO, vec![0; 30]);
             }
         }
-        // Four fill it; the fifth has its one chunk all the same.
+        // Four lines reach the limit; the fifth still holds one chunk.
         assert_eq!(together(&lines), 150);
         assert!(lines.iter().all(|line| line.held() >= 30));
         let mut line = lines.remove(0);

@@ -1,15 +1,14 @@
-//! Echo cells: what makes a relay prove its capacity.
+//! Echo cells: a relay proves its capacity by decrypting and returning them.
 //!
-//! The measurer sends cells whose content it alone can foresee; the relay takes off the circuit's AES-CTR
-//! layer, as it would for any traffic, and returns what is left. The measurer knows both key streams, so it
-//! can compute at any later time what cell `i` must have become, and stores nothing: a secret function of
-//! the bucket number picks one cell in each bucket of N to be checked, after it has come back.
+//! Only the measurer can predict the content of its cells. The relay removes the circuit's AES-CTR layer, as
+//! for any traffic, and returns the result. The measurer knows both key streams, so it can compute the result
+//! of cell `i` at any later time and stores nothing. A keyed function of the bucket number picks one cell of
+//! every N to be checked after it came back.
 //!
-//! A body is a relay header (11 bytes) and 498 random bytes. Only the header is encrypted by the measurer,
-//! one or two AES blocks a cell; the rest is random as it is and decrypts to something equally random. No
-//! cell differs from a checked one in any byte the relay sees before or after decrypting: if only checked
-//! cells were encrypted, a relay could decrypt one block, see whether a header comes out, and skip the
-//! work for all others.
+//! A body is a relay header (11 bytes) and 498 random bytes. The measurer encrypts only the header, one or two
+//! AES blocks per cell; the random rest decrypts to something equally random. To the relay, checked cells look
+//! like all others before and after decryption. If only checked cells were encrypted, a relay could decrypt one
+//! block, look for a header, and skip the work for all other cells.
 
 use aes::cipher::{BlockEncrypt as _, KeyInit as _};
 use aes::{Aes128, Block};
@@ -26,18 +25,19 @@ const RELAY_HEADER: usize = 11;
 /// Random bytes in an echo cell.
 pub const CONTENT: usize = BODY - RELAY_HEADER;
 
-/// MEAS_ECHO, a relay command beyond those Tor assigned; stream 0, no digest (TLS protects the cell on the
-/// way, the echo check its content), 498 bytes.
+/// Header of MEAS_ECHO, a relay command that Tor has not assigned: stream 0, no digest, 498 bytes.
+///
+/// TLS protects the cell on the way, the echo check its content.
 const ECHO_HEADER: [u8; RELAY_HEADER] = [96, 0, 0, 0, 0, 0, 0, 0, 0, (CONTENT >> 8) as u8, CONTENT as u8];
 
-/// What is wrong with an echo cell.
+/// A mistake in an echo cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EchoError {
     /// Another command or circuit.
     NotAnEcho,
-    /// The header does not come out of decryption.
+    /// Decryption does not give the header.
     Header,
-    /// The content is not what decryption gives.
+    /// The content is not the result of decryption.
     Content,
     /// More cells came back than were sent.
     Unasked,
@@ -46,7 +46,7 @@ pub enum EchoError {
 impl std::fmt::Display for EchoError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            EchoError::NotAnEcho => "a cell that is no echo",
+            EchoError::NotAnEcho => "not an echo cell",
             EchoError::Header => "an echo cell without its header",
             EchoError::Content => "an echo cell that was not decrypted, or is out of order",
             EchoError::Unasked => "more echo cells than were sent",
@@ -70,12 +70,12 @@ pub struct RelayEnd {
 }
 
 impl RelayEnd {
-    /// From the circuit's number and keys.
+    /// Creates the end from the circuit's number and keys.
     pub fn new(circ: u32, keys: &HopKeys) -> RelayEnd {
         RelayEnd { circ, keystream: Keystream::new(&keys.forward) }
     }
 
-    /// Turns cells that arrived into those to return, in place.
+    /// Decrypts received cells in place, which are then returned.
     ///
     /// # Errors
     /// If a cell is not an echo cell: the connection must be closed.
@@ -98,12 +98,12 @@ impl RelayEnd {
 /// The measurer's end of a measurement circuit.
 pub struct MeasurerEnd {
     circ: u32,
-    /// The circuit's key, for headers and checks.
+    /// The circuit's cipher, for headers and checks.
     layer: Aes128,
     layer_stream: ctr::Ctr128BE<Aes128>,
-    /// Makes the content, going forward.
+    /// Generates the content of sent cells.
     content: ctr::Ctr128BE<Aes128>,
-    /// Makes it again, for checks.
+    /// Generates it again for checks.
     content_again: ctr::Ctr128BE<Aes128>,
     pick: Aes128,
     check_one_in: u32,
@@ -113,7 +113,7 @@ pub struct MeasurerEnd {
 }
 
 impl MeasurerEnd {
-    /// From the circuit's number and keys, and a secret of this measurer that is fresh for this circuit.
+    /// Creates the end from the circuit's number and keys, and a fresh secret of the measurer.
     ///
     /// # Panics
     /// If `check_one_in` is zero.
@@ -142,7 +142,7 @@ impl MeasurerEnd {
         end
     }
 
-    /// Cells sent and not yet returned.
+    /// Number of cells sent and not yet returned.
     pub fn in_flight(&self) -> u64 {
         self.sent - self.received
     }
@@ -164,7 +164,7 @@ impl MeasurerEnd {
         }
     }
 
-    /// Takes cells that came back; how many of them were checked in full.
+    /// Takes returned cells and returns how many of them were checked in full.
     ///
     /// # Errors
     /// If the relay did not do its work: the measurement has failed.
@@ -194,7 +194,7 @@ impl MeasurerEnd {
         Ok(checked)
     }
 
-    /// The cell of this bucket that is checked.
+    /// The cell of a bucket that is checked.
     fn pick_in(&self, bucket: u64) -> u64 {
         let mut block = Block::default();
         block[8..].copy_from_slice(&bucket.to_be_bytes());
@@ -215,7 +215,7 @@ impl MeasurerEnd {
         header
     }
 
-    /// What the content of cell `n` must be after decryption.
+    /// The content of cell `n` after decryption.
     fn expected(&mut self, n: u64) -> [u8; CONTENT] {
         let mut content = [0; CONTENT];
         self.content_again.seek(u128::from(n) * CONTENT as u128);
@@ -277,12 +277,12 @@ mod tests {
 
     #[test]
     fn cheats_are_noticed() {
-        // Echoing without decrypting: already the header tells.
+        // Echoing without decrypting fails at the header.
         let (mut measurer, _) = ends(125);
         let mut buffer = vec![0; CELL];
         measurer.fill(&mut buffer);
         assert_eq!(measurer.receive(&buffer), Err(EchoError::Header));
-        // Decrypting the header alone, the content left as it came.
+        // Decrypting only the header.
         let (mut measurer, mut relay) = ends(1);
         measurer.fill(&mut buffer);
         let came = buffer.clone();
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(measurer.receive(&two[..CELL]), Err(EchoError::NotAnEcho));
     }
 
-    /// A relay that forges one random cell per bucket escapes with (1 - 1/N) per bucket.
+    /// A relay that forges one random cell per bucket escapes with probability (1 - 1/N) per bucket.
     #[test]
     fn evasion_follows_the_bound() {
         let (n, buckets, runs) = (20u64, 10, 400);
@@ -320,7 +320,7 @@ mod tests {
             secret[0] = run as u8;
             secret[1] = (run >> 8) as u8;
             let end = MeasurerEnd::new(1, &keys, &secret, n as u32);
-            // Which cell it forges does not matter; the first is as good as any.
+            // The choice of the forged cell does not matter, so the test forges the first.
             escaped += u32::from((0..buckets).all(|bucket| end.pick_in(bucket) != bucket * n));
         }
         let bound = tidegate_control::flashflow::bounds::evasion(1.0 / n as f64, buckets as f64);

@@ -1,22 +1,25 @@
-//! The best liar we know against the estimate: a relay that decrypts what it can, holds cells back in just under
-//! half of the seconds and returns them in the others, so that the median sees the loud seconds only, and claims
-//! all the background that the ratio allows. For demonstrations and tests (`docs/flashflow.md`, "Held back").
+//! The strongest known attack on the estimate: a relay that holds cells back.
+//!
+//! It decrypts what it can, returns cells only in a bare majority of the seconds, the loud ones, and claims all
+//! the background that the ratio allows. The median then sees loud seconds only. For demonstrations and tests
+//! (`docs/flashflow.md`, "Held back").
 
 use tidegate_control::units::{Rate, Span, Time};
 
 use super::cell::CELL;
 
-/// How often it returns something.
+/// Interval between returns.
 const STEP: Span = Span::from_millis(5);
 
-/// It returns what belongs to a loud second within so many hundredths of it: measurers that are far away count it a
-/// little later, and must still find it in that second.
+/// Percentage of a loud second in which its cells are returned.
+///
+/// Distant measurers count them later, and must still count them in that second.
 const WITHIN: u64 = 85;
 
-/// What it decrypts so many milliseconds before the end no longer reaches the measurers in their last second.
+/// Milliseconds before the end after which decrypted cells no longer reach the measurers in time.
 const LATE_MS: u64 = 500;
 
-/// When a relay that holds cells back returns how many.
+/// Schedule of returned cells.
 #[derive(Clone, Debug)]
 pub struct Hold {
     since: Time,
@@ -27,19 +30,19 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// A measurement of so many seconds of a relay that decrypts at `rate` began.
+    /// Starts the schedule for a measurement of `seconds` of a relay that decrypts at `rate`.
     pub fn new(since: Time, rate: Rate, seconds: u16) -> Hold {
         let seconds = u64::from(seconds);
         let loud = (0..seconds).filter(|second| is_loud(*second, seconds)).count() as u64;
-        // All that it can decrypt before it is too late, spread over the loud seconds; or as much as can be held back
-        // with half a second of three times its rate in flight.
+        // Spread everything that is decrypted in time over the loud seconds. The measurers' window limits what
+        // can be held back: half a second of three times the rate.
         let in_time = (1000 * seconds).saturating_sub(LATE_MS);
         let bytes = rate.0 / 8;
         let per_second = (bytes * in_time / (1000 * loud.max(1))).min(bytes * 7 / 4);
         Hold { since, seconds, per_second, returned: 0 }
     }
 
-    /// How many of `ready` decrypted bytes, whole cells, it returns now.
+    /// How many of `ready` decrypted bytes to return now, in whole cells.
     pub fn release(&mut self, now: Time, ready: u64) -> u64 {
         let elapsed = now.since(self.since);
         let (second, part) = (elapsed.0 / 1_000_000_000, elapsed.0 % 1_000_000_000);
@@ -53,14 +56,16 @@ impl Hold {
         bytes
     }
 
-    /// When to ask again.
+    /// Time of the next return.
     pub fn next_timeout(&self, now: Time) -> Time {
         now + STEP
     }
 }
 
-/// A bare majority, since the middle two of an even number count, evenly spread: what is held back for two loud seconds
-/// in a row has to be saved up.
+/// Whether a second is loud: a bare majority is, evenly spread.
+///
+/// A majority, because the middle two of an even number count. Two loud seconds in a row would need twice the
+/// stored cells.
 fn is_loud(second: u64, seconds: u64) -> bool {
     let loud = seconds / 2 + 1;
     (second + 1) * loud / seconds.max(1) > second * loud / seconds.max(1)
@@ -80,7 +85,7 @@ mod tests {
                 let now = Time(ms * 1_000_000);
                 returned[ms as usize / 1000] += hold.release(now, u64::MAX);
                 let all: u64 = returned.iter().sum();
-                // But for the end of the last second, which it has to wait for.
+                // Except for the end of the last second, which waits for its cells.
                 let decrypted = rate.0 / 8 * (ms + 151) / 1000;
                 assert!(all <= decrypted, "never more than it can have decrypted");
             }

@@ -1,18 +1,19 @@
-//! How fast a measurer sends: one rate over all circuits that share it, and a window per circuit.
+//! Pacing of a measurer: one rate for all circuits that share it, and a window per circuit.
 
 use tidegate_control::units::{Span, Time};
 
 use super::cell::CELL;
 use crate::bucket::{BucketPlan, TokenBucket};
 
-/// Cells written or read at once: as many as fit into rustls's buffer of 64 KiB.
+/// Cells written or read at once, as many as fit into rustls's buffer of 64 KiB.
 pub const BATCH: usize = 127;
-/// Each circuit has at most this span's worth of its rate in flight: enough for paths around the world,
-/// little enough that nothing waits long at a slow relay.
+/// Window of a circuit, as time at its rate.
+///
+/// Enough for paths around the world, and small enough to avoid long queues at a slow relay.
 const WINDOW: Span = Span::from_millis(500);
-/// The least window, in cells.
+/// Smallest window in cells.
 const LEAST_WINDOW: u64 = 64;
-/// How often sending is allowed anew.
+/// Refill interval of the rate.
 const REFILL: Span = Span::from_millis(5);
 
 /// The pace of circuits that share a rate.
@@ -22,10 +23,10 @@ pub struct Load {
     window: u64,
 }
 
-/// What a circuit may do now.
+/// Permission of a circuit to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Send so many cells, at most [`BATCH`].
+    /// Send this number of cells, at most [`BATCH`].
     Send(u64),
     /// Ask again at this time.
     At(Time),
@@ -48,7 +49,7 @@ impl Load {
         Load { bucket, window: window.max(LEAST_WINDOW) }
     }
 
-    /// What a circuit with so many cells in flight, and `room` for more in its socket, may do.
+    /// Decides about a circuit with `in_flight` unanswered cells and `room` for more in its socket.
     pub fn turn(&mut self, now: Time, in_flight: u64, room: u64) -> Turn {
         let room = self.window.saturating_sub(in_flight).min(room).min(BATCH as u64);
         if room == 0 {
@@ -78,7 +79,7 @@ mod tests {
                 Turn::Full => panic!("nothing is in flight"),
             }
         }
-        // Ten seconds and the burst of a twentieth.
+        // Ten seconds and a burst of a twentieth of a second.
         assert!((200_000..=201_000).contains(&sent), "{sent}");
         assert_eq!(load.turn(now, 1000, u64::MAX), Turn::Full, "half a second of a tenth of the rate");
         assert_eq!(load.turn(now, 0, 0), Turn::Full, "no room in the socket");

@@ -1,6 +1,7 @@
-//! The measurer's role: open circuits when its coordinator says so, load the relay from `Go` on, and say
-//! each second how much came back. Its seconds are counted from `Go` on its own monotonic clock; no wall
-//! clock is compared with another's.
+//! The measurer's role: opens circuits, loads the relay after `Go`, and reports the returned bytes every
+//! second.
+//!
+//! Seconds are counted from `Go` on its own monotonic clock; no wall clocks are compared.
 
 use std::collections::VecDeque;
 
@@ -9,18 +10,20 @@ use tidegate_control::units::{Span, Time};
 
 use super::message::{Message, Open, Reason};
 
-/// All circuits must be open or refused after this long. A relay gives a measurement of 30 s no more than 45 s from
-/// its agreement on, so that one circuit whose handshake is lost over and over must not use up the rest.
+/// Time after which all circuits must be open or refused.
+///
+/// A relay allows 45 s from its agreement for a measurement of 30 s, so one circuit that loses its handshake
+/// again and again must not use up the rest.
 const OPENING: Span = Span::from_secs(10);
-/// `Go` must come this long after `Ready`.
+/// Time between `Ready` and `Go`.
 const WAITING: Span = Span::from_secs(30);
 
-/// What the driver must do.
+/// An action that the driver must perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send a message to the coordinator.
     Send(Message),
-    /// Open the circuits, saying [`Measurer::opened`] or [`Measurer::not_opened`] for each.
+    /// Open the circuits, and call [`Measurer::opened`] or [`Measurer::not_opened`] for each.
     Connect(Open),
     /// Send echo cells on all circuits, together at most at the rate.
     Load,
@@ -28,7 +31,7 @@ pub enum Output {
     Disconnect,
 }
 
-/// One measurer, serving one coordinator at a time.
+/// A measurer, which serves one coordinator at a time.
 #[derive(Debug, Default)]
 pub struct Measurer {
     state: State,
@@ -59,12 +62,12 @@ enum State {
 }
 
 impl Measurer {
-    /// Without an order.
+    /// A measurer without an order.
     pub fn new() -> Measurer {
         Measurer::default()
     }
 
-    /// The coordinator said something.
+    /// Handles a message of the coordinator.
     pub fn message(&mut self, now: Time, message: Message) {
         match (&self.state, message) {
             (State::Idle, Message::Open(order)) => {
@@ -97,7 +100,7 @@ impl Measurer {
         }
     }
 
-    /// Proposal 316: fewer than half of the circuits are a failure.
+    /// Proposal 316: a measurement fails with fewer than half of the circuits.
     fn check_ready(&mut self, now: Time) {
         let State::Opening { order, opened, refused, deadline } = &self.state else { return };
         let (opened, sockets, seconds) = (*opened, order.sockets, order.seconds);
@@ -111,7 +114,7 @@ impl Measurer {
         self.outputs.push_back(Output::Send(Message::Ready { opened }));
     }
 
-    /// Cells came back and were fine, as far as they were checked.
+    /// Cells came back without an error.
     pub fn echoed(&mut self, more: u64, more_checked: u32) {
         if let State::Loading { bytes, checked, .. } = &mut self.state {
             *bytes += more;
@@ -119,8 +122,9 @@ impl Measurer {
         }
     }
 
-    /// A circuit failed after it was open, or a cell came back wrong: the measurement is over. In the last
-    /// second the relay may close first; its second began a little later, but timers are not exact.
+    /// A circuit broke or a cell came back wrong: the measurement fails.
+    ///
+    /// In the last second the relay may close first, because timers are not exact.
     pub fn failed(&mut self, reason: Reason) {
         match &self.state {
             State::Idle => {}
@@ -249,7 +253,7 @@ mod tests {
             let mut m = Measurer::new();
             m.message(at(0), Message::Open(order(sockets)));
             (0..opened).for_each(|_| m.opened(at(1)));
-            // The rest never answers.
+            // The other circuits never answer.
             m.timeout(at(20_000));
             let outputs = drain(&mut m);
             if fine {

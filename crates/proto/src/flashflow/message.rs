@@ -1,8 +1,8 @@
-//! What the roles say to each other: MEASUREMENT cells, strict in both directions. A body is a command
-//! byte, its fields in big-endian order, and zeros.
+//! Messages between the roles: MEASUREMENT cells, parsed strictly.
 //!
-//! Commands 0 to 3 are proposal 316's between coordinator and relay. The proposal leaves open how a
-//! coordinator talks to its measurers; 16 to 20 are ours.
+//! A body is a command byte, its fields in big-endian order, and zeros. Commands 0 to 3 are those of proposal
+//! 316 between coordinator and relay. The proposal does not define how a coordinator talks to its measurers; 16
+//! to 20 are ours.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::crypto::ntor::RelayPublic;
 
 pub use crate::crypto::cert::Fingerprint;
 
-/// Measurers that one measurement can have (proposal 316).
+/// Largest number of measurers of one measurement (proposal 316).
 pub const MAX_MEASURERS: usize = 10;
 /// The longest measurement in seconds (proposal 316).
 pub const MAX_SECONDS: u16 = 600;
@@ -20,79 +20,79 @@ pub const MAX_SECONDS: u16 = 600;
 /// A message of the measurement protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Coordinator to relay: measure you this way.
+    /// Coordinator to relay: the parameters of a measurement.
     Params(Params),
     /// Relay to coordinator: ready for the measurers.
     ParamsOk,
-    /// Relay to coordinator, each second: background bytes since the last.
+    /// Relay to coordinator, every second: background bytes of that second.
     Background {
-        /// 1, 2, ...
+        /// Number of the second, from 1.
         second: u16,
         /// Background bytes sent in it.
         sent: u32,
         /// Background bytes received in it.
         received: u32,
     },
-    /// Either way: the measurement is over, and why.
+    /// Either way: the measurement is over.
     Failed(Reason),
     /// Coordinator to measurer: open circuits to this relay.
     Open(Open),
-    /// Measurer to coordinator: so many circuits are open.
+    /// Measurer to coordinator: circuits are open.
     Ready {
-        /// Circuits open.
+        /// Number of open circuits.
         opened: u16,
     },
-    /// Coordinator to measurer: send.
+    /// Coordinator to measurer: start to send.
     Go,
-    /// Measurer to coordinator, each second since `Go`.
+    /// Measurer to coordinator, every second since `Go`.
     Count {
-        /// 1, 2, ...
+        /// Number of the second, from 1.
         second: u16,
-        /// Echoed bytes received in it, whole cells.
+        /// Echoed bytes received in it, in whole cells.
         bytes: u64,
-        /// Cells among them whose content was checked.
+        /// Number of cells among them with a checked content.
         checked: u32,
     },
     /// Coordinator to measurer: close the circuits; the measurement ended.
     Stop,
 }
 
-/// How a relay is to be measured.
+/// Parameters of a measurement for the relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Names the measurement.
+    /// Token of the measurement.
     pub token: Token,
-    /// How long, in seconds, from 1 to [`MAX_SECONDS`].
+    /// Length in seconds, from 1 to [`MAX_SECONDS`].
     pub seconds: u16,
     /// The share of background in percent, below 100. The relay takes the smaller of this and its own.
     pub background: u8,
-    /// Who will measure, 1 to [`MAX_MEASURERS`].
+    /// The measurers, 1 to [`MAX_MEASURERS`].
     pub measurers: Vec<MeasurerId>,
 }
 
-/// A measurer, as the relay is told of it.
+/// A measurer in the parameters for the relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasurerId {
-    /// Whose circuits to accept.
+    /// Certificate of the measurer; circuits of other peers are refused.
     pub fingerprint: Fingerprint,
-    /// Where its connections come from, if known: exempt from limits on connections meanwhile.
+    /// Source address of its connections, if known, which exempts them from connection limits.
     pub address: Option<IpAddr>,
 }
 
-/// What a measurer is to do.
+/// Order for a measurer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Names the measurement.
+    /// Token of the measurement.
     pub token: Token,
-    /// How long it will send, in seconds.
+    /// Length in seconds.
     pub seconds: u16,
-    /// Circuits to open, each on a connection of its own.
+    /// Number of circuits, each on its own connection.
     pub sockets: u16,
-    /// `a_i`: bits per second to send at most.
+    /// `a_i`: sending rate in bits per second.
     pub rate: u64,
     /// One echoed cell in this many is checked; 1 checks all.
     pub check_one_in: u32,
-    /// Where the relay listens.
+    /// Listening address of the relay.
     pub address: SocketAddr,
     /// The relay's TLS certificate.
     pub fingerprint: Fingerprint,
@@ -137,7 +137,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    Disabled = 1, "disabled", "the relay takes part in no measurements";
+    Disabled = 1, "disabled", "the relay does not take part in measurements";
     NotAllowed = 2, "not-allowed", "the coordinator is not on the relay's list";
     TooOften = 3, "too-often", "the relay was measured as often as it allows in its period";
     Duration = 4, "duration", "the relay does not accept a measurement that long";
@@ -146,22 +146,22 @@ reasons! {
     WrongEcho = 7, "wrong-echo", "the relay returned a cell that it did not decrypt, or not in order";
     Timeout = 8, "timeout", "a phase of the measurement took too long";
     Lost = 9, "lost", "a connection broke";
-    Stopped = 10, "stopped", "the operator stopped it";
-    Protocol = 11, "protocol", "a message made no sense";
+    Stopped = 10, "stopped", "the operator stopped the measurement";
+    Protocol = 11, "protocol", "a message was invalid, or not expected in this phase";
     Clock = 12, "clock", "reported seconds are shorter than the coordinator's";
     Other = 255, "other", "another reason";
 }
 
-/// A cell that is not a message.
+/// Reason why a cell is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageError {
     /// Not a MEASUREMENT cell on circuit 0.
     NotAMessage,
-    /// A command this version does not know.
+    /// An unknown command.
     UnknownCommand(u8),
     /// A field outside its range.
     Field(&'static str),
-    /// Something other than zeros after the last field.
+    /// Bytes other than zero after the last field.
     Trailing,
     /// Fields that do not fit into a cell.
     TooLong,
@@ -181,7 +181,7 @@ impl fmt::Display for MessageError {
 
 impl std::error::Error for MessageError {}
 
-/// Fields, one after another, out of a cell.
+/// Reads fields of a cell, one after another.
 struct Reader<'a> {
     left: &'a [u8],
 }
@@ -214,7 +214,7 @@ const IPV4: u8 = 0;
 const IPV6: u8 = 1;
 const CERTIFICATE: u8 = 240;
 
-/// Extensions of `Params`; a reader must know those from 128 on and may skip the others.
+/// Extensions of `Params`; those from 128 on are critical, others may be skipped.
 const TOKEN: u8 = 128;
 const BACKGROUND: u8 = 1;
 
@@ -227,10 +227,10 @@ fn address_bytes(ip: IpAddr) -> Vec<u8> {
 }
 
 impl Message {
-    /// The message as a cell.
+    /// Formats the message as a cell.
     ///
     /// # Errors
-    /// [`MessageError::TooLong`] or [`MessageError::Field`] for parameters that cannot be said.
+    /// [`MessageError::TooLong`] or [`MessageError::Field`] for parameters that the format cannot express.
     pub fn to_cell(&self) -> Result<[u8; CELL], MessageError> {
         let body = match self {
             Message::Params(params) => params.body()?,
@@ -253,11 +253,11 @@ impl Message {
         Ok(cell)
     }
 
-    /// Reads a cell.
+    /// Parses a cell.
     ///
     /// # Errors
-    /// [`MessageError`] for anything that [`Message::to_cell`] does not write, but for extensions that a
-    /// reader may skip.
+    /// [`MessageError`] for everything that [`Message::to_cell`] does not write, except unknown extensions that
+    /// are not critical.
     pub fn from_cell(cell: &[u8; CELL]) -> Result<Message, MessageError> {
         if cell[..HEADER] != cell::empty(0, MEASUREMENT)[..HEADER] {
             return Err(MessageError::NotAMessage);
@@ -318,6 +318,7 @@ impl Params {
             return Err(MessageError::Field("measurers"));
         }
         let measurers = (0..count).map(|_| MeasurerId::read(r)).collect::<Result<_, _>>()?;
+        // 99 is the largest share: without the extension the relay's own share decides.
         let (mut token, mut background) = (None, 99);
         for _ in 0..r.u8()? {
             let (kind, length) = (r.u8()?, r.u8()?);

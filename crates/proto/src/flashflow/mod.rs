@@ -1,15 +1,16 @@
-//! FlashFlow's roles without their sockets: a coordinator has measurers load a relay and adds up what
-//! comes back (Traudt, Jansen, Johnson 2021, section 4.1; Tor proposal 316; `docs/flashflow.md` says what we
-//! decided where they leave things open).
+//! FlashFlow's roles as sans-IO machines (Traudt, Jansen, Johnson 2021, section 4.1; Tor proposal 316).
+//!
+//! A coordinator lets measurers load a relay and adds up what comes back. `docs/flashflow.md` explains our
+//! decisions where paper and proposal leave things open.
 //!
 //! A measurement in the order of its messages ([`message`]): coordinator -> relay `Params`; relay ->
-//! coordinator `ParamsOk`; coordinator -> measurers `Open`; each opens its circuits to the relay
-//! ([`cell::CREATE_MEASUREMENT`]) and says `Ready`; coordinator -> measurers `Go`; echo cells ([`echo`]) run
-//! for the agreed seconds while measurers say `Count` and the relay says `Background` each second.
+//! coordinator `ParamsOk`; coordinator -> measurers `Open`; each measurer opens its circuits to the relay
+//! ([`cell::CREATE_MEASUREMENT`]) and answers `Ready`; coordinator -> measurers `Go`. Echo cells ([`echo`])
+//! flow for the agreed seconds, while measurers send `Count` and the relay `Background` every second.
 //!
-//! [`coordinator`], [`measurer`] and [`relay`] are the three machines. [`load`] is how fast a measurer sends,
-//! [`pace`] the relay's scheduler for what it forwards meanwhile. [`delay_line`] is a path between them where the
-//! kernel has none, [`hold`] a relay that lies.
+//! [`coordinator`], [`measurer`] and [`relay`] are the three machines. [`load`] paces a measurer, [`pace`]
+//! schedules what the relay forwards. [`delay_line`] emulates a path for kernels without netem, and [`hold`] is
+//! a lying relay.
 
 pub mod cell;
 pub mod coordinator;

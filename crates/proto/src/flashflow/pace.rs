@@ -1,9 +1,8 @@
-//! What a relay forwards next while it is measured: a scheduler for measurement circuits beside the
-//! ordinary one, under one rate limit (section 4.1: "a separate cell scheduler").
+//! Schedules what a relay forwards during a measurement, under one rate limit.
 //!
-//! Background traffic goes first, but during a measurement only as much as goes with the measurement
-//! traffic: in each round `y = x r / (1 - r)`, with `x` floored at 10 Mbit/s (proposal 316). Measurement
-//! connections take turns. Everything is in bytes of cells.
+//! This is the "separate cell scheduler" of section 4.1. Background goes first, but during a measurement only
+//! up to `y = x r / (1 - r)` per round, with the measurement traffic `x` floored at 10 Mbit/s (proposal 316).
+//! Measurement connections take turns. All numbers are bytes of cells.
 
 use std::collections::VecDeque;
 
@@ -15,19 +14,21 @@ use crate::bucket::{BucketPlan, TokenBucket};
 
 /// A scheduling round.
 const ROUND: Span = Span::from_millis(10);
-/// The least measurement traffic that background is reckoned against.
+/// Floor of the measurement traffic from which the background limit is computed.
 const FLOOR: Rate = Rate(10_000_000);
-/// Background that was allowed and not used is kept for so many rounds.
+/// Number of rounds for which unused background credit is kept.
 const KEPT_ROUNDS: u64 = 10;
 
-/// The burst of a second that tor's bucket has is there for the first second of a measurement. What was not
-/// used by then lapses, and from then on this much can be saved up: a relay that its processor holds near its
-/// limit would else spend the burst bit by bit, and show a tenth more than its limit for ten seconds.
+/// Burst in the first second of a measurement, as in tor's bucket.
+///
+/// What is unused after that second lapses, and the burst shrinks to [`SAVED`]. Otherwise a relay that its
+/// processor holds near its limit would spend the burst bit by bit, and show 10 % more than its limit for ten
+/// seconds.
 const BURST: Span = Span::from_secs(1);
-/// See [`BURST`].
+/// Burst during the rest of a measurement, see [`BURST`].
 const SAVED: Span = Span::from_millis(200);
 
-/// What traffic belongs to.
+/// Class of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Ordinary circuits.
@@ -36,14 +37,14 @@ pub enum Class {
     Measurement,
 }
 
-/// Leave to forward.
+/// Permission to forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant<Who> {
-    /// Who asked.
+    /// The connection.
     pub who: Who,
-    /// For what.
+    /// Class of the request.
     pub class: Class,
-    /// Bytes, a multiple of [`CELL`]; the rest must be asked for again.
+    /// Granted bytes, a multiple of [`CELL`]; the rest must be requested again.
     pub bytes: u64,
 }
 
@@ -51,11 +52,11 @@ pub struct Grant<Who> {
 #[derive(Debug)]
 pub struct Pace<Who> {
     bucket: Option<TokenBucket>,
-    /// Bytes per second, if it is limited.
+    /// Rate limit in bytes per second, if there is one.
     rate: u64,
-    /// What can be saved up when a measurement begins, and once that lapsed.
+    /// Bursts: at the start of a measurement, and after it lapsed.
     bursts: [Span; 2],
-    /// When the burst lapses.
+    /// Time at which the first burst lapses.
     lapse: Time,
     cap: Option<Cap>,
     background: VecDeque<(Who, u64)>,
@@ -90,14 +91,14 @@ fn burst_bytes(rate: u64, span: Span) -> u64 {
 }
 
 impl<Who: Copy + PartialEq> Pace<Who> {
-    /// A relay that forwards at most `limit`, with a burst of one second as tor has by default.
+    /// A relay with a rate limit and a burst of one second, tor's default.
     pub fn new(limit: Rate) -> Pace<Who> {
         Pace::with_bursts(limit, [BURST, SAVED])
     }
 
-    /// One that no measurement ever finds above `limit`: what a processor that decrypts so much gives.
+    /// A relay without a burst, like a processor that decrypts at most at `limit`.
     pub fn without_burst(limit: Rate) -> Pace<Who> {
-        // What is left of a round's last cell is not lost.
+        // Two rounds, so that the rest of a round's last cell is not lost.
         Pace::with_bursts(limit, [ROUND * 2; 2])
     }
 
@@ -122,7 +123,7 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         }
     }
 
-    /// Of the burst only `left` bytes are there, because the relay forwarded others until now.
+    /// Reduces the burst to `left` bytes, because the relay forwarded traffic just before.
     pub fn forwarded_lately(&mut self, now: Time, left: u64) {
         if let Some(bucket) = &mut self.bucket {
             let spent = bucket.available(now).saturating_sub(left);
@@ -130,25 +131,25 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         }
     }
 
-    /// A measurement began: background is capped from now on.
+    /// A measurement began: background is limited from now on.
     pub fn measuring(&mut self, now: Time, ratio: Percent) {
         self.cap = Some(Cap { ratio, credit: 0, round: now, measured: 0 });
         self.lapse = now + BURST;
     }
 
-    /// It ended: background has no cap, and measurement circuits nothing to wait for.
+    /// The measurement ended: background is unlimited, and requests of measurement circuits are dropped.
     pub fn idle(&mut self) {
         self.cap = None;
         self.measurement.clear();
         self.limit_burst(self.bursts[0]);
     }
 
-    /// `who` has `bytes` to forward. One request at a time each; whole cells are granted.
+    /// Requests to forward `bytes`. Each connection has one request at a time; whole cells are granted.
     pub fn request(&mut self, class: Class, who: Who, bytes: u64) {
         self.queue(class).push_back((who, bytes));
     }
 
-    /// `who` is gone.
+    /// Withdraws the request of a connection that is gone.
     pub fn withdraw(&mut self, class: Class, who: Who) {
         self.queue(class).retain(|(other, _)| *other != who);
     }
@@ -167,7 +168,7 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         }
     }
 
-    /// The next to forward something, if anyone may now.
+    /// Returns the next grant, if one is possible now.
     pub fn poll(&mut self, now: Time) -> Option<Grant<Who>> {
         if now >= self.lapse {
             self.limit_burst(self.bursts[1]);
@@ -178,6 +179,7 @@ impl<Who: Copy + PartialEq> Pace<Who> {
             cap.advance(now);
             allowed = allowed.min(cap.credit);
         }
+        // Background first, as far as its credit reaches; the rest belongs to measurements.
         let (class, limit) = if !self.background.is_empty() && allowed >= CELL as u64 {
             (Class::Background, allowed)
         } else if !self.measurement.is_empty() && left >= CELL as u64 {
@@ -201,7 +203,7 @@ impl<Who: Copy + PartialEq> Pace<Who> {
         Some(Grant { who, class, bytes })
     }
 
-    /// When to [`poll`](Self::poll) again although nothing was requested meanwhile.
+    /// Time of the next [`poll`](Self::poll) if nothing is requested before.
     pub fn next_timeout(&self) -> Option<Time> {
         if self.background.is_empty() && self.measurement.is_empty() {
             return None;
@@ -218,7 +220,7 @@ mod tests {
 
     const QUARTER: Percent = Percent::new(25).unwrap();
 
-    /// Lets two greedy classes run for `seconds`; bytes per second of (measurement, background).
+    /// Runs two greedy classes for `seconds`; returns bytes per second of (measurement, background).
     fn run(
         pace: &mut Pace<u32>,
         seconds: u64,
@@ -249,7 +251,7 @@ mod tests {
                     }
                     None => {}
                 }
-                // What a processor forwards in a millisecond: 125 MB/s.
+                // A processor that forwards 125 MB/s.
                 let mut budget = 125_000u64;
                 while budget > 0 {
                     let Some(grant) = pace.poll(now) else { break };
@@ -284,7 +286,7 @@ mod tests {
             let share = *y as f64 / (x + y) as f64;
             assert!((0.235..=0.262).contains(&share), "{seconds:?}");
         }
-        // The first second carries tor's burst.
+        // The first second has tor's burst.
         assert!(seconds[0].0 + seconds[0].1 > 19_000_000);
     }
 
@@ -313,12 +315,11 @@ mod tests {
                 pace.request(Class::Background, 1, 1 << 20);
             }
         }
-        // 10 Mbit/s * .25 / .75 for two seconds.
+        // 10 Mbit/s * 0.25 / 0.75 for two seconds.
         assert!((780_000..=840_000).contains(&y), "{y}");
     }
 
-    /// What the first second left of the burst is not spent later: a processor that forwards 11 MB/s shows a
-    /// relay of 10 MB/s at its limit.
+    /// Unused burst lapses: a relay limited to 10 MB/s shows its limit though its processor forwards 11 MB/s.
     #[test]
     fn an_unused_burst_lapses_after_a_second() {
         let mut pace: Pace<u32> = Pace::new(Rate(80_000_000));

@@ -1,9 +1,8 @@
-//! Datagrams by which measurers learn how much they can send and receive (section 6.1: UDP from and to all
-//! others at the same time), and who may send them.
+//! Datagrams with which measurers probe their capacity, and their authentication.
 //!
-//! Every datagram begins with a [`Head`] of [`HEAD`] bytes that ends in a code over the rest, under a key that
-//! only the two measurers have. Whoever has no key costs one such code per datagram, whatever it contains, and
-//! gets no answer; whoever has one gets none larger than what it sent.
+//! Section 6.1: UDP from and to all other measurers at the same time. Every datagram begins with a [`Head`] of
+//! [`HEAD`] bytes that ends in a MAC under a key of the two measurers. A datagram without a valid MAC costs one
+//! MAC computation and is not answered. Answers are not larger than requests.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -18,31 +17,31 @@ pub const MAX_SECONDS: u64 = 120;
 const MAGIC: [u8; 7] = *b"TGprobe";
 const CODE: usize = 16;
 
-/// Who sends: the beginning of its public key.
+/// Sender: the first bytes of its public key.
 pub type Sender = [u8; 8];
-/// A fresh random number of one side.
+/// Random number of one side, fresh for each session.
 pub type Nonce = [u8; 16];
 
-/// What a datagram is.
+/// Kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ProbeKind {
-    /// Probe with me: `number` seconds, at most `value` bit/s towards me. Under the pair's key.
+    /// Request of a probe: `number` seconds, at most `value` bit/s towards the sender. Uses the pair's key.
     Start = 1,
-    /// My nonce; `number` is the beginning of yours. Under the pair's key.
+    /// Nonce of the answering side; `number` is the start of the requester's nonce. Uses the pair's key.
     Challenge = 2,
-    /// The `number`th datagram of data. Under the session's key, which proves both nonces to be fresh.
+    /// Data, with sequence number `number`. Uses the session's key, which proves that both nonces are fresh.
     Data = 3,
-    /// In second `number` I received `value` bytes. Under the session's key.
+    /// Report of `value` bytes received in second `number`. Uses the session's key.
     Report = 4,
 }
 
-/// What a datagram says.
+/// Fields of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it is.
+    /// Kind.
     pub kind: ProbeKind,
-    /// From whom.
+    /// Sender.
     pub sender: Sender,
     /// The sender's nonce in `Start` and `Challenge`; zero elsewhere.
     pub nonce: Nonce,
@@ -52,7 +51,7 @@ pub struct Head {
     pub value: u64,
 }
 
-/// A key that two measurers share.
+/// A MAC key that two measurers share.
 #[derive(Clone)]
 pub struct Key(Hmac<Sha256>);
 
@@ -63,12 +62,12 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// A pair's key, from what X25519 of their keys gives.
+    /// Derives a pair's key from the X25519 shared secret.
     pub fn of_pair(shared: &[u8; 32]) -> Key {
         Key::derive(shared, &[b"tidegate probe 1, pair"])
     }
 
-    /// A session's key, from the initiator's and the other's nonce.
+    /// Derives a session's key from both nonces.
     pub fn of_session(&self, initiator: &Nonce, other: &Nonce) -> Key {
         let mut mac = self.0.clone();
         for part in [b"tidegate probe 1, session".as_slice(), initiator, other] {
@@ -89,7 +88,7 @@ impl Key {
 }
 
 impl Head {
-    /// The head's bytes.
+    /// Formats the head with its MAC.
     pub fn seal(&self, key: &Key) -> [u8; HEAD] {
         let mut bytes = [0; HEAD];
         bytes[..7].copy_from_slice(&MAGIC);
@@ -103,13 +102,13 @@ impl Head {
         bytes
     }
 
-    /// Who claims to have sent a datagram: which key to try. Nothing is proved by it.
+    /// The claimed sender, to look up the key; unauthenticated.
     pub fn claimed(datagram: &[u8]) -> Option<Sender> {
         let fine = datagram.len() >= HEAD && datagram.len() <= DATAGRAM && datagram[..7] == MAGIC;
         fine.then(|| datagram[8..16].try_into().expect("8 bytes"))
     }
 
-    /// The head of a datagram, if its code is right under the key. Takes the same time whether it is or not.
+    /// Parses a head if its MAC is valid under the key. Runs in the same time for valid and invalid MACs.
     pub fn open(datagram: &[u8], key: &Key) -> Option<Head> {
         let bytes: &[u8; HEAD] = datagram.get(..HEAD)?.try_into().ok()?;
         let mac = key.0.clone().chain_update(&bytes[..HEAD - CODE]);
@@ -132,7 +131,7 @@ impl Head {
     }
 }
 
-/// The first bytes of a nonce, as a `Challenge` names it.
+/// The first bytes of a nonce, which a `Challenge` repeats.
 pub fn beginning(nonce: &Nonce) -> u64 {
     u64::from_be_bytes(nonce[..8].try_into().expect("8 bytes"))
 }

@@ -1,5 +1,6 @@
-//! The relay's role: agree to a measurement, admit the circuits of its measurers, say each second how much
-//! background passed, and end it in time whatever the others do. States: Idle, ParamsOk, Measuring, Idle.
+//! The relay's role: agrees to measurements, admits their circuits and reports background every second.
+//!
+//! It ends a measurement in time whatever the others do. States: Idle, ParamsOk, Measuring, Idle.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,19 +15,19 @@ use tidegate_control::units::{Span, Time};
 use super::cell::Token;
 use super::message::{Fingerprint, Message, Params, Reason};
 
-/// What a relay's operator allows (proposal 316).
+/// Permissions of the relay's operator (proposal 316).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
-    /// `FFMeasurementsAllowed`
+    /// `FFMeasurementsAllowed`.
     pub allowed: bool,
-    /// `FFAllowedCoordinators`: fingerprints of their certificates; nobody else may measure.
+    /// `FFAllowedCoordinators`: certificate fingerprints; other coordinators are refused.
     #[serde(deserialize_with = "read_hex_list")]
     pub coordinators: Vec<Fingerprint>,
     /// `FFMeasurementPeriod`: two measurements per coordinator in any window of this length.
     #[serde(default = "default_period")]
     pub period: Span,
-    /// `FFBackgroundTrafficPercent`
+    /// `FFBackgroundTrafficPercent`.
     #[serde(rename = "background-percent", default = "default_background")]
     pub background: Percent,
     /// `FFMaxMeasurementDuration`: from the agreement to the end.
@@ -58,18 +59,18 @@ impl Default for Config {
     }
 }
 
-/// What the driver must do.
+/// An action that the driver must perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send a message on the coordinator's connection.
     Send(u64, Message),
     /// Close the coordinator's connection once that is written.
     Close(u64),
-    /// Connections from these addresses are expected and exempt from limits until `Ended`.
+    /// Exempt connections from these addresses from limits until `Ended`.
     Expect(Vec<IpAddr>),
-    /// Measurement traffic flows: background is capped at this share.
+    /// Measurement traffic flows: limit background to this share.
     Started(Percent),
-    /// Drop buffered echoes, close measurement connections, lift the cap.
+    /// Drop buffered echoes, close measurement connections, and lift the limit of background.
     Ended,
 }
 
@@ -95,20 +96,20 @@ struct Session {
 #[derive(Debug)]
 struct Measuring {
     since: Time,
-    /// Seconds reported so far.
+    /// Number of seconds reported.
     reported: u16,
     sent: u64,
     received: u64,
 }
 
 impl Target {
-    /// A relay that nobody has measured yet.
+    /// A relay without measurements.
     pub fn new(config: Config) -> Target {
         let quota = Quota::new(config.period);
         Target { config, quota, session: None, outputs: VecDeque::new() }
     }
 
-    /// A message arrived on a connection whose peer proved that fingerprint.
+    /// Handles a message of a connection that proved the fingerprint.
     pub fn message(&mut self, now: Time, from: u64, fingerprint: &Fingerprint, message: &Message) {
         match message {
             Message::Params(params) => match self.agree(now, from, fingerprint, params) {
@@ -148,6 +149,7 @@ impl Target {
         if Span::from_secs(u64::from(params.seconds)) > self.config.max_duration {
             return Err(Reason::Duration);
         }
+        // Checked last, so that refused requests do not use up the quota.
         self.quota.start(now, *fingerprint).map_err(|_| Reason::TooOften)?;
         let theirs = Percent::new(params.background).ok_or(Reason::Protocol)?;
         self.session = Some(Session {
@@ -170,7 +172,7 @@ impl Target {
         self.session.as_ref().is_some_and(|session| session.coordinator == connection)
     }
 
-    /// Whether someone with that fingerprint may open a circuit of this measurement.
+    /// Whether a peer with that fingerprint may open a circuit of the measurement.
     pub fn admits(&self, fingerprint: &Fingerprint, token: &Token) -> bool {
         self.session.as_ref().is_some_and(|session| {
             session.params.token == *token
@@ -178,8 +180,9 @@ impl Target {
         })
     }
 
-    /// Echo cells arrived: the first begin the measurement. False if there is none, and the connection must
-    /// be closed.
+    /// Echo cells arrived; the first ones begin the measurement.
+    ///
+    /// Returns false without a measurement: the connection must be closed.
     pub fn echo(&mut self, now: Time) -> bool {
         let Some(session) = &mut self.session else { return false };
         if session.measuring.is_none() {
@@ -189,7 +192,7 @@ impl Target {
         true
     }
 
-    /// Background bytes passed.
+    /// Counts background bytes.
     pub fn background(&mut self, sent: u64, received: u64) {
         if let Some(Session { measuring: Some(measuring), .. }) = &mut self.session {
             measuring.sent += sent;
@@ -197,26 +200,26 @@ impl Target {
         }
     }
 
-    /// The coordinator's connection is gone: so is the measurement.
+    /// The coordinator's connection is gone: the measurement ends.
     pub fn lost(&mut self, connection: u64) {
         if self.is_coordinator(connection) {
             self.end();
         }
     }
 
-    /// Whether a measurement was agreed and has not ended.
+    /// Whether a measurement is agreed or running.
     pub fn is_busy(&self) -> bool {
         self.session.is_some()
     }
 
-    /// How long the measurement that was agreed is.
+    /// Length of the agreed measurement.
     pub fn seconds(&self) -> Option<u16> {
         self.session.as_ref().map(|session| session.params.seconds)
     }
 
     fn end(&mut self) {
         if let Some(session) = self.session.take() {
-            // Nobody loaded the relay: the coordinator may try again.
+            // The relay was not loaded, so the coordinator may try again.
             if session.measuring.is_none() {
                 self.quota.cancel(&session.fingerprint);
             }
@@ -344,7 +347,7 @@ mod tests {
         assert_eq!(refusal(&mut t, at(0), &[9; 32], params()), Reason::NotAllowed);
         let long = Params { seconds: 46, ..params() };
         assert_eq!(refusal(&mut t, at(0), &COORDINATOR, long), Reason::Duration);
-        // Refusals do not count; two measurements do; the third waits.
+        // Refusals do not count towards the quota. After two measurements the third is refused.
         for start in [1, 100] {
             t.message(at(start), 4, &COORDINATOR, &Message::Params(params()));
             assert_eq!(drain(&mut t).len(), 2);
@@ -355,7 +358,7 @@ mod tests {
             assert_eq!(drain(&mut t), [Output::Ended]);
         }
         assert_eq!(refusal(&mut t, at(200), &COORDINATOR, params()), Reason::TooOften);
-        // What ends before anybody loads the relay does not count either.
+        // A measurement that ends before the load does not count either.
         let mut u = target();
         for start in 0..5 {
             u.message(at(start), 4, &COORDINATOR, &Message::Params(params()));
@@ -379,7 +382,7 @@ mod tests {
 
         t.message(at(50), 6, &COORDINATOR, &Message::Params(params()));
         drain(&mut t);
-        // A stranger's nonsense does not end another's measurement.
+        // A message of another peer does not end the measurement.
         t.message(at(50), 8, &[3; 32], &Message::Go);
         assert_eq!(drain(&mut t).len(), 2);
         assert!(t.is_busy());

@@ -39,6 +39,7 @@ impl Recorder for Record<'_> {
                 }
             }
             Observation::Echoed { relay, bytes } => {
+                // The sample of the same second comes first and opens its entry.
                 if let Some(second) = self.relays[relay.0 as usize].forwarded.last_mut() {
                     second.0 = *bytes;
                 }
@@ -79,6 +80,7 @@ pub fn run(plan: &Plan, seed: Seed, goes_on: &dyn Fn(Time) -> bool) -> Result<Re
     };
     let end = Cell::new(Time::NEVER);
     let (missing, after) = (plan.relays.len(), plan.around.max(plan.coordinator_delay));
+    // A measurement that never reports counts as timed out.
     let record = Record { relays: vec![unknown; missing], after, missing, end: &end };
     let mut recorder = (record, Digest::default());
     let mut stopped = false;

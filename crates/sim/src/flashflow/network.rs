@@ -35,6 +35,7 @@ pub(super) fn world(plan: &Plan) -> plan::Plan {
         up: link,
         down: link,
     };
+    // Relays of one machine share the queue of its link.
     let shared = LinkPlan { queue: QueuePlan::Machine, ..plan.link };
     let mut hosts: Vec<HostPlan> = (0..)
         .zip(&plan.relays)

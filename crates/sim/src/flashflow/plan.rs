@@ -9,36 +9,37 @@ use crate::tcp;
 /// The relays, the team that measures them, and the network between them.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The relays' machine: its link in either direction.
+    /// Link of the relays' machine, in either direction.
     pub link: LinkPlan,
-    /// The relays on it; each has a measurement of its own.
+    /// Its relays; each has its own measurement.
     pub relays: Vec<RelayPlan>,
     /// The team.
     pub measurers: Vec<MeasurerPlan>,
-    /// Path between coordinator and everyone: one-way delay.
+    /// One-way delay between the coordinator and all other machines.
     pub coordinator_delay: Span,
-    /// `t`: whole seconds of each measurement.
+    /// `t`: length of each measurement in seconds.
     pub seconds: u16,
-    /// `r` in percent, the coordinator's and the relays'.
+    /// `r` in percent, for the coordinator and the relays.
     pub background_percent: u8,
     /// One echoed cell in this many is checked.
     pub check_one_in: u32,
-    /// How long background flows before the measurements begin, and after they ended.
+    /// Duration of background before and after the measurements.
     pub around: Span,
     /// TCP of every connection.
     pub tcp: tcp::Config,
 }
 
-/// A relay that is measured.
+/// A measured relay.
 #[derive(Clone, Debug)]
 pub struct RelayPlan {
     /// Its rate limit, with a burst of one second.
     pub rate: Rate,
-    /// Processor time per cell, of one core.
+    /// Processor time per cell on one core.
     pub cell_cost: Span,
     /// The share of the measurement's seconds, evenly spread, in which a cell costs twice as much.
     pub slow: f64,
-    /// It holds cells back and claims background that it has not, see [`tidegate_proto::flashflow::hold`].
+    /// Whether it holds cells back and claims background that does not exist, see
+    /// [`tidegate_proto::flashflow::hold`].
     pub holds: bool,
     /// Clients' traffic through it.
     pub background: BackgroundPlan,
@@ -46,12 +47,12 @@ pub struct RelayPlan {
     pub shares: Vec<(Rate, u16)>,
 }
 
-/// Clients' traffic: what they download over circuits through the relay.
+/// Clients' downloads over circuits through the relay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackgroundPlan {
-    /// What is offered.
+    /// Offered rate.
     pub rate: Rate,
-    /// Circuits, each of which an exit feeds with its part of the rate; without any nothing is offered.
+    /// Number of circuits, which share the rate; zero turns background off.
     pub circuits: u16,
 }
 
@@ -71,11 +72,11 @@ pub struct MeasurerPlan {
 /// Results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Per relay.
+    /// Results per relay.
     pub relays: Vec<RelayReport>,
-    /// Events handled.
+    /// Number of events handled.
     pub events: u64,
-    /// Two runs saw the same if these agree.
+    /// Digest of the run: equal for equal runs.
     pub digest: u64,
 }
 
@@ -87,7 +88,7 @@ pub struct RelayReport {
     /// Bytes that the relay forwarded in each second since the run began, by its own count:
     /// (measurement, background) in bytes.
     pub forwarded: Vec<(u64, u64)>,
-    /// When measurement traffic began to flow and when it ended, if it did.
+    /// Times at which measurement traffic began and ended, if it did.
     pub measured: (Option<Time>, Option<Time>),
 }
 

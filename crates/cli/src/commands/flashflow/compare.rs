@@ -1,4 +1,4 @@
-//! `tidegate flashflow compare`: the weights of two bandwidth files or consensuses beside each other.
+//! `tidegate flashflow compare`: compares the weights of two bandwidth files or consensuses.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ use crate::failure::Failure;
 pub struct Arguments {
     /// A bandwidth file or a consensus, which may be compressed
     ours: PathBuf,
-    /// Another
+    /// Another bandwidth file or consensus
     theirs: PathBuf,
-    /// So many relays whose shares differ most
+    /// Number of relays to list, those with the largest difference first
     #[arg(long, default_value_t = 10)]
     most: usize,
     /// Print one JSON object
@@ -29,10 +29,10 @@ pub struct Arguments {
 
 type Weights = BTreeMap<RelayId, u64>;
 
-/// What two sets of weights have in common.
+/// Comparison of two sets of weights.
 #[derive(Debug)]
 struct Comparison {
-    /// Relays in both.
+    /// Number of relays in both.
     common: usize,
     /// Total variation distance of the shares of the relays in both (the paper's equation 6).
     error: f64,

@@ -1,4 +1,4 @@
-//! `tidegate flashflow cycle`: a network of relays as processes, and a coordinator that follows its schedule for a period.
+//! `tidegate flashflow cycle`: measures a network of relay processes for one period.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,38 +15,40 @@ use tidegate_data::signing::{self, Authority};
 use tidegate_net::clock;
 use tidegate_net::identity::hex;
 
-use super::local::{Processes, Scratch, identity, spawn, write};
+use super::local::{Processes, Scratch, identity, measurer, spawn, write};
 use crate::failure::Failure;
 
 /// Measure a network of relays on this machine for one period, every role a process
 ///
-/// Three authorities sign a consensus of relays of different rates, each at an address of its own. The coordinator starts
-/// before the next period begins (the calendar counts in periods), and follows its schedule until every relay has a
-/// conclusive result, or the period is over.
+/// Three authorities sign a consensus of relays with different rates, each at its own address. The coordinator
+/// starts before the next period begins and follows its schedule. The cycle ends when every relay has a
+/// conclusive result, or with the period.
+///
+/// Example: tidegate flashflow cycle --relays 20 --period "10 min"
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// How many relays
+    /// Number of relays
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     relays: u16,
-    /// The slowest relay's limit; the others lie between it and the fastest, evenly in their logarithm
+    /// Rate limit of the slowest relay; limits are spread evenly in their logarithm
     #[arg(long, default_value = "1 Mbit/s")]
     slowest: Rate,
-    /// The fastest relay's limit
+    /// Rate limit of the fastest relay
     #[arg(long, default_value = "20 Mbit/s")]
     fastest: Rate,
-    /// How often every relay is measured
+    /// Time in which every relay is measured
     #[arg(long, default_value = "30 min")]
     period: Span,
-    /// How long a relay is measured, in whole seconds; a slot is 15 s longer
+    /// Length of a measurement in whole seconds; a slot is 15 s longer
     #[arg(long, default_value = "10 s")]
     duration: Span,
-    /// Sockets to each relay
+    /// Sockets to each relay, over all measurers
     #[arg(long, default_value_t = 12)]
     sockets: u16,
-    /// Measurers
+    /// Number of measurers
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=10))]
     measurers: u8,
-    /// Of the relays' limits, their weights in the consensus, and the authorities' keys
+    /// Seed of the relays' limits, their consensus weights and the authorities' keys
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print the outcome as a JSON object
@@ -54,13 +56,13 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Of the period's slots the schedule fills so many; the rest is for second measurements.
+/// Share of the period's slots that the schedule fills; the rest is for second measurements.
 const FILLED: f64 = 0.8;
-/// Of a slot; the coordinator insists on it.
+/// Part of a slot for opening circuits; the coordinator requires it.
 const SET_UP: Span = Span::from_secs(15);
-/// A period that begins sooner is left to pass.
+/// If the next period begins sooner than this, the coordinator waits for the one after it.
 const START: Span = Span::from_secs(5);
-/// Consensus weights, over the truth: at least so much that one measurement is conclusive.
+/// Range of consensus weight over true rate, high enough that one measurement is conclusive.
 const WEIGHTS: (f64, f64) = (1.1, 1.5);
 
 /// A relay of the network.
@@ -71,7 +73,7 @@ struct Relay {
     onion: String,
 }
 
-/// What the coordinator's events say of a relay.
+/// Measurements of one relay, from the coordinator's events.
 #[derive(Default)]
 struct Course {
     conclusive: Vec<u64>,
@@ -83,7 +85,7 @@ struct Course {
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let slots = arguments.period.0 / (arguments.duration + SET_UP).0;
     if slots == 0 || arguments.slowest > arguments.fastest || arguments.fastest == Rate::UNLIMITED {
-        let cause = "the period holds no slot of the duration and 15 s, or the slowest relay is not slower than the fastest";
+        let cause = "--period is shorter than a slot (--duration and 15 s), or --slowest is above --fastest";
         return Err(Failure::other(cause));
     }
     let scratch = Scratch::new(None)?;
@@ -101,6 +103,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let period = arguments.period.0 / 1_000_000_000;
     let begin = (clock::unix() + START.0 / 1_000_000_000).div_ceil(period) * period;
     eprintln!("{} relays run; the period begins in {} s", relays.len(), begin - clock::unix());
+    // The daemon plans from the calendar, so it must start within the period that it shall follow.
     while clock::unix() < begin {
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
@@ -112,7 +115,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts a relay at an address of its own: relays of one address would be measured together.
+/// Starts a relay at its own address: relays that share an address are measured together.
 fn relay(
     n: u16,
     arguments: &Arguments,
@@ -126,6 +129,7 @@ fn relay(
     let limit = Rate(random.uniform(low, high).exp() as u64);
     let identity = identity(directory, &name)?;
     let file = directory.join(format!("{name}.toml"));
+    // 127.0.0.0/8 is loopback: two bytes of the number give every relay a distinct address.
     let [high_byte, low_byte] = (n + 256).to_be_bytes();
     write(
         &file,
@@ -154,7 +158,9 @@ fn relay(
     Ok(Relay { limit, status, fingerprint: hex(&identity.fingerprint()), onion: hex(&keys.onion) })
 }
 
-/// Writes a consensus of the relays, and the certificates of three authorities that signed it; their identities.
+/// Writes a consensus and the certificates of the three authorities that signed it.
+///
+/// Returns the authorities' identities.
 fn authorities(directory: &Path, relays: &[Relay], random: &mut Random) -> Result<Vec<String>, Failure> {
     let authorities: Vec<Authority> = (0..3).map(|_| Authority::draw(random)).collect();
     let now = clock::unix();
@@ -167,13 +173,13 @@ fn authorities(directory: &Path, relays: &[Relay], random: &mut Random) -> Resul
     Ok(authorities.iter().map(|authority| authority.identity().to_string()).collect())
 }
 
-/// The coordinator's configuration but for the team, and what that must be able to send.
+/// The coordinator's configuration without the team, and the rate that the team needs.
 fn network(arguments: &Arguments, slots: u64, authorities: &[String], relays: &[Relay]) -> (String, Rate) {
     let parameters = MeasurementParameters::default();
     let demand = |relay: &Relay| parameters.demand(Rate(u64::from(relay.status.bandwidth) * 8000)).0;
     let all: u64 = relays.iter().map(demand).sum();
     let largest = relays.iter().map(demand).max().unwrap_or(0);
-    // A slot's last part stays empty when the next relay does not fit in: room for one more.
+    // The end of a slot stays empty if the next relay does not fit, so the team has room for one more.
     let team = Rate((all as f64 / (slots as f64 * FILLED)) as u64 + largest);
     let mut config = format!(
         "identity = \"coordinator.key\"\nstate = \"state\"\nbandwidth-file = \"v3bw\"\nconsensus = \"consensus\"\n\
@@ -193,7 +199,7 @@ fn network(arguments: &Arguments, slots: u64, authorities: &[String], relays: &[
     (config, team)
 }
 
-/// Starts the measurers; the coordinator's whole configuration.
+/// Starts the measurers and writes the coordinator's whole configuration.
 fn team(
     arguments: &Arguments,
     (mut config, team): (String, Rate),
@@ -202,28 +208,15 @@ fn team(
     processes: &mut Processes,
 ) -> Result<PathBuf, Failure> {
     for n in 0..arguments.measurers {
-        let name = format!("measurer{n}");
-        let fingerprint = hex(&identity(directory, &name)?.fingerprint());
-        let file = directory.join(format!("{name}.toml"));
-        write(
-            &file,
-            &format!(
-                "listen = \"127.0.0.1:0\"\nidentity = \"{name}.key\"\nworkers = 1\ncoordinators = [\"{coordinator}\"]\n"
-            ),
-        )?;
-        let address = spawn(processes, "measurer", &file, &[])?.address()?;
-        config.push_str(&format!(
-            "\n[[measurer]]\nname = \"{name}\"\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\n\
-             capacity = \"{}\"\n",
-            Rate(team.0 / u64::from(arguments.measurers))
-        ));
+        let capacity = Rate(team.0 / u64::from(arguments.measurers));
+        config.push_str(&measurer(processes, directory, n.into(), coordinator, capacity)?);
     }
     let file = directory.join("coordinator.toml");
     write(&file, &config)?;
     Ok(file)
 }
 
-/// What happened.
+/// Results of a cycle.
 #[derive(Default)]
 struct Outcome {
     courses: BTreeMap<String, Course>,
@@ -262,7 +255,7 @@ fn follow(events: impl Iterator<Item = Value>, relays: &[Relay], quiet: bool) ->
                 }
                 outcome.courses.entry(name).or_default().failed += 1;
             }
-            // Written after the slot: nobody of it is left.
+            // The file is written after the slot, so no measurement of the slot is still running.
             Some("file") if left == 0 => break,
             Some("period") => break,
             _ => {}
@@ -274,10 +267,10 @@ fn follow(events: impl Iterator<Item = Value>, relays: &[Relay], quiet: bool) ->
 /// Processor time of a process and all its threads, in seconds (proc(5), `stat`).
 fn processor_time(process: u32) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name before may hold anything but a closing bracket after the last.
+    // The process name may contain any character; its closing bracket is the last one.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |n: usize| fields.get(n)?.parse::<f64>().ok();
-    /// Of Linux' `USER_HZ`, on every architecture that we run on.
+    /// `USER_HZ` of Linux, on every architecture that we run on.
     const TICKS_PER_S: f64 = 100.0;
     Some((ticks(11)? + ticks(12)?) / TICKS_PER_S)
 }

@@ -12,30 +12,32 @@ use tidegate_net::flashflow::background::EXIT;
 use tidegate_net::identity::{Identity, hex};
 use tidegate_net::ports;
 
-use super::local::{Events, Processes, Scratch, identity, spawn, spawn_with, write};
-use super::path::PathArguments;
+use super::PathArguments;
+use super::local::{Events, Processes, Scratch, identity, measurer, spawn, spawn_with, write};
 use super::roles::Liar;
 use crate::failure::Failure;
 
 /// Measure a relay on this machine: all roles as processes on loopback
+///
+/// Example: tidegate flashflow demo --rate 250Mbit/s
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// What the relay forwards at most (default: unlimited, a liar's 20 Mbit/s)
+    /// Rate limit of the relay (default: unlimited, 20 Mbit/s with --liar)
     #[arg(long)]
     rate: Option<Rate>,
-    /// The relay lies about its capacity
+    /// Make the relay lie about its capacity
     #[arg(long)]
     liar: Option<Liar>,
-    /// How long it is measured, in whole seconds (the paper: 30 s)
+    /// Length of the measurement in whole seconds (the paper uses 30 s)
     #[arg(long, default_value = "10 s")]
     duration: Span,
     /// Sockets to the relay, over all measurers
     #[arg(long, default_value_t = 160)]
     sockets: u16,
-    /// What clients' circuits carry through the relay besides (default: a tenth of its rate, or 20 Mbit/s)
+    /// Clients' traffic through the relay (default: a tenth of its rate, 20 Mbit/s if unlimited)
     #[arg(long)]
     background: Option<Rate>,
-    /// What is guessed of the relay before it is measured (default: its rate, or 1 Gbit/s)
+    /// First guess of the relay's capacity (default: its rate, at most 1 Gbit/s)
     #[arg(long)]
     guess: Option<Rate>,
     #[command(flatten)]
@@ -43,18 +45,18 @@ pub struct Arguments {
     /// Print the verdict as a JSON object
     #[arg(long)]
     json: bool,
-    /// Keep everything in this directory, which must not exist (default: a temporary one, deleted)
+    /// Keep all files in this directory, which must not exist (default: a temporary directory)
     #[arg(long)]
     keep: Option<PathBuf>,
 }
 
-/// What a liar can decrypt.
+/// Rate at which a lying relay can decrypt.
 const LIARS_RATE: Rate = Rate(20_000_000);
 const MEASURERS: usize = 3;
-/// What the measurers of the demo are said to be able to send together: as much as loopback carries.
+/// Capacity that the coordinator assumes for the team, as much as loopback carries.
 const TEAM: Rate = Rate(60_000_000_000);
 
-/// The demo's processes, and what they know of each other.
+/// Processes of the demo and what they need to know of each other.
 struct Team<'a> {
     arguments: &'a Arguments,
     rate: Rate,
@@ -64,17 +66,17 @@ struct Team<'a> {
     coordinator: String,
 }
 
-/// The relay that is measured.
+/// The relay under test.
 struct Target {
     events: Events,
-    /// Where it listens.
+    /// Listening address.
     address: String,
     fingerprint: String,
     onion: String,
 }
 
 impl Team<'_> {
-    /// Starts the relay, which has clients' circuits with an exit.
+    /// Starts the relay with the exit of the clients' circuits as neighbour.
     fn relay(&mut self, exit: &Identity, exit_address: SocketAddr) -> Result<Target, Failure> {
         let identity = identity(self.directory, "relay")?;
         let file = self.directory.join("relay.toml");
@@ -91,6 +93,7 @@ impl Team<'_> {
                 hex(&exit.fingerprint())
             ),
         )?;
+        // The relay's deadline covers circuits and measurement (proposal 316 allows 45 s by default).
         let lie: &[&str] = if self.arguments.liar.is_some() { &["--liar", "hold"] } else { &[] };
         let mut events = spawn(&mut self.processes, "relay", &file, lie)?;
         Ok(Target {
@@ -101,7 +104,7 @@ impl Team<'_> {
         })
     }
 
-    /// Where measurers find the relay: at the end of a path, if it has a delay.
+    /// Address at which measurers reach the relay: the delay process, if the path has a delay.
     fn path_to(&mut self, relay: &Target) -> Result<String, Failure> {
         let PathArguments { delay, jitter, seed } = self.arguments.path;
         if (delay, jitter) == (Span::ZERO, Span::ZERO) {
@@ -112,10 +115,10 @@ impl Team<'_> {
         spawn_with(&mut self.processes, "delay", &path)?.address()
     }
 
-    /// Sends clients' traffic through the relay, and waits until it flows: a relay that is in use is measured.
+    /// Sends clients' traffic through the relay and waits until it flows.
     fn background(&mut self, relay: &Target, exit_address: SocketAddr) -> Result<(), Failure> {
         let rate = self.arguments.background.unwrap_or(match self.rate {
-            // It would take from what the liar can return.
+            // Background would reduce what the lying relay can return.
             _ if self.arguments.liar.is_some() => Rate(0),
             Rate::UNLIMITED => Rate(20_000_000),
             limit => Rate(limit.0 / 10),
@@ -139,7 +142,9 @@ impl Team<'_> {
         Ok(())
     }
 
-    /// Starts the measurers; the coordinator's configuration that names them and the relay.
+    /// Starts the measurers.
+    ///
+    /// Returns the coordinator's configuration, which names them and the relay.
     fn measurers(&mut self, relay: &Target, measured_at: &str) -> Result<PathBuf, Failure> {
         let guess = self.arguments.guess.unwrap_or(self.rate.min(Rate(1_000_000_000)));
         let mut config = format!(
@@ -154,22 +159,9 @@ impl Team<'_> {
             relay.onion
         );
         for n in 0..MEASURERS {
-            let name = format!("measurer{n}");
-            let fingerprint = hex(&identity(self.directory, &name)?.fingerprint());
-            let file = self.directory.join(format!("{name}.toml"));
-            write(
-                &file,
-                &format!(
-                    "listen = \"127.0.0.1:0\"\nidentity = \"{name}.key\"\nworkers = 1\ncoordinators = [\"{}\"]\n",
-                    self.coordinator
-                ),
-            )?;
-            let address = spawn(&mut self.processes, "measurer", &file, &[])?.address()?;
-            config.push_str(&format!(
-                "\n[[measurer]]\nname = \"{name}\"\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\n\
-                 capacity = \"{}\"\nsource = \"127.0.0.1\"\n",
-                Rate(TEAM.0 / MEASURERS as u64)
-            ));
+            let capacity = Rate(TEAM.0 / MEASURERS as u64);
+            config.push_str(&measurer(&mut self.processes, self.directory, n, &self.coordinator, capacity)?);
+            config.push_str("source = \"127.0.0.1\"\n");
         }
         let file = self.directory.join("coordinator.toml");
         write(&file, &config)?;
@@ -177,7 +169,7 @@ impl Team<'_> {
     }
 }
 
-/// What a measurement takes, at least.
+/// Length of the measurement in seconds, rounded up.
 fn seconds(arguments: &Arguments) -> u64 {
     arguments.duration.0.div_ceil(1_000_000_000)
 }
@@ -187,7 +179,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let liar = arguments.liar.is_some();
     let rate = arguments.rate.unwrap_or(if liar { LIARS_RATE } else { Rate::UNLIMITED });
     if liar && rate == Rate::UNLIMITED {
-        let cause = "a liar needs a --rate: what it can decrypt, which the estimate is held against";
+        let cause = "--liar needs a limited --rate, the rate at which the relay can decrypt";
         return Err(Failure::other(cause));
     }
     let scratch = Scratch::new(arguments.keep.as_deref())?;
@@ -201,7 +193,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     team.background(&relay, exit_address)?;
     let file = team.measurers(&relay, &measured_at)?;
 
-    // The relay's own count, for the truth.
+    // The relay's own count serves as the true capacity of an unlimited relay.
     let (tell, own_count) = mpsc::channel();
     std::thread::spawn(move || relay.events.for_each(|event| drop(tell.send(event))));
     let events = spawn(&mut team.processes, "coordinator", &file, &["--once"])?;
@@ -218,7 +210,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the estimate beside the truth.
+/// Prints the estimate and the true capacity.
 fn report(
     followed: Followed,
     rate: Rate,
@@ -227,10 +219,11 @@ fn report(
     arguments: &Arguments,
 ) -> Result<(), Failure> {
     let rate_of_processor = followed.bits_per_cpu_s();
-    let no_result = || Failure::Other(followed.failure.unwrap_or("no measurement was complete".into()));
+    let no_result = || Failure::Other(followed.failure.unwrap_or("no measurement completed".into()));
     let result = followed.result.ok_or_else(no_result)?;
     let text = fs::read_to_string(directory.join("v3bw")).map_err(Failure::other)?;
     let keep = arguments.keep.is_some();
+    // The JSON object is the input of the runner `flashflow-loopback`.
     if arguments.json {
         let mut object = json!({
             "estimate_bits_per_s": result["estimate_bits_per_s"].as_u64().unwrap_or(0),
@@ -254,7 +247,7 @@ fn report(
     println!(
         "\nestimate {}, {} (true capacity between {} and {}); the relay's {} {}",
         mbit(&result["estimate_bits_per_s"]),
-        if result["conclusive"] == true { "conclusive" } else { "NOT conclusive: a lower bound" },
+        if result["conclusive"] == true { "conclusive" } else { "NOT conclusive (a lower bound)" },
         mbit(&result["low_bits_per_s"]),
         mbit(&result["high_bits_per_s"]),
         truth_kind(rate),
@@ -274,8 +267,9 @@ fn mbit(value: &Value) -> String {
     format!("{:.1} Mbit/s", value.as_f64().unwrap_or(0.0) / 1e6)
 }
 
-/// The relay's limit; without one, what it counted itself: the median of its last `measured` seconds under load,
-/// since attempts before had smaller teams.
+/// True capacity: the relay's limit, or its own count without a limit.
+///
+/// The count is the median of the last `measured` seconds under load: earlier attempts had smaller teams.
 fn truth(rate: Rate, own_count: &[Value], measured: usize) -> u64 {
     if rate != Rate::UNLIMITED {
         return rate.0;
@@ -298,7 +292,7 @@ struct Followed {
 }
 
 impl Followed {
-    /// What the relay forwarded per second of its processor, from the second second on.
+    /// Bits that the relay forwarded per second of processor time, without the first second.
     fn bits_per_cpu_s(&self) -> Option<u64> {
         let bits = self.seconds.iter().skip(1).filter_map(|second| second["sum_bits_per_s"].as_f64());
         let time = self.processor.last()? - self.processor.first()?;
@@ -312,11 +306,12 @@ fn processor_time(process: u32) -> Option<f64> {
     Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e9)
 }
 
-/// Shows the coordinator's events as they come, and keeps those of the last measurement.
+/// Prints the coordinator's events and keeps those of the last measurement.
 fn follow(events: Events, quiet: bool, relay: u32) -> Followed {
     let mut followed = Followed { result: None, seconds: Vec::new(), processor: Vec::new(), failure: None };
     for event in events {
         let line = match event["event"].as_str() {
+            // Only the seconds of the last attempt belong to the result.
             Some("attempt") => {
                 followed.seconds.clear();
                 followed.processor.clear();
@@ -344,7 +339,7 @@ fn follow(events: Events, quiet: bool, relay: u32) -> Followed {
                 if conclusive {
                     continue;
                 }
-                "not conclusive: the relay may be faster than this; again with more".into()
+                "not conclusive: the relay may be faster; measuring again with more capacity".into()
             }
             Some("failure") => {
                 let message = format!("the measurement failed: {}", event["cause"].as_str().unwrap_or("?"));

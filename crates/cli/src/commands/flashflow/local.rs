@@ -1,4 +1,4 @@
-//! Roles as processes on this machine, for demonstrations.
+//! FlashFlow roles as processes on this machine, for demonstrations.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -6,31 +6,32 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
+use tidegate_control::units::Rate;
 use tidegate_net::identity::{Identity, hex, random};
 
 use crate::failure::Failure;
 
-/// Processes that end with whoever holds them.
+/// Child processes that are killed when this value is dropped.
 pub struct Processes(pub Vec<Child>);
 
 impl Drop for Processes {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // One that has ended already needs nothing.
+            // Fails only if the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// A directory that is deleted unless the user asked for it.
+/// A directory that is deleted on drop, unless the user asked to keep it.
 pub struct Scratch {
     pub path: PathBuf,
     keep: bool,
 }
 
 impl Scratch {
-    /// The one to keep everything in, which must not exist yet, or a temporary one.
+    /// Creates the directory to keep, which must not exist, or a temporary one.
     pub fn new(kept: Option<&Path>) -> Result<Scratch, Failure> {
         let temporary = || std::env::temp_dir().join(format!("tidegate-flashflow-{}", hex(&random::<8>())));
         let path = kept.map_or_else(temporary, Path::to_owned);
@@ -47,13 +48,13 @@ impl Drop for Scratch {
     }
 }
 
-/// Starts a role; its events come out of the stream.
+/// Starts a role with a configuration file and returns its event stream.
 pub fn spawn(processes: &mut Processes, role: &str, config: &Path, more: &[&str]) -> Result<Events, Failure> {
     let config = config.display().to_string();
     spawn_with(processes, role, &[&["--config", &config], more].concat())
 }
 
-/// Starts a role with these arguments.
+/// Starts a role with the given arguments.
 pub fn spawn_with(processes: &mut Processes, role: &str, arguments: &[&str]) -> Result<Events, Failure> {
     let mut child = Command::new(std::env::current_exe().map_err(Failure::other)?)
         .args(["flashflow", role])
@@ -67,7 +68,7 @@ pub fn spawn_with(processes: &mut Processes, role: &str, arguments: &[&str]) -> 
     Ok(Events { role: role.to_owned(), lines: BufReader::new(output) })
 }
 
-/// What a role says.
+/// Event stream of a role.
 pub struct Events {
     role: String,
     lines: BufReader<ChildStdout>,
@@ -83,7 +84,7 @@ impl Iterator for Events {
 }
 
 impl Events {
-    /// Where the role listens.
+    /// Waits for the role's listening address.
     pub fn address(&mut self) -> Result<String, Failure> {
         let event = self.find(|event| event["event"] == "listening");
         let address = event.and_then(|event| Some(event["address"].as_str()?.to_owned()));
@@ -91,7 +92,31 @@ impl Events {
     }
 }
 
-/// A new identity, kept as `NAME.key`.
+/// Starts measurer number `n` and returns its entry in the coordinator's configuration.
+pub fn measurer(
+    processes: &mut Processes,
+    directory: &Path,
+    n: usize,
+    coordinator: &str,
+    capacity: Rate,
+) -> Result<String, Failure> {
+    let name = format!("measurer{n}");
+    let fingerprint = hex(&identity(directory, &name)?.fingerprint());
+    let file = directory.join(format!("{name}.toml"));
+    write(
+        &file,
+        &format!(
+            "listen = \"127.0.0.1:0\"\nidentity = \"{name}.key\"\nworkers = 1\ncoordinators = [\"{coordinator}\"]\n"
+        ),
+    )?;
+    let address = spawn(processes, "measurer", &file, &[])?.address()?;
+    Ok(format!(
+        "\n[[measurer]]\nname = \"{name}\"\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\n\
+         capacity = \"{capacity}\"\n"
+    ))
+}
+
+/// Generates an identity and saves it as `NAME.key`.
 pub fn identity(directory: &Path, name: &str) -> Result<Identity, Failure> {
     let identity = Identity::generate();
     identity.save(&directory.join(format!("{name}.key"))).map_err(Failure::other)?;

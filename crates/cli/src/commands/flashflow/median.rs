@@ -1,4 +1,4 @@
-//! `tidegate flashflow median`: what authorities make of several coordinators' files.
+//! `tidegate flashflow median`: combines several coordinators' files as directory authorities do.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ use crate::failure::Failure;
 
 /// Print each relay's median weight in several coordinators' bandwidth files
 ///
-/// Relays that no more than half of the files name are left out. While fewer than half of the coordinators lie, a median
-/// lies between two honest weights.
+/// A relay is left out unless more than half of the files name it. While fewer than half of the coordinators
+/// lie, the median lies between two honest weights.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The files, one per coordinator

@@ -1,11 +1,10 @@
-//! `tidegate flashflow`: measure relays' capacities. One role per subcommand; `demo` runs them all.
+//! `tidegate flashflow`: measures relays' capacities. One subcommand per role; `demo` runs them all.
 
 mod compare;
 mod cycle;
 mod demo;
 mod local;
 mod median;
-mod path;
 mod roles;
 mod schedule;
 
@@ -16,7 +15,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use tidegate_control::flashflow::bandwidth_file::relay_name;
 use tidegate_control::random::Seed;
-use tidegate_control::units::{Rate, Span};
+use tidegate_control::units::{Rate, Span, UnitError};
 use tidegate_lab::input::InputError;
 use tidegate_net::flashflow::config::{ConfigFile, CoordinatorConfig, MeasurerConfig, RelayConfig};
 use tidegate_net::flashflow::ledger::Ledger;
@@ -24,7 +23,6 @@ use tidegate_net::flashflow::record::Record;
 use tidegate_net::flashflow::{delay, store};
 use tidegate_net::identity::{Identity, hex};
 
-use path::PathArguments;
 use roles::Liar;
 
 use crate::failure::Failure;
@@ -40,7 +38,7 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Role {
     Demo(demo::Arguments),
-    /// Make an identity: a certificate, and a relay's onion key
+    /// Generate an identity: a certificate and an onion key
     Keygen {
         /// The file to write; it must not exist
         file: PathBuf,
@@ -49,20 +47,22 @@ enum Role {
     Relay {
         #[command(flatten)]
         config: Config,
-        /// Lie about its capacity, for demonstrations
+        /// Lie about the capacity, for demonstrations
         #[arg(long, hide = true)]
         liar: Option<Liar>,
     },
     /// Run a measurer
     Measurer(Config),
-    /// Find out how much a measurer can send and receive: UDP to and from all others at once
+    /// Measure a measurer's capacity: UDP to and from all other measurers at once
+    ///
+    /// Example: tidegate flashflow measurer-capacity --config measurer.toml --rate "1 Gbit/s"
     MeasurerCapacity {
         #[command(flatten)]
         config: Config,
-        /// What it sends at most, and each of the others to it
+        /// Sending rate of this measurer, and of each other measurer to it
         #[arg(long)]
         rate: Rate,
-        /// How long, in whole seconds
+        /// Duration in whole seconds
         #[arg(long, default_value = "60 s")]
         duration: Span,
         /// Print one JSON object
@@ -72,14 +72,14 @@ enum Role {
     /// Send clients' traffic through a relay, for demonstrations
     #[command(hide = true)]
     Background(Config),
-    /// Be a path of a given delay: pass connections to it on, every byte later
+    /// Delay TCP connections: pass them on to an address, every byte later
     Delay {
         #[command(flatten)]
         path: PathArguments,
-        /// Where the path leads
+        /// Address to which connections are passed on
         #[arg(long)]
         to: SocketAddr,
-        /// Where it begins
+        /// Listening address
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: SocketAddr,
     },
@@ -87,33 +87,54 @@ enum Role {
     Coordinator {
         #[command(flatten)]
         config: Config,
-        /// Measure every relay now instead, write the bandwidth file, and end
+        /// Measure every relay now, write the bandwidth file and exit
         #[arg(long)]
         once: bool,
     },
     Schedule(schedule::Arguments),
-    /// Print the coordinator's records, a JSON object a line
+    /// Print the coordinator's records, one JSON object per line
     Export(Config),
-    /// Print the bandwidth file that follows from the coordinator's state
+    /// Print the last bandwidth file, recomputed from the coordinator's records
     BandwidthFile(Config),
     Compare(compare::Arguments),
     Cycle(cycle::Arguments),
     Median(median::Arguments),
-    /// Check configuration files of any role
+    /// Check configuration files
     CheckConfig {
-        /// Of which role
+        /// Role of the files
         role: ConfigRole,
-        /// The files
+        /// Configuration files
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Replay the coordinator's state: every result from its seconds, and the bandwidth file byte for byte
+    /// Recompute every result and the bandwidth file from the coordinator's records, and compare
     Verify(Config),
+}
+
+/// An emulated path.
+#[derive(clap::Args)]
+struct PathArguments {
+    /// One-way delay between measurers and relay, at most 10 s
+    #[arg(long, default_value = "0 s", value_parser = path_span)]
+    delay: Span,
+    /// Jitter: the positive half of a normal distribution with this standard deviation, added to the delay of
+    /// each read; bytes stay in order
+    #[arg(long, default_value = "0 s", value_parser = path_span)]
+    jitter: Span,
+    /// Seed of the jitter
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Parses a delay or jitter, which has an upper limit.
+fn path_span(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error: UnitError| error.to_string())?;
+    if span > delay::LONGEST { Err(format!("give at most {}", delay::LONGEST)) } else { Ok(span) }
 }
 
 #[derive(clap::Args)]
 struct Config {
-    /// The configuration file
+    /// Configuration file
     #[arg(long)]
     config: PathBuf,
 }

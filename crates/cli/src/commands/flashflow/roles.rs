@@ -21,10 +21,10 @@ use tokio::net::UdpSocket;
 use crate::failure::Failure;
 use crate::roles::{listen, on_this_thread};
 
-/// How a relay lies about its capacity.
+/// The way in which a relay lies about its capacity.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Liar {
-    /// It holds cells back in just under half of the seconds, and claims background that it has not
+    /// Hold cells back in just under half of the seconds and claim background that does not exist
     Hold,
 }
 
@@ -48,7 +48,7 @@ pub fn relay(config: &RelayConfig, liar: Option<Liar>) -> Result<(), Failure> {
                 let now = relay.forwarded();
                 let connections = relay.connections();
                 let idle = now == before && !relay.is_busy() && connections == connected;
-                // The first idle second is said, as the end of what was before.
+                // The first idle second is reported too: it marks the end of the load.
                 if !(idle && was_idle) {
                     tracing::info!(
                         measurement_bits_per_s = (now.measurement - before.measurement) * 8,
@@ -97,7 +97,7 @@ pub fn measurer(config: MeasurerConfig) -> Result<(), Failure> {
     .map(drop)
 }
 
-/// Finds out how much a measurer can send and receive.
+/// Measures how much a measurer can send and receive.
 pub fn measurer_capacity(config: &MeasurerConfig, rate: Rate, span: Span, json: bool) -> Result<(), Failure> {
     let seconds = span.0 / 1_000_000_000;
     let Some(CapacityConfig { listen, peers }) = &config.capacity else {
@@ -107,7 +107,7 @@ pub fn measurer_capacity(config: &MeasurerConfig, rate: Rate, span: Span, json: 
         return Err(Failure::other("give a rate above zero and a duration of 1 s to 120 s in whole seconds"));
     }
     let identity = Identity::load(&config.identity).map_err(Failure::other)?;
-    // The measurer itself may be running and have the port; the others know us by our key.
+    // The measurer itself may hold the port. The other measurers identify us by our key, not by address.
     let ours = SocketAddr::new(listen.ip(), 0);
     let rate = rate.min(config.rate);
     let capacity = on_this_thread(async {
@@ -142,7 +142,7 @@ pub fn background(config: &BackgroundConfig) -> Result<(), Failure> {
                 next += Span::from_secs(1);
                 clock::until(next).await;
                 let bytes = delivered.take();
-                // The first idle second is said, as the end of what was before.
+                // The first idle second is reported too: it marks the end of the load.
                 if !(bytes == 0 && was_idle) {
                     tracing::info!(delivered_bits_per_s = bytes * 8, "second");
                 }
@@ -177,14 +177,13 @@ pub fn coordinator(config: CoordinatorConfig, once: bool) -> Result<(), Failure>
             }
         };
         let work = async {
+            // With `--once` the exit code tells scripts whether all relays were measured.
             if !once {
                 return daemon.run().await.map_err(Failure::other);
             }
             match daemon.run_once().await.map_err(Failure::other)?.as_slice() {
                 [] => Ok(()),
-                missing => {
-                    Err(Failure::other(format!("no measurement was complete of {}", missing.join(", "))))
-                }
+                missing => Err(Failure::other(format!("no complete measurement of {}", missing.join(", ")))),
             }
         };
         tokio::select! {

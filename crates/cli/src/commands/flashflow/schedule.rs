@@ -1,4 +1,4 @@
-//! `tidegate flashflow schedule`: when a coordinator measures whom, or how long a team needs for a whole network.
+//! `tidegate flashflow schedule`: a coordinator's schedule, or the time that a team needs for a network.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,43 +22,45 @@ use tidegate_net::identity::Identity;
 use super::read_config;
 use crate::failure::Failure;
 
-/// Print when which relay is measured, or how long a team needs for a whole network; nothing is sent
+/// Print a coordinator's schedule, or how long a team needs for a whole network; sends nothing
+///
+/// Example: tidegate flashflow schedule --consensus FILE --team "3 x 1 Gbit/s"
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
     network: Network,
-    /// With --config: the period's number (default: the current one)
+    /// With --config: number of the period (default: the current one)
     #[arg(long, requires = "config")]
     period: Option<u64>,
-    /// The team: a sum such as "3 x 1 Gbit/s", or "1 Gbit/s + 2 x 500 Mbit/s"
+    /// Capacity of the team: a sum such as "3 x 1 Gbit/s" or "1 Gbit/s + 2 x 500 Mbit/s"
     #[arg(long, default_value = "3 x 1 Gbit/s", value_parser = team)]
     team: Rate,
-    /// Relays' capacities with --consensus: a `tornettools stage` file; its weights where a relay is not in it, or
-    /// without such a file
+    /// With --consensus: capacities from a `tornettools stage` file (default, and for relays not in the file:
+    /// consensus weights)
     #[arg(long, requires = "consensus")]
     capacities: Option<PathBuf>,
-    /// The team's capacity over a relay's: the paper's formula gives 2.953, its text says 2.84
+    /// Team capacity per relay capacity (default: 2.953, from the paper's formula; its text says 2.84)
     #[arg(long)]
     factor: Option<f64>,
     /// Length of a slot
     #[arg(long, default_value = "30 s")]
     slot: Span,
-    /// How often every relay is measured
+    /// Time in which every relay is measured
     #[arg(long, default_value = "24 h")]
     every: Span,
-    /// Of the random schedules; coordinators have secrets instead
+    /// Seed of the random schedules, in place of the coordinators' secrets
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The share of measurements that fail
+    /// Share of measurements that fail, from 0 to 1
     #[arg(long, default_value_t = 0.0)]
     failures: f64,
-    /// Coordinators, each with such a team
+    /// Number of coordinators, each with such a team
     #[arg(long, default_value_t = 1)]
     coordinators: usize,
-    /// Hourly sets of relays (`relay-churn-*.json`): how long new ones wait
+    /// Hourly sets of relays (`relay-churn-*.json`), to compute how long new relays wait
     #[arg(long)]
     new_relays: Option<PathBuf>,
-    /// The guess for new relays (default: the 75th percentile of the network)
+    /// Guess for new relays (default: the 75th percentile of the network)
     #[arg(long, requires = "new_relays")]
     new_guess: Option<Rate>,
     /// Print one JSON object
@@ -66,29 +68,29 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Whose schedule.
+/// Source of the relays.
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 struct Network {
-    /// The coordinator with this configuration
+    /// Schedule of the coordinator with this configuration
     #[arg(long)]
     config: Option<PathBuf>,
-    /// The network of this consensus, which may be compressed
+    /// Network of this consensus, which may be compressed
     #[arg(long)]
     consensus: Option<PathBuf>,
-    /// The network of August 2019's speed test (`speedtest.diffs.json`): what relays advertised before is the guess,
-    /// the larger of before and after the capacity
+    /// Network of the August 2019 speed test (`speedtest.diffs.json`): the guess is the bandwidth advertised
+    /// before, the capacity the larger of before and after
     #[arg(long)]
     speed_test: Option<PathBuf>,
 }
 
-/// The sum of `N x RATE` and `RATE`.
+/// Parses a sum of `N x RATE` and `RATE`.
 fn team(text: &str) -> Result<Rate, String> {
     let mut sum = 0u64;
     for part in text.split('+') {
         let (count, rate) = match part.split_once('x') {
             Some((count, rate)) => {
-                (count.trim().parse::<u64>().map_err(|_| format!("`{count}` is no number"))?, rate)
+                (count.trim().parse::<u64>().map_err(|_| format!("`{count}` is not a number"))?, rate)
             }
             None => (1, part),
         };
@@ -97,7 +99,10 @@ fn team(text: &str) -> Result<Rate, String> {
         if count == 0 || rate.0 == 0 || rate == Rate::UNLIMITED {
             return Err("a measurer needs a rate above zero".into());
         }
-        sum = count.checked_mul(rate.0).and_then(|rates| sum.checked_add(rates)).ok_or("that is too much")?;
+        sum = count
+            .checked_mul(rate.0)
+            .and_then(|rates| sum.checked_add(rates))
+            .ok_or("the sum is too large")?;
     }
     Ok(Rate(sum))
 }
@@ -111,7 +116,7 @@ fn wrong(argument: &str, cause: &str, cure: &str) -> Failure {
     Failure::Input(InputError::new(argument, cause, cure))
 }
 
-/// Prints it.
+/// Runs the subcommand.
 pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.network {
         Network { config: Some(file), .. } => of_coordinator(file, arguments)?,
@@ -133,6 +138,7 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 guess: rate(seen.before),
                 ..*member
             };
+            // Section 7: what it costs if the guesses come from before the speed test.
             let before: Vec<Member> = network.iter().zip(relays.values()).map(stale).collect();
             let from = "the larger of what relays advertised before and after the speed test";
             let mut object = of(&network, from, arguments)?;
@@ -162,7 +168,7 @@ fn of_consensus(file: &Path, capacities: Option<&Path>) -> Result<(Vec<Member>, 
         let capacity = Rate(seen.unwrap_or(u64::from(relay.bandwidth) * 1000).saturating_mul(8));
         Member { id: relay.identity.0, address: Some(relay.address), guess: capacity, capacity }
     };
-    // Who is listed and does not run is not measured.
+    // Relays that are listed but not running are not measured.
     let running = network.relays.iter().filter(|relay| relay.flags.running());
     Ok((running.map(member).collect(), from))
 }
@@ -173,6 +179,7 @@ fn deployment(arguments: &Arguments) -> Result<Deployment, Failure> {
         if !(1.0..=1000.0).contains(&factor) {
             return Err(wrong("--factor", "is not between 1 and 1000", "the paper's formula gives 2.953"));
         }
+        // The excess factor is proportional to the multiplier.
         parameters.multiplier *= factor / parameters.excess_factor();
     }
     let (slot, period) = (arguments.slot, arguments.every);
@@ -206,8 +213,9 @@ fn of(network: &[Member], from: &str, arguments: &Arguments) -> Result<Value, Fa
     let sum: u64 = network.iter().fold(0, |sum, relay| sum.saturating_add(relay.capacity.0));
     if sum == 0 {
         let cure = "give a network whose relays have bandwidths";
-        return Err(wrong("the network", "has no relay that runs and can carry anything", cure));
+        return Err(wrong("the network", "has no running relay with a bandwidth", cure));
     }
+    // Such a relay gets the whole team, and its result cannot be conclusive.
     let beyond = |relay: &&Member| deployment.parameters.demand(relay.guess) > deployment.team;
     let mut object = json!({
         "slots": slots,
@@ -259,7 +267,7 @@ fn print(object: &Value, as_json: bool) {
         object["capacities_from"].as_str().unwrap_or("")
     );
     println!(
-        "a team of {:.1} Gbit/s, factor {:.3}: {} slots of {} s, {:.1} h, if nothing is left to chance",
+        "a team of {:.1} Gbit/s, factor {:.3}: {} slots of {} s, {:.1} h, without a random schedule",
         gbit("team_bits_per_s"),
         object["factor"].as_f64().unwrap_or(0.0),
         object["slots"],
@@ -268,7 +276,7 @@ fn print(object: &Value, as_json: bool) {
     );
     let random = &object["random"];
     println!(
-        "drawn at random: {} relays in {} of {} slots, {} without room; each from {} slots or more",
+        "random schedule: {} relays in {} of {} slots, {} without room; each drawn from at least {} slots",
         random["placed"], random["used"], random["slots"], random["unplaced"], random["fewest_choices"]
     );
     for (key, title) in [
@@ -283,7 +291,7 @@ fn print(object: &Value, as_json: bool) {
     }
 }
 
-/// The schedule of one coordinator's period.
+/// Prints the schedule of one coordinator's period.
 fn of_coordinator(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
     let mut config: CoordinatorConfig = read_config(file)?;
     let network = network(&mut config, clock::unix()).map_err(|cause| Failure::Input(cause.into()))?;
@@ -294,6 +302,7 @@ fn of_coordinator(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
     let period = arguments.period.unwrap_or(clock::unix() / period_s);
     let schedule = plan::plan(&config, network.as_ref(), &identity, &records, period);
     let name = |id| config.relays.iter().find(|r| r.id == id).map_or("?", |r| r.nickname.as_str());
+    // Placements are in drawing order; people read them in the order of time.
     let mut placements = schedule.placements().to_vec();
     placements.sort_by_key(|p| (p.slot, p.relay));
     let begin = |slot: u32| period * period_s + u64::from(slot) * (config.slot.0 / 1_000_000_000);

@@ -156,6 +156,7 @@ impl Circuit {
         }
         sockets.read(end, CELL_BYTES);
         if side != MEASURER {
+            // Links carry byte counts, so the cell's content is handed over here.
             let (_, create) = asked.as_ref()?;
             let (token, skin) = cell::parse_create(create)?;
             // The relay refuses circuits that the coordinator has not announced.

@@ -12,14 +12,14 @@ pub(in crate::world) struct Member {
     /// Index in the plan's hosts.
     pub host: u32,
     pub machine: Measurer,
-    /// When the machine's wake-up is due.
+    /// Time of the machine's wake-up event.
     pub wake: Time,
-    /// When circuits may send again.
+    /// Time at which circuits may send again.
     pub load_wake: Time,
     rate: Rate,
     sockets: u16,
     load: Option<Load>,
-    /// Circuits that have room to send, in turn.
+    /// Circuits with room to send, in turn.
     turns: VecDeque<u32>,
 }
 
@@ -46,14 +46,14 @@ impl Member {
         self.turns.clear();
     }
 
-    /// A circuit may have room to send.
+    /// Queues a circuit that may have room to send.
     pub fn ready(&mut self, number: u32, circuit: &mut Circuit) {
         if self.load.is_some() && !std::mem::replace(&mut circuit.waits, true) {
             self.turns.push_back(number);
         }
     }
 
-    /// Lets circuits send in turn; when to ask again, if the rate is what stops them.
+    /// Lets circuits send in turn; returns when to continue, if the rate stops them.
     pub fn send(&mut self, mut send: impl FnMut(u32, &mut Load) -> Turn) -> Option<Time> {
         let load = self.load.as_mut()?;
         while let Some(number) = self.turns.pop_front() {

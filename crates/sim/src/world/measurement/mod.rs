@@ -60,6 +60,7 @@ impl Measurement {
                 }
                 self.settle_coordinator(net, i);
             }
+            // Messages are decoded from cells so that the wire format is exercised.
             Due::Said(i, peer, to_coordinator, cell) => {
                 let message = Message::from_cell(&cell).expect("our own message");
                 let session = &mut self.sessions[i];
@@ -197,6 +198,7 @@ impl Measurement {
                 break;
             }
             let Some(grant) = session.pace.poll(now) else { break };
+            // One core: nothing else is forwarded while it processes this grant.
             let cost = session.cost(now, grant.bytes / CELL as u64);
             match grant.who {
                 Requester::Echo(circuit) => {
@@ -265,6 +267,7 @@ impl Measurement {
                 let flowed = session.begun.take().is_some();
                 session.pace.idle();
                 session.hold = None;
+                // The relay closes all circuits; members learn it one path delay later.
                 for number in std::mem::take(&mut session.circuits) {
                     let circuit = &self.circuits[number as usize];
                     let (connection, k) = (circuit.end.connection, circuit.member);
@@ -382,6 +385,7 @@ impl Measurement {
         let session = &mut self.sessions[i];
         if !circuit.is_open() {
             let measurer = measurer_fingerprint(session.members[k].host);
+            // Authentication stands for TLS, which is not simulated.
             let admits = |token: &_| session.target.admits(&measurer, token);
             let keys = &mut self.keys;
             match circuit.handshake(&mut sockets, side, arrival, &session.secret, keys, admits) {
@@ -435,6 +439,7 @@ impl Measurement {
                 measurer::Output::Load => {
                     let session = &mut self.sessions[i];
                     session.members[k].begin();
+                    // Circuits that opened late are queued when they open.
                     for number in &session.circuits {
                         let circuit = &mut self.circuits[*number as usize];
                         if circuit.member == k && circuit.is_open() {

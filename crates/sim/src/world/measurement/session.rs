@@ -32,7 +32,7 @@ pub(in crate::world) fn measurer_fingerprint(host: u32) -> Fingerprint {
 /// All measurements of a run.
 pub(in crate::world) struct Measurement {
     pub(super) sessions: Vec<Session>,
-    /// Measurement circuits, by the number that their connections' ends have.
+    /// Measurement circuits, by the number in their connections' ends.
     pub(super) circuits: Vec<Circuit>,
     pub(super) due: Slab<Due>,
     pub(super) keys: Random,
@@ -44,7 +44,7 @@ pub(in crate::world) enum Due {
     /// The coordinator connects to everyone.
     Begin(usize),
     Connected(usize, Peer),
-    /// To or from the coordinator of a session.
+    /// A message to or from the coordinator of a session.
     Said(usize, Peer, bool, Box<[u8; CELL]>),
     /// The peer closed its connection to the coordinator.
     Lost(usize, Peer),
@@ -83,7 +83,7 @@ pub(in crate::world) struct Session {
     pub hold: Option<Hold>,
     pub members: Vec<Member>,
     pub circuits: VecDeque<u32>,
-    /// When the coordinator's, the relay's wake-up is due.
+    /// Times of the wake-up events of the coordinator and the relay.
     pub wakes: [Time; 2],
     /// Measurement bytes forwarded in this second.
     pub echoed: u64,
@@ -103,6 +103,7 @@ impl Session {
             max_duration: Span::from_secs(u64::from(plan.seconds) + 15),
             ..relay::Config::default()
         };
+        // The pace replaces the token bucket while the relay is measured.
         let limit = limits.bucket.map_or(Rate::UNLIMITED, |bucket| Rate(bucket.rate_bytes_per_s * 8));
         let members = plan.team.iter().filter(|(.., sockets)| *sockets > 0);
         Session {
@@ -157,7 +158,7 @@ impl Session {
         self.cell_cost * (cells * if slow { 2 } else { 1 })
     }
 
-    /// The host of a peer of the coordinator.
+    /// The host of one of the coordinator's peers.
     pub fn host(&self, peer: Peer) -> u32 {
         match peer {
             Peer::Relay => self.plan.relay,
@@ -171,7 +172,7 @@ fn percent(plan: &MeasurementPlan) -> Percent {
 }
 
 impl Measurement {
-    /// The measurements of a plan before they begin.
+    /// The measurements of a plan, before they begin.
     pub fn new(measurements: &[MeasurementPlan], hosts: &[HostPlan], seed: Seed) -> Measurement {
         let mut keys = seed.fork("keys").random();
         let sessions = measurements.iter().map(|plan| Session::new(plan, hosts, &mut keys)).collect();

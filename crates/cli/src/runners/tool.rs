@@ -1,0 +1,39 @@
+//! Runs this tool as a child process, for experiments that measure a subcommand.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tidegate_lab::monitor::Monitor;
+use tidegate_lab::scoreboard::{Measured, RunError};
+
+/// Runs the tool with these arguments and returns the JSON object that it prints.
+///
+/// # Errors
+/// [`RunError::Stopped`] if the user stopped it, [`RunError::Failed`] if it cannot run or prints something else.
+pub(super) fn json_of(arguments: &[&str], monitor: &dyn Monitor) -> Result<Value, RunError> {
+    let fail = |error: std::io::Error| RunError::Failed(error.to_string());
+    let output = Command::new(std::env::current_exe().map_err(fail)?)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(fail)?;
+    if monitor.stopped() || output.status.code().is_none() {
+        return Err(RunError::Stopped);
+    }
+    // The exit code is part of the result: some commands report a bad outcome with it.
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| RunError::Failed(format!("`tidegate {}` failed: {error}", arguments.join(" "))))
+}
+
+/// Adds the numbers of a JSON object as quantities; those of nested objects as `name.inner`.
+pub(super) fn push_numbers(measured: &mut Measured, prefix: &str, object: &Value) {
+    for (name, value) in object.as_object().into_iter().flatten() {
+        let name = format!("{prefix}{name}");
+        match value {
+            Value::Array(_) => {}
+            Value::Object(_) => push_numbers(measured, &format!("{name}."), value),
+            number => measured.push(name, number.as_f64().unwrap_or(f64::NAN)),
+        }
+    }
+}
