@@ -29,5 +29,6 @@ pub mod paths;
 pub mod positions;
 pub mod predictor;
 pub mod random;
+pub mod registry;
 pub mod text;
 pub mod units;

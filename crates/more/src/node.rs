@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tidegate_control::machine::Machine;
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::explicit::FairShareParameters;
+use tidegate_control::paths::fair_share::FairShareParameters;
 use tidegate_control::paths::relay::PolicingRelay;
 use tidegate_control::units::{Span, Time};
 use x25519_dalek::StaticSecret;

@@ -1,8 +1,5 @@
-//! The parts that a system can be made of, by name: one line each.
+//! Registries of the parts of a system: one line per part.
 
-use std::sync::Arc;
-
-use serde_json::{Value, json};
 use tidegate_control::balance::Balance;
 use tidegate_control::balance::diprober::DiProber;
 use tidegate_control::balance::eigenspeed::EigenSpeed;
@@ -12,7 +9,8 @@ use tidegate_control::balance::sbws::Sbws;
 use tidegate_control::balance::team::Team;
 use tidegate_control::balance::torflow::TorFlow;
 use tidegate_control::balance::truth::{Given, SelfReports, Truth};
-use tidegate_control::keys::{self, Wrong};
+use tidegate_control::part;
+use tidegate_control::registry::Part;
 
 use crate::conflux::Split;
 use crate::conflux::by_rate::ByRate;
@@ -26,46 +24,6 @@ use crate::scheduler::ewma::Ewma;
 use crate::scheduler::longest_queue::LongestQueue;
 use crate::scheduler::round_robin::RoundRobin;
 use crate::scheduler::weighted::Weighted;
-
-/// Makes a part from its table, in which any key may be missing; and gives the table with every default.
-pub type Make<T> = fn(&Value) -> Result<(Arc<T>, Value), Wrong>;
-
-/// A part of a kind. Its parameters are the table of its name beside the key that chooses it.
-#[derive(Debug)]
-pub struct Part<T: ?Sized + 'static> {
-    /// Its name in scenarios and configurations.
-    pub name: &'static str,
-    /// The JSON Schema of its parameters, if it has any.
-    pub schema: Option<fn() -> Value>,
-    /// Makes it from its table.
-    pub make: Make<T>,
-}
-
-impl<T: ?Sized> Part<T> {
-    /// The part with its default parameters.
-    pub fn by_default(&self) -> Arc<T> {
-        let (part, _) = (self.make)(&json!({})).expect("defaults are in their ranges");
-        part
-    }
-}
-
-/// A part that is its parameters, or one that has none.
-macro_rules! part {
-    ($name:literal, $parameters:ty) => {
-        Part {
-            name: $name,
-            schema: Some(keys::schema::<$parameters>),
-            make: |table| {
-                let part: $parameters = keys::read(table)?;
-                let all = serde_json::to_value(&part).unwrap_or_default();
-                Ok((Arc::new(part), all))
-            },
-        }
-    };
-    ($name:literal = $part:expr) => {
-        Part { name: $name, schema: None, make: |_| Ok((Arc::new($part), Value::Null)) }
-    };
-}
 
 /// Which circuit of a connection sends next.
 pub const SCHEDULERS: &[Part<dyn Discipline>] = &[

@@ -9,13 +9,14 @@ use tidegate_control::balance::Balance;
 use tidegate_control::balance::attack::Attack;
 use tidegate_control::balance::survey::Survey;
 use tidegate_control::keys::{self, Parameters, Wrong};
+use tidegate_control::registry::{Part, names};
 use tidegate_control::units::Span;
 
 use crate::conflux::Split;
 use crate::control::windows::Windows;
 use crate::control::{Clock, Control, Place};
 use crate::links::{CircuitQueue, OutputBuffer, kist};
-use crate::registry::{BALANCES, CONTROLS, Part, SCHEDULERS, SPLITS};
+use crate::registry::{BALANCES, CONTROLS, SCHEDULERS, SPLITS};
 use crate::scheduler::Discipline;
 use crate::switching::{Form, Switching};
 use crate::transport::{Pctcp, Transport};
@@ -130,10 +131,6 @@ impl Default for Choices {
 }
 
 impl Parameters for Choices {}
-
-fn names<T: ?Sized>(parts: &[Part<T>]) -> Vec<&'static str> {
-    parts.iter().map(|part| part.name).collect()
-}
 
 /// Does without a part.
 const NONE: &str = "none";

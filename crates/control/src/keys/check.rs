@@ -1,6 +1,6 @@
 //! A file against its schema.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use serde_json::Value;
@@ -29,6 +29,15 @@ impl Wrong {
         self
     }
 }
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)?;
+        if self.cure.is_empty() { Ok(()) } else { write!(f, "; {}", self.cure) }
+    }
+}
+
+impl std::error::Error for Wrong {}
 
 /// Looks at a file as it was written, before serde reads it: unknown and missing keys, kinds of values, names,
 /// units and ranges. Texts of a form of their own (a queue, a buffer) are left to serde.

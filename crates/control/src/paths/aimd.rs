@@ -1,7 +1,67 @@
 //! Additive increase, multiplicative decrease per peer (thesis sections 4.2.3 and 4.2.4).
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::kind::ControllerKind;
 use super::{Controller, Feedback, Memo, Peer};
+use crate::keys::Parameters;
+use crate::random::Seed;
 use crate::units::Time;
+
+/// Parameters of `aimd`, and of its variants.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct AimdSymbols {
+    /// Growth per round trip, equation 4.7. Source: Raiber 2010, section 7.1.5.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    pub alpha: f64,
+    /// A loss divides the rate by this, equation 4.11. Source: Raiber 2010, section 7.1.5.
+    #[schemars(range(min = 1.0))]
+    pub beta: f64,
+}
+
+impl Default for AimdSymbols {
+    fn default() -> AimdSymbols {
+        AimdSymbols { alpha: 1.5, beta: 1.4 }
+    }
+}
+
+impl AimdSymbols {
+    /// The controller's parameters with the drop locator on or off.
+    pub fn parameters(self, packet: f64, locate: bool) -> AimdParameters {
+        AimdParameters { packet, alpha: self.alpha, beta: self.beta, locate }
+    }
+}
+
+impl Parameters for AimdSymbols {}
+
+impl ControllerKind for AimdSymbols {
+    fn controller(&self, packet: f64, peers: usize, _: Seed) -> Option<Box<dyn Controller>> {
+        Some(Box::new(Aimd::new(peers, self.parameters(packet, false))))
+    }
+
+    fn serves_streams(&self) -> bool {
+        true
+    }
+}
+
+/// `aimd-locating`: AIMD with the drop locator ([`AimdParameters::locate`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct AimdLocating(AimdSymbols);
+
+impl Parameters for AimdLocating {}
+
+impl ControllerKind for AimdLocating {
+    fn controller(&self, packet: f64, peers: usize, _: Seed) -> Option<Box<dyn Controller>> {
+        Some(Box::new(Aimd::new(peers, self.0.parameters(packet, true))))
+    }
+
+    fn refusing(&self) -> bool {
+        true
+    }
+}
 
 /// The thesis' symbols.
 #[derive(Clone, Copy, Debug, PartialEq)]

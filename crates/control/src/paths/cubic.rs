@@ -2,8 +2,44 @@
 //!
 //! The curve is RFC 9438's `W(t) = C (t - K)^3 + W_max`, with packets per second in the place of the window.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::kind::ControllerKind;
 use super::{Controller, Feedback, Memo, Peer};
+use crate::keys::Parameters;
+use crate::random::Seed;
 use crate::units::{Span, Time};
+
+/// Parameters of `cubic`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct CubicSymbols {
+    /// Steepness of the curve, packets/s per s^3.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    pub c: f64,
+    /// The share of the rate that remains after a loss. Source: RFC 9438.
+    #[schemars(extend("exclusiveMinimum" = 0.0, "maximum" = 1.0))]
+    pub beta: f64,
+}
+
+impl Default for CubicSymbols {
+    fn default() -> CubicSymbols {
+        CubicSymbols { c: 1e-4, beta: 0.7 }
+    }
+}
+
+impl Parameters for CubicSymbols {}
+
+impl ControllerKind for CubicSymbols {
+    fn controller(&self, packet: f64, peers: usize, _: Seed) -> Option<Box<dyn Controller>> {
+        Some(Box::new(Cubic::new(peers, CubicParameters { packet, c: self.c, beta: self.beta })))
+    }
+
+    fn serves_streams(&self) -> bool {
+        true
+    }
+}
 
 /// RFC 9438's symbols.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,9 +5,64 @@
 //! put under a fallback controller of its own, which learns from acknowledgements and losses alone, for a
 //! term. Afterwards it is trusted again; each further term is twice as long.
 
-use super::explicit::{Explicit, ExplicitParameters};
+use std::fmt;
+use std::marker::PhantomData;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::explicit::{Explicit, ExplicitParameters, ExplicitSymbols};
+use super::fair_share::FairShareParameters;
+use super::kind::ControllerKind;
 use super::{Controller, Feedback, Memo, Peer};
+use crate::keys::Parameters;
+use crate::random::Seed;
 use crate::units::{Span, Time};
+
+/// Parameters of `explicit-or-...`: `F` with its defaults controls relays that lie.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct ExplicitOr<F> {
+    #[serde(flatten)]
+    explicit: ExplicitSymbols,
+    /// A relay that loses a larger share of packets than this, and than twice the median relay's, is distrusted.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    loss: f64,
+    /// A relay that offers less than this share of the median offer is put to the test.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    low: f64,
+    #[serde(skip)]
+    fallback: PhantomData<F>,
+}
+
+impl<F> Default for ExplicitOr<F> {
+    fn default() -> ExplicitOr<F> {
+        ExplicitOr { explicit: ExplicitSymbols::default(), loss: 0.1, low: 0.33, fallback: PhantomData }
+    }
+}
+
+impl<F: JsonSchema> Parameters for ExplicitOr<F> {}
+
+impl<F: ControllerKind + Default + fmt::Debug> ControllerKind for ExplicitOr<F> {
+    fn controller(&self, packet: f64, peers: usize, seed: Seed) -> Option<Box<dyn Controller>> {
+        let guard = GuardParameters { loss: self.loss, low: self.low };
+        let mut distrusted = 0;
+        let fallback = move || {
+            distrusted += 1;
+            let one_peer = F::default().controller(packet, 1, seed.fork_index(distrusted));
+            one_peer.expect("a fallback is not the central manager")
+        };
+        Some(Box::new(Guarded::new(peers, self.explicit.source(packet), guard, Box::new(fallback))))
+    }
+
+    fn stamping(&self, packet: f64) -> Option<FairShareParameters> {
+        Some(self.explicit.relay(packet))
+    }
+
+    fn refusing(&self) -> bool {
+        true
+    }
+}
 
 /// When a relay is distrusted.
 #[derive(Clone, Copy, Debug, PartialEq)]

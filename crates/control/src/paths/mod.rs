@@ -11,12 +11,14 @@
 //! * A [`Controller`] turns feedback about packets into rates: [`random`], [`aimd`], [`q_learning`], [`q_signs`],
 //!   [`cubic`], [`explicit`], [`guarded`], [`signs`].
 //! * [`perfect::Manager`] replaces all senders by one that knows everything.
-//! * [`parameters`] is the registry from name to controller.
+//! * [`parameters`] is the registry: one line per controller.
 
 pub mod aimd;
 pub mod cubic;
 pub mod explicit;
+pub mod fair_share;
 pub mod guarded;
+pub mod kind;
 pub mod latency;
 pub mod parameters;
 pub mod perfect;

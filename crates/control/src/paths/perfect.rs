@@ -3,14 +3,26 @@
 //! One manager reserves, for every packet, room at each relay and at the destination in the second in
 //! which the packet will get there. All peers begin their seconds together.
 
+use super::kind::ControllerKind;
 use super::sender::Path;
-use super::{MAX_HOPS, Peer};
+use super::{Controller, MAX_HOPS, Peer};
+use crate::random::Seed;
 use crate::units::{Span, Time};
 
 /// T_s, the time slice by which rates are limited.
 const SLICE: Span = Span::from_secs(1);
 /// Slices kept at once: packets on the way are less than this many seconds from where they began.
 const SLICES: usize = 16;
+
+/// The registry's entry: sources have no controller of their own, the [`Manager`] decides for all.
+#[derive(Clone, Copy, Debug)]
+pub struct Perfect;
+
+impl ControllerKind for Perfect {
+    fn controller(&self, _: f64, _: usize, _: Seed) -> Option<Box<dyn Controller>> {
+        None
+    }
+}
 
 /// The central manager.
 #[derive(Clone, Debug)]

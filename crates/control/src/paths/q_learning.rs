@@ -3,9 +3,86 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::kind::ControllerKind;
 use super::{Controller, Feedback, Memo, Peer};
+use crate::keys::Parameters;
 use crate::random::{Random, Seed};
 use crate::units::Time;
+
+/// Parameters of `q-learning`, and of its variants.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct QSymbols {
+    /// How much a new estimate counts, equation 5.4. Source: Raiber 2010, section 7.1.5.
+    #[schemars(extend("exclusiveMinimum" = 0.0, "maximum" = 1.0))]
+    pub alpha: f64,
+    /// How much the future counts, equation 5.4. Source: Raiber 2010, section 7.1.5.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub gamma: f64,
+    /// Reward for an acknowledgement, multiplied by the state. Source: Raiber 2010, section 7.1.5.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    pub reward_ack: f64,
+    /// Reward for a timeout (negative), multiplied by the state. Source: Raiber 2010, section 7.1.5.
+    #[schemars(extend("exclusiveMaximum" = 0.0))]
+    pub reward_timeout: f64,
+    /// Probability of a random action; 0.003 unless `tau` is given. Source: Raiber 2010, section 7.1.5.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epsilon: Option<f64>,
+    /// Draw actions with probability proportional to exp(Q / tau) instead. Source: Raiber 2010, equation 5.15.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tau: Option<f64>,
+    /// The highest state.
+    #[schemars(range(min = 1, max = 0xf_ffff))]
+    pub top: u32,
+}
+
+impl Default for QSymbols {
+    fn default() -> QSymbols {
+        QSymbols {
+            alpha: 0.25,
+            gamma: 0.9,
+            reward_ack: 0.015,
+            reward_timeout: -1.0,
+            epsilon: None,
+            tau: None,
+            top: 8739,
+        }
+    }
+}
+
+impl QSymbols {
+    /// The learner's parameters, where one state is `packet` bytes/s.
+    pub fn parameters(self, packet: f64) -> QParameters {
+        let QSymbols { alpha, gamma, reward_ack, reward_timeout, epsilon, tau, top } = self;
+        let exploration = match tau {
+            Some(tau) => Exploration::Softmax { tau },
+            None => Exploration::Greedy { epsilon: epsilon.unwrap_or(0.003) },
+        };
+        QParameters { packet, alpha, gamma, reward_ack, reward_timeout, exploration, top }
+    }
+}
+
+impl Parameters for QSymbols {
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        let both = self.epsilon.is_some() && self.tau.is_some();
+        both.then_some(("`epsilon` and `tau` exclude each other", "leave one of them out"))
+    }
+}
+
+impl ControllerKind for QSymbols {
+    fn controller(&self, packet: f64, peers: usize, seed: Seed) -> Option<Box<dyn Controller>> {
+        Some(Box::new(QLearning::new(peers, self.parameters(packet), seed)))
+    }
+
+    fn serves_streams(&self) -> bool {
+        true
+    }
+}
 
 /// The thesis' symbols.
 #[derive(Clone, Copy, Debug, PartialEq)]

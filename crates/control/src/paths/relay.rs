@@ -1,6 +1,6 @@
 //! The relay's side of per-packet paths: so many bytes per second, the rest is dropped; what it offers.
 
-use super::explicit::{FairShare, FairShareParameters};
+use super::fair_share::{FairShare, FairShareParameters};
 use crate::units::{Span, Time};
 
 /// Counts what arrives against a limit that starts anew every second (thesis section 6.1.2).

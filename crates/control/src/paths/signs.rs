@@ -4,12 +4,94 @@
 //! controller is for what relays say and for relays that say nothing at all. Limits count by the second, and one second over a
 //! limit loses many packets of a source that has much to send: they are one sign.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::aimd::{Aimd, AimdParameters, AimdSymbols};
+use super::cubic::{Cubic, CubicParameters};
+use super::kind::ControllerKind;
+use super::q_learning::QSymbols;
+use super::q_signs::{self, QSigns};
 use super::relay::SECOND;
 use super::{Controller, Feedback, Memo, Peer};
+use crate::keys::Parameters;
+use crate::random::Seed;
 use crate::units::Time;
 
 /// Packets through one relay whose timeouts strike in a row, without an acknowledgement between them, before it hears of them.
 const IN_A_ROW: u32 = 3;
+
+/// `aimd-signs`: alpha counts in packets/s per round trip, where equation 4.7 as printed has bytes/s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct AimdSigns(AimdSymbols);
+
+impl Parameters for AimdSigns {}
+
+impl ControllerKind for AimdSigns {
+    fn controller(&self, packet: f64, peers: usize, _: Seed) -> Option<Box<dyn Controller>> {
+        let as_printed = self.0.parameters(packet, true);
+        let aimd = AimdParameters { alpha: as_printed.alpha * packet, ..as_printed };
+        Some(Box::new(Signs::new(peers, Box::new(Aimd::new(peers, aimd)))))
+    }
+
+    fn refusing(&self) -> bool {
+        true
+    }
+}
+
+/// `cubic-signs`: CUBIC with RFC 9438's own C.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct CubicSigns {
+    /// Steepness of the curve, packets/s per s^3. Source: RFC 9438.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    pub c: f64,
+    /// The share of the rate that remains after a loss. Source: RFC 9438.
+    #[schemars(extend("exclusiveMinimum" = 0.0, "maximum" = 1.0))]
+    pub beta: f64,
+}
+
+impl Default for CubicSigns {
+    fn default() -> CubicSigns {
+        CubicSigns { c: 0.4, beta: 0.7 }
+    }
+}
+
+impl Parameters for CubicSigns {}
+
+impl ControllerKind for CubicSigns {
+    fn controller(&self, packet: f64, peers: usize, _: Seed) -> Option<Box<dyn Controller>> {
+        let cubic = Cubic::new(peers, CubicParameters { packet, c: self.c, beta: self.beta });
+        Some(Box::new(Signs::new(peers, Box::new(cubic))))
+    }
+
+    fn refusing(&self) -> bool {
+        true
+    }
+}
+
+/// `q-signs`: Q-learning with states [`q_signs::STEP`] packets/s apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct QLearningSigns(QSymbols);
+
+impl Parameters for QLearningSigns {
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        self.0.mistake()
+    }
+}
+
+impl ControllerKind for QLearningSigns {
+    fn controller(&self, packet: f64, peers: usize, seed: Seed) -> Option<Box<dyn Controller>> {
+        let learner = QSigns::new(peers, self.0.parameters(q_signs::STEP * packet), seed);
+        Some(Box::new(Signs::new(peers, Box::new(learner))))
+    }
+
+    fn refusing(&self) -> bool {
+        true
+    }
+}
 
 /// A controller that hears of signs, not of each loss.
 pub struct Signs {
@@ -77,7 +159,6 @@ impl Controller for Signs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paths::aimd::{Aimd, AimdParameters};
     use crate::units::Span;
 
     #[test]
