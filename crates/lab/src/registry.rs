@@ -4,17 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tidegate_control::flashflow::bandwidth_file::read_weights;
+use tidegate_control::registry::{Entry, find};
 use tidegate_sim::plan::paths::{self as policies, Policy};
 
 use crate::input::{InputError, SourceFile, suggest};
 use crate::scenario::paths::PathsFile;
 
 /// Path policies by name. Adding one takes one line here.
-const POLICIES: &[(&str, MakePolicy)] = &[
-    ("tor", |_, _, _| Ok(Arc::new(policies::Tor))),
-    ("uniform", |_, _, _| Ok(Arc::new(policies::Uniform))),
-    ("bandwidth-file", bandwidth_file),
-    ("pinned", pinned),
+const POLICIES: &[Entry<MakePolicy>] = &[
+    Entry { name: "tor", schema: None, make: |_, _, _| Ok(Arc::new(policies::Tor)) },
+    Entry { name: "uniform", schema: None, make: |_, _, _| Ok(Arc::new(policies::Uniform)) },
+    Entry { name: "bandwidth-file", schema: None, make: bandwidth_file },
+    Entry { name: "pinned", schema: None, make: pinned },
 ];
 
 /// Builds a policy from a system's `paths` table. File names are relative to the folder.
@@ -49,12 +50,9 @@ fn pinned(paths: &PathsFile, source: &SourceFile, _: &Path) -> Result<Arc<dyn Po
 /// Builds the policy that a system's `paths` table names.
 pub fn policy(paths: &PathsFile, source: &SourceFile, folder: &Path) -> Result<Arc<dyn Policy>, InputError> {
     let name = paths.policy.as_str();
-    match POLICIES.iter().find(|(known, _)| *known == name) {
-        Some((_, make)) => make(paths, source, folder),
-        None => {
-            let known: Vec<&str> = POLICIES.iter().map(|(name, _)| *name).collect();
-            let cause = format!("unknown path policy `{name}`");
-            Err(source.error(paths.policy.span(), cause, suggest(name, &known)))
-        }
-    }
+    let part = find("policy", POLICIES, name).map_err(|unknown| {
+        let cause = format!("unknown path policy `{name}`");
+        source.error(paths.policy.span(), cause, suggest(name, &unknown.known))
+    })?;
+    (part.make)(paths, source, folder)
 }

@@ -1,7 +1,7 @@
 //! The overlay of per-packet paths: conservation, determinism, limits, bad peers and bad plans.
 
 use proptest::prelude::*;
-use tidegate_control::paths::parameters::{ControllerParameters, NAMES};
+use tidegate_control::paths::parameters::{CONTROLLERS, ControllerParameters};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Span, Time};
 use tidegate_sim::parallel::onions::{self, Transfer};
@@ -20,7 +20,7 @@ fn seconds(s: u64) -> Time {
 
 #[test]
 fn every_controller_repeats_itself_and_loses_no_packet_from_the_books() {
-    for controller in NAMES {
+    for controller in CONTROLLERS.iter().map(|part| part.name) {
         let plan = Plan::thesis(8, Span::from_secs(20));
         let report = run(&plan, controller, 1);
         assert_eq!(report, run(&plan, controller, 1), "{controller}");
@@ -67,7 +67,7 @@ fn peers_that_leave_drop_or_lie_are_survived() {
     plan.peers[2].conduct = Conduct::Claims { rate: 1.0, silent: false };
     plan.peers[6].traffic = Traffic::OnOff { on: Span::from_secs(2), off: Span::from_secs(3) };
     plan.peers[7].traffic = Traffic::OnOff { on: Span::ZERO, off: Span::from_millis(50) };
-    for controller in NAMES {
+    for controller in CONTROLLERS.iter().map(|part| part.name) {
         let total = run(&plan, controller, 3).total(0);
         assert!(total.received > 1000, "{controller}: {total:?}");
     }

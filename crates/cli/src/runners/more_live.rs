@@ -9,7 +9,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use serde::Deserialize;
-use tidegate_control::paths::parameters::{ControllerParameters, renamed};
+use tidegate_control::paths::parameters::ControllerParameters;
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::InputError;
@@ -65,7 +65,6 @@ pub fn run(experiment: &Experiment, scale: Scale, monitor: &dyn Monitor) -> Resu
         let mut controller = ControllerParameters::named(&case.controller, f64::from(PACKET))
             .map_err(|e| wrong(e.to_string()))?;
         for (symbol, value) in &case.set {
-            renamed(symbol).iter().for_each(|text| monitor.notice(&format!("{place}: {text}")));
             controller.set(symbol, *value).map_err(|error| wrong(error.to_string()))?;
         }
         let plan = Transfer {

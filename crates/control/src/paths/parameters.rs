@@ -122,11 +122,6 @@ impl ControllerParameters {
     pub fn refusing(&self) -> bool {
         self.kind.refusing()
     }
-
-    /// Whether a video server can use this controller.
-    pub fn serves_streams(&self) -> bool {
-        self.kind.serves_streams()
-    }
 }
 
 /// The JSON Schema of a controller's symbols, those of the round-trip estimate included.

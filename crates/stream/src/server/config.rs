@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use tidegate_control::paths::parameters::{ControllerParameters, ParameterError};
+use tidegate_control::paths::parameters::{CONTROLLERS, ControllerParameters};
+use tidegate_control::registry::UnknownPart;
 use tidegate_control::units::{Rate, Span};
 
 use crate::explorer::ExplorationConfig;
@@ -62,11 +63,19 @@ impl ServerConfig {
     ///
     /// # Errors
     /// If no controller that estimates one viewer at a time has this name.
-    pub fn controller(name: &str) -> Result<ControllerParameters, ParameterError> {
-        match name {
-            "q-learning" | "explicit" | "aimd" | "cubic" => ControllerParameters::named(name, SLICE),
-            _ => Err(ParameterError::UnknownController(name.to_owned())),
+    pub fn controller(name: &str) -> Result<ControllerParameters, UnknownPart> {
+        let known = ServerConfig::controllers();
+        if !known.contains(&name) {
+            let name = name.chars().take(40).collect();
+            return Err(UnknownPart { family: "controller for streams", name, known });
         }
+        ControllerParameters::named(name, SLICE)
+    }
+
+    /// The names that [`ServerConfig::controller`] accepts.
+    pub fn controllers() -> Vec<&'static str> {
+        let serving = CONTROLLERS.iter().filter(|part| part.by_default().serves_streams());
+        serving.map(|part| part.name).collect()
     }
 }
 

@@ -5,16 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::builder::PossibleValuesParser;
 use tidegate_control::paths::Peer;
-use tidegate_control::paths::parameters::{ControllerParameters, renamed};
+use tidegate_control::paths::parameters::{CONTROLLERS, ControllerParameters};
 use tidegate_control::random::Seed;
+use tidegate_control::registry::names;
 use tidegate_control::units::{Rate, Span};
 use tidegate_lab::input::{InputError, SourceFile};
 use tidegate_more::wire::PACKET;
 use tidegate_net::more::{Settings, Summary};
 
 use super::directory::{read, read_directory, read_secret, write};
-use crate::console::notice;
 use crate::failure::Failure;
 
 /// Options of a peer.
@@ -32,8 +33,8 @@ pub struct PeerArgs {
     /// Send each packet over this many relays
     #[arg(long, default_value_t = 3)]
     hops: usize,
-    /// Control rates with this controller: aimd, q-learning, cubic, explicit, explicit-or-signs, ...
-    #[arg(long, default_value = "explicit-or-signs")]
+    /// Control sending rates with this controller
+    #[arg(long, default_value = "explicit-or-signs", value_parser = PossibleValuesParser::new(names(CONTROLLERS)))]
     controller: String,
     /// Set a parameter of the controller, such as timeout-factor=3.33; may be repeated
     #[arg(long = "set", value_name = "SYMBOL=VALUE")]
@@ -74,7 +75,6 @@ impl PeerArgs {
                 .split_once('=')
                 .and_then(|(symbol, value)| Some((symbol, value.parse().ok()?)))
                 .ok_or_else(|| wrong("--set", format!("`{assignment}` is not SYMBOL=NUMBER")))?;
-            renamed(symbol).iter().for_each(|text| notice(text));
             parameters.set(symbol, value).map_err(|error| wrong("--set", error.to_string()))?;
         }
         let authority = read(&self.overlay.join("authority.key"))?;

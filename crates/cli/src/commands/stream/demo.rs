@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 use tidegate_control::random::Seed;
 use tidegate_control::units::{Rate, Span};
@@ -13,6 +14,7 @@ use tidegate_net::os::{self, Signal};
 use tidegate_net::stream::{server, viewer};
 use tidegate_stream::lag::Lags;
 use tidegate_stream::packet::PAYLOAD;
+use tidegate_stream::server::ServerConfig;
 
 use super::path::{PathArgs, wrong};
 use crate::failure::Failure;
@@ -51,8 +53,8 @@ pub struct StreamDemoArgs {
     /// Add this many parity slices, 0 to 4
     #[arg(long, default_value_t = 1)]
     parity: usize,
-    /// Learn clients' bandwidth with this controller: explicit, q-learning, aimd or cubic
-    #[arg(long, default_value = "explicit")]
+    /// Learn clients' bandwidth with this controller
+    #[arg(long, default_value = "explicit", value_parser = PossibleValuesParser::new(ServerConfig::controllers()))]
     controller: String,
     /// Serve the dashboard at this loopback address; port 0 means any
     #[arg(long, default_value = "127.0.0.1:0")]

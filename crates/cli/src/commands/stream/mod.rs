@@ -12,7 +12,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use path::{PathArgs, wrong};
+use clap::builder::PossibleValuesParser;
+use path::{PathArguments, wrong};
 use serde_json::json;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::identity::{Identity, digest, hex, unhex};
@@ -73,8 +74,8 @@ struct ServerArgs {
     /// Admit only clients that give this token [default: all clients]
     #[arg(long)]
     token: Option<String>,
-    /// Learn clients' bandwidth with this controller: explicit, q-learning, aimd or cubic
-    #[arg(long, default_value = "explicit")]
+    /// Learn clients' bandwidth with this controller
+    #[arg(long, default_value = "explicit", value_parser = PossibleValuesParser::new(ServerConfig::controllers()))]
     controller: String,
     /// Use this share of the uplink for exploration, 0 to 0.5
     #[arg(long, default_value_t = explorer::ExplorationConfig::default().share)]
@@ -212,9 +213,8 @@ fn server_machine(arguments: &ServerArgs) -> Result<ServerConfig, Failure> {
     if !(0.0..=0.5).contains(&explore) {
         return Err(wrong("--explore", format!("{explore} is not a valid share"), "give 0 to 0.5"));
     }
-    let controller = ServerConfig::controller(&arguments.controller).map_err(|error| {
-        wrong("--controller", error.to_string(), "give explicit, q-learning, aimd or cubic")
-    })?;
+    let controller = ServerConfig::controller(&arguments.controller)
+        .map_err(|error| wrong("--controller", error.to_string(), "see `tidegate stream --help`"))?;
     let overload = match arguments.overload.as_str() {
         "refuse" => Overload::Refuse,
         "layers" => Overload::Layers,
