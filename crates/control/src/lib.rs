@@ -1,10 +1,10 @@
 //! The mathematics of traffic control, with no input or output of its own.
 //!
 //! Everything here is a pure function or a small state machine over numbers: it takes time and
-//! measurements as arguments and returns decisions. Nothing knows of cells, sockets or the simulator. [`machine`] is
-//! the contract between every protocol of the workspace and what drives it.
+//! measurements as arguments and returns decisions. This crate does not depend on cells, sockets or the simulator.
+//! [`machine`] is the contract between every protocol of the workspace and its driver.
 //!
-//! Start with [`units`], which every other crate speaks.
+//! Start with [`units`], which every other crate uses. [`registry`] holds the parts that experiments choose by name.
 //!
 //! # Examples
 //!

@@ -1,20 +1,19 @@
-//! The contract between a protocol machine and what drives it.
+//! The contract between a protocol machine and its driver.
 //!
-//! A machine has no clock, socket or thread. Its driver (the simulator, or `net` on real sockets)
+//! A machine does without clock, socket and thread. Its driver (the simulator, or `net` on real sockets)
 //!
-//! 1. tells it what happened: an *input* is a method of the machine's own that takes the time, as `cell` of the
-//!    overlay's nodes does;
-//! 2. after every input, does what [`poll`](Machine::poll) asks until it asks no more: *outputs*;
-//! 3. then looks at [`next_timeout`](Machine::next_timeout), and calls [`timeout`](Machine::timeout) once that
-//!    time has come. A timeout is an input too: 2 and 3 follow.
+//! 1. calls its *input* methods with the time, such as `cell` of the overlay's nodes;
+//! 2. after every input, acts on all *outputs* of [`poll`](Machine::poll) until it returns `None`;
+//! 3. then reads [`next_timeout`](Machine::next_timeout), and calls [`timeout`](Machine::timeout) at that
+//!    time. A timeout is an input too: steps 2 and 3 follow.
 //!
-//! Times never decrease. A timeout that is called too early does nothing, so a driver need not cancel its timers;
-//! one that is called late is as good as it can be. Each call of `timeout` does at least one of the things that are
-//! due: if more are, `next_timeout` still says a time that has come.
+//! Times never decrease. A call of `timeout` before its time does nothing, so a driver need not cancel its timers;
+//! a late call is allowed. Each call handles at least one due action. If others remain, `next_timeout` still returns a
+//! time in the past.
 //!
 //! # Examples
 //!
-//! A machine that says hello every second until it is greeted, and a driver of any machine in simulated time:
+//! A machine that says hello every second until it gets a greeting, and a driver of any machine in simulated time:
 //!
 //! ```
 //! use tidegate_control::units::{Span, Time};
@@ -26,7 +25,7 @@
 //! }
 //!
 //! impl Greeter {
-//!     /// Input: somebody has greeted us.
+//!     /// Input: a greeting has arrived.
 //!     fn greeted(&mut self, _now: Time) {
 //!         self.due = None;
 //!     }
@@ -73,15 +72,15 @@ use crate::units::Time;
 
 /// A protocol without clock, socket or thread: see the [module](self).
 pub trait Machine {
-    /// What it asks of its driver.
+    /// A request to the driver.
     type Output;
-    /// The next thing for the driver to do; `None` until the next input.
+    /// The next request to the driver; `None` until the next input.
     fn poll(&mut self) -> Option<Self::Output>;
-    /// When [`timeout`](Self::timeout) is due; `None` if nothing is waited for.
+    /// When [`timeout`](Self::timeout) is due; `None` if no timer runs.
     fn next_timeout(&self) -> Option<Time>;
-    /// Time has come to `now`.
+    /// Handles at least one action that is due at `now`.
     fn timeout(&mut self, now: Time);
-    /// Does everything that is due at `now`: for drivers that need not look between two things.
+    /// Handles all actions that are due at `now`, for drivers that do not poll in between.
     fn catch_up(&mut self, now: Time) {
         while self.next_timeout().is_some_and(|due| due <= now) {
             self.timeout(now);

@@ -1,5 +1,6 @@
-//! tgen's Markov models: when a user opens streams, and when packets go which way on a stream. `data` reads them,
-//! the simulator walks them.
+//! tgen's Markov models of when users open streams, and of the packets on a stream.
+//!
+//! `data` reads the models, the simulator walks them.
 //!
 //! A chain moves to a next state, the state emits an observation, and the emission draws the delay before
 //! the next move (tgen's `doc/TGen-Markov-Models.md`; the models are those of Jansen, Traudt, Hopper:
@@ -8,20 +9,20 @@
 use crate::random::Random;
 use crate::units::Span;
 
-/// Bytes of payload that one packet observation stands for (tgen's `TGEN_MMODEL_PACKET_DATA_SIZE`).
+/// Payload bytes of one packet observation (tgen's `TGEN_MMODEL_PACKET_DATA_SIZE`).
 pub const PACKET_BYTES: u32 = 1434;
 
-/// tgen sends packets that are at most this far apart in one write (`TGEN_MMODEL_MICROS_AT_ONCE`).
+/// tgen sends packets with smaller distances in one write (`TGEN_MMODEL_MICROS_AT_ONCE`).
 pub const AT_ONCE: Span = Span::from_millis(10);
 
-/// A chain that is met on its way has run for some time between these, and made no more than so many moves: delays of
-/// up to ten minutes make chains that all begin at once quieter and quieter for as long.
+/// Bounds of the warm-up of [`Chain::walk_on_its_way`]: a time between these, and a number of moves. Chains with delays of up to ten
+/// minutes that all begin at once are too busy at first.
 const PAST: [Span; 2] = [Span::from_secs(3_600), Span::from_secs(7_200)];
 const PAST_MOVES: usize = 2_000;
-/// A chain that ends at once must not stop the clock.
+/// The least delay of a restart: a chain that ends at once must not stop the clock.
 const LEAST_DELAY: Span = Span::from_millis(1);
 
-/// What a user does: the chain `streams` opens streams, on each of which `packets` runs from its start.
+/// A user's behaviour: the chain `streams` opens streams; on each, `packets` runs from its start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     /// Each observation that is not the end opens a stream.
@@ -38,21 +39,21 @@ pub struct Chain {
     ceiling: Span,
 }
 
-/// A state: where it leads and what it emits, chosen by weight.
+/// A state: its successors and its emissions, chosen by weight.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// Its name in the model's file.
     pub name: String,
     /// Next states (by index) and their weights.
     pub transitions: Vec<(usize, f64)>,
-    /// What is observed in this state.
+    /// The emissions of this state.
     pub emissions: Vec<Emission>,
 }
 
-/// Something observed, and the time until the next move.
+/// An emission: an observation, and the time until the next move.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Emission {
-    /// What is observed.
+    /// The observation.
     pub observation: Observation,
     /// Relative frequency within its state.
     pub weight: f64,
@@ -60,14 +61,14 @@ pub struct Emission {
     pub delay: Delay,
 }
 
-/// What a chain is observed to do.
+/// The observation of an emission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// tgen's `+`: a packet from the client to the server, or a new stream.
     ToServer,
     /// tgen's `-` (in stream models also `$`): a packet from the server to the client, or a new stream.
     ToOrigin,
-    /// tgen's `F`: nothing more comes.
+    /// tgen's `F`: the end.
     End,
 }
 
@@ -100,7 +101,7 @@ impl Delay {
     }
 }
 
-/// Where a walk over a chain is.
+/// The position of a walk over a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     state: usize,
@@ -111,7 +112,7 @@ impl Chain {
     /// A chain that starts in a state (by index) and never waits longer than `ceiling` (tgen: 10 minutes).
     ///
     /// # Panics
-    /// If the start or a transition names a state that does not exist: readers check what they read.
+    /// If the start or a transition names a missing state; readers check their input.
     pub fn new(states: Vec<State>, start: usize, ceiling: Span) -> Chain {
         let exists = |state: usize| state < states.len();
         assert!(exists(start), "the start exists");
@@ -125,12 +126,12 @@ impl Chain {
         &self.states
     }
 
-    /// The state, by index, that walks begin in, without observing it.
+    /// Index of the state where walks begin; it does not emit.
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// No delay is longer.
+    /// The longest delay.
     pub fn ceiling(&self) -> Span {
         self.ceiling
     }
@@ -140,8 +141,8 @@ impl Chain {
         Walk { state: self.start, ended: self.states.is_empty() }
     }
 
-    /// Moves a walk on: the observation, and the delay until the walk is to be moved again. After
-    /// [`Observation::End`], and in states that lead nowhere or emit nothing, it stays at the end.
+    /// Moves a walk: returns the observation and the delay until the next move. After
+    /// [`Observation::End`], and in states without successors or emissions, it stays at the end.
     pub fn step(&self, walk: &mut Walk, random: &mut Random) -> (Observation, Span) {
         let end = (Observation::End, Span::ZERO);
         if walk.ended {
@@ -162,7 +163,7 @@ impl Chain {
         (emission.observation, delay)
     }
 
-    /// As [`Chain::step`] for a chain that starts again at its end; it moves on a millisecond later at the earliest.
+    /// As [`Chain::step`], but restarts at the end, at least a millisecond later.
     pub fn step_again(&self, walk: &mut Walk, random: &mut Random) -> (Observation, Span) {
         let (observation, delay) = self.step(walk, random);
         if observation == Observation::End {
@@ -171,8 +172,7 @@ impl Chain {
         (observation, delay.max(LEAST_DELAY))
     }
 
-    /// A walk that has gone on, again and again, for long, and the time until it is to be moved: what somebody does who
-    /// is met at any time.
+    /// A walk at a random time of a long series of restarts, and the delay until its next move.
     pub fn walk_on_its_way(&self, random: &mut Random) -> (Walk, Span) {
         let past = Span::from_secs_f64(random.uniform(PAST[0].as_secs_f64(), PAST[1].as_secs_f64()));
         let (mut walk, mut passed) = (self.walk(), Span::ZERO);
@@ -297,7 +297,7 @@ mod tests {
                 "the end is final"
             );
         }
-        // A walk passes A 4 times on average (geometric), and 2/3 of these are to the server.
+        // A walk passes A 4 times on average (geometric); 2/3 of the packets go to the server.
         let per_walk = f64::from(to_server + to_origin) / f64::from(walks);
         assert!((per_walk - 4.0).abs() < 0.1, "{per_walk}");
         let share = f64::from(to_server) / f64::from(to_server + to_origin);
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn who_is_met_on_the_way_is_as_busy_now_as_later() {
-        // Mostly a second, one time in ten ten minutes: who begins now is busy at first.
+        // The delay is a second, or ten minutes in one of ten moves: fresh walks are busy at first.
         let emissions = vec![
             emission(Observation::ToServer, 9.0, Delay::Uniform { low: 1e6, high: 1e6 }),
             emission(Observation::ToServer, 1.0, Delay::Uniform { low: 6e8, high: 6e8 }),

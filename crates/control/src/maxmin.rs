@@ -1,11 +1,11 @@
-//! Max-min fair rates by progressive filling, and the quadratic program that is sometimes taken for it.
+//! Max-min fair rates by progressive filling, and the quadratic program that is sometimes mistaken for them.
 //!
-//! All circuits' rates rise together until a resource is full; its circuits keep their rate, the others
-//! rise on (Bertsekas and Gallager, *Data Networks*, 6.5.2). The result is exact up to rounding.
+//! All circuits' rates rise together until a resource is full. Its circuits keep their rate, the others
+//! continue (Bertsekas and Gallager, *Data Networks*, 6.5.2). The result is exact up to rounding.
 
 use std::fmt;
 
-/// Why a fairness problem has no answer.
+/// The reason why a fairness problem cannot be solved.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FairnessError {
     /// A capacity is negative, infinite or not a number.
@@ -15,12 +15,12 @@ pub enum FairnessError {
         /// Its capacity.
         value: f64,
     },
-    /// A circuit crosses no resource, so nothing limits its rate.
+    /// A circuit does not cross any resource, so its rate is unlimited.
     Unlimited {
         /// The circuit's index.
         circuit: usize,
     },
-    /// A circuit names a resource that is not there.
+    /// A circuit names a resource that does not exist.
     NoSuchResource {
         /// The circuit's index.
         circuit: usize,
@@ -29,7 +29,7 @@ pub enum FairnessError {
     },
     /// Theorem 3's upper rate is negative, infinite or not a number.
     UpperRate(f64),
-    /// Theorem 3's program was not solved within the iterations allowed; the largest residual is given.
+    /// Theorem 3's program did not converge; the largest residual.
     NotConverged(f64),
 }
 
@@ -74,7 +74,7 @@ pub struct MaxMin {
 }
 
 impl Sharing {
-    /// Checks capacities and circuits, which are lists of indices into `capacities`.
+    /// Checks capacities and circuits. A circuit is a list of indices into `capacities`.
     pub fn new(capacities: Vec<f64>, circuits: Vec<Vec<usize>>) -> Result<Sharing, FairnessError> {
         if let Some((resource, &value)) =
             capacities.iter().enumerate().find(|(_, value)| !value.is_finite() || **value < 0.0)
@@ -103,7 +103,7 @@ impl Sharing {
         crossings
     }
 
-    /// What the resources carry.
+    /// Capacities of the resources.
     pub fn capacities(&self) -> &[f64] {
         &self.capacities
     }
@@ -122,7 +122,7 @@ impl Sharing {
                 .map(|resource| (resource, left[resource] / rising[resource] as f64))
                 .min_by(|a, b| a.1.total_cmp(&b.1));
             let Some((resource, share)) = fullest else { return MaxMin { rates, bottlenecks } };
-            // Rounding may put the share of a resource that fills at the same time a hair lower.
+            // Rounding may lower the share of a resource that fills at the same time.
             level = level.max(share);
             for &circuit in &crossings[resource] {
                 if bottlenecks[circuit] != usize::MAX {
@@ -148,10 +148,10 @@ impl Sharing {
             return Err(FairnessError::UpperRate(upper));
         }
         let scale = self.capacities.iter().copied().fold(upper, f64::max);
-        // Below what the result is accurate to.
+        // Below the accuracy of the result.
         let negligible = 1e-11 * scale;
         let blocked = |path: &[usize]| path.iter().any(|&resource| self.capacities[resource] <= negligible);
-        // A circuit over an empty resource is at zero; leaving it out leaves a program with an interior.
+        // Circuits over an empty resource are at zero. Without them the program has an interior.
         let open: Vec<usize> =
             (0..self.circuits.len()).filter(|&circuit| !blocked(&self.circuits[circuit])).collect();
         let mut rates = vec![0.0; self.circuits.len()];
@@ -159,7 +159,7 @@ impl Sharing {
             return Ok(rates);
         }
         let paths: Vec<&[usize]> = open.iter().map(|&circuit| self.circuits[circuit].as_slice()).collect();
-        // No open circuit crosses an empty resource: any positive capacity does for it.
+        // Open circuits do not cross empty resources, so any positive capacity will do.
         let positive = |capacity: &f64| if *capacity > negligible { capacity / scale } else { 1.0 };
         let capacities: Vec<f64> = self.capacities.iter().map(positive).collect();
         for (&circuit, rate) in open.iter().zip(
@@ -186,8 +186,8 @@ fn project(
     let (mut r, mut z, mut s, mut price) = (vec![upper; n], vec![1.0; n], vec![1.0; m], vec![1.0; m]);
     let (mut dr, mut dz, mut ds, mut dprice) = (vec![0.0; n], vec![0.0; n], vec![0.0; m], vec![0.0; m]);
     let (mut worst, mut left) = (f64::INFINITY, f64::INFINITY);
-    // How far the last step went: after a short one the next aims nearer to the centre and corrects nothing,
-    // without which the method can go round in circles.
+    // Length of the last step. After a short one the next aims nearer to the centre and skips the corrector;
+    // otherwise the method can cycle.
     let mut last: f64 = 1.0;
     for _ in 0..ITERATIONS {
         let dual: Vec<f64> = (0..n).map(|i| r[i] - upper + total(paths[i], &price) - z[i]).collect();
@@ -217,7 +217,7 @@ fn project(
             } else {
                 0.0
             };
-            // What the first direction leaves if it is taken as far as it may.
+            // The complementarity that remains after the longest step in the first direction.
             let second = if corrector && !short { step * step } else { 0.0 };
             let rz: Vec<f64> = (0..n).map(|i| r[i] * z[i] + second * dr[i] * dz[i] - target).collect();
             let rs: Vec<f64> =
@@ -255,7 +255,7 @@ fn gap(r: &[f64], z: &[f64], s: &[f64], price: &[f64]) -> f64 {
     sum / (r.len() + s.len()) as f64
 }
 
-/// The matrix of the equations that are left for the prices.
+/// The matrix of the equations for the prices, after the rates are eliminated.
 fn schur_complement(paths: &[&[usize]], weight: &[f64], s: &[f64], price: &[f64]) -> Vec<f64> {
     let m = s.len();
     let mut schur = vec![0.0; m * m];

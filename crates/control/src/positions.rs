@@ -1,6 +1,6 @@
-//! Which share of a class of relays stands in which position of circuits (dir-spec, "Computing bandwidth weights").
+//! Bandwidth weights: the share of each class of relays per position (dir-spec, "Computing bandwidth weights").
 
-/// A relay's class, by which its bandwidth is shared among positions.
+/// A relay's class, which decides how its bandwidth is shared among positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Neither guard nor exit.
@@ -63,8 +63,8 @@ impl PositionWeights {
         PositionWeights::computed(relays.into_iter().map(|(class, weight)| (class, weight as i64)), 1, 10_000)
     }
 
-    /// The same in parts of `scale`, with sums that begin at `first` (tor: 1 since consensus method 31, before
-    /// 0).
+    /// The same in parts of `scale`, with sums that begin at `first` (tor: 1 since consensus method 31, 0
+    /// before).
     pub fn computed(
         relays: impl IntoIterator<Item = (Class, i64)>,
         first: i64,
@@ -104,7 +104,7 @@ impl PositionWeights {
     }
 }
 
-/// The cases of dir-spec, in the integers of tor. A class without any bandwidth counts as one.
+/// The cases of dir-spec, in tor's integers. A class without bandwidth counts as one.
 fn compute(totals: Totals, scale: i64) -> PositionWeights {
     let Totals { g, m, e, d } =
         Totals { g: totals.g.max(1), m: totals.m.max(1), e: totals.e.max(1), d: totals.d.max(1) };
@@ -136,7 +136,7 @@ fn compute(totals: Totals, scale: i64) -> PositionWeights {
             }
         }
     } else if e.min(g) + d < third {
-        // One is scarce, even with all that do both.
+        // One is scarce, even with all relays that can do both.
         let kept = |plenty: i64| if plenty < m { 0 } else { share(plenty - m, 2 * plenty) };
         if g < e {
             (w.gg, w.gd, w.me) = (scale, scale, kept(e));

@@ -20,7 +20,7 @@ impl Seed {
     /// The branch for a purpose, such as `"paths"`.
     pub fn fork(self, purpose: &str) -> Seed {
         let named = purpose.bytes().fold(self.0, |hash, byte| mix(hash ^ u64::from(byte)));
-        // No byte: the name ends here, so that `fork("a").fork("b")` is not `fork("ab")`.
+        // This separator cannot occur in a name, so `fork("a").fork("b")` differs from `fork("ab")`.
         Seed(mix(named ^ 0x100))
     }
 
@@ -29,7 +29,7 @@ impl Seed {
         Seed(mix(self.0 ^ mix(index.wrapping_add(1))))
     }
 
-    /// A generator of draws for this branch.
+    /// The generator of this branch.
     pub fn random(self) -> Random {
         Random(Pcg64Mcg::seed_from_u64(self.0))
     }
@@ -58,7 +58,7 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// 32 uniformly distributed bytes; who knows the seed foretells them.
+    /// 32 uniformly distributed bytes; the seed determines them, so they are not secret.
     pub fn bytes(&mut self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&self.bits().to_le_bytes()));

@@ -1,5 +1,4 @@
-//! Values that people write as text with a unit: how serde reads and writes them, and how JSON Schema
-//! describes them.
+//! Serde and JSON Schema for values that are written as text with a unit.
 
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
@@ -8,15 +7,15 @@ use std::str::FromStr;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Reads a value from its text; a bare number is refused with the type's own complaint, which names an example.
+/// Reads a value from its text; refuses a bare number with the type's error, which shows an example.
 ///
 /// # Errors
-/// The deserializer's, with what [`FromStr`] says.
+/// The deserializer's error with the text of [`FromStr`]'s.
 pub fn read<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     deserializer.deserialize_any(Text(PhantomData))
 }
 
-/// Accepts the text of a `T`, for visitors that accept other things besides.
+/// Accepts the text of a `T`, for visitors that also accept other types.
 pub struct Text<T>(pub PhantomData<T>);
 
 impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
@@ -109,8 +108,9 @@ pub mod size {
     }
 }
 
-/// Implements serde and JSON Schema for a type with `Display` and `FromStr`: in files it is a string. `form` says
-/// in a word or two what that is; the examples are strings that it reads.
+/// Implements serde and JSON Schema for a type with `Display` and `FromStr`: in files it is a string.
+///
+/// `form` names the type in a word or two; the examples are strings that it reads.
 ///
 /// ```
 /// use tidegate_control::units::Span;

@@ -1,7 +1,7 @@
-//! Time and rate as integers, and how people write them.
+//! Time, rate and size as integers, and their text form.
 //!
 //! Time is a count of nanoseconds, so that a run is the same on any machine. Quantities in files carry
-//! their unit (`"20 ms"`, `"10 Mbit/s"`, `"320 KiB"`); a bare number is refused, by serde too.
+//! their unit (`"20 ms"`, `"10 Mbit/s"`, `"320 KiB"`); a bare number is an error, in serde too.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
@@ -71,7 +71,7 @@ impl Span {
 }
 
 impl Rate {
-    /// No limit: anything is sent in no time.
+    /// No limit: every transfer takes zero time.
     pub const UNLIMITED: Rate = Rate(u64::MAX);
 
     /// From bytes per second.
@@ -85,7 +85,7 @@ impl Rate {
     /// How long `bytes` take at this rate, rounded up; zero when unlimited.
     ///
     /// # Panics
-    /// If the rate is zero: a link of rate zero is a link that is down, and the caller must not ask.
+    /// If the rate is zero: the link is down, and the caller must check this before.
     pub fn span_for(self, bytes: u64) -> Span {
         if self == Rate::UNLIMITED {
             return Span::ZERO;
@@ -168,7 +168,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Why a quantity could not be read.
+/// The reason why a quantity could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError {
     text: String,
@@ -184,7 +184,7 @@ impl fmt::Display for UnitError {
 
 impl std::error::Error for UnitError {}
 
-/// Units and their size in the base unit; the first that divides evenly is used for printing.
+/// Units and their size in the base unit; printing uses the first unit that divides evenly.
 const SPAN_UNITS: &[(&str, u64)] = &[
     ("h", 3_600_000_000_000),
     ("min", 60_000_000_000),
@@ -210,7 +210,7 @@ const SPAN_UNITS: &[(&str, u64)] = &[
     ("nanoseconds", 1),
 ];
 
-/// Shadow writes rates as "10 Mbit" (per second understood), people as "10 Mbit/s" or "1.2 MB/s".
+/// Accepts "10 Mbit/s", "1.2 MB/s", and Shadow's "10 Mbit" (per second).
 const RATE_UNITS: &[(&str, u64)] = &[
     ("Gbit/s", 1_000_000_000),
     ("Mbit/s", 1_000_000),

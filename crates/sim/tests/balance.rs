@@ -209,7 +209,7 @@ fn what_cannot_be_balanced_is_refused() {
     let fails = |plan: &mut Plan, balance: Arc<dyn Balance>| {
         go(plan, &system(balance, Attack::default()), 1).unwrap_err().to_string()
     };
-    assert!(fails(&mut plan(), Arc::new(Weighs(vec![None; 6]))).contains("weight for no relay"));
+    assert!(fails(&mut plan(), Arc::new(Weighs(vec![None; 6]))).contains("weights are zero or missing"));
     let mut guards = plan();
     for (number, relay) in guards.directory.relays.iter_mut().enumerate() {
         relay.class = if number == 5 { Class::Exit } else { Class::Guard };

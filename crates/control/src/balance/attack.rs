@@ -1,4 +1,4 @@
-//! What relays do to win more weight than they have capacity.
+//! Attacks on load balancing: relays that win more weight than their capacity deserves.
 
 use std::collections::BTreeMap;
 
@@ -8,41 +8,40 @@ use serde::{Deserialize, Serialize};
 use super::Seen;
 use crate::keys::Parameters;
 
-/// How they do it.
+/// How the attacker's relays cheat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trick {
-    /// They are honest.
+    /// Honest relays.
     #[default]
     None,
-    /// They say that they carried `factor` times as much as they can.
+    /// They report `factor` times their capacity.
     Inflate,
-    /// They serve those who measure, and of clients only so many as [`Attack::serves`] says; and they say that they
-    /// carried `factor` times what they can.
+    /// They serve scanners fully and clients at the share [`Attack::serves`], and report `factor` times their capacity.
     Refuse,
-    /// They say that streams and bytes between them were `factor` times what they can carry, and nothing good of others.
+    /// They report streams and bytes between each other as `factor` times their capacities, and nothing of other relays.
     Frame,
-    /// They hold cells back while they are measured, and claim background that they have not.
+    /// They hold cells back while FlashFlow measures them, and claim background traffic that they do not have.
     Hold,
-    /// They know the slots, and flood the links of the `factor` largest others in each while these are measured.
+    /// They know the slots, and flood the links of the `factor` largest other relays while these are measured.
     Flood,
-    /// Each is `factor` relays of different addresses on one machine, which says for each what it can carry.
+    /// Each runs as `factor` relays with different addresses on one machine; each of them reports the whole capacity.
     Sybils,
 }
 
-/// Who attacks, and how.
+/// An attack by some of the relays.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Attack {
-    /// What they do.
+    /// How the attacker's relays cheat.
     pub trick: Trick,
-    /// The share of the network's capacity that they hold.
+    /// The attacker's share of the network's capacity.
     #[schemars(range(min = 0.0, max = 0.5))]
     pub share: f64,
-    /// How much they exaggerate, or how many relays each of them is.
+    /// The factor of exaggeration, or the number of relays per machine.
     #[schemars(range(min = 1.0, max = 1000.0))]
     pub factor: f64,
-    /// The share of clients that relays serve who refuse them: few are enough to look alive.
+    /// The share of clients that refusing relays serve: a few make a relay look alive.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub serves: f64,
 }
@@ -56,7 +55,7 @@ impl Default for Attack {
 impl Parameters for Attack {}
 
 impl Attack {
-    /// What the relays of an attacker say that they carried, instead of `report`.
+    /// The report of an attacker's relay, instead of the honest `report`.
     pub fn report(&self, report: f64, capacity: f64) -> f64 {
         match self.trick {
             Trick::Inflate | Trick::Refuse => capacity * self.factor,
@@ -65,7 +64,7 @@ impl Attack {
         }
     }
 
-    /// What they say of others, `seconds` having been watched.
+    /// Replaces the attacker's observations of other relays over `seconds`.
     pub fn frame(
         &self,
         seen: &mut BTreeMap<(u32, u32), Seen>,

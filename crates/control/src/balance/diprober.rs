@@ -1,5 +1,6 @@
-//! DiProber (2022), as we read it: MLEFlow's likelihood of downloads that come two at once. Where users ask for little, one
-//! download alone says what its own path gives; two through a relay come nearer to filling it.
+//! DiProber (2022), as we read it: MLEFlow's likelihood for pairs of simultaneous downloads.
+//!
+//! Under low load a single download shows the speed of its own path; two through a relay come nearer to filling it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,14 +9,14 @@ use super::likelihood::{likeliest, likelihoods};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
 
-/// What the scanner does.
+/// The scanner's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct DiProber {
-    /// Times that two downloads at once go through each relay in a round.
+    /// Pairs of simultaneous downloads through each relay in a round.
     #[schemars(range(min = 1, max = 100))]
     pub pairs: u32,
-    /// Rounds, clients selecting in each by the weights of the one before.
+    /// Rounds; in each, clients select by the weights of the previous round.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,
 }

@@ -1,5 +1,7 @@
-//! EigenSpeed (Snader and Borisov 2009): relays report how fast streams between them are; weights are the principal
-//! eigenvector of the normalised reports, found from trusted relays on. Nobody probes.
+//! EigenSpeed (Snader and Borisov 2009): weights from the speeds that relays see of each other.
+//!
+//! Relays report the speeds of streams between them. Weights are the principal eigenvector of the normalised reports; the
+//! iteration starts at trusted relays. There are no probes.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
 
-/// How the eigenvector is found.
+/// Parameters of the power iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct EigenSpeed {
-    /// Rounds, clients selecting in each by the weights of the one before.
+    /// Rounds; in each, clients select by the weights of the previous round.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,
     /// Steps of the power iteration.
@@ -55,7 +57,7 @@ impl Balance for EigenSpeed {
         for _ in 0..self.steps {
             let mut next = vec![0.0; relays];
             for (from, row) in &rows {
-                // Half stays where it is: a graph of two halves would else never settle.
+                // Half of the vector stays in place below; otherwise a bipartite graph would oscillate for ever.
                 row.iter().for_each(|(of, share)| next[*of as usize] += share * vector[*from as usize]);
             }
             let sum: f64 = next.iter().sum();

@@ -1,53 +1,53 @@
-//! What load balancing knows of a network: what relays say, and what was seen of them. Rates are bytes per second.
+//! The input of load balancing: relays' reports and observations of them. Rates are bytes per second.
 
 use std::collections::BTreeMap;
 
 use crate::positions::Class;
 
-/// What two relays saw of each other.
+/// One relay's observations of another.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// Bytes that passed from one to the other.
+    /// Bytes that passed between the two.
     pub bytes: f64,
-    /// Streams among them that ended,
+    /// Streams between the two that ended.
     pub streams: f64,
-    /// and the sum of their speeds.
+    /// The sum of these streams' speeds.
     pub speeds: f64,
 }
 
-/// One round: clients select by some weights, and what happens is watched. Lists go by the relay.
+/// The observations of one round, in which clients select by `weights`. Lists are indexed by relay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Round {
-    /// The weights that clients selected by.
+    /// The weights by which clients selected relays.
     pub weights: Vec<f64>,
-    /// What relays say of themselves: the most that they carried over ten seconds, at most their own limit.
+    /// Relays' own reports: the most that they carried over ten seconds, at most their own limit.
     pub reports: Vec<f64>,
     /// Speeds of downloads through a relay, alone or as one of two at the same time.
     pub probes: Vec<Vec<f64>>,
-    /// What a measurement under full load gave; `None` where there was none, or it did not conclude.
+    /// Results of measurements under full load; `None` if a relay was not measured or the result is inconclusive.
     pub measured: Vec<Option<f64>>,
-    /// By (who says it, of whom).
+    /// Observations by (observing relay, observed relay).
     pub seen: BTreeMap<(u32, u32), Seen>,
 }
 
-/// All that is known.
+/// All rounds of a survey, and facts about the relays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
     /// The positions that relays can take.
     pub classes: Vec<Class>,
-    /// What relays can really carry. Nobody knows it; the bound of what can be reached uses it.
+    /// True capacities. Only the balance system `truth` reads them.
     pub capacities: Vec<f64>,
     /// Relays that the authorities run themselves.
     pub trusted: Vec<bool>,
-    /// Round after round.
+    /// The rounds in order.
     pub rounds: Vec<Round>,
 }
 
 impl Evidence {
-    /// The last round's.
+    /// The last round.
     ///
     /// # Panics
-    /// Without a round.
+    /// If there is not a single round.
     pub fn last(&self) -> &Round {
         self.rounds.last().expect("a system weighs after a round")
     }

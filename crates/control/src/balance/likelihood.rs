@@ -1,6 +1,7 @@
-//! MLEFlow (2022) and ProbFlow (2023), as we read them: a download through a relay gets an equal part of its capacity,
-//! and how many others share it follows from the weight that clients selected it by. MLEFlow takes the capacity that
-//! makes what was seen over all rounds most likely, ProbFlow the mean over all capacities, each as likely as that.
+//! MLEFlow (2022) and ProbFlow (2023), as we read them: capacities from the likelihood of downloads' speeds.
+//!
+//! A download gets an equal part of a relay's capacity. The number of streams that share the relay follows from its weight.
+//! MLEFlow takes the most likely capacity over all rounds, ProbFlow the mean over all capacities by their likelihoods.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
 
-/// Capacities that are considered, as factors of the fastest download through a relay: steps of 7 % up to 200 times.
+/// Capacities to try, relative to the fastest download through a relay: steps of 7 % up to a factor of 200.
 const STEPS: i32 = 80;
 const STEP: f64 = 1.07;
 
-/// What both do.
+/// MLEFlow's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct MleFlow {
     /// Downloads through each relay in a round.
     #[schemars(range(min = 1, max = 100))]
     pub downloads: u32,
-    /// Rounds, clients selecting in each by the weights of the one before.
+    /// Rounds; in each, clients select by the weights of the previous round.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,
 }
@@ -32,14 +33,14 @@ impl Default for MleFlow {
 
 impl Parameters for MleFlow {}
 
-/// The mean over the capacities that the same evidence leaves possible.
+/// ProbFlow's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct ProbFlow {
     /// Downloads through each relay in a round.
     #[schemars(range(min = 1, max = 100))]
     pub downloads: u32,
-    /// Rounds, clients selecting in each by the weights of the one before.
+    /// Rounds; in each, clients select by the weights of the previous round.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,
 }
@@ -53,8 +54,7 @@ impl Default for ProbFlow {
 
 impl Parameters for ProbFlow {}
 
-/// Capacities and the logarithm of how likely they make what was seen of a relay, its downloads having come so many at
-/// once.
+/// Capacities and their log-likelihoods, from a relay's downloads of which `at_once` were simultaneous.
 pub(super) fn likelihoods(evidence: &Evidence, relay: usize, at_once: f64) -> Option<Vec<(f64, f64)>> {
     let probes = |round: &super::Round| round.probes.get(relay).cloned().unwrap_or_default();
     let fastest = evidence.rounds.iter().flat_map(probes).fold(0.0, f64::max) * at_once;
@@ -67,8 +67,8 @@ pub(super) fn likelihoods(evidence: &Evidence, relay: usize, at_once: f64) -> Op
             let all: f64 = round.weights.iter().sum();
             let (share, load) = (round.weights[relay] / all, round.reports.iter().sum::<f64>());
             for speed in probes(round).into_iter().filter(|speed| *speed > 0.0) {
-                // Others on the relay: those whose equal parts fill it, and those that its weight brings. A stream's
-                // part of the whole load is taken to be the speed that was seen.
+                // Other streams on the relay: as many as fill it at this speed, against the number expected from its
+                // weight. The observed speed stands for one stream's part of the whole load.
                 let others = (capacity / speed - at_once).max(0.0);
                 let expected = (load * share / speed).max(1e-3);
                 sum += others * libm::log(expected) - expected - libm::lgamma(others + 1.0);
@@ -80,7 +80,7 @@ pub(super) fn likelihoods(evidence: &Evidence, relay: usize, at_once: f64) -> Op
     Some(capacities.map(|capacity| (capacity, likely(capacity))).collect())
 }
 
-/// The capacity that makes it most likely.
+/// The capacity with the highest likelihood.
 pub(super) fn likeliest(all: Vec<(f64, f64)>) -> Option<f64> {
     all.into_iter().max_by(|one, other| one.1.total_cmp(&other.1)).map(|(capacity, _)| capacity)
 }

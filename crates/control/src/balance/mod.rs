@@ -1,7 +1,7 @@
-//! Load balancing: from what relays say and what is seen of them to the weights that clients select them by.
+//! Load balancing: relays' weights from their reports and from observations.
 //!
-//! A [`Balance`] is a part of a system: it says what it [`Asks`] for, whoever can watch the network gives it the
-//! [`Evidence`], and [`publish`] makes of what it [`weighs`](Balance::weigh) what a consensus would hold.
+//! A [`Balance`] [`asks`](Balance::asks) for observations. The driver collects the [`Evidence`], the balance system
+//! [`weighs`](Balance::weigh) the relays, and [`publish`] combines several files as a consensus does.
 //!
 //! ```
 //! use tidegate_control::balance::{Balance, Evidence, publish, truth::Truth};
@@ -34,54 +34,54 @@ use std::fmt;
 
 pub use evidence::{Evidence, Round, Seen};
 
-/// What an authority gives a relay that it could not measure, at most (tor: `UNMEASURED_BW_CAP`, 20 kB/s).
+/// The highest weight of an unmeasured relay (tor: `UNMEASURED_BW_CAP`, 20 kB/s).
 const UNMEASURED: f64 = 20_000.0;
 
-/// What a system needs to see.
+/// The observations that a balance system needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Asks {
     /// Downloads through each relay in a round.
     pub probes: u32,
-    /// Further downloads at the same time as each of them, over the same path.
+    /// Additional simultaneous downloads for each probe, over the same path.
     pub beside: u32,
-    /// Each relay measured under full load, and how.
+    /// FlashFlow's team, if it measures each relay under full load.
     pub measurements: Option<team::Team>,
-    /// Rounds, the weights of each deciding how clients load relays in the next.
+    /// Rounds; the weights of each determine how clients load relays in the next.
     pub rounds: u32,
 }
 
 /// A way to weigh relays.
 pub trait Balance: fmt::Debug + Send + Sync {
-    /// What it needs to see; without a round, nothing.
+    /// The observations that this system needs; zero rounds mean none.
     fn asks(&self) -> Asks;
 
-    /// A weight for each relay in bytes per second, or `None` for one of which it has learnt nothing.
+    /// A weight for each relay in bytes per second; `None` if the evidence says nothing about a relay.
     fn weigh(&self, evidence: &Evidence) -> Vec<Option<f64>>;
 
-    /// Clients go by the weights that the network came with.
+    /// Whether clients use the weights of the scenario's network.
     fn is_given(&self) -> bool {
         false
     }
 }
 
-/// A system could weigh no relay at all.
+/// The system has not found a single positive weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unweighed;
 
 impl fmt::Display for Unweighed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it has a weight for no relay")
+        f.write_str("all its weights are zero or missing")
     }
 }
 
 impl std::error::Error for Unweighed {}
 
-/// The weights as a consensus would have them, of what one or several authorities [weigh](Balance::weigh): the low
-/// median of each relay's. Relays without one get what they say of themselves, but at most 20 kB/s (tor:
-/// `Unmeasured=1`).
+/// Combines the files of one or several authorities as a consensus does: the low median for each relay.
+///
+/// A relay without a weight gets its own report, but at most 20 kB/s (tor: `Unmeasured=1`).
 ///
 /// # Errors
-/// [`Unweighed`] if no relay has a weight above zero.
+/// [`Unweighed`] if every weight is zero or missing.
 pub fn publish(files: &[Vec<Option<f64>>], reports: &[f64]) -> Result<Vec<f64>, Unweighed> {
     let relay = |relay: usize| {
         let known = |weight: &f64| weight.is_finite() && *weight >= 0.0;
@@ -99,26 +99,26 @@ pub fn publish(files: &[Vec<Option<f64>>], reports: &[f64]) -> Result<Vec<f64>, 
         .collect())
 }
 
-/// The low median: of an even number the lower of the two in the middle. `None` if fewer than half of the files have it.
+/// The lower of the middle values; `None` if fewer than half of the files have one.
 fn low_median(files: &[Option<f64>]) -> Option<f64> {
     let mut known: Vec<f64> = files.iter().copied().flatten().collect();
     known.sort_by(f64::total_cmp);
     if 2 * known.len() < files.len() { None } else { known.get(known.len().checked_sub(1)? / 2).copied() }
 }
 
-/// `NWE` (FlashFlow, equation 6): half the sum of the differences between shares of weight and of capacity.
+/// NWE (FlashFlow, equation 6): half the sum of differences between shares of weight and of capacity.
 pub fn weight_error(weights: &[f64], capacities: &[f64]) -> f64 {
     let (weight, capacity): (f64, f64) = (weights.iter().sum(), capacities.iter().sum());
     let part = |(w, c): (&f64, &f64)| (w / weight - c / capacity).abs();
     weights.iter().zip(capacities).map(part).sum::<f64>() / 2.0
 }
 
-/// `NCE` (equation 3): the share of the capacity that estimates miss.
+/// NCE (FlashFlow, equation 3): the share of the capacity that the estimates miss.
 pub fn capacity_error(estimates: &[f64], capacities: &[f64]) -> f64 {
     1.0 - estimates.iter().sum::<f64>() / capacities.iter().sum::<f64>()
 }
 
-/// Relays that some hold: their share of the weight over their share of the capacity.
+/// The attacker's share of the weight over its share of the capacity.
 pub fn advantage(weights: &[f64], capacities: &[f64], malicious: &[bool]) -> f64 {
     let share = |all: &[f64]| {
         let theirs = all.iter().zip(malicious).filter(|(_, theirs)| **theirs);

@@ -1,5 +1,7 @@
-//! PeerFlow (2017), as we read it: relays report how many bytes they exchanged with each other; what a relay carried
-//! is what its peers say, each for its share of the network, and the peers that say most are not believed.
+//! PeerFlow (2017), as we read it: weights from the bytes that relays report to exchange with each other.
+//!
+//! A relay's traffic is the mean of its peers' claims, each scaled by the peer's share of the network. The highest claims are
+//! left out.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,17 +9,17 @@ use serde::{Deserialize, Serialize};
 use super::{Asks, Balance, Evidence, Seen};
 use crate::keys::Parameters;
 
-/// Whom PeerFlow believes.
+/// PeerFlow's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PeerFlow {
-    /// Rounds, clients selecting in each by the weights of the one before.
+    /// Rounds; in each, clients select by the weights of the previous round.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,
-    /// The share of the peers' weight whose highest claims are left out.
+    /// The highest claims are left out, up to this share of the peers' weight.
     #[schemars(range(min = 0.0, max = 0.5))]
     pub disbelieved: f64,
-    /// No relay's weight grows by more than this factor in a round.
+    /// The largest growth factor of a relay's weight in a round.
     #[schemars(range(min = 1.0, max = 100.0))]
     pub growth: f64,
 }
@@ -41,7 +43,7 @@ impl Balance for PeerFlow {
         let total: f64 = round.seen.values().map(|seen| seen.bytes).sum();
         let reports: f64 = round.reports.iter().sum();
         let weigh = |relay: u32| {
-            // Claims of what the relay carries, as a share of all that passed, with the weight of who claims it.
+            // A peer's claim of the relay's share of all traffic, with the peer's weight.
             let claim = |peer: usize| {
                 let weight = round.weights[peer];
                 let Seen { bytes, .. } = *round.seen.get(&(peer as u32, relay))?;

@@ -1,5 +1,7 @@
-//! sbws, the Simple Bandwidth Scanner that authorities run since 2020: TorFlow's product, over the whole network, and
-//! no relay above what it had in the consensus before by more than its speed says.
+//! sbws, the Simple Bandwidth Scanner of Tor's authorities since 2020.
+//!
+//! A weight is a speed ratio over the whole network, as in TorFlow, times the lower of the relay's report and its previous
+//! weight.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,14 +10,14 @@ use super::speeds::ratios;
 use super::{Asks, Balance, Evidence};
 use crate::keys::Parameters;
 
-/// What the scanner does.
+/// The scanner's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Sbws {
     /// Downloads through each relay in a round.
     #[schemars(range(min = 1, max = 100))]
     pub downloads: u32,
-    /// Rounds, clients selecting in each by the weights of the one before.
+    /// Rounds; in each, clients select by the weights of the previous round.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,
 }
@@ -28,7 +30,7 @@ impl Default for Sbws {
 
 impl Parameters for Sbws {}
 
-/// kB/s of two significant digits, at least 1, as its files have them.
+/// Rounds to two significant digits of kB/s, at least 1, as in sbws' files.
 fn rounded(bytes_per_s: f64) -> f64 {
     let kilo = (bytes_per_s / 1000.0).max(1.0);
     let unit = libm::pow(10.0, libm::floor(libm::log10(kilo)) - 1.0).max(1.0);

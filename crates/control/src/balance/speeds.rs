@@ -1,7 +1,8 @@
-//! A relay's speed against the others', as TorFlow and sbws have it.
+//! Ratio of a relay's speed to other relays' speeds, as TorFlow and sbws define it.
 
-/// Per relay the larger of two ratios: its mean speed over the mean of all relays' means, and the mean of its speeds
-/// from its mean up over the mean of those. Only relays of one `group` are compared. `None` without a download.
+/// Per relay the larger of two ratios, each against the mean over its `group`; `None` without a download.
+///
+/// The first ratio uses the mean of the relay's speeds, the second the mean of its speeds at or above that mean.
 pub(super) fn ratios(probes: &[Vec<f64>], group: impl Fn(usize) -> usize) -> Vec<Option<f64>> {
     let mean = |speeds: &mut dyn Iterator<Item = f64>| {
         let (sum, count) = speeds.fold((0.0, 0.0), |(sum, count), speed| (sum + speed, count + 1.0));

@@ -1,4 +1,4 @@
-//! How a network is watched before its relays are weighed.
+//! How a network is observed before its relays get weights.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 use crate::keys::Parameters;
 use crate::units::Span;
 
-/// A survey: the same network and users, beforehand.
+/// A survey: a run of the same network and users before the run proper.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Survey {
-    /// Simulated time of a round; one in which relays are measured under full load takes as long as that takes.
+    /// Simulated time of a round. A round with measurements under full load lasts as long as they take.
     #[schemars(extend("x-range" = "10 s..=1 h"))]
     pub duration: Span,
-    /// The share of the users who are there meanwhile: a network that has grown since its relays were weighed.
+    /// The share of the users that are active during the survey; below 1 the network grows after its survey.
     #[schemars(range(min = 0.01, max = 1.0))]
     pub users: f64,
-    /// Authorities that each survey for themselves; the low median of their files counts.
+    /// Number of authorities with surveys of their own; the low median of their files counts.
     #[schemars(range(min = 1, max = 9))]
     pub files: u32,
-    /// The share of the capacity that relays of the authorities themselves have.
+    /// The share of the capacity on relays that the authorities run.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub trusted: f64,
 }

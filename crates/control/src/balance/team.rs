@@ -10,7 +10,7 @@ use crate::units::Rate;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Team {
-    /// Times that a relay is measured at most: again, with twice the guess, while the team may not have loaded it fully.
+    /// The most measurements of a relay. It is repeated with twice the guess while the team may not have loaded it fully.
     #[schemars(range(min = 1, max = 20))]
     pub rounds: u32,
     /// Seconds of a measurement. Source: FlashFlow, 30 s.
@@ -19,7 +19,7 @@ pub struct Team {
     /// Measurers. Source: FlashFlow, 3.
     #[schemars(range(min = 1, max = 10))]
     pub measurers: u16,
-    /// What each of them can send. Source: FlashFlow, 1 Gbit/s.
+    /// Each measurer's sending rate. Source: FlashFlow, 1 Gbit/s.
     #[schemars(extend("x-range" = "1 Mbit/s.."))]
     pub rate: Rate,
     /// Sockets of the team to a relay. Source: FlashFlow, 160.

@@ -1,4 +1,4 @@
-//! Small networks whose weights are computed by hand.
+//! Small networks with weights computed by hand.
 
 use super::diprober::DiProber;
 use super::eigenspeed::EigenSpeed;
@@ -111,7 +111,7 @@ fn peerflow_leaves_out_the_highest_claims() {
     lies.rounds[0].seen.insert((0, 2), seen(1e9));
     let careful = PeerFlow { disbelieved: 0.5, growth: 100.0, ..PeerFlow::default() };
     assert!(careful.weigh(&lies)[2] < free.weigh(&lies)[2]);
-    // Nobody more than doubles.
+    // With a growth factor of 1 weights stay equal.
     let slow = PeerFlow { growth: 1.0, ..free };
     near(&slow.weigh(&all), &[7e6 / 3.0, 7e6 / 3.0, 7e6 / 3.0]);
 }

@@ -1,8 +1,8 @@
-//! Weights that nobody measures: those that the network came with, what relays say, and what they can really do.
+//! Weights without measurements: the scenario's own, relays' reports, and true capacities.
 
 use super::{Asks, Balance, Evidence};
 
-/// Weights are those that the network came with: its consensus'.
+/// Weights from the scenario's network, such as its consensus.
 #[derive(Clone, Copy, Debug)]
 pub struct Given;
 
@@ -20,7 +20,7 @@ impl Balance for Given {
     }
 }
 
-/// Weights are what relays say of themselves, as in Tor before 2009.
+/// Weights are relays' own reports, as in Tor before 2009.
 #[derive(Clone, Copy, Debug)]
 pub struct SelfReports;
 
@@ -34,7 +34,7 @@ impl Balance for SelfReports {
     }
 }
 
-/// Weights are the capacities, which nobody knows: the bound of what weights can do.
+/// Weights are the true capacities, which only a simulator knows: the upper bound of what weights achieve.
 #[derive(Clone, Copy, Debug)]
 pub struct Truth;
 

@@ -1,4 +1,4 @@
-//! A file against its schema.
+//! Checks a file against its schema.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -9,21 +9,21 @@ use super::list::{PAIR, form, holds_keys, names, range};
 use super::suggest::suggest;
 use crate::units::{Bytes, Rate, Span};
 
-/// What is wrong with a file, and where.
+/// The first mistake in a file, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Keys, and numbers of list items, from the root to the place.
+    /// Keys and indices of list items from the root to the place.
     pub path: Vec<String>,
-    /// The place is the key, not its value.
+    /// Whether the mistake is in the key, not in its value.
     pub at_key: bool,
-    /// What is wrong.
+    /// The mistake.
     pub cause: String,
-    /// What would help; may be empty.
+    /// How to fix it; may be empty.
     pub cure: String,
 }
 
 impl Wrong {
-    /// The same in a table that holds this one under a key.
+    /// The same mistake, seen from the table that holds this one under `key`.
     pub fn below(mut self, key: &str) -> Wrong {
         self.path.insert(0, key.to_owned());
         self
@@ -39,11 +39,12 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// Looks at a file as it was written, before serde reads it: unknown and missing keys, kinds of values, names,
-/// units and ranges. Texts of a form of their own (a queue, a buffer) are left to serde.
+/// Checks keys, types, names, units and ranges of a file, before serde reads it.
+///
+/// Strings with a format of their own (a queue, a buffer) are left to serde.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first mistake.
 pub fn check(schema: &Value, file: &Value) -> Result<(), Wrong> {
     look(schema, file, &mut Vec::new())
 }
@@ -87,7 +88,7 @@ fn look(schema: &Value, value: &Value, path: &mut Vec<String>) -> Result<(), Wro
             }
             Ok(())
         }
-        // A range to draw from: each end is what one value would be.
+        // A range to draw from: each end must be a valid value.
         Value::Array(list) if schema["x-form"].as_str().is_some_and(|form| form.ends_with(PAIR)) => {
             list.iter().try_for_each(|end| one(schema, end, path))
         }
@@ -124,7 +125,7 @@ fn one(schema: &Value, value: &Value, path: &[String]) -> Result<(), Wrong> {
         };
     }
     let fits = match schema["type"].as_str() {
-        Some("string") if schema.get("x-form").is_some() => return Ok(()), // serde says what the number lacks
+        Some("string") if schema.get("x-form").is_some() => return Ok(()), // serde reports a missing unit
         Some("string") => value.is_string(),
         Some("number") => value.is_number(),
         Some("integer") => value.is_i64() || value.is_u64(),

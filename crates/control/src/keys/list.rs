@@ -1,4 +1,4 @@
-//! A type's schema, and the list of its keys.
+//! The JSON Schema of a type, and the list of its keys.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -10,21 +10,21 @@ pub const PAIR: &str = ", or [lowest, highest]";
 /// One key of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Where it stands: `system[].kist.interval`; `[]` is each table of a list, `<name>` a name of one's own.
+    /// The key's path: `system[].kist.interval`; `[]` is each table of a list, `<name>` a name that the user chooses.
     pub path: String,
-    /// What it is.
+    /// Description of the key.
     pub about: String,
-    /// Where it, its default or its range comes from; may be empty.
+    /// Source of the key, its default or its range; may be empty.
     pub source: String,
-    /// What kind of value it takes, with its unit.
+    /// Type of the value, with its unit.
     pub form: String,
-    /// The values it may have; empty where its form says all.
+    /// Allowed range; empty if the type says all.
     pub range: String,
-    /// What it is if the file does not say; none if then there is nothing.
+    /// Default value, if there is one.
     pub default: Option<String>,
-    /// The file must say.
+    /// Whether the key is required.
     pub required: bool,
-    /// It is a table, or a list of tables, with keys of its own.
+    /// Whether the value is a table or a list of tables.
     pub table: bool,
 }
 
@@ -36,7 +36,7 @@ pub fn schema<T: JsonSchema>() -> Value {
     schema
 }
 
-/// TOML has no null: an optional key is one that is not there. And a description is one line.
+/// Removes `null` from types (TOML does not have it) and joins descriptions to one line.
 fn tidy(schema: &mut Value) {
     let Value::Object(map) = schema else { return };
     if let Some(Value::Array(types)) = map.get_mut("type") {
@@ -70,7 +70,7 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-/// All keys that a schema describes, tables before what they hold, else in alphabetical order.
+/// Lists all keys of a schema in alphabetical order, each table before its keys.
 pub fn list(schema: &Value) -> Vec<Key> {
     let mut keys = Vec::new();
     walk(schema, "", &mut keys);
@@ -114,7 +114,7 @@ pub(super) fn holds_keys(schema: &Value) -> bool {
     schema.get("properties").is_some() || schema["additionalProperties"].is_object()
 }
 
-/// What kind of value a schema takes, in words.
+/// The type of a schema's values, in words.
 pub(super) fn form(schema: &Value) -> String {
     if let Some(names) = names(schema) {
         return names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", ");
@@ -138,12 +138,12 @@ pub(super) fn form(schema: &Value) -> String {
     }
 }
 
-/// The names that a schema knows, if it knows names.
+/// The names that a schema allows, if it is an enumeration.
 pub(super) fn names(schema: &Value) -> Option<Vec<&str>> {
     if let Some(list) = schema["enum"].as_array() {
         return list.iter().map(Value::as_str).collect();
     }
-    // schemars gives variants without a comment as one `enum`, the others each as a `const`.
+    // schemars writes variants without a comment as one `enum`, and each other variant as a `const`.
     let options = schema["oneOf"].as_array()?;
     let mut all = Vec::new();
     for option in options {

@@ -1,10 +1,9 @@
-//! The keys of a file, described once: by the serde type that reads it.
+//! The keys of a file, described once by the serde type that reads it.
 //!
-//! A type that derives [`JsonSchema`] says what each of its fields is (the doc comment, whose end may be
-//! `Source: ...`), in which unit (the field's type), what it is by default (serde's default) and what it may be:
-//! `#[schemars(range(min = 0.0, max = 1.0))]`, or `#[schemars(extend("x-range" = "1 ms..=1 s"))]` where values have
-//! units. From that schema come the check of a file before serde reads it ([`check`]), the reference of all keys
-//! ([`list`]), and the schema that editors read.
+//! A type that derives [`JsonSchema`] describes each field: the doc comment (which may end with `Source: ...`), the unit (the
+//! field's type), the default (serde's) and the range. The range is `#[schemars(range(min = 0.0, max = 1.0))]`, or
+//! `#[schemars(extend("x-range" = "1 ms..=1 s"))]` for values with units. The schema is the source of the check of a file
+//! before serde reads it ([`check`]), of the reference of all keys ([`list`]), and of the schema for editors.
 //!
 //! ```
 //! use schemars::JsonSchema;
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn mistakes_are_reported_with_their_place() {
         let schema = schema::<Table>();
         assert_eq!(
             check(

@@ -1,4 +1,4 @@
-//! The parameters of a part from its table.
+//! Reads the parameters of a part from its table.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,14 +8,14 @@ use serde_json::Value;
 use super::check::{Wrong, check, wrong};
 use super::list::schema;
 
-/// The parameters of a part: a table of a file.
+/// The parameters of a part, which a table of a file sets.
 pub trait Parameters: Default + Serialize + DeserializeOwned + JsonSchema {
-    /// What keys are that the table does not give, where that depends on one that it gives.
+    /// Values of missing keys. Override it if they depend on a key that `given` sets, such as a preset.
     fn base(_given: &Value) -> Self {
         Self::default()
     }
 
-    /// What is wrong with values that are each in their range, and what would help.
+    /// A mistake among values that are each in their range: the cause and a fix.
     fn mistake(&self) -> Option<(&'static str, &'static str)> {
         None
     }
@@ -24,7 +24,7 @@ pub trait Parameters: Default + Serialize + DeserializeOwned + JsonSchema {
 /// Reads the parameters of a part from its table, in which any key may be missing.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first mistake.
 pub fn read<P: Parameters>(table: &Value) -> Result<P, Wrong> {
     check(&schema::<P>(), table)?;
     let whole = |cause: String, cure: &str| wrong(&[], false, cause, cure.to_owned());

@@ -1,6 +1,6 @@
-//! Names that were meant.
+//! Suggestions for misspelt names.
 
-/// "did you mean ...", or the whole list where nothing is near.
+/// "did you mean ...?" for a near name, otherwise the whole list.
 pub fn suggest(name: &str, known: &[&str]) -> String {
     let nearest = known.iter().min_by_key(|candidate| edits(name, candidate));
     match nearest {
@@ -12,7 +12,7 @@ pub fn suggest(name: &str, known: &[&str]) -> String {
     }
 }
 
-/// Levenshtein distance; long names are cut, so that noise costs little.
+/// Levenshtein distance of the first 64 characters.
 pub(super) fn edits(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -72,8 +72,8 @@ pub struct AimdParameters {
     pub alpha: f64,
     /// beta of equation 4.11, as the divisor that section 7.1.5 makes of it: R = R / beta.
     pub beta: f64,
-    /// Let a refusal count against the refusing relay alone and for the relays before it as an
-    /// acknowledgement (the drop locator, not in the thesis); a timeout that follows none is as in 4.11.
+    /// Drop locator (not in the thesis): a refusal counts against the refusing relay alone. A timeout without a
+    /// refusal counts as in 4.11.
     pub locate: bool,
 }
 

@@ -1,6 +1,7 @@
-//! CUBIC's window curve applied to one rate per peer: grow to the last level that lost, rest, probe on.
+//! CUBIC's curve applied to one rate per peer, not to a window as in `sim::tcp`.
 //!
-//! The curve is RFC 9438's `W(t) = C (t - K)^3 + W_max`, with packets per second in the place of the window.
+//! The curve is RFC 9438's `W(t) = C (t - K)^3 + W_max`, with packets per second in the place of the window. Rates have
+//! neither TCP's Reno-friendly region nor fast convergence or ssthresh, so only this formula is common.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,7 +49,7 @@ pub struct CubicParameters {
     pub packet: f64,
     /// C in packets/s per s^3.
     pub c: f64,
-    /// beta_cubic: what a loss leaves of the rate.
+    /// beta_cubic: the share of the rate that remains after a loss.
     pub beta: f64,
 }
 
@@ -65,8 +66,9 @@ struct Curve {
     rate: f64,
     /// W_max in packets per second; zero during start-up, which adds a packet per acknowledgement.
     peak: f64,
-    /// When the last loss was answered, and K in seconds.
+    /// When the rate last fell.
     since: Time,
+    /// K, seconds.
     knee: f64,
 }
 

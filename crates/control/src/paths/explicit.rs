@@ -1,4 +1,4 @@
-//! Explicit rates with a drop locator: relays say what they can carry, and which relay dropped a packet.
+//! Explicit rates with a drop locator: relays offer rates and report the packets that they drop.
 //!
 //! In the manner of RCP (Dukkipati 2007). The relay's half is [`super::fair_share`]. The source's half is [`Explicit`]: it
 //! sends what the relay offers.
@@ -78,7 +78,7 @@ impl ControllerKind for ExplicitSymbols {
 pub struct ExplicitParameters {
     /// M: packet size in bytes.
     pub packet: f64,
-    /// What a timeout without a refusal leaves of the rate until the next stamp: a relay that says nothing
+    /// The share of the rate that remains after a timeout without a refusal, until the next stamp: a silent relay
     /// is slowed down as by equation 4.11.
     pub beta: f64,
 }
@@ -88,9 +88,9 @@ pub struct ExplicitParameters {
 pub struct Explicit {
     parameters: ExplicitParameters,
     peers: Vec<Offered>,
-    /// Where packets end, if it offers a rate: its offer counts, losses do not.
+    /// The receiver, if it offers a rate: its offers count, losses do not.
     receiver: Option<Peer>,
-    /// Mean of the last offers of all, weighted by their acknowledgements; zero before the first.
+    /// Smoothed offer of all peers, one sample per acknowledgement; zero before the first.
     usual: f64,
 }
 
@@ -102,9 +102,9 @@ struct Offered {
     lowered: Option<Time>,
 }
 
-/// Limits count by the second, and a full queue loses many packets at once: losses of one second are one sign.
+/// Losses within this time count once: limits restart every second, and a full queue loses many packets at once.
 const LOSSES: Span = Span::from_secs(1);
-/// Without a stamp a rate that was lowered grows by this share of the usual offer per second.
+/// Without stamps, a lowered rate grows by this share of the usual offer per second.
 const STEP: f64 = 0.1;
 
 /// Weight of one offer in `Explicit::usual`.
@@ -142,8 +142,8 @@ impl Controller for Explicit {
             Feedback::TimedOut if Some(peer) == self.receiver => {}
             Feedback::TimedOut if state.lowered.is_some_and(|then| now.since(then) < LOSSES) => {}
             Feedback::TimedOut => (state.rate, state.lowered) = (state.rate * beta, Some(now)),
-            // A receiver path's first relay cannot write to this source: it is taken to offer what others do,
-            // with slow start and additive increase on the way there.
+            // The first relay of a receiver path cannot stamp for this source. Assume that it offers the usual rate,
+            // and approach that rate by slow start and additive increase.
             Feedback::Acked { stamp: None, .. } => {
                 let slow = packet.max(STEP * self.usual) * packet / state.rate;
                 let step = if state.lowered.is_some() { slow.min(packet) } else { packet };
@@ -192,10 +192,10 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_offer_is_taken_to_offer_what_others_do() {
+    fn a_peer_without_stamps_is_assumed_to_offer_the_usual_rate() {
         let mut source = Explicit::new(2, ExplicitParameters { packet: 1500.0, beta: 0.5 });
         let ack = |stamp| Feedback::Acked { round_trip: 0.1, stamp };
-        assert_eq!(source.feedback(Time::ZERO, 1, 0, ack(None)), 1500.0, "nobody offered anything yet");
+        assert_eq!(source.feedback(Time::ZERO, 1, 0, ack(None)), 1500.0, "no offer is known yet");
         source.feedback(Time::ZERO, 0, 0, ack(Some(4000.0)));
         assert_eq!(source.feedback(Time::ZERO, 1, 0, ack(None)), 3000.0);
         assert_eq!(source.feedback(Time::ZERO, 1, 0, ack(None)), 4000.0);

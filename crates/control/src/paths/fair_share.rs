@@ -16,7 +16,7 @@ pub struct FairShareParameters {
     /// eta: the share of the limit aimed at.
     pub eta: f64,
     /// Offers are rounded down to a power of this ratio, so that an offer identifies a relay less and
-    /// changes seldom; 1 rounds nothing.
+    /// changes less often; 1 means no rounding.
     pub grain: f64,
 }
 
@@ -33,7 +33,7 @@ impl FairShare {
         FairShare { parameters, offer: (limit / peers.max(1) as f64).max(parameters.packet) }
     }
 
-    /// A second is over, in which `offered` bytes arrived (dropped ones included) under `limit`:
+    /// Ends a second in which `offered` bytes arrived (dropped ones included) under `limit`:
     /// f <- clamp(f (1 + kappa (1 + lambda |e|) e), M, C) with the error e = (eta C - y) / C.
     pub fn second(&mut self, limit: f64, offered: f64) {
         let FairShareParameters { packet, kappa, lambda, eta, .. } = self.parameters;
@@ -45,7 +45,7 @@ impl FairShare {
         self.offer = self.offer.clamp(packet, limit.max(packet));
     }
 
-    /// What is stamped on acknowledgements, bytes/s.
+    /// The rate stamped on acknowledgements, bytes/s.
     pub fn stamp(&self) -> f64 {
         let grain = self.parameters.grain;
         if grain <= 1.0 {

@@ -1,9 +1,9 @@
-//! Explicit rates for relays that keep their word, another controller for those that do not.
+//! Explicit rates for honest relays, a fallback controller for relays that lie.
 //!
-//! A relay's offer is checked against what its source sees of it: a relay that loses much more than the
-//! others claims too much, one that offers much less than the others may claim too little. Such a relay is
-//! put under a fallback controller of its own, which learns from acknowledgements and losses alone, for a
-//! term. Afterwards it is trusted again; each further term is twice as long.
+//! The source checks a relay's offers against its own observations. A relay that loses much more than the
+//! others claims too much; one that offers much less than the others may claim too little. A
+//! fallback controller, which learns from acknowledgements and losses alone, then controls this relay for a
+//! term. Afterwards the relay is trusted again; each further term is twice as long.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -67,10 +67,10 @@ impl<F: ControllerKind + Default + fmt::Debug> ControllerKind for ExplicitOr<F> 
 /// When a relay is distrusted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GuardParameters {
-    /// A share of packets lost at a relay, averaged over the last 200 or so, from which on it is distrusted
-    /// if it is also twice the median relay's.
+    /// A relay is distrusted if it loses more than this share of packets (averaged over about 200) and twice
+    /// the median relay's share.
     pub loss: f64,
-    /// An offer below this share of the median offer is put to the test.
+    /// A relay that offers less than this share of the median offer is put to the test.
     pub low: f64,
 }
 
@@ -92,7 +92,7 @@ struct Guard {
     loss: f64,
     /// Smoothed round trip for the fallback, seconds.
     round_trip: f64,
-    /// While distrusted.
+    /// The fallback controller, while the relay is distrusted.
     instead: Option<Box<dyn Controller>>,
     /// The end of the current state: a distrusted relay's term, a trusted one's grace.
     until: Time,
@@ -101,11 +101,11 @@ struct Guard {
 
 /// Weight of one packet in `Guard::loss`.
 const WEIGHT: f64 = 0.005;
-/// A new overlay, and a relay trusted again, is given this long to settle.
+/// Time to settle for a new overlay, and for a relay that is trusted again.
 const GRACE: Span = Span::from_secs(20);
 const FIRST_TERM: Span = Span::from_secs(60);
 const LAST_TERM: Span = Span::from_secs(7200);
-/// The memo of packets that no fallback has to do with.
+/// The memo of packets sent while the relay was trusted.
 const TRUSTED: Memo = Memo::MAX;
 
 impl Guarded {
@@ -137,7 +137,7 @@ impl Guarded {
         *known.select_nth_unstable_by(middle, f64::total_cmp).1
     }
 
-    /// Whether an offer is below its share of the median offer, without sorting: this is asked of each peer
+    /// Whether an offer is below its share of the median offer. It does not sort, because it runs for each peer
     /// every second.
     fn offers_little(&self, offer: f64) -> bool {
         let (mut known, mut above) = (0, 0);
@@ -148,11 +148,11 @@ impl Guarded {
         above >= known - known / 2
     }
 
-    /// A state has come to its end: decides on the next.
+    /// Decides on a relay's next state when a term or grace period ends.
     fn review(&mut self, now: Time, peer: Peer) {
         let guard = &self.guards[usize::from(peer)];
         if let Some(fallback) = &guard.instead {
-            // What it proved to carry is far above what it offers: it still claims too little.
+            // If the relay carried far more than it offers, it still claims too little.
             let lies_low = fallback.rate(0) > 1.5 * guard.offer && guard.loss < self.parameters.loss;
             let guard = &mut self.guards[usize::from(peer)];
             guard.term = (guard.term * 2).min(LAST_TERM);
@@ -202,7 +202,7 @@ impl Controller for Guarded {
             guard.round_trip = round_trip;
         }
         if let (Some(fallback), true) = (&mut guard.instead, memo != TRUSTED) {
-            // This relay did its part: to a fallback that knows no drop locator, an acknowledgement.
+            // This relay forwarded the packet. A fallback without drop locator hears an acknowledgement.
             let heard = match feedback {
                 Feedback::Passed => Feedback::Acked { round_trip: guard.round_trip, stamp: None },
                 other => other,
@@ -217,7 +217,7 @@ impl Controller for Guarded {
 
     fn set_receiver(&mut self, peer: Peer) {
         self.explicit.set_receiver(peer);
-        // It takes part in every loss, and a receiver that lies harms itself alone.
+        // The receiver is part of every loss, and a lying receiver harms only itself, so it is never reviewed.
         self.guards[usize::from(peer)].until = Time::NEVER;
     }
 

@@ -11,7 +11,7 @@ pub trait ControllerKind: fmt::Debug + Send + Sync {
     /// The controller of one source of `packet`-byte packets; `None` if a central manager replaces the sources.
     fn controller(&self, packet: f64, peers: usize, seed: Seed) -> Option<Box<dyn Controller>>;
 
-    /// How relays stamp the rates that they offer, if they do.
+    /// The parameters with which relays stamp rates; `None` if they do not.
     fn stamping(&self, _packet: f64) -> Option<FairShareParameters> {
         None
     }

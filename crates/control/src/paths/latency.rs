@@ -2,7 +2,7 @@
 
 use super::Peer;
 
-/// What a source knows about the links between peers.
+/// A source's round-trip estimates for the links between peers.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     peers: usize,
@@ -10,17 +10,17 @@ pub struct Latencies {
     factor: f32,
     /// L and V of equations 4.3 and 4.4 in seconds per unordered pair; L is negative until measured.
     links: Vec<[f32; 2]>,
-    /// The same for what lies beyond the last relay of the sender's own path: there and back.
+    /// The same for the receiver path: from the last relay of the sender path to the receiver and back.
     beyond: [f32; 2],
 }
 
-/// What stands in for L of a link that was never measured, seconds.
+/// L of an unmeasured link, seconds.
 const UNKNOWN: f32 = 1.0;
-/// What stands in for a receiver path that was never measured: three links.
+/// L of an unmeasured receiver path, seconds: three links.
 const UNKNOWN_BEYOND: f32 = 3.0;
 
 impl Latencies {
-    /// No link measured yet. `gamma` is the weight of a new sample (4.3, 4.4), `factor` is alpha of 4.5.
+    /// Estimates without a measurement. `gamma` is the weight of a new sample (4.3, 4.4), `factor` is alpha of 4.5.
     pub fn new(peers: usize, gamma: f64, factor: f64) -> Latencies {
         Latencies {
             peers,
@@ -61,8 +61,8 @@ impl Latencies {
         f64::from(links.sum::<f32>())
     }
 
-    /// An acknowledgement came back over `path` after `seconds`: each link is taken to have
-    /// l = RTT / (h + 1) of it. The first sample sets V = l / 2.
+    /// Adds a measured round trip over `path`: each link gets an equal part, l = RTT / (h + 1). The first
+    /// sample sets V = l / 2.
     pub fn measured(&mut self, path: &[Peer], seconds: f64) {
         let sample = (seconds / (path.len() - 1) as f64) as f32;
         for link in path.windows(2) {
@@ -71,13 +71,12 @@ impl Latencies {
         }
     }
 
-    /// The receiver path took `seconds` of a round trip: from the last relay of the sender path to the
-    /// receiver and back to that relay (section 3.1.4: a general idea of the time a receiver's paths need).
+    /// Adds a measured round trip beyond the sender path: from its last relay to the receiver and back (section 3.1.4).
     pub fn measured_beyond(&mut self, seconds: f64) {
         smooth(&mut self.beyond, self.gamma, seconds as f32);
     }
 
-    /// L and T of what lies beyond the sender path, seconds.
+    /// L and T beyond the sender path, seconds.
     pub fn beyond(&self) -> (f64, f64) {
         let [mean, deviation] = self.beyond;
         match mean < 0.0 {

@@ -1,16 +1,16 @@
-//! Per-packet paths through a peer-to-peer overlay: how fast to send through which peer.
+//! Per-packet paths through a peer-to-peer overlay: how fast a source sends through each peer.
 //!
 //! After M. Raiber, *Congestion Control over Multiple Parallel Paths* (TUM 2010), chapters 4-6: every
 //! packet takes its own random path of `h` relays, each relay forwards a limited number of bytes per
 //! second and drops the rest, and the destination returns an acknowledgement over the same relays. A
-//! source keeps one rate `R_i` per peer `i` and sends through peers that have some of it left in the
+//! source keeps one rate `R_i` per peer `i` and sends through peers with some of their rate left in the
 //! current second.
 //!
 //! * [`sender::Sender`] is the source: budgets, random paths, round-trip estimates, one [`Controller`].
-//! * [`relay::PolicingRelay`] counts what it forwards, drops the rest and may offer a rate.
+//! * [`relay::PolicingRelay`] forwards up to its limit, drops the rest and may offer a rate.
 //! * A [`Controller`] turns feedback about packets into rates: [`random`], [`aimd`], [`q_learning`], [`q_signs`],
 //!   [`cubic`], [`explicit`], [`guarded`], [`signs`].
-//! * [`perfect::Manager`] replaces all senders by one that knows everything.
+//! * [`perfect::Manager`] replaces all controllers by one manager with complete knowledge.
 //! * [`parameters`] is the registry: one line per controller.
 
 pub mod aimd;
@@ -37,10 +37,10 @@ pub type Peer = u16;
 /// The most relays on one path.
 pub const MAX_HOPS: usize = 8;
 
-/// What a controller wants to remember of a relay's state at the time a packet was sent through it.
+/// A controller's note about a relay at the time of sending; it comes back with the packet's feedback.
 pub type Memo = u32;
 
-/// What became of one packet, as far as one of its relays is concerned.
+/// The fate of one packet, from the view of one of its relays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Feedback {
     /// The acknowledgement came back in time. `round_trip` is L of equation 4.3 to this relay in seconds;
@@ -51,14 +51,14 @@ pub enum Feedback {
         /// The rate the relay offers, bytes/s.
         stamp: Option<f64>,
     },
-    /// No acknowledgement within T of equation 4.6; any relay of the path may be the cause.
+    /// The acknowledgement did not come within T of equation 4.6; any relay of the path may be the cause.
     TimedOut,
-    /// This relay said that it dropped the packet (the drop locator), and which rate it offers.
+    /// This relay reported that it dropped the packet (drop locator).
     Refused {
         /// The rate the relay offers, bytes/s.
         stamp: Option<f64>,
     },
-    /// This relay forwarded the packet; a later hop said that it dropped it.
+    /// This relay forwarded the packet; a later hop reported that it dropped it.
     Passed,
 }
 
@@ -67,20 +67,19 @@ pub trait Controller: Send {
     /// R_i: bytes per second that may be sent through `peer` now.
     fn rate(&self, peer: Peer) -> f64;
 
-    /// Called for each relay of a packet that is sent; the value comes back with the feedback.
+    /// Notes the relay's state when a packet is sent; the value comes back with the feedback.
     fn memo(&self, _peer: Peer) -> Memo {
         0
     }
 
-    /// One relay's share in the fate of one packet; returns the new R_i.
+    /// Learns from one packet's fate at one relay; returns the new R_i.
     fn feedback(&mut self, now: Time, peer: Peer, memo: Memo, feedback: Feedback) -> f64;
 
-    /// `peer` stands for where packets end, which all have in common: a loss without a refusal says less about it
-    /// than about anybody else.
+    /// Declares `peer` the receiver. All packets end there, so a loss without a refusal says little about it.
     fn set_receiver(&mut self, _peer: Peer) {}
 
-    /// Whether what is left of a second's rate (less than a packet) counts for the next second. The
-    /// thesis' controllers lose it, so that their rates act in steps of one packet per second.
+    /// Whether the rest of a second's rate (less than a packet) carries over to the next second. The
+    /// thesis' controllers drop it, so their rates act in steps of one packet per second.
     fn keeps_remainder(&self) -> bool {
         false
     }

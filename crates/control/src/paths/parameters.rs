@@ -113,7 +113,7 @@ impl ControllerParameters {
         Latencies::new(peers, self.round_trips.gamma_rtt, self.round_trips.timeout_factor)
     }
 
-    /// How relays stamp rates for this controller, if they do.
+    /// The parameters with which relays stamp rates; `None` if they do not.
     pub fn stamping(&self) -> Option<FairShareParameters> {
         self.kind.stamping(self.packet)
     }

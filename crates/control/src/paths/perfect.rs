@@ -1,7 +1,7 @@
-//! The controller that knows everything (thesis section 6.3.2, algorithm A.0.2).
+//! A central manager with complete knowledge (thesis section 6.3.2, algorithm A.0.2).
 //!
-//! One manager reserves, for every packet, room at each relay and at the destination in the second in
-//! which the packet will get there. All peers begin their seconds together.
+//! For every packet it reserves room at each relay and at the destination, in the second in
+//! which the packet gets there. All peers begin their seconds together.
 
 use super::kind::ControllerKind;
 use super::sender::Path;
@@ -11,10 +11,10 @@ use crate::units::{Span, Time};
 
 /// T_s, the time slice by which rates are limited.
 const SLICE: Span = Span::from_secs(1);
-/// Slices kept at once: packets on the way are less than this many seconds from where they began.
+/// Slices kept at once: every packet arrives within this many seconds.
 const SLICES: usize = 16;
 
-/// The registry's entry: sources have no controller of their own, the [`Manager`] decides for all.
+/// The registry's entry: the [`Manager`] replaces the sources' controllers.
 #[derive(Clone, Copy, Debug)]
 pub struct Perfect;
 
@@ -42,17 +42,17 @@ pub struct Manager {
     slices: [u64; SLICES],
 }
 
-/// Why no path was found.
+/// The reason why the manager did not find a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPath {
-    /// The destination can take no more: another may.
+    /// The destination is full; another may have room.
     DestinationFull,
-    /// Relays are used up.
+    /// Too few relays have room.
     RelaysFull,
 }
 
 impl Manager {
-    /// Nothing reserved yet. `delays[a * peers + b]` is the mean one-way delay from `a` to `b`.
+    /// A manager without reservations. `delays[a * peers + b]` is the mean one-way delay from `a` to `b`.
     ///
     /// # Panics
     /// If `hops` is zero or above [`MAX_HOPS`], or `delays` is not a square table.
@@ -77,7 +77,7 @@ impl Manager {
         self.limits[usize::from(peer)] = limit;
     }
 
-    /// The first path from `from` to `to` with room everywhere, reserved; relays are tried in order.
+    /// Reserves the first path from `from` to `to` with room everywhere; tries relays in order.
     ///
     /// # Errors
     /// [`NoPath`] says whether another destination is worth trying.

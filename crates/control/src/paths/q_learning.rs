@@ -1,5 +1,7 @@
-//! Q-learning of one rate per peer (thesis chapter 5): states are packets per second, actions change them
-//! by one.
+//! Q-learning of one rate per peer (thesis chapter 5).
+//!
+//! States are packets per second; actions change them by one. Conflux (`proto::conflux::q_learning`) uses the same learner
+//! with a leg in the place of a peer. The stream server's explorer is not Q-learning.
 
 use std::collections::BTreeMap;
 
@@ -121,7 +123,7 @@ pub enum Exploration {
 const UP: usize = 0;
 const STAY: usize = 1;
 const DOWN: usize = 2;
-/// In the place of an action: none was taken since the fast start.
+/// No action was taken since the fast start.
 const NONE: usize = 3;
 
 /// One learner per peer.
@@ -138,13 +140,13 @@ struct Learner {
     state: u32,
     /// The action that led to `state`.
     action: usize,
-    /// The state s_t in which the fast start met its first timeout; none during the fast start.
+    /// The state s_t in which the fast start met its first timeout; `None` during the fast start.
     congested: Option<u32>,
-    /// Feedbacks since the last transition about packets sent in this state.
+    /// Number of feedbacks since the last transition about packets sent in this state.
     heard: u32,
-    /// Rewards since the last transition by the transition they belong to.
+    /// Rewards since the last transition, grouped by the transition of their packets.
     rewards: Vec<Reward>,
-    /// Rows of the Q-table that were ever updated; the others are as the fast start left them.
+    /// Updated rows of the Q-table; other rows have the values of the fast start.
     table: BTreeMap<u32, [f32; 3]>,
 }
 
@@ -179,7 +181,7 @@ impl QLearning {
         QLearning { parameters, peers: vec![learner; peers], random: seed.fork("q-learning").random() }
     }
 
-    /// Every peer starts in the fast start with this state instead.
+    /// Sets the state in which every peer starts the fast start.
     pub fn starting_with(mut self, state: u32) -> QLearning {
         let state = state.clamp(1, self.parameters.top);
         self.peers.iter_mut().for_each(|learner| learner.state = state);
@@ -240,7 +242,7 @@ impl Learner {
         self.table.get(&state).copied().unwrap_or_else(|| parameters.initial(state, congested))
     }
 
-    /// Enough was heard in this state: learn (5.4, with the mean of the rewards of each transition), then act.
+    /// Learns (5.4, with the mean of each transition's rewards) and acts, after enough feedback in this state.
     fn transition(&mut self, parameters: &QParameters, random: &mut Random) {
         for reward in std::mem::take(&mut self.rewards) {
             let (state, action, _) = unpack(reward.memo);
@@ -275,7 +277,7 @@ impl Learner {
                 None => self.rewards.push(Reward { memo, sum: reward, count: 1.0 }),
             }
         }
-        // What was sent in an earlier state teaches about that state, but this one is not heard out by it.
+        // Feedback about an earlier state teaches about that state, but does not count towards leaving this one.
         self.heard += u32::from(unpack(memo).0 == self.state);
     }
 }
@@ -300,7 +302,7 @@ impl Controller for QLearning {
                 learner.congested = Some(sent_in);
                 learner.state = (sent_in / 2).max(1);
             }
-            // What was sent during the fast start says nothing about a state chosen since.
+            // Packets of the fast start say nothing about a state chosen later.
             (Some(_), _) if sent_fast => {}
             (Some(_), _) => {
                 let sign = if acked { self.parameters.reward_ack } else { self.parameters.reward_timeout };

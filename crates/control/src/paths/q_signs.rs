@@ -1,8 +1,8 @@
-//! Q-learning for sources that hear of signs, not of each loss ([`super::signs`]).
+//! Q-learning for sources whose losses are filtered to signs ([`super::signs`]).
 //!
-//! Two things of the thesis' rule are for sources of a few packets a second. A learner weighs losses against the
-//! acknowledgements of the same state, and one sign among hundreds of them would be no reason to go slower: here it speaks for all
-//! packets of its state. And an action changes a rate by one packet per second: here by [`STEP`].
+//! The thesis' rule fits sources of a few packets per second, so two things differ here. A learner weighs losses against the
+//! acknowledgements of the same state, and one sign among hundreds of them would not count: here a sign stands for all
+//! packets of its state. And an action changes a rate by [`STEP`] packets per second, not by one.
 
 use super::q_learning::{QLearning, QParameters};
 use super::{Controller, Feedback, Memo, Peer};
@@ -20,7 +20,7 @@ pub struct QSigns {
 }
 
 impl QSigns {
-    /// Every peer starts in the fast start with state 1. M of the parameters is [`STEP`] packets.
+    /// Every peer starts in the fast start with state 1. `parameters.packet` is [`STEP`] packets.
     pub fn new(peers: usize, parameters: QParameters, seed: Seed) -> QSigns {
         QSigns { inner: QLearning::new(peers, parameters, seed), step: parameters.packet }
     }
@@ -53,7 +53,7 @@ mod tests {
     use crate::paths::parameters::ControllerParameters;
     use crate::units::Span;
 
-    /// Packets per second between two seconds, through a relay that carries 200 and nothing at all in the third second.
+    /// Mean packets/s in these seconds, through a relay that carries 200 packets/s, but stops for the third second.
     fn carried(name: &str, seconds: std::ops::Range<u64>) -> f64 {
         let parameters = ControllerParameters::named(name, 1500.0).expect("known");
         let mut control = parameters.controller(1, Seed::root(1)).expect("no manager");

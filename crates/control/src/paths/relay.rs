@@ -1,13 +1,13 @@
-//! The relay's side of per-packet paths: so many bytes per second, the rest is dropped; what it offers.
+//! The relay's side of per-packet paths: a limit of bytes per second, and the offered rate.
 
 use super::fair_share::{FairShare, FairShareParameters};
 use crate::units::{Span, Time};
 
-/// Counts what arrives against a limit that starts anew every second (thesis section 6.1.2).
+/// Polices arrivals against a limit that restarts every second (thesis section 6.1.2).
 #[derive(Clone, Copy, Debug)]
 pub struct PolicingRelay {
     limit: f64,
-    /// R_c: bytes let through in this second.
+    /// R_c: bytes forwarded in this second.
     passed: f64,
     /// Bytes that arrived in this second, dropped ones included.
     offered: f64,
@@ -16,12 +16,12 @@ pub struct PolicingRelay {
     stamp: f32,
 }
 
-/// How long limits count before they start anew.
+/// The period after which limits restart.
 pub const SECOND: Span = Span::from_secs(1);
 
 impl PolicingRelay {
-    /// A relay whose seconds begin `phase` after the start and which passes `limit` bytes in each. It
-    /// offers rates to `peers` sources if `stamping` says how.
+    /// A relay that passes `limit` bytes per second, with seconds that begin `phase` after the start. With
+    /// `stamping` it offers rates to `peers` sources.
     pub fn new(
         limit: f64,
         phase: Span,
@@ -33,7 +33,7 @@ impl PolicingRelay {
         PolicingRelay { limit, passed: 0.0, offered: 0.0, reset: Time::ZERO + phase, share, stamp }
     }
 
-    /// A packet of `bytes` arrives; false if it is over the limit and must be dropped.
+    /// Counts a packet that arrives; false if it exceeds the limit and must be dropped.
     pub fn arrive(&mut self, now: Time, bytes: f64) -> bool {
         self.advance(now);
         self.offered += bytes;
@@ -44,18 +44,18 @@ impl PolicingRelay {
         passes
     }
 
-    /// The limit changes at once.
+    /// Changes the limit at once.
     pub fn set_limit(&mut self, limit: f64) {
         self.limit = limit;
     }
 
-    /// The rate offered to every source in bytes/s; zero if none is.
+    /// The rate offered to every source in bytes/s; zero without an offer.
     pub fn stamp(&self) -> f32 {
         self.stamp
     }
 
-    /// Begins new seconds up to `now`. After a minute without load an offer has nowhere left to go, so that a
-    /// clock that jumps costs no more than that.
+    /// Begins new seconds up to `now`, at most 64: after a minute without load an offer has reached its bound, and a
+    /// jump of the clock must not cost more.
     fn advance(&mut self, now: Time) {
         if now < self.reset {
             return;

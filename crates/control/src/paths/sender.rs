@@ -1,4 +1,4 @@
-//! The source's side of per-packet paths: who may be used this second, which path, what the feedback means.
+//! The source's side of per-packet paths: usable peers, random paths, feedback to the controller.
 
 use super::latency::Latencies;
 use super::{Controller, Feedback, MAX_HOPS, Memo, Peer};
@@ -7,9 +7,9 @@ use crate::units::Time;
 
 /// A path: source, relays, destination. Only the first `hops + 2` entries count.
 pub type Path = [Peer; MAX_HOPS + 2];
-/// What the controller remembers for each relay of a path.
+/// The controller's note for each relay of a path.
 pub type Memos = [Memo; MAX_HOPS];
-/// The rates stamped by the relays of a path, bytes/s; zero where there is none.
+/// The rates stamped by the relays of a path, bytes/s; zero without a stamp.
 pub type Stamps = [f32; MAX_HOPS];
 
 /// One source.
@@ -23,20 +23,20 @@ pub struct Sender {
     budgets: Vec<Budget>,
     /// Peers with rate left for one more packet this second, in arbitrary order.
     alive: Vec<Peer>,
-    /// The only peers that are first relays; any may be if empty.
+    /// The peers allowed as first relays; if empty, all are.
     guards: Vec<Peer>,
-    /// Stands for a receiver that hides.
+    /// The peer number that stands for a hidden receiver.
     receiver: Option<Peer>,
 }
 
-/// What may be and was sent through one peer.
+/// The rate and the use of one peer.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     /// R_l, bytes per second.
     rate: f32,
-    /// R_c, bytes in this second; negative by what the second before left over.
+    /// R_c, bytes in this second; negative by the rest of the previous second.
     sent: f32,
-    /// Where the peer is in `alive`.
+    /// Index of the peer in `alive`.
     place: u32,
     /// Whether the peer is in the overlay.
     member: bool,
@@ -77,7 +77,7 @@ impl Sender {
         sender
     }
 
-    /// A new second begins: what was sent is forgotten.
+    /// Begins a new second: resets the bytes sent.
     pub fn second(&mut self) {
         let keeps = self.controller.keeps_remainder();
         for peer in 0..self.budgets.len() {
@@ -88,7 +88,7 @@ impl Sender {
         }
     }
 
-    /// The controller's rates are others than after its last feedback.
+    /// Reads all rates again, after the controller changed them outside of feedback.
     pub fn rates_changed(&mut self) {
         for peer in 0..self.budgets.len() as Peer {
             self.budget(peer, self.controller.rate(peer));
@@ -108,37 +108,37 @@ impl Sender {
         self.controller.rate(peer)
     }
 
-    /// From now on the first relay of a path is one of `guards`, so that only they ever see packets come
-    /// from this source; without any, every peer may be first.
+    /// Restricts the first relay of paths to `guards`: other peers then never receive packets from this source directly.
+    /// An empty list allows every peer.
     pub fn set_guards(&mut self, guards: Vec<Peer>) {
         self.guards = guards;
     }
 
-    /// From now on `peer`, one of this source's, stands for a receiver that hides: packets count against its rate
-    /// as against a relay's, but none is relayed by it. Paths of [`Sender::draw_path_into`] have it for their
-    /// last hop.
+    /// Makes `peer` stand for a hidden receiver: packets count against its rate as against a relay's, but it never
+    /// relays. Paths of [`Sender::draw_path_into`] have it as their last hop.
     pub fn set_receiver(&mut self, peer: Peer) {
         self.receiver = Some(peer);
         self.controller.set_receiver(peer);
         self.enlist(peer);
     }
 
-    /// Draws a path to `to` and charges its relays; none if too few have rate left.
+    /// Draws a path to `to` and charges its relays; `None` if too few have rate left.
     pub fn draw_path(&mut self, to: Peer, random: &mut Random) -> Option<(Path, Memos)> {
         let mut path = self.draw_relays(to, self.hops, random)?;
         path[self.hops + 1] = to;
         Some((path, self.charge(&path)))
     }
 
-    /// Draws a sender path to `entry`, the first relay of a receiver path and the last relay that this
-    /// source knows, and charges its relays, `entry` and the receiver; none if too few of them have rate left.
+    /// Draws a sender path to `entry`, the first relay of a receiver path, and charges all its hops.
+    ///
+    /// `entry` is the last relay that this source knows. `None` if too few peers have rate left.
     ///
     /// # Panics
-    /// If there is no receiver, or paths have fewer than three hops.
+    /// Without a receiver, and for paths of fewer than three hops.
     pub fn draw_path_into(&mut self, entry: Peer, random: &mut Random) -> Option<(Path, Memos)> {
         assert!(self.hops >= 3, "a sender path has a relay of its own, an entry and the receiver");
         let receiver = self.receiver.expect("set before");
-        // Not to use oneself like any other peer would give the source away.
+        // A source that never appears as `entry` would be identifiable, so it may be its own entry.
         if !(entry == self.me || self.has_rate(entry)) || !self.has_rate(receiver) {
             return None;
         }
@@ -147,7 +147,7 @@ impl Sender {
         Some((path, self.charge(&path)))
     }
 
-    /// Charges a path that was drawn before once more; none if some peer of it has no rate left.
+    /// Charges an earlier path again; `None` if a peer of it lacks rate.
     pub fn draw_again(&mut self, path: &Path) -> Option<Memos> {
         let ready = |peer: &Peer| *peer == self.me || self.has_rate(*peer);
         path[1..=self.hops].iter().all(ready).then(|| self.charge(path))
@@ -159,7 +159,7 @@ impl Sender {
         budget.sent + self.packet <= budget.rate && budget.member
     }
 
-    /// The source and `relays` random relays other than `not`, a guard first if there are guards.
+    /// Draws `relays` random relays other than `not`, a guard first if guards are set.
     fn draw_relays(&mut self, not: Peer, relays: usize, random: &mut Random) -> Option<Path> {
         let mut pool = self.alive.len();
         let place = self.budgets[usize::from(not)].place;
@@ -191,7 +191,7 @@ impl Sender {
         Some(path)
     }
 
-    /// Counts a packet against all relays of a path.
+    /// Counts a packet against all hops of a path.
     fn charge(&mut self, path: &Path) -> Memos {
         let mut memos = [0; MAX_HOPS];
         for hop in 0..self.hops {
@@ -203,8 +203,8 @@ impl Sender {
         memos
     }
 
-    /// The timeout for a path of [`Sender::draw_path_into`], seconds: T of the sender path and what the
-    /// receiver's paths were seen to take beyond it.
+    /// The timeout for a path of [`Sender::draw_path_into`], seconds: T of the sender path plus the estimate
+    /// of the receiver path.
     pub fn timeout_into(&self, path: &Path) -> f64 {
         self.latencies.timeout(&path[..self.hops - 1]) + self.latencies.beyond().1
     }
@@ -214,8 +214,8 @@ impl Sender {
         self.latencies.timeout(&path[..self.hops + 2])
     }
 
-    /// The acknowledgement came `seconds` after sending. A late one (the timeout was already reported)
-    /// still is a measurement of the round trip.
+    /// The acknowledgement came `seconds` after sending. A late one (after its timeout) only measures the
+    /// round trip.
     pub fn acked(
         &mut self,
         now: Time,
@@ -231,9 +231,10 @@ impl Sender {
         }
     }
 
-    /// The acknowledgement of a packet into a receiver path came `seconds` after sending; the last relay of
-    /// the sender path says that `beyond` of them passed until it came back to it. A claim of more than all
-    /// counts as all.
+    /// The acknowledgement of a packet into a receiver path came `seconds` after sending.
+    ///
+    /// The last relay of the sender path claims that `beyond` of them passed on the receiver path; larger claims
+    /// are cut to `seconds`.
     #[allow(clippy::too_many_arguments)]
     pub fn acked_into(
         &mut self,
@@ -253,7 +254,7 @@ impl Sender {
         }
     }
 
-    /// A packet was acknowledged in time; its round trip says nothing about single links.
+    /// Rewards all hops for a timely acknowledgement, without measuring links.
     pub fn reward(&mut self, now: Time, path: &Path, memos: &Memos, stamps: &Stamps) {
         for hop in 0..self.hops {
             let round_trip = match Some(path[hop + 1]) == self.receiver {
@@ -265,15 +266,15 @@ impl Sender {
         }
     }
 
-    /// No acknowledgement in time.
+    /// Reports a timeout to all hops.
     pub fn timed_out(&mut self, now: Time, path: &Path, memos: &Memos) {
         for hop in 0..self.hops {
             self.tell(now, path[hop + 1], memos[hop], Feedback::TimedOut);
         }
     }
 
-    /// Hop number `refuser` of the path (1 is the first relay, `hops + 1` the destination) dropped the
-    /// packet and said so.
+    /// Hop `refuser` of the path (1 is the first relay, `hops + 1` the destination) reported that it dropped
+    /// the packet.
     pub fn refused(&mut self, now: Time, path: &Path, memos: &Memos, stamps: &Stamps, refuser: usize) {
         for hop in 0..self.hops.min(refuser) {
             let feedback = match hop + 1 == refuser {
@@ -284,7 +285,7 @@ impl Sender {
         }
     }
 
-    /// A peer joined the overlay or left it.
+    /// Notes that a peer joined the overlay or left it.
     pub fn set_member(&mut self, peer: Peer, member: bool) {
         self.budgets[usize::from(peer)].member = member;
         self.enlist(peer);
@@ -303,7 +304,7 @@ impl Sender {
         }
     }
 
-    /// Keeps `alive` in step with the budget of `peer`.
+    /// Adds `peer` to `alive` or removes it, as its budget requires.
     fn enlist(&mut self, peer: Peer) {
         let budget = &mut self.budgets[usize::from(peer)];
         let relays = budget.member && peer != self.me && Some(peer) != self.receiver;
@@ -375,7 +376,7 @@ mod tests {
         source.set_receiver(7);
         let (path, memos) = source.draw_path_into(5, &mut draws).expect("all have rate");
         assert!(path[3] == 5 && path[1] != path[2] && !path[1..3].contains(&5) && path[4] == 7);
-        assert!(path[1..3].iter().all(|relay| *relay != 7), "a receiver relays nothing");
+        assert!(path[1..3].iter().all(|relay| *relay != 7), "a receiver does not relay");
         assert!(source.draw_path_into(5, &mut draws).is_none(), "its one packet per second is used");
         assert!(source.draw_again(&path).is_none() && source.saturated());
         assert!((source.timeout_into(&path) - 5.0).abs() < 1e-6, "two links and what is beyond are unknown");

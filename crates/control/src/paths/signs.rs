@@ -1,8 +1,8 @@
-//! Which losses a controller hears of, where the source has a congestion window too.
+//! Filters losses for the controllers of sources that also have a congestion window.
 //!
-//! The window answers for losses that nobody explains: a link that no relay knows of loses for all relays of a path alike. A
-//! controller is for what relays say and for relays that say nothing at all. Limits count by the second, and one second over a
-//! limit loses many packets of a source that has much to send: they are one sign.
+//! The window reacts to losses without a refusal: a lossy link affects all relays of a path alike. The controller reacts to
+//! refusals and to silent relays. Limits restart every second, and one second over a limit loses many packets of a
+//! busy source. All of them count as one sign.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use crate::keys::Parameters;
 use crate::random::Seed;
 use crate::units::Time;
 
-/// Packets through one relay whose timeouts strike in a row, without an acknowledgement between them, before it hears of them.
+/// Timeouts in a row through one relay, without an acknowledgement between them, that make a sign.
 const IN_A_ROW: u32 = 3;
 
 /// `aimd-signs`: alpha counts in packets/s per round trip, where equation 4.7 as printed has bytes/s.
@@ -93,7 +93,7 @@ impl ControllerKind for QLearningSigns {
     }
 }
 
-/// A controller that hears of signs, not of each loss.
+/// Passes acknowledgements and signs to a controller, but not each loss.
 pub struct Signs {
     inner: Box<dyn Controller>,
     peers: Vec<Heard>,
@@ -108,7 +108,7 @@ struct Heard {
 }
 
 impl Signs {
-    /// For a controller of so many peers.
+    /// Wraps a controller of `peers` peers.
     pub fn new(peers: usize, inner: Box<dyn Controller>) -> Signs {
         Signs { inner, peers: vec![Heard::default(); peers] }
     }
