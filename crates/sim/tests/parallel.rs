@@ -155,7 +155,7 @@ proptest! {
         plan.peers.iter_mut().for_each(|peer| peer.limit = limit);
         plan.delays = Delays::Constant(Span::from_millis(delay));
         plan.jitter = jitter;
-        let total = run(&plan, NAMES[controller], seed).total(0);
+        let total = run(&plan, CONTROLLERS[controller].name, seed).total(0);
         prop_assert!(total.received + total.drops <= total.sent);
         prop_assert!(total.received * 1500 <= u64::from(limit) * peers as u64 * 5);
     }

@@ -30,7 +30,7 @@ impl Wrong {
     }
 }
 
-impl fmt::Display for Wrong {
+impl Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.cause)?;
         if self.cure.is_empty() { Ok(()) } else { write!(f, "; {}", self.cure) }

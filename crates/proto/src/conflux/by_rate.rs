@@ -1,5 +1,7 @@
-//! By explicit rates: each leg carries in proportion to what it is planned to carry, by PredicTor or whatever else steers the
-//! sender's circuits; a leg without a plan counts with its window in each round trip.
+//! Division by rates: each leg carries in proportion to its planned rate.
+//!
+//! The plan comes from the controller of the sender's circuits, such as PredicTor. A leg without a plan counts with a window
+//! per round trip.
 
 use tidegate_control::random::Seed;
 use tidegate_control::units::Time;
@@ -7,8 +9,7 @@ use tidegate_control::units::Time;
 use super::split::{Offer, Split, Splitter};
 use crate::ids::CircuitKey;
 
-/// Cells that go over one leg before the next: with fewer, SWITCHes would take more of what they divide. As many as a SENDME
-/// of tor's acknowledges.
+/// Cells on one leg before the next: as many as a SENDME of tor's acknowledges. Smaller batches need more SWITCH messages.
 const BATCH: u32 = 31;
 
 /// In proportion to the legs' rates.
@@ -21,13 +22,14 @@ impl Split for ByRate {
     }
 }
 
-/// Start-time fair queueing (Goyal, Vin and Cheng 1996), of legs instead of flows: whoever could carry more all the time is
-/// ahead by no more than a batch, and a leg that could not for a while does not make up for it.
+/// Start-time fair queueing (Goyal, Vin and Cheng 1996), with legs instead of flows.
+///
+/// A leg that always has room is at most one batch ahead; a leg that was full does not catch up later.
 #[derive(Debug, Default)]
 struct Shares {
-    /// Of each leg: the seconds that its cells took it, at its rates.
+    /// By leg: the time that its cells took at its rates, seconds.
     legs: Vec<(CircuitKey, f64)>,
-    /// When the batch of this leg began, in its seconds, and cells that are left of it.
+    /// Virtual time at which the current batch began, seconds.
     now: f64,
     batch: Option<(CircuitKey, u32)>,
 }
@@ -37,7 +39,7 @@ impl Shares {
         self.batch.filter(|(leg, left)| *leg == circuit && *left > 0).map(|(_, left)| left)
     }
 
-    /// When a batch of this leg would begin.
+    /// The virtual time at which a batch of this leg would begin.
     fn start(&self, circuit: CircuitKey) -> f64 {
         let leg = self.legs.iter().find(|(leg, _)| *leg == circuit);
         leg.map_or(self.now, |(_, spent)| spent.max(self.now))
@@ -50,7 +52,7 @@ impl Splitter for Shares {
     }
 
     fn rank(&self, leg: &Offer) -> f64 {
-        // A batch that is begun is ended.
+        // Finish the current batch first.
         if self.left(leg.circuit).is_some() { f64::NEG_INFINITY } else { self.start(leg.circuit) }
     }
 
@@ -99,7 +101,7 @@ mod tests {
         Offer { circuit, capacity, in_flight: 0, round_trip }
     }
 
-    /// Cells that each of these legs carries of so many, and how often they take turns.
+    /// Divides `cells`: the cells of each leg, and the number of changes between legs.
     fn divide(shares: &mut Shares, legs: &[Offer], cells: u32) -> (Vec<u32>, u32) {
         let (mut carried, mut turns, mut last) = (vec![0; legs.len()], 0, usize::MAX);
         for _ in 0..cells {
@@ -118,7 +120,7 @@ mod tests {
         let (carried, turns) = divide(&mut Shares::default(), &planned, 93 * 20);
         assert_eq!(carried, [62 * 20, 31 * 20], "two to one");
         assert!(turns <= 42, "in whole batches: {turns}");
-        // 300 cells in each tenth of a second are as good as a plan for 3000 cells in each second.
+        // A window of 300 cells per 0.1 s equals a plan for 3000 cells/s.
         let mixed = [offer(0, None, 300), offer(1, Some(1000.0), 1)];
         assert_eq!(divide(&mut Shares::default(), &mixed, 124 * 20).0, [93 * 20, 31 * 20]);
     }

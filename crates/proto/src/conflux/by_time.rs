@@ -1,19 +1,19 @@
-//! The two ways of tor: by round-trip times alone.
+//! Tor's two ways of division, which use round-trip times alone.
 
 use tidegate_control::random::Seed;
 
 use super::link::Wish;
 use super::split::{Split, Splitter};
 
-/// Over the leg with the least round-trip time alone.
+/// Always the leg with the least round-trip time.
 #[derive(Clone, Copy, Debug)]
 pub struct MinLatency;
 
-/// Over all legs, that with the least round-trip time first, and as much over each as its window takes.
+/// All legs up to their windows, the one with the least round-trip time first.
 #[derive(Clone, Copy, Debug)]
 pub struct Throughput;
 
-/// What a set does by itself.
+/// The default behaviour of a set.
 #[derive(Debug)]
 struct ByTime;
 

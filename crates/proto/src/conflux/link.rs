@@ -1,38 +1,38 @@
-//! What LINK and LINKED say (proposal 329).
+//! The content of LINK and LINKED (proposal 329).
 
-/// What a side wishes for what the other sends (proposal 329, "DESIRED_UX").
+/// How a side wants the other to divide its messages (proposal 329, "DESIRED_UX").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Nothing in particular.
+    /// No preference.
     None,
-    /// Little delay: on the leg with the least round-trip time alone.
+    /// Low delay: only the leg with the least round-trip time.
     MinLatency,
-    /// That, and few messages that wait for others.
+    /// Low delay and few messages in the reorder buffer.
     MinLatencyLowMemory,
-    /// A high rate: over all legs, that with the least round-trip time first.
+    /// High rate: all legs, the one with the least round-trip time first.
     Throughput,
-    /// That, and few messages that wait for others.
+    /// High rate and few messages in the reorder buffer.
     ThroughputLowMemory,
 }
 
-/// What LINK and LINKED say.
+/// The content of LINK and LINKED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// What a set's legs have in common; who knows it can say something in its streams.
+    /// The set's secret: a peer that knows it can join the set.
     pub nonce: [u8; 32],
-    /// Messages that the speaker has sent over the set's other legs, and that it has delivered.
+    /// Messages that the sender of this LINK has sent over the set's other legs.
     pub sent: u64,
-    /// See `sent`.
+    /// Messages that it has delivered.
     pub delivered: u64,
-    /// What it wishes.
+    /// Its wish for the other side's messages.
     pub wish: Wish,
 }
 
 impl Link {
-    /// Bytes of a message.
+    /// Length of the message in bytes.
     pub const BYTES: usize = 50;
 
-    /// As it goes over the wire: version 1.
+    /// The wire format, version 1.
     pub fn write(&self) -> [u8; Link::BYTES] {
         let mut bytes = [0; Link::BYTES];
         bytes[0] = 1;
@@ -43,7 +43,7 @@ impl Link {
         bytes
     }
 
-    /// What was written; `None` if it is short, or of another version.
+    /// Parses the wire format; `None` if it is too short or of another version.
     pub fn read(bytes: &[u8]) -> Option<Link> {
         let bytes: &[u8; Link::BYTES] = bytes.first_chunk()?;
         let [1, ..] = bytes else { return None };

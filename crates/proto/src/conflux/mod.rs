@@ -1,13 +1,12 @@
 //! Conflux: streams over several circuits to the same exit at once (proposal 329; tor-spec, "Conflux").
 //!
-//! The client builds circuits, the legs, which share no relay but the exit, and says LINK with the same nonce on each. The
-//! exit answers LINKED on each, the client LINKED_ACK; each side knows each leg's round-trip time by that, and follows it by
-//! SENDMEs later. From then on what concerns streams goes over whichever leg the sender chooses; SENDMEs and windows stay
-//! with each leg. Before a sender goes on over another leg it says SWITCH there, with the number of messages that went over
-//! other legs since the last on this one: by that the receiver numbers what comes, and puts it in order.
+//! The client builds circuits, the legs, which share only the exit, and sends LINK with the same nonce on each. The
+//! exit answers LINKED on each, the client LINKED_ACK. Both sides measure each leg's round-trip time with these messages, and
+//! later with SENDMEs. From then on the sender chooses the leg of each stream message; SENDMEs and windows stay
+//! with each leg. Before a sender changes to another leg it sends SWITCH there, with the number of messages that it sent over
+//! other legs since the last one on this leg. With these numbers the receiver restores the order.
 //!
-//! A [`Set`] is one side's view of the legs of one client: the client and the exit have the same. Which leg a sender chooses
-//! is up to its [`Split`].
+//! A [`Set`] is one side's view of a client's legs; the client and the exit have one each. The [`Split`] chooses the leg.
 
 pub mod by_rate;
 pub mod by_time;

@@ -1,10 +1,10 @@
-//! Q-learning of how much each leg carries: the learner of per-packet paths (M. Raiber, TUM 2010, chapter 5) with a circuit
-//! in the place of a peer.
+//! Division by Q-learning: one learner per leg limits its batches in flight.
 //!
-//! What it learns there are packets per second, of which every one is acknowledged. A circuit acknowledges batches of cells,
-//! by SENDMEs; so a state is a number of batches that a leg may have under way, which is batches per round trip. A SENDME
-//! in time is its reward, a late one its punishment: circuits lose nothing, they wait. Of the legs that may carry another
-//! batch that with the least round-trip time goes first. Each leg's own window bounds it as ever.
+//! The learner is [`QLearning`] of per-packet paths (M. Raiber, TUM 2010, chapter 5), with a leg in the place of a peer. There,
+//! states are packets per second, each acknowledged. A circuit acknowledges batches of cells by SENDMEs, so here a
+//! state is the number of batches in flight. A timely SENDME is rewarded and a late one punished, because circuits do not
+//! lose cells. Of the legs that may carry another batch, the one with the least round-trip time goes first. Each leg's
+//! own window still applies.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ use tidegate_control::units::{Span, Time};
 use super::split::{Offer, Split, Splitter};
 use crate::ids::CircuitKey;
 
-/// The thesis' symbols, and when a SENDME is late.
+/// Parameters: the thesis' symbols, and the definition of a late SENDME.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Learnt {
@@ -29,23 +29,23 @@ pub struct Learnt {
     /// How much the future counts. Source: Raiber 2010, equation 5.4.
     #[schemars(range(min = 0.0, max = 0.999))]
     pub gamma: f64,
-    /// Reward for a SENDME in time, times the batches under way. Source: Raiber 2010, section 7.1.5.
+    /// Reward for a timely SENDME, multiplied by the batches in flight. Source: Raiber 2010, section 7.1.5.
     #[schemars(range(min = 0.0))]
     pub reward_ack: f64,
-    /// The same for a late one. Source: Raiber 2010, section 7.1.5.
+    /// Reward (negative) for a late SENDME, multiplied by the batches in flight. Source: Raiber 2010, section 7.1.5.
     #[schemars(range(max = 0.0))]
     pub reward_late: f64,
-    /// How often something else than the best is done. Source: Raiber 2010, section 7.1.5.
+    /// Probability of a random action. Source: Raiber 2010, section 7.1.5.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub epsilon: f64,
-    /// A SENDME is late after so many times the least round-trip time of its leg. Source: the timeout factor of Raiber 2010,
-    /// section 7.1.5, which counts in mean times there.
+    /// A SENDME is late after this multiple of its leg's least round-trip time. Source: the timeout factor of Raiber 2010,
+    /// section 7.1.5, a multiple of the mean there.
     #[schemars(range(min = 1.01))]
     pub late: f64,
-    /// Batches that a leg may have under way at the beginning. Source: tor's `cc_cwnd_init`.
+    /// Batches that a leg may have in flight at the beginning. Source: tor's `cc_cwnd_init`.
     #[schemars(range(min = 1, max = 1000))]
     pub first: u32,
-    /// Batches that it may have under way at most. Source: tor's `cc_ss_max`.
+    /// The most batches that a leg may have in flight. Source: tor's `cc_ss_max`.
     #[schemars(range(min = 1, max = 100_000))]
     pub top: u32,
 }
@@ -88,16 +88,16 @@ struct Learners {
 struct Learner {
     circuit: CircuitKey,
     control: QLearning,
-    /// Cells of the batch that is not whole yet.
+    /// Cells of the incomplete batch.
     begun: u32,
-    /// Of those under way: when the last cell left, what the learner wants to remember of that time, and whether the leg
-    /// carried as much as it may: else it says nothing about more.
+    /// Batches in flight: the time of the last cell, the learner's memo, and whether the leg was at its limit. A
+    /// batch below the limit does not say whether the leg could carry more.
     batches: VecDeque<(Time, Memo, bool)>,
     least: Span,
 }
 
 impl Learner {
-    /// Batches that may be under way.
+    /// The most batches in flight.
     fn state(&self) -> u32 {
         self.control.rate(0) as u32
     }
@@ -176,8 +176,8 @@ mod tests {
         Offer { circuit: LEG, capacity, in_flight, round_trip: Span::from_millis(100) }
     }
 
-    /// Fills a leg for so long, whose bottleneck lets so many batches pass in a second; 100 ms without waiting. Gives what
-    /// it may have under way on average in the second half.
+    /// Fills a leg for `seconds` over a bottleneck of `per_s` batches/s and 100 ms. Returns the mean limit of batches in
+    /// flight in the second half.
     fn run(learners: &mut dyn Splitter, per_s: u64, seconds: u64, wants: u32) -> f64 {
         let (mut now, mut free, mut in_flight) = (Time::ZERO, Time::ZERO, 0);
         let mut acks: VecDeque<Time> = VecDeque::new();
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn a_leg_learns_what_comes_back_in_time() {
         for seed in 1..=4 {
-            // Batches pass in 20 ms: six under way fill the leg without a queue, and with 24 SENDMEs are late.
+            // A batch takes 20 ms: six in flight fill the leg without a queue; with 24, SENDMEs are late.
             let mean = run(&mut *Learnt::default().build(Seed::root(seed)), 50, 600, u32::MAX / 31);
             assert!((6.0..=24.5).contains(&mean), "{mean}");
         }

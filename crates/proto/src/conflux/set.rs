@@ -1,4 +1,4 @@
-//! One side's view of the legs of one client.
+//! One side's view of one client's legs.
 
 use std::collections::BTreeMap;
 
@@ -8,68 +8,68 @@ use super::link::{Link, Wish};
 use super::split::{Capacity, Offer, Splitter};
 use crate::ids::CircuitKey;
 
-/// Legs of one set at most (tor: `cfx_max_legs_set`).
+/// The most legs of a set (tor: `cfx_max_legs_set`).
 pub const MAX_LEGS: usize = 8;
-/// Bytes of memory that a message takes that waits for one before it, and that all of a set may take: as much as a leg at
-/// 100 Mbit/s sends while another takes a second longer.
+/// Memory of one message in the reorder buffer, bytes. The buffer's limit is the data of a leg at 100 Mbit/s while
+/// another takes a second longer.
 const HELD_COST: u64 = 640;
 const MAX_HELD: u64 = 16 << 20;
 
-/// The peer broke the rules: all legs of its set end.
+/// The peer broke the protocol: all legs of its set end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// A leg cannot be added.
+/// The reason why a leg cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// There are as many as there may be: this one ends.
+    /// The set is full; only this leg ends.
     TooMany,
-    /// Something was lost with a leg that is gone: all end.
+    /// A removed leg lost messages; all legs end.
     Lost,
 }
 
-/// What a circuit is to others.
+/// A circuit's role in a set.
 #[derive(Debug)]
 pub enum Linked<M> {
-    /// Nothing.
+    /// The circuit is not in a set.
     No,
-    /// The one of a set under which the streams of all are known.
+    /// The first leg; it holds the set, and the streams refer to it.
     First(Box<Set<M>>),
-    /// A leg of the set whose first has this key.
+    /// Another leg; this is the key of the first.
     With(CircuitKey),
 }
 
-/// The legs of one client's streams, as one of their two ends knows them. `M`: what is held until what precedes it has come.
+/// The legs of one client's streams at one end. `M` is a message in the reorder buffer.
 #[derive(Debug)]
 pub struct Set<M> {
     nonce: [u8; 32],
-    /// By what the other side wishes, one leg alone.
+    /// Whether the other side wants a single leg.
     single: bool,
     split: Box<dyn Splitter>,
     legs: Vec<Leg>,
-    /// The one that was sent on last.
+    /// The leg of the last message sent.
     current: Option<CircuitKey>,
     delivered: u64,
     held: BTreeMap<u64, M>,
-    /// Since when some are.
+    /// When the reorder buffer last became non-empty.
     held_since: Time,
 }
 
 #[derive(Debug)]
 struct Leg {
     circuit: CircuitKey,
-    /// The number of the last message sent on it, and of the last that came.
+    /// Number of the last message sent on this leg.
     sent: u64,
     received: u64,
-    /// When we said LINK or LINKED, until it is answered.
+    /// When we sent LINK or LINKED, until the answer arrives.
     asked: Option<Time>,
     round_trip: Option<Span>,
-    /// Data cells sent that no SENDME has acknowledged.
+    /// Data cells without a SENDME yet.
     in_flight: u32,
 }
 
 impl<M> Set<M> {
-    /// A set without legs, among which this divides what we send.
+    /// A set without legs; `split` divides our messages.
     pub fn new(nonce: [u8; 32], split: Box<dyn Splitter>) -> Set<M> {
         Set {
             nonce,
@@ -83,17 +83,17 @@ impl<M> Set<M> {
         }
     }
 
-    /// What its legs have in common.
+    /// The set's secret.
     pub fn nonce(&self) -> [u8; 32] {
         self.nonce
     }
 
-    /// Its legs, in the order of their coming.
+    /// Its legs in the order of their arrival.
     pub fn legs(&self) -> impl Iterator<Item = CircuitKey> + '_ {
         self.legs.iter().map(|leg| leg.circuit)
     }
 
-    /// What is said on a leg that is added now.
+    /// The LINK message for a leg that is added now.
     pub fn link(&self, wish: Wish) -> Link {
         Link { nonce: self.nonce, sent: self.sent(), delivered: self.delivered, wish }
     }
@@ -106,8 +106,8 @@ impl<M> Set<M> {
         self.legs.iter_mut().find(|leg| leg.circuit == circuit).ok_or(Broken)
     }
 
-    /// Adds a leg, on which we say [`link`](Self::link) now. `theirs`: what the other side has sent by its LINK, if it has
-    /// spoken first.
+    /// Adds a leg, on which the caller sends [`link`](Self::link) now. `theirs`: the messages that the peer's LINK
+    /// counts, if the peer was first.
     pub fn add(&mut self, now: Time, circuit: CircuitKey, theirs: u64) -> Result<(), Refused> {
         if theirs > self.delivered {
             return Err(Refused::Lost);
@@ -120,10 +120,10 @@ impl<M> Set<M> {
         Ok(())
     }
 
-    /// What we said on a leg is answered.
+    /// The answer to our LINK or LINKED on a leg arrived.
     ///
     /// # Errors
-    /// If it was before.
+    /// If it was answered before.
     pub fn answered(&mut self, now: Time, circuit: CircuitKey) -> Result<(), Broken> {
         let leg = self.leg(circuit)?;
         let asked = leg.asked.take().ok_or(Broken)?;
@@ -131,23 +131,23 @@ impl<M> Set<M> {
         Ok(())
     }
 
-    /// Whether all that we said is answered.
+    /// Whether all legs are answered.
     pub fn is_linked(&self) -> bool {
         self.legs.iter().all(|leg| leg.asked.is_none())
     }
 
-    /// Whether what we said on that leg is.
+    /// Whether this leg is answered.
     pub fn is_answered(&self, circuit: CircuitKey) -> bool {
         self.legs.iter().any(|leg| leg.circuit == circuit && leg.asked.is_none())
     }
 
-    /// The other side says what it wishes; the last word counts (tor's `conflux_choose_algorithm`).
+    /// Follows the other side's wish; the latest counts (tor's `conflux_choose_algorithm`).
     pub fn follow(&mut self, wish: Wish) {
         self.single = !matches!(wish, Wish::None | Wish::Throughput);
     }
 
-    /// Legs that can be sent on, by their round-trip times. Those that are not known to be answered are slower than any
-    /// (proposal 329, 2.2). A leg on which more than a SWITCH can say was missed is not gone back to.
+    /// Legs that can carry messages, with their round-trip times; unanswered legs count as slowest (proposal 329, 2.2). A
+    /// leg is not usable again if the number of missed messages exceeds a SWITCH's field.
     fn usable(&self) -> impl Iterator<Item = (Span, &Leg)> + '_ {
         let sent = self.sent();
         let usable = move |leg: &&Leg| sent - leg.sent <= u64::from(u32::MAX);
@@ -158,7 +158,7 @@ impl<M> Set<M> {
         by_time.filter(move |leg| !self.single || Some(key(leg)) == fastest)
     }
 
-    /// What usable legs offer, and their room.
+    /// The usable legs and their room.
     fn offers(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> impl Iterator<Item = (Offer, u32)> {
         self.usable().map(move |(round_trip, leg)| {
             let Leg { circuit, in_flight, .. } = *leg;
@@ -167,9 +167,10 @@ impl<M> Set<M> {
         })
     }
 
-    /// The leg that data cells go over next, and how many before it is time to choose again; `None`: they must wait. One leg
-    /// alone is not left for another while it has no room (proposal 329, 3.1); else that goes first which the split prefers,
-    /// and of several the one with the least round-trip time (3.2).
+    /// The leg for the next data cells, and how many cells before the next choice; `None` if they must wait.
+    ///
+    /// A single leg is not left for another while it lacks room (proposal 329, 3.1). Otherwise the split's preference
+    /// counts, then the least round-trip time (3.2).
     pub fn choose(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> Option<(Offer, u32)> {
         let rank = |leg: &Offer| if self.single { 0.0 } else { self.split.rank(leg) };
         let key = |leg: &Offer| (leg.round_trip, leg.circuit);
@@ -179,19 +180,19 @@ impl<M> Set<M> {
         Some((leg, if self.single { room } else { room.min(self.split.batch(&leg)) }))
     }
 
-    /// Cells that may go over all legs that may be chosen.
+    /// Cells that all eligible legs accept now.
     pub fn room(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> u32 {
         self.offers(capacity).fold(0, |sum: u32, (_, room)| sum.saturating_add(room))
     }
 
-    /// The leg for what no window bounds: as [`choose`](Self::choose), or else the one that was sent on last.
+    /// The leg for messages outside of windows: as [`choose`](Self::choose), otherwise the last leg.
     pub fn choose_any(&self, capacity: impl Fn(CircuitKey) -> Capacity) -> Option<CircuitKey> {
         let fastest = || self.usable().map(|(time, leg)| (time, leg.circuit)).min().map(|(_, leg)| leg);
         let chosen = self.choose(capacity).map(|(leg, _)| leg.circuit);
         chosen.or(self.current).or_else(fastest).or(self.legs.first().map(|leg| leg.circuit))
     }
 
-    /// A data cell goes over that leg now: what a SWITCH must say before it, if one is due.
+    /// Counts a data cell on this leg; returns the number for a SWITCH before it, if one is due.
     ///
     /// # Panics
     /// If the leg was not chosen.
@@ -203,7 +204,7 @@ impl<M> Set<M> {
         self.send(leg.circuit)
     }
 
-    /// The same of something else that concerns a stream.
+    /// The same for other stream messages.
     ///
     /// # Panics
     /// If the leg was not chosen.
@@ -216,7 +217,7 @@ impl<M> Set<M> {
         (before.is_some_and(|before| before != circuit)).then_some(missed)
     }
 
-    /// A SENDME came on a leg, for so many cells; its circuit has that round-trip time now.
+    /// A SENDME for `cells` arrived on a leg; updates its round-trip time.
     pub fn acknowledged(&mut self, now: Time, circuit: CircuitKey, cells: u32, round_trip: Option<Span>) {
         if let Ok(leg) = self.leg(circuit) {
             leg.in_flight = leg.in_flight.saturating_sub(cells);
@@ -225,25 +226,25 @@ impl<M> Set<M> {
         }
     }
 
-    /// A SWITCH came on a leg.
+    /// A SWITCH arrived on a leg.
     ///
     /// # Errors
-    /// If it leaves out what no leg can bring.
+    /// If it skips messages that cannot arrive on another leg.
     pub fn switched(&mut self, circuit: CircuitKey, missed: u32) -> Result<(), Broken> {
         let leg = self.leg(circuit)?;
         leg.received = leg.received.checked_add(missed.into()).ok_or(Broken)?;
         if self.is_torn() { Err(Broken) } else { Ok(()) }
     }
 
-    /// Whether what is due next cannot come on any leg. An honest sender's leg that brings it has brought nothing after it.
+    /// Whether the next message cannot arrive on any leg: all legs are already past it.
     fn is_torn(&self) -> bool {
         self.legs.iter().all(|leg| leg.received > self.delivered)
     }
 
-    /// A message came on a leg: it is given back if it is due. Then [`next_due`](Self::next_due) gives those that waited for it.
+    /// A message arrived on a leg. Returns it if it is next; then [`next_due`](Self::next_due) returns its successors.
     ///
     /// # Errors
-    /// If there was one with its number, or too many wait.
+    /// If its number repeats, or the reorder buffer is full.
     pub fn receive(&mut self, now: Time, circuit: CircuitKey, message: M) -> Result<Option<M>, Broken> {
         let leg = self.leg(circuit)?;
         leg.received = leg.received.checked_add(1).ok_or(Broken)?;
@@ -259,25 +260,25 @@ impl<M> Set<M> {
         if doubled || self.held_bytes() > MAX_HELD || self.is_torn() { Err(Broken) } else { Ok(None) }
     }
 
-    /// A message that waited and is due.
+    /// Takes the next message in order from the reorder buffer.
     pub fn next_due(&mut self) -> Option<M> {
         let first = self.held.first_entry().filter(|first| *first.key() == self.delivered + 1)?;
         self.delivered += 1;
         Some(first.remove())
     }
 
-    /// Bytes of memory that messages take that wait.
+    /// Bytes in the reorder buffer.
     pub fn held_bytes(&self) -> u64 {
         self.held.len() as u64 * HELD_COST
     }
 
-    /// Since when some wait.
+    /// Since when the reorder buffer is non-empty.
     pub fn held_since(&self) -> Option<Time> {
         (!self.held.is_empty()).then_some(self.held_since)
     }
 
-    /// A leg is gone; whether the others can go on. They cannot if it was in use, or cells of it may be lost: nothing is
-    /// said again (tor's `cfx_del_leg`). A SENDME acknowledges so many cells.
+    /// Removes a leg; returns whether the others can continue. They cannot if it was in use or may have lost cells, because
+    /// messages are not retransmitted (tor's `cfx_del_leg`). `increment`: cells per SENDME.
     pub fn remove(&mut self, circuit: CircuitKey, increment: u32) -> bool {
         let Some(at) = self.legs.iter().position(|leg| leg.circuit == circuit) else { return false };
         let gone = self.legs.remove(at);
@@ -288,7 +289,7 @@ impl<M> Set<M> {
         !(used || ahead || self.legs.is_empty() || self.is_torn())
     }
 
-    /// A leg's circuit is known by another key from now on.
+    /// Gives a leg's circuit a new key.
     pub fn rename(&mut self, circuit: CircuitKey, to: CircuitKey) {
         if let Ok(leg) = self.leg(circuit) {
             leg.circuit = to;

@@ -1,5 +1,6 @@
-//! A fixed rate per circuit: where bytes enter the overlay they are put into cells no faster, however empty the way
-//! is. Fixed windows bound what is in flight as ever.
+//! A fixed rate per circuit: data enters the overlay at most at this rate, even on an idle path.
+//!
+//! Fixed windows bound the cells in flight.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,7 @@ pub struct FixedRate {
     /// Application bytes of one circuit.
     #[schemars(extend("x-range" = "8 bit/s.."))]
     pub rate: Rate,
-    /// Time between two packets of cells: short, or they come in bursts.
+    /// Time between two groups of cells; long intervals make bursts.
     #[schemars(extend("x-range" = "100 us..=1 s"))]
     pub interval: Span,
 }

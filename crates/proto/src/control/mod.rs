@@ -1,8 +1,7 @@
-//! How circuits' rates are controlled: what ends of circuits may have in flight, and what relays let go.
+//! Control of circuits' rates: windows at the ends, controllers at relays.
 //!
-//! A [`Control`] is what a scenario or a configuration names, with its parameters. Each end of a circuit has a
-//! [`Window`] of it, and each relay a [`Controller`], if it makes any. What a controller measures and steers is
-//! its [`Plant`].
+//! A scenario or configuration chooses a [`Control`] by name. It makes a [`Window`] for each end of a circuit, a
+//! [`Controller`] for each relay, or both. A controller measures and steers circuits through its [`Plant`].
 
 pub mod fixed_rate;
 pub mod predictor;
@@ -18,26 +17,26 @@ use crate::ids::{CircId, CircuitKey, Side};
 
 /// One way of controlling circuits.
 pub trait Control: Debug + Send + Sync {
-    /// What one end of a circuit may have in flight; with `None` the [fixed windows](windows::Windows) bound it, and
-    /// its streams.
+    /// The window of one end of a circuit; `None` leaves the circuit and its streams to the
+    /// [fixed windows](windows::Windows).
     fn window(&self) -> Option<Box<dyn Window>> {
         None
     }
-    /// What steers the circuits of a relay.
+    /// The controller of a relay, if this control has one.
     fn controller(&self, _relay: &Place) -> Option<Box<dyn Controller>> {
         None
     }
-    /// How relays' clocks differ where they are simulated.
+    /// How simulated relays' clocks differ.
     fn spread(&self) -> Spread {
         Spread::default()
     }
-    /// The step that relays' messages count in, if they exchange any.
+    /// The length of a step in relays' messages, if they exchange messages.
     fn message_step(&self) -> Option<Span> {
         None
     }
 }
 
-/// Where a controller is.
+/// The relay of a controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Place {
     /// Bytes per second that the relay's link or bucket carries; infinite if no limit is known.
@@ -51,14 +50,14 @@ pub struct Place {
 pub struct Clock {
     /// A controller's first step is this share of a step late.
     pub phase: f64,
-    /// Each step takes so much longer, as a share of it.
+    /// Each step takes longer by this share.
     pub slow: f64,
 }
 
 /// How relays' clocks differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
-    /// Whether each relay's steps have a phase of their own, else all are at the same instants.
+    /// Whether each relay's steps have a random phase; otherwise all relays step at the same instants.
     pub random_phases: bool,
     /// Clocks are fast or slow by up to this share.
     pub drift: f64,
@@ -68,60 +67,62 @@ pub struct Spread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
 
-/// A stream's receiver holds more than its side takes: it says XOFF above this many bytes
-/// (`cc_xoff_client` and `cc_xoff_exit`, 500 cells of 498 bytes each), and XON once it holds none.
+/// Bytes above which a stream's receiver sends XOFF; it sends XON once its buffer is empty.
+///
+/// Tor's `cc_xoff_client` and `cc_xoff_exit`: 500 cells of 498 bytes each.
 pub const XOFF_BYTES: u64 = 500 * 498;
 
-/// What one end of a circuit may have in flight.
+/// Bounds the cells in flight from one end of a circuit.
 pub trait Window: Debug + Send {
     /// Cells that may be packaged now.
     fn room(&self) -> u32;
     /// A cell was packaged.
     fn sent(&mut self, now: Time);
-    /// A circuit SENDME arrived; `blocked`: our own circuit queue has stopped us.
+    /// A circuit SENDME arrived; `blocked`: the local circuit queue is full.
     ///
     /// # Errors
-    /// If nothing was sent for it.
+    /// If it acknowledges cells that were not sent.
     fn acknowledged(&mut self, now: Time, blocked: bool) -> Result<(), Violation>;
     /// Delivered cells that a circuit SENDME acknowledges.
     fn sendme_increment(&self) -> u32;
-    /// The circuit's round-trip time, if this measures it.
+    /// The circuit's round-trip time, if the window measures it.
     fn round_trip(&self) -> Option<Span> {
         None
     }
 }
 
-/// What steers a relay's circuits in the direction to the client: it is told of circuits and neighbours' messages, and
-/// takes a step when it asked for one.
+/// Steers a relay's circuits in the direction to the client.
+///
+/// The driver reports circuits and neighbours' messages, and calls [`step`](Self::step) at [`next_step`](Self::next_step).
 pub trait Controller: Debug + Send {
     /// Cells that a new circuit may send, and that its streams may package, before the first step.
     fn first_allowance(&self) -> (f64, f64) {
         (f64::INFINITY, f64::INFINITY)
     }
-    /// When the next step is due, and since when it is known to be.
+    /// When the next step is due, and when this was decided.
     fn next_step(&self) -> Option<Timer>;
     /// Takes the step that is due.
     fn step(&mut self, now: Time, plant: &mut dyn Plant);
-    /// Its last step kept the relay busy for so long: whether it solved a problem. A simulation has nothing to say.
+    /// Reports how long the last step took on a live relay. Returns whether it solved a problem.
     fn took(&mut self, _now: Time, _spent: Span) -> bool {
         false
     }
-    /// A circuit begins; its key may have been another's.
+    /// A circuit begins; its key may be reused.
     fn begun(&mut self, _circuit: CircuitKey) {}
-    /// A circuit has a new neighbour, who knows nothing of it: it was extended, or has moved to another connection.
+    /// A circuit has a new neighbour without any knowledge of it, after an extension or a move to another connection.
     fn joined(&mut self, _circuit: CircuitKey) {}
-    /// Two circuits have exchanged their ways towards the client, with the neighbours there.
+    /// Two circuits exchanged their paths towards the client, with the neighbours there.
     fn exchanged(&mut self, _a: CircuitKey, _b: CircuitKey) {}
-    /// A neighbour's message; `find` knows the circuits of its channel, and on which side of them it is.
+    /// A neighbour's message arrived; `find` maps its circuit ids to circuits and the neighbour's side.
     fn receive(&mut self, _now: Time, _message: &[u8], _find: &dyn Fn(CircId) -> Option<(CircuitKey, Side)>) {
     }
-    /// What was done so far, if somebody may want to know.
+    /// Counts for reports, if the controller keeps them.
     fn totals(&self) -> Option<Totals> {
         None
     }
 }
 
-/// A timeout: the earlier goes first, and of two that are due at once the one set first.
+/// A timer; of two timers due at the same time the one set first comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timer {
     /// When it is due.
@@ -130,56 +131,56 @@ pub struct Timer {
     pub set: Time,
 }
 
-/// What a relay's controller sees of a circuit.
+/// A controller's view of a circuit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View {
     /// Cells that wait to be sent to the client, in the circuit queue and in the output buffer.
     pub waiting: f64,
     /// The circuit's cells enter the overlay here: it has streams.
     pub enters: bool,
-    /// They come from another relay.
+    /// The circuit's cells come from another relay.
     pub passes: bool,
-    /// The next node is the client, which takes whatever comes.
+    /// The next node is the client, which accepts everything.
     pub to_client: bool,
 }
 
-/// How much of a circuit may go until the controller says otherwise, in cells.
+/// The cells that a circuit may send and package until the next allowance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Allowance {
-    /// To be sent at once,
+    /// Cells to send at once.
     pub send: f64,
-    /// and more at each [release](Plant::release).
+    /// Cells to add at each [release](Plant::release).
     pub share: f64,
-    /// To be packaged from the circuit's streams; what is left of a cell there counts in the next step if a stream had
-    /// more.
+    /// Cells to package from the circuit's streams. A fraction of a cell carries over to the next step if a stream had
+    /// more data.
     pub package: f64,
-    /// Cells per second that its streams are planned to have, if they are.
+    /// Planned rate of its streams in cells per second, if there is a plan.
     pub planned: Option<f64>,
-    /// The part of a cell that was left over before counts too; else it is lost, unless a cell waited, of which it then
-    /// let that part go.
+    /// Whether the fraction of a cell that the last step left over counts too. Otherwise it is lost, unless a cell was
+    /// waiting for it.
     pub carry: bool,
 }
 
-/// A relay's circuits as its controller measures and steers them.
+/// A relay's circuits, as its controller measures and steers them.
 pub trait Plant {
     /// All circuits, in order.
     fn circuits(&self, into: &mut Vec<CircuitKey>);
-    /// What there is to see of one that is there.
+    /// The view of an existing circuit.
     fn view(&self, circuit: CircuitKey) -> View;
-    /// Cells that the sources of its streams still have, as far as can be told.
+    /// Estimate of the cells that its streams' sources still have.
     fn demand(&mut self, circuit: CircuitKey) -> f64;
-    /// Bytes that they still have, where the driver knows and says so.
+    /// Bytes that these sources still have, if the driver announces them.
     fn announced(&self, circuit: CircuitKey) -> f64;
-    /// Sets what it may send and package.
+    /// Sets the circuit's allowance.
     fn allow(&mut self, now: Time, circuit: CircuitKey, allowance: &Allowance);
     /// Lets every circuit send another share.
     fn release(&mut self, now: Time);
-    /// Lets streams that were stopped go on as far as they may; nothing if the circuit is gone.
+    /// Resumes stopped streams within the allowance; does nothing if the circuit is gone.
     fn resume(&mut self, circuit: CircuitKey);
-    /// Whether there is a relay on that side that can be told something now.
+    /// Whether a relay on that side can receive a message now.
     fn has_neighbour(&self, circuit: CircuitKey, side: Side) -> bool;
-    /// Adds what `write` writes, `most` bytes at most, to the message for that neighbour. Returns the bytes of a
-    /// message that this filled and sent.
+    /// Appends at most `most` bytes from `write` to the message for that neighbour. Returns the bytes of a
+    /// full message that this sent.
     fn advertise(
         &mut self,
         now: Time,
@@ -188,7 +189,7 @@ pub trait Plant {
         route: Route,
         write: &mut dyn FnMut(CircId, &mut Vec<u8>),
     ) -> u64;
-    /// Sends the messages begun; their bytes.
+    /// Sends all open messages; returns their bytes.
     fn send(&mut self, now: Time, route: Route) -> u64;
 }
 
@@ -197,11 +198,11 @@ pub trait Plant {
 pub enum Route {
     /// As cells on the connection between the two.
     InBand,
-    /// Past the network, in exactly this time: only a simulation can.
+    /// Outside the network, in exactly this time (simulation only).
     OutOfBand(Span),
 }
 
-/// Counts of what a controller that exchanges messages has done.
+/// Counts of a controller that exchanges messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Problems solved.
@@ -210,7 +211,7 @@ pub struct Totals {
     pub circuits: u64,
     /// Solves that ended in safe rates.
     pub fallbacks: u64,
-    /// Steps without a solve: circuits were left to the windows.
+    /// Steps without a solve, which left circuits to the windows.
     pub left_to_windows: u64,
     /// Trajectories refused: not numbers, too long, replayed, of the wrong kind or of no circuit of ours.
     pub refused: u64,

@@ -1,5 +1,6 @@
-//! Tor-Vegas: a congestion window moved by the round-trip times of SENDMEs (proposal 324; tor-spec,
-//! "Congestion control"), as relays run it since 0.4.8.
+//! Tor-Vegas: a congestion window that follows the round-trip times of SENDMEs.
+//!
+//! Proposal 324 and tor-spec, "Congestion control", as relays run it since 0.4.8.
 //!
 //! The queue that a circuit keeps in the network is its window less its bandwidth-delay product,
 //! `window * least RTT / smoothed RTT`. Below `alpha` the window grows, above `beta` it shrinks, above
@@ -14,7 +15,7 @@ use tidegate_control::units::{Span, Time};
 
 use super::{Control, Violation, Window};
 
-/// Consensus parameters, with Tor's defaults for circuits that end at an exit. Cells unless said.
+/// Consensus parameters, with Tor's defaults for circuits that end at an exit. The unit is cells unless stated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct VegasParameters {
@@ -49,15 +50,15 @@ pub struct VegasParameters {
     pub delta: u32,
     /// A window counts as full with this many increments left. Source: tor's `cc_cwnd_full_gap`.
     pub full_gap: u32,
-    /// and as not full below this percentage in flight. Source: tor's `cc_cwnd_full_minpct`.
+    /// A window counts as not full below this percentage in flight. Source: tor's `cc_cwnd_full_minpct`.
     #[schemars(range(max = 100))]
     pub full_percent: u32,
     /// Span of the smoothed RTT, percent of the SENDMEs per window. Source: tor's `cc_ewma_cwnd_pct`.
     pub ewma_percent: u32,
-    /// but at most so many SENDMEs. Source: tor's `cc_ewma_max`.
+    /// The most SENDMEs in the span of the smoothed RTT. Source: tor's `cc_ewma_max`.
     #[schemars(range(min = 1))]
     pub ewma_max: u32,
-    /// and so many in slow start. Source: tor's `cc_ewma_ss`.
+    /// The span of the smoothed RTT in slow start, SENDMEs. Source: tor's `cc_ewma_ss`.
     #[schemars(range(min = 1))]
     pub ewma_slow_start: u32,
     /// At the least window the least RTT moves up by this percentage of the way. Source: tor's `cc_rtt_reset_pct`.
@@ -110,9 +111,9 @@ pub(crate) struct Vegas {
     blocked: bool,
     /// SENDMEs until the window may move again.
     until_update: u64,
-    /// SENDMEs until a window's worth was acknowledged.
+    /// SENDMEs until a full window is acknowledged.
     until_round: u64,
-    /// When the cells left that will bring SENDMEs back.
+    /// Send times of the cells that will trigger SENDMEs.
     sent: VecDeque<Time>,
     /// Microseconds, as tor counts; zero before the first measurement.
     smoothed_rtt: u64,
@@ -238,7 +239,7 @@ impl Window for Vegas {
         u32::try_from(self.window.saturating_sub(self.in_flight)).unwrap_or(u32::MAX)
     }
 
-    /// Every `sendme_increment`-th brings a SENDME.
+    /// Every `sendme_increment`-th cell triggers a SENDME.
     fn sent(&mut self, now: Time) {
         self.in_flight += 1;
         if self.in_flight.is_multiple_of(u64::from(self.parameters.sendme_increment)) {
@@ -255,7 +256,7 @@ impl Window for Vegas {
             self.measure(rtt);
         }
         if blocked != self.blocked {
-            // Stopped by our own queue, or free again: look at the window at once.
+            // The local queue stopped or freed us: update the window at once.
             self.blocked = blocked;
             self.until_update = 0;
         }
@@ -279,8 +280,8 @@ impl Window for Vegas {
 mod tests {
     use super::*;
 
-    /// A path that delivers `rate` cells a second after `base`, first in first out; gives the cells in
-    /// flight at the end of `seconds`, the rate and the greatest queue after half of it.
+    /// Runs a FIFO path that delivers `rate` cells/s after `base`. Returns the cells in
+    /// flight at the end of `seconds`, and the rate in the second half.
     fn run(rate: u64, base: Span, seconds: u64) -> (u64, f64) {
         let mut vegas = Vegas::new(VegasParameters::default());
         let mut acks: VecDeque<Time> = VecDeque::new();

@@ -7,7 +7,7 @@ use tidegate_control::units::Time;
 
 use super::{Control, Violation, Window};
 
-/// The fixed windows alone bound what is in flight.
+/// Only the fixed windows bound the cells in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindows;
 

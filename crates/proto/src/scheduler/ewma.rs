@@ -1,5 +1,6 @@
-//! Quiet circuits first: the circuit with the least exponentially weighted count of cells sent sends next
-//! (Tang and Goldberg, "An Improved Algorithm for Tor Circuit Scheduling", CCS 2010).
+//! EWMA: the circuit with the least exponentially weighted cell count sends next.
+//!
+//! Quiet circuits go first (Tang and Goldberg, "An Improved Algorithm for Tor Circuit Scheduling", CCS 2010).
 //!
 //! All counts decay alike, so their order changes only when one of them grows. Instead of shrinking every
 //! count, a new cell counts for more the later it is sent: `2^((now - epoch) / half_life)`. When that
@@ -16,7 +17,7 @@ use tidegate_control::units::{Span, Time};
 
 use super::{Circuits, Discipline, Scheduler};
 
-/// Half-lives after which counts are rescaled: far from where an f64 loses the single cell.
+/// Half-lives after which counts are rescaled: long before an f64 loses single cells.
 const RESCALE_HALF_LIVES: f64 = 64.0;
 
 /// Least decayed cell count first.
@@ -56,8 +57,7 @@ struct Order {
     next_ticket: u64,
 }
 
-/// What a cell counts for at a time, and by how much counts have decayed since the epoch: several cells are sent at one
-/// time.
+/// Weight of a cell at a time, and decay since the epoch; cached, because several cells are sent at one time.
 #[derive(Clone, Copy, Debug)]
 struct Powers {
     at: Time,

@@ -1,5 +1,6 @@
-//! Longest queue first: the circuit with the most waiting cells sends next. It keeps queues even and memory small,
-//! and prefers loud circuits; one that has waited for too long goes first all the same.
+//! Longest queue first: the circuit with the most waiting cells sends next.
+//!
+//! It keeps queues even and memory small, but prefers loud circuits. A circuit that exceeds the timeout goes first.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use super::{Circuits, Discipline, Scheduler};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct LongestQueue {
-    /// A circuit that has waited for so long goes before any queue.
+    /// A circuit that has waited this long goes before longer queues.
     pub timeout: Span,
 }
 
@@ -33,7 +34,7 @@ impl Discipline for LongestQueue {
 #[derive(Debug)]
 struct Order {
     timeout: Span,
-    /// Circuits with cells, the one that has waited longest first, and since when.
+    /// Circuits with cells and the start of their waiting, the longest first.
     waiting: Vec<(u32, Time)>,
 }
 
@@ -47,12 +48,12 @@ impl Scheduler for Order {
         if now.since(since) >= self.timeout {
             return Some(oldest);
         }
-        // Of equal queues the one that waits longer: `max_by_key` takes the last.
+        // Ties go to the longest waiting circuit: `max_by_key` takes the last of equal items, hence `rev`.
         let longest = self.waiting.iter().rev().max_by_key(|(key, _)| circuits.queued(*key));
         longest.map(|(key, _)| *key)
     }
 
-    /// Channels, too, in the order of their longest queues.
+    /// Channels compare by their longest queues.
     fn load(&mut self, now: Time, circuits: &dyn Circuits) -> Option<f64> {
         self.next(now, circuits).map(|key| -f64::from(circuits.queued(key)))
     }
@@ -103,7 +104,7 @@ mod tests {
             queues.0[key as usize] -= 1;
             order.sent(now, key, queues.0[key as usize] > 0, &queues);
         }
-        // Three of circuit 1 and they are equal: the one that waits longer. At 11 ms circuit 2 has waited too long.
+        // After three cells of circuit 1 the queues are equal, and circuit 0 waits longest. At 11 ms circuit 2 exceeds the timeout.
         assert_eq!(turns, [1, 1, 1, 0, 1, 2, 0]);
     }
 }

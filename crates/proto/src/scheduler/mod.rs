@@ -1,4 +1,4 @@
-//! Which circuit of a channel sends the next cell.
+//! Schedulers: the order in which the circuits of a channel send cells.
 
 pub mod ewma;
 pub mod longest_queue;
@@ -9,42 +9,41 @@ use std::fmt::Debug;
 
 use tidegate_control::units::Time;
 
-/// One way of ordering circuits, with its parameters: what a scenario or a configuration names.
+/// A scheduling discipline with its parameters, which scenarios choose by name.
 pub trait Discipline: Debug + Send + Sync {
     /// A scheduler for one channel.
     fn build(&self) -> Box<dyn Scheduler + Send>;
-    /// Whether it asks [how much circuits have sent](Circuits::sent), which is counted only then.
+    /// Whether it reads [`Circuits::sent`], which is counted only if needed.
     fn counts(&self) -> bool {
         false
     }
 }
 
-/// A channel's circuits as its scheduler sees them, each by its key. A relay knows no more of a circuit's kind than how
-/// much it has sent.
+/// A channel's circuits, as its scheduler sees them, by key. A relay learns a circuit's kind only from its traffic.
 pub trait Circuits {
     /// Circuits on the channel, with cells or without.
     fn count(&self) -> usize;
     /// Cells that wait in a circuit's queue.
     fn queued(&self, key: u32) -> u32;
-    /// Cells that it has sent of late: a count that halves in
+    /// Recently sent cells: a count with the half-life
     /// [`LOUDNESS_HALF_LIFE`](crate::transport::LOUDNESS_HALF_LIFE).
     fn sent(&self, now: Time, key: u32) -> f64;
 }
 
 /// The order in which the circuits of one channel send. Keys are the channel's own and are reused.
 pub trait Scheduler: Debug + Send {
-    /// Circuit `key`, which had none, has cells to send.
+    /// Circuit `key` has cells to send, after it had none.
     fn activate(&mut self, now: Time, key: u32, circuits: &dyn Circuits);
-    /// The circuit that sends the next cell; the caller sends exactly one and then says [`sent`](Self::sent).
+    /// The circuit that sends the next cell; the caller sends exactly one, then calls [`sent`](Self::sent).
     fn next(&mut self, now: Time, circuits: &dyn Circuits) -> Option<u32>;
-    /// How much the circuit that sends next has sent of late, by which channels compare; `None` if no circuit
-    /// has cells.
+    /// The load of the next circuit, which KIST compares between channels; `None` if all circuits are
+    /// empty.
     fn load(&mut self, now: Time, circuits: &dyn Circuits) -> Option<f64>;
-    /// The circuit named by [`next`](Self::next) sent a cell; `more` if it has others.
+    /// The circuit of [`next`](Self::next) sent a cell; `more`: it has other cells.
     fn sent(&mut self, now: Time, key: u32, more: bool, circuits: &dyn Circuits);
-    /// Circuit `key` is gone or may not send now.
+    /// Circuit `key` is gone or stopped.
     fn remove(&mut self, key: u32);
-    /// Removes `key` and forgets what is known of it, for its next owner.
+    /// Removes `key` with all its state, because the key will be reused.
     fn forget(&mut self, key: u32);
 }
 
@@ -52,7 +51,7 @@ pub trait Scheduler: Debug + Send {
 mod tests {
     use super::*;
 
-    /// Circuits that a scheduler does not look at.
+    /// Circuits for schedulers that do not read them.
     pub(super) struct Unseen;
 
     impl Circuits for Unseen {

@@ -1,4 +1,4 @@
-//! Each circuit with cells in turn, as Tor did before 0.2.2 and does with equal counts.
+//! Round robin over circuits with cells, as in Tor before 0.2.2.
 
 use std::collections::VecDeque;
 
@@ -30,7 +30,7 @@ impl Scheduler for Order {
         self.turn.front().copied()
     }
 
-    /// All alike: channels take turns as circuits do.
+    /// Constant, so channels take turns too.
     fn load(&mut self, _: Time, _: &dyn Circuits) -> Option<f64> {
         (!self.turn.is_empty()).then_some(0.0)
     }

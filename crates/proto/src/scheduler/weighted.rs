@@ -1,5 +1,6 @@
-//! Weighted round robin between two classes of circuits, quiet and loud, and in turn within each. A relay knows no
-//! other class: a circuit is loud once it has sent more cells of late than a threshold.
+//! Weighted round robin between quiet and loud circuits, and round robin within each class.
+//!
+//! A circuit is loud while its recent cell count is above a threshold.
 
 use std::collections::VecDeque;
 
@@ -14,7 +15,7 @@ use super::{Circuits, Discipline, Scheduler};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Weighted {
-    /// Cells sent of late from which on a circuit is loud (the count halves every 30 s).
+    /// A circuit with more recently sent cells is loud (the count halves every 30 s).
     #[schemars(range(min = 0.0))]
     pub threshold: f64,
     /// Cells of quiet circuits for each cell of loud ones while both wait.
@@ -47,7 +48,7 @@ const LOUD: usize = 1;
 #[derive(Debug)]
 struct Order {
     rules: Weighted,
-    /// The turns of quiet and of loud circuits.
+    /// Queues of quiet and of loud circuits.
     classes: [VecDeque<u32>; 2],
     /// Cells that quiet circuits may still send before a loud one must.
     credit: u32,
@@ -70,7 +71,7 @@ impl Scheduler for Order {
         self.classes[self.class()].front().copied()
     }
 
-    /// Channels with a quiet circuit to serve before others.
+    /// Channels with a quiet circuit go first.
     fn load(&mut self, now: Time, circuits: &dyn Circuits) -> Option<f64> {
         self.next(now, circuits).map(|_| self.class() as f64)
     }
@@ -123,7 +124,7 @@ mod tests {
         };
         let turns: Vec<u32> = (0..8).map(|_| turn(true)).collect();
         assert_eq!(turns, [0, 2, 0, 1, 2, 0, 2, 1]);
-        // The quiet ones end: the loud one has all.
+        // After the quiet circuits end, the loud one gets all turns.
         assert_eq!([turn(false), turn(false), turn(true), turn(true)], [0, 2, 1, 1]);
     }
 }

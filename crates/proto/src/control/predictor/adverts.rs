@@ -1,4 +1,4 @@
-//! What a relay advertises to its neighbours, and what they know.
+//! The trajectories that a relay sends to its neighbours, and those that they already have.
 
 use tidegate_control::predictor::Formulation;
 use tidegate_control::units::{Span, Time};
@@ -9,37 +9,37 @@ use super::trajectory::{About, Encoding, Trajectory};
 use super::wire;
 use crate::ids::CircuitKey;
 
-/// Steps after which a trajectory is told again although the neighbour can tell by itself; much fewer than it
-/// is patient for.
+/// Steps after which a trajectory is repeated even if the neighbour's version is good. Well below the timeout of
+/// beliefs (25 steps).
 const REPEAT: u64 = 10;
 
-/// Quanta that grants are told higher. What rounding takes away is lost; what it gives too much is a queue, and drains.
+/// Quanta added to grants. A grant that is too low is lost capacity; one that is too high is a queue that drains.
 const GENEROSITY: f64 = 0.25;
 
-/// What a neighbour knows of one trajectory; its values lie in [`Adverts::values`].
+/// A neighbour's version of one trajectory; its values are in [`Adverts::values`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     solved: Time,
-    /// Zero if it knows nothing.
+    /// Zero if it has not received one.
     length: u16,
 }
 
-/// Writes trajectories; with the compact encoding those only that neighbours do not know.
+/// Writes trajectories; with the compact encoding only those that neighbours lack.
 #[derive(Debug, Default)]
 pub(super) struct Adverts {
     encoding: Encoding,
-    /// How far from the plan the neighbour's idea of its next steps may be, as a share of the plan's largest value.
+    /// The allowed error of the neighbour's version, as a share of the plan's largest value.
     resolution: f64,
     step: Span,
     horizon: usize,
     /// By circuit and [`About`].
     known: Vec<[Known; 4]>,
-    /// As neighbours read them, `horizon` each.
+    /// Values as neighbours decode them, `horizon` each.
     values: Vec<f64>,
-    /// First steps of what we take that are over by the time that the predecessor has acted on it and its cells
-    /// are here.
+    /// First steps of a grant that pass before the predecessor has acted on it and its cells
+    /// arrive.
     past: usize,
-    /// Circuits whose neighbours have been told that nothing flows.
+    /// By circuit: the neighbours know that it is idle.
     quiet: Vec<bool>,
     pieces: PiecewiseLinear,
     wanted: Vec<f64>,
@@ -58,7 +58,7 @@ impl Adverts {
         Adverts { encoding, resolution, step, horizon, past, ..Adverts::default() }
     }
 
-    /// The circuit is gone, or has a neighbour who knows nothing.
+    /// Forgets what neighbours know, because the circuit is gone or has a new neighbour.
     pub(super) fn forget(&mut self, circuit: CircuitKey) {
         if let Some(known) = self.known.get_mut(circuit.0 as usize) {
             *known = Default::default();
@@ -68,8 +68,8 @@ impl Adverts {
         }
     }
 
-    /// Whether there is something to tell a circuit's neighbours: its plan if it `flows`, else, once, that it
-    /// does not. Without that they would take our silence for a wide open way.
+    /// Whether a message about the circuit is due: its plan while it `flows`, and once that it is idle. Without that
+    /// neighbours would read silence as an unlimited grant.
     pub(super) fn are_due(&mut self, circuit: CircuitKey, flows: bool) -> bool {
         let index = circuit.0 as usize;
         if self.quiet.len() <= index {
@@ -79,8 +79,9 @@ impl Adverts {
         flows || !quiet
     }
 
-    /// Prepares one of the trajectories of the solve at `now` to be [written](Self::write); the bytes of it at
-    /// most. None if the neighbour knows it. `flow`: cells that the circuit sends in a step at most.
+    /// Prepares a trajectory of the solve at `now` for [`write`](Self::write); returns its largest size in bytes.
+    ///
+    /// `None` if the neighbour's version is good. `flow`: the most cells that the circuit sends in a step.
     pub(super) fn prepare(
         &mut self,
         now: Time,
@@ -121,7 +122,7 @@ impl Adverts {
         Some(self.pieces.most_bytes())
     }
 
-    /// Appends what was prepared to a cell; `same`: the trajectory before it is of the same circuit.
+    /// Appends the prepared trajectory to a cell; `same`: the previous one is of the same circuit.
     pub(super) fn write(&self, trajectory: &Trajectory<'_>, same: bool, out: &mut Vec<u8>) {
         match self.encoding {
             Encoding::Plain => wire::write(trajectory, out),
@@ -145,7 +146,7 @@ mod tests {
         Adverts::new(&PredictorParameters { encoding, resolution, ..PredictorParameters::default() })
     }
 
-    /// What is told at a step, if anything is.
+    /// The message of a step, if one is due.
     fn told(adverts: &mut Adverts, step: u64, values: &[f64]) -> Option<Vec<u8>> {
         let (now, about) = (Time(STEP.0 * step), About::Intake);
         adverts.prepare(now, CircuitKey(3), (about, 0.0), values)?;
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_neighbours_know_is_told_seldom() {
+    fn known_trajectories_are_seldom_repeated() {
         let mut adverts = compact();
         let often = |adverts: &mut Adverts, steps: std::ops::Range<u64>| {
             steps.filter(|step| told(adverts, *step, &[200.0; 10]).is_some()).collect::<Vec<_>>()
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(often(&mut adverts, 35..40), [35], "a new neighbour is told");
         assert!(told(&mut adverts, 40, &[0.0; 10]).is_some(), "it has come to an end");
         assert!(told(&mut adverts, 41, &[0.01; 10]).is_none(), "next to nothing");
-        // What was planned comes true; the first two steps are over before anybody can act on them.
+        // The plan comes true; the first two steps pass before a neighbour can act on them.
         let plan = |first: u64| (first..first + 10).map(|step| if step < 5 { 300.0 } else { 100.0 });
         assert!(told(&mut adverts, 42, &plan(0).collect::<Vec<_>>()).is_some());
         assert!(told(&mut adverts, 43, &plan(1).collect::<Vec<_>>()).is_none());
@@ -174,8 +175,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the plans are, the neighbour's idea of the next steps is as near as was asked for, but for
-        /// a step after it was told something.
+        /// For any plans, the neighbour's version is within the resolution; right after a message within four
+        /// quanta.
         #[test]
         fn neighbours_are_never_far_off(
             plans in proptest::collection::vec(proptest::collection::vec(0.0..500.0f64, 10), 1..30),

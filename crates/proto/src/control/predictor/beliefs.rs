@@ -1,4 +1,4 @@
-//! What a relay believes of what its neighbours told it.
+//! The trajectories of its neighbours that a relay accepts.
 
 use tidegate_control::predictor::Formulation;
 use tidegate_control::predictor::exchange::{believe, last};
@@ -9,24 +9,23 @@ use super::parameters::{Clocks, PredictorParameters};
 use super::trajectory::{About, Trajectory};
 use crate::ids::CircuitKey;
 
-/// Messages older than so many steps are not believed to be fresher, nor is a predecessor's plan believed for
-/// longer than this after its last message.
+/// Steps after which a predecessor's plan expires, and the largest age that a message can claim.
 const TIMEOUT_STEPS: u64 = 25;
-/// The first steps of the prototype's plans are what the predecessor has fixed.
+/// In the prototype's problem, the predecessor's plan fixes this many first steps.
 pub(super) const FIXED: usize = 2;
-/// Seconds' worth of a relay's bandwidth that a queue is believed to hold at most (prototype).
+/// The longest plausible queue, in seconds of the relay's bandwidth (prototype).
 const BELIEVED_QUEUE: f64 = 60.0;
-/// Bandwidth in cells per second where nothing limits a relay.
+/// Bandwidth of an unlimited relay, cells/s.
 const UNLIMITED: f64 = 1e7;
 
-/// What is known of one circuit; its trajectories lie in [`Beliefs::values`].
+/// State of one circuit; its trajectories are in [`Beliefs::values`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// When each trajectory was solved, by kind; zero if there is none.
+    /// When each trajectory was solved, by kind; zero without one.
     solved: [Time; 4],
-    /// The sender's own time of it, which must grow.
+    /// The sender's own time of each, which must grow.
     stamps: [Time; 4],
-    /// Values, by kind; zero if none.
+    /// Number of values, by kind.
     lengths: [u16; 4],
     /// From the successor, and from the predecessor.
     delays: [Delay; 2],
@@ -57,7 +56,7 @@ impl Beliefs {
         self.bandwidth * BELIEVED_QUEUE
     }
 
-    /// Makes room for a circuit; gives its index.
+    /// Makes room for a circuit and returns its index.
     pub fn index(&mut self, circuit: CircuitKey) -> usize {
         let index = circuit.0 as usize;
         if self.known.len() <= index {
@@ -72,14 +71,14 @@ impl Beliefs {
         start..start + self.parameters.horizon
     }
 
-    /// The circuit is gone; its number may be another's next.
+    /// Forgets a circuit that is gone; its key may be reused.
     pub fn forget(&mut self, circuit: CircuitKey) {
         if let Some(known) = self.known.get_mut(circuit.0 as usize) {
             *known = Known::default();
         }
     }
 
-    /// Two circuits have exchanged their successors, and what those granted.
+    /// Exchanges two circuits' successors and their grants.
     pub fn exchange(&mut self, a: CircuitKey, b: CircuitKey) {
         let (a, b) = (self.index(a), self.index(b));
         let kind = About::Intake as usize;
@@ -93,17 +92,17 @@ impl Beliefs {
         }
     }
 
-    /// What was told last of a circuit; empty if nothing was.
+    /// The last trajectory of a circuit; empty before the first.
     pub fn of(&self, index: usize, about: About) -> &[f64] {
         &self.values[self.range(index, about)][..self.known[index].lengths[about as usize].into()]
     }
 
-    /// Time since that was solved, ns.
+    /// Time since this trajectory was solved, ns.
     pub fn age(&self, now: Time, index: usize, about: About) -> f64 {
         now.since(self.known[index].solved[about as usize]).0 as f64
     }
 
-    /// Whether that is still believed.
+    /// Whether this trajectory has not expired.
     pub fn holds(&self, now: Time, index: usize, about: About) -> bool {
         self.age(now, index, about) <= (self.parameters.step * TIMEOUT_STEPS).0 as f64
     }
@@ -117,7 +116,7 @@ impl Beliefs {
         })
     }
 
-    /// Notes our own wish at a circuit's first hop; none if the circuit has nothing to do.
+    /// Notes our own wish at a circuit's first hop; empty for an idle circuit.
     pub fn wish(&mut self, circuit: CircuitKey, values: &[f64]) {
         let index = self.index(circuit);
         let range = self.range(index, About::Output);
@@ -125,8 +124,8 @@ impl Beliefs {
         self.known[index].lengths[About::Output as usize] = values.len() as u16;
     }
 
-    /// A neighbour of a circuit says something; `from_predecessor`: the one that sends us cells. False if it is not
-    /// to be believed.
+    /// Stores a neighbour's trajectory; returns false if it is refused. `from_predecessor`: the neighbour sends
+    /// us cells.
     pub fn receive(
         &mut self,
         now: Time,
@@ -143,7 +142,7 @@ impl Beliefs {
         let sound = from_predecessor == (told.about != About::Intake)
             && (1..=horizon).contains(&told.values.len())
             && told.step == step
-            // What was said before is not said again, nor more than once in a step.
+            // Refuse replays, and more than one update in a step.
             && (told.solved.0 > known.stamps[kind].0.saturating_add(step.0 / 2) || known.lengths[kind] == 0)
             && told.values.iter().all(|value| !value.is_nan());
         if !sound {

@@ -1,22 +1,21 @@
-//! How long cells are under way between neighbours, estimated while the neighbours talk.
+//! Estimates the delay between neighbours from the ages of their messages.
 
 use tidegate_control::units::{Span, Time};
 
-/// The delay of one direction of a link: the least age of a message on arrival lately, since what one took
-/// longer it waited in queues.
+/// The delay of one direction of a link: the least recent age of a message on arrival.
 ///
-/// What a neighbour writes on its messages cannot be checked. So the estimate is cut to what plans reach, counts
-/// for the circuit of the message alone, and forgets.
+/// Longer ages include waiting in queues. A neighbour can write any time on its messages, so the estimate is at most the
+/// horizon, counts for the message's circuit alone, and expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delay {
-    /// The least age in the current period, and in the one before; none: no message came.
+    /// The least age in the current and in the previous period; `None` without a message.
     least: [Option<Span>; 2],
     /// When the current period began.
     began: Time,
 }
 
 impl Delay {
-    /// A message of this age has come. Least ages are forgotten after one to two periods in which others came.
+    /// Adds the age of a message. A least age expires after one to two periods with newer messages.
     pub fn observe(&mut self, now: Time, age: Span, period: Span) {
         if self.least[0].is_some() && now.since(self.began) >= period {
             self.least = [None, self.least[0]];
@@ -27,7 +26,7 @@ impl Delay {
         }
     }
 
-    /// The estimate, or `otherwise` as long as there is none; at most `most`.
+    /// The estimate, or `otherwise` before the first message; at most `most`.
     pub fn get(&self, otherwise: Span, most: Span) -> Span {
         self.least.iter().flatten().min().copied().unwrap_or(otherwise).min(most)
     }

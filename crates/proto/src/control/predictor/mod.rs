@@ -1,9 +1,8 @@
-//! PredicTor (Döpmann et al. 2022): relays agree with their neighbours on rates per circuit and hop, by solving an
-//! optimal control problem in every step.
+//! PredicTor (Döpmann et al. 2022): relays agree on rates per circuit and hop by solving an optimal control problem.
 //!
 //! Only the direction from exit to client is controlled, so a circuit's *predecessor* is the relay nearer to
-//! the exit. Once per step a relay measures its circuits, solves ([`Planner`]), tells its neighbours the plans
-//! ([`wire`]), and lets each circuit send so many cells. Fixed windows bound what is in flight as ever.
+//! the exit. Once per step a relay measures its circuits, solves ([`Planner`]), sends the plans to its neighbours
+//! ([`wire`]), and sets each circuit's allowance. Fixed windows bound the cells in flight.
 
 mod adverts;
 mod beliefs;

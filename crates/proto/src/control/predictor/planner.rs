@@ -1,5 +1,6 @@
-//! A relay's plans: the optimal control problem that its measurements and its neighbours' trajectories make, solved
-//! once per step.
+//! A relay's plans: builds the optimal control problem of a step and solves it.
+//!
+//! The input is the relay's measurements and its neighbours' trajectories.
 
 use tidegate_control::predictor::exchange::{align, share_fixed, source};
 use tidegate_control::predictor::{Formulation, Problem, Solution, Solver};
@@ -10,40 +11,40 @@ use super::parameters::PredictorParameters;
 use super::trajectory::{About, Trajectory};
 use crate::ids::CircuitKey;
 
-/// Where a circuit's cells come from.
+/// The origin of a circuit's cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Source {
-    /// A relay, which tells us.
+    /// A relay, which sends trajectories.
     Relay,
-    /// A server; so many cells are still to come, as far as can be told.
+    /// A server, with an estimate of the remaining cells.
     Server(f64),
 }
 
-/// What a relay measures of a circuit.
+/// A relay's measurements of a circuit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Which circuit.
+    /// The circuit.
     pub circuit: CircuitKey,
     /// Its cells in the circuit queue and the output buffer.
     pub queue: f64,
-    /// Where its cells come from.
+    /// The origin of its cells.
     pub source: Source,
-    /// The next node is the client, which takes whatever comes.
+    /// The next node is the client, which accepts everything.
     pub to_client: bool,
 }
 
 /// The plan for one circuit.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
-    /// Which circuit.
+    /// The circuit.
     pub circuit: CircuitKey,
     /// Rates in, cells/s, by step.
     pub intake: &'a [f64],
     /// Rates out.
     pub output: &'a [f64],
-    /// Queue after each step as the successor is told, cells.
+    /// Queue after each step for the successor, cells.
     pub queue: &'a [f64],
-    /// Rates out if it were not for the successor; empty in the prototype's problem.
+    /// Rates out without the successor's limit; empty in the prototype's problem.
     pub unhindered: &'a [f64],
 }
 
@@ -84,18 +85,18 @@ impl Planner {
         self.solver.fallbacks()
     }
 
-    /// The circuit is gone; its number may be another's next.
+    /// Forgets a circuit that is gone; its key may be reused.
     pub fn forget(&mut self, circuit: CircuitKey) {
         self.beliefs.forget(circuit);
     }
 
-    /// Two circuits have exchanged their successors.
+    /// Exchanges two circuits' successors.
     pub fn exchange(&mut self, a: CircuitKey, b: CircuitKey) {
         self.beliefs.exchange(a, b);
     }
 
-    /// A neighbour of a circuit says something; `from_predecessor`: the one that sends us cells. False if it is not
-    /// to be believed.
+    /// Stores a neighbour's trajectory; returns false if it is refused. `from_predecessor`: the neighbour sends
+    /// us cells.
     pub fn receive(
         &mut self,
         now: Time,
@@ -106,7 +107,7 @@ impl Planner {
         self.beliefs.receive(now, circuit, from_predecessor, told)
     }
 
-    /// A new step begins; neighbours' messages took so many bytes in the last.
+    /// Begins a new step; messages took `message_bytes` in the last one.
     pub fn begin(&mut self, message_bytes: u64) {
         self.problem.clear();
         self.rows.clear();
@@ -114,7 +115,7 @@ impl Planner {
         self.problem.capacity = self.parameters.capacity_share * (self.beliefs.bandwidth - messages).max(0.0);
     }
 
-    /// Adds a circuit to this step's problem. False if it has nothing to do, and so no part in it: its rates
+    /// Adds a circuit to this step's problem. Returns false for an idle circuit, which is left out: its rates
     /// are zero.
     pub fn add(&mut self, now: Time, measured: &Measured) -> bool {
         let PredictorParameters { horizon, step, problem, local_ends, leave_out_idle, .. } = self.parameters;
@@ -131,7 +132,7 @@ impl Planner {
         ssrc.resize(end, 0.0);
         let mut waiting = measured.queue;
         match measured.source {
-            // What is on the same machine is as good as in the queue.
+            // Data on the same machine counts as queued.
             Source::Server(remaining) if local_ends => waiting += remaining.min(most),
             Source::Server(remaining) => {
                 source(of(About::Output), remaining, most, dt, &mut vsrc[row..], &mut ssrc[row..]);
@@ -156,7 +157,7 @@ impl Planner {
         let (at_server, at_client) = (measured.source != Source::Relay, measured.to_client);
         first_hop.push(at_server);
         unbounded.push(local_ends && (at_server || at_client));
-        // A circuit whose cells go to the same machine has neither a queue nor a rate out to decide on.
+        // Cells for the same machine need neither a queue nor a rate out.
         s0.push(if local_ends && at_client { 0.0 } else { waiting });
         vmax.resize(
             end,
@@ -167,7 +168,7 @@ impl Planner {
             },
         );
         if !measured.to_client && !of(About::Intake).is_empty() {
-            // The journal's eq. 13 takes the rates of the last message as they are.
+            // The journal's equation 13 uses the last message's rates unshifted.
             let delay = if problem == Formulation::Journal { -onwards } else { onwards };
             align(of(About::Intake), steps(since(About::Intake) + delay), &mut vmax[row..]);
         }
@@ -182,7 +183,7 @@ impl Planner {
         true
     }
 
-    /// Solves for the circuits added; their number. Then [`plan`](Self::plan) says what to do.
+    /// Solves for the circuits added and returns their number; then [`plan`](Self::plan) has the results.
     pub fn solve(&mut self) -> usize {
         let (horizon, n) = (self.parameters.horizon, self.rows.len());
         let Problem { vsrc, first_hop, capacity, kind, s_max, .. } = &mut self.problem;
@@ -197,7 +198,7 @@ impl Planner {
             }
         }
         let refusal = self.solver.solve(&self.problem, &mut self.solution);
-        assert_eq!(refusal, Ok(()), "what is believed makes a sound problem");
+        assert_eq!(refusal, Ok(()), "accepted trajectories make a sound problem");
         if self.parameters.tell_source {
             let Solution { s, d, .. } = &mut self.solution;
             for row in (0..n).filter(|row| self.problem.first_hop[*row]) {
@@ -214,12 +215,12 @@ impl Planner {
         n
     }
 
-    /// Circuits added.
+    /// Number of circuits in this step's problem.
     pub fn circuits(&self) -> usize {
         self.rows.len()
     }
 
-    /// Instead of solving: each circuit added takes and sends as much as the relay carries.
+    /// Instead of solving: lets each circuit take and send as much as the relay carries.
     pub fn leave_to_windows(&mut self) {
         let (horizon, full) = (self.parameters.horizon, self.beliefs.bandwidth);
         let Solution { v_in, v_out, vv_out, s, .. } = &mut self.solution;
@@ -232,8 +233,8 @@ impl Planner {
         s.extend(self.problem.s0.iter().flat_map(|queue| std::iter::repeat_n(*queue, horizon + 1)));
     }
 
-    /// What waits already need not come: relays grant so much less that it drains. The problem alone lets a
-    /// queue that a transient has left stand for ever, since both rates can be as high as the capacity.
+    /// Lowers grants so that present queues drain. The problem alone keeps a transient's queue for ever, because both
+    /// rates can be as high as the capacity.
     fn drain(&mut self) {
         let PredictorParameters { horizon, drain, .. } = self.parameters;
         if drain == Span::ZERO {
@@ -241,7 +242,7 @@ impl Planner {
         }
         let grants = self.solution.v_in.chunks_mut(horizon);
         for (row, grants) in grants.enumerate().filter(|(row, _)| !self.problem.first_hop[*row]) {
-            // A cell on its way through is no queue.
+            // One cell in transit does not count as a queue.
             let less = (self.problem.s0[row] - 1.0).max(0.0) / drain.as_secs_f64();
             for grant in grants {
                 *grant = (*grant - less).max(0.0);
@@ -249,7 +250,7 @@ impl Planner {
         }
     }
 
-    /// The plan for the circuit that was number `row` of those that took part in the last solve.
+    /// The plan for circuit number `row` of the last solve.
     pub fn plan(&self, row: usize) -> Option<Plan<'_>> {
         let horizon = self.parameters.horizon;
         let at = row * horizon..(row + 1) * horizon;
@@ -263,8 +264,8 @@ impl Planner {
         })
     }
 
-    /// The plan for a circuit, if it took part in the last solve. Circuits are asked for in order, and some that
-    /// took part may have ended since; `row` goes along, from 0.
+    /// The plan for a circuit, if it was in the last solve. Callers ask for circuits in order and start with `row` = 0;
+    /// circuits of the solve may have ended since.
     pub(crate) fn next_plan(&self, row: &mut usize, circuit: CircuitKey) -> Option<Plan<'_>> {
         while self.rows.get(*row).is_some_and(|other| *other < circuit) {
             *row += 1;

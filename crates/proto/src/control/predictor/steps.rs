@@ -1,27 +1,27 @@
-//! When a controller does what.
+//! The timers of a controller's step.
 
 use tidegate_control::units::{Span, Time};
 
 use super::parameters::PredictorParameters;
 use crate::control::{Clock, Timer};
 
-/// What is due.
+/// The action of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// A step begins. What arrives at the same instant is heard first.
+    /// Begin a step. Messages that arrive at the same instant are read first.
     Begin,
     /// Solve.
     Solve,
     /// Act on the solution.
     Act,
-    /// Let another part of the step's cells go; so many parts are left.
+    /// Release another part of the step's cells; this many parts remain.
     Release(u32),
 }
 
-/// What is to come, by this node's clock.
+/// Pending timers by this node's clock.
 #[derive(Debug)]
 pub(super) struct Steps {
-    /// How long a step takes.
+    /// Length of a step.
     step: Span,
     parts: u32,
     due: Vec<(Timer, Due)>,
@@ -44,7 +44,7 @@ impl Steps {
         self.due.push((Timer { due: now + after, set: now }, due));
     }
 
-    /// What is due next, if it is by now.
+    /// Removes and returns the next action if it is due.
     pub fn take(&mut self, now: Time) -> Option<Due> {
         let next = self.next().filter(|next| next.due <= now)?;
         let at = self.due.iter().position(|(timer, _)| *timer == next)?;
@@ -55,7 +55,7 @@ impl Steps {
         Some(due)
     }
 
-    /// A solve has been made whose results count after `takes`; none is to wait for if that is no time.
+    /// A solve finished. Its result takes effect after `takes`; zero means immediately.
     pub fn solved(&mut self, now: Time, takes: Span) {
         if takes > Span::ZERO {
             self.set(now, takes, Due::Act);
@@ -63,7 +63,7 @@ impl Steps {
         self.set(now, self.step, Due::Begin);
     }
 
-    /// So many parts of the step's cells are let go later.
+    /// Schedules the release of `parts` more parts of the step's cells.
     pub fn release_later(&mut self, now: Time, parts: u32) {
         if parts > 0 {
             self.set(now, Span(self.step.0 / u64::from(self.parts)), Due::Release(parts));

@@ -1,4 +1,4 @@
-//! What neighbours tell each other: trajectories.
+//! Trajectories: the content of messages between neighbours.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,28 +8,28 @@ use tidegate_control::units::{Span, Time};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Encoding {
-    /// Each in each step, as doubles.
+    /// Every trajectory in every step, as doubles.
     #[default]
     Plain,
-    /// Quantised, and only when the neighbour cannot tell by itself.
+    /// Quantised, and only when the neighbour's version is too far off.
     Compact,
 }
 
-/// What a trajectory says.
+/// The quantity of a trajectory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
     /// To the predecessor: the rates at which we will take cells.
     Intake,
-    /// To the successor: the rates at which we will send cells,
+    /// To the successor: the rates at which we will send cells.
     Output,
-    /// how long our queue will be after each step,
+    /// To the successor: our queue after each step.
     Queue,
-    /// and the rates at which we could send if it were not for the successor (the journal's problem only).
+    /// To the successor: the rates at which we could send without its limit (the journal's problem only).
     Virtual,
 }
 
 impl About {
-    /// All there are, in the order of their numbers.
+    /// All quantities, in the order of their numbers on the wire.
     pub const ALL: [About; 4] = [About::Intake, About::Output, About::Queue, About::Virtual];
 }
 
@@ -38,16 +38,16 @@ impl About {
 pub struct Trajectory<'a> {
     /// Circuit id on the channel.
     pub circ: u32,
-    /// What it is about.
+    /// Its quantity.
     pub about: About,
     /// When the sender solved, on its clock.
     pub solved: Time,
     /// Length of a step.
     pub step: Span,
-    /// A value per step; nothing is known of them but their number.
+    /// A value per step, not yet validated.
     pub values: &'a [f64],
 }
 
-/// What came is not trajectories.
+/// The bytes are not a sequence of trajectories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;

@@ -1,8 +1,7 @@
-//! How neighbours' trajectories look in a cell.
+//! The encoding of trajectories in cells.
 //!
-//! A cell carries trajectories one after the other, all of circuits that pass between the two relays. The
-//! plain encoding is the one whose size the paper worries about: 19 bytes and a double per step each. The other
-//! is [`compact`]; a relay reads both.
+//! A cell carries a sequence of trajectories, all of circuits that pass between the two relays. The
+//! plain encoding, the paper's, takes 19 bytes and a double per step. The other is [`compact`]. A relay reads both.
 
 use super::compact;
 use super::trajectory::{About, Malformed, Trajectory};
@@ -30,9 +29,10 @@ pub fn write(trajectory: &Trajectory<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads the trajectories of a cell that came at `now`, in order; `values` is working memory. The compact
-/// encoding counts in steps, whose length is agreed. What stands before a malformed part has been handed over
-/// already.
+/// Reads the trajectories of a cell that arrived at `now`, in order; `values` is working memory.
+///
+/// The compact encoding counts in steps of the agreed length `step`. Trajectories before a malformed part are passed to
+/// `each` before the error returns.
 pub fn read(
     mut bytes: &[u8],
     (now, step): (Time, Span),
@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_bring_the_reader_down(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let mut values = Vec::new();
             let mut count = 0;
             let agreed = (Time(1 << 40), Span::from_millis(40));
