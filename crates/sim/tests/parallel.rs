@@ -147,7 +147,7 @@ proptest! {
         limit in 0u32..100_000,
         delay in 0u64..300,
         jitter in 0.0..0.25f64,
-        controller in 0usize..NAMES.len(),
+        controller in 0usize..CONTROLLERS.len(),
         seed in any::<u64>(),
     ) {
         let mut plan = Plan::thesis(peers, Span::from_secs(4));
