@@ -1,5 +1,6 @@
-//! PredicTor's solver: processor time and iterations per solve, over the number of circuits on instances as relays meet
-//! them, and over families of hard ones.
+//! PredicTor's solver: processor time and iterations per solve.
+//!
+//! Over the number of circuits on typical instances, and over families of hard ones.
 
 use rustix::time::{ClockId, clock_gettime};
 use tidegate_control::predictor::{Problem, Solution, Solver};
@@ -18,13 +19,13 @@ fn used() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Of some numbers the median and the largest.
+/// The median and the largest of some numbers.
 fn middle_and_most(mut values: Vec<f64>) -> [f64; 2] {
     values.sort_by(f64::total_cmp);
     [values[values.len() / 2], values[values.len() - 1]]
 }
 
-/// Solves each problem so many times, with a solver that keeps only its memory from one to the next.
+/// Solves each problem `repeats` times with one solver, which reuses only its memory.
 fn row(name: &str, repeats: usize, problems: &[Problem]) {
     let mut solution = Solution::default();
     let (mut times, mut iterations) = (Vec::new(), Vec::new());
@@ -44,7 +45,7 @@ fn row(name: &str, repeats: usize, problems: &[Problem]) {
 }
 
 fn main() {
-    // `cargo test` runs benches, too, to see that they work: then small ones will do.
+    // `cargo test` runs benches too, to check that they work; small problems suffice then.
     let is_measured = std::env::args().any(|argument| argument == "--bench");
     println!(
         "{:>10} {:>6} {:>10} {:>10} {:>12} {:>12} {:>6}",

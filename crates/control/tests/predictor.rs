@@ -53,7 +53,7 @@ fn size(draws: &mut Random, index: usize) -> usize {
     }
 }
 
-/// A random problem, one in two with something degenerate about it.
+/// A random problem; every second one is degenerate.
 fn draw(kind: Formulation, index: usize, largest: usize) -> Problem {
     let mut draws = Seed::root(2022).fork("problems").fork_index(index as u64).random();
     let mut unbounded = Seed::root(2022).fork("unbounded").fork_index(index as u64).random();
@@ -158,7 +158,7 @@ fn violation(problem: &Problem, solution: &Solution) -> f64 {
     worst
 }
 
-/// What is wrong with the answer to one instance.
+/// Solves one instance; the error says how it disagrees with Clarabel.
 fn disagreement(problem: &Problem, solver: &mut Solver, solution: &mut Solution) -> Result<u32, String> {
     solver.solve(problem, solution).map_err(|refusal| refusal.to_string())?;
     if solution.fallback {
@@ -173,7 +173,7 @@ fn disagreement(problem: &Problem, solver: &mut Solver, solution: &mut Solution)
         return if still { Ok(0) } else { Err("moves without capacity".into()) };
     }
     let Some(best) = reference(problem) else { return Ok(solution.iterations) };
-    // Where the optimum is next to nothing, what counts is its size against that of sending nothing.
+    // If the optimum is nearly zero, compare the gap with the cost of sending nothing.
     let nothing = problem.weights.input * (problem.capacity / problem.scaling).powi(2);
     let gap = (solution.objective - best.objective) / best.objective.abs().max(1e-5 * nothing);
     // A lower objective without a violated constraint is the reference's error, not ours.
@@ -246,7 +246,7 @@ fn bad_input_is_refused_with_the_reason() {
     assert!(infeasible.to_string().contains("infeasible"));
 }
 
-/// Counted, not timed: the same on any machine.
+/// Counts iterations, which are the same on every machine, instead of time.
 #[test]
 fn the_hardest_problems_take_a_bounded_number_of_iterations() {
     for (family, bound) in hard::Family::ALL.into_iter().zip([20, 24, 32, 36]) {

@@ -1,5 +1,6 @@
-//! Dense Cholesky factorisation, for the few rows that couple the circuits. Rows are worked on as wholes, which the
-//! compiler turns into vector code.
+//! Dense Cholesky factorisation, for the few rows that couple the circuits.
+//!
+//! It works on whole rows, which the compiler turns into vector code.
 
 /// Replaces the upper half of a symmetric matrix by its Cholesky factor, with inverse diagonal; false if it
 /// is not positive definite.

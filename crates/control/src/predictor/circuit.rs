@@ -1,4 +1,4 @@
-//! Four circuits' answer to prices: each minimises its own cost plus what the capacity it takes is charged.
+//! Four circuits' answer to prices: each minimises its own cost plus the price of its capacity.
 //!
 //! A circuit's constraints become springs with a rest force, the augmented Lagrangian: the force of a
 //! constraint is its multiplier plus a stiffness times its violation, not below zero. That is a smooth,
@@ -10,11 +10,11 @@ use super::riccati::{Factor, Network, Vector};
 
 /// Added to the Hessian of a rate that is fixed.
 const FIXED: f64 = 1e18;
-/// Newton steps taken in full before their length is searched for.
+/// Full Newton steps before line searches begin.
 const FULL: usize = 20;
-/// Newton steps after which a block is left as it is.
+/// The most Newton steps of a block.
 const STEPS: usize = 60;
-/// Slopes looked at in a search for a step's length.
+/// The most slopes in a line search.
 const ROUNDS: usize = 12;
 /// Gradient, relative to the rates' curvature, below which a circuit is at its minimum.
 const FLAT: f64 = 1e-10;
@@ -25,11 +25,11 @@ pub(super) struct Step<const M: usize> {
     pub rate: Vector<M>,
     /// One where the rate is free, zero where it is fixed.
     pub free: Vector<M>,
-    /// What the rates are drawn to.
+    /// The goal of the rates.
     pub goal: Vector<M>,
     /// The successor's limit.
     pub limit: Lane,
-    /// What may have come in by the end of the step.
+    /// The most cells that can have come in by the end of the step.
     pub source: Lane,
     /// Forces of the constraints.
     pub force: Forces<M>,
@@ -42,14 +42,14 @@ pub(super) struct Forces<const M: usize> {
     pub lower: Vector<M>,
     pub limit: Lane,
     pub source: Lane,
-    /// Queues after the step are not negative (index 0 is unused),
+    /// Queues after the step are not negative (index 0 is unused).
     pub low: Vector<M>,
-    /// nor above their bound, but for a price.
+    /// Queues after the step are at most their bound (soft).
     pub high: Vector<M>,
 }
 
 impl<const M: usize> Step<M> {
-    /// A step in which nothing moves.
+    /// A step with zero rates.
     pub const STILL: Step<M> = Step {
         rate: [Lane::ZERO; M],
         free: [Lane::ZERO; M],
@@ -66,7 +66,7 @@ impl<const M: usize> Step<M> {
     };
 }
 
-/// What is the same for all circuits in one step.
+/// Values that all circuits share in one step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Costs<const M: usize> {
     /// Curvature of the rates.
@@ -84,14 +84,14 @@ pub(super) struct Springs {
     pub overflow: f64,
 }
 
-/// Queue of four circuits at the start, and what may be added to it.
+/// Queues of four circuits at the start, and room above them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Start {
     pub queue: Lane,
     pub room: Lane,
 }
 
-/// One step's room to work in.
+/// Working memory of one step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work<const M: usize> {
     gradient: Vector<M>,
@@ -117,7 +117,7 @@ impl<const M: usize> Work<M> {
     };
 }
 
-/// A spring's force, `rest + stiffness * stretch` as long as that is positive, and its stiffness.
+/// A spring's force, `rest + stiffness * stretch` if positive, and its stiffness.
 #[inline(always)]
 fn spring(rest: Lane, stiffness: f64, stretch: Lane) -> (Lane, Lane) {
     let force = rest + Lane::all(stiffness) * stretch;
@@ -151,9 +151,9 @@ pub(super) struct Block<'a, const M: usize> {
 }
 
 impl<const M: usize> Block<'_, M> {
-    /// Answers the prices: minimises each circuit's function, then takes the springs' forces as the new
-    /// multipliers. Returns the largest change of these as a stretch, and adds the Newton steps' worth to
-    /// `effort`. `work` holds the factors at the solution.
+    /// Answers the prices: minimises each circuit's function, then makes the springs' forces the new
+    /// multipliers. Returns their largest change as a stretch, and adds the cost in Newton steps to
+    /// `effort`. `work` then holds the factors at the solution.
     #[inline(always)]
     pub fn answer(&mut self, work: &mut [Work<M>], effort: &mut usize) -> f64 {
         self.differentiate(work);
@@ -168,7 +168,7 @@ impl<const M: usize> Block<'_, M> {
                 }
             }
             taken += 1;
-            // A search looks at a dozen slopes, each half the work of a step.
+            // A line search takes a dozen slopes, each half the work of a step.
             *effort += if full { 1 } else { 1 + ROUNDS / 2 };
             let (changed, worst) = self.differentiate(work);
             let (mut settled, mut off) = (true, 0.0f64);
@@ -184,7 +184,7 @@ impl<const M: usize> Block<'_, M> {
         }
     }
 
-    /// Gradients, and the curvature of every part. Returns where a curvature is not what it was, and the
+    /// Gradients, and the curvature of every part. Returns the lanes with changed curvatures, and the
     /// largest gradient relative to the rate's curvature.
     #[inline(always)]
     fn differentiate(&self, work: &mut [Work<M>]) -> (Lane, Lane) {
@@ -296,7 +296,7 @@ impl<const M: usize> Block<'_, M> {
         slope
     }
 
-    /// How far to go along the shift: where the slope, which grows along the way, is nearly zero.
+    /// The step length along the shift at which the slope, which grows, is nearly zero.
     #[inline(always)]
     fn length(&self, work: &[Work<M>]) -> Lane {
         let (mut near, mut far) = (Lane::ZERO, Lane::ONE);
@@ -335,7 +335,7 @@ impl<const M: usize> Block<'_, M> {
         length
     }
 
-    /// Takes the springs' forces as multipliers; returns the largest stretch this was worth.
+    /// Makes the springs' forces the multipliers; returns the largest change as a stretch.
     #[inline(always)]
     fn settle(&mut self) -> f64 {
         let mut worst = Lane::ZERO;

@@ -1,8 +1,8 @@
 //! Prices that clear the capacity: Newton's method on the multipliers of the coupling rows.
 //!
-//! Circuits touch each other only in the rows that bound the sums of their rates. Given prices for these,
-//! every circuit answers alone ([`super::circuit`]); how far the answers overfill the rows is the gradient
-//! of the dual function, the sum of the circuits' inverse Hessians its curvature. The dual function is
+//! Only the rows that bound the sums of rates couple circuits. Given the rows' prices,
+//! every circuit answers alone ([`super::circuit`]). The excess of the answers over the rows is the gradient
+//! of the dual function, and the sum of the circuits' inverse Hessians is its curvature. The dual function is
 //! concave and piecewise quadratic, so Newton's method with a line search ends after finitely many pieces.
 
 use pulp::{Arch, Simd, WithSimd};
@@ -13,25 +13,25 @@ use super::lane::{LANES, Lane};
 use super::problem::Residuals;
 use super::riccati::{Mat, Vector, add_inverse, block_index};
 
-/// Overfilled rows and violated constraints at which a solve ends, in units of the capacity.
+/// A solve ends below this excess of rows and violation of constraints, in units of the capacity.
 const CLOSE: f64 = 1e-10;
 /// Stiffness in the first pass relative to the step's curvature, and how it grows from pass to pass.
 const FIRST: f64 = 30.0;
 const GROWTH: f64 = 3.0;
 
-/// How prices are looked for.
+/// Parameters of a search for prices.
 pub(super) struct Manner {
     /// Newton steps per four circuits after which to give up.
     steps: usize,
-    /// How much the first steps of the prices are held back, relative to the circuits' curvature.
+    /// Damping of the first steps of the prices, relative to the circuits' curvature.
     caution: f64,
-    /// Stiffness relative to the largest as long as the prices are far off.
+    /// Stiffness relative to the largest while the prices are far off.
     soft: f64,
 }
 
 /// For most problems.
 pub(super) const QUICK: Manner = Manner { steps: 100, caution: 0.1, soft: 3e-5 };
-/// For those whose queues press so hard against their bounds that soft springs give way for too long.
+/// For problems with queues that press so hard against their bounds that soft springs give way for too long.
 pub(super) const FIRM: Manner = Manner { steps: 25_000, caution: 0.3, soft: 1e-2 };
 
 /// The method's memory for problems with `M` rates per circuit and step.
@@ -47,7 +47,7 @@ pub(super) struct Dual<const M: usize> {
     /// The prices' upper bounds.
     pub most: Vec<[f64; M]>,
     work: Vec<Work<M>>,
-    /// By how much the answers overfill each row.
+    /// The excess of the answers over each row.
     excess: Vec<[f64; M]>,
     sums: Vec<Vector<M>>,
     inverse: Vec<Mat<M>>,
@@ -55,15 +55,15 @@ pub(super) struct Dual<const M: usize> {
     schur: Vec<f64>,
     shift: Vec<f64>,
     rows: Vec<(usize, usize)>,
-    /// Prices the line search starts from, and where it goes.
+    /// Start and direction of the line search.
     base: Vec<[f64; M]>,
-    /// Newton steps of blocks in this search for prices.
+    /// Newton steps of blocks in this search.
     effort: usize,
     along: Vec<[f64; M]>,
 }
 
 impl<const M: usize> Dual<M> {
-    /// Takes memory for a loaded problem.
+    /// Allocates memory for a loaded problem.
     pub fn prepare(&mut self) {
         let horizon = self.costs.len();
         self.work.clear();
@@ -77,8 +77,8 @@ impl<const M: usize> Dual<M> {
         self.transfer.resize(horizon, [[Lane::ZERO; M]; M]);
     }
 
-    /// Looks for the prices that clear the capacity, from those there are. Returns how far it is from these,
-    /// and whether that is close; counts `iterations` up.
+    /// Searches the prices that clear the capacity, from the present ones. Returns the distance from them,
+    /// and whether it is small enough; increments `iterations`.
     pub fn clear(&mut self, manner: &Manner, iterations: &mut u32) -> (Residuals, bool) {
         let mut search = Search { caution: manner.caution, ..Search::default() };
         let (mut last, mut growth) = (1.0f64, FIRST);
@@ -86,8 +86,8 @@ impl<const M: usize> Dual<M> {
         self.effort = 0;
         let most = manner.steps * self.starts.len();
         while self.effort < most {
-            // Soft springs let the first answers be found in few steps; what they give way, their rest
-            // forces make up for.
+            // Soft springs find the first answers in few steps; later their rest forces make up for the
+            // stretch.
             let hardest = self.springs.stiffness * (manner.soft / last).clamp(manner.soft, 1.0);
             for costs in &mut self.costs {
                 costs.stiffness = (growth * costs.curvature[0]).min(hardest);
@@ -111,7 +111,7 @@ impl<const M: usize> Dual<M> {
         (residuals, false)
     }
 
-    /// All circuits' answer to the prices. Returns how far their constraints are off.
+    /// Computes all circuits' answers. Returns the largest violation of their constraints.
     fn answer(&mut self) -> f64 {
         let stretch = Arch::new().dispatch(Answer(self));
         for (excess, sum) in self.excess.iter_mut().zip(&self.sums) {
@@ -147,7 +147,7 @@ impl<const M: usize> Dual<M> {
         let horizon = self.costs.len();
         let slope: f64 = dot(&self.excess, &self.along);
         if search.slope > 0.0 && slope < -0.5 * search.slope && search.tries < 6 {
-            // Too far: back to where the slope along the way is about zero.
+            // The step was too long: go back to where the slope is about zero.
             search.length *= (search.slope / (search.slope - slope)).max(0.05);
             search.tries += 1;
             search.caution = (search.caution * 4.0).min(1.0);
@@ -179,7 +179,7 @@ impl<const M: usize> Dual<M> {
             for (j, &(l, b)) in self.rows[..=i].iter().enumerate() {
                 self.schur[j * size + i] = self.inverse[block_index(k, l)][a][b].sum();
             }
-            // Held back, so that a price to which few answer stays where they do.
+            // Damping keeps a price in range if only a few circuits react to it.
             let circuits = (self.starts.len() * LANES) as f64;
             self.schur[i * size + i] += (search.caution * circuits + 1e-9) / self.costs[k].curvature[a];
             self.shift.push(self.excess[k][a]);
@@ -202,7 +202,7 @@ impl<const M: usize> Dual<M> {
     }
 }
 
-/// All circuits' answer as a thing that can be compiled for several kinds of processor.
+/// The pass over all circuits, as a type that `pulp` compiles for several processors.
 struct Answer<'a, const M: usize>(&'a mut Dual<M>);
 
 impl<const M: usize> WithSimd for Answer<'_, M> {
@@ -214,8 +214,7 @@ impl<const M: usize> WithSimd for Answer<'_, M> {
     }
 }
 
-/// A line search: the slope it began with, how far it goes, how often it was shortened, and how much the
-/// prices are held back.
+/// State of a line search: first slope, length, number of shortenings, damping.
 #[derive(Debug, Default)]
 struct Search {
     slope: f64,

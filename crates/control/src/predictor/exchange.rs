@@ -1,14 +1,13 @@
-//! What neighbours tell each other, moved to one's own time and cut to what can be believed: pure arithmetic
-//! on trajectories, which are slices of one value per step.
+//! Arithmetic on neighbours' trajectories: alignment in time, plausible bounds, sharing of fixed rates.
 //!
-//! A trajectory is a step function of time. The neighbour solved at some instant; seen from here its plans
-//! count from that instant plus the delay of the link (what leaves it arrives later) or minus it (what it
-//! wants to receive must leave earlier). With steps as long as the delay this is the prototype's shift by two
-//! steps towards the source and by none towards the destination.
+//! A trajectory is a slice with one value per step, a step function of time. The neighbour's plans count from its solve plus
+//! the delay of the link (its cells arrive later), or minus it (cells for it must leave earlier). If a step is as long as the
+//! delay, this is the prototype's shift by two steps towards the source and by zero towards the destination.
 
-/// Re-samples a trajectory whose first step began `elapsed` steps before ours. Each of our steps gets the
-/// average over its time. Past the end the last value goes on. A trajectory that has not begun counts as
-/// begun: the prototype takes zero there, which in its setting never happens.
+/// Re-samples a trajectory that began `elapsed` steps before ours.
+///
+/// Each of our steps gets the average over its time. The last value continues past the end. A trajectory that has not
+/// begun counts as begun (the prototype uses zero, but the case never occurs in its setting).
 pub fn align(heard: &[f64], elapsed: f64, ours: &mut [f64]) {
     let Some(&last) = heard.last() else { return ours.fill(0.0) };
     let elapsed = elapsed.clamp(-(ours.len() as f64), heard.len() as f64);
@@ -21,11 +20,11 @@ pub fn align(heard: &[f64], elapsed: f64, ours: &mut [f64]) {
     }
 }
 
-/// Takes a neighbour's grants to last: from the second free step on they are at least the mean of the first two
-/// free ones. The first `fixed` steps answer what was sent already.
+/// Extends a neighbour's grants: from the second free step on they are at least the mean of the first two
+/// free ones. The first `fixed` steps answer cells that were already sent.
 ///
-/// A plan ends where the queue that it may fill is full, although the neighbour goes on taking cells as it passes
-/// them on. Both sides of a link then plan to stop soon, and grant each other less than they could.
+/// Without this, a plan ends when the neighbour's queue would be full, although the neighbour keeps forwarding. Both sides
+/// of a link then plan to stop soon, and grant each other less than they could.
 pub fn last(grants: &mut [f64], fixed: usize) {
     if let Some([first, rest @ ..]) = grants.get_mut(fixed..)
         && let Some(second) = rest.first()
@@ -35,7 +34,7 @@ pub fn last(grants: &mut [f64], fixed: usize) {
     }
 }
 
-/// Cuts values to `0..=most`. False, and nothing believed, if one is not a number.
+/// Cuts values to `0..=most`; returns false if one is not a number.
 pub fn believe(values: &mut [f64], most: f64) -> bool {
     let sound = values.iter().all(|value| !value.is_nan());
     for value in values {
@@ -45,8 +44,10 @@ pub fn believe(values: &mut [f64], most: f64) -> bool {
 }
 
 /// Lowers the largest of `claims` (every `stride`-th value from `first` on that is `fixed`) until they add up
-/// to `capacity`: neighbours that claim little keep what they claim. Without this a problem whose fixed rates
-/// exceed the capacity is infeasible, and a neighbour could push the others out by claiming much.
+/// to `capacity`. Small claims stay as they are.
+///
+/// Otherwise fixed rates above the capacity would make a problem infeasible, and a neighbour could displace the others by
+/// large claims.
 pub fn share_fixed(
     claims: &mut [f64],
     stride: usize,
@@ -77,9 +78,9 @@ pub fn share_fixed(
     }
 }
 
-/// What the circuit's source is taken to do where the data enters the overlay, from what it still has to
-/// send: its plan (`rates`) is our own previous wish `before` as far as the data lasts, its queue (`queue`)
-/// what is left of it. `remaining` in cells; `most` is what a source is believed to hold at most.
+/// Assumes a server's plan from its `remaining` cells, at most `most`, where the data enters the overlay.
+///
+/// `rates` is our own previous wish `before` while the data lasts; `queue` is the rest of the data.
 pub fn source(before: &[f64], remaining: f64, most: f64, dt: f64, rates: &mut [f64], queue: &mut [f64]) {
     let mut left = libm::floor(remaining);
     for (step, rate) in rates.iter_mut().enumerate() {
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_average_keeps_the_amount() {
-        // What a trajectory moves in its whole time is what its re-sampled image moves.
+        // Re-sampling preserves the sum of a trajectory.
         let heard = [3.0, 1.0, 4.0, 1.0, 0.0];
         for elapsed in [-0.9, -0.25, 0.0] {
             let sum: f64 = aligned(&heard, elapsed, 7).iter().sum();

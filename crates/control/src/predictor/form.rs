@@ -1,8 +1,8 @@
-//! From a problem to the normalised form the solver works on, and back.
+//! Converts a problem to the solver's normalised form, and back.
 //!
-//! Rates are taken in units of the capacity and queues in units of what the capacity moves in a step, so
-//! that huge and tiny numbers look alike. Bounds that nothing can reach are left out, and rates that have
-//! no room are fixed, so that what is left has an interior and its multipliers are bounded.
+//! Rates are in units of the capacity and queues in units of the capacity's cells per step, so
+//! results do not depend on scale. Unreachable bounds are left out, and rates without room
+//! are fixed, so the rest has an interior and bounded multipliers.
 
 use super::circuit::{Costs, Springs, Start, Step};
 use super::dual::Dual;
@@ -11,12 +11,12 @@ use super::problem::{Formulation, Problem, Solution, Weights};
 
 /// A rate with less room than this, relative to the capacity, is fixed at zero.
 pub(super) const ROOM: f64 = 1e-10;
-/// A queue that exceeds its bound by less than this, in units of what the capacity moves in a step, would not.
+/// A smaller excess of a queue over its bound, in units of the capacity's cells per step, is rounding.
 pub(super) const HAIR: f64 = 1e-6;
 /// Stiffness of constraints, relative to the largest curvature of the rates.
 const STIFF: f64 = 1e4;
-/// Where the penalty on queues above their bound is exact whatever else is traded for it, relative to the
-/// weights of the rates; beyond, a larger weight changes the objective but not the solution.
+/// The weight of the queue penalty, relative to the weights of the rates, beyond which it is exact: a larger
+/// weight changes the objective but not the solution.
 pub(super) const EXACT: f64 = 8.0;
 
 pub(super) const STATES: usize = Problem::MAX_HORIZON + 1;
@@ -26,7 +26,7 @@ pub(super) const STATES: usize = Problem::MAX_HORIZON + 1;
 pub(super) struct Bound {
     /// The incoming rate, if it is fixed.
     pub fixed: Option<f64>,
-    /// What may have come in by the end of the step, and the least of that from here on.
+    /// The most cells that can have come in by the end of the step, and the least of this from here on.
     pub source: f64,
     pub least_source: f64,
     pub limit: f64,
@@ -40,7 +40,7 @@ pub(super) struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// How large rate `m` of a step may be, given the sums of the rates before it, and that of incoming ones with it.
+    /// Upper bound of rate `m` of a step, given the sums of earlier rates (for incoming rates including this step).
     pub fn room<const M: usize>(&self, step: usize, m: usize, sums: &[f64; M]) -> f64 {
         match (m, self.steps[step].fixed) {
             (0, Some(rate)) => rate,
@@ -51,12 +51,12 @@ impl Bounds<'_> {
     }
 }
 
-/// All circuits' bounds: asked for several times in a solve, and the same each time.
+/// All circuits' bounds, cached because a solve reads them several times.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     horizon: usize,
     steps: Vec<Bound>,
-    /// Each circuit's queue, and what may be added to it.
+    /// Each circuit's queue, and the room above it.
     queues: Vec<(f64, f64)>,
 }
 
@@ -66,7 +66,7 @@ impl Limits {
         Bounds { steps: &self.steps[circuit * self.horizon..][..self.horizon], queue, queue_room }
     }
 
-    /// Takes them from a checked problem with a capacity above zero.
+    /// Computes the bounds of a checked problem with positive capacity.
     pub fn load(&mut self, problem: &Problem) {
         self.horizon = problem.horizon;
         self.steps.clear();
@@ -104,7 +104,7 @@ impl Limits {
         }
         let mut least = far;
         for bound in bounds.iter_mut().rev() {
-            // Implied by a later one, since rates are not negative.
+            // A later bound implies this one, because rates are not negative.
             if bound.source >= least {
                 bound.source = far;
             }
@@ -162,8 +162,8 @@ pub(super) fn load<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limits
     aim(dual, problem);
 }
 
-/// What each kind of rate is drawn to, in units of the capacity: the capacity and, as far as the deviation of virtual
-/// from real outgoing rates is weighed, the middle of the two, `middle`.
+/// The goal of each kind of rate, in units of the capacity: the capacity, weighted with `middle` (the middle of real and
+/// virtual outgoing rates) if the objective weighs their deviation.
 pub(super) fn goals(weights: &Weights, middle: Option<&f64>) -> [f64; 3] {
     let middle = 2.0 * weights.deviation * middle.unwrap_or(&1.0);
     let [_, output, unhindered] = weights.rates();
@@ -171,7 +171,7 @@ pub(super) fn goals(weights: &Weights, middle: Option<&f64>) -> [f64; 3] {
     [1.0, (weights.output + middle) / output, unhindered]
 }
 
-/// Sets the rates' goals by the middles there are.
+/// Sets the rates' goals from the present middles.
 pub(super) fn aim<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
     let steps = problem.horizon;
     for circuit in 0..problem.circuits() {
@@ -185,7 +185,7 @@ pub(super) fn aim<const M: usize>(dual: &mut Dual<M>, problem: &Problem) {
     }
 }
 
-/// What the fixed rates leave of the capacity for the others, per step, as a share of it.
+/// The share of the capacity that fixed rates leave to the others, per step.
 pub(super) fn left_by_fixed(problem: &Problem) -> [f64; STATES] {
     let mut left = [1.0; STATES];
     for (step, left) in left.iter_mut().enumerate().take(problem.horizon.min(2)) {
@@ -194,7 +194,7 @@ pub(super) fn left_by_fixed(problem: &Problem) -> [f64; STATES] {
     left
 }
 
-/// Gives every free rate its fair share of the capacity, as far as source, queue and successor allow.
+/// Gives every free rate its fair share of the capacity, within source, queue and successor.
 pub(super) fn safe_rates<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limits: &Limits) {
     let (n, steps) = (problem.circuits(), problem.horizon);
     let share = 1.0 / n as f64;
@@ -203,7 +203,7 @@ pub(super) fn safe_rates<const M: usize>(dual: &mut Dual<M>, problem: &Problem, 
         let bounds = limits.of(circuit);
         let (first, lane) = (circuit / LANES * steps, circuit % LANES);
         let mut queues = [0.0; M];
-        // What has come in for certain, and whether anything can have.
+        // The least incoming cells, and whether any cells can have come in.
         let (mut certain, mut stocked) = (0.0, bounds.queue > ROOM);
         for step in 0..steps {
             let at = &mut dual.steps[first + step];
@@ -235,7 +235,7 @@ pub(super) fn safe_rates<const M: usize>(dual: &mut Dual<M>, problem: &Problem, 
     }
 }
 
-/// Moves the rates by as little as they still violate a circuit's constraints.
+/// Removes the remaining small violations of a circuit's constraints.
 pub(super) fn settle<const M: usize>(dual: &mut Dual<M>, problem: &Problem, limits: &Limits) {
     let steps = problem.horizon;
     for circuit in 0..problem.circuits() {
@@ -293,7 +293,7 @@ pub(super) fn excess<const M: usize>(core: &Dual<M>, problem: &Problem, limits: 
     sums.iter().flatten().fold(worst, |worst, sum| worst.max(sum - 1.0))
 }
 
-/// Writes the rates back.
+/// Writes the rates to the solution.
 pub(super) fn store<const M: usize>(core: &Dual<M>, problem: &Problem, solution: &mut Solution) {
     let steps = problem.horizon;
     for circuit in 0..problem.circuits() {
@@ -310,7 +310,7 @@ pub(super) fn store<const M: usize>(core: &Dual<M>, problem: &Problem, solution:
     }
 }
 
-/// Blocks of lanes needed for `circuits`.
+/// Number of blocks of lanes for `circuits`.
 pub(super) fn blocks(circuits: usize) -> usize {
     circuits.div_ceil(LANES)
 }

@@ -1,7 +1,7 @@
-//! The interior point method's passes over four circuits, where the time goes.
+//! The interior point method's passes over four circuits, which take most of a solve's time.
 //!
-//! The Newton system is written for the prices after the step, not for their change: then the gradient is not needed,
-//! nor what rounding has made of it.
+//! The Newton system is written for the prices after the step, not for their change. It then does not need the gradient,
+//! which rounding spoils near the optimum.
 
 use super::circuit::Start;
 use super::lane::Lane;
@@ -10,17 +10,17 @@ use super::riccati::{Factor, Mat, Network, Vector, add_inverse};
 
 /// Added to the Hessian of a rate that is fixed.
 const FIXED: f64 = 1e18;
-/// How near slacks and prices may come to zero in a step, as a share of them.
+/// The share of slacks and prices that a step must leave.
 pub(super) const SHORT: f64 = 0.99;
 
-/// One step's room to work in.
+/// Working memory of one step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scratch<const M: usize, const O: usize> {
     curvature: Vector<M>,
     /// Curvature of the sum of incoming rates, and of the queues.
     hold: Lane,
     tie: Vector<O>,
-    /// What draws the rates, and the queues `[incoming, outgoing, ..]` after the step.
+    /// Linear costs of the rates, and of the queues `[incoming, outgoing, ..]` after the step.
     target: Vector<M>,
     pull: Vector<M>,
 }
@@ -35,7 +35,7 @@ impl<const M: usize, const O: usize> Scratch<M, O> {
     };
 }
 
-/// What the passes add up over all circuits, step by step, and room to work in.
+/// Sums over all circuits, step by step, and working memory.
 #[derive(Debug, Default)]
 pub(super) struct Sums<const M: usize, const O: usize> {
     pub scratch: Vec<Scratch<M, O>>,
@@ -62,10 +62,10 @@ pub(super) struct Four<'a, const M: usize, const O: usize> {
     pub pace: &'a mut Pace,
     pub places: &'a [Place<M>],
     pub points: &'a mut [Point<M, O>],
-    /// The last step; while a step is looked for, what the affine one does to the slacks.
+    /// The last step; during the search for a step, the affine step's effect on the slacks.
     pub moves: &'a mut [Point<M, O>],
     pub factors: &'a mut [Factor<M>],
-    /// The rates' steps but for the feedback from the queues.
+    /// The rates' steps without the feedback from the queues.
     pub opens: &'a mut [Vector<M>],
     pub common: &'a [Common<M>],
     /// Largest price of a queue above its bound.
@@ -73,8 +73,8 @@ pub(super) struct Four<'a, const M: usize, const O: usize> {
 }
 
 impl<const M: usize, const O: usize> Four<'_, M, O> {
-    /// Takes the last step; then finds factors, and where the circuits would go to at the present prices of the
-    /// capacity if there were no barriers. Returns the largest gradient, relative to the curvature of its rate.
+    /// Takes the last step, then computes factors and the circuits' goals without barriers at the present prices of the
+    /// capacity. Returns the largest gradient, relative to the curvature of its rate.
     #[inline(always)]
     pub fn advance(&mut self, all: &mut Sums<M, O>) -> Lane {
         let (mut sums, mut product, mut value) = ([Lane::ZERO; M], Lane::ZERO, Lane::ZERO);
@@ -149,7 +149,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
         worst
     }
 
-    /// Adds where the circuits would go.
+    /// Adds the circuits' goals.
     #[inline(always)]
     fn add_moved(&self, moved: &mut [Vector<M>]) {
         let mut queues = [Lane::ZERO; M];
@@ -189,7 +189,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
         rate
     }
 
-    /// The affine step: what it would leave of the products, and in `moves` the relative changes of the slacks.
+    /// The affine step: the remaining products, and in `moves` the relative changes of the slacks.
     #[inline(always)]
     pub fn foresee(&mut self) -> Lane {
         self.add_shift();
@@ -227,8 +227,8 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
         self.pace.left
     }
 
-    /// Where the circuits would go at the present prices of the capacity, on the way to products of `mu` times their
-    /// weights, foreseeing the second order of the affine step.
+    /// The circuits' goals at the present prices of the capacity, for products of `mu` times their
+    /// weights, with the second-order terms of the affine step.
     #[inline(always)]
     pub fn correct(&mut self, mu: f64, all: &mut Sums<M, O>) -> Lane {
         let mut sums = [Lane::ZERO; M];
@@ -265,7 +265,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
         Lane::ZERO
     }
 
-    /// The corrected step, into `moves`, and how far each circuit can take it. Returns the largest step of a rate.
+    /// The corrected step, into `moves`, and each circuit's longest step. Returns the largest step of a rate.
     #[inline(always)]
     pub fn step(&mut self, mu: f64) -> Lane {
         self.add_shift();
@@ -291,7 +291,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
                 let net = queues[0] - queues[o + 1];
                 to.low[o] = reach.price_step(inverse.low[o], net, point.low[o], prices.low[o]);
                 let soft = Soft::new(point.high[o], inverse.high[o], slacks.over[o], point.spare[o]);
-                // As changes: of two prices that add up to a constant the smaller would drown in rounding.
+                // Compute changes: of two prices with a constant sum the smaller would be lost in rounding.
                 let (high, spare) = (prices.high[o] - point.high[o], prices.spare[o] - point.spare[o]);
                 to.high[o] = soft.keep * (high - soft.ratio * spare) + soft.stiffness * net;
                 to.spare[o] = -to.high[o];
@@ -308,7 +308,7 @@ impl<const M: usize, const O: usize> Four<'_, M, O> {
     }
 }
 
-/// What draws the rates but for their own barriers: at the optimum, the barriers' prices.
+/// The rates' costs without their own barriers: at the optimum, the barriers' prices.
 #[inline(always)]
 fn drawn<const M: usize, const O: usize>(
     common: &Common<M>,

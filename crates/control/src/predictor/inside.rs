@@ -10,7 +10,7 @@ use super::point::{Common, Pace, Place, Point};
 use super::problem::Problem;
 use super::riccati::{Factor, block_index};
 
-/// How much of its fair share a rate gets at the start.
+/// The share of its fair share that a rate gets at the start.
 const START: f64 = 0.85;
 /// Complementarity at the end, relative to the weights of the rates.
 const END: f64 = 1e-10;
@@ -48,7 +48,7 @@ pub(super) fn load<const M: usize, const O: usize>(
     }
 }
 
-/// Memory, in which nothing moves.
+/// Allocates memory with zero rates.
 fn prepare<const M: usize, const O: usize>(path: &mut Path<M, O>, problem: &Problem) {
     let (steps, blocks) = (problem.horizon, blocks(problem.circuits()));
     let all = blocks * steps;
@@ -75,7 +75,7 @@ fn prepare<const M: usize, const O: usize>(path: &mut Path<M, O>, problem: &Prob
     sums.transfer.resize(steps, [[Lane::ZERO; M]; M]);
 }
 
-/// What is the same for all circuits, step by step.
+/// Values that all circuits share, step by step.
 fn fill_costs<const M: usize, const O: usize>(
     path: &mut Path<M, O>,
     problem: &Problem,
@@ -98,7 +98,7 @@ fn fill_costs<const M: usize, const O: usize>(
     }
 }
 
-/// A circuit's bounds, and their prices: all products are the weights.
+/// A circuit's bounds and their prices; all products equal the weights.
 fn fill_prices<const M: usize, const O: usize>(
     path: &mut Path<M, O>,
     problem: &Problem,
@@ -131,7 +131,7 @@ fn fill_prices<const M: usize, const O: usize>(
                 put(&mut point.lower[m], weight[m], rate);
             }
         }
-        // What rates of at most one cannot reach in so many steps is no bound.
+        // Rates of at most one cannot reach this bound in the remaining steps, so leave it out.
         let reach = (step + 1) as f64;
         if place.free[1].0[lane] > 0.0 && bound.limit < 1.0 {
             put(&mut point.limit, weight[1], bound.limit - point.rate[1].0[lane]);

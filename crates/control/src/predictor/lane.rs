@@ -1,9 +1,10 @@
-//! Four circuits side by side: plain arrays whose element-wise loops the compiler turns into vector code. The passes
-//! over all circuits are compiled twice, for any processor and for one with AVX2; both give the same bits.
+//! Four circuits side by side, as plain arrays with element-wise loops that the compiler vectorises.
+//!
+//! The passes over all circuits are compiled for any processor and for AVX2; both give the same bits.
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
 
-/// How many circuits are computed together.
+/// Number of circuits computed together.
 pub(super) const LANES: usize = 4;
 
 /// One number of each of [`LANES`] circuits.

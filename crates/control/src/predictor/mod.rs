@@ -1,9 +1,9 @@
 //! PredicTor's optimal control problem and its solver (Döpmann, Fiedler, Lucia, Tschorsch 2022).
 //!
 //! Every relay solves, every 40 ms, one convex quadratic program over the incoming and outgoing rates of
-//! its circuits for the next `horizon` steps. Two versions are built: the public prototype's
-//! ([`Formulation::Prototype`]), and the journal's with virtual rates ([`Formulation::Journal`]), whose objective the
-//! paper's text leaves partly open; `docs/predictor.md` says what is read and what is chosen.
+//! its circuits for the next `horizon` steps. There are two versions: the public prototype's
+//! ([`Formulation::Prototype`]) and the journal's with virtual rates ([`Formulation::Journal`]). The paper's text leaves the
+//! journal's objective partly open; `docs/predictor.md` lists our choices.
 //!
 //! Rates are in cells/s, queues in cells, time in seconds. All circuits' arrays are flat, circuit by
 //! circuit, `horizon` numbers each.
@@ -33,13 +33,12 @@ use iterate::{Care, Interior};
 use path::Path;
 pub use problem::{Formulation, Problem, Refusal, Residuals, Solution, Weights};
 
-/// Answers after which the middles of real and virtual rates are taken as they are, and how little they move where they
-/// have settled, in units of the capacity.
+/// The most answers while the middles of real and virtual rates move, and the largest move of settled middles in
+/// units of the capacity.
 const ROUNDS: usize = 60;
 const SAME: f64 = 1e-8;
 
-/// A solver whose memory is reused from solve to solve: once it has seen the largest number of circuits, a
-/// solve allocates nothing.
+/// A solver that reuses its memory: after the largest number of circuits, solves do not allocate.
 #[derive(Debug, Default)]
 pub struct Solver {
     prototype: Method<2, 1>,
@@ -47,8 +46,8 @@ pub struct Solver {
     fallbacks: u64,
 }
 
-/// Largest violation of a constraint that is let pass, in units of the capacity (rates) and of what it moves
-/// in a step (queues).
+/// Largest accepted violation of a constraint, in units of the capacity (rates) and of its cells per step
+/// (queues).
 const FEASIBLE: f64 = 1e-9;
 
 /// Up to how many circuits an exact answer is looked for at any price.
@@ -82,11 +81,11 @@ impl<const M: usize, const O: usize> Method<M, O> {
         self.solve_degenerate(problem, solution);
     }
 
-    /// For problems that the interior point method does not get hold of.
+    /// Solves problems that the interior point method gives up.
     fn solve_degenerate(&mut self, problem: &Problem, solution: &mut Solution) {
         self.dual.middle.clear();
         if problem.kind == Formulation::Journal && problem.weights.deviation > 0.0 {
-            // Near what a circuit gets: the nearer the first middles, the less the answers move.
+            // Start the middles near the circuits' rates, because answers then move less.
             let share = 1.0 / problem.circuits() as f64;
             self.dual.middle.resize(problem.circuits() * problem.horizon, share);
         }
@@ -107,9 +106,10 @@ impl<const M: usize, const O: usize> Method<M, O> {
         }
     }
 
-    /// Moves the middles to where the rates now have them; by how much at most. A squared deviation couples two rates of
-    /// a circuit, which no sum of single rates' costs does; drawing both to the middle of the last answer is a bound on
-    /// it from above that touches it there, so answer upon answer comes nearer to the optimum.
+    /// Moves the middles to the present rates; returns the largest move.
+    ///
+    /// A squared deviation couples two rates of a circuit. Drawing both to the middle of the last answer bounds this cost
+    /// from above and touches it there, so repeated answers approach the optimum.
     fn move_middles(&mut self, problem: &Problem, solution: &Solution) -> f64 {
         let rates = solution.v_out.iter().zip(&solution.vv_out);
         self.dual.middle.iter_mut().zip(rates).fold(0.0, |most: f64, (middle, (real, unhindered))| {
@@ -159,14 +159,14 @@ impl<const M: usize, const O: usize> Method<M, O> {
         self.answer(problem, solution)
     }
 
-    /// Clears from the prices there are; whether that gave an answer.
+    /// Clears from the present prices; returns whether this gave an answer.
     fn clear(&mut self, manner: &Manner, problem: &Problem, solution: &mut Solution) -> bool {
         let exact;
         (solution.residuals, exact) = self.dual.clear(manner, &mut solution.iterations);
         exact && self.answer(problem, solution)
     }
 
-    /// Writes the rates as the solution, moved into their bounds; false if a constraint is then violated.
+    /// Moves the rates into their bounds and writes the solution; false if a constraint is still violated.
     fn answer(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
         form::settle(&mut self.dual, problem, &self.limits);
         form::store(&self.dual, problem, solution);
@@ -181,12 +181,12 @@ impl Solver {
         Solver::default()
     }
 
-    /// How many solves have ended in safe rates because the iterations ran out.
+    /// Number of solves that ended in safe rates.
     pub fn fallbacks(&self) -> u64 {
         self.fallbacks
     }
 
-    /// Solves `problem` into `solution`, whose memory is reused.
+    /// Solves `problem` into `solution` and reuses its memory.
     ///
     /// # Errors
     /// [`Refusal`] if the problem is malformed or infeasible; `solution` is then left as it was.

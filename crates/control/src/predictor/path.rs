@@ -1,12 +1,12 @@
 //! The interior point method: Mehrotra's predictor-corrector, shaped to the problem.
 //!
-//! Circuits touch each other only in the rows that bound the sums of their rates. Per iteration every circuit's Hessian
-//! is factored along its horizon ([`super::riccati`]), the sum of the inverses is the system of the rows' prices, and
-//! every circuit's step follows from these. Work is linear in the number of circuits, four of which are computed side
+//! Only the rows that bound the sums of rates couple circuits. Each iteration factors every circuit's Hessian
+//! along its horizon ([`super::riccati`]). The sum of the inverses is the system of the rows' prices, and
+//! every circuit's step follows from these. Work is linear in the number of circuits; four are computed side
 //! by side ([`super::four`]).
 //!
-//! Among hundreds of circuits some are always about to hit a bound, and would cut everyone's step short. So the few that
-//! can go least far stay behind the others; that the rates' sums are then off is put right by the next steps.
+//! Among hundreds of circuits some are always about to hit a bound, and would shorten every step. So the few with the shortest
+//! possible steps take a step of their own; the next steps correct the rates' sums.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -21,7 +21,7 @@ use super::riccati::{Factor, Vector, block_index};
 
 /// Iterations after which another method is tried; a solve needs 10 to 35.
 const ITERATIONS: u32 = 60;
-/// Share of the circuits that stay behind.
+/// Share of the circuits that take a shorter step than the others.
 const FEW: f64 = 0.1;
 /// Duality gap, relative to the objective, at which a solve ends, and the least complementarity.
 const OBJECTIVE: f64 = 1e-7;
@@ -30,7 +30,7 @@ const LEAST: f64 = 1e-16;
 /// of the capacity: rounding can keep the prices, and so the gradient, from coming as near as the rates do.
 const GRADIENT: f64 = 1e-6;
 const STILL: f64 = 1e-7;
-/// How far the rates' sums may be off.
+/// Largest error of the rates' sums.
 const EXCESS: f64 = 1e-12;
 /// Shortest step.
 const STUCK: f64 = 1e-9;
@@ -63,10 +63,10 @@ pub(super) struct Path<const M: usize, const O: usize> {
     pub common: Vec<Common<M>>,
     /// The coupling rows, rate by rate in a step, step after step.
     pub rows: Vec<Row>,
-    /// Blocks of [`LANES`] circuits,
+    /// Blocks of [`LANES`] circuits.
     pub starts: Vec<Start>,
     pub paces: Vec<Pace>,
-    /// and their steps.
+    /// The blocks' steps.
     pub places: Vec<Place<M>>,
     pub points: Vec<Point<M, O>>,
     pub moves: Vec<Point<M, O>>,
@@ -83,8 +83,8 @@ pub(super) struct Path<const M: usize, const O: usize> {
 }
 
 impl<const M: usize, const O: usize> Path<M, O> {
-    /// Solves a checked problem with so many circuits that has been [loaded](super::inside::load): how far from optimal it
-    /// ends; `None` if it does not come near. Counts `iterations` up.
+    /// Solves a [loaded](super::inside::load) problem of `circuits`; returns the distance from the optimum, or `None` if it
+    /// does not converge. Increments `iterations`.
     pub fn solve(&mut self, circuits: usize, iterations: &mut u32) -> Option<Residuals> {
         let size = self.rows.len();
         self.schur.resize(size * size, 0.0);
@@ -122,8 +122,8 @@ impl<const M: usize, const O: usize> Path<M, O> {
         None
     }
 
-    /// Takes the last step, the prices of the capacity `along` it; finds factors and the circuits' way without barriers.
-    /// Returns the largest gradient.
+    /// Takes the last step, with `along` for the prices of the capacity; computes factors and the circuits' goals without
+    /// barriers. Returns the largest gradient.
     fn advance(&mut self, along: f64) -> f64 {
         for (index, row) in self.rows.iter_mut().enumerate() {
             self.common[index / M].price[index % M] += along * row.price_step;
@@ -185,7 +185,7 @@ impl<const M: usize, const O: usize> Path<M, O> {
         }
     }
 
-    /// What the affine step would leave of the rows' products; notes its second-order terms.
+    /// The rows' products after the affine step; stores its second-order terms.
     fn foresee_rows(&mut self) -> f64 {
         let (mut shrink, mut constant, mut linear, mut quadratic) = (1.0f64, 0.0, 0.0, 0.0);
         for (index, row) in self.rows.iter_mut().enumerate().filter(|(_, row)| row.weight > 0.0) {
@@ -200,7 +200,7 @@ impl<const M: usize, const O: usize> Path<M, O> {
         (constant + length * linear + length * length * quadratic).max(0.0)
     }
 
-    /// How far the step is taken: as far as the rows can go, and all circuits but a few; these go as far as they can.
+    /// Step lengths: the longest step of the rows and of all circuits but a few; these take their own longest step.
     fn keep_pace(&mut self, circuits: usize) -> f64 {
         let mut shrink = SHORT;
         for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.weight > 0.0) {
@@ -220,8 +220,8 @@ impl<const M: usize, const O: usize> Path<M, O> {
         along
     }
 
-    /// Writes the rates, moved into their circuits' bounds, as the solution. A queue above its bound by a hair is the
-    /// barrier's doing, but dearly paid for: what comes in is less by so much.
+    /// Moves the rates into their bounds and writes the solution. The barrier leaves queues slightly above their bound, which
+    /// costs a penalty, so incoming rates are lowered by that excess.
     pub fn store(&self, problem: &Problem, limits: &Limits, solution: &mut Solution) {
         let Solution { v_in, v_out, vv_out, .. } = solution;
         for circuit in 0..problem.circuits() {
@@ -248,8 +248,8 @@ impl<const M: usize, const O: usize> Path<M, O> {
     }
 }
 
-/// A pass over all circuits, four by four, as a thing that can be compiled for several kinds of processor. No
-/// closures: what the compiler does not inline it compiles for any.
+/// A pass over all circuits, four by four, as a type that `pulp` compiles for several processors. It avoids closures,
+/// because the compiler does not specialise code that it does not inline.
 macro_rules! passes {
     ($($pass:ident($($argument:ident: $kind:ty)?), $four:ident, $sums:ident: $begin:block $work:expr;)*) => {$(
         struct $pass<'a, const M: usize, const O: usize>(&'a mut Path<M, O> $(, $kind)?);

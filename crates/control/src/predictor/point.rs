@@ -1,37 +1,37 @@
-//! Where the interior point method is, step by step.
+//! The current point of the interior point method, step by step.
 //!
-//! Memory is what a pass over many circuits waits for. So slacks are not kept: they follow from the rates.
+//! A pass over many circuits waits for memory. So slacks are not stored: they follow from the rates.
 
 use super::circuit::Start;
 use super::lane::{LANES, Lane};
 use super::riccati::Vector;
 
-/// One step of four circuits: what does not change in a solve.
+/// The constants of a solve, for one step of four circuits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<const M: usize> {
     /// One where the rate is free, zero where it is fixed.
     pub free: Vector<M>,
     /// The successor's limit.
     pub limit: Lane,
-    /// What may have come in by the end of the step.
+    /// The most cells that can have come in by the end of the step.
     pub source: Lane,
 }
 
-/// Rates and prices, or what changes them.
+/// Rates and prices, or a change of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point<const M: usize, const O: usize> {
     pub rate: Vector<M>,
-    /// Prices of: rates are not negative,
+    /// Price of: rates are not negative.
     pub lower: Vector<M>,
-    /// nor above the successor's limit,
+    /// Price of: outgoing rates are at most the successor's limit.
     pub limit: Lane,
-    /// what has come in is within what the predecessor has,
+    /// Price of: incoming cells are at most the predecessor's.
     pub source: Lane,
-    /// queues after the step are not negative,
+    /// Price of: queues after the step are not negative.
     pub low: Vector<O>,
-    /// nor above their bound plus the overflow,
+    /// Price of: queues are at most their bound plus the overflow.
     pub high: Vector<O>,
-    /// which is not negative.
+    /// Price of: the overflow is not negative.
     pub spare: Vector<O>,
     /// The overflow.
     pub over: Vector<O>,
@@ -65,8 +65,8 @@ impl<const M: usize, const O: usize> Point<M, O> {
         }
     }
 
-    /// What the prices after a corrected step would be if the slacks stayed; `affine`: what the affine step does to
-    /// these, relative to themselves.
+    /// The prices after a corrected step with constant slacks; `affine`: the affine step's relative changes of the
+    /// slacks.
     #[inline(always)]
     pub fn corrected(
         &self,
@@ -103,7 +103,7 @@ pub(super) struct Slacks<const M: usize, const O: usize> {
 }
 
 impl<const M: usize, const O: usize> Slacks<M, O> {
-    /// `sums`: of the rates up to and with this step.
+    /// `sums`: sums of the rates up to and including this step.
     #[inline(always)]
     pub fn of(point: &Point<M, O>, place: &Place<M>, start: &Start, sums: &Vector<M>) -> Slacks<M, O> {
         let mut slacks = Slacks {
@@ -135,7 +135,7 @@ impl<const M: usize, const O: usize> Slacks<M, O> {
         sum
     }
 
-    /// One by each slack, zero where the constraint is not there, which its price of zero says.
+    /// The reciprocal of each slack; zero for a missing constraint, which has price zero.
     #[inline(always)]
     pub fn inverse(&self, point: &Point<M, O>) -> Slacks<M, O> {
         let mut inverse = *self;
@@ -158,11 +158,11 @@ impl<const M: usize, const O: usize> Slacks<M, O> {
 pub(super) struct Soft {
     /// Stiffness of the bound alone, times the overflow's give.
     pub ratio: Lane,
-    /// How far the overflow goes for a price.
+    /// Change of the overflow per price.
     give: Lane,
-    /// The share of a push on the bound that its own price takes.
+    /// The share of a force on the bound that its own price takes.
     pub keep: Lane,
-    /// Of bound and overflow together.
+    /// Stiffness of bound and overflow together.
     pub stiffness: Lane,
 }
 
@@ -175,37 +175,37 @@ impl Soft {
         Soft { ratio, give, keep, stiffness: keep * stiffness }
     }
 
-    /// The bound's price after a step, without what the queue's move adds: from what both prices would be if slack and
-    /// overflow stayed.
+    /// The bound's price after a step without the queue's move, from both prices at constant slack and
+    /// overflow.
     #[inline(always)]
     pub fn price(&self, high: Lane, spare: Lane, overflow: f64) -> Lane {
         self.keep * (high + self.ratio * (Lane::all(overflow) - spare))
     }
 
-    /// The overflow's step as the queue moves by `net`, and the prices would change by so much.
+    /// The overflow's step for a queue's move `net` and changes of the prices.
     #[inline(always)]
     pub fn over(&self, high: Lane, spare: Lane, net: Lane) -> Lane {
         self.give * (self.keep * (high + spare) + self.stiffness * net)
     }
 }
 
-/// What is the same for all circuits in one step.
+/// Values that all circuits share in one step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Common<const M: usize> {
     /// Curvature of the rates.
     pub curvature: [f64; M],
-    /// What the rates are drawn with to the capacity: curvature times goal, but for the middles' part.
+    /// Pull of the rates to the capacity: curvature times goal, without the middles' part.
     pub pull: [f64; M],
     /// Curvature that draws real and virtual outgoing rates to the middle of the two.
     pub middle: f64,
-    /// Share of `mu` that products of slacks and prices are driven to.
+    /// Target of the products of slacks and prices, as a share of `mu`.
     pub weight: [f64; M],
     pub price: [f64; M],
     /// Change of the price in the step.
     pub shift: [f64; M],
 }
 
-/// What a direction does.
+/// The effect of a direction on slacks, prices and products.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reach {
     /// Largest relative decrease of a slack or a price.
@@ -218,30 +218,30 @@ pub(super) struct Reach {
 impl Reach {
     pub const NONE: Reach = Reach { shrink: Lane::ZERO, linear: Lane::ZERO, quadratic: Lane::ZERO };
 
-    /// Notes an affine step of a pair with this product, whose slack changes by so much relative to itself.
+    /// Notes the affine step of a pair with this product and relative change of the slack.
     #[inline(always)]
     pub fn affine(&mut self, product: Lane, relative: Lane) {
-        // The price goes down by one and the slack's relative change.
+        // The price falls by one plus the slack's relative change.
         let present = present(product);
         self.shrink = self.shrink.max(-relative).max(present * (Lane::ONE + relative));
         self.linear -= product;
         self.quadratic -= product * relative * (Lane::ONE + relative);
     }
 
-    /// How much the affine step changes the products' sum, as far as it may go.
+    /// Change of the products' sum for the longest affine step.
     #[inline(always)]
     pub fn change(&self) -> Lane {
         let length = self.length();
         length * self.linear + length * length * self.quadratic
     }
 
-    /// How far it may go.
+    /// Length of the longest step.
     #[inline(always)]
     pub fn length(&self) -> Lane {
         Lane::ONE / self.shrink.max(Lane::ONE)
     }
 
-    /// A price's step from what it would come to if its slack stayed, noted.
+    /// Notes a price's step, from its value at a constant slack.
     #[inline(always)]
     pub fn price_step(&mut self, inverse: Lane, step: Lane, price: Lane, aim: Lane) -> Lane {
         let price_step = aim - price * inverse * step - price;
@@ -257,7 +257,7 @@ impl Reach {
     }
 }
 
-/// One by the slack of a constraint that is there, by its price.
+/// The reciprocal slack of an existing constraint (price above zero).
 #[inline(always)]
 fn one_by(slack: Lane, price: Lane) -> Lane {
     let mut inverse = Lane::ONE / slack;
@@ -267,13 +267,13 @@ fn one_by(slack: Lane, price: Lane) -> Lane {
     inverse
 }
 
-/// A price after a corrected step whose slack stayed.
+/// A price after a corrected step with constant slack.
 #[inline(always)]
 fn corrected(product: f64, inverse: Lane, price: Lane, relative: Lane) -> Lane {
     Lane::all(product) * inverse + price * relative * (Lane::ONE + relative)
 }
 
-/// One where a price says that its constraint is there.
+/// One for an existing constraint (price above zero), otherwise zero.
 #[inline(always)]
 fn present(price: Lane) -> Lane {
     let mut one = Lane::ZERO;
@@ -283,17 +283,17 @@ fn present(price: Lane) -> Lane {
     one
 }
 
-/// How far four circuits have come, each on its own.
+/// Progress of four circuits, each on its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// How much of the last step they take.
+    /// Length of the last step.
     pub along: Lane,
     /// Sum of the products, and of their weights.
     pub product: Lane,
     pub weight: Lane,
-    /// Cost of the rates that they are free to lower.
+    /// Cost of the free rates.
     pub value: Lane,
-    /// What the affine step would leave of the products.
+    /// The products after the affine step.
     pub left: Lane,
 }
 

@@ -1,4 +1,4 @@
-//! One relay's optimal control problem, and what a solution of it is.
+//! One relay's optimal control problem and its solution.
 
 use std::fmt;
 
@@ -52,8 +52,8 @@ impl Weights {
         }
     }
 
-    /// Of the squared distance of each kind of rate from its [goal](super::form::goals). The deviation counts twice: half
-    /// of it is each rate's way to the middle of the two, so `2 d (a - m)^2 + 2 d (b - m)^2` is `d (a - b)^2`.
+    /// Weights of the squared distance of each kind of rate from its goal. The deviation counts twice: half
+    /// of it is each rate's distance to the middle of the two, so `2 d (a - m)^2 + 2 d (b - m)^2` is `d (a - b)^2`.
     pub(super) fn rates(&self) -> [f64; 3] {
         [self.input, self.output + 2.0 * self.deviation, self.virtual_output + 2.0 * self.deviation]
     }
@@ -74,7 +74,7 @@ pub struct Problem {
     pub capacity: f64,
     /// Queue allowed per circuit, cells (soft).
     pub s_max: f64,
-    /// What rates and queues are divided by in the objective.
+    /// Divisor of rates and queues in the objective.
     pub scaling: f64,
     /// Steps looked ahead, 1 to [`Problem::MAX_HORIZON`].
     pub horizon: usize,
@@ -90,14 +90,14 @@ pub struct Problem {
     pub vsrc: Vec<f64>,
     /// Virtual outgoing rate of the predecessor (eq. 21), journal only; infinite for no limit.
     pub vvsrc: Vec<f64>,
-    /// Whether this relay is where the circuit's data enters the overlay: its first rates are then free,
-    /// while elsewhere the prototype takes the first two incoming rates as the predecessor has fixed them.
+    /// Whether the circuit's data enters the overlay at this relay: its first rates are then free.
+    /// Elsewhere the predecessor fixes the first two incoming rates (prototype).
     pub first_hop: Vec<bool>,
-    /// Whether a circuit's queue may be as long as it likes; circuits beyond its end are bound by `s_max`.
+    /// Whether a circuit's queue is unbounded; `s_max` bounds circuits beyond the end of this list.
     pub unbounded: Vec<bool>,
 }
 
-/// Why a problem is refused.
+/// The reason for refusing a problem.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
     /// A single number is out of its range.
@@ -106,7 +106,7 @@ pub enum Refusal {
         field: &'static str,
         /// Its value.
         value: f64,
-        /// What it should be.
+        /// The accepted values.
         want: &'static str,
     },
     /// An array has the wrong length.
@@ -129,7 +129,7 @@ pub enum Refusal {
         /// Its value.
         value: f64,
     },
-    /// No rates satisfy the constraints: what predecessors have fixed exceeds the capacity.
+    /// The problem is infeasible: the fixed rates exceed the capacity.
     FixedRates {
         /// The step.
         step: usize,
@@ -191,7 +191,7 @@ impl Problem {
         self.s0.len()
     }
 
-    /// Forgets the circuits, keeping the memory.
+    /// Removes all circuits but keeps the memory.
     pub fn clear(&mut self) {
         self.s0.clear();
         self.vmax.clear();
@@ -218,8 +218,8 @@ impl Problem {
         fixed.map(|circuit| self.vsrc[circuit * self.horizon + step]).sum()
     }
 
-    /// Checks lengths, ranges and feasibility. Rates of zero are always feasible but for the fixed ones, so
-    /// these alone can make a checked problem infeasible.
+    /// Checks lengths, ranges and feasibility. Only fixed rates can make a problem infeasible, because zero is
+    /// feasible for all others.
     pub fn check(&self) -> Result<(), Refusal> {
         let number = |field, value: f64, ok: bool, want| {
             if ok { Ok(()) } else { Err(Refusal::Number { field, value, want }) }
@@ -332,7 +332,7 @@ impl Problem {
     }
 }
 
-/// Rates and what follows from them. Arrays are flat, circuit by circuit; `s`, `d`, `eps` have one more
+/// Rates and quantities that follow from them. Arrays are flat, circuit by circuit; `s`, `d`, `eps` have one more
 /// entry per circuit than there are steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Solution {
@@ -346,24 +346,24 @@ pub struct Solution {
     pub vv_out: Vec<f64>,
     /// Queues, cells.
     pub s: Vec<f64>,
-    /// What the incoming rates change at the predecessor's queue against its plan, cells.
+    /// Change of the predecessor's queue against its plan by the incoming rates, cells.
     pub d: Vec<f64>,
     /// Queue above `s_max`, cells.
     pub eps: Vec<f64>,
     /// Iterations taken.
     pub iterations: u32,
-    /// How far from optimal.
+    /// Distance from the optimum.
     pub residuals: Residuals,
-    /// Whether these are the safe rates rather than the optimum: every free rate its fair share, as far as
-    /// queue, successor and predecessor allow.
+    /// Whether these are the safe rates instead of the optimum: every free rate has its fair share, within
+    /// queue, successor and predecessor.
     pub fallback: bool,
 }
 
 /// Distances from the optimality conditions, in units of the capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Residuals {
-    /// Largest gradient: of the dual function, that is how far the rates' sums are off.
+    /// Largest gradient of the dual function: the largest error of the rates' sums.
     pub dual: f64,
-    /// How far slacks and multipliers are from complementary.
+    /// Distance of slacks and multipliers from complementarity.
     pub complementarity: f64,
 }

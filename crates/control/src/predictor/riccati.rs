@@ -3,9 +3,9 @@
 //! A circuit's rates `u_k` move its queues `z_{k+1} = z_k + u_k`; the barrier weighs rates by `R_k` and
 //! queues by `Q_k`. Its Hessian is block diagonal plus semiseparable, and dynamic programming is its
 //! factorisation: a backward Riccati recursion gives feedback gains `K_k` and `M_k = R_k + Π_{k+1}`, after
-//! which a linear system costs one backward and one forward sweep, and the *whole inverse* is the
-//! covariance of the rates of the loop `u_k = -K_k z_k + w_k`, `cov w_k = M_k^{-1}`, which is read off
-//! block by block without ever forming a matrix.
+//! which a linear system costs one backward and one forward sweep. The *whole inverse* is the
+//! covariance of the rates of the loop `u_k = -K_k z_k + w_k`, `cov w_k = M_k^{-1}`, computed
+//! block by block without forming a matrix.
 
 use super::lane::Lane;
 
@@ -23,9 +23,10 @@ pub(super) struct Factor<const M: usize> {
     inverse: Mat<M>,
 }
 
-/// A positive semidefinite matrix as a network of conductances: between its nodes, and to ground. All
-/// barrier weights are such, so is every cost-to-go, and computing with conductances alone never
-/// subtracts: no digits are lost however far active and idle constraints lie apart.
+/// A positive semidefinite matrix as a network of conductances between its nodes, and to ground.
+///
+/// All barrier weights and costs-to-go have this form. Computing with conductances never subtracts, so digits
+/// are not lost even if active and idle constraints differ by many orders of magnitude.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Network<const M: usize> {
     /// Symmetric, without diagonal.
@@ -166,7 +167,7 @@ impl<const M: usize> Factor<M> {
 }
 
 /// Adds the inverse of a circuit's Hessian to `inverse`, the lower block triangle in the order of
-/// [`block_index`]; `transfer` is room for one matrix per step.
+/// [`block_index`]; `transfer` is working memory of one matrix per step.
 #[inline(always)]
 pub(super) fn add_inverse<'a, const M: usize>(
     factors: impl Iterator<Item = &'a Factor<M>>,
@@ -210,7 +211,7 @@ pub(super) fn add_inverse<'a, const M: usize>(
     }
 }
 
-/// Where the block of row `k` and column `j <= k` lies.
+/// Index of the block of row `k` and column `j <= k`.
 pub(super) fn block_index(k: usize, j: usize) -> usize {
     k * (k + 1) / 2 + j
 }

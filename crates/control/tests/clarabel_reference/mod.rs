@@ -1,4 +1,4 @@
-//! The same problems written out row by row for Clarabel.
+//! Writes PredicTor's problems row by row for Clarabel.
 
 use clarabel::algebra::CscMatrix;
 use clarabel::solver::{
@@ -33,7 +33,7 @@ impl Rows {
     }
 }
 
-/// `None` where Clarabel gives up.
+/// Solves a problem with Clarabel; `None` if it gives up.
 ///
 /// Solves with rates in units of the capacity and queues in units of capacity times dt, which changes no
 /// optimum and lets a general solver reach the accuracy asked for.

@@ -1,23 +1,23 @@
-//! Problems that cost the solver most, drawn from seeds: 300 circuits of a relay of 4 Mbit/s.
+//! Random families of hard problems: 300 circuits of a relay of 4 Mbit/s.
 
 use tidegate_control::predictor::{Formulation, Problem};
 use tidegate_control::random::Seed;
 
-/// How a family's problems are drawn.
+/// Parameters of a family.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     pub name: &'static str,
     kind: Formulation,
     /// Share of circuits that are idle.
     idle: f64,
-    /// Queues are about as long as their bound, not a part of what a fair share moves.
+    /// Whether queues start near their bound instead of a part of a fair share's cells per step.
     full: bool,
     /// A neighbour's rates differ by up to this share from step to step.
     uneven: f64,
 }
 
 impl Family {
-    /// All of them, the easiest first.
+    /// All families, the easiest first.
     pub const ALL: [Family; 4] = [
         Family { name: "steady", kind: Formulation::Prototype, idle: 0.0, full: false, uneven: 0.0 },
         Family { name: "uneven", kind: Formulation::Prototype, idle: 0.2, full: false, uneven: 0.2 },
@@ -25,7 +25,7 @@ impl Family {
         Family { name: "journal", kind: Formulation::Journal, idle: 0.2, full: false, uneven: 0.2 },
     ];
 
-    /// The family's problem with this number, for so many circuits.
+    /// The family's problem with this number and this many circuits.
     pub fn problem(&self, circuits: usize, number: u64) -> Problem {
         let mut draws = Seed::root(15).fork(self.name).fork_index(number).random();
         let mut problem = Problem::new(self.kind, 830.0);

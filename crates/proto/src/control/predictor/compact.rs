@@ -1,17 +1,16 @@
-//! The compact encoding of trajectories: quantised, straight pieces instead of values, and no message while
-//! the neighbour can tell by itself.
+//! The compact encoding of trajectories: quantised straight pieces, sent only if the neighbour needs them.
 //!
-//! A cell begins with a mark (1 byte: the high bit, and seven bits of a sum of the agreed step) and the time of
-//! the solve (2 bytes: 1/256 steps, of which the receiver knows the rest). Each trajectory after that is
+//! A cell begins with a mark (1 byte: the high bit, and a seven-bit checksum of the agreed step) and the time of
+//! the solve (2 bytes: 1/256 steps, modulo 256 steps). Each trajectory after that is
 //!
-//! - a head: what it is about (2 bits), whether it is of the same circuit as the one before (1), and the
+//! - a head: the quantity (2 bits), whether it is of the same circuit as the previous one (1), and the
 //!   *quantum*, a power of two of cells (queues) or cells per step (rates), offset by 16 (5);
-//! - the circuit id unless it is the same, its highest bit, which says who began the circuit, moved to the lowest;
-//! - the first value in quanta, and pieces: each so many steps more (1 to 4) with so many quanta added in each.
-//!   A bit of each of these says whether a piece follows. After the last piece the value stays.
+//! - the circuit id unless it is the same; its highest bit (the side that created the circuit) moves to the lowest place;
+//! - the first value in quanta, and pieces: each covers 1 to 4 more steps and adds a number of quanta in each.
+//!   A bit says whether another piece follows. After the last piece the value stays.
 //!
-//! Numbers are in base 128, lowest first, the high bit of a byte saying that one follows; steps up and down
-//! alternate (zigzag). Nothing refers to an earlier cell: what is lost or late spoils nothing after it.
+//! Numbers are in base 128, lowest first, and the high bit of a byte announces another one; signed steps are
+//! zigzag-coded. A cell does not refer to earlier cells, so a lost or late one does not spoil later ones.
 
 use tidegate_control::predictor::exchange::align;
 use tidegate_control::units::{Span, Time};
@@ -22,18 +21,18 @@ use super::trajectory::{About, Malformed, Trajectory};
 const MARK: u8 = 0x80;
 const SAME_CIRCUIT: u8 = 0x04;
 const QUANTUM_OFFSET: i32 = 16;
-/// Steps in a piece at most.
+/// The most steps in a piece.
 const LONGEST: u64 = 4;
-/// Quanta in a value at most.
+/// The most quanta in a value.
 const MOST: f64 = (1 << 24) as f64;
-/// What was told so many steps ago at most
+/// A message is fresh for this many steps; see [`FRESH_ROOM`].
 const JUST_NOW: f64 = 1.5;
-/// may be off by so many quanta until the next step: plans flicker by a cell per step.
+/// Allowed error of a fresh message in quanta: plans flicker by a cell per step.
 const FRESH_ROOM: f64 = 4.0;
-/// Parts of a step in which solves are timed.
+/// Time stamps count in this fraction of a step.
 const TICKS: u64 = 256;
 
-/// What one cell, or one cell per step, is in the unit of a trajectory.
+/// One cell, or one cell per step, in the unit of a trajectory.
 fn cell(about: About, step: Span) -> f64 {
     if about == About::Queue { 1.0 } else { 1.0 / step.as_secs_f64() }
 }
@@ -61,7 +60,7 @@ fn take(bytes: &mut &[u8]) -> Result<u8, Malformed> {
     Ok(*first)
 }
 
-/// Of at most 35 bits.
+/// Reads a number of at most 35 bits.
 fn take_number(bytes: &mut &[u8]) -> Result<u64, Malformed> {
     let mut value = 0;
     for part in 0..5 {
@@ -82,7 +81,7 @@ pub(super) struct PiecewiseLinear {
 }
 
 impl PiecewiseLinear {
-    /// Bytes that [`write`](Self::write) adds at most.
+    /// The most bytes that [`write`](Self::write) appends.
     pub(super) fn most_bytes(&self) -> usize {
         3 + 6 + self.bytes.len()
     }
@@ -106,7 +105,7 @@ impl PiecewiseLinear {
         cell(about, step) * libm::ldexp(1.0, self.quantum)
     }
 
-    /// Whether what the neighbour makes of an older trajectory, `elapsed` steps later, is as good as this one.
+    /// Whether the neighbour's version, `elapsed` steps old, is close enough to this trajectory.
     pub(super) fn is_known(
         &self,
         (about, step): (About, Span),
@@ -118,7 +117,7 @@ impl PiecewiseLinear {
         theirs.clear();
         theirs.resize(values.len(), 0.0);
         align(older, elapsed, theirs);
-        // Hardly anything is more than nothing: a circuit without a share in the neighbour's problem.
+        // A tiny value still differs from zero: zero leaves the circuit out of the neighbour's problem.
         let idle = |values: &[f64]| values.iter().all(|value| *value <= 0.0);
         if older.is_empty() || idle(values) && !idle(theirs) {
             return false;
@@ -128,7 +127,7 @@ impl PiecewiseLinear {
         values.iter().zip(theirs).all(|(value, theirs)| (value - *theirs).abs() <= room)
     }
 
-    /// Finds straight pieces that stay within a quantum of the values, and `theirs`, what the neighbour will make of them.
+    /// Finds straight pieces within a quantum of the values, and `theirs`, the values that the neighbour will decode.
     pub(super) fn fit(&mut self, (about, step): (About, Span), values: &[f64], theirs: &mut Vec<f64>) {
         let quantum = self.quantum((about, step));
         let at = |step: usize| (values[step] / quantum).clamp(0.0, MOST);
@@ -147,7 +146,7 @@ impl PiecewiseLinear {
                 if low > high {
                     break;
                 }
-                // Straight on if that will do: it costs least, and the end of it nothing.
+                // A constant piece is cheapest, and its end needs no bytes at all.
                 slope = if low <= 0.0 && high >= 0.0 { 0 } else { libm::round((low + high) / 2.0) as i64 };
                 length = long;
             }
@@ -166,7 +165,7 @@ impl PiecewiseLinear {
         assert_eq!(read, Ok(()), "ours can be read");
     }
 
-    /// Appends the trajectory to a cell; `same`: the one before is of the same circuit.
+    /// Appends the trajectory to a cell; `same`: the previous one is of the same circuit.
     pub(super) fn write(&self, trajectory: &Trajectory<'_>, same: bool, out: &mut Vec<u8>) {
         let same = same && !out.is_empty();
         if out.is_empty() {
@@ -186,7 +185,7 @@ fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63) as u64
 }
 
-/// The values of pieces.
+/// Decodes the values of pieces.
 fn unfold(bytes: &mut &[u8], quantum: f64, values: &mut Vec<f64>) -> Result<(), Malformed> {
     values.clear();
     let first = take_number(bytes)?;
@@ -210,7 +209,7 @@ pub(super) fn is_compact(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(|first| first & MARK != 0)
 }
 
-/// Reads the trajectories of a cell that came at `now`, in order, as [`super::wire::read`] does.
+/// Reads the trajectories of a cell that arrived at `now`, like [`super::wire::read`].
 pub(super) fn read(
     mut bytes: &[u8],
     (now, step): (Time, Span),

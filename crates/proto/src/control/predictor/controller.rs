@@ -1,4 +1,4 @@
-//! PredicTor's controller at one relay: from what it measures and hears to what its circuits may send.
+//! PredicTor's controller at one relay: turns measurements and messages into allowances of circuits.
 
 use tidegate_control::predictor::Problem;
 use tidegate_control::units::{Span, Time};
@@ -17,15 +17,15 @@ use crate::ids::{CircId, CircuitKey, Side};
 
 /// Bytes of a cell as the authors' code counts them.
 const PLANNED_CELL: f64 = 512.0;
-/// Messages past the network take so much less than is planned for, so that they come before a solve a step later.
+/// Out-of-band messages arrive this much early, so that they precede a solve one step later.
 const EARLY: Span = Span::from_millis(2);
 
-/// Solves in a row that may take longer than half a step.
+/// Tolerated number of successive solves that take longer than half a step.
 const OVERRUNS: u32 = 3;
-/// Steps that circuits are left to the windows after that: a second, with steps of 40 ms.
+/// Steps without solves after that: one second, with steps of 40 ms.
 const REST: u64 = 25;
 
-/// Nothing bounds what is in flight but what relays let go.
+/// A window without limit: only relays' allowances bound the cells in flight.
 #[derive(Debug)]
 struct Unbounded;
 
@@ -80,25 +80,25 @@ struct Predictor {
     planner: Planner,
     adverts: Adverts,
     steps: Steps,
-    /// Working memory: the relay's circuits, and what is read from messages.
+    /// Working memory: the relay's circuits, and values of messages.
     circuits: Vec<CircuitKey>,
     values: Vec<f64>,
     /// Bytes of messages sent and received since the last solve.
     overhead: [u64; 2],
     totals: Totals,
-    /// There are no plans in this step: windows bound the circuits.
+    /// Whether this step goes without plans, so that windows bound the circuits.
     left_to_windows: bool,
-    /// The last step was a solve,
+    /// Whether the last step was a solve.
     solved: bool,
-    /// and so many in a row took too long,
+    /// Number of successive solves that took too long.
     overruns: u32,
-    /// so that there is none until then.
+    /// Solves pause until then.
     rests_until: Time,
 }
 
 impl Controller for Predictor {
     fn first_allowance(&self) -> (f64, f64) {
-        // A cell need not wait for the next step.
+        // The first cell need not wait for the next step.
         (1.0, 1.0)
     }
 
@@ -150,7 +150,7 @@ impl Controller for Predictor {
         });
         refused += u64::from(read.is_err());
         self.totals.refused += refused;
-        // A neighbour that babbles must not make us think that nothing of our bandwidth is left.
+        // Refused messages do not count; otherwise a noisy neighbour could use up our capacity on paper.
         if refused == 0 {
             self.overhead[1] += message.len() as u64;
         }
@@ -162,7 +162,7 @@ impl Controller for Predictor {
 }
 
 impl Predictor {
-    /// Measures all circuits and solves for those that have anything to send or to expect.
+    /// Measures all circuits and solves for those that are not idle.
     fn solve(&mut self, now: Time, plant: &mut dyn Plant) {
         let PredictorParameters { exchange, windows, most_circuits, .. } = self.parameters;
         let PredictorParameters { solve_time: each, solve_time_per_circuit: per_circuit, .. } =
@@ -204,7 +204,7 @@ impl Predictor {
         }
     }
 
-    /// Whether solves keep up.
+    /// Pauses solves if they are too slow.
     fn judge(&mut self, now: Time, took: Span) {
         let step = self.parameters.step;
         self.overruns = if took.0 > step.0 / 2 { self.overruns + 1 } else { 0 };
@@ -213,19 +213,19 @@ impl Predictor {
         }
     }
 
-    /// Acts on the plans of the last solve: tells the neighbours, then sets how much each circuit may send and
-    /// take in this step.
+    /// Acts on the plans of the last solve: advertises them, then sets each circuit's allowance for this
+    /// step.
     fn act(&mut self, now: Time, plant: &mut dyn Plant) {
         let PredictorParameters { step, carry, parts, tell_source, local_ends, reads, .. } = self.parameters;
         plant.circuits(&mut self.circuits);
-        // Messages leave before the cells that this step lets go.
+        // Messages leave before this step's cells.
         self.advertise(now, plant);
         let dt = step.as_secs_f64();
         let mut row = 0;
         for circuit in &self.circuits {
             let plan = self.planner.next_plan(&mut row, *circuit);
             let view = plant.view(*circuit);
-            // A circuit that was idle may send a cell at once when one comes.
+            // An idle circuit may send its first cell at once.
             let (send, share, take) = plan.map_or((1.0, 0.0, 1.0), |plan| {
                 if self.left_to_windows {
                     return (f64::INFINITY, 0.0, f64::INFINITY);
@@ -233,13 +233,13 @@ impl Predictor {
                 if local_ends && view.to_client {
                     return (f64::INFINITY, 0.0, f64::INFINITY);
                 }
-                // The authors' bucket holds whole bits, rounded up, so that the rest of a queue is not left for ever.
+                // The authors' bucket rounds up to whole bits; otherwise the rest of a queue would stay for ever.
                 let bits = 8.0 * PLANNED_CELL;
                 let send = match plan.output[0] * dt {
                     cells if carry => cells,
                     cells => libm::ceil(cells * bits) / bits,
                 };
-                // What comes from relays is spread already.
+                // Cells from relays are already spread over the step.
                 let share = if view.enters { send / f64::from(parts) } else { send };
                 let take = match reads {
                     _ if local_ends => f64::INFINITY,
@@ -248,7 +248,7 @@ impl Predictor {
                 };
                 (share, if share < send { share } else { 0.0 }, take)
             });
-            // What waits at the server need not wait here.
+            // Keep the queue here short; data can wait at the server.
             let needed = plan.map_or(1.0, |plan| 2.0 * plan.output[0] * dt + 1.0) - view.waiting;
             let package = if (tell_source || local_ends) && !self.left_to_windows {
                 take.min(needed.max(0.0))
@@ -265,7 +265,7 @@ impl Predictor {
         self.steps.release_later(now, parts - 1);
     }
 
-    /// Tells the neighbours of every circuit: the predecessor what we take, the successor what we send.
+    /// Advertises every circuit's plan: rates in to the predecessor, rates out and queue to the successor.
     fn advertise(&mut self, now: Time, plant: &mut dyn Plant) {
         const IDLE: [f64; Problem::MAX_HORIZON] = [0.0; Problem::MAX_HORIZON];
         let PredictorParameters { step, horizon, exchange, delay, .. } = self.parameters;

@@ -1,4 +1,4 @@
-//! PredicTor's parameters, and three sets of them.
+//! PredicTor's parameters and three presets.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,17 +11,16 @@ use super::trajectory::Encoding;
 use super::wire;
 use crate::cell::NEIGHBOUR_BYTES;
 
-/// PredicTor's parameters, the same at every relay. Defaults are those of the preset `tidegate`; another preset changes
-/// them as its description says.
+/// PredicTor's parameters, the same at every relay. Defaults are those of the preset `tidegate`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PredictorParameters {
-    /// What the other keys are unless given. `prototype` is the authors' code: `queue = 100`, `queue-time = "0 s"`,
+    /// Defaults of the other keys. `prototype` is the authors' code: `queue = 100`, `queue-time = "0 s"`,
     /// `drain = "0 s"`, `tell-source`, `lasting-grants`, `leave-out-idle`, `windows` and `carry` false, `parts = 1`,
     /// `reads = "bytes"`, `encoding = "plain"`, `exchange = "out-of-band"`. `journal` is the same with
     /// `problem = "journal"`.
     pub preset: Preset,
-    /// Which optimal control problem: that of the authors' code, or that of the paper (eq. 25).
+    /// The optimal control problem: of the authors' code, or of the paper (equation 25).
     pub problem: Formulation,
     /// Length of a step, and interval between solves; whole microseconds. Source: Döpmann et al. 2022.
     #[schemars(extend("x-range" = "1 ms..=10 s"))]
@@ -36,66 +35,66 @@ pub struct PredictorParameters {
     #[serde(rename = "queue")]
     #[schemars(range(min = 1.0, max = 1e6))]
     pub s_max: f64,
-    /// Queue allowed per circuit, if that is more: what it sends in this time if all get the same.
+    /// Queue allowed per circuit, if larger than `queue`: its cells in this time at an equal share of the capacity.
     #[serde(rename = "queue-time")]
     pub s_max_time: Span,
-    /// A circuit's queue is to drain in this time, at least a step: its predecessor is granted so much less. `"0 s"`:
+    /// Time in which a circuit's queue drains, at least a step: grants to its predecessor are lowered accordingly. `"0 s"`:
     /// never.
     pub drain: Span,
-    /// Where data enters the overlay, what the server has waiting counts as queue towards the successor. Otherwise only
-    /// the relay's own queue does, which must then be long enough for a step.
+    /// Whether an exit reports its server's waiting data as queue to the successor. Otherwise only
+    /// the relay's own queue counts, which must then be long enough for a step.
     pub tell_source: bool,
-    /// What rates and queues are divided by in the objective. Source: the authors' code.
+    /// Divisor of rates and queues in the objective. Source: the authors' code.
     #[schemars(range(min = 1e-3, max = 1e6))]
     pub scaling: f64,
-    /// One-way delay between neighbours that plans are made for. Source: Döpmann et al. 2022.
+    /// One-way delay between neighbours that plans assume. Source: Döpmann et al. 2022.
     #[schemars(extend("x-range" = "..=10 s"))]
     pub delay: Span,
-    /// Whether `delay` is only the first belief, and each circuit's delays are estimated from the time stamps of
-    /// its neighbours' messages; with shared clocks only.
+    /// Whether each circuit's delays are estimated from the time stamps of its neighbours' messages, with `delay` as
+    /// the initial value. Needs shared clocks.
     pub estimate_delay: bool,
-    /// Whether servers are on the exits' machines and clients on the guards': what passes between them takes
-    /// nothing of a relay's capacity. The authors' code counts it all the same.
+    /// Whether servers are on the exits' machines and clients on the guards': their traffic does not use the
+    /// relay's capacity. The authors' code counts it all the same.
     pub local_ends: bool,
-    /// Whether a successor's grants are taken to last beyond the end of its plan.
+    /// Whether a successor's grants continue beyond the end of its plan.
     pub lasting_grants: bool,
     /// How neighbours' messages travel.
     pub exchange: Exchange,
-    /// How messages are written; any relay reads both.
+    /// Encoding of messages; relays read both.
     pub encoding: Encoding,
-    /// With `compact`: how far from the plan the neighbour's idea of its next steps may be, as a share of the plan's
+    /// With `compact`: allowed error of the neighbour's version of a plan, as a share of the plan's
     /// largest value.
     #[schemars(range(min = 1e-4, max = 1.0))]
     pub resolution: f64,
-    /// The part of a cell that a step's rate leaves over may be sent in the next step. Otherwise it is lost, but for a
-    /// cell that waits: its first part goes, and the rest in the next step, as bytes from a bucket do.
+    /// Whether the fraction of a cell that a step's rate leaves over carries to the next step. Otherwise it is lost, unless
+    /// a cell is waiting: its first part goes now and the rest in the next step, like bytes from a bucket.
     pub carry: bool,
-    /// Circuits that have nothing to send or to expect have no part in the problem; their neighbours are told once.
-    /// Otherwise they are in every problem, with rates of zero, and told in every step.
+    /// Whether idle circuits are left out of the problem; their neighbours are then told once.
+    /// Otherwise they are in every problem, with rates of zero, and in every message.
     pub leave_out_idle: bool,
-    /// What an exit takes from servers.
+    /// The unit in which exits read from servers.
     pub reads: Reads,
-    /// The fixed windows of the system's `windows` bound what is in flight.
+    /// Whether the system's fixed `windows` also bound the cells in flight.
     pub windows: bool,
-    /// Parts in which a step's cells are let go, spread evenly over it; 1: all at once.
+    /// Number of portions in which a step's cells are released, spread evenly; 1: all at once.
     #[schemars(range(min = 1, max = 1000))]
     pub parts: u32,
     /// First solve, on each relay's clock.
     pub first: Span,
-    /// When in a step a relay solves.
+    /// The instant in a step at which a relay solves.
     pub phases: Phases,
     /// Relays' clocks are fast or slow by up to this share, drawn per relay.
     #[schemars(range(min = 0.0, max = 0.1))]
     pub drift: f64,
-    /// Whose clock says when a message was made.
+    /// The clock for the time of a message.
     pub clocks: Clocks,
-    /// Time that a solve takes at a relay, at most a step; its results count from then on.
+    /// Simulated time of a solve, at most a step; its results count from then on.
     pub solve_time: Span,
-    /// Time that a solve takes for each circuit in it besides.
+    /// Additional simulated time of a solve per circuit.
     pub solve_time_per_circuit: Span,
-    /// With more circuits than these to plan for a relay leaves them to the windows, and its neighbours hear that it
-    /// takes and sends whatever comes; so too for a second after three solves in a row have taken longer than half a
-    /// step. Not without `windows`. Source: Döpmann et al. 2022, section 4, has the attack: circuits tailored to be slow
+    /// A relay with more circuits to plan leaves them to the windows, and tells its neighbours that it
+    /// takes and sends without limit. It does the same for a second after three successive solves longer than half a
+    /// step. Needs `windows`. Source: Döpmann et al. 2022, section 4, has the attack: circuits tailored to be slow
     /// to solve.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub most_circuits: u32,
@@ -104,7 +103,7 @@ pub struct PredictorParameters {
 /// Steps of the longest trajectory that fits into a cell.
 const LONGEST: usize = (NEIGHBOUR_BYTES - wire::plain_bytes(0)) / 8;
 
-/// Sets of parameters.
+/// Presets of the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
@@ -122,38 +121,38 @@ pub enum Preset {
 pub enum Exchange {
     /// As cells on the connection between the two.
     InBand,
-    /// Past the network, in exactly [`PredictorParameters::delay`], as in the authors' simulation.
+    /// Outside the network, in exactly [`PredictorParameters::delay`], as in the authors' simulation.
     OutOfBand,
 }
 
-/// What an exit takes from servers.
+/// The unit in which exits read from servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {
-    /// As many cells as it plans; it knows of what a server has left only whether it is more.
+    /// As many cells as it plans; of the server's data it knows only whether there is more.
     Cells,
-    /// As many payload bytes as the cells that it plans have bytes, headers included, and it knows of every byte that
-    /// a server has left. The authors' code does so; only a simulation can.
+    /// As many payload bytes as the planned cells have bytes with headers; it knows every byte that
+    /// a server has left. As in the authors' code; simulation only.
     Bytes,
 }
 
-/// When in a step a relay solves.
+/// The instant in a step at which a relay solves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phases {
-    /// All at the same instant.
+    /// All relays at the same instant.
     Synchronous,
-    /// Each at its own, drawn uniformly.
+    /// Each relay at its own instant, drawn uniformly.
     Random,
 }
 
-/// Whose clock says when a message was made.
+/// The clock for the time of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Clocks {
-    /// The sender's, believed within a few steps.
+    /// The sender's clock, accepted within a few steps.
     Shared,
-    /// Ours: when it arrived, less the delay that plans are made for.
+    /// Our clock: the arrival, less the delay that plans assume.
     Own,
 }
 
