@@ -103,7 +103,7 @@ pub fn find<'a, M>(
 /// No part of the registry has this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPart {
-    /// What the registry lists: "controller".
+    /// The family that the registry lists: "controller".
     pub family: &'static str,
     /// The unknown name, cut after 40 characters.
     pub name: String,

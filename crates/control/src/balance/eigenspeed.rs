@@ -1,7 +1,7 @@
 //! EigenSpeed (Snader and Borisov 2009): weights from the speeds that relays see of each other.
 //!
 //! Relays report the speeds of streams between them. Weights are the principal eigenvector of the normalised reports; the
-//! iteration starts at trusted relays. There are no probes.
+//! iteration starts at trusted relays. The system does not use probes.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Q-learning for sources whose losses are filtered to signs ([`super::signs`]).
+//! Q-learning for sources with losses filtered to signs ([`super::signs`]).
 //!
 //! The thesis' rule fits sources of a few packets per second, so two things differ here. A learner weighs losses against the
 //! acknowledgements of the same state, and one sign among hundreds of them would not count: here a sign stands for all

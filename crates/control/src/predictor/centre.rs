@@ -5,7 +5,7 @@ use super::iterate::{Interior, Out, Pair, Row, Step};
 use super::lane::LANES;
 use super::problem::Problem;
 
-/// How much of its fair share a rate gets at the start.
+/// The share of its fair share that a rate gets at the start.
 const START: f64 = 0.7;
 /// Complementarity at the end, relative to the weights of the rates.
 const END_GAP: f64 = 3e-10;
@@ -91,7 +91,7 @@ pub(super) fn load<const M: usize, const O: usize>(
     weigh(core);
 }
 
-/// What each circuit's rates are drawn to, step by step.
+/// The goal of each circuit's rates, step by step.
 fn fill_goals<const M: usize, const O: usize>(core: &mut Interior<M, O>, problem: &Problem, middle: &[f64]) {
     let steps = problem.horizon;
     for circuit in 0..problem.circuits() {
@@ -132,8 +132,8 @@ fn weigh<const M: usize, const O: usize>(core: &mut Interior<M, O>) {
     }
 }
 
-/// What the queues that start near or above their bound press with on the rates of each step: the most
-/// that their penalties add up to from there on. `net`: what a circuit's queue grows by in a step at the start.
+/// Pressure of queues that start near or above their bound on the rates of each step: the largest sum of their
+/// penalties from that step on. `net`: the growth of a circuit's queue in a step at the start.
 pub(super) fn pressure(
     problem: &Problem,
     limits: &Limits,
@@ -158,7 +158,7 @@ pub(super) fn pressure(
     press
 }
 
-/// A pair whose price starts near that of the rates, and whose slack starts no smaller than a fair share.
+/// Starts a pair with a price near that of the rates, and a slack of at least a fair share.
 fn put(pair: &mut Pair, lane: usize, room: f64, price: f64, share: f64) {
     let slack = room.max(share);
     set(pair, lane, slack, price * slack.min(10.0 * share));
@@ -177,11 +177,11 @@ fn put_soft(out: &mut Out, lane: usize, room: f64, weight: f64, cost: f64) {
     set(&mut out.over, lane, excess, weight);
 }
 
-/// The centre of a bound that may be exceeded at a linear cost: slack `h` and excess `e` with `h - e = room`
-/// whose multipliers `weight/h` and `weight/e` add up to the cost.
+/// The centre of a soft bound with a linear cost: slack `h` and excess `e` with `h - e = room`; their
+/// multipliers `weight/h` and `weight/e` add up to the cost.
 pub(super) fn soft_centre(room: f64, weight: f64, cost: f64) -> (f64, f64) {
     let root = (cost * room).hypot(2.0 * weight);
-    // Of h and e the one that is not a difference of large numbers, then the other.
+    // Compute first the one of h and e that is not a difference of large numbers.
     if room >= 0.0 {
         let slack = (cost * room + 2.0 * weight + root) / (2.0 * cost);
         (slack, weight / (cost - weight / slack))
@@ -191,8 +191,8 @@ pub(super) fn soft_centre(room: f64, weight: f64, cost: f64) -> (f64, f64) {
     }
 }
 
-/// Gives every free rate a part of its fair share of the capacity, short of every bound, leaving room for the
-/// later steps; `put` hears of each circuit and step, and whether the rates are free.
+/// Gives every free rate a part of its fair share of the capacity, within every bound, with room for
+/// later steps. Calls `put` with each circuit and step, the rates, and whether they are free.
 pub(super) fn inner_rates<const M: usize>(
     problem: &Problem,
     limits: &Limits,
@@ -206,7 +206,7 @@ pub(super) fn inner_rates<const M: usize>(
         let bounds = limits.of(circuit);
         let mut queues = [0.0; M];
         for step in 0..steps {
-            // What has room is free, and takes the smaller of its fair share and its room.
+            // Rates with room are free, and take the smaller of their fair share and their room.
             let later = (steps - step + 1) as f64;
             let take = |fair: f64, room: f64, own: f64| match room.min(own) > ROOM {
                 false => (0.0, false),

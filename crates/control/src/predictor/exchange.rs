@@ -1,7 +1,7 @@
 //! Arithmetic on neighbours' trajectories: alignment in time, plausible bounds, sharing of fixed rates.
 //!
 //! A trajectory is a slice with one value per step, a step function of time. The neighbour's plans count from its solve plus
-//! the delay of the link (its cells arrive later), or minus it (cells for it must leave earlier). If a step is as long as the
+//! the delay of the link (its cells arrive later), or minus it (its cells must leave earlier). If a step is as long as the
 //! delay, this is the prototype's shift by two steps towards the source and by zero towards the destination.
 
 /// Re-samples a trajectory that began `elapsed` steps before ours.

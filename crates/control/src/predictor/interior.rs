@@ -1,15 +1,11 @@
-//! Mehrotra's predictor-corrector method with slacks of its own and one step length for all: for the problems that
-//! neither [`super::path`] nor [`super::dual`] gets hold of.
+//! The last method: Mehrotra's predictor-corrector with stored slacks and one step length for all circuits.
 //!
-//! Circuits touch each other only in the rows that bound the sums of their rates. Per iteration every
-//! circuit's Hessian is factored along its horizon ([`super::riccati`]), the sum of the inverses is the
-//! system of the coupling rows' multipliers, and every circuit's step follows from these. Work is linear
-//! in the number of circuits, four of which are computed side by side.
+//! It solves the rare problems that both [`super::path`] and [`super::dual`] give up. Its structure is that of
+//! [`super::path`].
 //!
-//! Two things make it take few iterations. The start is strictly feasible and exactly centred, so only
-//! the gradient of the Lagrangian has to be driven to zero. And complementarity is weighed: pairs of a step
-//! are driven to `mu` times the step's discount, so that late steps, 10^-4 as important as the first,
-//! converge with it and not long after it.
+//! Two properties keep the number of iterations low. The start is strictly feasible and exactly centred, so only
+//! the gradient of the Lagrangian must go to zero. And complementarity is weighted: the target of a step's pairs
+//! is `mu` times the step's discount, so late steps, 10^-4 as important as the first, converge together with it.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -22,24 +18,25 @@ use super::lane::Lane;
 use super::problem::{Problem, Residuals};
 use super::riccati::{Factor, Network, add_inverse, block_index};
 
-/// Iterations after which the safe rates are taken; a solve needs 8 to 50.
+/// The most iterations; a solve needs 8 to 50.
 const ITERATIONS: u32 = 100;
-/// Most centrings in an iteration, and the length of a step from which on none is tried: each costs half an
+/// The most centrings in an iteration, and the step length above which centring is skipped: each costs half an
 /// iteration.
 const CORRECTORS: usize = 2;
 const LONG: f64 = 0.5;
 /// Gradient of the Lagrangian, relative to the step's discount, at which a solve ends.
 const GRADIENT: f64 = 1e-5;
-/// How many times as far from optimal as asked for a solve may end when rounding lets it come no nearer.
+/// Accepted distance from the optimum, as a multiple of the tolerance, if rounding prevents a better answer.
 const NEAR: f64 = 1e4;
 /// Distance from the optimal objective, relative to it, at which a solve ends.
 const OBJECTIVE: f64 = 1e-7;
-/// Share of the start's excess slack that may be left.
+/// Accepted remaining share of the start's excess slack.
 const EXCESS: f64 = 1e-9;
 impl<const M: usize, const O: usize> Interior<M, O> {
-    /// Solves a checked problem with circuits and a capacity above zero: how far from optimal it ends, and how
-    /// many times as far as asked for (up to one: solved); `None` if it comes nowhere near the optimum. Counts
-    /// `iterations` up.
+    /// Solves a checked problem with circuits and positive capacity; `None` if it does not converge.
+    ///
+    /// Returns the residuals, and the distance from the optimum as a multiple of the tolerance (at most one: solved).
+    /// Increments `iterations`.
     pub fn solve(
         &mut self,
         problem: &Problem,
@@ -83,7 +80,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
         (least <= NEAR).then_some((best, least))
     }
 
-    /// Hands rates, prices and multipliers over.
+    /// Copies rates, prices and multipliers to the dual method.
     pub fn hand_over(&self, dual: &mut Dual<M>) {
         for (costs, rows) in dual.costs.iter_mut().zip(self.coupling.chunks_exact(M)) {
             for (price, row) in costs.price.iter_mut().zip(rows) {
@@ -118,7 +115,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
         Residuals { dual: worst.largest(), complementarity }
     }
 
-    /// The circuits' part of it.
+    /// The circuits' part of [`Self::differentiate`].
     #[inline(always)]
     fn differentiate_circuits(&mut self, (): ()) -> Derived {
         let horizon = self.scale.horizon;
@@ -178,7 +175,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
         let (length, change) = self.answer(now.dual);
         let after = (mu + change).max(0.0);
         let target = ((after / mu).powi(3).min(1.0) * mu).max(0.3 * self.scale.gap);
-        // What a step will be cut short, its second-order term would drown.
+        // If the step will be shortened, its second-order term would dominate.
         let share = if self.care == Care::Refined { length * length } else { 1.0 };
         self.direct(&Goal::Corrected { mu: target, share });
         let (mut length, _) = self.answer(now.dual);
@@ -245,8 +242,8 @@ impl<const M: usize, const O: usize> Interior<M, O> {
         solve_cholesky(&self.schur, &mut self.shift);
     }
 
-    /// All steps that follow from the coupling multipliers' step, refined if care is to be taken; `gradient` is
-    /// the largest there is. Returns the largest step length and the change of the average complementarity
+    /// All steps that follow from the coupling multipliers' step, refined under [`Care::Refined`]; `gradient` is
+    /// the largest one. Returns the largest step length and the change of the average complementarity
     /// along the way.
     fn answer(&mut self, gradient: f64) -> (f64, f64) {
         for (row, shift) in self.coupling.iter_mut().zip(&self.shift) {
@@ -271,7 +268,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
     }
 }
 
-/// A pass over all circuits as a thing that can be compiled for several kinds of processor.
+/// A pass over all circuits, as a type that `pulp` compiles for several processors.
 macro_rules! passes {
     ($($pass:ident: $method:ident($argument:ty) -> $output:ty;)*) => {$(
         struct $pass<'a, const M: usize, const O: usize>(&'a mut Interior<M, O>, $argument);
@@ -293,7 +290,7 @@ passes! {
     Advance: advance_circuits(Lane) -> ();
 }
 
-/// What [`Interior::differentiate`] adds up over the circuits.
+/// Sums of [`Interior::differentiate`] over the circuits.
 struct Derived {
     worst: Lane,
     product: Lane,
@@ -301,7 +298,7 @@ struct Derived {
     value: Lane,
 }
 
-/// The passes themselves, where the time goes.
+/// The passes over circuits, which take most of the time.
 impl<const M: usize, const O: usize> Interior<M, O> {
     #[inline(always)]
     fn direct_circuits(&mut self, goal: Goal) {

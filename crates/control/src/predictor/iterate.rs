@@ -1,5 +1,6 @@
-//! Where the interior point method is: rates, slacks and multipliers of all circuits, step by step, and what one
-//! step of four circuits does with its part of the Newton system.
+//! The current point of the last interior point method ([`super::interior`]).
+//!
+//! It holds rates, slacks and multipliers of all circuits, step by step, and each step's part of the Newton system.
 
 use super::lane::{LANES, Lane};
 use super::riccati::{Factor, Mat, Network, Vector};
@@ -24,19 +25,19 @@ pub(super) struct Scale {
 pub(super) struct Pair {
     pub slack: Lane,
     pub price: Lane,
-    /// Share of `mu` their product is driven to; zero for a constraint that is not there.
+    /// Target of their product as a share of `mu`; zero for a missing constraint.
     pub weight: Lane,
-    /// By how much the slack exceeded the room there was at the start.
+    /// Excess of the slack over the room at the start.
     pub excess: Lane,
     pub slack_step: Lane,
-    /// The multiplier's step, and until the slack's step is known the constant part of it.
+    /// The multiplier's step; before the slack's step is known, its constant part.
     pub price_step: Lane,
 }
 
 impl Pair {
-    /// A constraint that is not there.
+    /// A missing constraint.
     pub const NONE: Pair = Pair {
-        // So far away that no step shortens it.
+        // Too far away to shorten a step.
         slack: Lane([1e300; LANES]),
         price: Lane::ZERO,
         weight: Lane::ZERO,
@@ -50,7 +51,7 @@ impl Pair {
         self.price / self.slack
     }
 
-    /// Sets what the step is to do to the product; returns the constant part of the multiplier's decrease.
+    /// Sets the step's target for the product; returns the constant part of the multiplier's decrease.
     #[inline(always)]
     pub fn aim(&mut self, goal: &Goal, ahead: Lane) -> Lane {
         let (slack, price) = (self.slack, self.price);
@@ -76,7 +77,7 @@ impl Pair {
         self.price_step
     }
 
-    /// The row moves by `step`, and the slack gives up its excess; the multiplier answers.
+    /// Sets slack and multiplier steps for a row's step; the slack also loses its excess.
     #[inline(always)]
     pub fn answer(&mut self, step: Lane, ahead: Lane) {
         self.slack_step = step - self.excess * ahead;
@@ -90,31 +91,31 @@ impl Pair {
     }
 }
 
-/// What is done about the rounding errors of a step.
+/// The treatment of rounding errors in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Care {
-    /// The multipliers they hit hardest are taken from the gradient instead ([`Step::settle`]): enough for
+    /// The gradient determines the most affected multipliers ([`Step::settle`]); this is enough for
     /// most problems.
     #[default]
     Settled,
-    /// The step is refined until they are gone ([`super::refine`]).
+    /// Iterative refinement removes them ([`super::refine`]).
     Refined,
 }
 
-/// What a direction is to do to the products of slacks and multipliers.
+/// A direction's target for the products of slacks and multipliers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Goal {
-    /// Bring them to zero.
+    /// Zero.
     Affine,
-    /// Bring them to `mu` times their weight, foreseeing a share of the second-order term of the affine step
+    /// `mu` times their weight, with a share of the affine step's second-order term
     /// (Mehrotra; the share is Colombo and Gondzio's).
     Corrected { mu: f64, share: f64 },
-    /// Mend the present step: products that are far off `mu` times their weight when it is taken `reach`
-    /// far are brought near (Gondzio 1996).
+    /// Correct the present step: move products that are far off `mu` times their weight after a step of length
+    /// `reach` (Gondzio 1996).
     Centred { mu: f64, reach: f64 },
 }
 
-/// What a step direction does: how far it may go, and the complementarity it leaves.
+/// The effect of a direction: its longest step, and the complementarity after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     /// Largest relative decrease of a slack or multiplier.
@@ -129,7 +130,7 @@ impl Progress {
     #[inline(always)]
     pub fn note(&mut self, pair: &Pair) {
         let slack = -pair.slack_step / pair.slack;
-        // A constraint that is not there has price zero and price step zero.
+        // A missing constraint has price zero and price step zero.
         let price = -pair.price_step / pair.price.max(Lane::all(f64::MIN_POSITIVE));
         self.shrink = self.shrink.max(slack).max(price);
         self.linear += pair.slack * pair.price_step + pair.price * pair.slack_step;
@@ -142,11 +143,11 @@ impl Progress {
 pub(super) struct Out {
     /// The successor's limit.
     pub limit: Pair,
-    /// The queue after the step is not negative,
+    /// The queue after the step is not negative.
     pub low: Pair,
-    /// nor above its bound plus the overflow,
+    /// The queue is at most its bound plus the overflow.
     pub high: Pair,
-    /// which is not negative.
+    /// The overflow is not negative.
     pub over: Pair,
     /// A fixed price of the queue, in place of the two pairs where its bound is zero.
     pub toll: Lane,
@@ -158,11 +159,11 @@ pub(super) struct Step<const M: usize, const O: usize> {
     pub rate: Vector<M>,
     /// One where the rate is free, zero where it is fixed.
     pub free: Vector<M>,
-    /// What the rates are drawn to.
+    /// The goal of the rates.
     pub goal: Vector<M>,
     /// Rates are not negative.
     pub lower: [Pair; M],
-    /// What has come in by the end of the step is within what the predecessor has.
+    /// Incoming cells by the end of the step are at most the predecessor's.
     pub source: Pair,
     pub out: [Out; O],
     pub gradient: Vector<M>,
@@ -213,7 +214,7 @@ impl<const M: usize, const O: usize> Step<M, O> {
 }
 
 impl Out {
-    /// No constraint at all; the overflow's price is not quite zero, since it is divided by.
+    /// Only missing constraints. The overflow's price is positive because it is a divisor.
     pub const NONE: Out = Out {
         limit: Pair::NONE,
         low: Pair::NONE,
@@ -237,7 +238,7 @@ pub(super) struct Interior<const M: usize, const O: usize> {
     pub steps: Vec<Step<M, O>>,
     pub scale: Scale,
     pub care: Care,
-    /// What is left of the excess slack the solve began with, from one to zero.
+    /// The remaining share of the start's excess slack, from one to zero.
     pub ahead: f64,
     /// The coupling rows, rate by rate in a step, step after step.
     pub coupling: Vec<Row>,
@@ -247,7 +248,7 @@ pub(super) struct Interior<const M: usize, const O: usize> {
     pub moved: Vec<Vector<M>>,
     pub schur: Vec<f64>,
     pub shift: Vec<f64>,
-    /// The step before a centring that may not pay.
+    /// A copy of the step before a centring that may not help.
     pub kept: Vec<Step<M, O>>,
     /// The rates nearest to optimal so far.
     pub best: Vec<Vector<M>>,
@@ -259,12 +260,12 @@ pub(super) struct Interior<const M: usize, const O: usize> {
 pub(super) struct Row {
     pub slack: f64,
     pub price: f64,
-    /// Share of `mu` their product is driven to; zero if no rate in the row is free.
+    /// Target of their product as a share of `mu`; zero if all rates in the row are fixed.
     pub weight: f64,
     pub slack_step: f64,
     pub price_step: f64,
     pub off: f64,
-    /// By how much the slack exceeded the room there was at the start.
+    /// Excess of the slack over the room at the start.
     pub excess: f64,
 }
 
@@ -286,7 +287,7 @@ impl Row {
         }
     }
 
-    /// A row in which no rate is free.
+    /// A row with fixed rates only.
     pub const ABSENT: Row =
         Row { slack: 1.0, price: 0.0, weight: 0.0, slack_step: 0.0, price_step: 0.0, off: 0.0, excess: 0.0 };
 }
@@ -302,7 +303,7 @@ impl<const M: usize, const O: usize> Step<M, O> {
         self.queue_pull[0] = -self.source.aim(goal, ahead);
         for (o, out) in self.out.iter_mut().enumerate() {
             self.target[o + 1] += out.limit.aim(goal, ahead);
-            // The overflow is eliminated: its multiplier and the bound's add up to a constant.
+            // Eliminate the overflow: its multiplier and the bound's add up to a constant.
             let low = out.low.aim(goal, ahead);
             let over = out.over.aim(goal, ahead);
             let high = out.high.aim(goal, ahead);
@@ -340,9 +341,10 @@ impl<const M: usize, const O: usize> Step<M, O> {
 }
 
 impl<const M: usize, const O: usize> Step<M, O> {
-    /// Takes the steps of stiff queue multipliers from the stationarity of the outgoing rates instead of
-    /// the queue's own step: that is a difference of nearly equal numbers, and times the stiffness its
-    /// rounding error would drown the late steps. `later` is what the queues after later steps account for.
+    /// Computes the steps of stiff queue multipliers from the stationarity of the outgoing rates.
+    ///
+    /// The queue's own step is a difference of nearly equal numbers; times the stiffness, its
+    /// rounding error would dominate late steps. `later` is the part of queues after later steps.
     #[inline(always)]
     pub fn settle(&mut self, cost: &[f64; 3], shift: &[f64], later: &mut Vector<M>, known: &mut Vector<M>) {
         let mut net = [Lane::ZERO; M];

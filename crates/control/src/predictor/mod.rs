@@ -50,11 +50,10 @@ pub struct Solver {
 /// (queues).
 const FEASIBLE: f64 = 1e-9;
 
-/// Up to how many circuits an exact answer is looked for at any price.
+/// Problems with at most this many circuits are solved exactly at any cost.
 const FEW: usize = 16;
 
-/// The method for nearly all problems, and the two for those that it gives up, for problems with `M` rates per circuit and
-/// step, `O = M - 1` of them outgoing.
+/// The method for nearly all problems, and two for the rest. Each circuit has `M` rates per step, `O = M - 1` of them outgoing.
 #[derive(Debug, Default)]
 struct Method<const M: usize, const O: usize> {
     limits: Limits,
@@ -119,9 +118,10 @@ impl<const M: usize, const O: usize> Method<M, O> {
         })
     }
 
-    /// For problems whose prices are not found quickly: the interior point method, if need be with refined
-    /// steps. If rounding lets it come only near, its answer is made exact by clearing from its prices, or, if
-    /// that fails and there are few circuits, from the start; failing that, near is taken.
+    /// Solves problems that the quick search for prices gives up, with the second interior point method.
+    ///
+    /// It refines steps if needed. If rounding prevents an exact answer, the dual method clears from the answer's prices. If
+    /// that fails, problems with few circuits start again, and others keep the inexact answer.
     fn solve_surely(&mut self, problem: &Problem, solution: &mut Solution) -> bool {
         let mut near = None;
         for care in [Care::Settled, Care::Refined] {

@@ -1,23 +1,23 @@
 //! Iterative refinement of the interior point method's steps.
 //!
-//! Near the optimum a tight constraint is as stiff as 10^14 times the rates' own curvature, and the last bit of a
-//! rate, times that, is a large force. What a step leaves of the Newton system is therefore computed from
-//! the multipliers' steps, and the same factors solve for it: its answer is small, so its last bit is too, and
-//! slacks and multipliers take it on top of the step they have.
+//! Near the optimum a tight constraint is 10^14 times as stiff as the rates' own curvature, so the last bit of a
+//! rate is a large force. The residual of the Newton system is therefore computed from
+//! the multipliers' steps, and the same factors give a correction. The correction is small and so is its last bit.
+//! Slacks and multipliers add it to their step.
 
 use super::cholesky::solve_cholesky;
 use super::iterate::{Interior, Pair, Progress, Step};
 use super::lane::Lane;
 
-/// Gradient a step may leave, relative to the step's discount, and relative to the gradient before it.
+/// Accepted gradient after a step, relative to the step's discount, and to the gradient before it.
 const LEFT: f64 = 1e-6;
 const LEFT_OF_GRADIENT: f64 = 1e-3;
-/// Most refinements of a step.
+/// The most refinements of a step.
 const ROUNDS: usize = 20;
 
 impl<const M: usize, const O: usize> Interior<M, O> {
-    /// Refines the present step until what it leaves is small beside the `gradient`, the largest before the
-    /// step, or refining no longer helps. Returns the step's progress.
+    /// Refines the present step until its residual is small relative to `gradient` (the largest before the
+    /// step), or refinement no longer helps. Returns the step's progress.
     pub fn refine(&mut self, gradient: f64) -> Progress {
         let enough = LEFT.max(LEFT_OF_GRADIENT * gradient);
         let mut last = f64::INFINITY;
@@ -34,7 +34,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
         progress
     }
 
-    /// Sets the targets to what the present step leaves of the gradient; returns the largest of it, relative
+    /// Sets the targets to the gradient that remains after the present step; returns its maximum, relative
     /// to the step's discount.
     fn what_is_left(&mut self) -> f64 {
         let mut worst = Lane::ZERO;
@@ -61,7 +61,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
         worst.largest()
     }
 
-    /// Solves the Newton system for what is left and adds the answer to the step.
+    /// Solves the Newton system for the residual and adds the correction to the step.
     fn solve_for_rest(&mut self) {
         let horizon = self.scale.horizon;
         self.moved.fill([Lane::ZERO; M]);
@@ -115,7 +115,7 @@ impl<const M: usize, const O: usize> Interior<M, O> {
 }
 
 impl Pair {
-    /// The row moves by another `step`.
+    /// Adds another `step` of the row.
     fn add(&mut self, step: Lane) {
         self.slack_step += step;
         self.price_step -= self.stiffness() * step;
@@ -123,7 +123,7 @@ impl Pair {
 }
 
 impl<const M: usize, const O: usize> Step<M, O> {
-    /// Adds the answer to a change of rates and queues to the step.
+    /// Adds the effect of a change of rates and queues to the step.
     fn add(&mut self, rate: &[Lane; M], queues: &[Lane; M]) {
         for m in 0..M {
             self.open[m] += rate[m];

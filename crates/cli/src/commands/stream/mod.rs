@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use clap::builder::PossibleValuesParser;
-use path::{PathArguments, wrong};
+use path::{PathArgs, wrong};
 use serde_json::json;
 use tidegate_control::units::{Rate, Span};
 use tidegate_net::identity::{Identity, digest, hex, unhex};
