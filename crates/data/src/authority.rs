@@ -1,4 +1,6 @@
-//! Verifies the signatures of a consensus (dir-spec, "Signing the document"; "Key certificates").
+//! Verifies the signatures of a consensus.
+//!
+//! See dir-spec, "Signing the document" and "Key certificates".
 //!
 //! The SHA-1 digest of an authority's long-term identity key is its name. A certificate by the identity key binds a
 //! signing key to it for some months. A consensus is valid if more than half of the trusted authorities signed it.
@@ -17,7 +19,7 @@ use crate::document::{DataError, Document, quote, timestamp};
 use crate::identity::{Identity, base64_bytes};
 use crate::open::{MAX_DICTIONARY_KIB, MAX_UNPACKED, open};
 
-/// The authorities of Tor's consensus of August 2025, as in `auth_dirs.inc` of tor (`v3ident`).
+/// Tor's authorities in August 2025 (`v3ident` in tor's `auth_dirs.inc`).
 pub const TOR: [&str; 9] = [
     "0232AF901C31A04EE9848595AF9BB7620D4C5B2E",
     "23D15D965BC35114467363C165C4F724B64B4F66",
@@ -123,7 +125,9 @@ impl Certificates {
         self.0.is_empty()
     }
 
-    /// Returns which of the `trusted` authorities signed a consensus that became valid at `valid_after`.
+    /// Returns the `trusted` authorities that signed a consensus.
+    ///
+    /// Certificates must be valid at `valid_after`.
     ///
     /// # Errors
     /// If at most half of them did. The message lists good signatures, unknown keys and wrong signatures.

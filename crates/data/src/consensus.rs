@@ -1,4 +1,6 @@
-//! A strict reader of network-status-consensus-3 documents (dir-spec, "Format of consensus"), `ns` and `microdesc`.
+//! A strict reader of consensuses, version 3, flavours `ns` and `microdesc`.
+//!
+//! See dir-spec, "Format of consensus".
 //!
 //! The reader requires a complete document, relays in order, and well-formed fields. It skips unknown keywords, as
 //! the specification asks. It does not verify signatures; see [`authority`](crate::authority).

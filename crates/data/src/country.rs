@@ -7,7 +7,9 @@ use std::fmt;
 pub struct Country([u8; 2]);
 
 impl Country {
-    /// Parses a two-letter code in upper or lower case; `None` for codes that are not a country (`??`, `EU`, `A1`).
+    /// Parses a two-letter code in upper or lower case.
+    ///
+    /// `None` for codes that are not a country (`??`, `EU`, `A1`).
     pub fn from_code(code: &str) -> Option<Country> {
         let code: [u8; 2] = code.as_bytes().try_into().ok()?;
         let code = code.map(|letter| letter.to_ascii_uppercase());

@@ -1,4 +1,4 @@
-//! Server descriptors and extra-infos (dir-spec, "Server descriptor format", "Extra-info document format").
+//! Server descriptors and extra-infos (formats: dir-spec).
 //!
 //! The reader takes only the lines with bandwidths, times and families, and does not verify signatures. The crates of
 //! the Tor project read whole documents, but would cost more build time than this tool.

@@ -81,8 +81,9 @@ fn servers_beside(path: &Path, pings: &Document) -> Result<PathBuf, DataError> {
     }
 }
 
-/// Reads WonderProxy's pings (columns `source`, `destination`, `avg`, `mdev`, in ms) and their table of servers
-/// (`id`, `title`, `country`).
+/// Reads WonderProxy's pings and their table of servers.
+///
+/// The columns are `source`, `destination`, `avg`, `mdev` (ms) and `id`, `title`, `country`.
 ///
 /// Skips loopback pings and pings of servers outside the table. A pair that was measured in one direction counts for
 /// both.
@@ -129,7 +130,9 @@ pub fn wonderproxy(pings: &Document, servers: &Document) -> Result<LatencyTable,
     LatencyTable::complete(pings, locations, known, Routing::Direct)
 }
 
-/// Reads RIPE Atlas' country pairs (columns `cty1`, `cty2`, `rtt_avg`, in ms; symmetric, one row per pair).
+/// Reads RIPE Atlas' country pairs.
+///
+/// The columns are `cty1`, `cty2` and `rtt_avg` (ms); pairs are symmetric, with one row each.
 ///
 /// Skips rows with codes that are not a country (`EU`, `Unknown`). Jitter is zero, because `rtt_std` is the spread
 /// between probes and not over time.
@@ -168,7 +171,7 @@ pub fn ripe_countries(document: &Document) -> Result<LatencyTable, DataError> {
     LatencyTable::complete(document, countries.iter().map(place).collect(), known, Routing::Direct)
 }
 
-/// Reads a square matrix of round-trip times in ms without names (PlanetLab's NetLatency-Data).
+/// Reads a square matrix of round-trip times, ms (PlanetLab's NetLatency-Data).
 ///
 /// Negative and empty values, and zeros off the diagonal, are missing measurements.
 ///

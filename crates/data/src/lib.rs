@@ -1,8 +1,8 @@
-//! Readers for the documents of the ecosystem, and the pure functions that make a network of them.
+//! Readers for documents of Tor and related tools, and the networks in them.
 //!
-//! Every reader takes a [`document::Document`] (a file, unpacked and checked to be text) and gives plain
-//! data or a [`document::DataError`] that names the file, the place, the cause and the cure. Nothing here
-//! knows the simulator.
+//! [`formats`] has a table of formats per kind of contents; [`formats::Formats::open`] detects the format of a file and
+//! reads it. A reader takes a [`document::Document`] (an unpacked text) and returns plain data or a
+//! [`document::DataError`] with file, line, cause and cure.
 //!
 //! # Examples
 //!

@@ -43,7 +43,7 @@ pub struct Families {
     pub missing: usize,
 }
 
-/// Reads a file of microdescriptors, with or without the annotations of tor's cache (`@last-listed`).
+/// Reads a file of microdescriptors, with or without annotations of tor's cache.
 ///
 /// Skips broken microdescriptors.
 ///

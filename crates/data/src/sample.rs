@@ -17,7 +17,7 @@ pub enum Representative {
     Drawn(Seed),
 }
 
-/// Returns the indices, ascending, of the relays that represent `relays` at a fraction of their number.
+/// Returns the ascending indices of a sample of `relays` of this fraction.
 ///
 /// Only relays that run, are valid and have weight take part. Each class keeps its share, and at least one relay.
 ///

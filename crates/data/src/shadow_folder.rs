@@ -14,7 +14,7 @@ use crate::{gml, shadow, shadow_yaml};
 const WEIGHTS: [&str; 2] =
     ["v3bw.init.consensus", "shadow.data.template/hosts/bwauthority/v3bw.init.consensus"];
 
-/// Reads `shadow.config.yaml` or `shadow.config.xml` with the bandwidth file of its authorities.
+/// Reads the relays of a Shadow configuration and their bandwidth file.
 ///
 /// Every file may be plain, .xz or .gz.
 ///

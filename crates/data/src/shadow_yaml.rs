@@ -1,4 +1,4 @@
-//! Relays of a Shadow 2 or 3 configuration (`shadow.config.yaml`) by `tornettools generate`.
+//! Relays of a Shadow 2 or 3 configuration by `tornettools generate`.
 //!
 //! The reader takes links and limits of relays, the numbers of clients and servers, and the graph's name. Consensus
 //! weights are in a separate bandwidth file.
@@ -87,7 +87,7 @@ impl Default for Arguments {
 pub struct Contents {
     /// Path of the graph, as in the file.
     pub graph: Option<String>,
-    /// Number of hosts by kind, the name without its number (`perfclientexit`, `markovclient`, `server`).
+    /// Number of hosts by kind: the name without its number (`perfclientexit`).
     pub kinds: BTreeMap<String, u32>,
     /// Programs besides tor and tgen.
     pub programs: Vec<String>,

@@ -19,7 +19,9 @@ pub struct Measured {
     pub downloads: Vec<Download>,
     /// Times to build a circuit, seconds, ascending; empty if unknown.
     pub circuit_build_s: Vec<f64>,
-    /// Times from a request to the first byte of its response, seconds, ascending; empty if unknown.
+    /// Times from request to first byte of the response, seconds, ascending.
+    ///
+    /// Empty if unknown.
     pub round_trip_s: Vec<f64>,
     /// Results of the requests, if known.
     pub requests: Option<Requests>,

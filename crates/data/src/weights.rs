@@ -1,5 +1,6 @@
-//! Classes of relays, position weights (dir-spec, "Computing bandwidth weights"; path-spec 2.2), and relays that
-//! exclude each other.
+//! Classes of relays, position weights, and relays that exclude each other.
+//!
+//! See dir-spec, "Computing bandwidth weights", and path-spec 2.2.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,9 @@ pub fn is_usable(relay: &RouterStatus) -> bool {
     relay.flags.running() && relay.flags.valid() && relay.flags.fast()
 }
 
-/// Since this consensus method the sums begin at one (tor's `MIN_METHOD_FOR_INIT_BW_WEIGHTS_ONE`).
+/// Consensus method since which the sums begin at one.
+///
+/// In tor: `MIN_METHOD_FOR_INIT_BW_WEIGHTS_ONE`.
 const METHOD_BEGINS_AT_ONE: u32 = 31;
 
 /// The position weights in the document, or the computed ones if the document lacks some.

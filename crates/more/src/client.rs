@@ -34,7 +34,7 @@ const STORE: usize = 2048;
 const LOW: usize = 128;
 /// Minimum and maximum number of ready routes.
 const ROUTES: [usize; 2] = [12, 256];
-/// With this many ready routes, this many cells leave before a message establishes another route.
+/// Number of ready routes, and of cells that leave before the next message.
 const FEW: usize = 2;
 const CELLS_BETWEEN: u32 = 4;
 /// The client rejects routes that are slower than the others by this factor.
@@ -298,7 +298,9 @@ impl Client {
         seconds > SLOW * *rounds.select_nth_unstable_by(middle, f64::total_cmp).1
     }
 
-    /// Makes a message over the first usable receiver path, with a frame of a stream or to establish a route.
+    /// Makes a message over the first usable receiver path.
+    ///
+    /// It carries a frame of a stream, or only establishes a route.
     fn message(&mut self, now: Time, stream: Option<u64>) -> Option<(Peer, Vec<u8>)> {
         let Randomness { choices, secrets } = &mut self.randomness;
         let (place, drawn) = (0..self.store.len()).find_map(|place| {

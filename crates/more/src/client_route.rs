@@ -10,8 +10,9 @@ use crate::routes::{Inbound, Outbound, Tags};
 
 /// How long a route is used, shorter than relays keep it.
 const LIFE: Span = Span::from_secs(30);
-/// A route is blocked if it could carry cells for less than this share of the last seconds, because a relay on it has
-/// too little rate.
+/// Minimum share of the last seconds in which a usable route could carry cells.
+///
+/// Below, a relay on the route has too little rate.
 const USABLE: f64 = 0.25;
 /// Consecutive losses that end a route.
 const LOSSES: u32 = 2;
@@ -132,8 +133,9 @@ impl Tries {
 mod tests {
     use super::*;
 
-    /// The share after five seconds of tries, one every `every` ms, that succeed in the first `open` ms of each
-    /// second.
+    /// The share after five seconds of tries, one every `every` ms.
+    ///
+    /// Tries succeed in the first `open` ms of each second.
     fn share(every: u64, open: u64) -> f64 {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         let mut tries = Tries::new(at(0));

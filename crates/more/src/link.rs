@@ -36,7 +36,7 @@ struct TagKeys {
 }
 
 impl Links {
-    /// The links of the peer `me` with the static secret `secret` to peers with the static `keys`.
+    /// The links of the peer `me` with this secret to peers with these static keys.
     pub fn new(me: Peer, secret: StaticSecret, keys: &[[u8; 32]]) -> Links {
         let neighbours = keys.iter().map(|key| Neighbour { key: *key, tags: None }).collect();
         Links { me, secret, neighbours }
@@ -48,7 +48,7 @@ impl Links {
         Some([&self.me.to_be_bytes()[..], &tag, datagram].concat())
     }
 
-    /// Verifies and removes the link header; `None` if the sender is unknown or the tag is wrong.
+    /// Verifies and removes the link header; `None` if sender or tag are wrong.
     pub fn open<'a>(&mut self, wire: &'a [u8]) -> Option<(Peer, &'a [u8])> {
         let (head, datagram) = wire.split_first_chunk::<LINK>()?;
         let from = Peer::from_be_bytes([head[0], head[1]]);

@@ -171,8 +171,7 @@ impl Message {
         [&self.path.0[..], &self.text].concat()
     }
 
-    /// Encodes the message into a datagram over `relays` and the receiver path `into`, and returns the route it
-    /// leaves.
+    /// Makes the message's datagram over `relays` and `into`, and the route it leaves.
     ///
     /// `key` is the key of the path's owner. The last of the relays measures the transit time under `token`, unless
     /// it is zero.

@@ -190,7 +190,7 @@ impl Node {
         }
     }
 
-    /// Checks the limits before the expensive opening, so that floods use up the limit and not the processor.
+    /// Checks the limits. Runs before the expensive opening, so floods cost little.
     fn within(&mut self, now: Time, class: Class) -> Result<(), Dropped> {
         match class {
             Class::Data | Class::Cell => {

@@ -172,7 +172,7 @@ pub fn build(
     (datagram, AnnexKeys(annexes.collect()))
 }
 
-/// Builds a full-size datagram with `message` for the last hop of `route`, and returns the route it leaves.
+/// Builds a full-size datagram for the last hop of `route`, and the route it leaves.
 pub(crate) fn wrap_route(
     class: Class,
     epoch: u8,
@@ -259,13 +259,16 @@ impl Reply {
 }
 
 impl AnnexKeys {
-    /// Decrypts the rates of an annex, in bytes/s, the first relay of the path first; zero for invalid rates.
+    /// Decrypts the rates of an annex, bytes/s, from the first relay on.
+    ///
+    /// Invalid rates are zero.
     pub fn stamps(&self, annex: [u8; ANNEX]) -> Vec<f32> {
         self.read(annex).0
     }
 
-    /// Decrypts the rates, and the seconds that a packet spent beyond the last relay of the sender path; zero if not
-    /// measured.
+    /// Decrypts the rates and the time beyond the sender path, seconds.
+    ///
+    /// The time is zero if its last relay did not measure it.
     pub fn read(&self, mut annex: [u8; ANNEX]) -> (Vec<f32>, f32) {
         let number = |annex: &[u8; ANNEX]| f32::from_le_bytes([annex[0], annex[1], annex[2], annex[3]]);
         let mut stamps = Vec::with_capacity(self.0.len());

@@ -33,7 +33,9 @@ const REFUSAL: usize = 16;
 pub const ROUTE_LIFE: Span = Span::from_secs(60);
 /// Maximum number of cells on a route in each direction.
 pub const MOST_USES: usize = 256;
-/// Maximum number of routes of a peer, 250 bytes each plus 8 per cell; the oldest are dropped.
+/// Maximum number of routes of a peer; the oldest are dropped.
+///
+/// A route takes 250 bytes plus 8 per cell.
 const ROUTES: usize = 16_384;
 
 /// A seed from the secret that a Sphinx header shares with one hop.
@@ -67,7 +69,7 @@ impl RouteKey {
         }
     }
 
-    /// Encrypts or decrypts a relay's entry in an annex, beside a payload that begins like this.
+    /// Encrypts or decrypts a relay's entry in an annex. The key depends on `payload`.
     fn mask(&self, annex: &mut [u8], payload: &[u8]) {
         let digest = Sha256::new().chain_update(self.annex).chain_update(&payload[..16]).finalize();
         annex.iter_mut().zip(digest).for_each(|(byte, mask)| *byte ^= mask);

@@ -11,9 +11,9 @@ use tidegate_control::units::{Span, Time};
 const HALF_LIFE: Span = Span::from_secs(10);
 /// Minimum number of paths over a relay before it is judged.
 const JUDGED: f64 = 4.0;
-/// A relay is left out if the share of used paths over it is below this fraction of the usual share.
+/// Minimum use of a relay's paths, as a fraction of the usual use.
 const SILENT: f64 = 0.25;
-/// A relay is left out if it offers less than this fraction of the median offer.
+/// Minimum offer of a relay, as a fraction of the median offer.
 const CONGESTED: f32 = 0.33;
 /// One path in this number is drawn from all relays, to notice recovered relays.
 const PROBE: usize = 16;

@@ -181,7 +181,7 @@ impl Forest {
         self.place_orphans(latencies);
     }
 
-    /// Detaches a viewer that does not answer from all trees, until [`Forest::set_avoided`] ends it.
+    /// Detaches a silent viewer from all trees until [`Forest::set_avoided`].
     pub fn suspend(&mut self, peer: Peer, latencies: &Latencies) {
         self.carry(peer, |place| (place.avoided, place.suspended) = (true, true));
         for slice in 0..self.slices() {
@@ -259,7 +259,7 @@ impl Forest {
         }
     }
 
-    /// Places orphans, the largest subtrees first, unless nothing changed since the last attempt.
+    /// Places orphans, the largest subtrees first, if anything changed since.
     pub fn place_orphans(&mut self, latencies: &Latencies) {
         if !std::mem::take(&mut self.news) {
             return;

@@ -37,7 +37,7 @@ impl Lags {
         self.counts.iter_mut().zip(&other.counts).for_each(|(ours, theirs)| *ours += theirs);
     }
 
-    /// The quantile `share` of the ages in milliseconds, rounded up to 10; zero without any packets.
+    /// The quantile `share` of the ages, ms, rounded up to 10; zero without packets.
     pub fn quantile(&self, share: f64) -> u64 {
         quantile(&self.counts, share)
     }

@@ -1,4 +1,4 @@
-//! Estimates of the latency between any two peers, in memory proportional to the number of peers.
+//! Estimates of the latencies between peers, in memory linear in their number.
 //!
 //! The thesis samples every pair, which takes minutes for 200 viewers (section 7.4.1). Here each measurement also
 //! moves two points in space (Vivaldi: Dabek, Cox, Kaashoek, Morris, SIGCOMM 2004), which gives an estimate for
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// Median relative error of estimates for pairs of peers in a plane, after samples of random pairs.
+    /// Median relative error for peers in a plane, after samples of random pairs.
     fn median_error(peers: usize, samples: usize) -> f64 {
         let mut random = Seed::root(3).random();
         let places: Vec<[f64; 2]> =

@@ -60,7 +60,7 @@ pub struct Pinged {
     pub digest: u64,
 }
 
-/// A claim is trusted up to this multiple of the stream's rate before exploration confirms it.
+/// Trust in an unconfirmed claim, as a multiple of the stream's rate.
 const TRUST: f64 = 2.0;
 /// Time that an answer may spend in full uplinks, in addition to the round trip.
 const ANSWER: Span = Span::from_millis(250);

@@ -174,17 +174,15 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::Overloaded { needed, offered } => write!(
                 f,
-                "the stream is overloaded: with you it takes {:.1} Mbit/s, the uplinks of server and viewers give {:.1}",
+                "the stream is overloaded: another viewer needs {:.1} Mbit/s in total, all uplinks offer {:.1} Mbit/s; join later",
                 *needed as f64 / 1e6,
                 *offered as f64 / 1e6
             ),
-            Refusal::Full => f.write_str("the server takes no more viewers"),
-            Refusal::Token => {
-                f.write_str("the token is not the server's: give the one it was started with (--token)")
-            }
-            Refusal::Version => f.write_str("the server speaks another version: use the same release"),
-            Refusal::TooOften => f.write_str("too many attempts from this address: wait a minute"),
-            Refusal::Redirect(to) => write!(f, "the server has no room, {to} may have some"),
+            Refusal::Full => f.write_str("the server has its maximum number of viewers; join later"),
+            Refusal::Token => f.write_str("the token is wrong; give the server's --token"),
+            Refusal::Version => f.write_str("the server has another protocol version; use the same release"),
+            Refusal::TooOften => f.write_str("too many attempts from this address; wait a minute"),
+            Refusal::Redirect(to) => write!(f, "the server is full; try {to}"),
         }
     }
 }
@@ -200,7 +198,7 @@ impl Message {
         bytes
     }
 
-    /// Decodes a message; `None` if it is malformed, has a tail, or contains a list that is too long.
+    /// Decodes a message; `None` if it is malformed, too long or has trailing bytes.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
         let long = matches!(&message, Message::Explored { stamps, .. } if stamps.len() > MAX_CHAIN);

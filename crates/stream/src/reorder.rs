@@ -12,7 +12,7 @@ use crate::packet::{Key, MAX_NACKS, Video};
 use crate::parity;
 use pace::Pace;
 
-/// Groups farther than this from the newest group, or with a smaller number, are not part of the stream.
+/// Maximum distance of a group from the newest, and largest plausible number.
 const AHEAD: u32 = 4096;
 const LAST: u32 = u32::MAX - 2 * AHEAD;
 /// Maximum size of the buffer, bytes.
@@ -369,7 +369,7 @@ impl Reorder {
         Some(())
     }
 
-    /// Recovers missing packets from parity, returns the packets to request, and drops old groups.
+    /// Recovers packets from parity, returns packets to request, drops old groups.
     pub fn look(&mut self, now: Time) -> Vec<Ask> {
         let mut asks = Vec::new();
         if now < self.check {

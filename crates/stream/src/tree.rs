@@ -137,7 +137,9 @@ impl Tree {
         }
     }
 
-    /// Decrease of the cost if `child` moves under `parent`; `None` if that is impossible or changes nothing.
+    /// Decrease of the cost if `child` moves under `parent`.
+    ///
+    /// `None` if that is impossible or changes nothing.
     pub fn gain_of_adopting(&self, parent: Peer, child: Peer, latencies: &Latencies) -> Option<i64> {
         let new = self.delay(parent) + i64::from(latencies.between(parent, child));
         let gain = (self.delay(child) - new) * self.size(child);
@@ -146,8 +148,9 @@ impl Tree {
         (sound && !self.is_below(parent, child)).then_some(gain)
     }
 
-    /// Decrease of the cost if `a` and `b` exchange their parents and children; `None` if one is an ancestor of the
-    /// other, or an orphan.
+    /// Decrease of the cost if `a` and `b` exchange their parents and children.
+    ///
+    /// `None` if one is an orphan or an ancestor of the other.
     pub fn gain_of_switching(&self, a: Peer, b: Peer, latencies: &Latencies) -> Option<i64> {
         let parents = (self.parent(a), self.parent(b));
         if a == b || parents.0 == NOBODY || parents.1 == NOBODY {

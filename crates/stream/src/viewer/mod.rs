@@ -112,7 +112,7 @@ const TICK: Span = Span::from_millis(100);
 const REPORT: Span = Span::from_secs(5);
 /// A silence of all slices that lasts this long is not the fault of one parent.
 const PAUSE: Span = Span::from_millis(100);
-/// Number of groups that the stream can be ahead of the server's announcement, on top of the usual step.
+/// Lead of the stream over the server's announcement, in groups beyond the usual.
 const LEAD: u32 = 512;
 /// Maximum numbers of children per slice and of recorded outages.
 const MOST_CHILDREN: usize = 256;
@@ -377,7 +377,7 @@ impl Viewer {
         }
     }
 
-    /// Uses the cargo of an exploration packet if it is missing, and forwards the packet within limits.
+    /// Uses the cargo of an exploration packet if missing, and forwards the packet.
     fn explore(&mut self, now: Time, from: Peer, mut explore: Explore) {
         let at = usize::from(explore.at);
         let before = if at == 0 { SERVER } else { explore.chain[at - 1] };
