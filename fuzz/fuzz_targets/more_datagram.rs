@@ -6,12 +6,12 @@ use std::cell::RefCell;
 use libfuzzer_sys::fuzz_target;
 use tidegate_control::units::{Span, Time};
 use tidegate_more::keys::PeerKeys;
-use tidegate_more::node::{Node, NodeSettings};
+use tidegate_more::node::{Node, NodeConfig};
 
 fn node(me: u16) -> Node {
     let keys = |peer: u16| PeerKeys::new([peer as u8 + 1; 32]);
     let links: Vec<[u8; 32]> = (0..4).map(|peer| keys(peer).link_key()).collect();
-    Node::new(NodeSettings {
+    Node::new(NodeConfig {
         me,
         keys: keys(me),
         links: &links,

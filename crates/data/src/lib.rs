@@ -40,7 +40,7 @@ pub mod microdescriptor;
 pub mod open;
 pub mod relays;
 pub mod sample;
-pub mod shadow;
+mod shadow;
 mod shadow_folder;
 pub mod shadow_yaml;
 pub mod signing;

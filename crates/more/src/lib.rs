@@ -8,11 +8,11 @@
 //!
 //! * [`directory`]: the signed list of peers. [`descriptor`]: what a hidden receiver publishes. [`keys`]: a peer's secrets.
 //! * [`wire`]: sizes and kinds of datagrams. [`link`]: authentication between neighbours. [`onion`]: Sphinx datagrams.
-//!   [`replay`]: replay defence. [`routes`]: cells. [`message`]: receiver paths.
+//!   `replay`: replay defence. `routes`: cells. [`message`]: receiver paths.
 //! * [`node`]: the relay part of a peer: limits, replay defence, counters. [`flights`]: packets in flight of a source.
 //! * [`upload`] and [`download`]: a reliable byte stream to a known peer.
 //! * [`client`] and [`service`]: streams in both directions; neither side knows the location of the other.
-//!   [`selection`]: the relays of receiver paths. [`socks`]: SOCKS5 for local applications.
+//!   `selection`: the relays of receiver paths. [`socks`]: SOCKS5 for local applications.
 //!
 //! # Examples
 //!
@@ -50,12 +50,14 @@ pub mod machine;
 pub mod message;
 pub mod node;
 pub mod onion;
-pub mod replay;
-pub mod routes;
-pub mod selection;
+mod replay;
+mod routes;
+mod selection;
 pub mod service;
 mod service_stream;
 pub mod socks;
 pub mod upload;
 mod window;
 pub mod wire;
+
+pub use replay::ReplayTags;

@@ -7,7 +7,7 @@
 //!
 //! On the path to a hidden receiver ([`crate::message`]), the last relay of the sender path finds a second header
 //! inside and forwards the packet under it. The answer comes back the same way as a `Reply`, an acknowledgement of
-//! the size of a data datagram. Either may leave a route ([`crate::routes`]) for cells. The upper half of the kind
+//! the size of a data datagram. Either may leave a route (`routes`) for cells. The upper half of the kind
 //! byte is the header's key epoch modulo 16.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -7,12 +7,12 @@
 //! All machines are sans-IO: a machine takes an [`Input`], returns [`Output`]s, and names the time of its next timeout.
 //! Its driver carries datagrams and messages between authenticated peers: simulated links, or QUIC on sockets.
 //!
-//! * [`server`]: tracker, source and explorer as one machine. [`viewer`]: a viewer, with [`reorder`] as its buffer.
+//! * [`server`]: tracker, source and explorer as one machine. [`viewer`]: a viewer, with `reorder` as its buffer.
 //! * [`packet`]: datagrams. [`message`]: messages on the reliable channel between server and viewer.
-//! * [`framer`] and [`source`]: from MPEG-TS bytes to packets. [`parity`]: recovery of lost packets.
-//! * [`tree`], [`room`], [`forest`]: the trees and their capacity. [`latency`]: estimates of latencies.
-//! * [`member`]: state of a viewer at the server. [`explorer`]: exploration. [`judge`]: complaints.
-//! * [`uplink`]: a rate limit with a bounded queue. [`bucket`]: token buckets. [`lag`]: ages of packets.
+//! * [`framer`] and `source`: from MPEG-TS bytes to packets. `parity`: recovery of lost packets.
+//! * [`tree`], `room`, [`forest`]: the trees and their capacity. `latency`: estimates of latencies.
+//! * `member`: state of a viewer at the server. [`explorer`]: exploration. `judge`: complaints.
+//! * [`uplink`]: a rate limit with a bounded queue. `bucket`: token buckets. [`lag`]: ages of packets.
 //!
 //! # Examples
 //!
@@ -29,27 +29,30 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bucket;
+mod bucket;
 pub mod explorer;
 pub mod forest;
 pub mod framer;
-pub mod judge;
+mod judge;
 pub mod lag;
-pub mod latency;
-pub mod machine;
-pub mod member;
+mod latency;
+mod machine;
+mod member;
 pub mod message;
 pub mod packet;
-pub mod parity;
-pub mod peer;
-pub mod reorder;
-pub mod room;
+mod parity;
+mod peer;
+mod reorder;
+mod room;
 pub mod server;
-pub mod source;
+mod source;
 pub mod tree;
 pub mod uplink;
 pub mod viewer;
 
+pub use latency::Latencies;
 pub use machine::{Input, Output};
+pub use member::Member;
 pub use packet::MAX_SLICES;
 pub use peer::{Peer, SERVER};
+pub use source::Source;

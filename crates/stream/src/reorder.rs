@@ -157,11 +157,6 @@ impl Reorder {
         self.newest().is_some_and(|newest| newest.abs_diff(group) > AHEAD)
     }
 
-    /// Whether playback began.
-    pub fn has_begun(&self) -> bool {
-        self.next.is_some()
-    }
-
     /// The group of the next packet for the player.
     pub fn played(&self) -> Option<u32> {
         self.next.map(|next| next.group)
