@@ -65,7 +65,7 @@ fn families_of_a_file_keep_relays_apart() {
 fn files_that_do_not_fit_are_refused() {
     let (consensus, microdescriptors) = (fixture("consensus-microdesc"), fixture("microdescriptors"));
     for (consensus, file, said) in [
-        (&fixture("consensus-ns"), &microdescriptors, "no microdescriptor that the consensus names"),
+        (&fixture("consensus-ns"), &microdescriptors, "lacks all microdescriptors of the consensus"),
         (&consensus, &consensus, "does not hold microdescriptors"),
         (&consensus, &fixture("nowhere"), "cannot be read"),
     ] {
